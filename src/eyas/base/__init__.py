@@ -1,0 +1,1 @@
+"""Words that every other package shares: types, errors, configuration, the Harmony text format. No torch here."""

@@ -1,0 +1,33 @@
+"""What the HTTP side needs from any engine, in process or behind a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from eyas.base.types import EngineStats, ModelInfo, Request, TokenEvent
+
+__all__ = ["Deliver", "EnginePort"]
+
+Deliver = Callable[[TokenEvent], None]
+
+
+class EnginePort(Protocol):
+    """Token ids in, token events out; every method may be called from any thread."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def submit(self, request: Request, deliver: Deliver) -> None:
+        """Queue a request. `deliver` is called from the engine's thread, once per round and choice.
+
+        Raises InvalidRequest (prompt too long, id out of range) or Busy (queue full) before anything is queued.
+        """
+
+    def cancel(self, request_id: str) -> None:
+        """Stop all choices of a request within two rounds; each ends with FinishReason.CANCELLED. Unknown ids are ignored."""
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None:
+        """Cancel what runs, free the device and join the engine's thread. Idempotent."""

@@ -1,0 +1,159 @@
+"""What travels between the HTTP side and an engine: requests in, token events out.
+
+Token ids only: nothing here knows text, tensors or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from eyas.base.errors import InvalidRequest
+
+__all__ = [
+    "EngineStats",
+    "FinishReason",
+    "ModelInfo",
+    "Request",
+    "RoundTrace",
+    "SamplingParams",
+    "TokenEvent",
+    "TokenLogprob",
+]
+
+MAX_CHOICES = 16
+MAX_TOP_LOGPROBS = 20
+MAX_LOGIT_BIAS = 300
+MAX_STOP_IDS = 16
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # a stop token, or an end-of-turn token of the model
+    LENGTH = "length"  # max_tokens or the context is used up
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingParams:
+    """How to choose tokens, with vLLM's names and order: penalties, bias, then / temperature, then top-k, top-p, min-p.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 switch a filter off. `seed` None draws one.
+    `max_tokens` None means up to the end of the context. `logprobs` n asks for the chosen token's
+    log-probability and the n most likely ones, of the raw logits before penalties and temperature.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    n: int = 1
+    stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    max_tokens: int | None = None
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def check(ok: bool, param: str, wanted: str) -> None:
+            if not ok:
+                raise InvalidRequest(f"{param} must be {wanted}, got {getattr(self, param)!r}", param=param)
+
+        check(0.0 <= self.temperature <= 100.0, "temperature", "between 0 and 100")
+        check(0.0 < self.top_p <= 1.0, "top_p", "above 0 and at most 1")
+        check(self.top_k >= 0, "top_k", "0 (off) or more")
+        check(0.0 <= self.min_p <= 1.0, "min_p", "between 0 and 1")
+        check(self.seed is None or 0 <= self.seed < 2**63, "seed", "between 0 and 2^63 - 1")
+        check(1 <= self.n <= MAX_CHOICES, "n", f"between 1 and {MAX_CHOICES}")
+        check(len(self.stop_token_ids) <= MAX_STOP_IDS, "stop_token_ids", f"at most {MAX_STOP_IDS} ids")
+        check(self.min_tokens >= 0, "min_tokens", "0 or more")
+        check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "1 or more")
+        check(
+            self.logprobs is None or 0 <= self.logprobs <= MAX_TOP_LOGPROBS,
+            "logprobs",
+            f"between 0 and {MAX_TOP_LOGPROBS}",
+        )
+        check(-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "between -2 and 2")
+        check(-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "between -2 and 2")
+        check(0.0 < self.repetition_penalty <= 10.0, "repetition_penalty", "above 0 and at most 10")
+        check(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", f"a map of at most {MAX_LOGIT_BIAS} tokens")
+        check(all(-100.0 <= b <= 100.0 for b in self.logit_bias.values()), "logit_bias", "within -100 and 100")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A prompt of token ids and how to continue it. `n` choices come back under the same id."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenLogprob:
+    """Raw log-probability of one emitted token and of the most likely ids at its position, best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundTrace:
+    """What one round drafted for one sequence: `num_accepted` counts drafts, the bonus token excluded."""
+
+    draft_ids: tuple[int, ...]
+    num_accepted: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenEvent:
+    """The tokens that one round committed for one choice of one request.
+
+    An event with `finish` is the last of its choice. A stop token is included in `token_ids`.
+    `round` is None for the token that the prompt's last position yields. `num_cached` is the number of
+    prompt tokens served from the prefix cache. `error` is set with FinishReason.ERROR only.
+    """
+
+    request_id: str
+    choice: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish: FinishReason | None = None
+    round: RoundTrace | None = None
+    num_cached: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelInfo:
+    """What the HTTP side must know of the model that an engine serves."""
+
+    name: str
+    context: int  # tokens, prompt and output together
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    drafter: str  # "eagle3", "ngram" or "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStats:
+    """Counters since the start and gauges of now; `memory_bytes` is the map of memory by owner."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_rounds: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_preemptions: int = 0
+    pages_used: Mapping[str, int] = field(default_factory=dict)
+    pages_total: Mapping[str, int] = field(default_factory=dict)
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Benchmarks: statistics, tables, one JSON line last."""

@@ -1,0 +1,1 @@
+"""HTTP: one dialect a file, streaming, errors. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Training of draft heads. Never imports the engine."""
