@@ -50,6 +50,7 @@ class GptOssConfig:
     rms_norm_eps: float = 1e-5
     eos_ids: tuple[int, ...] = ()
     pad_id: int | None = None
+    tie_embeddings: bool = False  # the embedding also serves as lm_head, and the file has no lm_head
     expert_format: Literal["mxfp4", "dense"] = "mxfp4"
 
 

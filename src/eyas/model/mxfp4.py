@@ -73,10 +73,10 @@ def quantize(weight: Tensor) -> Mxfp4Tensor:
     """Pack [..., N, K] (K a multiple of 32), rounding to nearest even."""
     if weight.shape[-1] % BLOCK:
         raise ValueError(f"the last axis must be a multiple of {BLOCK}, got {weight.shape[-1]}")
-    blocks = weight.float().unflatten(-1, (-1, BLOCK))
+    blocks = torch.unflatten(weight.float(), -1, (-1, BLOCK))
     exponent = _block_exponent(blocks)
     codes = _codes(torch.ldexp(blocks, -exponent.unsqueeze(-1))).to(torch.uint8)
-    pairs = codes.unflatten(-1, (BLOCK // 2, 2))
+    pairs = torch.unflatten(codes, -1, (BLOCK // 2, 2))
     return Mxfp4Tensor(pairs[..., 0] | (pairs[..., 1] << 4), (exponent + 127).to(torch.uint8))
 
 
