@@ -1,0 +1,196 @@
+"""Settings of an engine and of a server, each written once, as one dataclass field.
+
+Command-line flags, `EYAS_*` variables and the keys of a YAML file are all derived from the fields.
+Precedence: command line, then environment, then file, then default. A name that no field has is an error.
+Knows nothing about models or HTTP; whether a value suits a model is said by whoever loads the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from eyas.base.errors import UserError, nearest
+
+__all__ = ["EngineConfig", "ServeConfig", "add_arguments", "env_name", "flag_name", "human_int", "load"]
+
+ENV_PREFIX = "EYAS_"
+FILE_KEY = "config"
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+ConfigT = TypeVar("ConfigT", bound="EngineConfig")
+
+
+def human_int(text: str) -> int:
+    """`"4096"`, `"32k"` (32 x 1024), `"1M"`, `"2G"` as an int. Raises ValueError for anything else."""
+    match = re.fullmatch(r"(\d+)([kmg]?)", text.strip().lower().replace("_", ""))
+    if match is None:
+        raise ValueError(f"wants a number such as 4096 or 32k, got '{text}'")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def _int_from(low: int, high: int | None = None) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = human_int(text)
+        if value < low or (high is not None and value > high):
+            raise ValueError(f"wants {f'{low} to {high}' if high is not None else f'at least {low}'}, got {text}")
+        return value
+
+    return parse
+
+
+def _auto_or(parse: Callable[[str], int]) -> Callable[[str], int | str]:
+    return lambda text: "auto" if text == "auto" else parse(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ValueError(f"wants true or false, got '{text}'")
+    return text.lower() in ("true", "1")
+
+
+def _setting(default: Any, help_text: str, *, metavar: str = "", parse: Callable[[str], Any] = str) -> Any:
+    return field(default=default, metadata={"help": help_text, "metavar": metavar, "parse": parse})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """What to load and how much of it to run at once."""
+
+    model: str = _setting("demo", "a folder, a hub id, or 'demo' for the model in this package", metavar="MODEL")
+    revision: str | None = _setting(None, "branch, tag or commit of a model from the hub", metavar="REV")
+    offline: bool = _setting(False, "use only hub files that are already on this machine", parse=_flag)
+    draft: str = _setting(
+        "auto",
+        "draft head (folder or hub id), 'ngram', 'none', or 'auto': the demo's own head, else none",
+        metavar="HEAD",
+    )
+    draft_tokens: int | Literal["auto"] = _setting(
+        "auto", "tokens drafted per round, 0 to 16; 'auto' measures and takes the fastest", metavar="N",
+        parse=_auto_or(_int_from(0, 16)),
+    )  # fmt: skip
+    context: int | Literal["auto"] = _setting(
+        "auto", "tokens per conversation, prompt and answer, e.g. 32k; 'auto' is the model's own limit, at most 32k",
+        metavar="N", parse=_auto_or(_int_from(16)),
+    )  # fmt: skip
+    concurrency: int = _setting(
+        8, "conversations answered at once; more wait in a queue", metavar="N", parse=_int_from(1, 1024)
+    )
+    device: str = _setting(
+        "auto", "'cpu', 'cuda', 'cuda:1', ...; 'auto' takes a GPU where there is one", metavar="DEVICE"
+    )
+    seed: int | None = _setting(
+        None, "makes the answers to requests without a seed of their own repeatable", metavar="N", parse=_int_from(0)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeConfig(EngineConfig):
+    """An engine's settings and where it listens."""
+
+    host: str = _setting(
+        "127.0.0.1", "address to listen on; the default is reachable from this machine only", metavar="ADDR"
+    )
+    port: int = _setting(8000, "port to listen on; 0 picks a free one", metavar="PORT", parse=_int_from(0, 65535))
+    served_name: str | None = _setting(None, "the model's name in the API; its own name if not given", metavar="NAME")
+
+
+def flag_name(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def env_name(name: str) -> str:
+    return ENV_PREFIX + name.upper()
+
+
+def add_arguments(parser: argparse.ArgumentParser, cls: type[EngineConfig], *, positional: str | None = None) -> None:
+    """Add a flag for every field of `cls` and `--config`; the field named `positional` becomes an argument."""
+    group = parser.add_argument_group("settings", f"each also as {ENV_PREFIX}NAME and as a key of the --config file")
+    for item in fields(cls):
+        help_text = item.metadata["help"]
+        if item.default is not None and f"'{item.default}'" not in help_text:
+            help_text += f" (default: {str(item.default).lower() if isinstance(item.default, bool) else item.default})"
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": help_text.replace("%", "%%")}
+        if isinstance(item.default, bool):
+            group.add_argument(flag_name(item.name), action=argparse.BooleanOptionalAction, **options)
+            continue
+        options |= {"metavar": item.metadata["metavar"], "type": _argparse_type(item)}
+        if item.name == positional:
+            parser.add_argument(item.name, nargs="?", **options)
+        else:
+            group.add_argument(flag_name(item.name), **options)
+    group.add_argument(
+        flag_name(FILE_KEY), metavar="FILE", type=Path, default=argparse.SUPPRESS, help="YAML file with settings"
+    )
+
+
+def load(cls: type[ConfigT], args: argparse.Namespace, environ: Mapping[str, str]) -> ConfigT:
+    """Build `cls` from given flags, `EYAS_*` variables and the config file, in this precedence.
+
+    Settings that only a server has are accepted for an engine too, so that one file serves both.
+    Raises UserError for an unknown name, a bad value, or a file that cannot be read.
+    """
+    given = vars(args)
+    known = {item.name: item for item in fields(ServeConfig)}
+    values: dict[str, Any] = {}
+
+    path = given.get(FILE_KEY) or environ.get(env_name(FILE_KEY))
+    if path:
+        for key, value in _read_file(Path(path)).items():
+            name = str(key).replace("-", "_")
+            if name not in known:
+                raise UserError(f"{path}: unknown key '{key}'{nearest(name, known)}")
+            values[name] = _parse(known[name], value, f"{path}: {key}")
+
+    variables = {env_name(name): name for name in known}
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX) or variable == env_name(FILE_KEY):
+            continue
+        if variable not in variables:
+            raise UserError(f"unknown environment variable {variable}{nearest(variable, variables)}")
+        values[variables[variable]] = _parse(known[variables[variable]], text, variable)
+
+    own = {item.name for item in fields(cls)}
+    values |= {name: value for name, value in given.items() if name in own}
+    return cls(**{name: value for name, value in values.items() if name in own})
+
+
+def _read_file(path: Path) -> Mapping[Any, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the config file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold 'key: value' lines, such as 'port: 8000'")
+    return content
+
+
+def _parse(item: Field[Any], value: object, where: str) -> Any:
+    if value is None and item.default is None:
+        return None
+    if not isinstance(value, str | int | float | bool):
+        raise UserError(f"{where} wants a single value, got {value!r}")
+    try:
+        return item.metadata["parse"](str(value))
+    except ValueError as error:
+        raise UserError(f"{where} {error}") from error
+
+
+def _argparse_type(item: Field[Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return item.metadata["parse"](text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse

@@ -1,0 +1,109 @@
+"""The `eyas` command: a table of subcommands.
+
+Each names a module with `add_arguments(parser)` and `run(args) -> exit code`; only the chosen one is imported,
+so that `eyas --help` stays instant. Exit codes: 0 done, 1 a person can mend it, 2 wrong usage, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn
+
+from eyas.base.errors import EyasError, nearest
+
+__all__ = ["COMMANDS", "main"]
+
+ENGINE_PACKAGES = ("numpy", "safetensors", "torch")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "serve": Command(module="eyas.serve", help="serve a model over HTTP, with the OpenAI API"),
+    "chat": Command(module="eyas.chat", help="talk to a model in the terminal"),
+    "generate": Command(module="eyas.generate", help="answer one prompt and show what speculation did"),
+    "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
+    "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),
+    "model": Command(module="eyas.model.commands", help="look at a checkpoint, or make one with random weights"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code; errors for people become one line on stderr."""
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except EyasError as error:
+        print(f"eyas: error: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name not in ENGINE_PACKAGES:
+            raise
+        print(f"eyas: error: this needs {error.name}; install it with: pip install 'eyas[engine]'", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe has gone; keep the interpreter from flushing into it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _dispatch(argv: list[str]) -> int:
+    if argv[:1] == ["--version"]:
+        from eyas import __version__
+
+        print(f"eyas {__version__}")
+        return 0
+    name = next((name for name in (" ".join(argv[:2]), " ".join(argv[:1])) if name in COMMANDS), None)
+    if name is None:
+        return _overview(argv)
+    command = COMMANDS[name]
+    module = import_module(command.module)
+    parser = _Parser(prog=f"eyas {name}", description=command.help.capitalize() + ".")
+    module.add_arguments(parser)
+    args, unknown = parser.parse_known_args(argv[len(name.split()) :])
+    if unknown:
+        options = [option for action in parser._actions for option in action.option_strings]
+        parser.error(f"unexpected '{unknown[0]}'{nearest(unknown[0].split('=')[0], options)}")
+    return int(module.run(args))
+
+
+def _overview(argv: list[str]) -> int:
+    """Help for the table itself: all of it, or one group such as `bench`."""
+    words = [word for word in argv if word not in ("-h", "--help")]
+    group = words[0] + " " if words and any(name.startswith(words[0] + " ") for name in COMMANDS) else ""
+    extra = words[1:] if group else words
+    if extra:
+        known = [name.removeprefix(group).split()[0] for name in COMMANDS if name.startswith(group)]
+        print(
+            f"eyas: error: no command '{group}{extra[0]}'{nearest(extra[0], known)}; try: eyas --help", file=sys.stderr
+        )
+        return 2
+    print(f"usage: eyas {group or ''}COMMAND ...\n")
+    if not group:
+        print("gpt-oss made fast with EAGLE-3 speculative decoding.\n")
+    for name, command in COMMANDS.items():
+        if name.startswith(group):
+            print(f"  eyas {name:<17} {command.help}")
+    print(f"\nEvery command explains itself: eyas {group}COMMAND --help")
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes flags by their whole names only, and says what is wrong in one line, like every other error."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False} | options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"eyas: error: {message}; try: {self.prog} --help\n")

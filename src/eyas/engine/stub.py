@@ -1,0 +1,179 @@
+"""An engine without a model: it replays fixed token ids, so that everything above an engine runs without torch.
+
+It keeps the whole contract of `EnginePort` (own thread, rounds, stops, budgets, cancellation, statistics),
+and it pretends to speculate: every round drafts `drafts_per_round` tokens and has all but the last accepted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.ports import Deliver
+from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, RoundTrace, TokenEvent, TokenLogprob
+
+__all__ = ["StubEngine"]
+
+STUB_LOGPROB = -0.25
+
+
+class StubEngine:
+    """Answers every choice with `reply(request, choice)`, `drafts_per_round` tokens at a time, all from one thread.
+
+    `round_s` is the pause before each round; `num_cached` is reported as served from the prefix cache.
+    The context's end, `max_tokens`, stop ids and end-of-turn ids cut the reply as in a real engine.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        reply: Callable[[Request, int], Sequence[int]],
+        *,
+        drafts_per_round: int = 3,
+        round_s: float = 0.0,
+        num_cached: int = 0,
+    ) -> None:
+        self.info = info
+        self._reply = reply
+        self._drafts_per_round = drafts_per_round
+        self._round_s = round_s
+        self._num_cached = num_cached
+        self._stats = EngineStats()
+        self._running: dict[str, list[_Choice]] = {}
+        self._cancelled: set[str] = set()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="stub-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, deliver: Deliver) -> None:
+        room = self.info.context - len(request.prompt_ids)
+        if room < 1:
+            raise InvalidRequest(
+                f"the prompt has {len(request.prompt_ids)} tokens, the context {self.info.context}", param="messages"
+            )
+        budget = min(room, request.params.max_tokens or room)
+        choices = [
+            _Choice(request, index, tuple(self._reply(request, index)), budget, self.info.eos_ids, deliver)
+            for index in range(request.params.n)
+        ]
+        with self._wake:
+            self._running[request.request_id] = choices
+            self._stats = replace(
+                self._stats,
+                num_prompt_tokens=self._stats.num_prompt_tokens + len(request.prompt_ids),
+                num_cached_tokens=self._stats.num_cached_tokens + self._num_cached,
+            )
+            self._wake.notify()
+
+    def cancel(self, request_id: str) -> None:
+        with self._wake:
+            if request_id in self._running:
+                self._cancelled.add(request_id)
+
+    def stats(self) -> EngineStats:
+        with self._wake:
+            return replace(self._stats, num_running=len(self._running))
+
+    def close(self) -> None:
+        with self._wake:
+            self._cancelled.update(self._running)
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._running or self._closing)
+                if not self._running:
+                    return
+                choices = [choice for request in self._running.values() for choice in request if not choice.done]
+                cancelled = frozenset(self._cancelled)
+            time.sleep(self._round_s)
+            events = [(choice, self._round(choice, choice.request.request_id in cancelled)) for choice in choices]
+            with self._wake:
+                for _, event in events:
+                    self._count(event)
+                for request_id in [key for key, group in self._running.items() if all(one.done for one in group)]:
+                    del self._running[request_id]
+                    self._cancelled.discard(request_id)
+            for choice, event in events:
+                choice.deliver(event)
+
+    def _round(self, choice: _Choice, cancelled: bool) -> TokenEvent:
+        if cancelled:
+            return choice.event((), FinishReason.CANCELLED, None, self._num_cached)
+        first = choice.num_done == 0
+        ids, finish = choice.take(1 if first else self._drafts_per_round)
+        trace = None
+        if not first and self._drafts_per_round:
+            wrong = (ids[-1] + 1) % self.info.vocab_size
+            trace = RoundTrace(draft_ids=(*ids[:-1], wrong), num_accepted=len(ids) - 1)
+        return choice.event(ids, finish, trace, self._num_cached)
+
+    def _count(self, event: TokenEvent) -> None:
+        self._stats = replace(
+            self._stats,
+            num_rounds=self._stats.num_rounds + 1,
+            num_generated_tokens=self._stats.num_generated_tokens + len(event.token_ids),
+            num_draft_tokens=self._stats.num_draft_tokens + (len(event.round.draft_ids) if event.round else 0),
+            num_accepted_tokens=self._stats.num_accepted_tokens + (event.round.num_accepted if event.round else 0),
+        )
+
+
+class _Choice:
+    """One reply on its way out."""
+
+    def __init__(
+        self,
+        request: Request,
+        index: int,
+        reply: tuple[int, ...],
+        budget: int,
+        eos_ids: tuple[int, ...],
+        deliver: Deliver,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.deliver = deliver
+        self.num_done = 0
+        self.done = False
+        params = request.params
+        stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_ids))
+        end = next((i + 1 for i, token in enumerate(reply) if token in stops and i + 1 > params.min_tokens), None)
+        self._ids = reply[: min(budget, end or budget)]
+        self._finish = FinishReason.STOP if end is not None and end <= budget else FinishReason.LENGTH
+
+    def take(self, count: int) -> tuple[tuple[int, ...], FinishReason | None]:
+        ids = self._ids[self.num_done : self.num_done + max(count, 1)]
+        self.num_done += len(ids)
+        return ids, self._finish if self.num_done >= len(self._ids) else None
+
+    def event(
+        self, ids: tuple[int, ...], finish: FinishReason | None, trace: RoundTrace | None, num_cached: int
+    ) -> TokenEvent:
+        self.done = finish is not None
+        top = self.request.params.logprobs
+        logprobs = None
+        if top is not None:
+            others = range(top - 1)
+            logprobs = tuple(
+                TokenLogprob(
+                    logprob=STUB_LOGPROB,
+                    top=((i, STUB_LOGPROB), *((i + 1 + k, STUB_LOGPROB - 1 - k) for k in others))[:top],
+                )
+                for i in ids
+            )
+        return TokenEvent(
+            request_id=self.request.request_id,
+            choice=self.index,
+            token_ids=ids,
+            logprobs=logprobs,
+            finish=finish,
+            round=trace,
+            num_cached=num_cached,
+        )
