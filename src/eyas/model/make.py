@@ -59,7 +59,8 @@ def make_target(
         if field in ("gate_up", "down"):
             sources += _expert_sources(config, parts, _EXPERT_GAINS[field], seed, name)
         elif len(parts) == len(draws):
-            sources += [_normal_source(part, (part,), field, seed, name) for part in parts]
+            pairs = zip(parts, draws, strict=True)
+            sources += [_normal_source(part, (draw,), field, seed, name) for part, draw in pairs]
         else:
             sources.append(_normal_source(parts[0], draws, field, seed, name))
     files = {"config.json": target_json(config), "generation_config.json": generation_json(config)}
