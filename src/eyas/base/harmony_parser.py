@@ -192,10 +192,10 @@ class StreamParser:
 
 
 def parse_header(text: str, role: Role | None) -> Message | None:
-    """The message that a header announces, without content; None where openai-harmony's strict parser refuses.
+    """The message that a header announces, without content; None if the header is malformed.
 
     `role` None reads the author from the header. The recipient may stand before or after the channel, and a lone word
-    is a recipient even without "to=".
+    is a recipient even without "to=". Accepts what openai-harmony's strict parser accepts, and role:name besides.
     """
     before, marker, after = text.partition(CHANNEL)
     channel = re.split(f"[{SPACE}<]", after, maxsplit=1)[0] if marker else None
@@ -203,19 +203,17 @@ def parse_header(text: str, role: Role | None) -> Message | None:
         return None
     text = before + after.removeprefix(channel or "")
     words = [word for word in re.split(r"[ \t\n\f\r]+", text.replace(CONSTRAIN, f" {CONSTRAIN}").strip(SPACE)) if word]
-    author, recipient, content_type = None, None, None
+    name = None
     if role is None:
-        if not words:
+        author = read_author(words)
+        if author is None:
             return None
-        author = words[0]
-        known = next((known for known in ROLES if known == author), None)
-        if known is None:
-            if len(words) == 1 and not author.startswith("to="):
-                return None
+        role, name = author
+        if words[0] != role:
             del words[0]
-        role = "tool" if known is None else known
-    if words and words[0] == role:
+    if words[:1] == [role]:
         del words[0]
+    recipient, content_type = None, None
     if words:
         last = words.pop()
         if last.startswith("to=") or not (words or last.startswith(CONSTRAIN)):
@@ -225,17 +223,31 @@ def parse_header(text: str, role: Role | None) -> Message | None:
             recipient = words.pop().removeprefix("to=") if words else None
     if words:
         return None
-    name = author if role == "tool" else None
     return Message(role=role, content="", channel=channel, recipient=recipient, name=name, content_type=content_type)
+
+
+def read_author(words: list[str]) -> tuple[Role, str | None] | None:
+    """Role and name of the author that a header's words start with; a stranger of whom more is said is a tool."""
+    if not words:
+        return None
+    author = words[0]
+    stem, _, name = author.partition(":")
+    for role in ROLES:
+        if author == role:
+            return role, (role if role == "tool" else None)
+        if stem == role and name and len(words) == 1:
+            return role, name
+    return ("tool", author) if len(words) > 1 or author.startswith("to=") else None
 
 
 def salvage_stub(text: str, role: Role | None, default: Role) -> Message:
     """The message of a header that never came to its <|message|>: all but author and channel is content."""
     channel, text = cut(rf"{re.escape(CHANNEL)}([^\s<]+)", text)
-    if role is None:
+    author: str | None = role
+    if author is None:
         author, text = cut(rf"^\s*({'|'.join(ROLES)})(?![^\s<])", text)
-        role = next((known for known in ROLES if known == author), default)
-    return Message(role=role, content=text.strip(), channel=channel)
+    known = next((known for known in ROLES if known == author), default)
+    return Message(role=known, content=text.strip(), channel=channel)
 
 
 def salvage_header(text: str, role: Role | None, default: Role) -> tuple[Message, str]:
