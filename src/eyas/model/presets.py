@@ -44,19 +44,19 @@ def _alternating(num_layers: int) -> tuple[bool, ...]:
 
 
 # Small enough for a test of milliseconds, with every feature: window shorter than the context, GQA, head_dim * heads
-# other than the hidden size, a reduced number of experts per token, blocks of 32 along both expert axes.
+# other than the hidden size, fewer experts a token than there are, enough layers for three different default taps.
 _TINY = GptOssConfig(
     vocab_size=512,
     hidden_size=64,
     intermediate_size=96,
-    num_layers=6,
+    num_layers=8,
     num_heads=4,
     num_kv_heads=2,
     head_dim=32,
     num_experts=8,
     experts_per_token=4,
     sliding_window=16,
-    layer_is_sliding=_alternating(6),
+    layer_is_sliding=_alternating(8),
     rope=RopeConfig(theta=150000.0, kind="yarn", factor=8.0, original_context=64, truncate=False),
     max_context=512,
     eos_ids=(510, 509),
