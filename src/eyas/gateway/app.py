@@ -6,6 +6,7 @@ import datetime
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 
 import msgspec
 from starlette.applications import Starlette
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp
 from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
-from eyas.base.types import Request
+from eyas.base.types import ModelInfo, Request
 from eyas.gateway import openai
 from eyas.gateway.errors import envelope, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.stream import DONE, ClientGone, EventStream, sse, until_disconnect
@@ -30,10 +31,15 @@ MAX_BODY_BYTES = 16 << 20
 
 
 def create_app(
-    engine: EnginePort, codec: TextCodec, *, today: Callable[[], datetime.date] = datetime.date.today
+    engine: EnginePort,
+    codec: TextCodec,
+    *,
+    served_name: str | None = None,
+    today: Callable[[], datetime.date] = datetime.date.today,
 ) -> Starlette:
-    """The HTTP side of `engine`; `today` is the date that the model is told."""
-    gateway = _Gateway(engine, codec, today)
+    """The HTTP side of `engine`, under its own name or `served_name`; `today` is the date that the model is told."""
+    info = engine.info if served_name is None else replace(engine.info, name=served_name)
+    gateway = _Gateway(engine, info, codec, today)
     return Starlette(
         routes=[
             Route("/health", gateway.health),
@@ -51,8 +57,11 @@ def create_app(
 
 
 class _Gateway:
-    def __init__(self, engine: EnginePort, codec: TextCodec, today: Callable[[], datetime.date]) -> None:
+    def __init__(
+        self, engine: EnginePort, info: ModelInfo, codec: TextCodec, today: Callable[[], datetime.date]
+    ) -> None:
         self._engine = engine
+        self._info = info
         self._codec = codec
         self._today = today
         self._created = int(time.time())
@@ -63,20 +72,20 @@ class _Gateway:
 
     async def ready(self, request: HttpRequest) -> Response:
         """The engine is loaded and warm: an app is made from nothing less."""
-        info = self._engine.info
+        info = self._info
         return _json({"status": "ready", "model": info.name, "drafter": info.drafter, "context": info.context})
 
     async def models(self, request: HttpRequest) -> Response:
-        return _json({"object": "list", "data": [openai.encode_models(self._engine.info, self._created)]})
+        return _json({"object": "list", "data": [openai.model_entry(self._info, self._created)]})
 
     async def model(self, request: HttpRequest) -> Response:
-        name, info = request.path_params["name"], self._engine.info
+        name, info = request.path_params["name"], self._info
         if name != info.name:
             raise HTTPException(404, f"no model '{name}' here; this server has '{info.name}'")
-        return _json(openai.encode_models(info, self._created))
+        return _json(openai.model_entry(info, self._created))
 
     async def chat(self, request: HttpRequest) -> ASGIApp:
-        info = self._engine.info
+        info = self._info
         body = openai.decode_body(await _read_body(request), info)
         request_id = f"chatcmpl-{uuid.uuid4().hex}"
         engine_request = Request(

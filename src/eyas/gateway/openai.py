@@ -19,7 +19,7 @@ from eyas.base.tokenizer import TextCodec
 from eyas.base.types import ModelInfo, SamplingParams
 from eyas.gateway.turn import Delta, ScoredToken, Totals
 
-__all__ = ["ChatBody", "ChatReply", "decode_body", "encode_models", "prompt_ids", "sampling_params", "stop_strings"]
+__all__ = ["ChatBody", "ChatReply", "decode_body", "model_entry", "prompt_ids", "sampling_params", "stop_strings"]
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
@@ -115,7 +115,7 @@ def decode_body(raw: bytes, info: ModelInfo) -> ChatBody:
 def _explain(message: str) -> InvalidRequest:
     """msgspec's message with the field in front, e.g. `Expected `int`, got `str` - at `$.seed``."""
     text, _, where = message.partition(" - at ")
-    path = where.strip("`").removeprefix("$").removeprefix(".")
+    path = where.strip("`").rpartition("$")[2].removeprefix(".")
     if unknown := re.search(r"unknown field `(.+)`", text):
         param = f"{path}.{unknown[1]}" if path else unknown[1]
         return InvalidRequest(f"unknown field '{param}'{nearest(unknown[1], _fields_at(path))}", param=param)
@@ -373,7 +373,7 @@ def _timings(totals: Sequence[Totals]) -> Timings:
     )
 
 
-def encode_models(info: ModelInfo, created: int) -> dict[str, Any]:
+def model_entry(info: ModelInfo, created: int) -> dict[str, Any]:
     """The entry of `/v1/models`."""
     return {
         "id": info.name,

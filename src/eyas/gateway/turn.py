@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from eyas.base.harmony import ParserEvent, StreamParser, TextDelta
+from eyas.base.harmony_parser import ParserEvent, StreamParser, TextDelta
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 from eyas.base.types import FinishReason, Request, TokenEvent, TokenLogprob

@@ -1,0 +1,65 @@
+# make serve | test | test-slow | lint | bench | bench-exact     (make help says more)
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+TORCH_INDEX ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+INSTALL := $(PIP) install --quiet -c constraints-$(TORCH).txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PINS := pyproject.toml constraints.txt constraints-$(TORCH).txt
+ENGINE := $(VENV)/.engine-$(TORCH)
+DEV := $(VENV)/.dev-$(TORCH)
+
+.PHONY: help serve test test-slow lint bench bench-exact clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make serve        serve the demo model on http://127.0.0.1:8000; ARGS='MODEL --port 9000' for more"
+	@echo "make test         the tests that every change must pass; ARGS='tests/gateway -x' for some"
+	@echo "make test-slow    the long ones"
+	@echo "make lint         ruff and mypy"
+	@echo "make bench        speed of the engine by batch size and draft tokens"
+	@echo "make bench-exact  200 requests, with speculation and without: the same tokens"
+	@echo
+	@echo "Variables: PYTHON=python3.12, VENV=.venv, TORCH=cpu|cuda (here: $(TORCH)),"
+	@echo "           TORCH_INDEX=URL of a package index to take torch builds from"
+
+serve: $(ENGINE)
+	$(BIN)/eyas serve $(ARGS)
+
+test: $(DEV)
+	$(BIN)/pytest $(ARGS)
+
+test-slow: $(DEV)
+	$(BIN)/pytest -m slow $(ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(ENGINE)
+	$(BIN)/eyas bench engine $(ARGS)
+
+bench-exact: $(DEV)
+	$(BIN)/pytest -m slow -k exact -s $(ARGS)
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "eyas needs Python 3.11 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+
+$(ENGINE): $(PINS) | $(BIN)/python
+	$(INSTALL) -e '.[engine]'
+	@touch $@
+
+# --group needs pip 25.1
+$(DEV): $(ENGINE)
+	$(INSTALL) -e '.[engine]' --group dev
+	@touch $@

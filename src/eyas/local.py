@@ -1,0 +1,142 @@
+"""An engine in this process, for the commands that use one: loading it with words, asking it, measuring it.
+
+Knows the engine and Harmony, and nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import queue
+import sys
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eyas.base.config import EngineConfig
+from eyas.base.errors import EyasError
+from eyas.base.harmony import Effort, Message, developer_message, render_conversation, system_message
+from eyas.base.types import FinishReason, Request, SamplingParams, TokenEvent
+
+if TYPE_CHECKING:
+    from eyas.base.ports import EnginePort
+    from eyas.engine.engine import Engine
+
+__all__ = ["Meter", "add_sampling_arguments", "ask", "describe", "load_engine", "prelude", "sampling_params"]
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """Load what `config` names, with a progress line on a terminal. Raises UserError."""
+    from eyas.engine.engine import Engine
+
+    is_terminal = sys.stderr.isatty()
+
+    def progress(done: int, total: int) -> None:
+        if is_terminal:
+            print(f"\rloading {100 * done // max(total, 1)} %\033[K", end="", file=sys.stderr, flush=True)
+
+    try:
+        return Engine.load(config, progress=progress)
+    finally:
+        if is_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def describe(engine: EnginePort) -> str:
+    """What was loaded and who owns which memory, for people."""
+    info = engine.info
+    owners = engine.stats().memory_bytes
+    memory = ", ".join(f"{owner} {_size(num)}" for owner, num in owners.items())
+    return (
+        f"model    {info.name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
+        f"drafter  {info.drafter}\n"
+        f"memory   {memory}"
+    )
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} GiB"
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of SamplingParams, whose defaults they leave alone, and the reasoning effort."""
+    group = parser.add_argument_group("sampling", "--seed, below, is the seed of the answer too")
+    group.add_argument("--temperature", type=float, metavar="T", help="0 always takes the most likely token")
+    group.add_argument("--top-p", type=float, metavar="P", help="sample from the most likely tokens that add up to P")
+    group.add_argument("--top-k", type=int, metavar="K", help="sample from the K most likely tokens")
+    group.add_argument("--min-p", type=float, metavar="P", help="leave out what is less than P times the most likely")
+    group.add_argument("--max-tokens", type=int, metavar="N", help="end the answer after N tokens")
+    group.add_argument("--reasoning-effort", choices=("low", "medium", "high"), default="medium")
+    group.add_argument("--system", metavar="TEXT", help="instructions that the model follows")
+
+
+def sampling_params(args: argparse.Namespace, config: EngineConfig) -> SamplingParams:
+    names = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    return SamplingParams(seed=config.seed, **given)
+
+
+def prelude(effort: Effort, instructions: str | None) -> list[Message]:
+    """The messages before the first user's."""
+    messages = [system_message(date=datetime.date.today().isoformat(), effort=effort)]
+    return messages + ([developer_message(instructions)] if instructions else [])
+
+
+def ask(engine: Engine, messages: Sequence[Message], params: SamplingParams) -> Generator[TokenEvent, None, None]:
+    """Events of one answer as they come; closing the iterator early cancels it. Raises EyasError if it fails."""
+    request_id = f"local-{time.monotonic_ns()}"
+    events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
+    prompt_ids = tuple(render_conversation(engine.tokenizer, messages))
+    engine.submit(Request(request_id=request_id, prompt_ids=prompt_ids, params=params), events.put)
+    try:
+        while True:
+            event = events.get()
+            if event.finish is FinishReason.ERROR:
+                raise EyasError(event.error or "the engine failed")
+            yield event
+            if event.finish is not None:
+                return
+    finally:
+        engine.cancel(request_id)
+
+
+@dataclass(kw_only=True)
+class Meter:
+    """Speed and acceptance of one answer."""
+
+    num_tokens: int = 0
+    num_rounds: int = 0
+    num_in_rounds: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    first: float = 0.0
+    last: float = 0.0
+
+    def add(self, event: TokenEvent) -> None:
+        self.last = time.perf_counter()
+        if not self.num_tokens:
+            self.first = self.last
+        self.num_tokens += len(event.token_ids)
+        if event.round is not None:
+            self.num_rounds += 1
+            self.num_in_rounds += len(event.token_ids)
+            self.num_drafted += len(event.round.draft_ids)
+            self.num_accepted += event.round.num_accepted
+
+    def line(self) -> str:
+        """E.g. `52 tokens, 31.0 tok/s, first after 120 ms | acceptance length 2.60, 0.38 target steps per token`."""
+        text = f"{self.num_tokens} tokens"
+        if self.last > self.first:
+            text += f", {self.num_in_rounds / (self.last - self.first):.1f} tok/s"
+        text += f", first after {(self.first - self.started) * 1e3:.0f} ms"
+        if self.num_in_rounds:
+            length, steps = self.num_in_rounds / self.num_rounds, self.num_rounds / self.num_in_rounds
+            text += f" | acceptance length {length:.2f}, {steps:.2f} target steps per token"
+            text += f", {self.num_accepted} of {self.num_drafted} drafts accepted"
+        return text

@@ -1,0 +1,70 @@
+"""What the gateway's tests share: a reply in Harmony, a real server in a thread, and waiting."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import openai
+import uvicorn
+
+from eyas.base.tokenizer import TextCodec
+from eyas.engine.stub import StubEngine
+
+CONTEXT = 600
+REASONING = "The user greets. I greet back."
+CONTENT = "Hello there! Gr\u00fc\u00dfe \U0001f985 from the nest."
+
+
+def reply_ids(codec: TextCodec, reasoning: str = REASONING, content: str = CONTENT) -> list[int]:
+    """What gpt-oss emits after `<|start|>assistant`: an analysis message, then the final one."""
+    s = codec.special
+    return [
+        *[s["<|channel|>"], *codec.encode("analysis"), s["<|message|>"], *codec.encode(reasoning), s["<|end|>"]],
+        *[s["<|start|>"], *codec.encode("assistant")],
+        *[s["<|channel|>"], *codec.encode("final"), s["<|message|>"], *codec.encode(content), s["<|return|>"]],
+    ]
+
+
+@dataclass
+class Server:
+    url: str
+    engine: StubEngine
+    client: openai.OpenAI
+
+    def chat(self, text: str = "Hi", **fields):
+        return self.client.chat.completions.create(model="stub", messages=[{"role": "user", "content": text}], **fields)
+
+
+@contextmanager
+def running(app, engine: StubEngine) -> Iterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+
+    async def run() -> None:
+        await server.serve(sockets=[listener])
+        engine.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether `condition` becomes true within `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
