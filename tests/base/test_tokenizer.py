@@ -100,5 +100,7 @@ def test_errors_name_what_is_missing(small_folder, tmp_path):
 
 
 def test_importing_loads_no_library():
-    code = "import sys, eyas.base.tokenizer, eyas.base.harmony_parser; print({'tokenizers', 'torch'} & set(sys.modules))"
+    code = (
+        "import sys, eyas.base.tokenizer, eyas.base.harmony_parser; print({'tokenizers', 'torch'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -61,6 +61,7 @@ class StreamParser:
       recipient, before the message they stood with: the arguments of a tool call stay clean.
     - Text outside any message opens a header of the parser's `role` ("assistant" if None).
     - An author that is no role counts as a word without a meaning.
+    - Control tokens that end nothing, and white space around header words, are not text.
     """
 
     def __init__(self, codec: TextCodec, *, role: Role | None = "assistant") -> None:
@@ -195,7 +196,8 @@ def parse_header(text: str, role: Role | None) -> Message | None:
     """The message that a header announces, without content; None if the header is malformed.
 
     `role` None reads the author from the header. The recipient may stand before or after the channel, and a lone word
-    is a recipient even without "to=". Accepts what openai-harmony's strict parser accepts, and role:name besides.
+    is a recipient even without "to=", unless it starts with <|constrain|> (openai-harmony 0.0.8 reads a recipient there
+    too, later versions a content type). Accepts what its strict parser accepts, and role:name besides.
     """
     before, marker, after = text.partition(CHANNEL)
     channel = re.split(f"[{SPACE}<]", after, maxsplit=1)[0] if marker else None

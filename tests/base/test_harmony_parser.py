@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.base.harmony_cases import CASES, conversation, from_reference, say, think
+
+from eyas.base.harmony import Message, render_conversation
+from eyas.base.harmony_parser import MessageDone, StreamParser, TextDelta
+from eyas.base.tokenizer import CONTROL_TOKENS
+
+SPLIT = r"(<\|(?:start|message|channel|constrain|end|return|call)\|>)"
+
+
+def spelled(codec, text: str) -> list[int]:
+    """Ids of text in which control tokens are spelled out."""
+    ids: list[int] = []
+    for part in re.split(SPLIT, text):
+        ids += [codec.special[part]] if part in codec.special else codec.encode(part)
+    return ids
+
+
+def parse(codec, ids, *, role="assistant", cuts=()) -> list[Message]:
+    """All messages, after checking that the events tell of the same ones."""
+    parser = StreamParser(codec, role=role)
+    bounds = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
+    events = [event for start, end in pairwise(bounds) for event in parser.feed(ids[start:end])]
+    events += parser.finish()
+    assert parser.finish() == []
+    texts: list[list[str]] = [[]]
+    for event in events:
+        assert event.index == len(texts) - 1
+        if isinstance(event, TextDelta):
+            assert event.text
+            texts[-1].append(event.text)
+            header = event
+        else:
+            assert "".join(texts[-1]) == event.message.content
+            if texts[-1]:
+                seen = header.role, header.channel, header.recipient
+                assert seen == (event.message.role, event.message.channel, event.message.recipient)
+            texts.append([])
+    assert [event.message for event in events if isinstance(event, MessageDone)] == list(parser.messages)
+    return list(parser.messages)
+
+
+def strict(harmony, ids, role) -> list[Message] | None:
+    """What openai-harmony's strict parser makes of it, None if it refuses.
+
+    One oddity of 0.0.8 is set right: a lone "<|constrain|>json" is read as a recipient there, as a content type by
+    later versions and by us, since gpt-oss writes `<|channel|>final <|constrain|>json`.
+    """
+    import openai_harmony as oh
+
+    try:
+        theirs = harmony.parse_messages_from_completion_tokens(ids, oh.Role(role) if role else None, strict=True)
+    except oh.HarmonyError:
+        return None
+    messages = [from_reference(message) for message in theirs]
+    lone = [m.content_type is None and (m.recipient or "").startswith("<|constrain|>") for m in messages]
+    return [
+        replace(m, recipient=None, content_type=m.recipient) if is_lone else m
+        for m, is_lone in zip(messages, lone, strict=True)
+    ]
+
+
+def final(text: str, **kw) -> Message:
+    return Message(role="assistant", content=text, **({"channel": "final"} | kw))
+
+
+ACCEPTED = [
+    "<|channel|>final<|message|>Hello<|return|>",
+    "<|channel|>final<|message|>cut off",
+    "<|message|>no channel<|end|>",
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>",
+    '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+    " to=functions.f<|channel|>commentary <|constrain|>json<|message|>{}<|call|>",
+    " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
+    "<|channel|>commentary to=functions.f<|constrain|>json<|message|>{}<|call|>",
+    "<|channel|>commentary to=functions.f code<|message|>{}<|call|>",
+    "<|channel|>analysis to=python code<|message|>print(1)\n<|call|>",
+    "<|channel|>analysis code<|message|>lone word<|call|>",
+    "<|channel|>commentary <|constrain|>json<|message|>no recipient<|end|>",
+    "assistant<|channel|>final<|message|>role again<|return|>",
+    "<|channel|>final<|message|>a<|channel|>b<|start|>c<|message|>d<|constrain|>e<|return|>",
+    "<|channel|>final<|end|><|start|>assistant<|channel|>final<|message|>swallowed header<|return|>",
+    "<|channel|>final<|message|><|return|>",
+    "<|channel|>final\n<|message|>x<|end|><|start|>functions.f to=assistant<|channel|>commentary<|message|>1<|end|>",
+    "<|channel|>final<|message|>x<|end|><|start|>to=assistant<|message|>1<|end|><|start|>tool<|message|>2<|end|>",
+    "<|channel|>final<|message|>x<|end|><|start|>user:bob to=assistant<|message|>1<|end|>",
+    "\u00a0<|channel|>final\u00a0<|message|>x<|end|><|start|>\u2003assistant\x1c<|channel|>final\x1c<|message|>y",
+]
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_accepted_output_is_read_as_openai_harmony_does(harmony, o200k, text):
+    ids = spelled(o200k, text)
+    expected = strict(harmony, ids, "assistant")
+    assert expected is not None or "\x1c" in text
+    if expected is not None:
+        assert parse(o200k, ids) == expected
+        assert parse(o200k, ids, cuts=range(len(ids))) == expected
+    after_start = spelled(o200k, f"<|start|>assistant{text}")
+    expected = strict(harmony, after_start, None)
+    if expected is not None:
+        assert parse(o200k, after_start, role=None) == expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_rendered_conversations_are_read_as_openai_harmony_does(harmony, o200k, case):
+    messages = conversation(*case)
+    ids = render_conversation(o200k, messages, purpose="history", drop_analysis=False)
+    ours = parse(o200k, ids, role=None, cuts=range(0, len(ids), 3))
+    theirs = strict(harmony, ids, None)
+    # That one refuses role:name, and a tool's name with nothing behind it.
+    assert theirs == ours or (theirs is None and any(message.name for message in messages))
+    if not any(message.role == "tool" and message.recipient is None for message in messages):
+        assert ours == [replace(m, recipient=None) if m.recipient == "all" else m for m in messages]
+
+
+MALFORMED = {
+    "nothing": ("", []),
+    "only the role again": ("assistant", [Message(role="assistant", content="assistant")]),
+    "plain text": ("Hello there.\n\nBye", [Message(role="assistant", content="Hello there.\n\nBye")]),
+    "plain text, ended": ("set to=5 now<|return|>", [Message(role="assistant", content="set to=5 now")]),
+    "channel without message": ("<|channel|>final Hello to=you<|return|>", [final("Hello to=you")]),
+    "cut off in the header": ("<|channel|>comm", [final("", channel="comm")]),
+    "cut off at the next header": ("<|channel|>analysis<|message|>a<|end|><|start|>assistant", [think("a")]),
+    "cut off at <|start|>": ("<|channel|>analysis<|message|>a<|end|><|start|>", [think("a")]),
+    "words too many": (
+        "<|channel|>final and so on<|message|>Hello<|return|>",
+        [final("and so on"), final("Hello")],
+    ),
+    "words before a call": (
+        "<|channel|>commentary so I call to=functions.f <|constrain|>json<|message|>{}<|call|>",
+        [
+            final("so I call", channel="commentary"),
+            final("{}", channel="commentary", recipient="functions.f", content_type="<|constrain|>json"),
+        ],
+    ),
+    "space before the type": (
+        "<|channel|>commentary to=functions.f <|constrain|> json<|message|>{}<|call|>",
+        [final("{}", channel="commentary", recipient="functions.f", content_type="<|constrain|>json")],
+    ),
+    "unknown author": (
+        "<|channel|>analysis<|message|>a<|end|><|start|>eagle<|channel|>final<|message|>b<|end|>",
+        [think("a"), final("eagle"), final("b")],
+    ),
+    "no author": (
+        "<|channel|>analysis<|message|>a<|end|><|start|><|channel|>final<|message|>b<|end|>",
+        [think("a"), final("b")],
+    ),
+    "no channel name": (
+        "<|channel|><|message|>b<|end|>",
+        [final("<|channel|>", channel=None), final("b", channel=None)],
+    ),
+    "missing start": (
+        "<|channel|>analysis<|message|>a<|end|>assistant<|channel|>final<|message|>b<|return|>",
+        [think("a"), final("b")],
+    ),
+    "missing start and author": (
+        "<|channel|>analysis<|message|>a<|end|><|channel|>final<|message|>b<|return|>",
+        [think("a"), final("b")],
+    ),
+    "missing start, author and channel": (
+        "<|channel|>analysis<|message|>a<|end|><|message|>b<|return|>",
+        [think("a"), final("b", channel=None)],
+    ),
+    "text between messages": (
+        "<|channel|>analysis<|message|>a<|end|>lost?<|start|>assistant<|channel|>final<|message|>b<|return|>more",
+        [think("a"), final("lost?", channel=None), final("b"), final("more", channel=None)],
+    ),
+    "two ends": ("<|channel|>final<|message|>a<|end|><|return|>", [say("a")]),
+    "headers that end without a message": (
+        "one<|end|>two<|start|>assistant<|channel|>final three<|start|>user four<|start|>assistant five"
+        "<|channel|>final",
+        [
+            final("one", channel=None),
+            final("two", channel=None),
+            final("three"),
+            Message(role="user", content="four"),
+            final("five"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_output_ends_up_in_messages(o200k, small, harmony, text, expected):
+    theirs = strict(harmony, spelled(o200k, text), "assistant")
+    assert theirs is None or theirs == expected
+    for codec in (small, o200k):
+        ids = spelled(codec, text)
+        assert parse(codec, ids) == expected
+        assert parse(codec, ids, cuts=range(len(ids))) == expected
+
+
+def test_ends_and_deltas(small):
+    parser = StreamParser(small)
+    events = parser.feed(spelled(small, "<|channel|>analysis<|message|>ab<|end|><|start|>assistant<|channel|>fi"))
+    delta = TextDelta(index=0, role="assistant", channel="analysis", recipient=None, text="ab")
+    assert events == [delta, MessageDone(index=0, message=think("ab"), end="<|end|>")]
+    assert parser.feed(spelled(small, "nal<|message|>")) == []
+    assert [event.text for event in parser.feed(spelled(small, "So"))] == ["So"]
+    assert parser.finish() == [MessageDone(index=1, message=say("So"), end=None)]
+    assert parser.messages == (think("ab"), say("So"))
+
+
+@settings(deadline=None)
+@given(text=st.text(min_size=1), cuts=st.lists(st.integers(0, 60)))
+@example(text="\U0001f468\u200d\U0001f469\u200d\U0001f467 \u4f60", cuts=list(range(60)))
+def test_characters_are_never_split(small, text, cuts):
+    ids = spelled(small, "<|channel|>final<|message|>") + small.encode(text)
+    parser = StreamParser(small)
+    got = "".join(event.text for token in ids for event in parser.feed([token]))
+    assert got == text
+    assert parse(small, ids, cuts=cuts) == [say(text)]
+
+
+def test_partial_characters_wait_and_are_replaced_at_the_end(small):
+    smile = small.encode("\U0001f600")
+    assert len(smile) == 4
+    parser = StreamParser(small)
+    parser.feed(spelled(small, "<|channel|>final<|message|>"))
+    assert parser.feed(smile[:3]) == []
+    assert [event.text for event in parser.feed(smile[3:])] == ["\U0001f600"]
+    assert parser.feed(smile[:2]) == []
+    assert [event.text for event in parser.feed(small.encode("a"))] == ["\ufffda"]
+    parser.feed(smile[:1])
+    assert [getattr(event, "text", None) for event in parser.finish()] == ["\ufffd", None]
+    assert parser.messages == (say("\U0001f600\ufffda\ufffd"),)
+
+
+WORDS = [
+    "assistant",
+    "user",
+    "tool",
+    "final",
+    "analysis",
+    "commentary",
+    " to=functions.f",
+    " to=",
+    " json",
+    "code",
+    " ",
+]
+CHARACTERS = [" ", "\n", "\U0001f600", "\u4f60", "<|end|>", "a:b", "\u00a0", "<"]
+PIECES = st.one_of(
+    st.sampled_from([*CONTROL_TOKENS, *CONTROL_TOKENS, "<|endoftext|>"]),
+    st.sampled_from(WORDS),
+    st.sampled_from(CHARACTERS).map(lambda text: ("text", text)),
+    st.integers(0, 99).map(lambda n: ("marker", n)),
+    st.integers(0, 255).map(lambda byte: ("byte", byte)),
+)
+SKELETONS = [
+    "<|channel|> analysis <|message|> M <|end|> <|start|> assistant <|channel|> final <|message|> M <|return|>",
+    "<|channel|> commentary W <|constrain|> json <|message|> M <|call|>",
+    "W <|channel|> commentary <|message|> M <|end|> <|start|> assistant <|channel|> final <|message|> M M <|return|>",
+    "<|message|> M <|end|> <|start|> M W <|channel|> commentary <|message|> M <|end|> <|start|> assistant",
+]
+
+
+@st.composite
+def mutated_output(draw):
+    """A well-formed output with pieces deleted, doubled, swapped and put in; marker words are unique."""
+    pieces = [
+        ("marker", 100 + i) if word == "M" else " to=functions.f" if word == "W" else word
+        for i, word in enumerate(draw(st.sampled_from(SKELETONS)).split())
+    ]
+    for _ in range(draw(st.integers(0, 5))):
+        at = draw(st.integers(0, len(pieces)))
+        kind = draw(st.sampled_from(["delete", "insert", "insert", "swap", "cut"]))
+        if kind == "insert":
+            pieces.insert(at, draw(PIECES))
+        elif kind == "delete":
+            del pieces[at : at + 1]
+        elif kind == "swap":
+            pieces[at : at + 2] = pieces[at : at + 2][::-1]
+        elif draw(st.booleans()):
+            del pieces[at:]
+    return pieces
+
+
+def piece_ids(codec, piece) -> list[int]:
+    match piece:
+        case ("marker", n):
+            return codec.encode(f" q{n}q")
+        case ("text", text):
+            return codec.encode(text)
+        case ("byte", byte):
+            return [next(t for t in range(600) if codec.token_bytes(t) == bytes([byte]))]
+        case _:
+            return [codec.special[piece]] if piece in codec.special else codec.encode(piece)
+
+
+def said(messages: list[Message]) -> str:
+    fields = ((m.role, m.name, m.channel, m.recipient, m.content_type, m.content) for m in messages)
+    return "\n".join(field for message in fields for field in message if field is not None)
+
+
+@settings(deadline=None, max_examples=1000)
+@given(
+    pieces=mutated_output(), cuts=st.lists(st.integers(0, 60), max_size=20), role=st.sampled_from(["assistant", None])
+)
+def test_mutated_output(harmony, o200k, pieces, cuts, role):
+    if role is None:
+        pieces = ["<|start|>", "assistant", *pieces]
+    ids = [token for piece in pieces for token in piece_ids(o200k, piece)]
+    ours = parse(o200k, ids, role=role)
+    assert parse(o200k, ids, role=role, cuts=cuts) == ours
+    assert parse(o200k, ids, role=role, cuts=range(len(ids))) == ours
+    theirs = strict(harmony, ids, role)
+    assert theirs is None or ours == theirs
+    text = said(ours)
+    for piece in pieces:
+        if piece[0] == "marker":
+            assert text.count(f"q{piece[1]}q") == pieces.count(piece), (piece, ours)
+
+
+@settings(deadline=None, max_examples=300)
+@given(ids=st.lists(st.integers(-1, 620), max_size=60), cuts=st.lists(st.integers(0, 60), max_size=20))
+def test_any_ids_of_a_vocabulary(small, ids, cuts):
+    assert parse(small, ids) == parse(small, ids, cuts=cuts) == parse(small, ids, cuts=range(len(ids)))
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.binary(max_size=30))
+def test_content_that_is_not_utf8_is_read_as_openai_harmony_does(harmony, o200k, data):
+    head = spelled(o200k, "<|channel|>final<|message|>")
+    ids = [*head, *(o200k.encoding._encode_single_piece(bytes([byte]))[0] for byte in data)]
+    assert parse(o200k, ids) == strict(harmony, ids, "assistant") == [say(data.decode(errors="replace"))]
