@@ -52,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _info(args: argparse.Namespace) -> int:
     from eyas.model.describe import describe, lines
-    from eyas.model.hub import resolve
+    from eyas.model.hub import resolve_headers
 
-    target = resolve(args.target, headers_only=True) if args.target else None
-    description = describe(resolve(args.model), target=target, tap_convention=args.tap_convention)
+    target = resolve_headers(args.target) if args.target else None
+    description = describe(*resolve_headers(args.model), target=target, tap_convention=args.tap_convention)
     for line in lines(description):
         print(line)
     if args.json:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.model.config import HeadConfig, RopeConfig
-from eyas.model.loader import inspect_head, inspect_target
+from eyas.model.loader import Stored, inspect_head, inspect_target
 from eyas.model.names import all_parts
 from eyas.model.parse import is_head
 from eyas.model.parse_head import tap_ids
@@ -28,19 +28,26 @@ _HEAD_OWNERS = (
 )
 
 
-def describe(folder: Path, *, target: Path | None = None, tap_convention: TapConvention = "auto") -> dict[str, Any]:
+def describe(
+    folder: Path,
+    stored: Stored | None = None,
+    *,
+    target: tuple[Path, Stored | None] | None = None,
+    tap_convention: TapConvention = "auto",
+) -> dict[str, Any]:
     """A JSON-able description of a target, or of a head; with its `target` a head is checked against it.
 
-    Raises UserError as loading would, except for damage inside the data.
+    `stored` holds the headers where the weights are not in the folder, as `hub.resolve_headers` gives both.
+    Raises UserError as loading would.
     """
     config = folder / "config.json"
     if config.exists() and is_head(raw := read_json(config)):
-        return _describe_head(folder, raw, target, tap_convention)
-    return _describe_target(folder)
+        return _describe_head(folder, stored, raw, target, tap_convention)
+    return _describe_target(folder, stored)
 
 
-def _describe_target(folder: Path) -> dict[str, Any]:
-    config, stored, style = inspect_target(folder)
+def _describe_target(folder: Path, stored: Stored | None) -> dict[str, Any]:
+    config, stored, style = inspect_target(folder, stored)
     parts: dict[str, dict[str, int]] = {}
     for owner, _, _, group in all_parts(config, style):
         for part in group:
@@ -81,9 +88,13 @@ def _describe_target(folder: Path) -> dict[str, Any]:
 
 
 def _describe_head(
-    folder: Path, raw: Mapping[str, Any], target: Path | None, tap_convention: TapConvention
+    folder: Path,
+    stored: Stored | None,
+    raw: Mapping[str, Any],
+    target: tuple[Path, Stored | None] | None,
+    tap_convention: TapConvention,
 ) -> dict[str, Any]:
-    stored = read_headers(folder)
+    stored = read_headers(folder) if stored is None else stored
     parts: dict[str, dict[str, int]] = {}
     for name, tensor in stored.items():
         _add(parts, next(owner for key, owner in _HEAD_OWNERS if key in name), tensor, packed=False)
@@ -104,8 +115,8 @@ def _describe_head(
             "as_output": show_taps(reading.output),
         }
     if target is not None:
-        base, _, _ = inspect_target(target)
-        config, _, _ = inspect_head(folder, base, tap_convention=tap_convention)
+        base, _, _ = inspect_target(*target)
+        config, _, _ = inspect_head(folder, base, stored, tap_convention=tap_convention)
         description |= _head_fields(config)
     return description
 

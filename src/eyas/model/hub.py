@@ -7,23 +7,40 @@ asked of the network. Nothing downloaded is executed.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from eyas.base.errors import UserError
+from eyas.model.shards import StoredTensor
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "resolve_headers"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+_WEIGHTS = "*.safetensors"
 _UNWANTED = ["*/*"]  # patterns of huggingface_hub match across slashes
 
 
-def resolve(model: str, *, headers_only: bool = False) -> Path:
+def resolve(model: str) -> Path:
     """The local folder of `model`: a path, or ORGANISATION/NAME[@REVISION] of the hub, downloaded if it must be.
 
-    `headers_only` fetches the JSON files and leaves weights that are not cached alone.
     Raises UserError: neither a folder nor an id, not found, gated, offline and not cached, interrupted.
     """
+    found = _locate(model)
+    return found if isinstance(found, Path) else _download(*found, [*_TEXT_FILES, _WEIGHTS])
+
+
+def resolve_headers(model: str) -> tuple[Path, dict[str, StoredTensor] | None]:
+    """The folder of the JSON files of `model` and, if its weights are only on the hub, their headers from there."""
+    found = _locate(model)
+    if isinstance(found, Path):
+        return found, None
+    folder = _download(*found, _TEXT_FILES)
+    return folder, None if any(folder.glob(_WEIGHTS)) else _remote_headers(*found)
+
+
+def _locate(model: str) -> Path | tuple[str, str | None]:
     path = Path(model).expanduser()
     if path.is_dir():
         return path
@@ -32,30 +49,52 @@ def resolve(model: str, *, headers_only: bool = False) -> Path:
     repo, _, revision = model.partition("@")
     if not _HUB_ID.fullmatch(repo) or ".." in repo:
         raise UserError(f"{model} is neither a folder nor a hub id such as openai/gpt-oss-20b")
-    return _download(repo, revision or None, [p for p in _WANTED if not headers_only or p != "*.safetensors"])
+    return repo, revision or None
 
 
 def _download(repo: str, revision: str | None, wanted: list[str]) -> Path:
-    import httpx
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+
+    with _errors_for_people(repo, revision):
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=_UNWANTED))
+
+
+def _remote_headers(repo: str, revision: str | None) -> dict[str, StoredTensor]:
+    from huggingface_hub import get_safetensors_metadata
+    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
     try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=_UNWANTED))
-    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
-        if isinstance(error, GatedRepoError):
+        with _errors_for_people(repo, revision):
+            files = get_safetensors_metadata(repo, revision=revision).files_metadata
+    except (NotASafetensorsRepoError, SafetensorsParsingError) as error:
+        raise UserError(f"{repo} holds no readable safetensors weights at its top level") from error
+    return {
+        name: StoredTensor(
+            file=file,
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+            num_bytes=tensor.data_offsets[1] - tensor.data_offsets[0],
+        )
+        for file, header in files.items()
+        for name, tensor in header.tensors.items()
+    }
+
+
+@contextmanager
+def _errors_for_people(repo: str, revision: str | None) -> Iterator[None]:
+    import httpx
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+        if isinstance(error, errors.GatedRepoError):
             problem = "asks for consent first; accept its terms on the hub and set HF_TOKEN"
-        elif isinstance(error, RepositoryNotFoundError):
+        elif isinstance(error, errors.RepositoryNotFoundError):
             problem = "is not on the hub, or private; check the spelling, or set HF_TOKEN"
-        elif isinstance(error, RevisionNotFoundError):
+        elif isinstance(error, errors.RevisionNotFoundError):
             problem = "has no such revision on the hub; name a branch, tag or commit"
-        elif isinstance(error, LocalEntryNotFoundError):
+        elif isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
             problem = "is not cached, and the hub cannot be reached; go online, or give a folder"
         else:
             problem = f"could not be downloaded ({str(error).splitlines()[0]}); try again, it resumes"

@@ -26,19 +26,23 @@ from eyas.model.shards import Progress, StoredTensor, read_headers, read_json, s
 from eyas.model.taps import TapConvention
 from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
 
-__all__ = ["inspect_head", "inspect_target", "load_head", "load_target"]
+__all__ = ["Stored", "inspect_head", "inspect_target", "load_head", "load_target"]
 
 _FLOATS = {"BF16", "F16", "F32", "F64"}
 _INTEGERS = {"I64", "I32"}
 _IGNORED_IN_HEADS = ("t2d", "midlayer.self_attn.rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq")
 
 
-def inspect_target(folder: Path) -> tuple[GptOssConfig, dict[str, StoredTensor], TargetStyle]:
+Stored = dict[str, StoredTensor]
+
+
+def inspect_target(folder: Path, stored: Stored | None = None) -> tuple[GptOssConfig, Stored, TargetStyle]:
     """Configuration, stored tensors and naming of a target, from its JSON files and headers alone.
 
+    `stored` are the headers where the weights themselves are not in `folder`.
     Raises UserError if the folder holds no gpt-oss model, or one whose tensors do not fit its configuration.
     """
-    raw, stored = _open(folder)
+    raw, stored = _open(folder, stored)
     generation = folder / "generation_config.json"
     style: TargetStyle = "original" if "embedding.weight" in stored else "hf"
     packed = any(name.endswith(("_blocks", ".blocks")) for name in stored)
@@ -73,10 +77,10 @@ def load_target(
 
 
 def inspect_head(
-    folder: Path, target: GptOssConfig, *, tap_convention: TapConvention = "auto"
-) -> tuple[HeadConfig, dict[str, StoredTensor], Parts]:
+    folder: Path, target: GptOssConfig, stored: Stored | None = None, *, tap_convention: TapConvention = "auto"
+) -> tuple[HeadConfig, Stored, Parts]:
     """Configuration, stored tensors and the parts to be loaded of a head for `target`, from headers alone."""
-    raw, stored = _open(folder)
+    raw, stored = _open(folder, stored)
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     source = str(folder / "config.json")
     config = parse_head(raw, target=target, shapes=shapes, tap_convention=tap_convention, source=source)
@@ -119,10 +123,10 @@ def load_head(
     return config, HeadWeights(target_ids_V=None if ids is None else ids.to(device), **loaded)
 
 
-def _open(folder: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+def _open(folder: Path, stored: Stored | None) -> tuple[dict[str, Any], Stored]:
     if folder.is_dir() and not (folder / "config.json").exists():
         raise UserError(f"{folder} is no model folder: it has no config.json")
-    stored = read_headers(folder)
+    stored = read_headers(folder) if stored is None else stored
     return read_json(folder / "config.json"), stored
 
 

@@ -46,6 +46,7 @@ def parse_head(
     target_hidden_size = top.integer("target_hidden_size", default=hidden_size)
     vocab_size = layer.integer("vocab_size", least=2)
     if (target_hidden_size, vocab_size) != (target.hidden_size, target.vocab_size):
+        raise_problems(source, problems)  # a size may differ because its field is missing
         raise UserError(
             f"{source}: this head was made for another target: hidden size {target_hidden_size} and vocabulary "
             f"{vocab_size}, but the model has {target.hidden_size} and {target.vocab_size}; choose a head of this model"

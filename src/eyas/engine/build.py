@@ -1,0 +1,216 @@
+"""Put an engine together: sizes, caches, drafter, runner, scheduler, step loop. The one place that knows all the parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from eyas.base.errors import UserError
+from eyas.engine.core import EngineCore
+from eyas.engine.draft_length import AutoDraftLength, DraftLength, FixedDraftLength
+from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
+from eyas.engine.memory import PageCounts, available_bytes, page_bytes, page_counts
+from eyas.engine.runner import PROMPT_TILE, Runner
+from eyas.engine.scheduler import Scheduler, SchedulerConfig
+from eyas.engine.state import DeviceState
+from eyas.kernels.attend import KEY_BLOCK
+from eyas.kernels.linear import self_test
+from eyas.model.batch import Tiles
+from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.eagle3 import Eagle3Head
+from eyas.model.gpt_oss import GptOss
+from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
+
+__all__ = ["MAX_AUTO_DRAFTS", "BuiltEngine", "EngineOptions", "build_engine"]
+
+MAX_AUTO_DRAFTS = 5
+MAX_BACKLOG = 32  # rows of the head's catch-up pass
+ROW_TILES = Tiles(dense=8, experts=1)
+PROMPT_TILES = Tiles(dense=PROMPT_TILE, experts=16)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineOptions:
+    """`kv_bytes` None takes what the device has left; `lag` None is 1 on a GPU and 0 on a CPU (see EngineCore)."""
+
+    context: int
+    concurrency: int = 8
+    drafter: Literal["eagle3", "ngram", "none"] = "none"
+    draft_tokens: int | Literal["auto"] = "auto"
+    seed: int | None = None
+    page_size: int = 16
+    chunk_tokens: int = 512
+    kv_bytes: int | None = None
+    lag: int | None = None
+    row_tiles: Tiles = ROW_TILES
+    prompt_tiles: Tiles = PROMPT_TILES
+    expert_cache_bytes: int | None = None
+    track_experts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    core: EngineCore
+    memory_bytes: dict[str, int]  # by owner
+
+
+def build_engine(
+    config: GptOssConfig,
+    weights: TargetWeights,
+    options: EngineOptions,
+    *,
+    head: tuple[HeadConfig, HeadWeights] | None = None,
+) -> BuiltEngine:
+    """Raises UserError if the context is longer than the model's or memory does not suffice."""
+    _check(config, options)
+    device, dtype = weights.lm_head_VH.device, weights.lm_head_VH.dtype
+    if options.drafter != "eagle3":
+        head = None
+    max_drafts = _max_drafts(options)
+    # Room for the drafts behind the last token, filled up to whole tiles of prompt rows.
+    max_positions = -(-(options.context + max_drafts + 1) // PROMPT_TILE) * PROMPT_TILE
+    pages = _size(config, head, options, device, dtype, max_drafts)
+
+    target = GptOss(
+        config,
+        weights,
+        max_positions=max_positions,
+        taps=head[0].taps if head else (),
+        expert_cache_bytes=_expert_cache_bytes(options, device),
+    )
+    caches = target.new_cache(pages.full + 1, pages.sliding + 1, options.page_size)
+    tap_width = len(head[0].taps) * head[0].target_hidden_size if head else 0
+    state = DeviceState(
+        num_slots=options.concurrency,
+        max_positions=max_positions,
+        page_size=options.page_size,
+        vocab_size=config.vocab_size,
+        tap_width=tap_width,
+        tap_ring=MAX_BACKLOG + max_drafts + 1,
+        tap_dtype=dtype,
+        device=device,
+    )
+    drafter = _drafter(options, head, max_positions, pages, max_drafts)
+    runner = Runner(
+        target,
+        drafter,
+        state,
+        caches,
+        torch.zeros(pages.full + 1, tap_width, dtype=dtype, device=device),
+        row_tiles=options.row_tiles,
+        prompt_tiles=options.prompt_tiles,
+    )
+    scheduler = Scheduler(
+        SchedulerConfig(
+            page_size=options.page_size,
+            num_full_pages=pages.full,
+            num_sliding_pages=pages.sliding,
+            window=config.sliding_window,
+            num_slots=options.concurrency,
+            chunk_tokens=options.chunk_tokens,
+            max_drafts=max_drafts,
+        )
+    )
+    core = EngineCore(
+        runner,
+        scheduler,
+        _draft_length(options, max_drafts),
+        context=options.context,
+        eos_ids=config.eos_ids,
+        seed=options.seed,
+        lag=int(device.type == "cuda") if options.lag is None else options.lag,
+        track_experts=options.track_experts,
+    )
+    return BuiltEngine(core, _memory_map(weights, head, runner))
+
+
+def _check(config: GptOssConfig, options: EngineOptions) -> None:
+    if options.context > config.max_context:
+        raise UserError(f"a context of {options.context} tokens is longer than the model's {config.max_context}")
+    if KEY_BLOCK % options.page_size:
+        raise UserError(f"the page size must divide {KEY_BLOCK}, got {options.page_size}")
+
+
+def _max_drafts(options: EngineOptions) -> int:
+    if options.drafter == "none":
+        return 0
+    return MAX_AUTO_DRAFTS if options.draft_tokens == "auto" else options.draft_tokens
+
+
+def _size(
+    config: GptOssConfig,
+    head: tuple[HeadConfig, HeadWeights] | None,
+    options: EngineOptions,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_drafts: int,
+) -> PageCounts:
+    budget = options.kv_bytes
+    if budget is None:
+        # Activations and the allocator's slack need the rest; on a CPU other programs do too.
+        budget = int(available_bytes(device) * (0.9 if device.type == "cuda" else 0.5))
+    return page_counts(
+        page_bytes(config, head[0] if head else None, options.page_size, dtype),
+        budget=budget,
+        page_size=options.page_size,
+        context=options.context,
+        num_sequences=options.concurrency,
+        sliding_span=config.sliding_window + max(options.chunk_tokens, 2 * (max_drafts + 1)) + options.page_size,
+    )
+
+
+def _expert_cache_bytes(options: EngineOptions, device: torch.device) -> int:
+    if options.expert_cache_bytes is not None:
+        return options.expert_cache_bytes
+    return available_bytes(device) // 4 if device.type == "cpu" else 0
+
+
+def _drafter(
+    options: EngineOptions,
+    head: tuple[HeadConfig, HeadWeights] | None,
+    max_positions: int,
+    pages: PageCounts,
+    max_drafts: int,
+) -> Drafter:
+    if options.drafter == "ngram":
+        return NgramDrafter()
+    if options.drafter == "none":
+        return Drafter()
+    if head is None:
+        raise UserError("the eagle3 drafter needs a head; name one with --draft")
+    model = Eagle3Head(*head, max_positions=max_positions)
+    cache = model.new_cache(pages.full + 1, options.page_size)
+    return Eagle3Drafter(model, cache, options.row_tiles, max_backlog=MAX_BACKLOG)
+
+
+def _draft_length(options: EngineOptions, max_drafts: int) -> DraftLength:
+    if options.draft_tokens == "auto" and max_drafts:
+        return AutoDraftLength(max_drafts)
+    return FixedDraftLength(max_drafts)
+
+
+def _memory_map(
+    weights: TargetWeights, head: tuple[HeadConfig, HeadWeights] | None, runner: Runner
+) -> dict[str, int]:
+    owned = {id(tensor) for tensor in tensors_of(weights)}
+    kv = sum(cache.k.nbytes + cache.v.nbytes for cache in runner.caches)
+    head_bytes = 0
+    if head is not None and isinstance(runner.drafter, Eagle3Drafter):
+        head_bytes = sum(t.nbytes for t in tensors_of(head[1]) if id(t) not in owned)
+        kv += runner.drafter.cache.k.nbytes + runner.drafter.cache.v.nbytes + runner.tap_pages_PC.nbytes
+    return {
+        "weights": sum(tensor.nbytes for tensor in tensors_of(weights)),
+        "head": head_bytes,
+        "kv": kv,
+        "state": runner.state.nbytes,
+        "free": available_bytes(runner.state.device),
+    }
+
+
+def row_invariant(weights: TargetWeights, tiles: Tiles) -> bool:
+    """Whether this machine's matrix products keep a row's bits at every place in a tile (see kernels.linear)."""
+    layer = weights.layers[0]
+    matrices = (layer.qkv_NH, layer.o_HN, layer.router_EH, weights.lm_head_VH)
+    return tiles.dense is None or all(self_test(matrix, tile=tiles.dense) for matrix in matrices)

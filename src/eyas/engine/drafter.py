@@ -1,0 +1,152 @@
+"""Drafters: guesses of the next K tokens of each running sequence, on the device.
+
+A drafter never affects which tokens come out, only how many a round commits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.engine.sequence import Sequence
+from eyas.engine.state import DeviceState
+from eyas.kernels.sample import sample
+from eyas.model.batch import LayerCache, RowBatch, Tiles
+from eyas.model.eagle3 import Eagle3Head
+
+__all__ = ["Drafter", "Drafts", "Eagle3Drafter", "NgramDrafter"]
+
+
+class Drafts(NamedTuple):
+    """`ids_SK` in target ids; the first `num_valid_S` of each row are guesses, the rest is ignored."""
+
+    ids_SK: Tensor
+    num_valid_S: Tensor
+
+
+class Drafter:
+    """The interface, and the drafter that guesses nothing. `taps` are hidden states of the target to keep in the ring."""
+
+    name = "none"
+    taps: tuple[int, ...] = ()
+
+    def propose(
+        self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
+    ) -> Drafts:
+        """Guess `num_drafts` tokens behind each sequence's length, which `max_length` bounds."""
+        empty = torch.zeros(len(slots_S), num_drafts, dtype=torch.int64, device=state.device)
+        return Drafts(empty, torch.zeros_like(slots_S))
+
+    def note_commit(self, max_tokens: int) -> None:
+        """Some sequence may have got that many tokens since the last proposal."""
+
+
+def _room(state: DeviceState, slots_S: Tensor, num_drafts: int) -> Tensor:
+    """Draft tokens that can still be accepted: the bonus token takes the last of the budget."""
+    return (state.remaining_S[slots_S] - 1).clamp(0, num_drafts) * state.live_S[slots_S]
+
+
+class NgramDrafter(Drafter):
+    """Prompt look-up: what followed the latest earlier occurrence of the last n tokens, for the longest n that occurs.
+
+    Idea: Saxena, "Prompt lookup decoding", 2023. Runs on the device token buffer.
+    """
+
+    name = "ngram"
+
+    def __init__(self, *, min_match: int = 2, max_match: int = 5) -> None:
+        self.min_match = min_match
+        self.max_match = max_match
+
+    def propose(
+        self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
+    ) -> Drafts:
+        tokens, length = state.tokens_SN[slots_S][:, :max_length], state.length_S[slots_S]
+        column = torch.arange(tokens.shape[1], device=tokens.device)
+        # matched[s, j]: how many tokens before position j equal those before the end, counted backwards from j - 1.
+        matched = torch.zeros_like(tokens)
+        unbroken = (column > 0) & (column < length.unsqueeze(1))
+        for back in range(1, self.max_match + 1):
+            suffix = tokens.gather(1, (length - back).clamp(min=0).unsqueeze(1))
+            unbroken = unbroken & (tokens.roll(back, 1) == suffix) & (column >= back)
+            matched += unbroken
+        # Longest match first, then the latest.
+        score = torch.where(matched >= self.min_match, matched * tokens.shape[1] + column, -1)
+        best, start = score.max(1)
+        offsets = torch.arange(num_drafts, device=tokens.device)
+        ids = tokens.gather(1, (start.unsqueeze(1) + offsets).clamp(max=tokens.shape[1] - 1))
+        found = torch.where(best >= 0, (length - start).clamp(0, num_drafts), 0)
+        return Drafts(ids, torch.minimum(found, _room(state, slots_S, num_drafts)))
+
+
+class Eagle3Drafter(Drafter):
+    """A chain of K tokens from an EAGLE-3 head, drawn with the noise that the target will use at the same positions.
+
+    First one pass over the tokens committed since the last proposal, paired with the target's hidden states from the
+    ring, so that the head's cache always holds what the target itself computed; then K - 1 steps on its own output.
+    """
+
+    name = "eagle3"
+
+    def __init__(self, head: Eagle3Head, cache: LayerCache, tiles: Tiles, *, max_backlog: int) -> None:
+        """`max_backlog` bounds the tokens of the first pass; older ones are skipped, which costs acceptance only."""
+        self.head = head
+        self.cache = cache
+        self.taps = head.config.taps
+        self.max_backlog = max_backlog
+        self._tiles = tiles
+        self._backlog = 0  # bound on the tokens of any sequence that the head has not seen
+
+    def note_commit(self, max_tokens: int) -> None:
+        self._backlog = min(self._backlog + max_tokens, self.max_backlog)
+
+    def propose(
+        self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
+    ) -> Drafts:
+        tables, sampling = state.tables_of(slots_S), state.sampling_of(slots_S, sequences)
+        length_S, live_S = state.length_S[slots_S], state.live_S[slots_S]
+        hidden_SH = self._catch_up(state, slots_S, max_length)
+        position_S = length_S
+        ids = []
+        for step in range(num_drafts):
+            logits = self.head.logits(hidden_SH, self._tiles)
+            chosen = sample(logits, position_S, sampling, target_ids_V=self.head.weights.target_ids_V)
+            if self.head.weights.target_ids_V is not None:
+                chosen = self.head.weights.target_ids_V[chosen]
+            ids.append(chosen)
+            if step + 1 < num_drafts:
+                batch = RowBatch(
+                    tokens_SR=chosen.unsqueeze(1),
+                    positions_SR=position_S.unsqueeze(1),
+                    live_SR=live_S.unsqueeze(1),
+                    tables=tables,
+                    max_length=max_length + step + 1,
+                    tiles=self._tiles,
+                )
+                hidden_SH = self.head.forward(batch, self.head.recur(hidden_SH), self.cache)
+                position_S = position_S + 1
+        return Drafts(torch.stack(ids, dim=1), _room(state, slots_S, num_drafts))
+
+    def _catch_up(self, state: DeviceState, slots_S: Tensor, max_length: int) -> Tensor:
+        """Feed the head all committed tokens that it has not seen; its output [S, H] at each sequence's last token."""
+        num_rows, self._backlog = max(1, self._backlog), 0
+        length_S = state.length_S[slots_S]
+        offsets = torch.arange(num_rows, device=state.device)
+        positions_SR = length_S.unsqueeze(1) - num_rows + offsets
+        live_SR = (positions_SR >= state.head_length_S[slots_S].unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1)
+        positions_SR = positions_SR.clamp(min=0)
+        ring = state.tap_ring_SWC
+        taps_TC = ring[slots_S.unsqueeze(1), positions_SR % ring.shape[1]].flatten(0, 1)
+        batch = RowBatch(
+            tokens_SR=state.tokens_SN[slots_S.unsqueeze(1), positions_SR],
+            positions_SR=positions_SR,
+            live_SR=live_SR,
+            tables=state.tables_of(slots_S),
+            max_length=max_length,
+            tiles=self._tiles,
+        )
+        hidden = self.head.forward(batch, self.head.fuse(taps_TC, self._tiles), self.cache)
+        state.head_length_S[slots_S] = length_S
+        return hidden.unflatten(0, (-1, num_rows))[:, -1]

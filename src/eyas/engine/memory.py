@@ -1,0 +1,88 @@
+"""Memory by owner, and how many pages fit. Sizes in bytes; knows shapes, allocates nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eyas.base.errors import UserError
+from eyas.model.config import GptOssConfig, HeadConfig
+
+__all__ = ["PageBytes", "PageCounts", "available_bytes", "page_bytes", "page_counts", "readable"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageBytes:
+    """What one page costs in each group, over all layers of the group."""
+
+    full: int
+    sliding: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageCounts:
+    """Pages that can be held, page 0 not counted."""
+
+    full: int
+    sliding: int
+
+
+def readable(num_bytes: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes = num_bytes / 1024  # type: ignore[assignment]
+    return f"{num_bytes:.2f} GiB"
+
+
+def available_bytes(device: torch.device) -> int:
+    """Free memory of the device; on a CPU what the kernel says can be had without swapping, and the container allows."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise UserError("cannot read the free memory from /proc/meminfo; eyas runs on Linux")
+
+
+def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dtype: torch.dtype) -> PageBytes:
+    layer = 2 * page_size * target.num_kv_heads * target.head_dim * dtype.itemsize
+    num_sliding = sum(target.layer_is_sliding)
+    full = layer * (target.num_layers - num_sliding)
+    if head is not None:
+        tap_row = len(head.taps) * head.target_hidden_size
+        full += (2 * page_size * head.num_kv_heads * head.head_dim + tap_row) * dtype.itemsize
+    return PageBytes(full=full, sliding=layer * num_sliding)
+
+
+def page_counts(
+    size: PageBytes, *, budget: int, page_size: int, context: int, num_sequences: int, sliding_span: int
+) -> PageCounts:
+    """Pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
+
+    A sequence needs `sliding_span` tokens of sliding pages at most at once; the sliding group gets as much again, a
+    quarter of the full group at least, for prefixes that others may share. Raises UserError if not one sequence fits.
+    """
+    per_sequence = -(-context // page_size)
+    span_pages = min(per_sequence, -(-sliding_span // page_size) + 1)
+
+    def counts(full: int) -> PageCounts:
+        sliding = min(full, max(span_pages * num_sequences * 2, full // 4, span_pages))
+        return PageCounts(full=full, sliding=sliding)
+
+    def cost(pages: PageCounts) -> int:
+        return (pages.full + 1) * size.full + (pages.sliding + 1) * size.sliding
+
+    low, high = per_sequence, per_sequence * num_sequences
+    least = cost(counts(low))
+    if least > budget:
+        raise UserError(
+            f"too little memory: one conversation of {context} tokens needs {readable(least)} of KV cache, "
+            f"{readable(max(budget, 0))} are left; ask for a shorter --context"
+        )
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if cost(counts(middle)) <= budget else (low, middle - 1)
+    return counts(low)

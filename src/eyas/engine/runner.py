@@ -1,0 +1,198 @@
+"""Executes a StepPlan on the device: page copies, prompt chunks, one speculative round. Reads nothing back.
+
+Prompt rows and generated rows are different roles with different tiles, chosen by the role of a row, never by the size
+of a launch. Prompt rows lie on a fixed grid of absolute positions, so a chunk's cut changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.engine.drafter import Drafter, Drafts, Eagle3Drafter
+from eyas.engine.sampler import sample_rows
+from eyas.engine.scheduler import Chunk, StepPlan, SwapIn, SwapOut
+from eyas.engine.sequence import Sequence
+from eyas.engine.speculate import RoundOutput, commit, speculative_round
+from eyas.engine.state import DeviceState
+from eyas.model.batch import LayerCache, RowBatch, Tiles
+from eyas.model.gpt_oss import GptOss
+
+__all__ = ["PROMPT_TILE", "Runner", "StepOutput", "Swapped"]
+
+PROMPT_TILE = 64  # absolute grid of prompt rows
+
+
+class StepOutput(NamedTuple):
+    """Device results of a step: one output for the round, and one for each prompt that ended in it."""
+
+    round: RoundOutput | None
+    first_tokens: list[tuple[Sequence, RoundOutput]]
+
+
+class Swapped(NamedTuple):
+    """Pages of a preempted sequence in host memory, by layer."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    num_full: int
+    num_sliding: int
+
+
+class Runner:
+    def __init__(
+        self,
+        target: GptOss,
+        drafter: Drafter,
+        state: DeviceState,
+        caches: list[LayerCache],
+        tap_pages_PC: Tensor,
+        *,
+        row_tiles: Tiles,
+        prompt_tiles: Tiles,
+    ) -> None:
+        """`tap_pages_PC` holds, for each full page, the hidden states tapped at its last token."""
+        self.target = target
+        self.drafter = drafter
+        self.state = state
+        self.caches = caches
+        self.tap_pages_PC = tap_pages_PC
+        self.row_tiles = row_tiles
+        self.prompt_tiles = prompt_tiles
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepOutput:
+        for swap_out in plan.swap_out:
+            self._swap_out(swap_out)
+        for swap_in in plan.swap_in:
+            self._swap_in(swap_in)
+        for sequence in plan.admitted:
+            self.state.enter(sequence)
+            self.state.set_pages(sequence)
+            self._resume_taps(sequence)
+        for sequence in plan.page_updates:
+            if sequence.slot is not None:
+                self.state.set_pages(sequence)
+        output = self._decode(plan.decode, plan.num_drafts) if plan.decode else None
+        first_tokens = []
+        for chunk in plan.chunks:
+            first = self._prefill(chunk)
+            if first is not None:
+                first_tokens.append((chunk.sequence, first))
+        return StepOutput(output, first_tokens)
+
+    # -- generated rows -----------------------------------------------------------------------------------------------
+
+    def _decode(self, sequences: list[Sequence], num_drafts: int) -> RoundOutput:
+        slots_S = self._slots(sequences)
+        # length_bound already counts this round's tokens.
+        max_length = max(s.length_bound for s in sequences)
+        output = speculative_round(
+            self.target,
+            self.caches,
+            self.drafter,
+            self.state,
+            sequences,
+            slots_S,
+            num_drafts,
+            max_length,
+            self.row_tiles,
+        )
+        self.drafter.note_commit(num_drafts + 1)
+        return output
+
+    def _slots(self, sequences: Seq[Sequence]) -> Tensor:
+        return torch.tensor([s.slot for s in sequences]).to(self.state.device, non_blocking=True)
+
+    # -- prompt rows --------------------------------------------------------------------------------------------------
+
+    def _prefill(self, chunk: Chunk) -> RoundOutput | None:
+        """Run a chunk; after a prompt's last token, draw the first token of the answer."""
+        sequence, state = chunk.sequence, self.state
+        slots_S = self._slots([sequence])
+        batch = self._prompt_rows(chunk, slots_S, first_live=chunk.start)
+        output = self.target.forward(batch, self.caches)
+        row_of_end = chunk.end - 1 - int(chunk.start // PROMPT_TILE * PROMPT_TILE)
+        if output.taps_TC is not None:
+            self._prefill_taps(chunk, slots_S, output.taps_TC)
+        if not chunk.is_last:
+            return None
+        state.live_S[slots_S] = True
+        last = slice(row_of_end, row_of_end + 1)
+        logits_SRV = self.target.logits(output.hidden_TH[last], self.row_tiles).unsqueeze(0)
+        none = Drafts(slots_S.new_zeros(1, 0), torch.zeros_like(slots_S))
+        sampled = sample_rows(logits_SRV, state.length_S[slots_S], none.ids_SK, state, [sequence], slots_S)
+        taps = None if output.taps_TC is None else output.taps_TC[last]
+        self.drafter.note_commit(1)
+        return commit(state, slots_S, none, sampled, taps, output.expert_ids_LTK)
+
+    def _prompt_rows(self, chunk: Chunk, slots_S: Tensor, *, first_live: int) -> RowBatch:
+        """The chunk's rows, filled up with dead ones to whole tiles of the absolute grid."""
+        state = self.state
+        low = chunk.start // PROMPT_TILE * PROMPT_TILE
+        high = -(-chunk.end // PROMPT_TILE) * PROMPT_TILE
+        positions_SR = torch.arange(low, high, device=state.device).unsqueeze(0)
+        return RowBatch(
+            tokens_SR=state.tokens_SN[slots_S, low:high],
+            positions_SR=positions_SR,
+            live_SR=(positions_SR >= first_live) & (positions_SR < chunk.end),
+            tables=state.tables_of(slots_S),
+            max_length=high,
+            tiles=self.prompt_tiles,
+        )
+
+    def _prefill_taps(self, chunk: Chunk, slots_S: Tensor, taps_TC: Tensor) -> None:
+        """Run the head over the chunk, one position behind the target, and keep the taps that later steps need."""
+        state, sequence = self.state, chunk.sequence
+        low, page_size = chunk.start // PROMPT_TILE * PROMPT_TILE, self.caches[0].k.shape[1]
+        ring = state.tap_ring_SWC
+        if isinstance(self.drafter, Eagle3Drafter):
+            # Position p pairs with the hidden state of p - 1; the ring holds the one before the chunk.
+            before = taps_TC.roll(1, 0)
+            before[chunk.start - low] = ring[slots_S, chunk.start % ring.shape[1]][0].to(before.dtype)
+            batch = self._prompt_rows(chunk, slots_S, first_live=max(1, chunk.start))
+            head = self.drafter.head
+            head.forward(batch, head.fuse(before, self.prompt_tiles), self.drafter.cache)
+            state.head_length_S[slots_S] = chunk.end
+        ring[slots_S, chunk.end % ring.shape[1]] = taps_TC[chunk.end - 1 - low].to(ring.dtype)
+        ends = range((chunk.start // page_size + 1) * page_size, chunk.end + 1, page_size)
+        if ends:
+            pages = [sequence.full_pages[end // page_size - 1] for end in ends]
+            rows = [end - 1 - low for end in ends]
+            self.tap_pages_PC[pages] = taps_TC[rows].to(self.tap_pages_PC.dtype)
+
+    def _resume_taps(self, sequence: Sequence) -> None:
+        """After a prefix hit: the hidden state before the first row to compute, from the hit's last page."""
+        if sequence.num_cached and self.drafter.taps:
+            ring, slot = self.state.tap_ring_SWC, sequence.slot
+            last_page = sequence.full_pages[sequence.num_cached // self.caches[0].k.shape[1] - 1]
+            ring[slot, sequence.num_cached % ring.shape[1]] = self.tap_pages_PC[last_page]
+
+    # -- preemption ---------------------------------------------------------------------------------------------------
+
+    def _layer_pages(self, full: Seq[int], sliding: Seq[int]) -> list[tuple[LayerCache, Tensor]]:
+        """Every cache, the head's included, with the page ids of its group."""
+        device = self.state.device
+        full_ids, sliding_ids = torch.tensor(full, device=device), torch.tensor(sliding, device=device)
+        kinds = self.target.config.layer_is_sliding
+        pairs = [(cache, sliding_ids if is_sliding else full_ids) for cache, is_sliding in zip(self.caches, kinds, strict=True)]
+        if isinstance(self.drafter, Eagle3Drafter):
+            pairs.append((self.drafter.cache, full_ids))
+        return pairs
+
+    def _swap_out(self, swap: SwapOut) -> None:
+        copies = [
+            (cache.k[ids].to("cpu"), cache.v[ids].to("cpu"))
+            for cache, ids in self._layer_pages(swap.full_pages, swap.sliding_pages)
+        ]
+        swap.sequence.swapped = Swapped(copies, len(swap.full_pages), len(swap.sliding_pages))
+
+    def _swap_in(self, swap: SwapIn) -> None:
+        pairs = self._layer_pages(swap.full_pages, swap.sliding_pages)
+        for (cache, ids), (k, v) in zip(pairs, swap.sequence.swapped.layers, strict=True):
+            cache.k[ids] = k.to(cache.k.device)
+            cache.v[ids] = v.to(cache.v.device)
+        swap.sequence.swapped = None
+        self.drafter.note_commit(1 << 30)  # its head may lag by more than the others'

@@ -1,0 +1,103 @@
+"""Drawing the target's tokens for the rows of a round: penalties, bias and stop masks in front of `kernels.sample`.
+
+Each row's penalties count the tokens of its sequence and the row's own draft ancestors, so a row gives the token that
+plain decoding would give there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.engine.sequence import Sequence
+from eyas.engine.state import DeviceState, uses_penalties
+from eyas.kernels.sample import sample
+
+__all__ = ["Logprobs", "Sampled", "sample_rows"]
+
+
+class Logprobs(NamedTuple):
+    """Of the raw logits: chosen token [S, R]; the n most likely, values and ids [S, R, n]."""
+
+    chosen_SR: Tensor
+    top_SRn: Tensor
+    top_ids_SRn: Tensor
+
+
+class Sampled(NamedTuple):
+    ids_SR: Tensor
+    logprobs: Logprobs | None
+
+
+def _penalize(raw: Tensor, counts: Tensor, in_prompt: Tensor, presence: Tensor, frequency: Tensor, rep: Tensor) -> Tensor:
+    """Repetition over prompt and output, then frequency and presence over output (vLLM's order)."""
+    repeated = in_prompt | (counts > 0)
+    scaled = torch.where(raw > 0, raw / rep, raw * rep)
+    return torch.where(repeated, scaled, raw) - frequency * counts - presence * (counts > 0)
+
+
+def _apply_penalties(logits_SRV: Tensor, state: DeviceState, slots_S: Tensor, ancestors_SK: Tensor) -> Tensor:
+    """Base counts for all rows, then the few ids that a row's draft ancestors add are set again."""
+    assert state.output_counts_SV is not None and state.in_prompt_SV is not None
+    counts_SV, in_prompt_SV = state.output_counts_SV[slots_S], state.in_prompt_SV[slots_S]
+    presence, frequency, repetition = (
+        field[slots_S].view(-1, 1, 1) for field in (state.presence_S, state.frequency_S, state.repetition_S)
+    )
+    out = _penalize(logits_SRV, counts_SV.unsqueeze(1), in_prompt_SV.unsqueeze(1), presence, frequency, repetition)
+    num_rows, num_drafts = logits_SRV.shape[1], ancestors_SK.shape[1]
+    for row in range(1, min(num_rows, num_drafts + 1)):
+        ids = ancestors_SK[:, :row]
+        extra = (ids.unsqueeze(2) == ids.unsqueeze(1)).sum(2)
+        fresh = _penalize(
+            logits_SRV[:, row].gather(1, ids),
+            counts_SV.gather(1, ids) + extra,
+            in_prompt_SV.gather(1, ids),
+            presence[:, 0],
+            frequency[:, 0],
+            repetition[:, 0],
+        )
+        out[:, row] = out[:, row].scatter(1, ids, fresh)
+    return out
+
+
+def sample_rows(
+    logits_SRV: Tensor, first_position_S: Tensor, ancestors_SK: Tensor, state: DeviceState, sequences: list[Sequence],
+    slots_S: Tensor,
+) -> Sampled:
+    """Row r of a sequence draws the token at `first_position_S` + r; `ancestors_SK` are the drafts before the rows."""
+    num_rows = logits_SRV.shape[1]
+    positions_SR = first_position_S.unsqueeze(1) + torch.arange(num_rows, device=slots_S.device)
+    params = [sequence.request.params for sequence in sequences]
+    raw_SRV, scores_SRV = logits_SRV, logits_SRV
+    if any(uses_penalties(sequence) for sequence in sequences):
+        scores_SRV = _apply_penalties(scores_SRV, state, slots_S, ancestors_SK)
+    if any(p.logit_bias for p in params):
+        bias = torch.zeros_like(scores_SRV[:, 0]).scatter_add_(1, state.bias_ids_SN[slots_S], state.bias_SN[slots_S])
+        scores_SRV = scores_SRV + bias.unsqueeze(1)
+    if any(p.min_tokens for p in params):
+        scores_SRV = _mask_stops(scores_SRV, positions_SR, state, slots_S)
+    rows = state.sampling_of(slots_S, sequences).take(
+        torch.arange(len(sequences), device=slots_S.device).repeat_interleave(num_rows)
+    )
+    ids_SR = sample(scores_SRV.flatten(0, 1), positions_SR.flatten(), rows).view(-1, num_rows)
+    wanted = [p.logprobs for p in params if p.logprobs is not None]
+    return Sampled(ids_SR, _logprobs(raw_SRV, ids_SR, max(wanted)) if wanted else None)
+
+
+def _mask_stops(scores_SRV: Tensor, positions_SR: Tensor, state: DeviceState, slots_S: Tensor) -> Tensor:
+    """No stop token before `min_tokens` are out."""
+    stops = state.stop_ids_SN[slots_S]
+    too_early_SR1 = (positions_SR < state.first_stop_S[slots_S].unsqueeze(1)).unsqueeze(2)
+    is_stop = torch.zeros_like(scores_SRV[:, 0], dtype=torch.bool)
+    # -1 pads the list; it repeats the first stop id, if there is one.
+    padded = torch.where(stops >= 0, stops, stops[:, :1].clamp(min=0))
+    is_stop.scatter_(1, padded, (stops[:, :1] >= 0).expand_as(stops))
+    return scores_SRV.masked_fill(too_early_SR1 & is_stop.unsqueeze(1), float("-inf"))
+
+
+def _logprobs(raw_SRV: Tensor, ids_SR: Tensor, num_top: int) -> Logprobs:
+    logprobs = raw_SRV.log_softmax(-1)
+    top, top_ids = logprobs.topk(num_top, dim=-1)
+    return Logprobs(logprobs.gather(2, ids_SR.unsqueeze(2)).squeeze(2), top, top_ids)

@@ -1,0 +1,60 @@
+"""One choice of one request, as the host sees it. The device may be one round ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from eyas.base.types import Request, TokenEvent
+from eyas.engine.pages import PageKey
+
+__all__ = ["Phase", "Sequence"]
+
+
+class Phase(Enum):
+    WAITING = auto()
+    PREFILL = auto()
+    DECODE = auto()
+    SWAPPED = auto()  # preempted: pages lie in host memory, the slot stays
+    DONE = auto()
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Sequence:
+    """`known_length` counts tokens that the host has seen, `num_in_flight` those that rounds still under way may add."""
+
+    request: Request
+    choice: int
+    seed: int
+    budget: int  # tokens that may be generated
+    stop_ids: tuple[int, ...]
+    keys: list[PageKey]  # of the prompt's full pages
+    deliver: Callable[[TokenEvent], None]
+    leader: Sequence | None = None  # the first choice, whose prompt pages the others share
+    arrival: int = 0
+    phase: Phase = Phase.WAITING
+    slot: int | None = None
+    num_prefilled: int = 0
+    num_cached: int = 0
+    known_length: int = 0
+    num_in_flight: int = 0
+    full_pages: list[int] = field(default_factory=list)
+    sliding_pages: list[int] = field(default_factory=list)  # 0 where the page has left the window
+    num_sliding_left: int = 0  # leading entries of sliding_pages that were released
+    swapped: Any = None  # what the runner keeps of the pages of a swapped sequence
+    resume_phase: Phase = Phase.DECODE
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def max_length(self) -> int:
+        return self.prompt_length + self.budget
+
+    @property
+    def length_bound(self) -> int:
+        """Never below the device's length."""
+        return min(self.known_length + self.num_in_flight, self.max_length)

@@ -1,0 +1,128 @@
+"""One speculative round: propose, verify, accept, commit.
+
+Everything stays on the device; `RoundOutput` is what the host copies and reads later.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.engine.drafter import Drafter, Drafts
+from eyas.engine.sampler import Logprobs, Sampled, sample_rows
+from eyas.engine.sequence import Sequence
+from eyas.engine.state import DeviceState
+from eyas.kernels.accept import Accepted, accept
+from eyas.model.batch import LayerCache, RowBatch, Tiles
+from eyas.model.gpt_oss import GptOss
+
+__all__ = ["RoundOutput", "commit", "speculative_round"]
+
+
+class RoundOutput(NamedTuple):
+    """`sampled_SR[:, :num_committed]` are the new tokens; `ended_S` marks sequences that are done."""
+
+    sampled_SR: Tensor
+    num_committed_S: Tensor
+    num_accepted_S: Tensor
+    stopped_S: Tensor
+    ended_S: Tensor
+    draft_SK: Tensor
+    num_drafts_S: Tensor
+    logprobs: Logprobs | None
+    expert_ids_LTK: Tensor
+
+
+def speculative_round(
+    target: GptOss,
+    caches: list[LayerCache],
+    drafter: Drafter,
+    state: DeviceState,
+    sequences: list[Sequence],
+    slots_S: Tensor,
+    num_drafts: int,
+    max_length: int,
+    tiles: Tiles,
+) -> RoundOutput:
+    """`max_length` bounds the sequences' lengths before the round."""
+    drafts = _propose(drafter, state, slots_S, sequences, num_drafts, max_length)
+    batch = _verify_rows(state, slots_S, drafts, max_length, tiles)
+    output = target.forward(batch, caches)
+    logits_SRV = target.logits(output.hidden_TH, tiles).unflatten(0, (len(sequences), -1))
+    sampled = sample_rows(logits_SRV, state.length_S[slots_S], drafts.ids_SK, state, sequences, slots_S)
+    return commit(state, slots_S, drafts, sampled, output.taps_TC, output.expert_ids_LTK)
+
+
+def _propose(
+    drafter: Drafter, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
+) -> Drafts:
+    if num_drafts:
+        return drafter.propose(state, slots_S, sequences, num_drafts, max_length)
+    return Drafts(slots_S.new_zeros(len(slots_S), 0), torch.zeros_like(slots_S))
+
+
+def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length: int, tiles: Tiles) -> RowBatch:
+    """The last committed token and the drafts behind it; rows past a sequence's valid drafts are dead."""
+    length_S1 = state.length_S[slots_S].unsqueeze(1)
+    num_rows = drafts.ids_SK.shape[1] + 1
+    column = torch.arange(num_rows, device=slots_S.device)
+    last = state.tokens_SN[slots_S.unsqueeze(1), length_S1 - 1]
+    return RowBatch(
+        tokens_SR=torch.cat((last, drafts.ids_SK), dim=1),
+        positions_SR=length_S1 - 1 + column,
+        live_SR=(column <= drafts.num_valid_S.unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1),
+        tables=state.tables_of(slots_S),
+        max_length=max_length + num_rows - 1,
+        tiles=tiles,
+    )
+
+
+def commit(
+    state: DeviceState,
+    slots_S: Tensor,
+    drafts: Drafts,
+    sampled: Sampled,
+    taps_TC: Tensor | None,
+    expert_ids_LTK: Tensor,
+) -> RoundOutput:
+    """Accept, append the committed tokens, keep the hidden states that the head will need, advance the lengths."""
+    ids_SR = sampled.ids_SR
+    accepted: Accepted = accept(
+        drafts.ids_SK,
+        drafts.num_valid_S,
+        ids_SR,
+        state.stop_ids_SN[slots_S],
+        state.remaining_S[slots_S],
+        state.live_S[slots_S],
+    )
+    num_seqs, num_rows = ids_SR.shape
+    length_S, slots_S1 = state.length_S[slots_S], slots_S.unsqueeze(1)
+    column = torch.arange(num_rows, device=slots_S.device)
+    positions_SR = length_S.unsqueeze(1) + column
+    # Tokens behind the new length are written too and never read.
+    last = state.tokens_SN.shape[1] - 1
+    state.tokens_SN[slots_S1, positions_SR.clamp(max=last)] = ids_SR
+    if taps_TC is not None:
+        ring = state.tap_ring_SWC
+        ring[slots_S1, positions_SR % ring.shape[1]] = taps_TC.unflatten(0, (num_seqs, num_rows)).to(ring.dtype)
+    if state.output_counts_SV is not None:
+        is_new = (column < accepted.num_committed_S.unsqueeze(1)).to(state.output_counts_SV.dtype)
+        state.output_counts_SV.index_put_((slots_S1, ids_SR), is_new, accumulate=True)
+    state.length_S[slots_S] = length_S + accepted.num_committed_S
+    remaining_S = state.remaining_S[slots_S] - accepted.num_committed_S
+    state.remaining_S[slots_S] = remaining_S
+    ended_S = state.live_S[slots_S] & (accepted.stopped_S | (remaining_S == 0))
+    state.live_S[slots_S] = state.live_S[slots_S] & ~ended_S
+    return RoundOutput(
+        ids_SR,
+        accepted.num_committed_S,
+        accepted.num_accepted_S,
+        accepted.stopped_S,
+        ended_S,
+        drafts.ids_SK,
+        drafts.num_valid_S,
+        sampled.logprobs,
+        expert_ids_LTK,
+    )

@@ -1,0 +1,141 @@
+"""The state of running sequences, resident on the device: one row per slot.
+
+The host writes a row when a sequence enters its slot and reads results through copies; nothing in a round waits for it.
+Shape letters: S slots, N positions, P pages a sequence, V vocabulary, W tap ring, C tap width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eyas.base.types import MAX_LOGIT_BIAS, MAX_STOP_IDS
+from eyas.engine.sequence import Sequence
+from eyas.kernels.sample import SamplingRows
+from eyas.model.batch import PageTables
+
+__all__ = ["DeviceState"]
+
+MAX_STOPS = 2 * MAX_STOP_IDS  # the request's and the model's end-of-turn ids
+
+
+class DeviceState:
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        max_positions: int,
+        page_size: int,
+        vocab_size: int,
+        tap_width: int,
+        tap_ring: int,
+        tap_dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(num_slots, *shape, dtype=dtype, device=device)
+
+        self.device = device
+        self.vocab_size = vocab_size
+        self.tokens_SN = zeros(max_positions)
+        self.length_S = zeros()
+        self.live_S = zeros(dtype=torch.bool)
+        self.remaining_S = zeros()
+        num_pages = -(-max_positions // page_size)
+        self.tables = PageTables(zeros(num_pages), zeros(num_pages))
+        self.sampling = SamplingRows(
+            temperature=zeros(dtype=torch.float32),
+            top_k=zeros(),
+            top_p=zeros(dtype=torch.float32),
+            min_p=zeros(dtype=torch.float32),
+            seed=zeros(),
+            choice=zeros(),
+            any_random=False,
+            any_filter=False,
+        )
+        self.stop_ids_SN = zeros(MAX_STOPS)
+        self.first_stop_S = zeros()  # position from which stop tokens may be drawn
+        self.presence_S = zeros(dtype=torch.float32)
+        self.frequency_S = zeros(dtype=torch.float32)
+        self.repetition_S = zeros(dtype=torch.float32)
+        self.bias_ids_SN = zeros(MAX_LOGIT_BIAS)
+        self.bias_SN = zeros(MAX_LOGIT_BIAS, dtype=torch.float32)
+        # Counts for penalties: allocated when the first request asks for one.
+        self.output_counts_SV: Tensor | None = None
+        self.in_prompt_SV: Tensor | None = None
+        # The hidden states that the head pairs with the tokens at the same positions, for the last W positions.
+        self.tap_ring_SWC = zeros(tap_ring, tap_width, dtype=tap_dtype)
+        self.head_length_S = zeros()  # positions below it are in the head's cache
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
+
+    def enter(self, sequence: Sequence) -> None:
+        """Write the row of a sequence that was given a slot. It is not live before its first token is drawn."""
+        slot, params = sequence.slot, sequence.request.params
+        assert slot is not None
+        prompt = torch.tensor(sequence.request.prompt_ids, dtype=torch.int64)
+        self.tokens_SN[slot, : len(prompt)] = prompt.to(self.device, non_blocking=True)
+        self.length_S[slot] = len(prompt)
+        self.live_S[slot] = False
+        self.remaining_S[slot] = sequence.budget
+        sampling = self.sampling
+        sampling.temperature[slot] = params.temperature
+        sampling.top_k[slot] = params.top_k
+        sampling.top_p[slot] = params.top_p
+        sampling.min_p[slot] = params.min_p
+        sampling.seed[slot] = sequence.seed
+        sampling.choice[slot] = sequence.choice
+        stops = torch.full((MAX_STOPS,), -1)
+        stops[: len(sequence.stop_ids)] = torch.tensor(sequence.stop_ids)
+        self.stop_ids_SN[slot] = stops.to(self.device, non_blocking=True)
+        self.first_stop_S[slot] = len(prompt) + params.min_tokens
+        self.presence_S[slot] = params.presence_penalty
+        self.frequency_S[slot] = params.frequency_penalty
+        self.repetition_S[slot] = params.repetition_penalty
+        self.head_length_S[slot] = 1  # position 0 has no hidden state before it
+        self._enter_bias(slot, params.logit_bias)
+        if uses_penalties(sequence):
+            self._enter_counts(slot, prompt)
+
+    def _enter_bias(self, slot: int, bias: object) -> None:
+        assert isinstance(bias, dict) or hasattr(bias, "items")
+        self.bias_SN[slot] = 0
+        self.bias_ids_SN[slot] = 0
+        if bias:
+            ids, values = zip(*bias.items(), strict=True)
+            self.bias_ids_SN[slot, : len(ids)] = torch.tensor(ids, device=self.device)
+            self.bias_SN[slot, : len(ids)] = torch.tensor(values, dtype=torch.float32, device=self.device)
+
+    def _enter_counts(self, slot: int, prompt: Tensor) -> None:
+        if self.output_counts_SV is None or self.in_prompt_SV is None:
+            shape = (self.length_S.shape[0], self.vocab_size)
+            self.output_counts_SV = torch.zeros(shape, dtype=torch.int32, device=self.device)
+            self.in_prompt_SV = torch.zeros(shape, dtype=torch.bool, device=self.device)
+        self.output_counts_SV[slot] = 0
+        self.in_prompt_SV[slot] = False
+        self.in_prompt_SV[slot, prompt.to(self.device)] = True
+
+    def set_pages(self, sequence: Sequence) -> None:
+        slot = sequence.slot
+        for table, pages in zip(self.tables, (sequence.full_pages, sequence.sliding_pages), strict=True):
+            table[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int64).to(self.device, non_blocking=True)
+
+    def tables_of(self, slots_S: Tensor) -> PageTables:
+        return PageTables(self.tables.full[slots_S], self.tables.sliding[slots_S])
+
+    def sampling_of(self, slots_S: Tensor, sequences: list[Sequence]) -> SamplingRows:
+        """Settings of some slots, with the host's flags over their sequences."""
+        params = [sequence.request.params for sequence in sequences]
+        fields = (field[slots_S] for field in self.sampling[:6])
+        return SamplingRows(
+            *fields,
+            any_random=any(p.temperature > 0 for p in params),
+            any_filter=any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0) for p in params),
+        )
+
+
+def uses_penalties(sequence: Sequence) -> bool:
+    params = sequence.request.params
+    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)

@@ -1,0 +1,38 @@
+"""Accepting is comparing: a draft token is accepted iff it equals the token that the target draws at its position."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Accepted", "accept", "accept_ref"]
+
+
+class Accepted(NamedTuple):
+    """What one round commits: the first `num_committed_S` of the sampled tokens; `stopped_S` marks sequences that end."""
+
+    num_accepted_S: Tensor  # draft tokens, bonus excluded
+    num_committed_S: Tensor  # 0 for dead sequences
+    stopped_S: Tensor  # by a stop token, which is committed too
+
+
+def accept_ref(
+    draft_SK: Tensor, num_drafts_S: Tensor, sampled_SR: Tensor, stop_ids_SN: Tensor, remaining_S: Tensor, live_S: Tensor
+) -> Accepted:
+    """Compare K drafts with R = K + 1 sampled tokens; cut after the first stop token and at the remaining budget.
+
+    `stop_ids_SN` is padded with -1.
+    """
+    num_rows = sampled_SR.shape[1]
+    column = torch.arange(num_rows, device=sampled_SR.device)
+    matches = (draft_SK == sampled_SR[:, :-1]) & (column[:-1] < num_drafts_S.unsqueeze(1))
+    num_accepted = matches.long().cumprod(1).sum(1)
+    is_stop = (sampled_SR.unsqueeze(2) == stop_ids_SN.unsqueeze(1)).any(2)
+    first_stop = torch.where(is_stop, column, num_rows).amin(1)
+    num_committed = torch.minimum(torch.minimum(num_accepted, first_stop) + 1, remaining_S) * live_S
+    return Accepted(torch.minimum(num_accepted, num_committed), num_committed, live_S & (first_stop < num_committed))
+
+
+accept = accept_ref

@@ -1,0 +1,112 @@
+"""Paged attention with sinks and an optional sliding window.
+
+The reference walks keys in blocks of 128 positions that start at absolute multiples of 128 and adds the blocks in order,
+so a row's sums depend on its own position alone: blocks that it does not see add exact zeros. The sink is one
+more logit per head that takes part in the maximum and the denominator and has no value (gpt_oss/torch/model.py `sdpa`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["KEY_BLOCK", "attend", "attend_ref"]
+
+KEY_BLOCK = 128  # positions; page sizes must divide it
+
+
+def _gather_blocks(cache_PBGD: Tensor, table_SP: Tensor, first_S: Tensor, num_blocks: int) -> Tensor:
+    """[S, G, num_blocks, KEY_BLOCK, D] starting at block `first_S` of each sequence."""
+    page_size = cache_PBGD.shape[1]
+    per_block = KEY_BLOCK // page_size
+    offsets = torch.arange(num_blocks * per_block, device=table_SP.device)
+    columns = (first_S.unsqueeze(1) * per_block + offsets).clamp_(max=table_SP.shape[1] - 1)
+    pages = cache_PBGD[table_SP.gather(1, columns)]
+    return pages.flatten(1, 2).unflatten(1, (num_blocks, KEY_BLOCK)).permute(0, 3, 1, 2, 4)
+
+
+def _attend_tile(
+    q_SRQD: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    table_SP: Tensor,
+    positions_SR: Tensor,
+    sinks_Q: Tensor | None,
+    window: int | None,
+    num_blocks: int,
+) -> Tensor:
+    num_seqs, num_rows, num_heads, dim = q_SRQD.shape
+    num_kv = k_cache.shape[2]
+    first_S = positions_SR[:, 0] * 0
+    if window is not None:
+        first_S = (positions_SR[:, 0] - window + 1).clamp(min=0) // KEY_BLOCK
+    keys = _gather_blocks(k_cache, table_SP, first_S, num_blocks).float()
+    values = _gather_blocks(v_cache, table_SP, first_S, num_blocks).float()
+    # [S, G, 1, R * group, D]: the query heads of one key/value head lie beside each other.
+    queries = q_SRQD.float().unflatten(2, (num_kv, -1)).permute(0, 2, 1, 3, 4).flatten(2, 3).unsqueeze(2)
+    scores = torch.matmul(queries, keys.transpose(-1, -2)) * dim**-0.5
+
+    key_pos = first_S.unsqueeze(1) * KEY_BLOCK + torch.arange(num_blocks * KEY_BLOCK, device=first_S.device)
+    hidden = key_pos.unsqueeze(1) > positions_SR.unsqueeze(2)  # [S, R, keys]
+    if window is not None:
+        hidden |= key_pos.unsqueeze(1) <= positions_SR.unsqueeze(2) - window
+    group = num_heads // num_kv
+    hidden = hidden.unflatten(2, (num_blocks, KEY_BLOCK)).transpose(1, 2).repeat_interleave(group, dim=2)
+    scores.masked_fill_(hidden.unsqueeze(1), float("-inf"))
+
+    peak = scores.amax(dim=(2, 4))  # [S, G, R * group]
+    if sinks_Q is not None:
+        sinks = sinks_Q.float().view(1, num_kv, 1, group).expand(num_seqs, -1, num_rows, -1).flatten(2)
+        peak = torch.maximum(peak, sinks)
+    weights = torch.exp(scores - peak[:, :, None, :, None])
+    sums, outs = weights.sum(-1), torch.matmul(weights, values)
+    total, out = sums[:, :, 0], outs[:, :, 0]
+    for block in range(1, num_blocks):
+        total, out = total + sums[:, :, block], out + outs[:, :, block]
+    if sinks_Q is not None:
+        total = total + torch.exp(sinks - peak)
+    out = out / total.unsqueeze(-1)
+    return out.unflatten(2, (num_rows, group)).permute(0, 2, 1, 3, 4).flatten(2, 3).to(q_SRQD.dtype)
+
+
+def attend_ref(
+    q_SRQD: Tensor,
+    *,
+    k_cache_PBGD: Tensor,
+    v_cache_PBGD: Tensor,
+    table_SP: Tensor,
+    positions_SR: Tensor,
+    sinks_Q: Tensor | None,
+    window: int | None,
+    max_length: int,
+    tile: int | None,
+) -> Tensor:
+    """Attention of R rows for each of S sequences, as [S, R, Q, D].
+
+    Rows of a sequence stand at consecutive positions; a row sees keys at `position - window + 1 .. position`, all from
+    0 without a window. `max_length` bounds every position (it is one above the highest) and is known to the host, so that
+    nothing waits for the device. `tile` rows are multiplied at a time, None for all at once (not row-invariant).
+    """
+    num_rows = q_SRQD.shape[1]
+    step = tile or num_rows
+    padding = -num_rows % step
+    if padding:
+        q_SRQD = F.pad(q_SRQD, (0, 0, 0, 0, 0, padding))
+        positions_SR = torch.cat((positions_SR, positions_SR[:, -1:].expand(-1, padding)), dim=1)
+    parts = []
+    for start in range(0, num_rows, step):
+        rows = slice(start, start + step)
+        rows_after = max(0, num_rows - start - step)
+        num_blocks = -(-max(1, max_length - rows_after) // KEY_BLOCK)
+        if window is not None:
+            num_blocks = min(num_blocks, (window + step - 3) // KEY_BLOCK + 2)
+        parts.append(
+            _attend_tile(
+                q_SRQD[:, rows], k_cache_PBGD, v_cache_PBGD, table_SP, positions_SR[:, rows], sinks_Q, window, num_blocks
+            )
+        )
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))[:, :num_rows]
+
+
+attend = attend_ref
