@@ -120,7 +120,7 @@ SPELLED = st.lists(st.sampled_from([*CONTROL_TOKENS, "to=functions.f ", "assista
 @given(text=SPELLED, field=st.sampled_from(["content", "channel", "recipient", "name", "content_type"]))
 def test_no_field_injects_control_tokens(small, text, field):
     plain = Message(role="user", content="", channel="c", recipient="r", name="n", content_type="t")
-    message = dataclasses.replace(plain, **{field: text.removeprefix("<|constrain|>")})
+    message = dataclasses.replace(plain, **{field: f"x{text}"})
     control = set(small.special.values())
     expected = [token for token in render_message(small, plain) if token in control]
     assert [token for token in render_message(small, message) if token in control] == expected
