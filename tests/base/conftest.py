@@ -80,7 +80,7 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=600,
-        special_tokens=[*CONTROL_TOKENS, "<|endoftext|>"],
+        special_tokens=[*CONTROL_TOKENS, "<|with space|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -92,7 +92,10 @@ ACCEPTED = [
     "<|channel|>final\n<|message|>x<|end|><|start|>functions.f to=assistant<|channel|>commentary<|message|>1<|end|>",
     "<|channel|>final<|message|>x<|end|><|start|>to=assistant<|message|>1<|end|><|start|>tool<|message|>2<|end|>",
     "<|channel|>final<|message|>x<|end|><|start|>user:bob to=assistant<|message|>1<|end|>",
-    "\u00a0<|channel|>final\u00a0<|message|>x<|end|><|start|>\u2003assistant\x1c<|channel|>final\x1c<|message|>y",
+    "\u00a0<|channel|>final\u00a0<|message|>x<|end|><|start|>\u2003assistant<|channel|>final<|message|>y",
+    "<|channel|>final\x1cx<|message|>white space to Python only<|end|>",
+    "\x1cword\x1c<|channel|>final<|message|>white space to Python only<|end|>",
+    " assistant<|channel|>final<|message|>to oneself<|end|>",
 ]
 
 
@@ -100,10 +103,8 @@ ACCEPTED = [
 def test_accepted_output_is_read_as_openai_harmony_does(harmony, o200k, text):
     ids = spelled(o200k, text)
     expected = strict(harmony, ids, "assistant")
-    assert expected is not None or "\x1c" in text
-    if expected is not None:
-        assert parse(o200k, ids) == expected
-        assert parse(o200k, ids, cuts=range(len(ids))) == expected
+    assert expected is not None
+    assert parse(o200k, ids) == parse(o200k, ids, cuts=range(len(ids))) == expected
     after_start = spelled(o200k, f"<|start|>assistant{text}")
     expected = strict(harmony, after_start, None)
     if expected is not None:

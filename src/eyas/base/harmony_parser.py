@@ -148,8 +148,6 @@ class StreamParser:
         current = parse_header(self._header_text(), self._header_role)
         if current is None and self._well_formed:
             self._reread_header()
-            if self._header is None:
-                self._begin_header(self._default_role)
             current = parse_header(self._header_text(), self._header_role)
         if current is None:
             current, stray = salvage_header(self._header_text(), self._header_role, self._default_role)

@@ -70,7 +70,8 @@ class Tokenizer:
         pieces = {token_id: token.content.encode() for token_id, token in added.items()}
         try:
             for piece, token_id in inner.get_vocab(with_added_tokens=False).items():
-                pieces.setdefault(token_id, bytes(to_byte[char] for char in piece))
+                if token_id not in added:
+                    pieces[token_id] = bytes(to_byte[char] for char in piece)
         except KeyError as error:
             raise UserError(f"{path} is no byte-level BPE tokenizer ({error} is no byte); use one") from error
         return cls(inner, special=special, pieces=pieces)
