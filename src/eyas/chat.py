@@ -26,8 +26,8 @@ HINT = "Ctrl-C stops an answer, Ctrl-D ends the chat, /clear begins a new one."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    settings.add_arguments(parser, EngineConfig, positional="model")
     add_sampling_arguments(parser)
+    settings.add_arguments(parser, EngineConfig, positional="model")
 
 
 def run(args: argparse.Namespace) -> int:

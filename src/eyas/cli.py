@@ -69,7 +69,7 @@ def _dispatch(argv: list[str]) -> int:
         return _overview(argv)
     command = COMMANDS[name]
     module = import_module(command.module)
-    parser = _Parser(prog=f"eyas {name}", description=command.help.capitalize() + ".")
+    parser = _Parser(prog=f"eyas {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
     module.add_arguments(parser)
     args, unknown = parser.parse_known_args(argv[len(name.split()) :])
     if unknown:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError
@@ -71,7 +71,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", type=int, metavar="K", help="sample from the K most likely tokens")
     group.add_argument("--min-p", type=float, metavar="P", help="leave out what is less than P times the most likely")
     group.add_argument("--max-tokens", type=int, metavar="N", help="end the answer after N tokens")
-    group.add_argument("--reasoning-effort", choices=("low", "medium", "high"), default="medium")
+    group.add_argument("--reasoning-effort", choices=get_args(Effort), default="medium")
     group.add_argument("--system", metavar="TEXT", help="instructions that the model follows")
 
 

@@ -73,12 +73,16 @@ async def _serve(engine: Engine, listener: socket.socket, served_name: str | Non
                 loop.add_signal_handler(number, self.handle_exit, number, None)
             yield
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if self.server_state.tasks:
+                print(f"stopping: running answers get {DRAIN_S} s; Ctrl-C once more stops at once", flush=True)
+            closing_engine = asyncio.create_task(_close_later(engine))
+            await super().shutdown(sockets)
+            closing_engine.cancel()
+
     server = Server(
         uvicorn.Config(
-            create_app(engine, engine.tokenizer, served_name=served_name),
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=DRAIN_S,
+            create_app(engine, engine.tokenizer, served_name=served_name), log_level="warning", access_log=False
         )
     )
     host, port = listener.getsockname()[:2]
@@ -89,6 +93,12 @@ async def _serve(engine: Engine, listener: socket.socket, served_name: str | Non
     finally:
         # While the loop still runs: the engine's last events go to it.
         await asyncio.to_thread(engine.close)
+
+
+async def _close_later(engine: Engine) -> None:
+    """End what still runs after the time to drain: each open stream is told that the server is stopping."""
+    await asyncio.sleep(DRAIN_S)
+    await asyncio.to_thread(engine.close)
 
 
 def _example(url: str) -> str:

@@ -3,15 +3,13 @@
 import datetime
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import openai
 import pytest
-import tokenizers
-from tests.gateway.support import CONTEXT, Server, reply_ids, running
+from tests.gateway.support import CONTEXT, Server, build_tokenizer, reply_ids, running
 
 from eyas.base.harmony import stop_ids
-from eyas.base.tokenizer import CONTROL_TOKENS, Tokenizer
+from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
 from eyas.engine.stub import StubEngine
 from eyas.gateway.app import create_app
@@ -19,21 +17,8 @@ from eyas.gateway.app import create_app
 
 @pytest.fixture(scope="session")
 def codec(tmp_path_factory) -> Tokenizer:
-    """Byte-level BPE over a few sentences, so small that most characters outside ASCII take several tokens."""
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=400,
-        show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[
-            tokenizers.AddedToken(name, special=True, normalized=False) for name in (*CONTROL_TOKENS, "<|endoftext|>")
-        ],
-    )
-    inner.train_from_iterator(["Hello there, user. The assistant greets back. analysis commentary final"] * 3, trainer)
-    inner.save(str(folder / "tokenizer.json"))
+    folder = tmp_path_factory.mktemp("tokenizer")
+    build_tokenizer(folder)
     return Tokenizer.load(folder)
 
 

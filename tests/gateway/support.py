@@ -7,16 +7,35 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import openai
+import tokenizers
 import uvicorn
 
-from eyas.base.tokenizer import TextCodec
+from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 from eyas.engine.stub import StubEngine
 
 CONTEXT = 600
 REASONING = "The user greets. I greet back."
 CONTENT = "Hello there! Gr\u00fc\u00dfe \U0001f985 from the nest."
+
+
+def build_tokenizer(folder: Path) -> None:
+    """Byte-level BPE over a few words, so small that most characters outside ASCII take several tokens."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[
+            tokenizers.AddedToken(name, special=True, normalized=False) for name in (*CONTROL_TOKENS, "<|endoftext|>")
+        ],
+    )
+    inner.train_from_iterator(["Hello there, user. The assistant greets back. analysis commentary final"] * 3, trainer)
+    inner.save(str(folder / "tokenizer.json"))
 
 
 def reply_ids(codec: TextCodec, reasoning: str = REASONING, content: str = CONTENT) -> list[int]:

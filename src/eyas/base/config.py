@@ -47,10 +47,10 @@ def _auto_or(parse: Callable[[str], int]) -> Callable[[str], int | str]:
     return lambda text: "auto" if text == "auto" else parse(text)
 
 
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0"):
+def _true_or_false(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
         raise ValueError(f"wants true or false, got '{text}'")
-    return text.lower() in ("true", "1")
+    return text.lower() == "true"
 
 
 def _setting(default: Any, help_text: str, *, metavar: str = "", parse: Callable[[str], Any] = str) -> Any:
@@ -61,9 +61,9 @@ def _setting(default: Any, help_text: str, *, metavar: str = "", parse: Callable
 class EngineConfig:
     """What to load and how much of it to run at once."""
 
-    model: str = _setting("demo", "a folder, a hub id, or 'demo' for the model in this package", metavar="MODEL")
+    model: str = _setting("demo", "folder, hub id (ORG/NAME), or 'demo': the one in this package", metavar="MODEL")
     revision: str | None = _setting(None, "branch, tag or commit of a model from the hub", metavar="REV")
-    offline: bool = _setting(False, "use only hub files that are already on this machine", parse=_flag)
+    offline: bool = _setting(False, "use only hub files that are already on this machine", parse=_true_or_false)
     draft: str = _setting(
         "auto",
         "draft head (folder or hub id), 'ngram', 'none', or 'auto': the demo's own head, else none",
@@ -178,7 +178,7 @@ def _read_file(path: Path) -> Mapping[Any, Any]:
 def _parse(item: Field[Any], value: object, where: str) -> Any:
     if value is None and item.default is None:
         return None
-    if not isinstance(value, str | int | float | bool):
+    if not isinstance(value, str | int | float):
         raise UserError(f"{where} wants a single value, got {value!r}")
     try:
         return item.metadata["parse"](str(value))

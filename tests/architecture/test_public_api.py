@@ -1,0 +1,90 @@
+"""What people build on: names of the package, command-line flags, and that a look at them costs no torch."""
+
+import argparse
+import dataclasses
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import eyas
+from eyas import cli
+from eyas.base.types import SamplingParams
+
+FLAGS = Path(__file__).parents[1] / "assets" / "cli_flags.txt"
+HEAVY = ("torch", "transformers", "numpy", "safetensors", "triton")
+
+
+def test_names_of_the_package():
+    assert eyas.__all__ == ["LLM", "SamplingParams", "__version__"]
+    assert eyas.SamplingParams is SamplingParams
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = eyas.nothing
+
+
+def test_sampling_params_keep_the_names_that_vllm_users_know():
+    names = {item.name for item in dataclasses.fields(SamplingParams)}
+    assert names == {
+        *("temperature", "top_p", "top_k", "min_p", "seed", "n", "stop_token_ids", "min_tokens", "max_tokens"),
+        *("ignore_eos", "logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    }
+
+
+def flags_of(name: str) -> list[str]:
+    """`eyas NAME` and every argument of its parser and subparsers, one per line."""
+    parser = argparse.ArgumentParser(prog=f"eyas {name}", allow_abbrev=False)
+    import_module(cli.COMMANDS[name].module).add_arguments(parser)
+    lines = []
+    waiting = [parser]
+    while waiting:
+        one = waiting.pop()
+        for action in one._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += reversed(action.choices.values())
+            elif not isinstance(action, argparse._HelpAction):
+                lines.append(f"{one.prog} {' '.join(action.option_strings) or action.dest}")
+    return lines
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_flags_are_those_of_the_snapshot(name):
+    """After a wanted change: python -m tests.architecture.test_public_api > tests/assets/cli_flags.txt"""
+    snapshot = [line for line in FLAGS.read_text().splitlines() if line.startswith(f"eyas {name} ")]
+    assert flags_of(name) == snapshot
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import eyas",
+        "from eyas import cli; cli.main(['--help'])",
+        "from eyas import SamplingParams",
+        "import eyas.gateway.app, eyas.engine.stub, eyas.base.harmony_parser",
+        "from eyas import cli\ntry: cli.main(['serve', '--help'])\nexcept SystemExit: pass",
+        "from eyas import cli\ntry: cli.main(['generate', '--help'])\nexcept SystemExit: pass",
+        "from eyas import cli\ntry: cli.main(['chat', '--help'])\nexcept SystemExit: pass",
+    ],
+)
+def test_no_torch_before_it_is_needed(code):
+    check = f"{code}\nimport sys\nloaded = [name for name in {HEAVY} if name in sys.modules]\nassert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, timeout=60)
+
+
+def test_time_of_import_and_help(record_property):
+    """Measured, not asserted: the bar is 0.3 s; `pytest --junitxml` and -rP show the numbers."""
+    import time
+
+    for label, argv in (("import", ["-c", "import eyas"]), ("help", ["-m", "eyas", "--help"])):
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *argv], check=True, capture_output=True, timeout=60)
+            times.append(time.perf_counter() - start)
+        record_property(f"{label}_s", round(min(times), 3))
+        print(f"eyas {label}: {min(times):.3f} s, best of 3")
+
+
+if __name__ == "__main__":
+    print("\n".join(line for name in cli.COMMANDS for line in flags_of(name)))
