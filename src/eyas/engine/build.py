@@ -1,4 +1,4 @@
-"""Put an engine together: sizes, caches, drafter, runner, scheduler, step loop. The one place that knows all the parts."""
+"""Put an engine together: sizes, caches, drafter, runner, scheduler, step loop. Only this file knows all the parts."""
 
 from __future__ import annotations
 
@@ -191,9 +191,7 @@ def _draft_length(options: EngineOptions, max_drafts: int) -> DraftLength:
     return FixedDraftLength(max_drafts)
 
 
-def _memory_map(
-    weights: TargetWeights, head: tuple[HeadConfig, HeadWeights] | None, runner: Runner
-) -> dict[str, int]:
+def _memory_map(weights: TargetWeights, head: tuple[HeadConfig, HeadWeights] | None, runner: Runner) -> dict[str, int]:
     owned = {id(tensor) for tensor in tensors_of(weights)}
     kv = sum(cache.k.nbytes + cache.v.nbytes for cache in runner.caches)
     head_bytes = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -110,7 +111,11 @@ class EngineCore:
                 f"the prompt has {length} tokens, the context holds {self.context} and needs room for an answer",
                 param="prompt",
             )
-        named = [("prompt", request.prompt_ids), ("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)]
+        named = [
+            ("prompt", request.prompt_ids),
+            ("stop_token_ids", params.stop_token_ids),
+            ("logit_bias", params.logit_bias),
+        ]
         for name, ids in named:
             if not all(0 <= token < vocab_size for token in ids):
                 raise InvalidRequest(f"{name} has a token id outside 0..{vocab_size - 1}", param=name)
@@ -153,10 +158,10 @@ class EngineCore:
         for sequence in list(self._sequences.get(request_id, ())):
             self._emit(sequence, (), FinishReason.CANCELLED)
 
-    def fail_all(self, message: str) -> None:
-        """End everything that runs or waits with an error event."""
+    def fail_all(self, message: str, finish: FinishReason) -> None:
+        """End everything that runs or waits, with `message` as the error."""
         for sequence in [s for choices in self._sequences.values() for s in choices]:
-            self._emit(sequence, (), FinishReason.ERROR, error=message)
+            self._emit(sequence, (), finish, error=message)
         self._launched.clear()
 
     @property
@@ -220,9 +225,7 @@ class EngineCore:
         self._emit(sequence, tuple(tokens), finish, logprobs=logprobs, trace=trace)
 
     @staticmethod
-    def _logprobs(
-        sequence: Sequence, results: _HostRound, row: int, committed: int
-    ) -> tuple[TokenLogprob, ...] | None:
+    def _logprobs(sequence: Sequence, results: _HostRound, row: int, committed: int) -> tuple[TokenLogprob, ...] | None:
         wanted = sequence.request.params.logprobs
         if wanted is None or results.logprobs is None:
             return None
@@ -262,7 +265,7 @@ class EngineCore:
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
-    def stats(self) -> EngineStats:
+    def stats(self, memory_bytes: Mapping[str, int] | None = None) -> EngineStats:
         scheduler = self.scheduler
         return EngineStats(
             num_running=len(scheduler.running),
@@ -270,6 +273,7 @@ class EngineCore:
             num_preemptions=scheduler.num_preemptions,
             pages_used={"full": scheduler.full.num_held, "sliding": scheduler.sliding.num_held},
             pages_total={"full": scheduler.full.num_pages, "sliding": scheduler.sliding.num_pages},
+            memory_bytes=memory_bytes or {},
             **self._counters,
         )
 

@@ -59,7 +59,7 @@ class AutoDraftLength:
         return self._costs.setdefault(bucket, [None] * size), self._trials.setdefault(bucket, [0] * size)
 
     def choose(self, num_sequences: int) -> int:
-        costs, trials = self._table(num_sequences)
+        _, trials = self._table(num_sequences)
         self._rounds += 1
         untried = [k for k in range(self.max_drafts, -1, -1) if trials[k] < self.TRIALS]
         if untried:

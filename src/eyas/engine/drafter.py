@@ -27,7 +27,7 @@ class Drafts(NamedTuple):
 
 
 class Drafter:
-    """The interface, and the drafter that guesses nothing. `taps` are hidden states of the target to keep in the ring."""
+    """The interface, and the drafter that guesses nothing. `taps` are states of the target to keep in the ring."""
 
     name = "none"
     taps: tuple[int, ...] = ()
@@ -149,4 +149,4 @@ class Eagle3Drafter(Drafter):
         )
         hidden = self.head.forward(batch, self.head.fuse(taps_TC, self._tiles), self.cache)
         state.head_length_S[slots_S] = length_S
-        return hidden.unflatten(0, (-1, num_rows))[:, -1]
+        return hidden.view(-1, num_rows, hidden.shape[-1])[:, -1]

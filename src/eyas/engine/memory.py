@@ -38,7 +38,7 @@ def readable(num_bytes: int) -> str:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Free memory of the device; on a CPU what the kernel says can be had without swapping, and the container allows."""
+    """Free memory of the device; on a CPU what the kernel says can be had without swapping."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     for line in Path("/proc/meminfo").read_text().splitlines():

@@ -177,7 +177,10 @@ class Runner:
         device = self.state.device
         full_ids, sliding_ids = torch.tensor(full, device=device), torch.tensor(sliding, device=device)
         kinds = self.target.config.layer_is_sliding
-        pairs = [(cache, sliding_ids if is_sliding else full_ids) for cache, is_sliding in zip(self.caches, kinds, strict=True)]
+        pairs = [
+            (cache, sliding_ids if is_sliding else full_ids)
+            for cache, is_sliding in zip(self.caches, kinds, strict=True)
+        ]
         if isinstance(self.drafter, Eagle3Drafter):
             pairs.append((self.drafter.cache, full_ids))
         return pairs

@@ -31,7 +31,9 @@ class Sampled(NamedTuple):
     logprobs: Logprobs | None
 
 
-def _penalize(raw: Tensor, counts: Tensor, in_prompt: Tensor, presence: Tensor, frequency: Tensor, rep: Tensor) -> Tensor:
+def _penalize(
+    raw: Tensor, counts: Tensor, in_prompt: Tensor, presence: Tensor, frequency: Tensor, rep: Tensor
+) -> Tensor:
     """Repetition over prompt and output, then frequency and presence over output (vLLM's order)."""
     repeated = in_prompt | (counts > 0)
     scaled = torch.where(raw > 0, raw / rep, raw * rep)
@@ -63,7 +65,11 @@ def _apply_penalties(logits_SRV: Tensor, state: DeviceState, slots_S: Tensor, an
 
 
 def sample_rows(
-    logits_SRV: Tensor, first_position_S: Tensor, ancestors_SK: Tensor, state: DeviceState, sequences: list[Sequence],
+    logits_SRV: Tensor,
+    first_position_S: Tensor,
+    ancestors_SK: Tensor,
+    state: DeviceState,
+    sequences: list[Sequence],
     slots_S: Tensor,
 ) -> Sampled:
     """Row r of a sequence draws the token at `first_position_S` + r; `ancestors_SK` are the drafts before the rows."""

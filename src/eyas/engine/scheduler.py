@@ -301,7 +301,7 @@ class Scheduler:
         """Assert that pages and slots are accounted for."""
         self.full.check()
         self.sliding.check()
-        slots = [s.slot for s in self.running] + self._free_slots
+        slots = [s.slot for s in self.running if s.slot is not None] + self._free_slots
         assert sorted(slots) == list(range(self.config.num_slots)), slots
         assert [s.arrival for s in self.running] == sorted(s.arrival for s in self.running)
         holders: Iterable[Sequence] = self.running

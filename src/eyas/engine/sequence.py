@@ -23,7 +23,7 @@ class Phase(Enum):
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Sequence:
-    """`known_length` counts tokens that the host has seen, `num_in_flight` those that rounds still under way may add."""
+    """`known_length` counts tokens that the host has seen, `num_in_flight` those that rounds under way may add."""
 
     request: Request
     choice: int

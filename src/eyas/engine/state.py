@@ -6,6 +6,8 @@ Shape letters: S slots, N positions, P pages a sequence, V vocabulary, W tap rin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -99,8 +101,7 @@ class DeviceState:
         if uses_penalties(sequence):
             self._enter_counts(slot, prompt)
 
-    def _enter_bias(self, slot: int, bias: object) -> None:
-        assert isinstance(bias, dict) or hasattr(bias, "items")
+    def _enter_bias(self, slot: int, bias: Mapping[int, float]) -> None:
         self.bias_SN[slot] = 0
         self.bias_ids_SN[slot] = 0
         if bias:
@@ -128,9 +129,7 @@ class DeviceState:
     def sampling_of(self, slots_S: Tensor, sequences: list[Sequence]) -> SamplingRows:
         """Settings of some slots, with the host's flags over their sequences."""
         params = [sequence.request.params for sequence in sequences]
-        fields = (field[slots_S] for field in self.sampling[:6])
-        return SamplingRows(
-            *fields,
+        return self.sampling.take(slots_S)._replace(
             any_random=any(p.temperature > 0 for p in params),
             any_filter=any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0) for p in params),
         )

@@ -11,7 +11,7 @@ __all__ = ["Accepted", "accept", "accept_ref"]
 
 
 class Accepted(NamedTuple):
-    """What one round commits: the first `num_committed_S` of the sampled tokens; `stopped_S` marks sequences that end."""
+    """What one round commits: the first `num_committed_S` of the sampled tokens."""
 
     num_accepted_S: Tensor  # draft tokens, bonus excluded
     num_committed_S: Tensor  # 0 for dead sequences

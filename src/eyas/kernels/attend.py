@@ -1,8 +1,9 @@
 """Paged attention with sinks and an optional sliding window.
 
-The reference walks keys in blocks of 128 positions that start at absolute multiples of 128 and adds the blocks in order,
-so a row's sums depend on its own position alone: blocks that it does not see add exact zeros. The sink is one
-more logit per head that takes part in the maximum and the denominator and has no value (gpt_oss/torch/model.py `sdpa`).
+The reference walks keys in blocks of 128 positions that start at absolute multiples of 128 and adds the blocks in
+order, so a row's sums depend on its own position alone: blocks that it does not see add exact zeros. The sink is
+one more logit per head that takes part in the maximum and the denominator and has no value
+(gpt_oss/torch/model.py `sdpa`).
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def attend_ref(
     """Attention of R rows for each of S sequences, as [S, R, Q, D].
 
     Rows of a sequence stand at consecutive positions; a row sees keys at `position - window + 1 .. position`, all from
-    0 without a window. `max_length` bounds every position (it is one above the highest) and is known to the host, so that
-    nothing waits for the device. `tile` rows are multiplied at a time, None for all at once (not row-invariant).
+    0 without a window. `max_length` is above every position and known to the host, so that nothing waits for the
+    device. `tile` rows are multiplied at a time, None for all at once (not row-invariant).
     """
     num_rows = q_SRQD.shape[1]
     step = tile or num_rows
@@ -103,7 +104,14 @@ def attend_ref(
             num_blocks = min(num_blocks, (window + step - 3) // KEY_BLOCK + 2)
         parts.append(
             _attend_tile(
-                q_SRQD[:, rows], k_cache_PBGD, v_cache_PBGD, table_SP, positions_SR[:, rows], sinks_Q, window, num_blocks
+                q_SRQD[:, rows],
+                k_cache_PBGD,
+                v_cache_PBGD,
+                table_SP,
+                positions_SR[:, rows],
+                sinks_Q,
+                window,
+                num_blocks,
             )
         )
     return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))[:, :num_rows]

@@ -1,8 +1,8 @@
 """Row-invariant linear layers and norms: a row's result does not depend on the rows beside it.
 
 BLAS libraries pick another summation order for other row counts, so `F.linear` gives different bits for 1 and 2 rows.
-Here rows always go through in tiles of one fixed size. Within a tile of 8 or more (a multiple of 4) every position gives
-the same bits with the libraries that we measured; `self_test` checks that on the machine at hand.
+Here rows always go through in tiles of one fixed size. Within a tile of 8 or more (a multiple of 4) every position
+gives the same bits with the libraries that we measured; `self_test` checks that on the machine at hand.
 """
 
 from __future__ import annotations

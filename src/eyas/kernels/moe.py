@@ -28,7 +28,7 @@ def swiglu_clamped(gate_up_TN: Tensor, limit: float) -> Tensor:
     """gate * sigmoid(1.702 gate) * (up + 1), gate and up interleaved, gate <= limit and |up| <= limit."""
     gate = gate_up_TN[..., ::2].clamp(max=limit)
     up = gate_up_TN[..., 1::2].clamp(min=-limit, max=limit)
-    # SwiGLU here adds 1 to the linear half. 1 / (1 + exp) rather than torch.sigmoid: the latter's bits depend on the shape.
+    # SwiGLU here adds 1 to the linear half. Not torch.sigmoid: its bits depend on the shape of the tensor.
     return gate / (1 + torch.exp(-SWIGLU_ALPHA * gate)) * (up + 1)
 
 

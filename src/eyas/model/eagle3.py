@@ -1,8 +1,8 @@
 """The EAGLE-3 draft head (Li et al., 2025; SafeAILab/EAGLE, eagle/model/cnets.py) in all published variants.
 
-The hidden state a_t of the target is paired with the embedding of token x_{t+1}; the pair predicts x_{t+2}. Here the pair
-stands at position t + 1, the position of its token: rotary attention sees differences only. Fed back, the head's own
-output takes the place of a_t.
+The hidden state a_t of the target is paired with the embedding of token x_{t+1}; the pair predicts x_{t+2}. Here the
+pair stands at position t + 1, the position of its token: rotary attention sees differences only. Fed back, the head's
+own output takes the place of a_t.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Eagle3Head:
         return LayerCache(k, v)
 
     def fuse(self, taps_TC: Tensor, tiles: Tiles) -> Tensor:
-        """The target's tapped states [T, C] as one hidden state [T, H]; the head's own output never goes through here."""
+        """The target's tapped states [T, C] as one hidden state [T, H]; the head's own output skips this."""
         weights, eps = self.weights, self.config.rms_norm_eps
         if weights.fc_HC is None:
             return taps_TC.to(self.dtype)
@@ -51,7 +51,7 @@ class Eagle3Head:
         return linear(taps_TC.to(self.dtype), weights.fc_HC, None, tile=tiles.dense)
 
     def forward(self, batch: RowBatch, hidden_TH: Tensor, cache: LayerCache) -> Tensor:
-        """[T, H], un-normed, for pairs of `hidden_TH` and the batch's tokens; writes keys and values at the positions."""
+        """[T, H], un-normed, for pairs of `hidden_TH` and the batch's tokens; writes their keys and values."""
         config, weights, eps = self.config, self.weights, self.config.rms_norm_eps
         num_seqs, num_rows = batch.tokens_SR.shape
         tile = batch.tiles.dense
@@ -84,9 +84,9 @@ class Eagle3Head:
         )
         residual = normed if config.norm_before_residual else hidden_TH
         residual = residual + linear(attn.flatten(0, 1).flatten(1), weights.o_HN, None, tile=tile)
-        gate, up = linear(
-            rms_norm(residual, weights.post_norm_H, eps), weights.gate_up_IH, None, tile=tile
-        ).chunk(2, dim=-1)
+        gate, up = linear(rms_norm(residual, weights.post_norm_H, eps), weights.gate_up_IH, None, tile=tile).chunk(
+            2, dim=-1
+        )
         return residual + linear(F.silu(gate) * up, weights.down_HI, None, tile=tile)
 
     def recur(self, hidden_TH: Tensor) -> Tensor:

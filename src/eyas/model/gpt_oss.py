@@ -43,7 +43,7 @@ class GptOss:
         taps: tuple[int, ...] = (),
         expert_cache_bytes: int = 0,
     ) -> None:
-        """`max_positions` sizes the rotary tables; `expert_cache_bytes` bounds the dequantised experts that are kept."""
+        """`max_positions` sizes the rotary tables; `expert_cache_bytes` bounds the dequantised experts kept."""
         self.config = config
         self.weights = weights
         self.taps = taps

@@ -60,14 +60,10 @@ def _download(repo: str, revision: str | None, wanted: list[str]) -> Path:
 
 
 def _remote_headers(repo: str, revision: str | None) -> dict[str, StoredTensor]:
-    from huggingface_hub import get_safetensors_metadata
-    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
+    from huggingface_hub import HfApi
 
-    try:
-        with _errors_for_people(repo, revision):
-            files = get_safetensors_metadata(repo, revision=revision).files_metadata
-    except (NotASafetensorsRepoError, SafetensorsParsingError) as error:
-        raise UserError(f"{repo} holds no readable safetensors weights at its top level") from error
+    with _errors_for_people(repo, revision):
+        files = HfApi().get_safetensors_metadata(repo, revision=revision).files_metadata
     return {
         name: StoredTensor(
             file=file,
@@ -82,12 +78,11 @@ def _remote_headers(repo: str, revision: str | None) -> dict[str, StoredTensor]:
 
 @contextmanager
 def _errors_for_people(repo: str, revision: str | None) -> Iterator[None]:
-    import httpx
     from huggingface_hub import errors
 
     try:
         yield
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+    except Exception as error:  # its transports (requests, httpx, httpx2, by version) share no other base
         if isinstance(error, errors.GatedRepoError):
             problem = "asks for consent first; accept its terms on the hub and set HF_TOKEN"
         elif isinstance(error, errors.RepositoryNotFoundError):
@@ -96,6 +91,9 @@ def _errors_for_people(repo: str, revision: str | None) -> Iterator[None]:
             problem = "has no such revision on the hub; name a branch, tag or commit"
         elif isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
             problem = "is not cached, and the hub cannot be reached; go online, or give a folder"
+        elif isinstance(error, errors.NotASafetensorsRepoError):
+            problem = "has no safetensors weights at its top level; choose another model or revision"
         else:
-            problem = f"could not be downloaded ({str(error).splitlines()[0]}); try again, it resumes"
+            cause = " ".join(str(error).split()) or type(error).__name__
+            problem = f"could not be read from the hub ({cause}); try again, a download resumes"
         raise UserError(f"{repo if revision is None else f'{repo}@{revision}'} {problem}") from error

@@ -11,7 +11,8 @@ from typing import Any
 
 from eyas.base.errors import UserError, nearest
 from eyas.model.config import FINAL_NORM_TAP, GptOssConfig, HeadConfig, RopeConfig
-from eyas.model.config_json import HeadStyle
+from eyas.model.config_json import HeadStyle, generation_json, target_json
+from eyas.model.parse import parse_target
 from eyas.model.taps import default_taps
 
 __all__ = ["HEAD_KINDS", "PRESETS", "default_head", "head_of_kind", "parse_shape"]
@@ -66,6 +67,12 @@ _TINY = GptOssConfig(
 PRESETS = {"gpt-oss-20b": _published(24, 32), "gpt-oss-120b": _published(36, 128), "tiny": _TINY}
 
 
+_WORDS: dict[str, dict[str, Any]] = {
+    "tie_embeddings": {"true": True, "false": False},
+    "expert_format": {"mxfp4": "mxfp4", "dense": "dense"},
+}
+
+
 def parse_shape(words: Sequence[str]) -> GptOssConfig:
     """A preset (first word, else tiny) with `field=value` changes. Raises one UserError naming all wrong words."""
     words = list(words)
@@ -86,9 +93,10 @@ def parse_shape(words: Sequence[str]) -> GptOssConfig:
             problems.append(f"{word!r}: no such field{nearest(name, known)}")
             continue
         try:
-            changes[name] = text.lower() in ("1", "true", "yes") if known[name] is bool else known[name](text)
-        except ValueError:
-            problems.append(f"{word!r}: {name} wants {'a whole number' if known[name] is int else 'a number'}")
+            changes[name] = _WORDS[name][text] if name in _WORDS else known[name](text)
+        except (KeyError, ValueError):
+            kind = " or ".join(_WORDS.get(name, ())) or ("a whole number" if known[name] is int else "a number")
+            problems.append(f"{word!r}: {name} wants {kind}")
     if problems:
         raise UserError(f"wrong shape: {'; '.join(problems)}; fields are {', '.join(known)}")
     if "num_layers" in changes:
@@ -96,7 +104,8 @@ def parse_shape(words: Sequence[str]) -> GptOssConfig:
     if changes.get("vocab_size", base.vocab_size) < base.vocab_size:
         size = changes["vocab_size"]
         changes |= {"eos_ids": (size - 2, size - 3), "pad_id": size - 1}
-    return replace(base, **changes)
+    shape = replace(base, **changes)
+    return parse_target(target_json(shape), generation_json(shape), source="the shape")  # refuses impossible sizes
 
 
 def default_head(target: GptOssConfig, **changes: Any) -> HeadConfig:

@@ -21,7 +21,7 @@ class RopeTable(NamedTuple):
 
 
 def _yarn(config: RopeConfig, plain: Tensor, head_dim: int) -> Tensor:
-    """YaRN (Peng et al., 2023) as in gpt_oss/torch/model.py: interpolate slow dimensions, keep fast ones, ramp between."""
+    """YaRN (Peng et al., 2023) as in gpt_oss/torch/model.py: slow dimensions are interpolated, fast ones kept."""
 
     def dimension(rotations: float) -> float:
         """Index of the frequency that turns `rotations` times within the original context."""
