@@ -82,7 +82,7 @@ def hub(tmp_path, monkeypatch):
     twins = ("original/model.safetensors", "original/config.json", "metal/model.bin", "pickle.bin", "code.py")
     server.files |= dict.fromkeys(twins, b"must not be fetched")
     server.requests, server.sent_bytes = [], 0
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
@@ -151,6 +151,16 @@ def test_a_hub_that_does_not_answer(hub, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match="acme/tiny is not cached, and the hub cannot be reached"):
         resolve("acme/tiny")
+
+
+def test_a_hub_that_breaks_off_or_has_other_weights(hub):
+    hub.files = {name: data for name, data in hub.files.items() if not name.startswith("model")}
+    with pytest.raises(UserError, match="acme/tiny has no safetensors weights at its top level"):
+        resolve_headers("acme/tiny")
+    hub.files["model.safetensors"] = b"\xff" * 100
+    with pytest.raises(UserError, match=r"acme/tiny could not be read from the hub \(.+\); try again") as caught:
+        resolve_headers("acme/tiny")
+    assert "\n" not in str(caught.value)
 
 
 def test_paths(tmp_path):

@@ -199,7 +199,7 @@ def test_what_tap_ids_mean(ids, speculators, taps, certain):
 def test_default_taps_of_shallow_models_stay_inside():
     for num_layers in range(1, 40):
         taps = default_taps(num_layers)
-        assert taps == tuple(sorted(taps)) and 0 <= taps[0] and taps[-1] <= num_layers
+        assert taps == tuple(sorted(taps)) and taps[0] >= 0 and taps[-1] <= num_layers
     assert default_taps(24) == (2, 12, 21)
 
 

@@ -52,11 +52,6 @@ def _describe_target(folder: Path, stored: Stored | None) -> dict[str, Any]:
     for owner, _, _, group in all_parts(config, style):
         for part in group:
             _add(parts, owner, stored[part.name], packed=part.dtype == "U8")
-    used = config.experts_per_token / config.num_experts
-    read = {owner: size["bytes"] for owner, size in parts.items() if owner != "embedding"}
-    if config.tie_embeddings:
-        read["lm_head"] = parts["embedding"]["bytes"]
-    read["experts"] = round(read["experts"] * used)
     num_parameters = sum(size["parameters"] for size in parts.values())
     kv_layer = 2 * config.num_kv_heads * config.head_dim * 2
     num_sliding = sum(config.layer_is_sliding)
@@ -78,13 +73,20 @@ def _describe_target(folder: Path, stored: Stored | None) -> dict[str, Any]:
         "eos_ids": list(config.eos_ids),
         "default_taps": list(default_taps(config.num_layers)),
         "parameters": num_parameters,
-        "active_parameters": num_parameters - round(parts["experts"]["parameters"] * (1 - used)),
+        "active_parameters": _of_one_token(config, parts, "parameters"),
         "bytes": sum(size["bytes"] for size in parts.values()),
-        "bytes_read_per_token": sum(read.values()),
+        "bytes_read_per_token": _of_one_token(config, parts, "bytes"),
         "kv_bytes_per_token": kv_layer * (config.num_layers - num_sliding),
         "kv_bytes_of_windows": kv_layer * num_sliding * config.sliding_window,
         "parts": parts,
     }
+
+
+def _of_one_token(config: GptOssConfig, parts: Mapping[str, Mapping[str, int]], unit: str) -> int:
+    """What one token uses: its experts, and all else but the embedding, unless that is the lm_head as well."""
+    idle_experts = 1 - config.experts_per_token / config.num_experts
+    embedding = 0 if config.tie_embeddings else parts["embedding"][unit]
+    return sum(size[unit] for size in parts.values()) - embedding - round(parts["experts"][unit] * idle_experts)
 
 
 def _describe_head(
