@@ -47,7 +47,7 @@ def describe(engine: EnginePort) -> str:
     """What was loaded and who owns which memory, for people."""
     info = engine.info
     owners = engine.stats().memory_bytes
-    memory = ", ".join(f"{owner} {_size(num)}" for owner, num in owners.items())
+    memory = ", ".join(f"{owner} {_size(num)}" for owner, num in owners.items() if num)
     return (
         f"model    {info.name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
         f"drafter  {info.drafter}\n"

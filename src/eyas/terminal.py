@@ -79,6 +79,7 @@ class DraftPrinter:
 
     def end(self) -> None:
         self._out.write("\n")
+        self._out.flush()
 
     def _mark(self, kind: str, text: str) -> str:
         before, after = self._marks[kind]

@@ -121,6 +121,18 @@ def test_logprobs_belong_to_the_content(serve, codec):
     assert server.chat().choices[0].logprobs is None
 
 
+def test_logprobs_of_an_answer_that_is_no_harmony(serve, codec):
+    """Without control tokens the parser cannot know a header from text before the end; nothing is lost."""
+    ids = codec.encode("just text")
+    for stream in (False, True):
+        answer = serve(lambda request, choice: ids).chat(logprobs=True, stream=stream)
+        choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+        tokens = [bytes(token.bytes) for choice in choices for token in choice.logprobs.content]
+        assert tokens == [codec.token_bytes(i) for i in ids]
+        if not stream:
+            assert answer.choices[0].message.content == "just text"
+
+
 def test_length(serve, codec):
     for limit in ("max_tokens", "max_completion_tokens"):
         answer = serve().chat(**{limit: 5})

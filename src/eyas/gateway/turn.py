@@ -130,7 +130,7 @@ class _Choice:
         if finish is not None:
             self.done = True
             if not self._matcher.stopped:
-                self._sort(self._parser.finish(), [], reasoning, content)
+                self._sort(self._parser.finish(), self._unread, reasoning, content)
                 content.append(self._matcher.flush())
         text = "".join(content)
         self._num_shown += len(text)

@@ -1,0 +1,142 @@
+"""`eyas generate` and `eyas chat` on the stub engine, and how answers and drafts are shown."""
+
+import io
+
+import pytest
+from tests.gateway.support import build_tokenizer, reply_ids
+
+from eyas import chat, cli, generate
+from eyas.base.harmony import stop_ids
+from eyas.base.harmony_parser import StreamParser
+from eyas.base.tokenizer import Tokenizer
+from eyas.base.types import ModelInfo, RoundTrace, TokenEvent
+from eyas.engine.stub import StubEngine
+from eyas.local import Meter
+from eyas.terminal import AnswerPrinter, DraftPrinter
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(scope="module")
+def codec(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    build_tokenizer(folder)
+    return Tokenizer.load(folder)
+
+
+@pytest.fixture
+def asked(codec, monkeypatch):
+    """Puts the stub in the engine's place; yields the requests that it gets."""
+    requests = []
+
+    def reply(request, choice):
+        requests.append(request)
+        return reply_ids(codec, "Think.", f"Answer {len(requests)}.")
+
+    def load(config):
+        info = ModelInfo(
+            name="stub", context=900, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
+        )
+        engine = StubEngine(info, reply, drafts_per_round=4)
+        engine.tokenizer = codec
+        return engine
+
+    monkeypatch.setattr(generate, "load_engine", load)
+    monkeypatch.setattr(chat, "load_engine", load)
+    for name in ("EYAS_CONFIG", "EYAS_SEED"):
+        monkeypatch.delenv(name, raising=False)
+    return requests
+
+
+@pytest.fixture
+def typing(monkeypatch):
+    """`typing("a", "b")` types these lines, then Ctrl-D."""
+    return lambda *lines: monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def test_generate(asked, codec, capsys):
+    argv = ["generate", "Hi", "--temperature", "0.5", "--top-k", "3", "--seed", "9", "--system", "Be brief."]
+    assert cli.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert out == "(thinking) Think.\nAnswer 1.\n"
+    num = len(reply_ids(codec, "Think.", "Answer 1."))
+    assert err.startswith(f"{num} tokens, ") and "target steps per token" in err
+    params = asked[0].params
+    assert (params.temperature, params.top_k, params.seed, params.max_tokens) == (0.5, 3, 9, None)
+    prompt = codec.decode(asked[0].prompt_ids)
+    assert "Reasoning: medium" in prompt
+    assert "<|start|>developer<|message|># Instructions\n\nBe brief.<|end|>" in prompt
+    assert prompt.endswith("<|start|>user<|message|>Hi<|end|><|start|>assistant")
+
+
+def test_generate_shows_drafts(asked, codec, capsys):
+    assert cli.main(["generate", "Hi", "--show-draft"]) == 0
+    legend, _, text = capsys.readouterr().out.partition("\n\n")
+    assert legend == "[drafted and accepted]  {-drafted and rejected-}  the target's own"
+    plain = text
+    while "{-" in plain:
+        before, _, rest = plain.partition("{-")
+        plain = before + rest.partition("-}")[2]
+    whole = codec.decode(reply_ids(codec, "Think.", "Answer 1."))
+    assert plain.replace("[", "").replace("]", "") == whole + "\n"
+
+
+def test_chat_remembers_final_answers_and_forgets_on_clear(asked, codec, capsys, typing):
+    typing("one", "", "two", "/clear", "three")
+    assert cli.main(["chat"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("Answer") == 3 and out.count("target steps per token") == 3
+    ends = [codec.decode(request.prompt_ids).split("<|start|>user", 1)[1] for request in asked]
+    one, two, three = (f"<|message|>{word}<|end|><|start|>assistant" for word in ("one", "two", "three"))
+    assert ends == [one, f"{one}<|channel|>final<|message|>Answer 1.<|end|><|start|>user{two}", three]
+
+
+def test_chat_says_when_the_context_is_full_and_goes_on(asked, capsys, typing):
+    typing("x" * 2000, "short")
+    assert cli.main(["chat"]) == 0
+    out = capsys.readouterr().out
+    assert "the context 900; /clear begins a new chat" in out and "Answer 1." in out
+
+
+def test_colours_only_on_a_terminal(codec, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    event = TokenEvent(
+        request_id="r",
+        choice=0,
+        token_ids=(*codec.encode("a"), *codec.encode("b")),
+        round=RoundTrace(draft_ids=(*codec.encode("a"), *codec.encode("c")), num_accepted=1),
+    )
+    texts = {}
+    for name, out in (("file", io.StringIO()), ("terminal", Terminal())):
+        DraftPrinter(out, codec).show(event)
+        texts[name] = out.getvalue()
+    assert texts["file"] == "[a]{-c-}b"
+    assert texts["terminal"] == "\033[32ma\033[0m\033[31;9mc\033[0m\033[1mb\033[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    DraftPrinter(out, codec).show(event)
+    assert out.getvalue() == texts["file"]
+
+
+def test_reasoning_is_dimmed_on_a_terminal(codec, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    printer, parser = AnswerPrinter(out), StreamParser(codec)
+    printer.show(parser.feed(reply_ids(codec, "Think.", "Say.")))
+    printer.end()
+    assert out.getvalue() == "\033[2mThink.\033[0m\nSay.\n"
+
+
+def test_meter_leaves_the_first_token_out_of_rounds():
+    meter = Meter()
+    meter.add(TokenEvent(request_id="r", choice=0, token_ids=(1,)))
+    for ids, trace in (
+        ((2, 3, 4), RoundTrace(draft_ids=(2, 3, 9), num_accepted=2)),
+        ((5,), RoundTrace(draft_ids=(), num_accepted=0)),
+    ):
+        meter.add(TokenEvent(request_id="r", choice=0, token_ids=ids, round=trace))
+    assert meter.line().startswith("5 tokens, ")
+    assert meter.line().endswith("acceptance length 2.00, 0.50 target steps per token, 2 of 3 drafts accepted")
