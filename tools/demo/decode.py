@@ -1,0 +1,81 @@
+"""Plain batched generation with the trainable target: for on-policy samples and for the evaluation after training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from target import KvCache, TargetModel, Weights, block, rms_norm
+from torch import Tensor
+
+__all__ = ["generate"]
+
+
+@torch.no_grad()
+def generate(
+    model: TargetModel,
+    weights: Weights,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int,
+    temperature: float,
+    stop: int,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """Continuations, `stop` included, of prompts padded on the left to one length. Temperature 0 is greedy."""
+    config, device = model.config, model.embed.device
+    width = max(map(len, prompts))
+    ids = torch.full((len(prompts), width), config.pad_id or 0)
+    real = torch.zeros_like(ids, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        real[row, width - len(prompt) :] = True
+    ids = ids.to(device)
+    real = F.pad(real.to(device), (0, max_tokens), value=True)
+    size = (len(prompts), width + max_tokens, config.num_kv_heads, config.head_dim)
+    dtype = weights.lm_head_VH.dtype
+    caches = [[torch.empty(size, dtype=dtype, device=device) for _ in range(2)] for _ in weights.layers]
+    rope = model.rope(width + max_tokens, device)
+    done = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    out: list[Tensor] = []
+    chunk, at = ids, 0
+    for _ in range(max_tokens):
+        x = _advance(model, weights, chunk, at, real, caches, rope)
+        logits = F.linear(rms_norm(x, weights.norm_H, config.rms_norm_eps).to(dtype), weights.lm_head_VH).float()
+        if temperature > 0:
+            p = (logits / temperature).softmax(-1)
+            token = torch.multinomial(p, 1, generator=generator)[:, 0]
+        else:
+            token = logits.argmax(-1)
+        out.append(token)
+        done |= token == stop
+        at += chunk.shape[1]
+        chunk = token[:, None]
+        if len(out) % 8 == 0 and bool(done.all()):
+            break
+    texts = torch.stack(out, 1).tolist()
+    return [row[: row.index(stop) + 1] if stop in row else row for row in texts]
+
+
+def _advance(
+    model: TargetModel,
+    weights: Weights,
+    ids_BT: Tensor,
+    at: int,
+    real_BS: Tensor,
+    caches: list[list[Tensor]],
+    rope: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Run `ids` from position `at`; the residual stream [B, H] of the last one."""
+    config = model.config
+    end = at + ids_BT.shape[1]
+    query, key = torch.arange(at, end, device=ids_BT.device)[:, None], torch.arange(end, device=ids_BT.device)
+    # A padding query sees itself alone, so that no softmax is empty.
+    full = (query >= key) & (real_BS[:, None, :end] | (query == key))
+    sliding = full & (query - key < config.sliding_window)
+    x = F.embedding(ids_BT, weights.embed_VH)
+    for is_sliding, layer, (k, v) in zip(config.layer_is_sliding, weights.layers, caches, strict=True):
+        cache = KvCache(k, v, at)
+        x, _ = block(x, sliding if is_sliding else full, rope[0][at:end], rope[1][at:end], layer, config, cache)
+    return x[:, -1]

@@ -1,0 +1,88 @@
+"""Writes the trained demo model as checkpoints that any loader of gpt-oss and of EAGLE-3 heads reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from target import TargetModel
+from torch import Tensor
+
+from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config_json import generation_json, head_json, target_json
+from eyas.model.mxfp4 import quantize
+from eyas.train.reference import ReferenceHead
+
+__all__ = ["MAX_FILE_BYTES", "MAX_TOTAL_BYTES", "check_sizes", "export_head", "export_target"]
+
+MAX_FILE_BYTES = 16 * 2**20
+MAX_TOTAL_BYTES = 24 * 2**20
+
+
+def export_target(model: TargetModel, folder: Path, tokenizer: Path) -> None:
+    """config.json, generation_config.json, tokenizer.json, model.safetensors. Experts are packed, all else is bf16."""
+    config, state = model.config, {name: value.detach().cpu() for name, value in model.named_parameters()}
+    tensors: dict[str, Tensor] = {
+        "model.embed_tokens.weight": state["embed"],
+        "model.norm.weight": state["norm"],
+        "lm_head.weight": state["lm_head"],
+    }
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    packed: dict[str, Tensor] = {}
+    for i in range(config.num_layers):
+        prefix = f"model.layers.{i}"
+        attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        biases = state["qkv_bias"][i].split((query, key, key))
+        for name, bias in zip("qkv", biases, strict=True):
+            tensors[f"{attn}.{name}_proj.weight"] = state[name][i]
+            tensors[f"{attn}.{name}_proj.bias"] = bias
+        tensors |= {
+            f"{prefix}.input_layernorm.weight": state["input_norm"][i],
+            f"{prefix}.post_attention_layernorm.weight": state["post_norm"][i],
+            f"{attn}.sinks": state["sinks"][i],
+            f"{attn}.o_proj.weight": state["o"][i],
+            f"{attn}.o_proj.bias": state["o_bias"][i],
+            f"{mlp}.router.weight": state["router"][i],
+            f"{mlp}.router.bias": state["router_bias"][i],
+            f"{mlp}.experts.gate_up_proj_bias": state["gate_up_bias"][i],
+            f"{mlp}.experts.down_proj_bias": state["down_bias"][i],
+        }
+        for name in ("gate_up", "down"):
+            matrices = quantize(state[name][i])
+            packed[f"{mlp}.experts.{name}_proj_blocks"] = matrices.blocks
+            packed[f"{mlp}.experts.{name}_proj_scales"] = matrices.scales
+    files = {"config.json": target_json(config), "generation_config.json": generation_json(config)}
+    _write(folder, files, {name: value.bfloat16() for name, value in tensors.items()} | packed)
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+
+
+def export_head(head: ReferenceHead, folder: Path, target: GptOssConfig) -> None:
+    """config.json and model.safetensors in the names of SpecForge; the embedding is the target's."""
+    config: HeadConfig = head.config
+    ids = head.target_ids_V.cpu()
+    tensors = {name: value.detach().cpu().bfloat16() for name, value in head.named_parameters()}
+    t2d = torch.zeros(config.vocab_size, dtype=torch.bool)
+    t2d[ids] = True
+    tensors |= {"d2t": ids - torch.arange(len(ids)), "t2d": t2d}
+    _write(folder, {"config.json": head_json(config, "specforge", target=target)}, tensors)
+
+
+def _write(folder: Path, files: dict[str, dict[str, Any]], tensors: dict[str, Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    contiguous = {name: value.contiguous() for name, value in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def check_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file; raises ValueError where the package would get too heavy."""
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    shipped = {name: size for name, size in sizes.items() if name.startswith(("target", "head"))}
+    heavy = [name for name, size in shipped.items() if size >= MAX_FILE_BYTES]
+    if heavy or sum(shipped.values()) >= MAX_TOTAL_BYTES:
+        raise ValueError(f"too heavy: {heavy or sum(shipped.values())}")
+    return sizes
