@@ -7,6 +7,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from eyas.base.errors import UserError
@@ -14,6 +16,7 @@ from eyas.model.loader import load_head, load_target
 from eyas.model.make import make_head, make_target
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 from eyas.model.presets import HEAD_KINDS, PRESETS, default_head, head_of_kind
+from eyas.model.shards import read_headers
 from eyas.model.weights import tensors_of
 
 TINY = PRESETS["tiny"]
@@ -238,6 +241,22 @@ def test_bad_header_entries(damaged):
         header = json.dumps({"a": entry}).encode()
         shard.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
         assert "bad header entry for a" in complaint(damaged)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_to_a_header_loads_or_is_told_to_the_user(tmp_path, data):
+    good = json.dumps({"a": {"dtype": "U8", "shape": [2, 2], "data_offsets": [0, 4]}, "__metadata__": {}}).encode()
+    whole = len(good).to_bytes(8, "little") + good + b"1234"
+    start = data.draw(st.integers(0, len(whole) - 1))
+    spoiled = whole[:start] + data.draw(st.binary(max_size=4)) + whole[start + data.draw(st.integers(0, 4)) :]
+    (tmp_path / "model.safetensors").write_bytes(spoiled)
+    try:
+        stored = read_headers(tmp_path)
+    except UserError as error:
+        assert "model.safetensors" in str(error)
+        return
+    assert sum(tensor.num_bytes for tensor in stored.values()) <= 4
 
 
 def test_an_index_may_not_lead_out_of_the_folder(damaged):

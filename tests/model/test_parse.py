@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eyas.base.errors import UserError
 from eyas.model.config import FINAL_NORM_TAP, RopeConfig
@@ -286,3 +288,50 @@ def test_heads_told_from_their_shapes_alone():
         parse(raw, shapes=plain)
     with pytest.raises(UserError, match="whole gpt-oss model"):
         parse(target_json(TINY))
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+TARGET = target_json(TINY)
+HEADS = [head_json(head_of_kind(kind, TINY)[0], HEAD_KINDS[kind][0], target=TINY) for kind in sorted(HEAD_KINDS)]
+SWITCHES = ("eagle_config", "norm_output", "use_aux_hidden_state", "layer_ids", "speculators_model_type")
+
+
+def spoil(raw, data, keys):
+    """Put arbitrary values into one to three fields, at the top or one level below."""
+    raw = copy.deepcopy(raw)
+    for key in data.draw(st.lists(st.sampled_from(keys), min_size=1, max_size=3)):
+        inside = raw.get(key)
+        if isinstance(inside, dict) and inside and data.draw(st.booleans()):
+            inside[data.draw(st.sampled_from(sorted(inside)))] = data.draw(ANY_JSON)
+        else:
+            raw[key] = data.draw(ANY_JSON)
+    return raw
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_value_in_a_target_parses_or_is_told_to_the_user(data):
+    raw = spoil(TARGET, data, [*TARGET, "rope_parameters", "num_experts"])
+    try:
+        config = parse_target(raw, data.draw(st.just({}) | st.fixed_dictionaries({"eos_token_id": ANY_JSON})))
+    except UserError:
+        return
+    assert len(config.layer_is_sliding) == config.num_layers and config.num_heads % config.num_kv_heads == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_value_in_a_head_parses_or_is_told_to_the_user(data):
+    raw = data.draw(st.sampled_from(HEADS))
+    raw = spoil(raw, data, [*raw, *SWITCHES])
+    shapes = shapes_of(default_head(TINY))
+    shapes[data.draw(st.sampled_from(sorted(shapes)))] = tuple(data.draw(st.lists(st.integers(0, 600), max_size=3)))
+    try:
+        config = parse(raw, shapes=shapes)
+    except UserError:
+        return
+    assert config.draft_vocab_size <= config.vocab_size == 512 and all(-1 <= tap <= 8 for tap in config.taps)

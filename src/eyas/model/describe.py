@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from eyas.model.config import HeadConfig, RopeConfig
+from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
 from eyas.model.loader import Stored, inspect_head, inspect_target
 from eyas.model.names import all_parts
 from eyas.model.parse import is_head

@@ -32,7 +32,7 @@ def raise_problems(source: str, problems: list[str]) -> None:
 
 def is_head(raw: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of an EAGLE-3 head rather than of a model."""
-    architecture = "".join(str(name) for name in raw.get("architectures") or ()).lower()
+    architecture = str(raw.get("architectures")).lower()
     return "eagle" in architecture or "speculators_model_type" in raw or "eagle_config" in raw
 
 
@@ -157,8 +157,9 @@ def parse_rope(fields: Fields, *, gpt_oss: bool) -> RopeConfig:
     factor = scaling.number("factor")
     if kind == "linear":
         return RopeConfig(theta=theta, kind="linear", factor=factor)
-    length = fields.get("initial_context_length") if gpt_oss else None
-    context = scaling.integer("original_max_position_embeddings", default=length if isinstance(length, int) else None)
+    elsewhere = gpt_oss and fields.get("initial_context_length") is not None
+    length = fields.integer("initial_context_length") if elsewhere else None
+    context = scaling.integer("original_max_position_embeddings", default=length)
     if kind == "llama3":
         low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
         if low >= high:

@@ -153,12 +153,12 @@ def _check_shapes(config: HeadConfig, shapes: _Shapes, num_layers: int, problems
     wrong = [tap for tap in config.taps if not FINAL_NORM_TAP <= tap <= num_layers]
     if wrong:
         problems.append(f"taps {show_taps(wrong)} do not exist in a model of {num_layers} layers")
-    width = shapes.get("fc.weight", (0, 0))[-1]
+    width = (shapes.get("fc.weight") or (0,))[-1]
     if config.has_fc and width and width != len(config.taps) * config.target_hidden_size:
         states = f"{width / config.target_hidden_size:g} hidden states of the target"
         problems.append(f"fc.weight takes {states}, but there are {len(config.taps)} taps ({show_taps(config.taps)})")
     for prefix in ("midlayer", "layers.0"):
-        columns = shapes.get(f"{prefix}.self_attn.q_proj.weight", (0, 0))[-1]
+        columns = (shapes.get(f"{prefix}.self_attn.q_proj.weight") or (0,))[-1]
         if columns == config.hidden_size:
             problems.append("its attention takes H inputs, not 2 H: an EAGLE-1 style head, which is not supported")
     if config.draft_vocab_size < config.vocab_size and "d2t" not in shapes:
