@@ -102,6 +102,20 @@ def test_stop_string_cancels_what_the_engine_still_does(serve, codec):
     assert server.engine.stats().num_generated_tokens < 200
 
 
+def test_text_that_only_begins_like_a_stop_string_is_shown(serve, codec):
+    server = serve(lambda request, choice: reply_ids(codec, content="from the nest"))
+    assert server.chat(stop="nestling").choices[0].message.content == "from the nest"
+    assert joined(list(server.chat(stop="nestling", stream=True)))[1] == "from the nest"
+
+
+def test_one_choice_may_stop_while_another_goes_on(serve, codec):
+    server = serve(lambda request, choice: reply_ids(codec, content=["a stop here and on and on", "b" * 60][choice]))
+    whole = server.chat(n=2, stop="stop")
+    assert [choice.message.content for choice in whole.choices] == ["a ", "b" * 60]
+    chunks = list(server.chat(n=2, stop="stop", stream=True))
+    assert [joined(chunks, i)[1] for i in range(2)] == ["a ", "b" * 60]
+
+
 def test_stop_strings_are_not_looked_for_before_min_tokens(serve, codec):
     in_header = len(reply_ids(codec, content="")) - 1
     server = serve(lambda request, choice: reply_ids(codec, content="aaaaaaaaaa"))

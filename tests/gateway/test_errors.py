@@ -103,6 +103,18 @@ def test_busy_is_429_with_retry_after(serve):
     assert caught.value.response.headers["retry-after"] == "1" and "queue is full" in str(caught.value)
 
 
+def test_a_bug_of_ours_is_500_and_keeps_its_details_in_the_log(serve, capfd):
+    server = serve()
+
+    def submit(request, deliver):
+        raise RuntimeError("secret")
+
+    server.engine.submit = submit
+    with pytest.raises(openai.InternalServerError, match="internal error") as caught:
+        server.chat()
+    assert "secret" not in str(caught.value) and "secret" in capfd.readouterr().err
+
+
 def test_an_engine_that_fails_half_way(serve):
     server = serve()
 
