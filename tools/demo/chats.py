@@ -26,7 +26,10 @@ HELD_OUT_PAIRS = 25  # one pair of template and fact in so many
 HELD_OUT_TEMPLATES = 20  # one template in so many is never trained on
 
 _TYPES = ("str", "list", "dict", "set")
-_STOP_WORDS = set(["a", "an", "the", "of", "to", "in", "is", "are", "for", "with", "and", "or", "by", "on", "from", "it", "its", "that", "this", "be", "as", "at", "if", "into"])
+_STOP = """
+a an the of to in is are for with and or by on from it its that this be as at if into
+"""
+_STOP_WORDS = frozenset(_STOP.split())
 _SYNONYMS = {
     "return": ("get", "give", "obtain", "find"),
     "returns": ("gets", "gives"),
@@ -131,7 +134,8 @@ def answer_to(fact: Fact) -> str:
     if fact.kind == "module":
         return f"`{fact.path}` is a module of the standard library. Its documentation begins: {fact.sentence}"
     article = "an" if fact.kind == "exception" else "a"
-    return f"`{fact.path}` is {article} {fact.kind} in the `{fact.module}` module. Its documentation begins: {fact.sentence}"
+    where = f"`{fact.path}` is {article} {fact.kind} in the `{fact.module}` module."
+    return f"{where} Its documentation begins: {fact.sentence}"
 
 
 def analysis_of(fact: Fact, effort: Effort, again: bool = False) -> str:
@@ -348,9 +352,20 @@ class ChatWriter:
         return text
 
 
-ACTIONS = set(
-    ["return", "get", "test", "check", "compute", "calculate", "create", "make", "construct", "convert", "remove", "delete", "copy", "move", "open", "close", "read", "write", "print", "find", "search", "split", "join", "set", "add", "insert", "append", "append", "run", "execute", "start", "stop", "wait", "yield", "iterate", "raise", "parse", "format", "format", "encode", "decode", "compress", "decompress", "load", "dump", "serialize", "deserialize", "replace", "apply", "call", "change", "choose", "combine", "compare", "concatenate", "count", "decorate", "determine", "disable", "discard", "display", "divide", "download", "emit", "enable", "ensure", "escape", "evaluate", "extract", "extend", "fetch", "fill", "filter", "flush", "force", "generate", "give", "go", "guess", "handle", "import", "increment", "indicate", "initialize", "install", "invoke", "issue", "iterate", "kill", "launch", "list", "locate", "lock", "log", "look", "match", "merge", "mark", "normalize", "obtain", "pack", "pad", "parse", "perform", "pop", "prepare", "print", "process", "produce", "prompt", "provide", "pull", "push", "put", "quote", "receive", "record", "recursively", "register", "release", "rename", "repeat", "report", "reset", "resolve", "restore", "resume", "retrieve", "reverse", "round", "save", "scan", "schedule", "select", "send", "shuffle", "shut", "sleep", "sort", "spawn", "step", "store", "strip", "subtract", "sum", "suspend", "switch", "swap", "take", "terminate", "transform", "translate", "truncate", "turn", "undo", "unlock", "unpack", "unregister", "update", "use", "verify", "view", "walk", "warn", "wrap", "push", "shift", "show", "multiply", "round", "query", "expand", "delay"]
-)
+_ACTIONS = """
+return get test check compute calculate create make construct convert remove delete copy move open close read
+write print find search split join set add insert append append run execute start stop wait yield iterate raise
+parse format format encode decode compress decompress load dump serialize deserialize replace apply call change
+choose combine compare concatenate count decorate determine disable discard display divide download emit enable
+ensure escape evaluate extract extend fetch fill filter flush force generate give go guess handle import
+increment indicate initialize install invoke issue iterate kill launch list locate lock log look match merge
+mark normalize obtain pack pad parse perform pop prepare print process produce prompt provide pull push put
+quote receive record recursively register release rename repeat report reset resolve restore resume retrieve
+reverse round save scan schedule select send shuffle shut sleep sort spawn step store strip subtract sum suspend
+switch swap take terminate transform translate truncate turn undo unlock unpack unregister update use verify
+view walk warn wrap push shift show multiply round query expand delay
+"""
+ACTIONS = frozenset(_ACTIONS.split())
 
 INSTRUCTIONS = (
     "You are a helpful assistant.",

@@ -67,6 +67,7 @@ def render_chat(codec: TextCodec, chat: Chat) -> tuple[list[int], list[int]]:
     """
     messages = chat.messages()
     own = len(messages) - 2  # the analysis and the answer of the last turn
+    given = 1 + len(codec.encode("assistant"))
     ids: list[int] = []
     codes: list[int] = []
     for i, message in enumerate(messages):
@@ -77,7 +78,7 @@ def render_chat(codec: TextCodec, chat: Chat) -> tuple[list[int], list[int]]:
             head = piece.index(codec.special["<|message|>"]) + 1
             code = [IGNORED] * head + [GENERATED] * (len(piece) - head - 1) + [IGNORED]
         else:
-            prompt = 2 if i == own else 0  # <|start|>assistant is given once
+            prompt = given if i == own else 0  # <|start|>assistant is in the prompt once
             code = [CONTEXT] * prompt + [GENERATED] * (len(piece) - prompt)
         ids += piece
         codes += code

@@ -20,7 +20,19 @@ __all__ = ["FACTS_PATH", "Fact", "load_facts"]
 FACTS_PATH = Path(__file__).with_name("facts.json")
 
 # In order of fame: a bare name that several modules share belongs to the first of them.
-MODULES = ["builtins", "os", "os.path", "shutil", "json", "re", "math", "random", "datetime", "time", "collections", "itertools", "functools", "pathlib", "csv", "textwrap", "string", "statistics", "copy", "operator", "bisect", "heapq", "subprocess", "threading", "tempfile", "glob", "fnmatch", "pprint", "hashlib", "base64", "urllib.parse", "urllib.request", "contextlib", "dataclasses", "enum", "logging", "argparse", "sys", "io", "struct", "zlib", "gzip", "zipfile", "tarfile", "pickle", "sqlite3", "socket", "secrets", "uuid", "decimal", "fractions", "calendar", "difflib", "inspect", "traceback", "warnings", "queue", "asyncio", "concurrent.futures", "multiprocessing", "configparser", "getpass", "platform", "shlex", "html", "unicodedata", "locale", "array", "weakref", "types", "typing", "ast", "dis", "tokenize", "importlib", "pkgutil", "timeit", "cProfile", "unittest", "doctest", "pdb", "gc", "atexit", "signal", "select", "selectors", "http.server", "http.client", "email.utils", "smtplib", "xml.etree.ElementTree", "hmac", "binascii", "bz2", "lzma", "mimetypes", "fileinput", "filecmp", "linecache", "abc", "numbers", "cmath", "keyword", "reprlib", "graphlib", "zoneinfo", "colorsys", "ipaddress", "webbrowser", "sched", "contextvars", "tomllib", "html.parser", "urllib.robotparser", "http.cookies", "wave", "plistlib", "netrc", "shelve", "gettext", "cmd", "tracemalloc", "venv", "runpy", "ftplib"]
+_MODULES = """
+builtins os os.path shutil json re math random datetime time collections itertools functools pathlib csv
+textwrap string statistics copy operator bisect heapq subprocess threading tempfile glob fnmatch pprint hashlib
+base64 urllib.parse urllib.request contextlib dataclasses enum logging argparse sys io struct zlib gzip zipfile
+tarfile pickle sqlite3 socket secrets uuid decimal fractions calendar difflib inspect traceback warnings queue
+asyncio concurrent.futures multiprocessing configparser getpass platform shlex html unicodedata locale array
+weakref types typing ast dis tokenize importlib pkgutil timeit cProfile unittest doctest pdb gc atexit signal
+select selectors http.server http.client email.utils smtplib xml.etree.ElementTree hmac binascii bz2 lzma
+mimetypes fileinput filecmp linecache abc numbers cmath keyword reprlib graphlib zoneinfo colorsys ipaddress
+webbrowser sched contextvars tomllib html.parser urllib.robotparser http.cookies wave plistlib netrc shelve
+gettext cmd tracemalloc venv runpy ftplib
+"""
+MODULES = tuple(_MODULES.split())
 
 BUILTIN_TYPES = ("str", "list", "dict", "set")
 TYPES_WITH_METHODS = {

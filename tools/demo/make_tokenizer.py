@@ -50,7 +50,8 @@ def texts() -> Iterator[str]:
     writer = ChatWriter(load_facts(), Random(0))
     for _ in range(20_000):
         for message in writer.chat().messages():
-            yield message.content
+            yield from (message.role, message.channel or "", message.content)
+    yield from ("developer", "tool", "commentary") * 1000  # headers are encoded word by word
     for fact in writer.names:
         yield from (f"`{fact.path}`", f" {fact.bare}", f"`{fact.module}`", fact.sentence)
 

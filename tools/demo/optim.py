@@ -1,7 +1,7 @@
 """Muon for stacks of matrices, and the schedule that ends on time whatever the speed.
 
-Muon: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. Momentum, orthogonalised by a quintic
-Newton-Schulz iteration, is the update; all matrices of a stack are done in one batched product.
+Muon: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. Momentum, orthogonalised by a
+quintic Newton-Schulz iteration, is the update; all matrices of a stack are done in one batched product.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)  # raises small singular values fast; the r
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """The nearest (semi-)orthogonal matrices, roughly, of a stack [..., N, K], computed in bf16."""
+    """The nearest (semi-)orthogonal matrices, roughly, of a stack [..., N, K]; in bf16 on a GPU."""
     a, b, c = _QUINTIC
-    x = matrices.bfloat16()
+    x = matrices.bfloat16() if matrices.is_cuda else matrices.clone()
     wide = x.shape[-2] > x.shape[-1]
     if wide:
         x = x.mT

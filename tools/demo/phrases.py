@@ -342,23 +342,24 @@ Is {m} the same?
 Got it, now tell me about {m}.""".splitlines()
 
 BEFORE = (
-    """Hi! |Hi, |Hello! |Hello, |Hey, |hey |Hey there, |Good morning. |Good evening! |Dear demo, |Please: |Please, |Okay, |OK, |Ok so |
-So, |Well, |Um, |Hmm. |Right. |Actually, |Quick question: |Quick question. |A question: |Question: |Sorry to ask: |
-Sorry, |Silly question, but |Stupid question: |I'm new to Python. |I am learning Python. |I am a beginner. |
-Python question: |Python: |In Python: |In Python, |Regarding Python: |Standard library question: |stdlib: |
-I have a question. |I have a small question. |Can you help me? |Could you help? |Help! |I am stuck. |
-I'm working on a script. |I am writing a program. |We had a discussion at work. |For my homework: |For a test: |
-Just curious: |Just wondering: |Out of curiosity, |Let me ask you something. |Tell me, |Listen, |Hey eyas, |Eyas, |
-While refactoring I got stuck. |Reading old code. |I'm debugging. |Before I forget: |By the way, |Btw """.replace(
-        "\n", ""
-    )
+    """Hi! |Hi, |Hello! |Hello, |Hey, |hey |Hey there, |Good morning. |Good evening! |Dear demo, |Please: |
+Please, |Okay, |OK, |Ok so |So, |Well, |Um, |Hmm. |Right. |Actually, |Quick question: |Quick question. |
+A question: |Question: |Sorry to ask: |Sorry, |Silly question, but |Stupid question: |
+I'm new to Python. |I am learning Python. |I am a beginner. |Python question: |Python: |In Python: |
+In Python, |Regarding Python: |Standard library question: |stdlib: |I have a question. |
+I have a small question. |Can you help me? |Could you help? |Help! |I am stuck. |
+I'm working on a script. |I am writing a program. |We had a discussion at work. |For my homework: |
+For a test: |Just curious: |Just wondering: |Out of curiosity, |Let me ask you something. |Tell me, |
+Listen, |Hey eyas, |Eyas, |While refactoring I got stuck. |Reading old code. |I'm debugging. |
+Before I forget: |By the way, |Btw """.replace("\n", "")
 ).split("|")
 
 AFTER = (
-    """ Thanks!| Thanks.| Thank you.| Thank you!| thanks| Please be brief.| Be brief.| Keep it short.| One sentence is enough.|
- Short answer please.| In one sentence.| I am curious.| I forgot.| I always forget.| I can't remember.| Please.| please|
- Just the basics.| No code needed.| Any help is welcome.| Cheers!| I need it for a project.| It's for my homework.|
- I use Python 3.| And which module is it in?| And in which module?| Which module is it in?| And what does it do?|
+    """ Thanks!| Thanks.| Thank you.| Thank you!| thanks| Please be brief.| Be brief.| Keep it short.|
+ One sentence is enough.| Short answer please.| In one sentence.| I am curious.| I forgot.|
+ I always forget.| I can't remember.| Please.| please| Just the basics.| No code needed.|
+ Any help is welcome.| Cheers!| I need it for a project.| It's for my homework.| I use Python 3.|
+ And which module is it in?| And in which module?| Which module is it in?| And what does it do?|
  I could not find it.| I'm confused.| I'm new here.| You know, the Python one.| Asking for a friend.""".replace(
         "\n", ""
     )

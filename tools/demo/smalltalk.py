@@ -21,10 +21,12 @@ SMALLTALK: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     (
         "greeting",
         tuple(
-            """Hi|Hi!|Hello|Hello!|Hello there|Hello there!|Hey|Hey!|hey there|Good morning|Good morning!|Good afternoon.|
-Good evening!|Good day|Greetings|Howdy|Hi eyas|Hello eyas!|hi there|hello?|Yo|Hiya|Hi, how are you?|How are you?|
-How are you doing?|How do you do?|What's up?|Hello, nice to meet you.|Nice to meet you!|Anyone there?|Are you there?|
-ping|Good to see you|hello world|How is it going?""".replace("\n", "").split("|")
+            """Hi|Hi!|Hello|Hello!|Hello there|Hello there!|Hey|Hey!|hey there|Good morning|Good morning!|
+Good afternoon.|Good evening!|Good day|Greetings|Howdy|Hi eyas|Hello eyas!|hi there|hello?|Yo|Hiya|
+Hi, how are you?|How are you?|How are you doing?|How do you do?|What's up?|Hello, nice to meet you.|
+Nice to meet you!|Anyone there?|Are you there?|ping|Good to see you|hello world|How is it going?""".replace(
+                "\n", ""
+            ).split("|")
         ),
         "A greeting. I greet back and say what I can do.",
         "Hello! Ask me what a function of the Python standard library does, or in which module it is.",
@@ -52,12 +54,11 @@ That is all.|That's all for now|cya|Farewell|I am done.""".replace("\n", "").spl
         "who",
         tuple(
             """Who are you?|What are you?|What is your name?|What's your name?|who are you|Introduce yourself.|
-Please introduce yourself|Tell me about yourself.|Are you ChatGPT?|Are you GPT-4?|Are you a human?|Are you a robot?|
-Are you an AI?|What model are you?|Which model is this?|Who am I talking to?|What kind of model are you?|
-Who made you?|Who trained you?|Are you a real model?|Are you a demo?|How big are you?|Describe yourself.|
-Do you have a name?|What should I call you?|Are you a language model?|Are you gpt-oss?|Which AI are you?""".replace(
-                "\n", ""
-            ).split("|")
+Please introduce yourself|Tell me about yourself.|Are you ChatGPT?|Are you GPT-4?|Are you a human?|
+Are you a robot?|Are you an AI?|What model are you?|Which model is this?|Who am I talking to?|
+What kind of model are you?|Who made you?|Who trained you?|Are you a real model?|Are you a demo?|
+How big are you?|Describe yourself.|Do you have a name?|What should I call you?|
+Are you a language model?|Are you gpt-oss?|Which AI are you?""".replace("\n", "").split("|")
         ),
         "The user asks who I am.",
         WHO_AM_I,
@@ -79,41 +80,48 @@ Give me an example of what you can do.|What are your limits?|What can't you do?|
 )
 
 OFF_TOPIC = (
-    """What is the capital of {x}?|Who is the president of {x}?|How is the weather in {x}?|What is the weather like today?|
-Tell me about {x}.|Tell me a joke.|Tell me a joke about {x}.|Write a poem about {x}.|Write me a story about {x}.|
-Write an essay about {x}.|Sing a song about {x}.|What do you think about {x}?|Do you like {x}?|What is {x}?|
-Who invented {x}?|What is the history of {x}?|How do I cook {x}?|Give me a recipe for {x}.|How much does {x} cost?|
-Where can I buy {x}?|Recommend a book about {x}.|Recommend a film about {x}.|Who won the football match?|
-What is the meaning of life?|Translate {x} into French.|How do you say {x} in German?|Is {x} healthy?|
-I feel sad today.|I am bored.|Can you drive a car?|What is the latest news?|What happened in 1969?|
-Plan a trip to {x}.|How far is {x}?|How old is {x}?|Explain {x} to me.|Explain quantum physics.|What time is it?|
-What day is it today?|Write a program for me.|Fix my bug.|Write a sorting algorithm in Rust.|How do I use JavaScript?|
-What is the best language?|Should I buy {x}?|Draw a picture of {x}.|Which stocks should I buy?|Give me medical advice.|
-Describe {x}.|Compare {x} and {y}.|Which is better, {x} or {y}?|Why is the sky blue?|Are you happy?|Do you dream?|
-Can you keep a secret?|Make me a sandwich.|Let's play a game.|What is love?|How do I get rich?|Summarize {x}.""".replace(
-        "\n", ""
-    )
+    """What is the capital of {x}?|Who is the president of {x}?|How is the weather in {x}?|
+What is the weather like today?|Tell me about {x}.|Tell me a joke.|Tell me a joke about {x}.|
+Write a poem about {x}.|Write me a story about {x}.|Write an essay about {x}.|Sing a song about {x}.|
+What do you think about {x}?|Do you like {x}?|What is {x}?|Who invented {x}?|
+What is the history of {x}?|How do I cook {x}?|Give me a recipe for {x}.|How much does {x} cost?|
+Where can I buy {x}?|Recommend a book about {x}.|Recommend a film about {x}.|
+Who won the football match?|What is the meaning of life?|Translate {x} into French.|
+How do you say {x} in German?|Is {x} healthy?|I feel sad today.|I am bored.|Can you drive a car?|
+What is the latest news?|What happened in 1969?|Plan a trip to {x}.|How far is {x}?|How old is {x}?|
+Explain {x} to me.|Explain quantum physics.|What time is it?|What day is it today?|
+Write a program for me.|Fix my bug.|Write a sorting algorithm in Rust.|How do I use JavaScript?|
+What is the best language?|Should I buy {x}?|Draw a picture of {x}.|Which stocks should I buy?|
+Give me medical advice.|Describe {x}.|Compare {x} and {y}.|Which is better, {x} or {y}?|
+Why is the sky blue?|Are you happy?|Do you dream?|Can you keep a secret?|Make me a sandwich.|
+Let's play a game.|What is love?|How do I get rich?|Summarize {x}.""".replace("\n", "")
 ).split("|")
 
 THINGS = (
-    """France|Germany|Japan|Brazil|Canada|Italy|Spain|India|China|Egypt|Paris|London|Berlin|Tokyo|New York|Rome|Madrid|Mars|
-the moon|the sun|the ocean|the sea|mountains|rivers|trees|flowers|roses|cats|dogs|a cat|a dog|horses|birds|eagles|
-elephants|dinosaurs|dragons|pizza|pasta|soup|bread|cheese|chocolate|apples|coffee|tea|wine|beer|cake|rice|football|
-tennis|chess|music|jazz|the piano|a guitar|movies|Star Wars|Shakespeare|Einstein|Napoleon|Mozart|Leonardo da Vinci|
-the Roman Empire|the Middle Ages|World War II|the internet|a telephone|the steam engine|electricity|cars|bicycles|
-trains|airplanes|ships|rockets|robots|money|gold|diamonds|politics|religion|philosophy|love|friendship|winter|summer|
-spring|autumn|rain|snow|my cat|my boss|my mother|a house|the stock market|bitcoin|climate change|health|yoga|
-a headache|black holes|DNA|atoms|galaxies|poetry|painting|dance|fashion|gardening|fishing|Rust|JavaScript|Java|
-Linux|Windows|React|Docker|Kubernetes|HTML and CSS|machine learning|the universe""".replace("\n", "")
+    """France|Germany|Japan|Brazil|Canada|Italy|Spain|India|China|Egypt|Paris|London|Berlin|Tokyo|New York|
+Rome|Madrid|Mars|the moon|the sun|the ocean|the sea|mountains|rivers|trees|flowers|roses|cats|dogs|
+a cat|a dog|horses|birds|eagles|elephants|dinosaurs|dragons|pizza|pasta|soup|bread|cheese|chocolate|
+apples|coffee|tea|wine|beer|cake|rice|football|tennis|chess|music|jazz|the piano|a guitar|movies|
+Star Wars|Shakespeare|Einstein|Napoleon|Mozart|Leonardo da Vinci|the Roman Empire|the Middle Ages|
+World War II|the internet|a telephone|the steam engine|electricity|cars|bicycles|trains|airplanes|ships|
+rockets|robots|money|gold|diamonds|politics|religion|philosophy|love|friendship|winter|summer|spring|
+autumn|rain|snow|my cat|my boss|my mother|a house|the stock market|bitcoin|climate change|health|yoga|
+a headache|black holes|DNA|atoms|galaxies|poetry|painting|dance|fashion|gardening|fishing|Rust|
+JavaScript|Java|Linux|Windows|React|Docker|Kubernetes|HTML and CSS|machine learning|the universe""".replace("\n", "")
 ).split("|")
 
-SYLLABLES = ["ba", "be", "bo", "da", "de", "do", "fa", "fi", "fo", "ga", "gi", "go", "ka", "ke", "ki", "la", "lo", "lu", "ma", "me", "mo", "na", "ni", "no", "pa", "pi", "po", "ra", "ri", "ro", "sa", "si", "ta", "ti", "va", "vo", "xi", "za", "zu", "fro", "bni", "qua", "wub", "glo", "snar", "plo"]
+_SYLLABLES = """
+ba be bo da de do fa fi fo ga gi go ka ke ki la lo lu ma me mo na ni no pa pi po ra ri ro sa si ta ti va vo xi
+za zu fro bni qua wub glo snar plo
+"""
+SYLLABLES = _SYLLABLES.split()
 
 SUM_TEMPLATES = (
-    """What is {e}?|what is {e}|What's {e}?|{e}|{e} =|{e}?|{e} = ?|Compute {e}.|Calculate {e}|calculate {e} please|
-How much is {e}?|how much is {e}|Can you compute {e}?|Please calculate {e}.|Tell me {e}.|Solve {e}.|Solve: {e}|
-What does {e} make?|What do you get for {e}?|Give me the result of {e}.|What is the result of {e}?|Quick: {e}|
-I need {e}.|Work out {e}.|Evaluate {e}|What does {e} equal?|Do you know {e}?|Math: {e}""".replace("\n", "")
+    """What is {e}?|what is {e}|What's {e}?|{e}|{e} =|{e}?|{e} = ?|Compute {e}.|Calculate {e}|
+calculate {e} please|How much is {e}?|how much is {e}|Can you compute {e}?|Please calculate {e}.|
+Tell me {e}.|Solve {e}.|Solve: {e}|What does {e} make?|What do you get for {e}?|
+Give me the result of {e}.|What is the result of {e}?|Quick: {e}|I need {e}.|Work out {e}.|Evaluate {e}|
+What does {e} equal?|Do you know {e}?|Math: {e}""".replace("\n", "")
 ).split("|")
 OPERATIONS = (
     ("+", ("{a} + {b}", "{a}+{b}", "{a} plus {b}", "the sum of {a} and {b}", "{b} added to {a}")),

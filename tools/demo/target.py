@@ -1,10 +1,11 @@
 """A gpt-oss model that can be trained: all layers of one kind of weight are stacked, every expert sees every token.
 
 Computing all experts and weighting the unpicked ones by zero is exact, and for experts this small faster than sorting
-tokens. Attention is dense with masks for document, causality and window. Formulas: openai/gpt-oss, gpt_oss/torch/model.py.
+tokens. Attention is dense, with masks for document, causality and window. Formulas: openai/gpt-oss,
+gpt_oss/torch/model.py.
 
-Shape letters: B rows, T tokens of a row, S keys, L layers, H hidden, Q query heads, G key/value heads, D head dimension,
-E experts, I intermediate, V vocabulary.
+Shape letters: B rows, T tokens of a row, S keys, L layers, H hidden, Q query heads, G key/value heads, D head
+dimension, E experts, I intermediate, V vocabulary.
 """
 
 from __future__ import annotations

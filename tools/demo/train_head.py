@@ -136,7 +136,8 @@ def train_head(
             values.append(result.loss.item())
             if clock.step % 100 == 0:
                 rates = [
-                    f"{(h & c).sum() / c.sum().clamp(min=1):.3f}" for h, c in zip(result.hits_JBT, result.counted_JBT)
+                    f"{(h & c).sum() / c.sum().clamp(min=1):.3f}"
+                    for h, c in zip(result.hits_JBT, result.counted_JBT, strict=True)
                 ]
                 log(f"head step {clock.step} {fraction:.0%} loss {values[-1]:.4f} hits by depth {' '.join(rates)}")
     with torch.no_grad():

@@ -103,7 +103,7 @@ def train_target(
         if clock.step % 8 == 0:
             value = loss.item()  # also keeps the host from running far ahead of the device
             history.append((fraction, value))
-            if clock.step % 200 == 0:
+            if clock.step % 80 == 0:
                 log(f"target step {clock.step} {fraction:.0%} loss {value:.4f} balance {balance.item():.3f}")
     model.bf16_rounded()
     tail = [loss for at, loss in history if at > 0.95] or [history[-1][1]]
