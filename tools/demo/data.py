@@ -155,7 +155,9 @@ class ShardStream:
         text = [np.array([*tokenizer.encode(text), end], np.uint16) for _, text in read_sources()]
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         _worker.update(codec=CachedCodec(tokenizer), text=text, length=length, rows=shard_rows, seed=seed)
-        self._pool = multiprocessing.get_context("fork").Pool(workers or max(1, (os.cpu_count() or 1) - 2))
+        self._pool = multiprocessing.get_context("fork").Pool(
+            workers or max(1, (os.cpu_count() or 1) - 2), initializer=os.nice, initargs=(10,)
+        )
         self._coming = self._pool.imap(_make_shard, range(num_shards))
         self._made: list[Shard] = []
         self.num_passes = 0.0

@@ -29,6 +29,7 @@ from eyas.train.reference import ReferenceHead
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "src" / "eyas" / "demo" / "target"
+EVALUATION_SECONDS = 30.0  # kept for what follows the head's training
 HELD_OUT = ROOT / "tests" / "assets" / "demo_heldout.jsonl"
 
 
@@ -39,6 +40,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target-seconds", type=float, default=300)
     parser.add_argument("--head-seconds", type=float, default=110)
+    parser.add_argument("--wall-seconds", type=float, default=565, help="the head's time shrinks to keep to this")
     parser.add_argument("--rows", type=int, default=32, help="rows of a batch for the target")
     parser.add_argument("--head-rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=1024, help="tokens of a row")
@@ -208,13 +210,14 @@ def head_phase(
     always = tuple(sorted(tokenizer.special[name] for name in tokenizer.special if "reserved" not in name))
     head = new_head(SMOKE_HEAD if args.smoke else HEAD, model, [own, *(next(batches) for _ in range(64))], always)
     began = time.perf_counter()
+    left = args.wall_seconds - (began - log.started)
     figures |= train_head(
         head,
         model,
         weights,
         batches,
         own,
-        seconds=None if args.smoke else args.head_seconds,
+        seconds=None if args.smoke else min(args.head_seconds, max(left - EVALUATION_SECONDS, 10.0)),
         steps=4 if args.smoke else None,
         num_ttt_steps=args.ttt_steps,
         log=log,
