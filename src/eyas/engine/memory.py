@@ -62,14 +62,14 @@ def page_counts(
 ) -> PageCounts:
     """Pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
 
-    A sequence needs `sliding_span` tokens of sliding pages at most at once; the sliding group gets as much again, a
-    quarter of the full group at least, for prefixes that others may share. Raises UserError if not one sequence fits.
+    A sequence needs `sliding_span` tokens of sliding pages at most at once; the sliding group gets twice that for each
+    sequence that the full group holds, so that prefixes can be shared. Raises UserError if not one sequence fits.
     """
     per_sequence = -(-context // page_size)
     span_pages = min(per_sequence, -(-sliding_span // page_size) + 1)
 
     def counts(full: int) -> PageCounts:
-        sliding = min(full, max(span_pages * num_sequences * 2, full // 4, span_pages))
+        sliding = min(full, -(-2 * span_pages * full // per_sequence))
         return PageCounts(full=full, sliding=sliding)
 
     def cost(pages: PageCounts) -> int:

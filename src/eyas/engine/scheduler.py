@@ -49,9 +49,12 @@ class SwapOut:
 
 @dataclass(frozen=True, slots=True)
 class SwapIn:
+    """`num_sliding_left` leading pages had left the window when the sequence was swapped out."""
+
     sequence: Sequence
     full_pages: tuple[int, ...]
     sliding_pages: tuple[int, ...]
+    num_sliding_left: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -129,7 +132,7 @@ class Scheduler:
         while budget > 0 and not swapped and self._admit(plan):
             budget -= self._plan_chunk(self.running[-1], budget, plan)
         plan.decode = [s for s in plan.decode if s.phase is Phase.DECODE]
-        plan.chunks = [c for c in plan.chunks if c.sequence.phase is not Phase.SWAPPED]
+        plan.chunks = [c for c in plan.chunks if c.sequence.phase is Phase.PREFILL]
         for sequence in plan.decode:
             sequence.num_in_flight += num_drafts + 1
         for chunk in plan.chunks:
@@ -256,8 +259,15 @@ class Scheduler:
             plan.admitted.remove(sequence)
             self._unadmit(sequence)
             return
-        self.num_preemptions += 1
         left = sequence.num_sliding_left
+        resumed = next((swap for swap in plan.swap_in if swap.sequence is sequence), None)
+        if resumed is not None:  # brought back by this very plan: its copy in host memory is still whole
+            plan.swap_in.remove(resumed)
+            sequence.phase = Phase.SWAPPED
+            self._release_pages(sequence)
+            sequence.num_sliding_left = resumed.num_sliding_left
+            return
+        self.num_preemptions += 1
         plan.swap_out.append(SwapOut(sequence, tuple(sequence.full_pages), tuple(sequence.sliding_pages[left:])))
         sequence.resume_phase, sequence.phase = sequence.phase, Phase.SWAPPED
         self._release_pages(sequence)
@@ -286,7 +296,8 @@ class Scheduler:
             sequence.full_pages = [self.full.allocate() for _ in range(num_full)]
             fresh = [self.sliding.allocate() for _ in range(num_sliding)]
             sequence.sliding_pages = [0] * sequence.num_sliding_left + fresh
-            plan.swap_in.append(SwapIn(sequence, tuple(sequence.full_pages), tuple(fresh)))
+            left = sequence.num_sliding_left
+            plan.swap_in.append(SwapIn(sequence, tuple(sequence.full_pages), tuple(fresh), left))
             sequence.phase = sequence.resume_phase
             self._touch(sequence, plan)
 

@@ -1,0 +1,18 @@
+import pytest
+import torch
+
+from eyas.model.loader import load_head, load_target
+from eyas.model.make import make_head, make_target
+from eyas.model.presets import PRESETS, default_head
+from tests.engine.exactness import Model
+
+
+@pytest.fixture(scope="session")
+def random_model(tmp_path_factory) -> Model:
+    """A random target and head in the real file format, loaded in fp32."""
+    folder, config, device = tmp_path_factory.mktemp("random"), PRESETS["tiny"], torch.device("cpu")
+    make_target(config, folder / "target", seed=1)
+    make_head(default_head(config), folder / "head", target=config, seed=2)
+    config, weights = load_target(folder / "target", device=device, dtype=torch.float32)
+    head = load_head(folder / "head", config, weights, device=device, dtype=torch.float32)
+    return Model(config=config, weights=weights, head=head)
