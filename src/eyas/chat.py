@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from eyas.base import config as settings
@@ -51,8 +51,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _read() -> str | None:
     """The next line, or None at the end."""
+    with suppress(ImportError):  # not on every system
+        import readline  # noqa: F401  # arrow keys and history for input()
+    print()
     try:
-        return input("\n> ").strip()
+        return input("> ").strip()
     except EOFError:
         print()
         return None
