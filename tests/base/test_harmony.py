@@ -1,3 +1,5 @@
+"""The Harmony renderer against openai-harmony with the real vocabulary, and its rules on their own."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""The Harmony parser against openai-harmony's strict one, and what it keeps of output that one rejects."""
+
 from __future__ import annotations
 
 import re

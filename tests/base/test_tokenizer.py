@@ -1,3 +1,5 @@
+"""The byte-level tokenizer against tiktoken, and what it says of files that it cannot use."""
+
 from __future__ import annotations
 
 import json
