@@ -89,12 +89,12 @@ def test_drafts_what_the_serving_head_drafts(tmp_path, variant):
         fused = serving.fuse(batch.taps_BTC[0], PROMPT_TILES)
         for row in range(tokens.shape[1] - num_steps - 1):
             cache = serving.new_cache(3, 16)
-            hidden = serving.forward(rows_at(tokens[:, 1 : row + 2], 0), fused[: row + 1], cache)[-1:]
+            hidden = serving.forward(rows_at(tokens[:, 1 : row + 2], 1), fused[: row + 1], cache)[-1:]
             for step in range(num_steps):
                 expected = serving.logits(hidden, PROMPT_TILES)[0]
                 torch.testing.assert_close(reference.seen[step][0, row], expected, rtol=1e-4, atol=1e-4)
                 at = row + 2 + step
-                hidden = serving.forward(rows_at(tokens[:, at : at + 1], at - 1), serving.recur(hidden), cache)
+                hidden = serving.forward(rows_at(tokens[:, at : at + 1], at), serving.recur(hidden), cache)
 
 
 def rows_at(tokens_SR, start):

@@ -35,6 +35,7 @@ def _attend_tile(
     positions_SR: Tensor,
     sinks_Q: Tensor | None,
     window: int | None,
+    first_key: int,
     num_blocks: int,
 ) -> Tensor:
     num_seqs, num_rows, num_heads, dim = q_SRQD.shape
@@ -50,6 +51,8 @@ def _attend_tile(
 
     key_pos = first_S.unsqueeze(1) * KEY_BLOCK + torch.arange(num_blocks * KEY_BLOCK, device=first_S.device)
     hidden = key_pos.unsqueeze(1) > positions_SR.unsqueeze(2)  # [S, R, keys]
+    if first_key:
+        hidden |= key_pos.unsqueeze(1) < positions_SR.unsqueeze(2).clamp(max=first_key)
     if window is not None:
         hidden |= key_pos.unsqueeze(1) <= positions_SR.unsqueeze(2) - window
     group = num_heads // num_kv
@@ -82,12 +85,14 @@ def attend_ref(
     window: int | None,
     max_length: int,
     tile: int | None,
+    first_key: int = 0,
 ) -> Tensor:
     """Attention of R rows for each of S sequences, as [S, R, Q, D].
 
     Rows of a sequence stand at consecutive positions; a row sees keys at `position - window + 1 .. position`, all from
-    0 without a window. `max_length` is above every position and known to the host, so that nothing waits for the
-    device. `tile` rows are multiplied at a time, None for all at once (not row-invariant).
+    0 without a window, but none below `first_key` (a row that stands there itself, surely dead, sees its own).
+    `max_length` is above every position and known to the host, so that nothing waits for the device. `tile` rows are
+    multiplied at a time, None for all at once (not row-invariant).
     """
     num_rows = q_SRQD.shape[1]
     step = tile or num_rows
@@ -111,6 +116,7 @@ def attend_ref(
                 positions_SR[:, rows],
                 sinks_Q,
                 window,
+                first_key,
                 num_blocks,
             )
         )

@@ -81,6 +81,7 @@ class Eagle3Head:
             window=None,
             max_length=batch.max_length,
             tile=tile,
+            first_key=1,  # the first pair stands at position 1
         )
         residual = normed if config.norm_before_residual else hidden_TH
         residual = residual + linear(attn.flatten(0, 1).flatten(1), weights.o_HN, None, tile=tile)
