@@ -17,7 +17,15 @@ from torch import Tensor
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.ports import Deliver
-from eyas.base.types import EngineStats, FinishReason, Request, RoundTrace, TokenEvent, TokenLogprob
+from eyas.base.types import (
+    EngineStats,
+    FinishReason,
+    Request,
+    RoundTrace,
+    SamplingParams,
+    TokenEvent,
+    TokenLogprob,
+)
 from eyas.engine.draft_length import DraftLength
 from eyas.engine.pages import page_keys
 from eyas.engine.runner import Runner
@@ -168,6 +176,22 @@ class EngineCore:
     def is_idle(self) -> bool:
         return not self._sequences and not self._launched
 
+    def warm_up(self, seconds: float) -> None:
+        """Touch every kind of step, and time each number of drafts for one sequence, for at most about `seconds`."""
+        size = self.runner.state.vocab_size
+        prompt = tuple(random.Random(0).randrange(size) for _ in range(min(64, self.context // 2)))
+        params = SamplingParams(ignore_eos=True, seed=0, max_tokens=max(1, min(256, self.context - len(prompt))))
+        counters = dict(self._counters)
+        self.add(Request(request_id="warm-up", prompt_ids=prompt, params=params), lambda event: None)
+        end = time.perf_counter() + seconds
+        while not self.is_idle:
+            self.step()
+            seen = self._counters["num_rounds"] > counters["num_rounds"] + self.lag
+            if seen and (self.draft_length.is_calibrated or time.perf_counter() > end):
+                self.cancel("warm-up")
+        self.draft_length.forget_acceptance()
+        self._counters = counters
+
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -217,8 +241,8 @@ class EngineCore:
             trace = RoundTrace(draft_ids=tuple(drafts), num_accepted=accepted)
             self._counters["num_draft_tokens"] += num_drafts
             self._counters["num_accepted_tokens"] += accepted
-            if num_drafts:
-                self.draft_length.observe_accepted(num_drafts, accepted)
+            # A drafter that had nothing to offer counts as wrong: the rows were paid for.
+            self.draft_length.observe_accepted(reserved - 1, accepted)
         self._counters["num_generated_tokens"] += committed
         finish = (FinishReason.STOP if stopped else FinishReason.LENGTH) if ended else None
         logprobs = self._logprobs(sequence, results, row, committed)

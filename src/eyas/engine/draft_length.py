@@ -19,6 +19,13 @@ class DraftLength(Protocol):
 
     def observe_accepted(self, num_drafts: int, num_accepted: int) -> None: ...
 
+    def forget_acceptance(self) -> None:
+        """What was accepted so far says nothing about what comes."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether every choice has been timed for one sequence."""
+
 
 class FixedDraftLength:
     def __init__(self, num_drafts: int) -> None:
@@ -33,6 +40,13 @@ class FixedDraftLength:
     def observe_accepted(self, num_drafts: int, num_accepted: int) -> None:
         pass
 
+    def forget_acceptance(self) -> None:
+        pass
+
+    @property
+    def is_calibrated(self) -> bool:
+        return True
+
 
 class AutoDraftLength:
     """Costs are kept per power of two of sequences; acceptance per draft position over all sequences."""
@@ -40,6 +54,7 @@ class AutoDraftLength:
     TRIALS = 4  # timings of a K before its cost is believed
     PROBE_EVERY = 24  # rounds between trials of a K that is not the best
     MARGIN = 1.02  # a K must beat none at all by this factor, or timing noise would choose
+    FIRST_GUESS = 0.6  # acceptance before any was seen
     COST_RATE = 0.15
     ACCEPT_RATE = 0.03
 
@@ -47,8 +62,17 @@ class AutoDraftLength:
         self.max_drafts = max_drafts
         self._costs: dict[int, list[float | None]] = {}
         self._trials: dict[int, list[int]] = {}
-        self._accept = [0.6] * max_drafts
+        self._accept: list[float] = []
         self._rounds = 0
+        self.forget_acceptance()
+
+    def forget_acceptance(self) -> None:
+        self._accept = [self.FIRST_GUESS] * self.max_drafts
+
+    @property
+    def is_calibrated(self) -> bool:
+        _, trials = self._table(1)
+        return min(trials) >= self.TRIALS
 
     @staticmethod
     def _bucket(num_sequences: int) -> int:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from eyas.base.config import EngineConfig
-from eyas.base.errors import Busy, InvalidRequest
+from eyas.base.errors import Busy, EyasError, InvalidRequest
 from eyas.base.ports import Deliver
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, TokenEvent
@@ -62,8 +62,10 @@ class Engine:
                 _refuse(request, deliver, str(error))
 
         with self._lock:
-            if self._closed or self._failure:
-                raise Busy(self._failure or "the engine is stopping")
+            if self._failure:
+                raise EyasError(self._failure)
+            if self._closed:
+                raise Busy("the engine is stopping")
             self._inbox.put(add)
 
     def cancel(self, request_id: str) -> None:
