@@ -12,7 +12,7 @@ from itertools import cycle
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.engine.exactness import CONTEXT, Model, build, reference_of, run
+from tests.engine.exactness import Model, build, reference_of, run
 from transformers import AutoModelForCausalLM, Mxfp4Config
 
 from eyas.base.types import Request, SamplingParams
@@ -85,7 +85,7 @@ def target(tmp_path_factory):
 @pytest.fixture(scope="module", params=HEAD_KINDS)
 def heads(request, target, tmp_path_factory):
     """A model with a head of each kind, and the same head as the reference loads it."""
-    folder, (config, weights), _ = target
+    _, (config, weights), _ = target
     head_config, style = head_of_kind(request.param, config)
     out = make_head(head_config, tmp_path_factory.mktemp("eagle3") / request.param, target=config, seed=2, style=style)
     head = load_head(out, config, weights, device=CPU, dtype=torch.float32)
@@ -156,15 +156,15 @@ def compare(oracle, head, requests, results, seen):
     return compared
 
 
-def requests_of(num_requests, *, temperature=0, prefix=80, max_tokens=40):
-    """Prompts that share a prefix and differ behind it; lengths around the grid of pages and prompt tiles."""
+def requests_of(num_requests, *, temperature=0, prefix=80, own=1, max_tokens=40):
+    """Prompts that share a prefix and differ behind it, by `own` tokens or some more."""
     generator = torch.Generator().manual_seed(3)
     shared = torch.randint(TARGET.vocab_size, (prefix,), generator=generator).tolist()
     requests = []
     for index in range(num_requests):
-        own = torch.randint(TARGET.vocab_size, (1 + 13 * index % 37,), generator=generator).tolist()
+        rest = torch.randint(TARGET.vocab_size, (own + 13 * index % 37,), generator=generator).tolist()
         params = SamplingParams(temperature=temperature, seed=index, max_tokens=max_tokens)
-        requests.append(Request(request_id=str(index), prompt_ids=tuple(shared + own), params=params))
+        requests.append(Request(request_id=str(index), prompt_ids=tuple(shared + rest), params=params))
     return requests
 
 
@@ -182,7 +182,7 @@ def drafted(model, requests, course, **options):
 def check(target, heads, requests, course, **options):
     (model, head), oracle = heads, target[2]
     results, seen, stats = drafted(model, requests, course, **options)
-    assert compare(oracle, head, requests, results, seen) > 50
+    assert compare(oracle, head, requests, results, seen) >= 40
     return stats
 
 
@@ -194,34 +194,34 @@ def test_rounds_that_accept(target, heads, temperature):
 
 
 def test_rounds_without_drafts_are_caught_up(target, heads):
-    """After a round of up to 4 tokens and 28 of one, a full backlog, the drafts are those of a head that never paused."""
-    check(target, heads, requests_of(2, max_tokens=120), [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4], concurrency=2)
+    """After 32 tokens, a full backlog, the drafts are those of a head that never paused."""
+    check(target, heads, requests_of(2, max_tokens=80), [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4], concurrency=2)
 
 
-@pytest.mark.parametrize("page_size", [8, 32])
-def test_prefix_cache_hits(target, heads, page_size):
+def test_prefix_cache_hits(target, heads):
     """One slot: each later request starts from pages, and the tap row of the last one, that an earlier one left."""
-    stats = check(target, heads, requests_of(3), [4], concurrency=1, page_size=page_size, chunk_tokens=37)
+    stats = check(target, heads, requests_of(3), [4], concurrency=1, page_size=8, chunk_tokens=37)
     assert stats.num_cached_tokens >= 2 * 64
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_preempted_sequences(target, heads, lag):
-    """Swapped out and back while others draft; a round without drafts now and then."""
-    requests = requests_of(6, prefix=8, max_tokens=180)
-    stats = check(target, heads, requests, [3, 0, 5, 2], concurrency=4, memory="tight", lag=lag)
-    assert stats.num_preemptions > 0 and CONTEXT > 200
+def test_preempted_sequences(target, heads):
+    """Swapped out and back while others draft, one step ahead of the host, a round without drafts now and then."""
+    requests = requests_of(5, prefix=8, own=120, max_tokens=60)
+    stats = check(target, heads, requests, [5, 0, 3], concurrency=5, memory="tight", lag=1)
+    assert stats.num_preemptions > 0
 
 
+@pytest.mark.parametrize("heads", ["specforge"], indirect=True)
 def test_drafts_beyond_the_budget_touch_no_page_of_others(target, heads):
-    """Short answers after long ones in the same slots, whose old page tables name pages that others hold by then."""
-    requests = [
-        replace(request, params=replace(request.params, max_tokens=(90, 3, 16, 50, 8)[index % 5]))
-        for index, request in enumerate(requests_of(12, prefix=7))
-    ]
+    """Answers that end with a page, in slots whose page tables still name pages of longer answers before them."""
+    requests = []
+    for index, request in enumerate(requests_of(9, prefix=7)):
+        max_tokens = 100 if index < 3 else 16 - len(request.prompt_ids) % 8
+        requests.append(replace(request, params=replace(request.params, max_tokens=max_tokens)))
     check(target, heads, requests, [5, 4], concurrency=3, page_size=8)
 
 
+@pytest.mark.parametrize("heads", ["specforge"], indirect=True)
 def test_the_comparison_notices_a_hidden_state_off_by_one(target, heads):
     """The oracle has teeth: paired with the state of one token later, few drafts are the same."""
     (model, head), oracle = heads, target[2]

@@ -106,9 +106,9 @@ class Eagle3Drafter(Drafter):
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
         tables, sampling = state.tables_of(slots_S), state.sampling_of(slots_S, sequences)
-        length_S, live_S = state.length_S[slots_S], state.live_S[slots_S]
+        room_S = _room(state, slots_S, num_drafts)
         hidden_SH = self._catch_up(state, slots_S, max_length)
-        position_S = length_S
+        position_S = state.length_S[slots_S]
         ids = []
         for step in range(num_drafts):
             logits = self.head.logits(hidden_SH, self._tiles)
@@ -120,14 +120,14 @@ class Eagle3Drafter(Drafter):
                 batch = RowBatch(
                     tokens_SR=chosen.unsqueeze(1),
                     positions_SR=position_S.unsqueeze(1),
-                    live_SR=live_S.unsqueeze(1),
+                    live_SR=(step + 1 < room_S).unsqueeze(1),  # beyond the budget there are no pages to write to
                     tables=tables,
                     max_length=max_length + step + 1,
                     tiles=self._tiles,
                 )
                 hidden_SH = self.head.forward(batch, self.head.recur(hidden_SH), self.cache)
                 position_S = position_S + 1
-        return Drafts(torch.stack(ids, dim=1), _room(state, slots_S, num_drafts))
+        return Drafts(torch.stack(ids, dim=1), room_S)
 
     def _catch_up(self, state: DeviceState, slots_S: Tensor, max_length: int) -> Tensor:
         """Feed the head all committed tokens that it has not seen; its output [S, H] at each sequence's last token."""
