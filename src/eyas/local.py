@@ -10,7 +10,8 @@ import datetime
 import queue
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
@@ -22,25 +23,50 @@ from eyas.base.types import FinishReason, Request, SamplingParams, TokenEvent
 if TYPE_CHECKING:
     from eyas.base.ports import EnginePort
     from eyas.engine.engine import Engine
+    from eyas.engine.load import LoadedModel
 
-__all__ = ["Meter", "add_sampling_arguments", "ask", "describe", "load_engine", "prelude", "sampling_params"]
+__all__ = [
+    "Meter",
+    "add_sampling_arguments",
+    "ask",
+    "describe",
+    "load_engine",
+    "load_model",
+    "prelude",
+    "progress_line",
+    "sampling_params",
+]
 
 
 def load_engine(config: EngineConfig) -> Engine:
     """Load what `config` names, with a progress line on a terminal. Raises UserError."""
     from eyas.engine.engine import Engine
 
+    with progress_line() as show:
+        return Engine.load(config, progress=lambda done, total: show(f"loading {100 * done // max(total, 1)} %"))
+
+
+def load_model(config: EngineConfig) -> LoadedModel:
+    """The same, up to the engine: for benchmarks, which build several."""
+    from eyas.engine import load
+
+    with progress_line() as show:
+        return load.load_model(config, progress=lambda done, total: show(f"loading {100 * done // max(total, 1)} %"))
+
+
+@contextmanager
+def progress_line() -> Generator[Callable[[str], None], None, None]:
+    """A line on a terminal's stderr that shows the latest text and is wiped at the end."""
     is_terminal = sys.stderr.isatty()
 
-    def progress(done: int, total: int) -> None:
+    def show(text: str) -> None:
         if is_terminal:
-            print(f"\rloading {100 * done // max(total, 1)} %\033[K", end="", file=sys.stderr, flush=True)
+            print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
 
     try:
-        return Engine.load(config, progress=progress)
+        yield show
     finally:
-        if is_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        show("")
 
 
 def describe(engine: EnginePort) -> str:

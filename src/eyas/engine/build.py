@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -23,12 +23,22 @@ from eyas.model.eagle3 import Eagle3Head
 from eyas.model.gpt_oss import GptOss
 from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
 
-__all__ = ["MAX_AUTO_DRAFTS", "BuiltEngine", "EngineOptions", "build_engine"]
+__all__ = [
+    "MAX_AUTO_DRAFTS",
+    "PLAIN_TILES",
+    "BuiltEngine",
+    "DrafterKind",
+    "EngineOptions",
+    "build_engine",
+]
+
+DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
 MAX_AUTO_DRAFTS = 5
 MAX_BACKLOG = 32  # rows of the head's catch-up pass
 ROW_TILES = Tiles(dense=8, experts=1)
 PROMPT_TILES = Tiles(dense=PROMPT_TILE, experts=16)
+PLAIN_TILES = Tiles(dense=None, experts=None)  # for comparison: not exact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +47,7 @@ class EngineOptions:
 
     context: int
     concurrency: int = 8
-    drafter: Literal["eagle3", "ngram", "none"] = "none"
+    drafter: DrafterKind = "none"
     draft_tokens: int | Literal["auto"] = "auto"
     seed: int | None = None
     page_size: int = 16

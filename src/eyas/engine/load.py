@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,14 +16,15 @@ from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
-from eyas.engine.build import ROW_TILES, BuiltEngine, EngineOptions, build_engine, row_invariant
+from eyas.engine.build import ROW_TILES, BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
 from eyas.engine.memory import available_bytes, readable
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.hub import resolve
 from eyas.model.loader import load_head, load_target
+from eyas.model.make import has_random_weights
 from eyas.model.weights import HeadWeights, TargetWeights
 
-__all__ = ["LoadedEngine", "load_engine_parts"]
+__all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "load_tokenizer"]
 
 AUTO_CONTEXT = 32 * 1024
 DEMO = Path(eyas.__file__).parent / "demo"
@@ -38,25 +40,52 @@ class LoadedEngine:
     info: ModelInfo
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedModel:
+    """Weights in memory, from which any number of engines can be built."""
+
+    folder: Path
+    config: GptOssConfig
+    weights: TargetWeights
+    head: tuple[HeadConfig, HeadWeights] | None
+    options: EngineOptions
+    simulated: bool  # the weights of the target or of the head are random
+
+    def build(self, **changes: Any) -> BuiltEngine:
+        """An engine with the loaded options and these changes to them. Raises UserError."""
+        return build_engine(self.config, self.weights, replace(self.options, **changes), head=self.head)
+
+
 def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None) -> LoadedEngine:
     """Raises UserError for whatever the person who typed the settings can mend."""
+    model = load_model(config, progress=progress)
+    tokenizer = load_tokenizer(model)
+    info = ModelInfo(
+        name="eyas-demo" if config.model == "demo" else config.model,
+        context=model.options.context,
+        vocab_size=model.config.vocab_size,
+        eos_ids=model.config.eos_ids,
+        drafter=model.options.drafter,
+    )
+    return LoadedEngine(model.build(), tokenizer, info)
+
+
+def load_model(config: EngineConfig, *, progress: Progress | None = None) -> LoadedModel:
+    """Target and head, checked against each other and this machine. Raises UserError."""
     if config.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
     device, dtype = _device(config.device)
     folder = _folder(config.model, config.revision)
+    kind, head_folder = _drafter(config)
     _check_room(folder, device)
     target_config, weights = load_target(folder, device=device, dtype=dtype, progress=progress)
-    tokenizer = Tokenizer.load(folder)
-    if tokenizer.vocab_size > target_config.vocab_size:
-        raise UserError(
-            f"{folder}: tokenizer.json knows {tokenizer.vocab_size} tokens, the model {target_config.vocab_size}; "
-            "they belong to different checkpoints"
-        )
-    kind, head = _drafter(config, target_config, weights, device, dtype)
+    head = None
+    if head_folder is not None:
+        head = load_head(head_folder, target_config, weights, device=device, dtype=dtype)
     options = EngineOptions(
         context=_context(config, target_config),
         concurrency=config.concurrency,
-        drafter=kind,  # type: ignore[arg-type]
+        drafter=kind,
         draft_tokens=config.draft_tokens,
         seed=config.seed,
     )
@@ -65,16 +94,25 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
             "matrix products on this machine depend on a row's place among others; "
             "speculation may change a token where two are nearly as likely"
         )
-    built = build_engine(target_config, weights, options, head=head)
-    name = "eyas-demo" if config.model == "demo" else config.model
-    info = ModelInfo(
-        name=name,
-        context=options.context,
-        vocab_size=target_config.vocab_size,
-        eos_ids=target_config.eos_ids,
-        drafter=kind,
+    return LoadedModel(
+        folder=folder,
+        config=target_config,
+        weights=weights,
+        head=head,
+        options=options,
+        simulated=has_random_weights(folder) or (head_folder is not None and has_random_weights(head_folder)),
     )
-    return LoadedEngine(built, tokenizer, info)
+
+
+def load_tokenizer(model: LoadedModel) -> Tokenizer:
+    """The tokenizer beside the weights. Raises UserError."""
+    tokenizer = Tokenizer.load(model.folder)
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise UserError(
+            f"{model.folder}: tokenizer.json knows {tokenizer.vocab_size} tokens, "
+            f"the model {model.config.vocab_size}; they belong to different checkpoints"
+        )
+    return tokenizer
 
 
 def _device(name: str) -> tuple[torch.device, torch.dtype]:
@@ -111,20 +149,16 @@ def _check_room(folder: Path, device: torch.device) -> None:
         raise UserError(f"too little memory: the weights are {readable(needed)}, {device} has {readable(room)} free")
 
 
-def _drafter(
-    config: EngineConfig,
-    target_config: GptOssConfig,
-    weights: TargetWeights,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> tuple[str, tuple[HeadConfig, HeadWeights] | None]:
+def _drafter(config: EngineConfig) -> tuple[DrafterKind, Path | None]:
+    """The kind of drafter, and the folder of its head if it has one."""
     draft = config.draft
     if draft == "auto":
         draft = str(DEMO / "head") if config.model == "demo" else "none"
-    if draft in ("none", "ngram"):
-        return draft, None
-    head = load_head(resolve(draft), target_config, weights, device=device, dtype=dtype)
-    return "eagle3", head
+    if draft == "none":
+        return "none", None
+    if draft == "ngram":
+        return "ngram", None
+    return "eagle3", resolve(draft)
 
 
 def _context(config: EngineConfig, target_config: GptOssConfig) -> int:

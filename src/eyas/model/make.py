@@ -26,9 +26,10 @@ from eyas.model.mxfp4 import BLOCK, Mxfp4Tensor, dequantize
 from eyas.model.names import Part, Parts, TargetStyle, all_parts, head_parts
 from eyas.model.shards import Progress, TensorSource, write_shards
 
-__all__ = ["SHARD_BYTES", "make_head", "make_target"]
+__all__ = ["SHARD_BYTES", "has_random_weights", "make_head", "make_target"]
 
 SHARD_BYTES = 5_000_000_000
+MARKER = "eyas_random_weights"  # in config.json, so that figures measured with it say SIMULATED
 _CHUNK = 1 << 22  # elements drawn at once
 _E2M1_RMS = sqrt(68.5 / 8)  # of the eight magnitudes, equally likely
 # Standard deviation of a matrix times sqrt(its inputs), so: of its output on a unit-variance input.
@@ -118,9 +119,15 @@ def _write(
             raise UserError(f"{folder} exists; choose another --out or delete it")
     unfinished.mkdir(parents=True)
     for name, value in files.items():
-        (unfinished / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        marked = value | {MARKER: True} if name == "config.json" else value
+        (unfinished / name).write_text(json.dumps(marked, indent=2) + "\n", encoding="utf-8")
     write_shards(unfinished, sources, shard_bytes=shard_bytes, progress=progress)
     return unfinished.rename(out)
+
+
+def has_random_weights(folder: Path) -> bool:
+    """Whether a checkpoint was made here: its weights mean nothing."""
+    return json.loads((folder / "config.json").read_text(encoding="utf-8")).get(MARKER) is True
 
 
 def _rng(seed: int, name: str) -> np.random.Generator:

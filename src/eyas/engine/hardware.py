@@ -1,0 +1,39 @@
+"""What figures were measured on: the name of the device, the cores and the threads that computed."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+__all__ = ["Hardware", "hardware"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """`num_cores` are those this process may use, `load` is the machine's load average of the last minute."""
+
+    device: str
+    num_cores: int
+    num_threads: int
+    load: float
+
+
+def hardware(device: torch.device) -> Hardware:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return Hardware(
+        device=name,
+        num_cores=len(os.sched_getaffinity(0)),
+        num_threads=torch.get_num_threads(),
+        load=os.getloadavg()[0],
+    )
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
