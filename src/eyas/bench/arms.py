@@ -1,0 +1,106 @@
+"""Ways to decode that are measured in turn, in pairs: the same requests, one arm after the other, repeatedly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from eyas.base.errors import UserError
+from eyas.base.types import Request, SamplingParams
+from eyas.bench.drive import Run, prefill_s, run_requests
+from eyas.bench.rounds import Acceptance, count_rounds
+
+if TYPE_CHECKING:
+    from eyas.engine.core import EngineCore
+    from eyas.engine.draft_length import DraftLength
+
+__all__ = ["Arm", "Drafts", "Workload", "measure"]
+
+Drafts: TypeAlias = int | Literal["auto"]
+
+WARM_UP_ROUNDS = 48  # at each batch size: `auto` tries every draft length four times before it chooses
+
+
+@dataclass(kw_only=True, slots=True)
+class Arm:
+    """One way to decode, and what it did at the batch size at hand."""
+
+    tiles: Literal["plain", "tiled"]
+    drafts: Drafts
+    core: EngineCore
+    draft_length: DraftLength
+    prefill: list[float] = field(default_factory=list)  # tokens/s, by repeat
+    decode: list[float] = field(default_factory=list)
+    counts: Acceptance = field(default_factory=Acceptance)
+    experts: float = 0.0
+    answers: list[list[int]] = field(default_factory=list)
+
+    def run(self, requests: Sequence[Request], batch: int, *, to_end: bool) -> Run:
+        self.core.draft_length = self.draft_length
+        return run_requests(self.core, requests, batch=batch, to_end=to_end)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    prompts: Sequence[tuple[int, ...]]
+    is_text: bool
+    unseen: Iterator[tuple[int, ...]]  # prompts for prefill
+    prompt_tokens: int
+    params: SamplingParams
+    ids: Iterator[int] = field(default_factory=itertools.count)
+
+    def requests(self, batch: int) -> list[Request]:
+        """The same ones each time, two rounds of a batch and at least four."""
+        chosen = itertools.islice(itertools.cycle(self.prompts), max(4, 2 * batch))
+        return [Request(request_id=f"bench-{next(self.ids)}", prompt_ids=p, params=self.params) for p in chosen]
+
+    def prefill_requests(self, batch: int) -> list[Request]:
+        params = SamplingParams(max_tokens=1)
+        chosen = itertools.islice(self.unseen, batch)
+        return [Request(request_id=f"bench-{next(self.ids)}", prompt_ids=p, params=params) for p in chosen]
+
+
+def measure(arms: Sequence[Arm], work: Workload, batch: int, repeats: int) -> None:
+    """Fill the arms' figures at one batch size."""
+    from eyas.local import progress_line
+
+    with progress_line() as show:
+        for arm in arms:
+            show(f"batch {batch}: warming up")
+            _warm_up(arm, work, batch)
+        for repeat in range(repeats):
+            show(f"batch {batch}: run {repeat + 1} of {repeats}")
+            # Forwards, then backwards: a machine that slows down slows no arm more than the others.
+            for arm in arms if repeat % 2 == 0 else reversed(arms):
+                if _owns_core(arm, arms):
+                    tokens = batch * work.prompt_tokens
+                    arm.prefill.append(tokens / prefill_s(arm.core, work.prefill_requests(batch)))
+                done = arm.run(work.requests(batch), batch, to_end=False)
+                arm.decode.append(done.steady_tokens / done.steady_s)
+                for events in done.events.values():
+                    arm.counts.merge(count_rounds(events))
+
+
+def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
+    """Untimed: whole answers, to compare, with the experts counted."""
+    arm.prefill, arm.decode, arm.counts = [], [], Acceptance()
+    prefill_s(arm.core, work.prefill_requests(batch))
+    arm.core.expert_counts = []
+    done = arm.run(work.requests(batch), batch, to_end=True)
+    arm.core.expert_counts = None
+    if not done.steady_rounds:
+        raise UserError(
+            f"no round ran with {batch} answers at once; try --ignore-eos, a longer --max-tokens or a smaller --batch"
+        )
+    arm.experts, arm.answers = mean(done.steady_experts), done.answers
+    num_rounds = done.steady_rounds
+    while num_rounds < WARM_UP_ROUNDS:
+        num_rounds += arm.run(work.requests(batch), batch, to_end=False).steady_rounds
+
+
+def _owns_core(arm: Arm, arms: Sequence[Arm]) -> bool:
+    """Prefill is a matter of the engine, not of the number of drafts: the first arm of an engine measures it."""
+    return next(other for other in arms if other.core is arm.core) is arm

@@ -1,0 +1,96 @@
+"""What every benchmark prints around its figures: where they come from, aligned tables, one JSON line last."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import eyas
+from eyas.base.config import human_int
+
+if TYPE_CHECKING:
+    from eyas.engine.hardware import Hardware
+
+__all__ = ["SIMULATED", "existing_file", "listed", "positive_int", "print_json", "provenance", "table"]
+
+SIMULATED = "SIMULATED: the weights are random, so times are real but acceptance is that of chance"
+
+
+def provenance(machine: Hardware) -> tuple[list[str], dict[str, Any]]:
+    """Lines for people and fields for the JSON: machine and versions."""
+    versions = {
+        "eyas": eyas.__version__,
+        "commit": _commit(),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+    }
+    hardware = {
+        "device": machine.device,
+        "cores": machine.num_cores,
+        "threads": machine.num_threads,
+        "load": round(machine.load, 2),
+    }
+    lines = [
+        f"hardware  {machine.device}, {_count(machine.num_cores, 'core')}, "
+        f"{_count(machine.num_threads, 'compute thread')}; load average before the start {machine.load:.1f}",
+        f"versions  eyas {versions['eyas']} (commit {versions['commit'] or 'unknown'}), "
+        f"torch {versions['torch']}, Python {versions['python']}",
+    ]
+    return lines, {"hardware": hardware, "versions": versions}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that runs, with `-dirty` for changed files; None for an installed package."""
+    folder = Path(eyas.__file__).parent
+    commands = (("ls-files", "--error-unmatch", "__init__.py"), ("describe", "--always", "--dirty", "--exclude=*"))
+    try:
+        for command in commands:
+            done = subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with right-aligned columns under `head`."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    ]
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def positive_int(text: str) -> int:
+    """For argparse."""
+    try:
+        value = human_int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"wants at least 1, got {text}")
+    return value
+
+
+def existing_file(text: str) -> Path:
+    """For argparse: so that a wrong path is told before a model is loaded."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return Path(text)
+
+
+def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """For argparse: values with commas between them, each once."""
+    return lambda text: tuple(dict.fromkeys(parse(item.strip()) for item in text.split(",")))

@@ -1,0 +1,115 @@
+"""`eyas bench` as a person runs it: figures for people, one JSON line last, and both say the same."""
+
+import json
+
+import pytest
+
+from eyas import cli
+
+
+def bench(capsys, *argv):
+    assert cli.main(["bench", *map(str, argv)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    return lines[:-1], json.loads(lines[-1])
+
+
+@pytest.fixture
+def head(model_folder):
+    return model_folder / "eagle3"
+
+
+def test_engine(capsys, model_folder, head):
+    lines, report = bench(
+        capsys, "engine", model_folder, "--draft", head, "--batch", "1,2", "--drafts", "0,1,auto", "--plain",
+        "--repeats", 3, "--max-tokens", 6, "--prompt-tokens", 40,
+    )  # fmt: skip
+    assert lines[1].startswith("SIMULATED") and report["simulated"] is True
+    assert report["hardware"]["threads"] == 1 and report["versions"]["torch"] and report["ignore_eos"] is True
+    figures = report["figures"]
+    assert [(f["batch"], f["matmul"], f["draft_tokens"]) for f in figures] == [
+        (batch, *arm) for batch in (1, 2) for arm in (("plain", 0), ("tiled", 0), ("tiled", 1), ("tiled", "auto"))
+    ]
+    for figure in figures:
+        speed = figure["decode_tok_s"]
+        assert speed["n"] == 3 and 0 < speed["min"] <= speed["median"] <= speed["max"]
+        assert sum(figure["histogram"].values()) == figure["rounds"]
+        assert 1 <= figure["acceptance_length"] <= 6
+        assert figure["answers"] == 4 and 4 <= figure["experts_per_layer_and_round"] <= 8
+        if figure["matmul"] == "tiled":
+            assert figure["same_answers"] == 4 and "vs_plain" in figure
+    # Prefill once for each engine; ratios where there is something to compare with.
+    assert [figure["prefill_tok_s"] is not None for figure in figures] == [True, True, True, False] * 2
+    assert ["vs_no_draft" in figure for figure in figures] == [True, False, True, True] * 2
+    shown = [line for line in lines if line.lstrip().startswith("0, plain F.linear")]
+    assert [f"{f['decode_tok_s']['median']:,.1f}" in line for f, line in zip(figures[::4], shown, strict=True)] == [
+        True
+    ] * 2
+
+
+def test_engine_without_head_or_tokenizer(capsys, model_folder, tmp_path):
+    for path in model_folder.iterdir():
+        if path.is_file() and path.name != "tokenizer.json":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    lines, report = bench(capsys, "engine", tmp_path, "--batch", 1, "--repeats", 1, "--max-tokens", 4)
+    assert [figure["draft_tokens"] for figure in report["figures"]] == [0]
+    assert any("no draft head: name one with --draft" in line for line in lines)
+    assert any("random ids, 64 to 64 tokens" in line for line in lines)
+
+
+def test_engine_says_when_nothing_can_be_timed(capsys, model_folder):
+    argv = ["bench", "engine", str(model_folder), "--batch", "1", "--max-tokens", "1", "--prompt-tokens", "8"]
+    assert cli.main(argv) == 1
+    assert "no round ran with 1 answers at once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "ngram"])
+def test_acceptance(capsys, model_folder, head, tmp_path, codec, drafter):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "Hello"}\n{"text": "x"}\n{"prompt": "Hello there"}\n')
+    lines, report = bench(
+        capsys, "acceptance", file, "--model", model_folder, "--draft", head if drafter == "eagle3" else drafter,
+        "--max-tokens", 90, "--temperature", "0,1.5", "--seed", 3,
+    )  # fmt: skip
+    assert lines[1].startswith("SIMULATED")
+    assert (report["draft_tokens"], report["prompts"], report["drafter"]) == (4, 2, drafter)
+    assert any("1 lines without messages or prompt" in line for line in lines)
+    assert [result["temperature"] for result in report["results"]] == [0.0, 1.5]
+    for result in report["results"]:
+        everything = result["all_tokens"]
+        assert everything["tokens"] == sum(int(size) * n for size, n in everything["histogram"].items())
+        assert everything["tokens"] <= 2 * 89
+        if result["content"]:
+            assert result["content"]["rounds"] <= everything["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ([], "has no draft head here; name one with --draft, or try --draft ngram"),
+        (["--draft", "ngram", "--draft-tokens", "0"], "no draft tokens, nothing to accept"),
+        (["--draft", "ngram", "--context", "32"], "prompt 1: the prompt has"),
+    ],
+)
+def test_acceptance_that_cannot_be_measured(capsys, model_folder, tmp_path, extra, words):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "Hello"}\n')
+    assert cli.main(["bench", "acceptance", str(file), "--model", str(model_folder), *extra]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and words in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["acceptance", "/no/such/file"], "there is no file /no/such/file"),
+        (["engine", "--batch", "0"], "wants at least 1"),
+        (["engine", "--drafts", "4,x"], "wants numbers from 0 to 16 or 'auto', got 'x'"),
+        (["engine", "--prompts", "/no/such/file"], "there is no file"),
+    ],
+)
+def test_wrong_usage(capsys, argv, words):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["bench", *argv])
+    assert caught.value.code == 2 and words in capsys.readouterr().err

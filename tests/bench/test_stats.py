@@ -1,0 +1,38 @@
+"""Statistics against scipy and against what pairing is for."""
+
+import random
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap
+
+from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio
+
+
+def test_spread_is_median_and_range():
+    spread = Spread((3.0, 1000.0, 2.0))
+    assert spread.text(1) == "3.0 (2.0..1,000.0)"
+    assert spread.json() == {"median": 3.0, "min": 2.0, "max": 1000.0, "n": 3}
+
+
+def test_pairing_cancels_what_slows_both():
+    slowness = [1.0, 3.0, 0.5]
+    ratio = paired_ratio(Spread(tuple(20 / s for s in slowness)), Spread(tuple(10 / s for s in slowness)))
+    assert ratio.values == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_bootstrap_interval_is_scipys():
+    rng = random.Random(0)
+    tokens = [rng.randint(10, 60) for _ in range(80)]
+    rounds = [rng.randint(8, 20) for _ in tokens]
+    theirs = bootstrap(
+        (tokens, rounds),
+        lambda a, b, axis=-1: np.sum(a, axis=axis) / np.sum(b, axis=axis),
+        paired=True,
+        method="percentile",
+        n_resamples=4000,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    low, high = bootstrap_ratio(tokens, rounds, num_samples=4000)
+    width = theirs.high - theirs.low
+    assert abs(low - theirs.low) < 0.1 * width and abs(high - theirs.high) < 0.1 * width
