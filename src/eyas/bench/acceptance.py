@@ -25,6 +25,7 @@ from eyas.bench.stats import bootstrap_ratio
 
 if TYPE_CHECKING:
     from eyas.engine.core import EngineCore
+    from eyas.engine.load import LoadedModel
 
 __all__ = ["add_arguments", "run"]
 
@@ -77,12 +78,9 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{args.file}, prompt {number}: {error}") from error
 
     lines, origin = provenance(hardware(model.weights.lm_head_VH.device))
-    title = [f"eyas bench acceptance {config.model} on {args.file}"] + ([SIMULATED] if model.simulated else [])
-    prompts_line = f"prompts   {len(prompts)}, answers of at most {args.max_tokens} tokens"
-    if num_left_out:
-        prompts_line += f" ({num_left_out} lines without messages or prompt were left out)"
-    drafter_line = f"drafter   {model.options.drafter}, {config.draft_tokens} draft tokens a round"
-    print("\n".join(title + lines + [drafter_line, prompts_line]), flush=True)
+    print("\n".join([*_title(args, config, model), *lines]))
+    print(f"prompts   {len(prompts)}, answers of at most {args.max_tokens} tokens", end="")
+    print(f" ({num_left_out} lines without messages or prompt left out)" if num_left_out else "", flush=True)
     results = []
     for params in sampling:
         done = _answer(core, prompts, params, config.concurrency)
@@ -105,6 +103,11 @@ def run(args: argparse.Namespace) -> int:
         }
     )
     return 0
+
+
+def _title(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -> list[str]:
+    lines = [f"eyas bench acceptance {config.model} on {args.file}"] + ([SIMULATED] if model.simulated else [])
+    return [*lines, f"drafter   {model.options.drafter}, {config.draft_tokens} draft tokens a round"]
 
 
 def _answer(core: EngineCore, prompts: Sequence[tuple[int, ...]], params: SamplingParams, batch: int) -> Run:

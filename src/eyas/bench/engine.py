@@ -31,7 +31,8 @@ RANDOM_PROMPT_TOKENS = 64
 DEFINITIONS = """\
 prefill   prompt tokens over the time until each prompt of the batch has its first token; nothing was cached
 decode    tokens committed over time, in rounds in which the whole batch decodes and no prompt is read
-ratios    of runs of the same repeat; above 1 is faster
+drafts    per round; 0 is without a drafter; plain F.linear has no row tiles and is not exact
+against   ratios of runs of the same repeat; above 1 is faster
 AL        acceptance length: tokens committed per round and answer, bonus token and Harmony headers included
           (`eyas bench acceptance` leaves headers out)
 rounds    share that committed 1, 2, ... tokens
@@ -182,7 +183,7 @@ def _ratios(arm: Arm, arms: Sequence[Arm]) -> dict[str, Spread]:
 
 def _figures(arm: Arm, arms: Sequence[Arm], batch: int) -> dict[str, Any]:
     """One row for the JSON."""
-    same = _num_same(arm, arms)
+    against = _auto_against_best(arms)
     return {
         "batch": batch,
         "matmul": arm.tiles,
@@ -190,9 +191,10 @@ def _figures(arm: Arm, arms: Sequence[Arm], batch: int) -> dict[str, Any]:
         "prefill_tok_s": Spread(tuple(arm.prefill)).json() if arm.prefill else None,
         "decode_tok_s": Spread(tuple(arm.decode)).json(),
         **{name: ratio.json() for name, ratio in _ratios(arm, arms).items()},
+        **({"vs_best_fixed": against[1].json()} if arm.drafts == "auto" and against else {}),
         **arm.counts.json(),
         "experts_per_layer_and_round": round(arm.experts, 3),
-        "same_answers": same,
+        "same_answers": _num_same(arm, arms),
         "answers": len(arm.answers),
     }
 
@@ -204,22 +206,46 @@ def _num_same(arm: Arm, arms: Sequence[Arm]) -> int:
 
 
 def _batch_lines(arms: Sequence[Arm], batch: int) -> list[str]:
+    prefill = [f"{_engine_name(arm)} {Spread(tuple(arm.prefill)).text(0)}" for arm in arms if arm.prefill]
+    lines = [f"batch {batch}", f"prefill tok/s: {', '.join(prefill)}", *_speed_table(arms), "", *_round_table(arms)]
+    against = _auto_against_best(arms)
+    if against is not None:
+        best, ratio = against
+        lines += ["", f"auto against the fastest fixed row here, {_drafts_text(best)} drafts: {ratio.text(2)}"]
+    return lines
+
+
+def _speed_table(arms: Sequence[Arm]) -> list[str]:
     has_plain = any(arm.tiles == "plain" for arm in arms)
-    widest = max(max(arm.counts.histogram) for arm in arms)
-    head = ["drafts", "decode tok/s", "vs no draft", *(["vs plain"] if has_plain else []), "AL"]
-    head += ["rounds of 1", *(str(size) for size in range(2, widest + 1))] + ["experts", "same answers"]
+    names = ("vs_no_draft", "vs_plain")[: 1 + has_plain]
     rows = []
     for arm in arms:
-        ratios, histogram = _ratios(arm, arms), arm.counts.histogram
-        row = [_drafts_text(arm), Spread(tuple(arm.decode)).text(1)]
-        row += [
-            ratios[name].text(2) if name in ratios else "-" for name in ("vs_no_draft", "vs_plain")[: 1 + has_plain]
-        ]
-        row.append(f"{arm.counts.length:.2f}")
-        row += [f"{100 * histogram[size] / arm.counts.num_rounds:.0f}%" for size in range(1, widest + 1)]
-        rows.append([*row, f"{arm.experts:.1f}", f"{_num_same(arm, arms)} of {len(arm.answers)}"])
-    prefill = [f"{_engine_name(arm)} {Spread(tuple(arm.prefill)).text(0)}" for arm in arms if arm.prefill]
-    return [f"batch {batch}", f"prefill tok/s: {', '.join(prefill)}", *table(head, rows)]
+        ratios = _ratios(arm, arms)
+        cells = [ratios[name].text(2) if name in ratios else "-" for name in names]
+        rows.append([_drafts_text(arm), Spread(tuple(arm.decode)).text(1), *cells])
+    return table(["drafts", "decode tok/s", "against 0 drafts", "against plain"][: 2 + len(names)], rows)
+
+
+def _round_table(arms: Sequence[Arm]) -> list[str]:
+    widest = max(max(arm.counts.histogram) for arm in arms)
+    head = ["drafts", "AL", "rounds of 1", *(str(size) for size in range(2, widest + 1)), "experts", "same answers"]
+    rows = []
+    for arm in arms:
+        counts = arm.counts
+        shares = [f"{100 * counts.histogram[size] / counts.num_rounds:.0f}%" for size in range(1, widest + 1)]
+        same = f"{_num_same(arm, arms)} of {len(arm.answers)}"
+        rows.append([_drafts_text(arm), f"{counts.length:.2f}", *shares, f"{arm.experts:.1f}", same])
+    return table(head, rows)
+
+
+def _auto_against_best(arms: Sequence[Arm]) -> tuple[Arm, Spread] | None:
+    """The fastest of the fixed draft lengths, none included, and the speed of `auto` over its speed."""
+    auto = next((arm for arm in arms if arm.drafts == "auto"), None)
+    if auto is None:
+        return None
+    fixed = [arm for arm in arms if arm.tiles == "tiled" and arm is not auto]
+    best = max(fixed, key=lambda arm: Spread(tuple(arm.decode)).median)
+    return best, paired_ratio(Spread(tuple(auto.decode)), Spread(tuple(best.decode)))
 
 
 def _drafts_text(arm: Arm) -> str:
