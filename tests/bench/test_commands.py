@@ -55,7 +55,7 @@ def test_engine_without_head_or_tokenizer(capsys, model_folder, tmp_path):
             (tmp_path / path.name).write_bytes(path.read_bytes())
     lines, report = bench(capsys, "engine", tmp_path, "--batch", 1, "--repeats", 1, "--max-tokens", 4)
     assert [figure["draft_tokens"] for figure in report["figures"]] == [0]
-    assert any("no draft head: name one with --draft" in line for line in lines)
+    assert any("no drafter; name a head with --draft" in line for line in lines)
     assert any("random ids, 64 to 64 tokens" in line for line in lines)
 
 
@@ -88,7 +88,7 @@ def test_acceptance(capsys, model_folder, head, tmp_path, codec, drafter):
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ([], "has no draft head here; name one with --draft, or try --draft ngram"),
+        (["--draft", "none"], "there is no drafter; name a head with --draft, or try --draft ngram"),
         (["--draft", "ngram", "--draft-tokens", "0"], "no draft tokens, nothing to accept"),
         (["--draft", "ngram", "--context", "32"], "prompt 1: the prompt has"),
     ],

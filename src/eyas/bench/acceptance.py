@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     model = load_model(config)
     if model.options.drafter == "none":
-        raise UserError(f"{config.model} has no draft head here; name one with --draft, or try --draft ngram")
+        raise UserError("there is no drafter; name a head with --draft, or try --draft ngram")
     codec = load_tokenizer(model)
     prompts, num_left_out = read_prompts(args.file, codec, limit=args.limit)
     core = model.build().core

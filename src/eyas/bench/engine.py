@@ -167,7 +167,7 @@ def _header(
         f"{sampling}; prefill of {args.prompt_tokens} tokens a prompt",
     ]
     if model.options.drafter == "none":
-        lines.append("note      no draft head: name one with --draft (`eyas model make` puts one in DIR/eagle3)")
+        lines.append("note      no drafter; name a head with --draft, or try --draft ngram")
     return lines
 
 
