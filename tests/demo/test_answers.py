@@ -3,17 +3,15 @@
 import importlib
 import inspect
 import json
-from pathlib import Path
 
 import pytest
 from tests.demo.questions import QUESTIONS, answers, final_text
 
-import eyas
+from eyas.base.bundled import DEMO
 from eyas.base.harmony import Message, system_message
 from eyas.base.types import SamplingParams
 from eyas.engine.llm import LLM
 
-DEMO = Path(eyas.__file__).parent / "demo"
 MIB = 1 << 20
 
 

@@ -1,10 +1,12 @@
+"""Fixtures: models for engines."""
+
 import pytest
 import torch
+from tests.engine.exactness import Model
 
 from eyas.model.loader import load_head, load_target
 from eyas.model.make import make_head, make_target
 from eyas.model.presets import PRESETS, default_head
-from tests.engine.exactness import Model
 
 
 @pytest.fixture(scope="session")

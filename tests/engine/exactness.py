@@ -1,7 +1,8 @@
 """The exactness harness: requests, set-ups of an engine that pairwise cover all factors, and the comparison.
 
-The claim under test: a request's tokens and log-probabilities are those of the same request alone on a cold engine without
-drafting, bit for bit, whatever the drafter, the number of drafts, the batch, the cache, the pages and preemption.
+The claim under test: a request's tokens and log-probabilities are those of the same request alone on a cold engine
+without drafting, bit for bit, whatever the drafter, the number of drafts, the batch, the cache, the pages and
+preemption.
 """
 
 import itertools
@@ -91,9 +92,7 @@ def make_requests(num_requests, vocab_size, *, seed=0, min_tokens=64):
 def covering_array(factors=FACTORS, *, seed=0):
     """Set-ups such that every pair of values of every two factors occurs in one of them (greedy construction)."""
     names = list(factors)
-    uncovered = {
-        ((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]
-    }
+    uncovered = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]}
     rng, rows = random.Random(seed), []
     while uncovered:
         best, best_new = None, set()
@@ -173,7 +172,7 @@ def differing(model, requests, reference, setup):
 
 
 def near_tie(model, *, seed=0):
-    """The same model with vocabulary rows in pairs that differ in their last bits, so that rounding decides each token."""
+    """The same model with vocabulary rows in pairs that differ in their last bits: rounding decides each token."""
     lm_head = model.weights.lm_head_VH.clone()
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(lm_head[::2].shape, generator=generator) * 1e-7

@@ -1,10 +1,8 @@
-"""Speculation never changes a token: the covering-array test, and the model that a non-invariant operation must fail."""
+"""Speculation never changes a token: the covering array, and a model that a non-invariant operation must fail."""
 
 from dataclasses import replace
 
 import pytest
-
-from eyas.model.batch import Tiles
 from tests.engine.exactness import (
     FACTORS,
     covering_array,
@@ -13,6 +11,8 @@ from tests.engine.exactness import (
     near_tie,
     reference_of,
 )
+
+from eyas.model.batch import Tiles
 
 ORACLE_SETUP = {"drafter": "oracle", "draft_tokens": 3, "concurrency": 4}
 PLAIN = Tiles(dense=None, experts=None)

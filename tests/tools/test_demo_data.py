@@ -22,7 +22,7 @@ HELD_OUT = ROOT / "tests" / "assets" / "demo_heldout.jsonl"
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.load(ROOT / "src" / "eyas" / "demo" / "target")
+    return Tokenizer.load(ROOT / "src" / "eyas" / "demo")
 
 
 def test_tokenizer_has_the_special_tokens_in_their_places(tokenizer):

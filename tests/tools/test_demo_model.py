@@ -19,7 +19,7 @@ from eyas.train.reference import ReferenceHead
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
-TOKENIZER = Path(__file__).parents[2] / "src" / "eyas" / "demo" / "target" / "tokenizer.json"
+TOKENIZER = Path(__file__).parents[2] / "src" / "eyas" / "demo" / "tokenizer.json"
 
 
 def random_model(config, seed=0):

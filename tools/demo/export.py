@@ -81,8 +81,7 @@ def _write(folder: Path, files: dict[str, dict[str, Any]], tensors: dict[str, Te
 def check_sizes(folder: Path) -> dict[str, int]:
     """Bytes of every file; raises ValueError where the package would get too heavy."""
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-    shipped = {name: size for name, size in sizes.items() if name.startswith(("target", "head"))}
-    heavy = [name for name, size in shipped.items() if size >= MAX_FILE_BYTES]
-    if heavy or sum(shipped.values()) >= MAX_TOTAL_BYTES:
-        raise ValueError(f"too heavy: {heavy or sum(shipped.values())}")
+    heavy = [name for name, size in sizes.items() if size >= MAX_FILE_BYTES]
+    if heavy or sum(sizes.values()) >= MAX_TOTAL_BYTES:
+        raise ValueError(f"too heavy: {heavy or sum(sizes.values())}")
     return sizes

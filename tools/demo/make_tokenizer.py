@@ -41,7 +41,7 @@ SPLIT = "|".join(
         r"\s+",
     )
 )
-OUT = Path(__file__).parents[2] / "src" / "eyas" / "demo" / "target" / "tokenizer.json"
+OUT = Path(__file__).parents[2] / "src" / "eyas" / "demo" / "tokenizer.json"
 
 
 def texts() -> Iterator[str]:

@@ -24,11 +24,12 @@ from target import TargetModel, Weights
 from train_head import new_head, pack, train_head, with_prompt
 from train_target import train_target
 
+from eyas.base.bundled import OWN_HEAD
 from eyas.base.tokenizer import Tokenizer
 from eyas.train.reference import ReferenceHead
 
 ROOT = Path(__file__).parents[2]
-TOKENIZER = ROOT / "src" / "eyas" / "demo" / "target"
+TOKENIZER = ROOT / "src" / "eyas" / "demo"
 EVALUATION_SECONDS = 30.0  # kept for what follows the head's training
 HELD_OUT = ROOT / "tests" / "assets" / "demo_heldout.jsonl"
 
@@ -94,13 +95,13 @@ def run(
     model = target_phase(args, log, stream, device, dtype, figures)
     with torch.no_grad():
         weights = model.weights(dtype=dtype, quantized=True)
-    export_target(model, args.out / "target", TOKENIZER / "tokenizer.json")
-    figures["reload_difference"] = reload_difference(args.out / "target", model, weights, device, dtype)
+    export_target(model, args.out, TOKENIZER / "tokenizer.json")
+    figures["reload_difference"] = reload_difference(args.out, model, weights, device, dtype)
     log(f"exported target; logits of the reloaded file differ by {figures['reload_difference']}")
     rows = evaluate_target(args, log, model, weights, tokenizer, figures)
 
     head = head_phase(args, log, stream, model, weights, tokenizer, figures)
-    export_head(head, args.out / "head", model.config)
+    export_head(head, args.out / OWN_HEAD, model.config)
     figures["bytes"] = check_sizes(args.out)
     evaluate_head(args, log, head, model, weights, tokenizer, rows, figures)
     figures["wall_s"] = round(time.perf_counter() - log.started, 1)

@@ -66,7 +66,7 @@ class EngineConfig:
     offline: bool = _setting(False, "use only hub files that are already on this machine", parse=_true_or_false)
     draft: str = _setting(
         "auto",
-        "draft head (folder or hub id), 'ngram', 'none', or 'auto': the demo's own head, else none",
+        "draft head (folder or hub id), 'ngram', 'none', or 'auto': the head in the model's folder eagle3, else none",
         metavar="HEAD",
     )
     draft_tokens: int | Literal["auto"] = _setting(

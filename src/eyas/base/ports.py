@@ -25,7 +25,7 @@ class EnginePort(Protocol):
         """
 
     def cancel(self, request_id: str) -> None:
-        """Stop all choices of a request within two rounds; each ends with FinishReason.CANCELLED. Unknown ids are ignored."""
+        """Stop all choices of a request within two rounds; each ends with CANCELLED. Unknown ids are ignored."""
 
     def stats(self) -> EngineStats: ...
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-import eyas
+from eyas.base.bundled import DEMO_NAME, OWN_HEAD
 from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
 from eyas.base.tokenizer import Tokenizer
@@ -27,7 +27,8 @@ from eyas.model.weights import HeadWeights, TargetWeights
 __all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "load_tokenizer"]
 
 AUTO_CONTEXT = 32 * 1024
-DEMO = Path(eyas.__file__).parent / "demo"
+WARM_UP_S = 3.0
+SMALL_HIDDEN = 1024  # below this a matrix is too small to be shared among threads
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
@@ -61,13 +62,15 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
     model = load_model(config, progress=progress)
     tokenizer = load_tokenizer(model)
     info = ModelInfo(
-        name="eyas-demo" if config.model == "demo" else config.model,
+        name=_name(config.model),
         context=model.options.context,
         vocab_size=model.config.vocab_size,
         eos_ids=model.config.eos_ids,
         drafter=model.options.drafter,
     )
-    return LoadedEngine(model.build(), tokenizer, info)
+    built = model.build()
+    built.core.warm_up(WARM_UP_S)
+    return LoadedEngine(built, tokenizer, info)
 
 
 def load_model(config: EngineConfig, *, progress: Progress | None = None) -> LoadedModel:
@@ -76,9 +79,11 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
     device, dtype = _device(config.device)
     folder = _folder(config.model, config.revision)
-    kind, head_folder = _drafter(config)
+    kind, head_folder = _drafter(config, folder)
     _check_room(folder, device)
     target_config, weights = load_target(folder, device=device, dtype=dtype, progress=progress)
+    if device.type == "cpu" and target_config.hidden_size < SMALL_HIDDEN:
+        torch.set_num_threads(1)
     head = None
     if head_folder is not None:
         head = load_head(head_folder, target_config, weights, device=device, dtype=dtype)
@@ -136,9 +141,15 @@ def _device(name: str) -> tuple[torch.device, torch.dtype]:
 
 
 def _folder(model: str, revision: str | None) -> Path:
-    if model == "demo":
-        return DEMO / "target"
-    return resolve(f"{model}@{revision}" if revision and not Path(model).is_dir() else model)
+    is_local = model == DEMO_NAME or Path(model).is_dir()
+    return resolve(f"{model}@{revision}" if revision and not is_local else model)
+
+
+def _name(model: str) -> str:
+    """The name in the API: a hub id as it is, a folder by its own name."""
+    if model == DEMO_NAME:
+        return "eyas-demo"
+    return Path(model).resolve().name if Path(model).is_dir() else model
 
 
 def _check_room(folder: Path, device: torch.device) -> None:
@@ -149,11 +160,11 @@ def _check_room(folder: Path, device: torch.device) -> None:
         raise UserError(f"too little memory: the weights are {readable(needed)}, {device} has {readable(room)} free")
 
 
-def _drafter(config: EngineConfig) -> tuple[DrafterKind, Path | None]:
+def _drafter(config: EngineConfig, folder: Path) -> tuple[DrafterKind, Path | None]:
     """The kind of drafter, and the folder of its head if it has one."""
     draft = config.draft
     if draft == "auto":
-        draft = str(DEMO / "head") if config.model == "demo" else "none"
+        draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
     if draft == "none":
         return "none", None
     if draft == "ngram":

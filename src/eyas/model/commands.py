@@ -11,11 +11,11 @@ import re
 import sys
 from pathlib import Path
 
+from eyas.base.bundled import OWN_HEAD
 from eyas.base.errors import UserError
 
-__all__ = ["HEAD_FOLDER", "add_arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
-HEAD_FOLDER = "eagle3"  # inside the folder of a made model
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     make.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the model")
     make.add_argument(
-        "--head", default="specforge", metavar="KIND", help=f"kind of EAGLE-3 head in DIR/{HEAD_FOLDER}, or none"
+        "--head", default="specforge", metavar="KIND", help=f"kind of EAGLE-3 head in DIR/{OWN_HEAD}, or none"
     )
     make.add_argument("--seed", type=int, default=0, help="of the random weights")
     make.add_argument("--shard-size", default="5G", metavar="SIZE", help="largest file, such as 500M")
@@ -78,9 +78,7 @@ def _make(args: argparse.Namespace) -> int:
     print(f"made the model in {made}")
     if head is not None:
         config, style = head
-        folder = make_head(
-            config, made / HEAD_FOLDER, target=target, seed=args.seed, style=style, shard_bytes=shard_bytes
-        )
+        folder = make_head(config, made / OWN_HEAD, target=target, seed=args.seed, style=style, shard_bytes=shard_bytes)
         print(f"made its head in {folder}")
     if args.json:
         print(json.dumps({"model": str(made), "head": str(folder) if head else None, "seed": args.seed}))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from eyas.base.bundled import DEMO, DEMO_NAME
 from eyas.base.errors import UserError
 from eyas.model.shards import StoredTensor
 
@@ -23,7 +24,7 @@ _UNWANTED = ["*/*"]  # patterns of huggingface_hub match across slashes
 
 
 def resolve(model: str) -> Path:
-    """The local folder of `model`: a path, or ORGANISATION/NAME[@REVISION] of the hub, downloaded if it must be.
+    """The local folder of `model`: a path, "demo", or ORGANISATION/NAME[@REVISION] of the hub, downloaded if need be.
 
     Raises UserError: neither a folder nor an id, not found, gated, offline and not cached, interrupted.
     """
@@ -41,6 +42,8 @@ def resolve_headers(model: str) -> tuple[Path, dict[str, StoredTensor] | None]:
 
 
 def _locate(model: str) -> Path | tuple[str, str | None]:
+    if model == DEMO_NAME:
+        return DEMO
     path = Path(model).expanduser()
     if path.is_dir():
         return path
