@@ -1,0 +1,246 @@
+"""The row-wise operations against straightforward implementations, and each row's bits alone and in a crowd."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from eyas.kernels.head import head
+from eyas.kernels.linear import linear, rms_norm, self_test
+from eyas.kernels.moe import moe_down, moe_up, swiglu_clamped
+from eyas.kernels.o_norm_router import o_norm_router
+from eyas.kernels.qkv_rope_write import qkv_rope_write
+
+HIDDEN, INTER, EXPERTS, TOP_K, LIMIT, EPS = 96, 160, 6, 3, 7.0, 1e-5
+HEADS, KV, DIM, PAGE = 4, 2, 16, 8
+CROWDS = (1, 2, 7, 8, 9, 21)
+
+
+def normal(*shape, seed, scale=1.0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def close(ours, expected):
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def norm64(x, weight):
+    x = x.double()
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+
+
+WEIGHTS = {
+    "norm": normal(HIDDEN, seed=1, scale=0.1) + 1,
+    "matrix": normal(50, HIDDEN, seed=2),
+    "bias": normal(50, seed=3),
+    "qkv": normal((HEADS + 2 * KV) * DIM, HIDDEN, seed=4, scale=0.1),
+    "qkv_bias": normal((HEADS + 2 * KV) * DIM, seed=5),
+    "o": normal(HIDDEN, HEADS * DIM, seed=6, scale=0.2),
+    "o_bias": normal(HIDDEN, seed=7),
+    "router": normal(EXPERTS, HIDDEN, seed=8, scale=0.2),
+    "router_bias": normal(EXPERTS, seed=9),
+    "gate_up": normal(EXPERTS, 2 * INTER, HIDDEN, seed=10, scale=0.3),
+    "gate_up_bias": normal(EXPERTS, 2 * INTER, seed=11),
+    "down": normal(EXPERTS, HIDDEN, INTER, seed=12, scale=0.1),
+    "down_bias": normal(EXPERTS, HIDDEN, seed=13),
+}
+
+
+def routed(num_rows, seed=20):
+    """Distinct experts a row, some rows dead, and their weights."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randperm(EXPERTS, generator=generator)[:TOP_K] for _ in range(num_rows)])
+    ids[2::5] = -1
+    return ids, torch.rand(num_rows, TOP_K, generator=generator)
+
+
+@pytest.mark.parametrize("tile", [None, 8, 64])
+@pytest.mark.parametrize("num_rows", [1, 8, 13, 64, 65])
+def test_linear(num_rows, tile):
+    x = normal(num_rows, HIDDEN, seed=0)
+    expected = x.double() @ WEIGHTS["matrix"].double().T
+    close(linear(x, WEIGHTS["matrix"], None, tile=tile), expected)
+    close(linear(x, WEIGHTS["matrix"], WEIGHTS["bias"], tile=tile), expected + WEIGHTS["bias"].double())
+
+
+def test_linear_in_bf16_takes_an_fp32_bias():
+    x, weight = normal(3, HIDDEN, seed=0).bfloat16(), WEIGHTS["matrix"].bfloat16()
+    out = linear(x, weight, WEIGHTS["bias"], tile=8)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, F.linear(F.pad(x, (0, 0, 0, 5)), weight, WEIGHTS["bias"].bfloat16())[:3])
+
+
+def test_rms_norm_multiplies_before_it_casts():
+    x = normal(9, HIDDEN, seed=0, scale=3)
+    close(rms_norm(x, WEIGHTS["norm"], EPS), norm64(x, WEIGHTS["norm"]))
+    half = x.bfloat16()
+    assert torch.equal(rms_norm(half, WEIGHTS["norm"], EPS), rms_norm(half.float(), WEIGHTS["norm"], EPS).bfloat16())
+
+
+def test_head_is_norm_and_projection():
+    x = normal(5, HIDDEN, seed=0)
+    logits = head(x, norm_H=WEIGHTS["norm"], eps=EPS, lm_head_VH=WEIGHTS["matrix"], tile=8)
+    close(logits, norm64(x, WEIGHTS["norm"]) @ WEIGHTS["matrix"].double().T)
+    assert logits.dtype == torch.float32
+
+
+def test_o_norm_router():
+    attn, residual = normal(11, HEADS * DIM, seed=30), normal(11, HIDDEN, seed=31)
+    live = torch.arange(11) % 4 != 1
+    out, normed, ids, weights = run_router(attn, residual, live)
+    expected = residual.double() + attn.double() @ WEIGHTS["o"].double().T + WEIGHTS["o_bias"].double()
+    close(out, expected)
+    close(normed, norm64(expected, WEIGHTS["norm"]))
+    logits = norm64(expected, WEIGHTS["norm"]) @ WEIGHTS["router"].double().T + WEIGHTS["router_bias"].double()
+    for row in range(11):
+        order = logits[row].argsort(descending=True)[:TOP_K]
+        assert ids[row].tolist() == (order.tolist() if live[row] else [-1] * TOP_K)
+        close(weights[row], logits[row][order].softmax(0))
+
+
+def run_router(attn, residual, live):
+    return o_norm_router(
+        attn,
+        residual,
+        live,
+        o_HN=WEIGHTS["o"],
+        o_bias_H=WEIGHTS["o_bias"],
+        norm_H=WEIGHTS["norm"],
+        eps=EPS,
+        router_EH=WEIGHTS["router"],
+        router_bias_E=WEIGHTS["router_bias"],
+        top_k=TOP_K,
+        tile=8,
+    )
+
+
+def run_moe(x, ids, weights, residual, tile):
+    act = moe_up(x, ids, gate_up=WEIGHTS["gate_up"], bias_EN=WEIGHTS["gate_up_bias"], limit=LIMIT, tile=tile)
+    down = {"down": WEIGHTS["down"], "bias_EH": WEIGHTS["down_bias"], "tile": tile}
+    return act, moe_down(act, ids, weights, residual, **down)
+
+
+@pytest.mark.parametrize("tile", [None, 1, 4, 16])
+def test_moe_is_a_weighted_sum_of_clamped_swiglu_experts(tile):
+    x, residual = normal(13, HIDDEN, seed=40, scale=2), normal(13, HIDDEN, seed=41)
+    ids, weights = routed(13)
+    act, out = run_moe(x, ids, weights, residual, tile)
+    clamped = 0
+    for row in range(13):
+        expected = residual[row].double()
+        for rank, expert in enumerate(ids[row].tolist()):
+            if expert < 0:
+                assert not act[row, rank].any()
+                continue
+            both = WEIGHTS["gate_up"][expert].double() @ x[row].double() + WEIGHTS["gate_up_bias"][expert].double()
+            gate, up = both[::2].clamp(max=LIMIT), both[1::2].clamp(-LIMIT, LIMIT)
+            clamped += int((both[::2] > LIMIT).sum()) * int((both[1::2].abs() > LIMIT).sum())
+            hidden = gate * torch.sigmoid(1.702 * gate) * (up + 1)
+            close(act[row, rank], hidden)
+            down = WEIGHTS["down"][expert].double() @ hidden + WEIGHTS["down_bias"][expert].double()
+            expected = expected + weights[row, rank].double() * down
+        torch.testing.assert_close(out[row].double(), expected, rtol=1e-4, atol=1e-4)
+    assert clamped > 0
+
+
+def test_experts_that_no_row_picked_are_not_asked_for():
+    class Asked(dict):
+        def __missing__(self, expert):
+            self[expert] = WEIGHTS["gate_up"][expert]
+            return self[expert]
+
+    asked = Asked()
+    ids = torch.tensor([[4, 1], [-1, -1], [1, 4]])
+    moe_up(normal(3, HIDDEN, seed=0), ids, gate_up=asked, bias_EN=WEIGHTS["gate_up_bias"], limit=LIMIT, tile=8)
+    assert set(asked) == {1, 4}
+
+
+def test_swiglu_has_no_lower_clamp_on_the_gate():
+    out = swiglu_clamped(torch.tensor([[-20.0, 3.0, 20.0, 20.0, 20.0, -20.0]]), LIMIT)
+    gate, big = torch.tensor(-20.0).double(), torch.tensor(7.0).double()
+    expected = [gate * torch.sigmoid(1.702 * gate) * 4, big * torch.sigmoid(1.702 * big) * 8, 0]
+    expected[2] = big * torch.sigmoid(1.702 * big) * -6
+    torch.testing.assert_close(out[0].double(), torch.stack(expected), rtol=1e-5, atol=1e-18)
+
+
+def run_qkv(x, slots, cos, sin, caches):
+    return qkv_rope_write(
+        x,
+        norm_C=WEIGHTS["norm"],
+        eps=EPS,
+        qkv_NC=WEIGHTS["qkv"],
+        bias_N=WEIGHTS["qkv_bias"],
+        cos_TD=cos,
+        sin_TD=sin,
+        k_cache_PBGD=caches[0],
+        v_cache_PBGD=caches[1],
+        slots_T=slots,
+        tile=8,
+    )
+
+
+def test_qkv_rope_write_rotates_and_writes_only_its_slots():
+    num_rows = 9
+    x, angles = normal(num_rows, HIDDEN, seed=50), torch.rand(num_rows, DIM // 2) * 6
+    caches = torch.full((2, 5, PAGE, KV, DIM), -7.0)
+    slots = torch.tensor([8, 9, 10, 31, 32, 17, 39, 24, 12])
+    q = run_qkv(x, slots, angles.cos(), angles.sin(), caches)
+    qkv = norm64(x, WEIGHTS["norm"]) @ WEIGHTS["qkv"].double().T + WEIGHTS["qkv_bias"].double()
+    qkv = qkv.unflatten(-1, (-1, DIM))
+    # Half-split rotation as multiplication of complex numbers x1 + i x2.
+    turned = torch.complex(qkv[..., : DIM // 2], qkv[..., DIM // 2 :]) * torch.polar(
+        torch.ones(()).double(), angles.double()
+    ).unsqueeze(1)
+    rotated = torch.cat((turned.real, turned.imag), dim=-1)
+    close(q, rotated[:, :HEADS])
+    flat = caches.flatten(1, 2)
+    close(flat[0, slots], rotated[:, HEADS : HEADS + KV])
+    close(flat[1, slots], qkv[:, HEADS + KV :])
+    untouched = torch.ones(5 * PAGE, dtype=torch.bool)
+    untouched[slots] = False
+    assert (flat[:, untouched] == -7).all()
+
+
+def qkv_of_rows(x):
+    angles = x[:, : DIM // 2]
+    caches = torch.zeros(2, 4, PAGE, KV, DIM)
+    q = run_qkv(x, torch.arange(len(x)), angles.cos(), angles.sin(), caches)
+    return torch.cat((q.flatten(1), caches[0].flatten(0, 1).flatten(1)[: len(x)]), dim=1)
+
+
+def moe_of_rows(x):
+    """Each row's experts follow from its own values."""
+    scores = linear(x, WEIGHTS["router"], None, tile=8)
+    top, ids = scores.topk(TOP_K)
+    return run_moe(x, ids, top.softmax(-1), x, 1)[1]
+
+
+ROW_WISE = {
+    "linear": lambda x: linear(x, WEIGHTS["matrix"], WEIGHTS["bias"], tile=8),
+    "rms_norm": lambda x: rms_norm(x, WEIGHTS["norm"], EPS),
+    "head": lambda x: head(x, norm_H=WEIGHTS["norm"], eps=EPS, lm_head_VH=WEIGHTS["matrix"], tile=8),
+    "qkv_rope_write": qkv_of_rows,
+    "o_norm_router": lambda x: torch.cat(
+        [part.float() for part in run_router(x[:, : HEADS * DIM], x, x[:, 0] > -9)], dim=1
+    ),
+    "moe": moe_of_rows,
+}
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_a_row_has_the_same_bits_alone_and_at_every_place_of_a_crowd(name):
+    row, run = normal(1, HIDDEN, seed=60), ROW_WISE[name]
+    alone = run(row)[0]
+    for size in CROWDS:
+        crowd = normal(size, HIDDEN, seed=61 + size)
+        for place in range(size):
+            rows = crowd.clone()
+            rows[place] = row[0]
+            assert torch.equal(run(rows)[place], alone), f"place {place} of {size}"
+
+
+def test_the_self_test_sees_a_matrix_product_that_depends_on_the_place(monkeypatch):
+    weight = WEIGHTS["matrix"]
+    assert self_test(weight, tile=8)
+    scale = 1 + torch.arange(8).unsqueeze(1) * 1e-6
+    monkeypatch.setattr(F, "linear", lambda x, w, b=None: (x @ w.T) * scale[: len(x)])
+    assert not self_test(weight, tile=8)
