@@ -34,7 +34,7 @@ __all__ = [
 
 DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
-MAX_AUTO_DRAFTS = 5
+MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
 MAX_BACKLOG = 32  # rows of the head's catch-up pass
 ROW_TILES = Tiles(dense=8, experts=1)
 PROMPT_TILES = Tiles(dense=PROMPT_TILE, experts=16)

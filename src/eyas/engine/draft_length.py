@@ -52,22 +52,26 @@ class AutoDraftLength:
     """Costs are kept per power of two of sequences; acceptance per draft position over all sequences."""
 
     TRIALS = 4  # timings of a K before its cost is believed
-    PROBE_EVERY = 24  # rounds between trials of a K that is not the best
+    PROBE_EVERY = 24  # rounds between trials of a K that is not the best, at first
+    PROBE_SELDOM = 384  # and after trials that changed nothing, each of which doubles the distance
     MARGIN = 1.02  # a K must beat none at all by this factor, or timing noise would choose
     FIRST_GUESS = 0.6  # acceptance before any was seen
+    PRIOR_TRIES = 4.0  # weight of what the position before says, in drafts
+    MEMORY = 0.98  # of acceptance, per draft seen: about the last 50 count
     COST_RATE = 0.15
-    ACCEPT_RATE = 0.03
 
     def __init__(self, max_drafts: int) -> None:
         self.max_drafts = max_drafts
         self._costs: dict[int, list[float | None]] = {}
         self._trials: dict[int, list[int]] = {}
-        self._accept: list[float] = []
-        self._rounds = 0
+        self._last_best = 0
+        self._probe_every = self.PROBE_EVERY
+        self._until_probe = self.PROBE_EVERY
+        self._num_probes = 0
         self.forget_acceptance()
 
     def forget_acceptance(self) -> None:
-        self._accept = [self.FIRST_GUESS] * self.max_drafts
+        self._hits, self._tries = [0.0] * self.max_drafts, [0.0] * self.max_drafts
 
     @property
     def is_calibrated(self) -> bool:
@@ -84,28 +88,40 @@ class AutoDraftLength:
 
     def choose(self, num_sequences: int) -> int:
         _, trials = self._table(num_sequences)
-        self._rounds += 1
         untried = [k for k in range(self.max_drafts, -1, -1) if trials[k] < self.TRIALS]
         if untried:
             return untried[0]
         best = self.best(num_sequences)
-        if self._rounds % self.PROBE_EVERY == 0:
-            # The neighbours, in turn: costs and acceptance drift, and K = 0 learns nothing of acceptance.
-            neighbours = [k for k in (best + 1, best - 1, 0) if 0 <= k <= self.max_drafts and k != best]
-            return neighbours[(self._rounds // self.PROBE_EVERY) % len(neighbours)]
-        return best
+        if best != self._last_best:
+            self._last_best, self._probe_every = best, self.PROBE_EVERY
+        self._until_probe -= 1
+        if self._until_probe > 0:
+            return best
+        # The neighbours, in turn: costs and acceptance drift, and K = 0 learns nothing of acceptance.
+        neighbours = [k for k in (best + 1, best - 1, 0) if 0 <= k <= self.max_drafts and k != best]
+        self._num_probes += 1
+        self._until_probe = self._probe_every
+        self._probe_every = min(2 * self._probe_every, self.PROBE_SELDOM)
+        return neighbours[self._num_probes % len(neighbours)]
 
     def best(self, num_sequences: int) -> int:
         """The K with the most expected tokens per second among those timed."""
         costs, _ = self._table(num_sequences)
         goodput, expected, reach = [], 1.0, 1.0
-        for num_drafts, cost in enumerate(costs):
-            if num_drafts:
-                reach *= self._accept[num_drafts - 1]
-                expected += reach
+        for cost, accept in zip(costs, (*self.acceptance(), 0.0), strict=True):
             goodput.append(0.0 if cost is None else expected / cost)
+            reach *= accept
+            expected += reach
         best = max(range(len(goodput)), key=goodput.__getitem__)
         return best if goodput[best] > goodput[0] * self.MARGIN else 0
+
+    def acceptance(self) -> list[float]:
+        """a_1, a_2, ...; where little was seen a position is taken to be like the one before it."""
+        estimates, before = [], self.FIRST_GUESS
+        for hits, tries in zip(self._hits, self._tries, strict=True):
+            before = (hits + self.PRIOR_TRIES * before) / (tries + self.PRIOR_TRIES)
+            estimates.append(before)
+        return estimates
 
     def observe_cost(self, num_sequences: int, num_drafts: int, seconds: float) -> None:
         costs, trials = self._table(num_sequences)
@@ -119,5 +135,5 @@ class AutoDraftLength:
 
     def observe_accepted(self, num_drafts: int, num_accepted: int) -> None:
         for position in range(min(num_accepted + 1, num_drafts)):
-            hit = 1.0 if position < num_accepted else 0.0
-            self._accept[position] += self.ACCEPT_RATE * (hit - self._accept[position])
+            self._hits[position] = self._hits[position] * self.MEMORY + (position < num_accepted)
+            self._tries[position] = self._tries[position] * self.MEMORY + 1
