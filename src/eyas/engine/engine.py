@@ -56,6 +56,9 @@ class Engine:
             raise Busy(f"{stats.num_waiting} requests are waiting already; try again later")
 
         def add() -> None:
+            if self._failure:  # sent before it failed
+                _refuse(request, deliver, self._failure)
+                return
             try:
                 self._core.add(request, deliver)
             except InvalidRequest as error:
