@@ -4,6 +4,8 @@ import pytest
 import torch
 from tests.engine.exactness import Model
 
+from eyas.base.bundled import DEMO, OWN_HEAD
+from eyas.base.tokenizer import Tokenizer
 from eyas.model.loader import load_head, load_target
 from eyas.model.make import make_head, make_target
 from eyas.model.presets import PRESETS, default_head
@@ -18,3 +20,12 @@ def random_model(tmp_path_factory) -> Model:
     config, weights = load_target(folder / "target", device=device, dtype=torch.float32)
     head = load_head(folder / "head", config, weights, device=device, dtype=torch.float32)
     return Model(config=config, weights=weights, head=head)
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Model:
+    """The bundled model."""
+    device = torch.device("cpu")
+    config, weights = load_target(DEMO, device=device, dtype=torch.float32)
+    head = load_head(DEMO / OWN_HEAD, config, weights, device=device, dtype=torch.float32)
+    return Model(config=config, weights=weights, head=head, codec=Tokenizer.load(DEMO))

@@ -34,6 +34,7 @@ class Model:
     config: object
     weights: object
     head: object
+    codec: object = None
 
 
 class OracleDrafter(Drafter):
@@ -58,17 +59,26 @@ class OracleDrafter(Drafter):
         return Drafts(torch.tensor(ids), torch.tensor(valid))
 
 
-def make_requests(num_requests, vocab_size, *, seed=0, min_tokens=64):
-    """Random prompts, half of them repetitive and a third sharing a prefix, with all kinds of sampling."""
+def random_prompts(num_prompts, vocab_size, *, seed=0):
+    """Half of them repetitive and a third sharing a prefix."""
     rng = random.Random(seed)
     shared = [rng.randrange(vocab_size) for _ in range(150)]
-    requests = []
-    for index in range(num_requests):
+    prompts = []
+    for index in range(num_prompts):
         prompt = [rng.randrange(vocab_size) for _ in range(rng.randint(1, 90))]
         if index % 2:
             prompt = (prompt[:12] * 9)[: rng.randint(20, 100)]
         if index % 3 == 0:
             prompt = shared[: rng.choice((33, 96, 150))] + prompt
+        prompts.append(prompt)
+    return prompts
+
+
+def make_requests(prompts, vocab_size, *, seed=0, min_tokens=64):
+    """All kinds of sampling, `min_tokens` or a few more long."""
+    rng = random.Random(seed)
+    requests = []
+    for index, prompt in enumerate(prompts):
         params = SamplingParams(
             temperature=rng.choice((0, 0, 0.7, 1, 1.5)),
             top_p=rng.choice((1, 1, 0.9)),
@@ -76,7 +86,7 @@ def make_requests(num_requests, vocab_size, *, seed=0, min_tokens=64):
             min_p=rng.choice((0, 0, 0.05)),
             seed=rng.randrange(2**63),
             n=2 if index % 10 == 4 else 1,
-            max_tokens=rng.randint(min_tokens, min_tokens + 24),
+            max_tokens=rng.randint(min_tokens, min_tokens + 6),
             min_tokens=min_tokens,
             stop_token_ids=tuple(rng.randrange(vocab_size) for _ in range(3)) if index % 5 == 0 else (),
             logprobs=rng.choice((None, 0, 3)),

@@ -1,6 +1,8 @@
 """Speculation never changes a token: the covering array, and a model that a non-invariant operation must fail."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.engine.exactness import (
@@ -9,13 +11,15 @@ from tests.engine.exactness import (
     differing,
     make_requests,
     near_tie,
+    random_prompts,
     reference_of,
 )
 
-from eyas.model.batch import Tiles
+from eyas.base.harmony import Message, render_conversation
+from eyas.engine.build import PLAIN_TILES
 
 ORACLE_SETUP = {"drafter": "oracle", "draft_tokens": 3, "concurrency": 4}
-PLAIN = Tiles(dense=None, experts=None)
+HELD_OUT = Path(__file__).parents[1] / "assets" / "demo_heldout.jsonl"
 
 
 def greedy(requests):
@@ -24,7 +28,20 @@ def greedy(requests):
     return [replace(request, params=replace(request.params, **plain)) for request in requests]
 
 
+def requests_for(model, num_requests, *, seed=0):
+    """Real chats for the demo model, random ids for a random one."""
+    if model.codec is None:
+        prompts = random_prompts(num_requests, model.config.vocab_size, seed=seed)
+    else:
+        lines = [json.loads(line) for line in HELD_OUT.read_text().splitlines()]
+        chats = [[Message(**m) for m in line["messages"]] for line in lines if "messages" in line]
+        chats = (chats * (num_requests // len(chats) + 1))[:num_requests]
+        prompts = [render_conversation(model.codec, chat)[-300:] for chat in chats]
+    return make_requests(prompts, model.config.vocab_size, seed=seed)
+
+
 def compare_all(model, requests):
+    """Every request under every set-up of the covering array against itself alone, cold, without drafts."""
     reference = reference_of(model, requests)
     assert all(len(tokens) >= 64 for tokens, _, _ in reference.values())
     totals = dict.fromkeys(("num_draft_tokens", "num_accepted_tokens", "num_preemptions", "num_cached_tokens"), 0)
@@ -44,22 +61,29 @@ def test_covering_array_covers_every_pair():
             assert {(row[a], row[b]) for row in rows} == {(x, y) for x in FACTORS[a] for y in FACTORS[b]}
 
 
-def test_20_requests_on_a_random_model(random_model):
-    compare_all(random_model, make_requests(20, random_model.config.vocab_size))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", ["random_model", "demo_model"])
+def test_20_requests(model, request):
+    model = request.getfixturevalue(model)
+    compare_all(model, requests_for(model, 20))
 
 
-def test_near_ties_survive_speculation_and_catch_a_non_invariant_operation(random_model):
+@pytest.mark.parametrize("model", ["random_model", "demo_model"])
+def test_near_ties_survive_speculation_and_catch_a_non_invariant_operation(model, request):
     """Rounding alone flips few tokens; among near ties it flips nearly every answer, so luck hides nothing."""
-    model = near_tie(random_model)
-    requests = greedy(make_requests(8, model.config.vocab_size, seed=5))
+    model = request.getfixturevalue(model)
+    requests = greedy(requests_for(model, 8, seed=5))
+    model = near_tie(model)
     reference = reference_of(model, requests)
     assert differing(model, requests, reference, ORACLE_SETUP)[0] == []
-    wrong, _ = differing(model, requests, reference, ORACLE_SETUP | {"row_tiles": PLAIN})
+    wrong, _ = differing(model, requests, reference, ORACLE_SETUP | {"row_tiles": PLAIN_TILES})
     print(f"plain matrix products change {len(wrong)} of {len(reference)} answers of the near-tie model")
     assert len(wrong) > len(reference) // 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_exact_200_requests_on_a_random_model(random_model):
-    compare_all(random_model, make_requests(200, random_model.config.vocab_size, seed=1))
+@pytest.mark.parametrize("model", ["random_model", "demo_model"])
+def test_exact_200_requests(model, request):
+    model = request.getfixturevalue(model)
+    compare_all(model, requests_for(model, 200, seed=1))
