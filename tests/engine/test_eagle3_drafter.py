@@ -205,9 +205,10 @@ def test_prefix_cache_hits(target, heads):
 
 
 def test_preempted_sequences(target, heads):
-    """Swapped out and back while others draft, one step ahead of the host, a round without drafts now and then."""
+    """Swapped out and back while others draft, one step ahead of the host, after rounds without drafts."""
     requests = requests_of(5, prefix=8, own=120, max_tokens=60)
-    stats = check(target, heads, requests, [5, 0, 3], concurrency=5, memory="tight", lag=1)
+    course = [*[0] * 26, *[3] * 400]  # swapped out with tokens that the head has not seen
+    stats = check(target, heads, requests, course, concurrency=5, memory="tight", lag=1)
     assert stats.num_preemptions > 0
 
 

@@ -76,6 +76,8 @@ class Runner:
             if sequence.slot is not None:
                 self.state.set_pages(sequence)
         output = self._decode(plan.decode, plan.num_drafts) if plan.decode else None
+        if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
+            self.drafter.note_commit(1 << 30)
         first_tokens = []
         for chunk in plan.chunks:
             first = self._prefill(chunk)
@@ -198,4 +200,3 @@ class Runner:
             cache.k[ids] = k.to(cache.k.device)
             cache.v[ids] = v.to(cache.v.device)
         swap.sequence.swapped = None
-        self.drafter.note_commit(1 << 30)  # its head may lag by more than the others'
