@@ -204,6 +204,7 @@ def test_prefix_cache_hits(target, heads):
     assert stats.num_cached_tokens >= 2 * 64
 
 
+@pytest.mark.parametrize("heads", ["specforge", "fc-norm"], indirect=True)
 def test_preempted_sequences(target, heads):
     """Swapped out and back while others draft, one step ahead of the host, after rounds without drafts."""
     requests = requests_of(5, prefix=8, own=120, max_tokens=60)
