@@ -30,7 +30,7 @@ serve: $(ENGINE)
 	$(BIN)/eyas serve $(ARGS)
 
 test: $(DEV)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/pytest -m slow $(ARGS)

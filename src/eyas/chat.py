@@ -63,7 +63,11 @@ def _read() -> str | None:
 
 def _answer(engine: Engine, messages: list[Message], params: SamplingParams) -> tuple[Message, ...]:
     """Stream one answer; Ctrl-C keeps what has come until then."""
-    parser, printer, meter = StreamParser(engine.tokenizer), AnswerPrinter(sys.stdout), Meter()
+    parser, printer, meter = (
+        StreamParser(engine.tokenizer),
+        AnswerPrinter(sys.stdout),
+        Meter(simulated=engine.info.simulated),
+    )
     with closing(ask(engine, messages, params)) as events:
         try:
             for event in events:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         answer, drafts = AnswerPrinter(sys.stdout), DraftPrinter(sys.stdout, engine.tokenizer)
         if args.show_draft:
             drafts.legend()
-        meter = Meter()
+        meter = Meter(simulated=engine.info.simulated)
         with closing(ask(engine, messages, params)) as events:
             for event in events:
                 meter.add(event)

@@ -38,6 +38,9 @@ __all__ = [
 ]
 
 
+SIMULATED = " (SIMULATED: random weights)"
+
+
 def load_engine(config: EngineConfig) -> Engine:
     """Load what `config` names, with a progress line on a terminal. Raises UserError."""
     from eyas.engine.engine import Engine
@@ -74,8 +77,9 @@ def describe(engine: EnginePort) -> str:
     info = engine.info
     owners = engine.stats().memory_bytes
     memory = ", ".join(f"{owner} {_size(num)}" for owner, num in owners.items() if num)
+    name = info.name + (SIMULATED if info.simulated else "")
     return (
-        f"model    {info.name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
+        f"model    {name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
         f"drafter  {info.drafter}\n"
         f"memory   {memory}"
     )
@@ -135,6 +139,7 @@ def ask(engine: Engine, messages: Sequence[Message], params: SamplingParams) -> 
 class Meter:
     """Speed and acceptance of one answer."""
 
+    simulated: bool = False
     num_tokens: int = 0
     num_rounds: int = 0
     num_in_rounds: int = 0
@@ -157,7 +162,7 @@ class Meter:
 
     def line(self) -> str:
         """E.g. `52 tokens, 31.0 tok/s, first after 120 ms | acceptance length 2.60, 0.38 target steps per token`."""
-        text = f"{self.num_tokens} tokens"
+        text = f"{'SIMULATED: ' if self.simulated else ''}{self.num_tokens} tokens"
         if self.last > self.first:
             text += f", {self.num_in_rounds / (self.last - self.first):.1f} tok/s"
         text += f", first after {(self.first - self.started) * 1e3:.0f} ms"

@@ -217,3 +217,20 @@ def test_fail_all_ends_everything_with_the_message(random_model):
         (name, choice, FinishReason.ERROR, "gone") for name in "ab" for choice in range(2)
     ]
     assert core.is_idle and core.stats().pages_used == {"full": 0, "sliding": 0}
+
+
+def test_a_receiver_that_fails_costs_its_own_request_only(random_model, greedy, caplog):
+    core, other = build(random_model, drafter="eagle3", concurrency=4), []
+
+    def fail(event):
+        raise RuntimeError("receiver gone")
+
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    core.add(Request(request_id="bad", prompt_ids=PROMPT, params=params), fail)
+    core.add(Request(request_id="good", prompt_ids=PROMPT, params=params), lambda e: other.extend(e.token_ids))
+    while not core.is_idle:
+        core.step()
+    core.scheduler.check()
+    assert other == greedy
+    assert core.scheduler.full.num_held == 0
+    assert "receiver gone" in caplog.text

@@ -139,6 +139,7 @@ class ModelInfo:
     vocab_size: int
     eos_ids: tuple[int, ...]
     drafter: str  # "eagle3", "ngram" or "none"
+    simulated: bool = False  # random weights: speeds are real, acceptance and text mean nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

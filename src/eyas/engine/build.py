@@ -139,6 +139,8 @@ def build_engine(
 def _check(config: GptOssConfig, options: EngineOptions) -> None:
     if options.context > config.max_context:
         raise UserError(f"a context of {options.context} tokens is longer than the model's {config.max_context}")
+    if options.context < 2:
+        raise UserError(f"a context must hold a prompt and an answer: at least 2 tokens, got {options.context}")
     if KEY_BLOCK % options.page_size:
         raise UserError(f"the page size must divide {KEY_BLOCK}, got {options.page_size}")
 

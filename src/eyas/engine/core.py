@@ -5,6 +5,7 @@ Knows sequences and plans; tensors are the runner's, threads are `engine.engine`
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import deque
@@ -34,6 +35,8 @@ from eyas.engine.sequence import Phase, Sequence
 from eyas.engine.speculate import RoundOutput
 
 __all__ = ["EngineCore"]
+
+log = logging.getLogger(__name__)
 
 
 class _HostRound(NamedTuple):
@@ -179,7 +182,7 @@ class EngineCore:
     def warm_up(self, seconds: float) -> None:
         """Touch every kind of step, and time each number of drafts for one sequence, for at most about `seconds`."""
         size = self.runner.state.vocab_size
-        prompt = tuple(random.Random(0).randrange(size) for _ in range(min(64, self.context // 2)))
+        prompt = tuple(random.Random(0).randrange(size) for _ in range(min(64, self.context - 1)))
         params = SamplingParams(ignore_eos=True, seed=0, max_tokens=max(1, min(256, self.context - len(prompt))))
         counters = dict(self._counters)
         self.add(Request(request_id="warm-up", prompt_ids=prompt, params=params), lambda event: None)
@@ -281,11 +284,21 @@ class EngineCore:
             error=error,
         )
         if finish is not None:
-            self.scheduler.finish(sequence)
-            self._sequences[request_id].remove(sequence)
-            if not self._sequences[request_id]:
-                del self._sequences[request_id]
-        sequence.deliver(event)
+            self._forget(sequence)
+        try:
+            sequence.deliver(event)
+        except Exception:
+            log.exception("whoever takes the tokens of request %s failed; it is dropped", request_id)
+            self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """Give back what a sequence holds. Idempotent."""
+        self.scheduler.finish(sequence)
+        choices = self._sequences.get(sequence.request.request_id, [])
+        if sequence in choices:
+            choices.remove(sequence)
+            if not choices:
+                del self._sequences[sequence.request.request_id]
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 

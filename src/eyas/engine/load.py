@@ -67,6 +67,7 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         vocab_size=model.config.vocab_size,
         eos_ids=model.config.eos_ids,
         drafter=model.options.drafter,
+        simulated=model.simulated,
     )
     built = model.build()
     built.core.warm_up(WARM_UP_S)

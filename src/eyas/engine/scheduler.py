@@ -131,8 +131,8 @@ class Scheduler:
         swapped = any(s.phase is Phase.SWAPPED for s in self.running)
         while budget > 0 and not swapped and self._admit(plan):
             budget -= self._plan_chunk(self.running[-1], budget, plan)
+        # A prompt may have preempted a later arrival; chunks are planned in order of arrival and stay.
         plan.decode = [s for s in plan.decode if s.phase is Phase.DECODE]
-        plan.chunks = [c for c in plan.chunks if c.sequence.phase is Phase.PREFILL]
         for sequence in plan.decode:
             sequence.num_in_flight += num_drafts + 1
         for chunk in plan.chunks:
