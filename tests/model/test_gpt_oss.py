@@ -66,10 +66,9 @@ def test_mxfp4_packed_by_us(shape, tmp_path):
     oracle = AutoModelForCausalLM.from_pretrained(
         folder,
         quantization_config=Mxfp4Config(dequantize=True),
-        dtype=torch.float32,
         attn_implementation="eager",
     )
-    compare(folder, oracle)
+    compare(folder, oracle.float())  # some versions leave the experts in bf16 whatever dtype says
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, 4])
