@@ -91,6 +91,14 @@ def test_health_ready_models(serve):
         server.client.models.retrieve("other/model")
 
 
+def test_an_engine_that_failed_is_alive_and_not_ready(serve):
+    server = serve()
+    server.engine.failure = "the engine failed: out of memory"
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    answer = httpx.get(f"{server.url}/ready")
+    assert answer.status_code == 503 and answer.json()["error"] == "the engine failed: out of memory"
+
+
 def test_busy_is_429_with_retry_after(serve):
     server = serve()
 

@@ -18,6 +18,10 @@ class EnginePort(Protocol):
     @property
     def info(self) -> ModelInfo: ...
 
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be served any more; None as long as all is well."""
+
     def submit(self, request: Request, deliver: Deliver) -> None:
         """Queue a request. `deliver` is called from the engine's thread, once per round and choice.
 

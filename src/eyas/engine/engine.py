@@ -49,6 +49,10 @@ class Engine:
     def info(self) -> ModelInfo:
         return self._info
 
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
     def submit(self, request: Request, deliver: Deliver) -> None:
         self._core.check(request)
         stats = self._core.stats()

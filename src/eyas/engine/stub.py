@@ -37,6 +37,7 @@ class StubEngine:
         num_cached: int = 0,
     ) -> None:
         self.info = info
+        self.failure: str | None = None  # set by tests
         self._reply = reply
         self._drafts_per_round = drafts_per_round
         self._round_s = round_s

@@ -71,8 +71,10 @@ class _Gateway:
         return _json({"status": "ok"})
 
     async def ready(self, request: HttpRequest) -> Response:
-        """The engine is loaded and warm: an app is made from nothing less."""
+        """The engine serves; it was loaded and warm before the app was made."""
         info = self._info
+        if self._engine.failure is not None:
+            return _json({"status": "failed", "error": self._engine.failure}, status=503)
         return _json({"status": "ready", "model": info.name, "drafter": info.drafter, "context": info.context})
 
     async def models(self, request: HttpRequest) -> Response:
@@ -132,9 +134,9 @@ async def _read_body(request: HttpRequest) -> bytes:
     return bytes(body)
 
 
-def _json(value: object) -> Response:
-    return _json_bytes(msgspec.json.encode(value))
+def _json(value: object, *, status: int = 200) -> Response:
+    return _json_bytes(msgspec.json.encode(value), status=status)
 
 
-def _json_bytes(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
+def _json_bytes(body: bytes, *, status: int = 200) -> Response:
+    return Response(body, status_code=status, media_type="application/json")
