@@ -234,3 +234,23 @@ def test_a_receiver_that_fails_costs_its_own_request_only(random_model, greedy, 
     assert other == greedy
     assert core.scheduler.full.num_held == 0
     assert "receiver gone" in caplog.text
+
+
+@pytest.mark.parametrize("field", ["top_k", "min_tokens"])
+def test_numbers_that_no_tensor_holds_are_refused_before_they_reach_the_engine(field):
+    for value in (2**31, 2**63 - 1, 10**30):
+        with pytest.raises(InvalidRequest, match=field):
+            SamplingParams(**{field: value})
+
+
+def test_one_choice_can_be_cancelled_alone(random_model):
+    core, events = build(random_model, concurrency=4), []
+    params = SamplingParams(n=3, seed=1, max_tokens=30, ignore_eos=True)
+    core.add(Request(request_id="r", prompt_ids=PROMPT, params=params), events.append)
+    for _ in range(6):
+        core.step()
+    core.cancel("r", 1)
+    while not core.is_idle:
+        core.step()
+    finishes = {event.choice: event.finish for event in events if event.finish}
+    assert finishes == {0: FinishReason.LENGTH, 1: FinishReason.CANCELLED, 2: FinishReason.LENGTH}

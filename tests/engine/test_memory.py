@@ -36,7 +36,13 @@ def test_pages_fit_the_budget_and_one_conversation_fits_the_pages(
     full, sliding, budget, page_size, context, num_sequences, span
 ):
     size = PageBytes(full=full, sliding=sliding)
-    wanted = {"page_size": page_size, "context": context, "num_sequences": num_sequences, "sliding_span": span}
+    wanted = {
+        "page_size": page_size,
+        "context": context,
+        "num_sequences": num_sequences,
+        "sliding_span": span,
+        "window": min(span, 128),
+    }
     per_sequence = -(-context // page_size)
     try:
         pages = page_counts(size, budget=budget, **wanted)

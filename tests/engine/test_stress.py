@@ -32,13 +32,14 @@ def built(model, setup):
 def random_request(rng, index, vocab_size):
     shared = [7, 3] * 30
     prompt = shared[: rng.choice((0, 17, 40, 56))] + [rng.randrange(vocab_size) for _ in range(rng.randint(1, 20))]
+    max_tokens = rng.choice((1, 2, rng.randint(1, 30), None))
     params = SamplingParams(
         temperature=rng.choice((0, 1, 2)),
         top_k=rng.choice((0, 5)),
         top_p=rng.choice((1, 0.8)),
         n=rng.choice((1, 1, 1, 1, 2, 3)),
-        max_tokens=rng.choice((1, 2, rng.randint(1, 30), None)),
-        min_tokens=rng.choice((0, 3)),
+        max_tokens=max_tokens,
+        min_tokens=min(rng.choice((0, 3)), max_tokens or 3),
         stop_token_ids=tuple(rng.sample(range(vocab_size), 8)),
         logprobs=rng.choice((None, None, 2)),
         presence_penalty=rng.choice((0, 0, 1)),

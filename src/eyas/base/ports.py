@@ -28,10 +28,10 @@ class EnginePort(Protocol):
         Raises InvalidRequest (prompt too long, id out of range) or Busy (queue full) before anything is queued.
         """
 
-    def cancel(self, request_id: str) -> None:
-        """Stop all choices of a request within two rounds; each ends with CANCELLED. Unknown ids are ignored."""
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
+        """Stop one choice of a request, or all, within two rounds; each ends with CANCELLED. Ignores unknown ids."""
 
     def stats(self) -> EngineStats: ...
 
     def close(self) -> None:
-        """Cancel what runs, free the device and join the engine's thread. Idempotent."""
+        """Cancel what runs and join the engine's thread. Idempotent."""

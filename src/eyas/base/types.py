@@ -26,6 +26,7 @@ MAX_CHOICES = 16
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIAS = 300
 MAX_STOP_IDS = 16
+MAX_COUNT = 2**31 - 1
 
 
 class FinishReason(StrEnum):
@@ -37,10 +38,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams:
-    """How to choose tokens, with vLLM's names and order: penalties, bias, then / temperature, then top-k, top-p, min-p.
+    """How to choose tokens, with vLLM's names: penalties, bias, then / temperature, then top-k, top-p, min-p.
 
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 switch a filter off. `seed` None draws one.
-    `max_tokens` None means up to the end of the context. `logprobs` n asks for the chosen token's
+    `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1, `min_p` 0 switch a filter off. `seed` None draws
+    one. `max_tokens` None means up to the end of the context. `logprobs` n asks for the chosen token's
     log-probability and the n most likely ones, of the raw logits before penalties and temperature.
     """
 
@@ -67,13 +68,14 @@ class SamplingParams:
 
         check(0.0 <= self.temperature <= 100.0, "temperature", "between 0 and 100")
         check(0.0 < self.top_p <= 1.0, "top_p", "above 0 and at most 1")
-        check(self.top_k >= 0, "top_k", "0 (off) or more")
+        check(-1 <= self.top_k <= MAX_COUNT, "top_k", f"between 1 and {MAX_COUNT}, or 0 or -1 for off")
         check(0.0 <= self.min_p <= 1.0, "min_p", "between 0 and 1")
         check(self.seed is None or 0 <= self.seed < 2**63, "seed", "between 0 and 2^63 - 1")
         check(1 <= self.n <= MAX_CHOICES, "n", f"between 1 and {MAX_CHOICES}")
         check(len(self.stop_token_ids) <= MAX_STOP_IDS, "stop_token_ids", f"at most {MAX_STOP_IDS} ids")
-        check(self.min_tokens >= 0, "min_tokens", "0 or more")
+        check(0 <= self.min_tokens <= MAX_COUNT, "min_tokens", f"between 0 and {MAX_COUNT}")
         check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "1 or more")
+        check(self.max_tokens is None or self.min_tokens <= self.max_tokens, "min_tokens", "at most max_tokens")
         check(
             self.logprobs is None or 0 <= self.logprobs <= MAX_TOP_LOGPROBS,
             "logprobs",

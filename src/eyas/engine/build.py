@@ -13,13 +13,14 @@ from eyas.engine.draft_length import AutoDraftLength, DraftLength, FixedDraftLen
 from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
 from eyas.engine.memory import PageCounts, available_bytes, page_bytes, page_counts
 from eyas.engine.runner import PROMPT_TILE, Runner
-from eyas.engine.scheduler import Scheduler, SchedulerConfig
+from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_span
 from eyas.engine.state import DeviceState
 from eyas.kernels.attend import KEY_BLOCK
 from eyas.kernels.linear import self_test
 from eyas.model.batch import Tiles
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.eagle3 import Eagle3Head
+from eyas.model.experts import DequantCache, ExpertStack
 from eyas.model.gpt_oss import GptOss
 from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
 
@@ -169,7 +170,8 @@ def _size(
         page_size=options.page_size,
         context=options.context,
         num_sequences=options.concurrency,
-        sliding_span=config.sliding_window + max(options.chunk_tokens, 2 * (max_drafts + 1)) + options.page_size,
+        sliding_span=sliding_span(config.sliding_window, options.chunk_tokens, max_drafts, options.page_size),
+        window=config.sliding_window,
     )
 
 
@@ -219,8 +221,14 @@ def _memory_map(weights: TargetWeights, head: tuple[HeadConfig, HeadWeights] | N
     }
 
 
-def row_invariant(weights: TargetWeights, tiles: Tiles) -> bool:
+def row_invariant(weights: TargetWeights, device_dtype: torch.dtype) -> bool:
     """Whether this machine's matrix products keep a row's bits at every place in a tile (see kernels.linear)."""
     layer = weights.layers[0]
-    matrices = (layer.qkv_NH, layer.o_HN, layer.router_EH, weights.lm_head_VH)
-    return tiles.dense is None or all(self_test(matrix, tile=tiles.dense) for matrix in matrices)
+    dense = (layer.qkv_NH, layer.o_HN, layer.router_EH, weights.lm_head_VH)
+    stacks = (ExpertStack(stack, device_dtype, DequantCache(0)) for stack in (layer.gate_up, layer.down))
+    experts = tuple(stack[0] for stack in stacks)
+    return all(
+        tile is None or all(self_test(matrix, tile=tile) for matrix in matrices)
+        for tiles in (ROW_TILES, PROMPT_TILES)
+        for tile, matrices in ((tiles.dense, dense), (tiles.experts, experts))
+    )

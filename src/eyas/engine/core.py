@@ -1,4 +1,4 @@
-"""The step loop: requests in, plans run, results read one step behind, token events out. One thread, no queue.
+"""The step loop: requests in, plans run, results read `lag` steps behind, token events out. One thread, no queue.
 
 Knows sequences and plans; tensors are the runner's, threads are `engine.engine`'s.
 """
@@ -54,7 +54,30 @@ class _Launched:
 
     plan: StepPlan
     rounds: list[tuple[list[Sequence], int, _HostRound]]  # sequences, tokens reserved for each, results
-    start_s: float
+    watch: _Stopwatch
+
+
+class _Stopwatch:
+    """Times one step on the device that runs it, whatever the host does meanwhile."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._events = None
+        if device.type == "cuda":
+            self._events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            self._events[0].record()
+        self._seconds = -time.perf_counter()
+
+    def stop(self) -> None:
+        self._seconds += time.perf_counter()
+        if self._events is not None:
+            self._events[1].record()
+
+    def seconds(self) -> float:
+        """Valid once the step's results have been read."""
+        if self._events is None:
+            return self._seconds
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1])) / 1e3
 
 
 def _to_host(output: RoundOutput) -> _HostRound:
@@ -165,9 +188,10 @@ class EngineCore:
         self._sequences[request.request_id] = choices
         self._counters["num_prompt_tokens"] += len(request.prompt_ids)
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
         for sequence in list(self._sequences.get(request_id, ())):
-            self._emit(sequence, (), FinishReason.CANCELLED)
+            if choice is None or sequence.choice == choice:
+                self._emit(sequence, (), FinishReason.CANCELLED)
 
     def fail_all(self, message: str, finish: FinishReason) -> None:
         """End everything that runs or waits, with `message` as the error."""
@@ -199,15 +223,15 @@ class EngineCore:
 
     def step(self) -> None:
         """Launch the next step, if there is one, and deliver the results of the step `lag` steps before it."""
-        start = time.perf_counter()
         num_running = sum(s.phase is Phase.DECODE for s in self.scheduler.running)
         plan = self.scheduler.plan(self.draft_length.choose(num_running) if num_running else 0)
         if not plan.is_empty:
-            self._launch(plan, start)
+            self._launch(plan)
         if self._launched and (plan.is_empty or len(self._launched) > self.lag):
             self._read(self._launched.popleft())
 
-    def _launch(self, plan: StepPlan, start: float) -> None:
+    def _launch(self, plan: StepPlan) -> None:
+        watch = _Stopwatch(self.runner.state.device)
         output = self.runner.run(plan)
         rounds = []
         if output.round is not None:
@@ -215,7 +239,8 @@ class EngineCore:
             if self.expert_counts is not None:
                 self.expert_counts.extend(_distinct_experts(output.round.expert_ids_LTK))
         rounds += [([sequence], 1, _to_host(first)) for sequence, first in output.first_tokens]
-        self._launched.append(_Launched(plan, rounds, start))
+        watch.stop()
+        self._launched.append(_Launched(plan, rounds, watch))
         self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted)
 
     def _read(self, step: _Launched) -> None:
@@ -229,8 +254,7 @@ class EngineCore:
         if plan.decode:
             self._counters["num_rounds"] += 1
             if not (plan.chunks or plan.swap_in or plan.swap_out):
-                seconds = time.perf_counter() - step.start_s
-                self.draft_length.observe_cost(len(plan.decode), plan.num_drafts, seconds)
+                self.draft_length.observe_cost(len(plan.decode), plan.num_drafts, step.watch.seconds())
 
     def _deliver(self, sequence: Sequence, reserved: int, results: _HostRound, row: int) -> None:
         committed, accepted, stopped, ended, num_drafts, *rest = results.packed[row].tolist()

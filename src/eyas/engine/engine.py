@@ -75,8 +75,8 @@ class Engine:
                 raise Busy("the engine is stopping")
             self._inbox.put(add)
 
-    def cancel(self, request_id: str) -> None:
-        self._inbox.put(lambda: self._core.cancel(request_id))
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
+        self._inbox.put(lambda: self._core.cancel(request_id, choice))
 
     def stats(self) -> EngineStats:
         return self._core.stats(self._memory_bytes)
@@ -91,13 +91,17 @@ class Engine:
     # -- the engine's thread ------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        while self._receive():
-            try:
-                self._core.step()
-            except Exception as error:
-                log.exception("a step of the engine failed")
-                self._fail(f"the engine failed: {error}")
-        self._core.fail_all("the engine was stopped", FinishReason.CANCELLED)
+        try:
+            while self._receive():
+                try:
+                    self._core.step()
+                except Exception as error:
+                    log.exception("a step of the engine failed")
+                    self._fail(f"the engine failed: {error}")
+            self._core.fail_all("the engine was stopped", FinishReason.CANCELLED)
+        except BaseException as error:  # a fault of ours outside a step: whoever asks must hear of it
+            self._failure = f"the engine's thread ended: {error!r}"
+            log.exception("the engine's thread ended")
 
     def _receive(self) -> bool:
         """Take in what was sent, waiting for something if there is nothing to do; False to stop."""
@@ -109,7 +113,10 @@ class Engine:
                 return True
             if message is None:
                 return False
-            message()
+            try:
+                message()
+            except Exception:
+                log.exception("a request could not be taken in")
             wait = False
 
     def _fail(self, message: str) -> None:

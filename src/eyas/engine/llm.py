@@ -17,7 +17,7 @@ __all__ = ["LLM", "CompletionOutput", "RequestOutput"]
 
 @dataclass(kw_only=True, slots=True)
 class CompletionOutput:
-    """One choice: its tokens, their text, and `finish_reason` "stop" or "length"."""
+    """One choice: its tokens, their text without special tokens, and `finish_reason` "stop" or "length"."""
 
     index: int
     token_ids: list[int]
@@ -48,6 +48,7 @@ class LLM:
         self.tokenizer = loaded.tokenizer
         self.info = loaded.info
         self._num_requests = 0
+        self._special = frozenset(self.tokenizer.special.values())
 
     def generate(
         self,
@@ -117,7 +118,7 @@ class LLM:
             raise
         for outputs in collected.values():
             for output in outputs:
-                output.text = self.tokenizer.decode(output.token_ids)
+                output.text = self.tokenizer.decode([t for t in output.token_ids if t not in self._special])
         return [
             RequestOutput(
                 request_id=request.request_id,

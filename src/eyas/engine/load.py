@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
-from eyas.engine.build import ROW_TILES, BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
+from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
 from eyas.engine.memory import available_bytes, readable
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.hub import resolve
 from eyas.model.loader import load_head, load_target
 from eyas.model.make import has_random_weights
+from eyas.model.shards import read_headers
 from eyas.model.weights import HeadWeights, TargetWeights
 
 __all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "load_tokenizer"]
@@ -81,7 +83,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     device, dtype = _device(config.device)
     folder = _folder(config.model, config.revision)
     kind, head_folder = _drafter(config, folder)
-    _check_room(folder, device)
+    _check_room([folder] if head_folder is None else [folder, head_folder], device, dtype)
     target_config, weights = load_target(folder, device=device, dtype=dtype, progress=progress)
     if device.type == "cpu" and target_config.hidden_size < SMALL_HIDDEN:
         torch.set_num_threads(1)
@@ -95,7 +97,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         draft_tokens=config.draft_tokens,
         seed=config.seed,
     )
-    if not row_invariant(weights, ROW_TILES):
+    if not row_invariant(weights, dtype):
         log.warning(
             "matrix products on this machine depend on a row's place among others; "
             "speculation may change a token where two are nearly as likely"
@@ -153,12 +155,14 @@ def _name(model: str) -> str:
     return Path(model).resolve().name if Path(model).is_dir() else model
 
 
-def _check_room(folder: Path, device: torch.device) -> None:
-    """Refuse before loading what cannot fit: on a GPU all weights, on a CPU all but the experts, which stay mapped."""
-    needed = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    room = available_bytes(device)
-    if device.type == "cuda" and needed > room:
-        raise UserError(f"too little memory: the weights are {readable(needed)}, {device} has {readable(room)} free")
+def _check_room(folders: Iterable[Path], device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse before loading what cannot fit: matrices in `dtype`; packed experts too, but on a CPU they stay mapped."""
+    tensors = [tensor for folder in folders for tensor in read_headers(folder).values()]
+    packed = sum(tensor.num_bytes for tensor in tensors if tensor.dtype == "U8")
+    dense = sum(math.prod(tensor.shape) * dtype.itemsize for tensor in tensors if tensor.dtype != "U8")
+    needed, room = dense + (packed if device.type == "cuda" else 0), available_bytes(device)
+    if needed > room:
+        raise UserError(f"too little memory: the weights need {readable(needed)}, {device} has {readable(room)} free")
 
 
 def _drafter(config: EngineConfig, folder: Path) -> tuple[DrafterKind, Path | None]:

@@ -58,18 +58,20 @@ def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dt
 
 
 def page_counts(
-    size: PageBytes, *, budget: int, page_size: int, context: int, num_sequences: int, sliding_span: int
+    size: PageBytes, *, budget: int, page_size: int, context: int, num_sequences: int, sliding_span: int, window: int
 ) -> PageCounts:
     """Pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
 
     A sequence needs `sliding_span` tokens of sliding pages at most at once; the sliding group gets twice that for each
-    sequence that the full group holds, so that prefixes can be shared. Raises UserError if not one sequence fits.
+    sequence that the full group holds, so that prefixes can be shared, and a window for each of all sequences at least.
+    Raises UserError if not one sequence fits.
     """
     per_sequence = -(-context // page_size)
     span_pages = min(per_sequence, -(-sliding_span // page_size) + 1)
+    window_pages = min(per_sequence, -(-window // page_size) + 1)
 
     def counts(full: int) -> PageCounts:
-        sliding = min(full, -(-2 * span_pages * full // per_sequence))
+        sliding = min(full, max(-(-2 * span_pages * full // per_sequence), num_sequences * window_pages))
         return PageCounts(full=full, sliding=sliding)
 
     def cost(pages: PageCounts) -> int:

@@ -27,6 +27,11 @@ class SchedulerConfig:
     max_drafts: int
 
 
+def sliding_span(window: int, chunk_tokens: int, max_drafts: int, page_size: int) -> int:
+    """Tokens of a sequence that sliding layers hold at most at once, while a chunk or two rounds are under way."""
+    return window + max(chunk_tokens, 2 * (max_drafts + 1)) + page_size
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Prompt positions start .. end - 1 of a sequence."""
@@ -112,7 +117,7 @@ class Scheduler:
 
     def _peak_sliding(self) -> int:
         config = self.config
-        span = config.window + max(config.chunk_tokens, 2 * (config.max_drafts + 1)) + config.page_size
+        span = sliding_span(config.window, config.chunk_tokens, config.max_drafts, config.page_size)
         return -(-span // config.page_size) + 1
 
     # -- planning -----------------------------------------------------------------------------------------------------
@@ -181,7 +186,10 @@ class Scheduler:
         hit = self._longest_hit(sequence)
         needed = -(-sequence.prompt_length // self.config.page_size)
         idle = sum(self.full.is_idle(page) for page in hit[0])
-        if needed - len(hit[0]) > self.full.num_available - idle:
+        idle_sliding = sum(self.sliding.is_idle(page) for page in hit[1])
+        missing = needed - len(hit[0])
+        first_chunk = min(missing, -(-self.config.chunk_tokens // self.config.page_size))
+        if missing > self.full.num_available - idle or first_chunk > self.sliding.num_available - idle_sliding:
             return False
         self.waiting.popleft()
         sequence.slot = self._free_slots.pop()

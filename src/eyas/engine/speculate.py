@@ -46,7 +46,7 @@ def speculative_round(
     max_length: int,
     tiles: Tiles,
 ) -> RoundOutput:
-    """`max_length` bounds the sequences' lengths before the round."""
+    """`max_length` bounds the sequences' lengths."""
     drafts = _propose(drafter, state, slots_S, sequences, num_drafts, max_length)
     batch = _verify_rows(state, slots_S, drafts, max_length, tiles)
     output = target.forward(batch, caches)

@@ -18,6 +18,8 @@ from eyas.model.batch import PageTables
 
 __all__ = ["DeviceState"]
 
+GREEDY_BELOW = 1e-5  # a temperature that fp32 logits cannot be divided by; vLLM's bound
+
 MAX_STOPS = 2 * MAX_STOP_IDS  # the request's and the model's end-of-turn ids
 
 
@@ -83,7 +85,7 @@ class DeviceState:
         self.live_S[slot] = False
         self.remaining_S[slot] = sequence.budget
         sampling = self.sampling
-        sampling.temperature[slot] = params.temperature
+        sampling.temperature[slot] = params.temperature if params.temperature >= GREEDY_BELOW else 0.0
         sampling.top_k[slot] = params.top_k
         sampling.top_p[slot] = params.top_p
         sampling.min_p[slot] = params.min_p

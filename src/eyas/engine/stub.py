@@ -1,7 +1,7 @@
 """An engine without a model: it replays fixed token ids, so that everything above an engine runs without torch.
 
-It keeps the whole contract of `EnginePort` (own thread, rounds, stops, budgets, cancellation, statistics),
-and it pretends to speculate: every round drafts `drafts_per_round` tokens and has all but the last accepted.
+It behaves as an engine does (own thread, rounds, stops, budgets, cancellation, statistics) but refuses nothing, and
+it pretends to speculate: every round drafts `drafts_per_round` tokens and has all but the last accepted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class StubEngine:
         self._num_cached = num_cached
         self._stats = EngineStats()
         self._running: dict[str, list[_Choice]] = {}
-        self._cancelled: set[str] = set()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="stub-engine", daemon=True)
@@ -70,10 +69,10 @@ class StubEngine:
             )
             self._wake.notify()
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
         with self._wake:
-            if request_id in self._running:
-                self._cancelled.add(request_id)
+            for one in self._running.get(request_id, ()):
+                one.cancelled |= choice in (None, one.index)
 
     def stats(self) -> EngineStats:
         with self._wake:
@@ -81,7 +80,8 @@ class StubEngine:
 
     def close(self) -> None:
         with self._wake:
-            self._cancelled.update(self._running)
+            for one in (one for group in self._running.values() for one in group):
+                one.cancelled = True
             self._closing = True
             self._wake.notify()
         self._thread.join()
@@ -93,20 +93,18 @@ class StubEngine:
                 if not self._running:
                     return
                 choices = [choice for request in self._running.values() for choice in request if not choice.done]
-                cancelled = frozenset(self._cancelled)
             time.sleep(self._round_s)
-            events = [(choice, self._round(choice, choice.request.request_id in cancelled)) for choice in choices]
+            events = [(choice, self._round(choice)) for choice in choices]
             with self._wake:
                 for _, event in events:
                     self._count(event)
                 for request_id in [key for key, group in self._running.items() if all(one.done for one in group)]:
                     del self._running[request_id]
-                    self._cancelled.discard(request_id)
             for choice, event in events:
                 choice.deliver(event)
 
-    def _round(self, choice: _Choice, cancelled: bool) -> TokenEvent:
-        if cancelled:
+    def _round(self, choice: _Choice) -> TokenEvent:
+        if choice.cancelled:
             return choice.event((), FinishReason.CANCELLED, None, self._num_cached)
         first = choice.num_done == 0
         ids, finish = choice.take(1 if first else self._drafts_per_round)
@@ -142,7 +140,7 @@ class _Choice:
         self.index = index
         self.deliver = deliver
         self.num_done = 0
-        self.done = False
+        self.done = self.cancelled = False
         params = request.params
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_ids))
         end = next((i + 1 for i, token in enumerate(reply) if token in stops and i + 1 > params.min_tokens), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import time
 import uuid
@@ -92,7 +93,8 @@ class _Gateway:
         request_id = f"chatcmpl-{uuid.uuid4().hex}"
         engine_request = Request(
             request_id=request_id,
-            prompt_ids=openai.prompt_ids(body, self._codec, date=self._today().isoformat()),
+            # In a thread: megabytes of text take seconds, and other streams must go on.
+            prompt_ids=await asyncio.to_thread(openai.prompt_ids, body, self._codec, date=self._today().isoformat()),
             params=openai.sampling_params(body),
         )
         reply = openai.ChatReply(request_id, body, info, self._codec)

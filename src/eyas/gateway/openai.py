@@ -1,6 +1,7 @@
 """The OpenAI dialect: `/v1/chat/completions` bodies to engine requests, deltas to its answers and chunks.
 
-Fields that this server does not know or does not have are refused by name, never ignored.
+Fields that this server does not know or does not have are refused by name, never ignored; a message's `name` is
+checked and has no place in Harmony.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None = None
-    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")] | None = None
+    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")] | None = None
     reasoning_content: str | None = None
     refusal: None = None
     annotations: None = None
@@ -353,7 +354,7 @@ def _usage(totals: Sequence[Totals]) -> Usage:
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details={"cached_tokens": totals[0].num_cached},
+        prompt_tokens_details={"cached_tokens": _num_cached(totals)},
         completion_tokens_details={"reasoning_tokens": sum(one.num_reasoning for one in totals)},
     )
 
@@ -362,8 +363,8 @@ def _timings(totals: Sequence[Totals]) -> Timings:
     """Of one choice, or of all choices of an answer, which ran side by side."""
     seconds = max(one.predicted_ms for one in totals) / 1e3
     return Timings(
-        cache_n=totals[0].num_cached,
-        prompt_n=totals[0].num_prompt - totals[0].num_cached,
+        cache_n=_num_cached(totals),
+        prompt_n=totals[0].num_prompt - _num_cached(totals),
         prompt_ms=round(min(one.prompt_ms for one in totals), 3),
         predicted_n=sum(one.num_tokens for one in totals),
         predicted_ms=round(seconds * 1e3, 3),
@@ -371,6 +372,11 @@ def _timings(totals: Sequence[Totals]) -> Timings:
         draft_n=sum(one.num_drafted for one in totals),
         draft_n_accepted=sum(one.num_accepted for one in totals),
     )
+
+
+def _num_cached(totals: Sequence[Totals]) -> int:
+    """Of the choice that read the prompt first; the others find it in the cache."""
+    return min(one.num_cached for one in totals)
 
 
 def model_entry(info: ModelInfo, created: int) -> dict[str, Any]:

@@ -85,6 +85,8 @@ class Turn:
             if event.finish is FinishReason.CANCELLED:
                 raise EngineFailed("the request was cancelled: the server is stopping")
             delta = choice.take(event, now)
+            if choice.done and event.finish is None:  # by a stop string, of which the engine knows nothing
+                self._engine.cancel(self._request_id, event.choice)
             if delta.finish or delta.content or delta.reasoning:
                 yield delta
 

@@ -34,7 +34,7 @@ class SamplingRows(NamedTuple):
 
 
 def filter_scores(scores_TV: Tensor, top_k_T: Tensor, top_p_T: Tensor, min_p_T: Tensor) -> Tensor:
-    """Scores with -inf where top-k, then top-p, then min-p drop a token (the order of vLLM and Hugging Face)."""
+    """Scores with -inf where top-k, then top-p, then min-p drop a token (Hugging Face's order)."""
     vocab_size = scores_TV.shape[1]
     ranked, order = scores_TV.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(vocab_size, device=scores_TV.device)
