@@ -80,7 +80,7 @@ def describe(engine: EnginePort) -> str:
     name = info.name + (SIMULATED if info.simulated else "")
     return (
         f"model    {name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
-        f"drafter  {info.drafter}\n"
+        f"drafter  {info.drafter}{''.join(f', {name} {value}' for name, value in info.details.items())}\n"
         f"memory   {memory}"
     )
 

@@ -141,6 +141,7 @@ class ModelInfo:
     vocab_size: int
     eos_ids: tuple[int, ...]
     drafter: str  # "eagle3", "ngram" or "none"
+    details: Mapping[str, str] = field(default_factory=dict)  # what else was loaded, for people
     simulated: bool = False  # random weights: speeds are real, acceptance and text mean nothing
 
 

@@ -69,11 +69,22 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         vocab_size=model.config.vocab_size,
         eos_ids=model.config.eos_ids,
         drafter=model.options.drafter,
+        details=_details(config, model),
         simulated=model.simulated,
     )
     built = model.build()
     built.core.warm_up(WARM_UP_S)
     return LoadedEngine(built, tokenizer, info)
+
+
+def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
+    head = model.weights.lm_head_VH
+    details = {"device": f"{head.device}, {str(head.dtype).removeprefix('torch.')}"}
+    if model.head is not None:
+        details["head"] = str(model.folder / OWN_HEAD) if config.draft == "auto" else config.draft
+    if model.options.drafter != "none":
+        details["draft tokens"] = str(config.draft_tokens)
+    return details
 
 
 def load_model(config: EngineConfig, *, progress: Progress | None = None) -> LoadedModel:
