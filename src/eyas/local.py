@@ -19,6 +19,7 @@ from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError
 from eyas.base.harmony import Effort, Message, developer_message, render_conversation, system_message
 from eyas.base.types import FinishReason, Request, SamplingParams, TokenEvent
+from eyas.base.units import readable
 
 if TYPE_CHECKING:
     from eyas.base.ports import EnginePort
@@ -76,21 +77,13 @@ def describe(engine: EnginePort) -> str:
     """What was loaded and who owns which memory, for people."""
     info = engine.info
     owners = engine.stats().memory_bytes
-    memory = ", ".join(f"{owner} {_size(num)}" for owner, num in owners.items() if num)
+    memory = ", ".join(f"{owner} {readable(num)}" for owner, num in owners.items() if num)
     name = info.name + (SIMULATED if info.simulated else "")
     return (
         f"model    {name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
         f"drafter  {info.drafter}{''.join(f', {name} {value}' for name, value in info.details.items())}\n"
         f"memory   {memory}"
     )
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} GiB"
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:

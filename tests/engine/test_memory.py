@@ -10,8 +10,9 @@ from tests.engine.exactness import build, least_bytes, run
 
 from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
+from eyas.base.units import readable
 from eyas.engine.build import EngineOptions, build_engine
-from eyas.engine.memory import PageBytes, available_bytes, page_bytes, page_counts, readable
+from eyas.engine.memory import PageBytes, available_bytes, page_bytes, page_counts
 from eyas.model.weights import tensors_of
 
 CPU = torch.device("cpu")
@@ -41,7 +42,6 @@ def test_pages_fit_the_budget_and_one_conversation_fits_the_pages(
         "context": context,
         "num_sequences": num_sequences,
         "sliding_span": span,
-        "window": min(span, 128),
     }
     per_sequence = -(-context // page_size)
     try:

@@ -171,7 +171,6 @@ def _size(
         context=options.context,
         num_sequences=options.concurrency,
         sliding_span=sliding_span(config.sliding_window, options.chunk_tokens, max_drafts, options.page_size),
-        window=config.sliding_window,
     )
 
 

@@ -17,8 +17,9 @@ from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
+from eyas.base.units import readable
 from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
-from eyas.engine.memory import available_bytes, readable
+from eyas.engine.memory import available_bytes
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.hub import resolve
 from eyas.model.loader import load_head, load_target

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from eyas.base.errors import UserError
+from eyas.base.units import readable
 from eyas.model.config import GptOssConfig, HeadConfig
 
-__all__ = ["PageBytes", "PageCounts", "available_bytes", "page_bytes", "page_counts", "readable"]
+__all__ = ["PageBytes", "PageCounts", "available_bytes", "page_bytes", "page_counts"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,14 +28,6 @@ class PageCounts:
 
     full: int
     sliding: int
-
-
-def readable(num_bytes: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes = num_bytes / 1024  # type: ignore[assignment]
-    return f"{num_bytes:.2f} GiB"
 
 
 def available_bytes(device: torch.device) -> int:
@@ -58,20 +51,18 @@ def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dt
 
 
 def page_counts(
-    size: PageBytes, *, budget: int, page_size: int, context: int, num_sequences: int, sliding_span: int, window: int
+    size: PageBytes, *, budget: int, page_size: int, context: int, num_sequences: int, sliding_span: int
 ) -> PageCounts:
     """Pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
 
     A sequence needs `sliding_span` tokens of sliding pages at most at once; the sliding group gets twice that for each
-    sequence that the full group holds, so that prefixes can be shared, and a window for each of all sequences at least.
-    Raises UserError if not one sequence fits.
+    sequence that the full group holds, so that prefixes can be shared. Raises UserError if not one sequence fits.
     """
     per_sequence = -(-context // page_size)
     span_pages = min(per_sequence, -(-sliding_span // page_size) + 1)
-    window_pages = min(per_sequence, -(-window // page_size) + 1)
 
     def counts(full: int) -> PageCounts:
-        sliding = min(full, max(-(-2 * span_pages * full // per_sequence), num_sequences * window_pages))
+        sliding = min(full, -(-2 * span_pages * full // per_sequence))
         return PageCounts(full=full, sliding=sliding)
 
     def cost(pages: PageCounts) -> int:
