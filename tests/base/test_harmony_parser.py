@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.base.harmony_cases import CASES, conversation, from_reference, say, think
 
 from eyas.base.harmony import Message, render_conversation
-from eyas.base.harmony_parser import MessageDone, StreamParser, TextDelta
+from eyas.base.harmony_parser import MessageDone, StreamParser, TextDelta, is_addressed
 from eyas.base.tokenizer import CONTROL_TOKENS
 
 SPLIT = r"(<\|(?:start|message|channel|constrain|end|return|call)\|>)"
@@ -51,23 +51,14 @@ def parse(codec, ids, *, role="assistant", cuts=()) -> list[Message]:
 
 
 def strict(harmony, ids, role) -> list[Message] | None:
-    """What openai-harmony's strict parser makes of it, None if it refuses.
-
-    One oddity of 0.0.8 is set right: a lone "<|constrain|>json" is read as a recipient there, as a content type by
-    later versions and by us, since gpt-oss writes `<|channel|>final <|constrain|>json`.
-    """
+    """What openai-harmony's strict parser makes of it, None if it refuses."""
     import openai_harmony as oh
 
     try:
         theirs = harmony.parse_messages_from_completion_tokens(ids, oh.Role(role) if role else None, strict=True)
     except oh.HarmonyError:
         return None
-    messages = [from_reference(message) for message in theirs]
-    lone = [m.content_type is None and (m.recipient or "").startswith("<|constrain|>") for m in messages]
-    return [
-        replace(m, recipient=None, content_type=m.recipient) if is_lone else m
-        for m, is_lone in zip(messages, lone, strict=True)
-    ]
+    return [from_reference(message) for message in theirs]
 
 
 def final(text: str, **kw) -> Message:
@@ -349,3 +340,13 @@ def test_content_that_is_not_utf8_is_read_as_openai_harmony_does(harmony, o200k,
     head = spelled(o200k, "<|channel|>final<|message|>")
     ids = [*head, *(o200k.encoding._encode_single_piece(bytes([byte]))[0] for byte in data)]
     assert parse(o200k, ids) == strict(harmony, ids, "assistant") == [say(data.decode(errors="replace"))]
+
+
+def test_a_lone_content_type_is_addressed_to_nobody(small):
+    """The strict parser's reading is kept; who shows the message must not take it for a tool call."""
+    parser = StreamParser(small)
+    parser.feed(spelled(small, "<|channel|>final <|constrain|>json<|message|>{}<|return|>"))
+    parser.finish()
+    (message,) = parser.messages
+    assert message.recipient == "<|constrain|>json" and not is_addressed(message.recipient)
+    assert is_addressed("functions.f") and not is_addressed(None)

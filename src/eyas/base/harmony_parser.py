@@ -15,7 +15,7 @@ from typing import TypeAlias
 from eyas.base.harmony import ROLES, Message, Role
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 
-__all__ = ["MessageDone", "ParserEvent", "StreamParser", "TextDelta"]
+__all__ = ["MessageDone", "ParserEvent", "StreamParser", "TextDelta", "is_addressed"]
 
 START, MESSAGE, CHANNEL, CONSTRAIN, END, RETURN, CALL = CONTROL_TOKENS
 
@@ -194,8 +194,8 @@ def parse_header(text: str, role: Role | None) -> Message | None:
     """The message that a header announces, without content; None if the header is malformed.
 
     `role` None reads the author from the header. The recipient may stand before or after the channel, and a lone word
-    is a recipient even without "to=", unless it starts with <|constrain|> (openai-harmony 0.0.8 reads a recipient there
-    too, later versions a content type). Accepts what its strict parser accepts, and role:name besides.
+    is a recipient even without "to=", so a lone <|constrain|>json too: see `is_addressed`. Accepts what the strict
+    parser of openai-harmony 0.0.8 accepts, and role:name besides.
     """
     before, marker, after = text.partition(CHANNEL)
     channel = re.split(f"[{SPACE}<]", after, maxsplit=1)[0] if marker else None
@@ -216,7 +216,7 @@ def parse_header(text: str, role: Role | None) -> Message | None:
     recipient, content_type = None, None
     if words:
         last = words.pop()
-        if last.startswith("to=") or not (words or last.startswith(CONSTRAIN)):
+        if last.startswith("to=") or not words:
             recipient = last.removeprefix("to=")
         else:
             content_type = last
@@ -224,6 +224,15 @@ def parse_header(text: str, role: Role | None) -> Message | None:
     if words:
         return None
     return Message(role=role, content="", channel=channel, recipient=recipient, name=name, content_type=content_type)
+
+
+def is_addressed(recipient: str | None) -> bool:
+    """Whether a message goes to somebody rather than to the user.
+
+    gpt-oss writes `<|channel|>final <|constrain|>json` for an answer in JSON, where openai-harmony 0.0.8 reads the
+    content type as a recipient (later versions do not).
+    """
+    return recipient is not None and not recipient.startswith(CONSTRAIN)
 
 
 def read_author(words: list[str]) -> tuple[Role, str | None] | None:

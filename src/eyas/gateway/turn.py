@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from eyas.base.harmony_parser import ParserEvent, StreamParser, TextDelta
+from eyas.base.harmony_parser import ParserEvent, StreamParser, TextDelta, is_addressed
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 from eyas.base.types import FinishReason, Request, TokenEvent, TokenLogprob
@@ -161,7 +161,7 @@ class _Choice:
         for delta in events:
             if not isinstance(delta, TextDelta):
                 continue
-            if delta.channel == "analysis" or delta.recipient is not None:
+            if delta.channel == "analysis" or is_addressed(delta.recipient):
                 self._num_reasoning += len(tokens)
                 reasoning.append(delta.text)
                 continue
