@@ -53,6 +53,15 @@ def _true_or_false(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"wants {' or '.join(words)}, got '{text}'")
+        return text
+
+    return parse
+
+
 def _setting(default: Any, help_text: str, *, metavar: str = "", parse: Callable[[str], Any] = str) -> Any:
     return field(default=default, metadata={"help": help_text, "metavar": metavar, "parse": parse})
 
@@ -97,6 +106,38 @@ class ServeConfig(EngineConfig):
     )
     port: int = _setting(8000, "port to listen on; 0 picks a free one", metavar="PORT", parse=_int_from(0, 65535))
     served_name: str | None = _setting(None, "the model's name in the API; its own name if not given", metavar="NAME")
+    api_keys: str | None = _setting(
+        None,
+        "keys that clients must send, comma-separated: sha256:HEX digests (see 'eyas key'), or the keys themselves",
+        metavar="KEYS",
+    )
+    cors: str | None = _setting(
+        None, "origins whose pages may call this server, comma-separated, or '*'; none if not given", metavar="ORIGINS"
+    )
+    max_body: int = _setting(16 << 20, "bytes that a request's body may have", metavar="BYTES", parse=_int_from(1024))
+    max_queue: int = _setting(
+        256, "requests that may wait; more are refused with status 429", metavar="N", parse=_int_from(0, 65536)
+    )
+    drain: int = _setting(
+        30, "seconds that running answers may go on after a signal to stop", metavar="S", parse=_int_from(0, 3600)
+    )
+    step_timeout: int = _setting(
+        120, "seconds after which a step of the engine counts as stuck, and the engine is restarted", metavar="S",
+        parse=_int_from(1, 3600),
+    )  # fmt: skip
+    log_format: Literal["text", "json"] = _setting(
+        "text", "log lines for people ('text') or one JSON object a line ('json')", metavar="FORMAT",
+        parse=_one_of("text", "json"),
+    )  # fmt: skip
+    trace: str | None = _setting(
+        None, "write one JSON line per engine step to this file: token ids, no text", metavar="FILE"
+    )
+    live: Literal["auto", "text", "blank", "off"] = _setting(
+        "auto",
+        "the live view: with everybody's 'text', 'blank' (colours only), 'off'; 'auto' is text on a loopback address",
+        metavar="MODE",
+        parse=_one_of("auto", "text", "blank", "off"),
+    )
 
 
 def flag_name(name: str) -> str:

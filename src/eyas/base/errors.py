@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["Busy", "EyasError", "InvalidRequest", "UserError", "nearest"]
+__all__ = ["Busy", "EyasError", "InvalidRequest", "Unavailable", "UserError", "nearest"]
 
 
 class EyasError(Exception):
@@ -29,6 +29,10 @@ class InvalidRequest(EyasError):
 
 class Busy(EyasError):
     """The queue is full; the same request may succeed later."""
+
+
+class Unavailable(EyasError):
+    """Nothing is served just now: the engine is loading, being restarted or stopping."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from eyas.base.types import EngineStats, ModelInfo, Request, TokenEvent
+from eyas.base.types import EngineStats, ModelInfo, Request, StepReport, TokenEvent
 
-__all__ = ["Deliver", "EnginePort"]
+__all__ = ["Deliver", "EnginePort", "Observe"]
 
 Deliver = Callable[[TokenEvent], None]
+Observe = Callable[[StepReport], None]
 
 
 class EnginePort(Protocol):
@@ -20,12 +21,14 @@ class EnginePort(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be served any more; None as long as all is well."""
+        """Why nothing can be served just now; None as long as all is well. May pass: an engine can be restarted."""
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         """Queue a request. `deliver` is called from the engine's thread, once per round and choice.
 
-        Raises InvalidRequest (prompt too long, id out of range) or Busy (queue full) before anything is queued.
+        Raises InvalidRequest (prompt too long, id out of range), Busy (queue full) or Unavailable before anything is
+        queued. What only the engine can judge (a grammar) comes as an event with FinishReason.INVALID instead.
+        Whatever happens to the engine, each choice gets exactly one event with `finish`.
         """
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:
@@ -33,5 +36,8 @@ class EnginePort(Protocol):
 
     def stats(self) -> EngineStats: ...
 
+    def observe(self, observe: Observe | None) -> None:
+        """Have each step reported, after its events were delivered and from the same thread; None ends it."""
+
     def close(self) -> None:
-        """Cancel what runs and join the engine's thread. Idempotent."""
+        """Cancel what runs and stop the engine. Idempotent."""

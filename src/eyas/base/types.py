@@ -15,9 +15,11 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "ModelInfo",
+    "PageOwner",
     "Request",
     "RoundTrace",
     "SamplingParams",
+    "StepReport",
     "TokenEvent",
     "TokenLogprob",
 ]
@@ -26,6 +28,10 @@ MAX_CHOICES = 16
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIAS = 300
 MAX_STOP_IDS = 16
+MAX_BAD_WORDS = 64
+MAX_BAD_WORD_IDS = 64
+MAX_GRAMMAR_CHARS = 1 << 20
+MAX_CACHE_SALT_CHARS = 256
 MAX_COUNT = 2**31 - 1
 
 
@@ -33,6 +39,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # a stop token, or an end-of-turn token of the model
     LENGTH = "length"  # max_tokens or the context is used up
     CANCELLED = "cancelled"
+    INVALID = "invalid"  # what was asked for cannot be done: only the engine could tell
     ERROR = "error"
 
 
@@ -42,7 +49,12 @@ class SamplingParams:
 
     `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1, `min_p` 0 switch a filter off. `seed` None draws
     one. `max_tokens` None means up to the end of the context. `logprobs` n asks for the chosen token's
-    log-probability and the n most likely ones, of the raw logits before penalties and temperature.
+    log-probability and the n most likely ones, of the raw logits before penalties and temperature;
+    `prompt_logprobs` the same for the prompt's tokens, the first left out.
+
+    Three settings say which tokens may be drawn at all; whatever they forbid has probability 0, drafts included.
+    `allowed_token_ids` is a fixed set; `bad_words` are sequences of ids that never become complete; `grammar` is a Lark
+    grammar in llguidance's dialect over everything generated, special tokens and the end-of-turn token included.
     """
 
     temperature: float = 1.0
@@ -60,6 +72,10 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    prompt_logprobs: int | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         def check(ok: bool, param: str, wanted: str) -> None:
@@ -86,15 +102,46 @@ class SamplingParams:
         check(0.0 < self.repetition_penalty <= 10.0, "repetition_penalty", "above 0 and at most 10")
         check(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", f"a map of at most {MAX_LOGIT_BIAS} tokens")
         check(all(-100.0 <= b <= 100.0 for b in self.logit_bias.values()), "logit_bias", "within -100 and 100")
+        check(
+            self.prompt_logprobs is None or 0 <= self.prompt_logprobs <= MAX_TOP_LOGPROBS,
+            "prompt_logprobs",
+            f"between 0 and {MAX_TOP_LOGPROBS}",
+        )
+        check(self.allowed_token_ids is None or len(self.allowed_token_ids) > 0, "allowed_token_ids", "at least one id")
+        check(len(self.bad_words) <= MAX_BAD_WORDS, "bad_words", f"at most {MAX_BAD_WORDS} words")
+        check(
+            all(1 <= len(word) <= MAX_BAD_WORD_IDS for word in self.bad_words),
+            "bad_words",
+            f"words of 1 to {MAX_BAD_WORD_IDS} tokens",
+        )
+        if self.grammar is not None:
+            self._check_grammar(self.grammar)
+
+    def _check_grammar(self, grammar: str) -> None:
+        """A grammar decides alone: with other rules beside it there may be no token left to draw."""
+        if len(grammar) > MAX_GRAMMAR_CHARS:
+            raise InvalidRequest(f"the grammar has more than {MAX_GRAMMAR_CHARS} characters", param="grammar")
+        others = ("min_tokens", "ignore_eos", "allowed_token_ids", "bad_words", "stop_token_ids")
+        for name in others:
+            if getattr(self, name):
+                raise InvalidRequest(f"{name} cannot be combined with a grammar or a schema", param=name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A prompt of token ids and how to continue it. `n` choices come back under the same id."""
+    """A prompt of token ids and how to continue it. `n` choices come back under the same id.
+
+    Cached prompt pages are shared among requests of equal `cache_salt` only.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
+    cache_salt: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.cache_salt) > MAX_CACHE_SALT_CHARS:
+            raise InvalidRequest(f"cache_salt wants at most {MAX_CACHE_SALT_CHARS} characters", param="cache_salt")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +166,8 @@ class TokenEvent:
 
     An event with `finish` is the last of its choice. A stop token is included in `token_ids`.
     `round` is None for the token that the prompt's last position yields. `num_cached` is the number of
-    prompt tokens served from the prefix cache. `error` is set with FinishReason.ERROR only.
+    prompt tokens served from the prefix cache. `error` is set with INVALID and ERROR only.
+    `prompt_logprobs` comes with the first event of choice 0: entry i is of prompt token i + 1.
     """
 
     request_id: str
@@ -130,6 +178,7 @@ class TokenEvent:
     round: RoundTrace | None = None
     num_cached: int = 0
     error: str | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,3 +210,29 @@ class EngineStats:
     pages_used: Mapping[str, int] = field(default_factory=dict)
     pages_total: Mapping[str, int] = field(default_factory=dict)
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageOwner:
+    """Pages that one choice of a running request holds, shared ones included."""
+
+    request_id: str
+    choice: int
+    num_full: int
+    num_sliding: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    """One step of the engine, for traces and the live view: what it committed, and what was held when it was read.
+
+    `num_drafts` were drafted for each sequence; `ms` is the time that the step took on its device. A step without
+    a round (prompts only) has `num_drafts` 0 and events of first tokens only.
+    """
+
+    step: int
+    ms: float
+    num_drafts: int
+    events: tuple[TokenEvent, ...]
+    stats: EngineStats
+    pages: tuple[PageOwner, ...] = ()

@@ -1,0 +1,80 @@
+"""What an answer is made of while it grows: the words between a turn and the dialects.
+
+A turn reads tokens and yields deltas; a dialect turns deltas into its own chunks and answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from eyas.base.types import FinishReason, TokenLogprob
+
+__all__ = ["Delta", "Kind", "Piece", "ScoredToken", "Totals"]
+
+
+class Kind(Enum):
+    REASONING = auto()  # for whoever wants to look; never part of the answer
+    CONTENT = auto()  # meant for the user
+    CALL = auto()  # arguments of a function call
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """More text of one message of the answer. Messages come one after the other and never interleave.
+
+    `message` numbers the messages of one choice that have pieces, from 0. A call is announced by a piece that may have
+    no text yet; `name` is the function's, on every piece of its call.
+    """
+
+    message: int
+    kind: Kind
+    text: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoredToken:
+    """A token of the content with its log-probabilities."""
+
+    token_id: int
+    logprob: TokenLogprob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    """What one choice took. `num_tokens` counts up to the token that completed a stop string, and no further."""
+
+    num_prompt: int
+    num_cached: int
+    num_tokens: int
+    num_reasoning: int
+    num_rounds: int
+    num_drafted: int
+    num_accepted: int
+    accepted_per_position: tuple[int, ...]  # entry i: rounds whose draft token i was accepted
+    prompt_ms: float  # from submitting to the first token
+    predicted_ms: float  # from the first token to the last
+    num_after_first: int  # tokens that came in predicted_ms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delta:
+    """What one engine event adds to one choice; the last delta of a choice has `finish` and `totals`.
+
+    `token_ids` are all tokens since the choice's last delta, control tokens included. `stop_reason` is the stop string,
+    or the id of the requested stop token, that ended the choice.
+    """
+
+    choice: int
+    pieces: tuple[Piece, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    scored: tuple[ScoredToken, ...] = ()
+    finish: FinishReason | None = None
+    stop_reason: str | int | None = None
+    totals: Totals | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+
+    def text(self, kind: Kind) -> str:
+        """All text of one kind that this delta adds."""
+        return "".join(piece.text for piece in self.pieces if piece.kind is kind)
