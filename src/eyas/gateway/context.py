@@ -1,0 +1,49 @@
+"""What every route works with: the engine, the vocabulary, the options of this server."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from eyas.base.ports import EnginePort
+from eyas.base.tokenizer import TextCodec
+from eyas.base.types import ModelInfo
+
+__all__ = ["Context", "GatewayOptions"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatewayOptions:
+    """`tokenizer_json` lets grammars be checked before the engine sees them; without it, the engine alone judges.
+
+    `defaults` are sampling fields of the model's generation_config.json by vLLM's names, for requests that do not say.
+    `key_digests` are SHA-256 digests of the accepted API keys; none means that no key is asked for.
+    """
+
+    served_name: str | None = None
+    key_digests: tuple[bytes, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    max_body: int = 16 << 20
+    live: Literal["text", "blank", "off"] = "text"
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    tokenizer_json: Path | None = None
+    trace: Path | None = None
+    today: Callable[[], datetime.date] = datetime.date.today  # the date that the model is told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """One server. Made once by `create_app`, handed to each dialect's `routes(context)`."""
+
+    engine: EnginePort
+    codec: TextCodec
+    options: GatewayOptions
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model under the name that this server gives it."""
+        info, name = self.engine.info, self.options.served_name
+        return info if name is None else replace(info, name=name)
