@@ -254,3 +254,15 @@ def test_one_choice_can_be_cancelled_alone(random_model):
         core.step()
     finishes = {event.choice: event.finish for event in events if event.finish}
     assert finishes == {0: FinishReason.LENGTH, 1: FinishReason.CANCELLED, 2: FinishReason.LENGTH}
+
+
+def test_cached_pages_are_shared_among_equal_salts_only(random_model):
+    core, cached = build(random_model, concurrency=1, page_size=8), []
+    for number, salt in enumerate(("", "a", "b", "a", "")):
+        request = Request(
+            request_id=str(number), prompt_ids=PROMPT, params=SamplingParams(max_tokens=1), cache_salt=salt
+        )
+        core.add(request, lambda event: cached.append(event.num_cached))
+        while not core.is_idle:
+            core.step()
+    assert cached == [0, 0, 0, 24, 24]

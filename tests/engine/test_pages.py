@@ -93,3 +93,11 @@ def test_keys_depend_on_salt_and_on_whole_pages_alone(tokens, page_size):
     assert len(set(keys)) == len(keys)
     assert page_keys(tokens[: len(keys) * page_size], page_size) == keys
     assert not set(page_keys(tokens, page_size, b"salt")) & set(keys)
+
+
+def test_a_salt_that_looks_like_tokens_meets_no_key():
+    tokens, page_size = list(range(65, 97)), 4
+    keys = page_keys(tokens, page_size)
+    for cut in (4, 8):
+        salt = b"".join(token.to_bytes(8, "little") for token in tokens[:cut])
+        assert not set(page_keys(tokens[cut:], page_size, salt)) & set(keys)

@@ -10,90 +10,33 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
+from eyas.base.checks import check_request
 from eyas.base.errors import InvalidRequest
 from eyas.base.ports import Deliver
 from eyas.base.types import (
     EngineStats,
     FinishReason,
+    PageOwner,
     Request,
     RoundTrace,
     SamplingParams,
+    StepReport,
     TokenEvent,
     TokenLogprob,
 )
 from eyas.engine.draft_length import DraftLength
 from eyas.engine.pages import page_keys
+from eyas.engine.results import HostRound, Launched, Stopwatch, to_host
 from eyas.engine.runner import Runner
 from eyas.engine.scheduler import Scheduler, StepPlan
 from eyas.engine.sequence import Phase, Sequence
-from eyas.engine.speculate import RoundOutput
 
 __all__ = ["EngineCore"]
 
 log = logging.getLogger(__name__)
-
-
-class _HostRound(NamedTuple):
-    """A round's results in host memory; valid once `event` has passed."""
-
-    packed: Tensor  # int64 [S, ...]: committed, accepted, stopped, ended, drafts, then tokens, then draft ids
-    logprobs: tuple[Tensor, Tensor, Tensor] | None
-    num_rows: int
-    event: torch.cuda.Event | None
-
-
-@dataclass(slots=True)
-class _Launched:
-    """A step on its way: what was planned, and where its results will be."""
-
-    plan: StepPlan
-    rounds: list[tuple[list[Sequence], int, _HostRound]]  # sequences, tokens reserved for each, results
-    watch: _Stopwatch
-
-
-class _Stopwatch:
-    """Times one step on the device that runs it, whatever the host does meanwhile."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._events = None
-        if device.type == "cuda":
-            self._events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            self._events[0].record()
-        self._seconds = -time.perf_counter()
-
-    def stop(self) -> None:
-        self._seconds += time.perf_counter()
-        if self._events is not None:
-            self._events[1].record()
-
-    def seconds(self) -> float:
-        """Valid once the step's results have been read."""
-        if self._events is None:
-            return self._seconds
-        self._events[1].synchronize()
-        return float(self._events[0].elapsed_time(self._events[1])) / 1e3
-
-
-def _to_host(output: RoundOutput) -> _HostRound:
-    columns = (output.num_committed_S, output.num_accepted_S, output.stopped_S, output.ended_S, output.num_drafts_S)
-    packed = torch.cat((torch.stack([c.long() for c in columns], 1), output.sampled_SR, output.draft_SK), dim=1)
-    tensors = (packed, *(output.logprobs or ()))
-    event = None
-    if packed.is_cuda:
-        copies = tuple(torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors)
-        for copy, tensor in zip(copies, tensors, strict=True):
-            copy.copy_(tensor, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        tensors = copies
-    logprobs = (tensors[1], tensors[2], tensors[3]) if output.logprobs is not None else None
-    return _HostRound(tensors[0], logprobs, output.sampled_SR.shape[1], event)
 
 
 class EngineCore:
@@ -118,8 +61,10 @@ class EngineCore:
         self.lag = lag
         self.expert_counts: list[int] | None = [] if track_experts else None
         self._seeds = random.Random(seed)
-        self._launched: deque[_Launched] = deque()
+        self._launched: deque[Launched] = deque()
         self._sequences: dict[str, list[Sequence]] = {}
+        self._num_steps = 0
+        self._unreported: list[TokenEvent] = []
         self._counters = dict.fromkeys(
             (
                 "num_rounds",
@@ -136,26 +81,8 @@ class EngineCore:
 
     def check(self, request: Request) -> int:
         """The number of tokens that may be generated; raises InvalidRequest for what can never run."""
-        params, length = request.params, len(request.prompt_ids)
-        vocab_size = self.runner.state.vocab_size
-        if length == 0:
-            raise InvalidRequest("the prompt is empty", param="prompt")
-        if length >= self.context:
-            raise InvalidRequest(
-                f"the prompt has {length} tokens, the context holds {self.context} and needs room for an answer",
-                param="prompt",
-            )
-        named = [
-            ("prompt", request.prompt_ids),
-            ("stop_token_ids", params.stop_token_ids),
-            ("logit_bias", params.logit_bias),
-        ]
-        for name, ids in named:
-            if not all(0 <= token < vocab_size for token in ids):
-                raise InvalidRequest(f"{name} has a token id outside 0..{vocab_size - 1}", param=name)
-        budget = self.context - length
-        if params.max_tokens is not None:
-            budget = min(budget, params.max_tokens)
+        length = len(request.prompt_ids)
+        budget = check_request(request, context=self.context, vocab_size=self.runner.state.vocab_size)
         if not self.scheduler.fits(length + budget):
             raise InvalidRequest(
                 f"prompt and answer of {length + budget} tokens need more KV cache than there is; lower max_tokens",
@@ -170,7 +97,7 @@ class EngineCore:
             raise InvalidRequest(f"a request with the id '{request.request_id}' is running", param="request_id")
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         stops = dict.fromkeys(params.stop_token_ids + (() if params.ignore_eos else self.eos_ids))
-        keys = page_keys(request.prompt_ids, self.scheduler.config.page_size)
+        keys = page_keys(request.prompt_ids, self.scheduler.config.page_size, request.cache_salt.encode())
         choices: list[Sequence] = []
         for choice in range(params.n):
             sequence = Sequence(
@@ -217,33 +144,67 @@ class EngineCore:
             if seen and (self.draft_length.is_calibrated or time.perf_counter() > end):
                 self.cancel("warm-up")
         self.draft_length.forget_acceptance()
-        self._counters = counters
+        self._counters, self._num_steps = counters, 0
+        self._unreported.clear()
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Launch the next step, if there is one, and deliver the results of the step `lag` steps before it."""
+    def step(self) -> StepReport | None:
+        """Launch the next step, if there is one, and deliver the results of the step `lag` steps before it.
+
+        The report holds every event delivered since the last report: of the step read here, and of additions,
+        cancellations and failures before it. Where no step was read, `step` is the last one's number and `ms` is 0;
+        None if there were no events either. So whoever calls this after each batch of requests and cancellations,
+        even on an idle engine, reports every event once, and all of a step in one report.
+        """
         num_running = sum(s.phase is Phase.DECODE for s in self.scheduler.running)
         plan = self.scheduler.plan(self.draft_length.choose(num_running) if num_running else 0)
         if not plan.is_empty:
             self._launch(plan)
-        if self._launched and (plan.is_empty or len(self._launched) > self.lag):
-            self._read(self._launched.popleft())
+        if not self._launched or not (plan.is_empty or len(self._launched) > self.lag):
+            return self.take_report()
+        step = self._launched.popleft()
+        self._read(step)
+        self._num_steps += 1
+        return self._report(step.watch.seconds() * 1e3, step.plan.num_drafts if step.plan.decode else 0)
+
+    def take_report(self) -> StepReport | None:
+        """The events that no report has held yet; None without any. For use after `fail_all` or a failed step."""
+        return self._report(0.0, 0) if self._unreported else None
+
+    def _report(self, ms: float, num_drafts: int) -> StepReport:
+        events, self._unreported = tuple(self._unreported), []
+        return StepReport(
+            step=self._num_steps,
+            ms=ms,
+            num_drafts=num_drafts,
+            events=events,
+            stats=self.stats(),
+            pages=tuple(
+                PageOwner(
+                    request_id=sequence.request.request_id,
+                    choice=sequence.choice,
+                    num_full=len(sequence.full_pages),
+                    num_sliding=len(sequence.sliding_pages) - sequence.num_sliding_left,
+                )
+                for sequence in self.scheduler.running
+            ),
+        )
 
     def _launch(self, plan: StepPlan) -> None:
-        watch = _Stopwatch(self.runner.state.device)
+        watch = Stopwatch(self.runner.state.device)
         output = self.runner.run(plan)
         rounds = []
         if output.round is not None:
-            rounds.append((plan.decode, plan.num_drafts + 1, _to_host(output.round)))
+            rounds.append((plan.decode, plan.num_drafts + 1, to_host(output.round)))
             if self.expert_counts is not None:
                 self.expert_counts.extend(_distinct_experts(output.round.expert_ids_LTK))
-        rounds += [([sequence], 1, _to_host(first)) for sequence, first in output.first_tokens]
+        rounds += [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
         watch.stop()
-        self._launched.append(_Launched(plan, rounds, watch))
+        self._launched.append(Launched(plan, rounds, watch))
         self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted)
 
-    def _read(self, step: _Launched) -> None:
+    def _read(self, step: Launched) -> None:
         for sequences, reserved, results in step.rounds:
             if results.event is not None:
                 results.event.synchronize()
@@ -256,7 +217,7 @@ class EngineCore:
             if not (plan.chunks or plan.swap_in or plan.swap_out):
                 self.draft_length.observe_cost(len(plan.decode), plan.num_drafts, step.watch.seconds())
 
-    def _deliver(self, sequence: Sequence, reserved: int, results: _HostRound, row: int) -> None:
+    def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int) -> None:
         committed, accepted, stopped, ended, num_drafts, *rest = results.packed[row].tolist()
         tokens, drafts = rest[:committed], rest[results.num_rows : results.num_rows + num_drafts]
         is_first = sequence.known_length == sequence.prompt_length
@@ -276,7 +237,7 @@ class EngineCore:
         self._emit(sequence, tuple(tokens), finish, logprobs=logprobs, trace=trace)
 
     @staticmethod
-    def _logprobs(sequence: Sequence, results: _HostRound, row: int, committed: int) -> tuple[TokenLogprob, ...] | None:
+    def _logprobs(sequence: Sequence, results: HostRound, row: int, committed: int) -> tuple[TokenLogprob, ...] | None:
         wanted = sequence.request.params.logprobs
         if wanted is None or results.logprobs is None:
             return None
@@ -309,6 +270,7 @@ class EngineCore:
         )
         if finish is not None:
             self._forget(sequence)
+        self._unreported.append(event)
         try:
             sequence.deliver(event)
         except Exception:

@@ -17,8 +17,9 @@ PageKey = bytes
 
 
 def page_keys(token_ids: Sequence[int], page_size: int, salt: bytes = b"") -> list[PageKey]:
-    """One key for each full page of a prompt: a digest of all tokens up to the page's end."""
-    keys, digest = [], hashlib.blake2b(salt, digest_size=16)
+    """One key for each full page of a prompt: a digest of all tokens up to the page's end, keyed by the salt."""
+    # Hashed, not put in front: a salt that looks like tokens must not meet the keys of a longer prompt.
+    keys, digest = [], hashlib.blake2b(digest_size=16, key=hashlib.blake2b(salt).digest() if salt else b"")
     for start in range(0, len(token_ids) - page_size + 1, page_size):
         digest.update(array("q", token_ids[start : start + page_size]).tobytes())
         keys.append(digest.digest())

@@ -1,0 +1,34 @@
+"""What can be said of a request from the model's size alone, before any engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.types import Request
+
+__all__ = ["check_request"]
+
+
+def check_request(request: Request, *, context: int, vocab_size: int) -> int:
+    """The number of tokens that may be generated. Raises InvalidRequest for what no engine of that size can run."""
+    params, length = request.params, len(request.prompt_ids)
+    if length == 0:
+        raise InvalidRequest("the prompt is empty", param="prompt")
+    if length >= context:
+        raise InvalidRequest(
+            f"the prompt has {length} tokens, the context holds {context} and needs room for an answer",
+            param="prompt",
+        )
+    named: tuple[tuple[str, Iterable[int]], ...] = (
+        ("prompt", request.prompt_ids),
+        ("stop_token_ids", params.stop_token_ids),
+        ("logit_bias", params.logit_bias),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+        ("bad_words", (token for word in params.bad_words for token in word)),
+    )
+    for name, ids in named:
+        if not all(0 <= token < vocab_size for token in ids):
+            raise InvalidRequest(f"{name} has a token id outside 0..{vocab_size - 1}", param=name)
+    budget = context - length
+    return budget if params.max_tokens is None else min(budget, params.max_tokens)
