@@ -208,6 +208,7 @@ class EngineStats:
     num_accepted_tokens: int = 0
     num_preemptions: int = 0
     pages_used: Mapping[str, int] = field(default_factory=dict)
+    pages_idle: Mapping[str, int] = field(default_factory=dict)  # held by nobody, kept for prompts that begin alike
     pages_total: Mapping[str, int] = field(default_factory=dict)
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
 

@@ -295,6 +295,7 @@ class EngineCore:
             num_waiting=len(scheduler.waiting),
             num_preemptions=scheduler.num_preemptions,
             pages_used={"full": scheduler.full.num_held, "sliding": scheduler.sliding.num_held},
+            pages_idle={"full": scheduler.full.num_idle, "sliding": scheduler.sliding.num_idle},
             pages_total={"full": scheduler.full.num_pages, "sliding": scheduler.sliding.num_pages},
             memory_bytes=memory_bytes or {},
             **self._counters,

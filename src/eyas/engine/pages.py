@@ -46,6 +46,10 @@ class PagePool:
     def num_held(self) -> int:
         return len(self._holders)
 
+    @property
+    def num_idle(self) -> int:
+        return len(self._idle)
+
     def allocate(self) -> int:
         """A page held once; takes the longest idle one when no page is free. The caller checks `num_available`."""
         if self._free:
