@@ -24,13 +24,15 @@ class Piece:
     """More text of one message of the answer. Messages come one after the other and never interleave.
 
     `message` numbers the messages of one choice that have pieces, from 0. A call is announced by a piece that may have
-    no text yet; `name` is the function's, on every piece of its call.
+    no text yet; `name` is the function's, on every piece of its call. `channel` is the one that the model wrote the message
+    on: content on "commentary" is a preamble to what it does next, any other content the answer itself.
     """
 
     message: int
     kind: Kind
     text: str
     name: str | None = None
+    channel: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
