@@ -24,8 +24,8 @@ class Piece:
     """More text of one message of the answer. Messages come one after the other and never interleave.
 
     `message` numbers the messages of one choice that have pieces, from 0. A call is announced by a piece that may have
-    no text yet; `name` is the function's, on every piece of its call. `channel` is the one that the model wrote the message
-    on: content on "commentary" is a preamble to what it does next, any other content the answer itself.
+    no text yet; `name` is the function's, on every piece of its call. `channel` is the message's in Harmony: content on
+    "commentary" is a preamble to what the model does next, any other content the answer itself.
     """
 
     message: int
