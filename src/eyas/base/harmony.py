@@ -11,6 +11,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from eyas.base.errors import InvalidRequest
+from eyas.base.harmony_tools import (
+    FUNCTIONS,
+    FunctionTool,
+    ResponseFormat,
+    ToolNamespace,
+    response_formats_section,
+    tools_section,
+)
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 
 __all__ = [
@@ -19,9 +27,11 @@ __all__ = [
     "Effort",
     "Message",
     "Role",
+    "call_message",
     "developer_message",
     "render_conversation",
     "render_message",
+    "result_message",
     "stop_ids",
     "system_message",
 ]
@@ -60,11 +70,13 @@ def system_message(
     effort: Effort | None = "medium",
     channels: Sequence[str] = CHANNELS,
     has_functions: bool = False,
+    tools: Sequence[ToolNamespace] = (),
 ) -> Message:
     """The system message that gpt-oss is trained on; None or () leaves a line out. `date` is YYYY-MM-DD.
 
-    `has_functions` adds the line that sends function calls to the commentary channel. What API users call the
-    system prompt belongs into `developer_message`.
+    `has_functions` adds the line that sends function calls to the commentary channel: set it where the developer
+    message declares functions. `tools` are those that gpt-oss was trained with (`BROWSER`, `PYTHON`). What API users
+    call the system prompt belongs into `developer_message`.
     """
     top = [identity] if identity is not None else []
     if knowledge_cutoff is not None:
@@ -74,6 +86,8 @@ def system_message(
     sections = ["\n".join(top)] if top else []
     if effort is not None:
         sections.append(f"Reasoning: {effort}")
+    if tools:
+        sections.append(tools_section(tools))
     if channels:
         rule = f"# Valid channels: {', '.join(channels)}. Channel must be included for every message."
         if has_functions:
@@ -82,9 +96,35 @@ def system_message(
     return Message(role="system", content="\n\n".join(sections))
 
 
-def developer_message(instructions: str) -> Message:
-    """The developer message that carries an API user's system prompt."""
-    return Message(role="developer", content=f"# Instructions\n\n{instructions}")
+def developer_message(
+    instructions: str | None = None,
+    *,
+    tools: Sequence[FunctionTool] = (),
+    response_formats: Sequence[ResponseFormat] = (),
+) -> Message:
+    """The developer message: an API user's system prompt, functions, and schemas of the answer; nothing is left out."""
+    sections = [] if instructions is None else ["# Instructions", instructions]
+    if tools:
+        sections.append(tools_section([ToolNamespace(name=FUNCTIONS, tools=tuple(tools))]))
+    if response_formats:
+        sections.append(response_formats_section(response_formats))
+    return Message(role="developer", content="\n\n".join(sections))
+
+
+def call_message(name: str, arguments: str, *, channel: str = "commentary") -> Message:
+    """A past call of the function `name`, as the model wrote it; a name with a dot brings its own namespace."""
+    return Message(
+        role="assistant",
+        channel=channel,
+        recipient=_qualified(name),
+        content_type="<|constrain|>json",
+        content=arguments,
+    )
+
+
+def result_message(name: str, output: str, *, channel: str = "commentary") -> Message:
+    """What the function `name` returned to the assistant; a name with a dot brings its own namespace."""
+    return Message(role="tool", name=_qualified(name), recipient="assistant", channel=channel, content=output)
 
 
 def stop_ids(codec: TextCodec) -> tuple[int, int]:
@@ -148,6 +188,10 @@ def render_conversation(
     elif purpose == "training" and messages and _is_final(messages[-1]):
         ids[-1] = codec.special[RETURN]
     return ids
+
+
+def _qualified(name: str) -> str:
+    return name if "." in name else f"{FUNCTIONS}.{name}"
 
 
 def _first_unfinished(messages: Sequence[Message], *, prompted: bool) -> int:
