@@ -22,7 +22,7 @@ MAY_IMPORT = {  # package: (ours, heavy)
     "bench": ({"base"}, {"aiohttp", "rich"}),
     "discord": ({"base"}, {"discord"}),
 }
-ROOTS = {"__init__", "__main__", "cli", "serve", "chat", "generate", "local", "terminal"}
+ROOTS = {"__init__", "__main__", "cli", "serve", "chat", "generate", "local", "terminal", "key"}
 BENCH_INSIDE_FUNCTIONS = {"engine", "local"}  # the offline benchmarks load an engine when they run
 
 

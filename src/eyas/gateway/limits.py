@@ -1,0 +1,84 @@
+"""What one request may be: bytes of its body, and an id that answers and logs carry. Pure ASGI.
+
+Connections, headers and time are bounded one layer further down, in connections.py.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from eyas.gateway.errors import envelope
+
+__all__ = ["Limits", "send_json"]
+
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+async def send_json(send: Send, status: int, body: bytes, *, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Answer with a whole JSON body."""
+    head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Limits:
+    """Refuses bodies above `max_body` bytes with 413 and gives each request an id.
+
+    A body is refused by its Content-Length before any of it is read, or as soon as what came is too much: then the
+    route that reads it gets an HTTPException. `x-request-id` of the caller is kept if it is 1 to 128 harmless
+    characters, else a new one is made; it is in the scope's state as `request_id` and in every answer. `on_status`
+    hears the status of each answer.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_body: int, on_status: Callable[[int], None] = lambda status: None) -> None:
+        self._app = app
+        self._max_body = max_body
+        self._on_status = on_status
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        length, given = 0, b""
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                length = int(value)  # the HTTP parser takes digits only
+            elif name == b"x-request-id":
+                given = value
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._on_status(message["status"])
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            await send(message)
+
+        if length > self._max_body:
+            body = envelope(self._too_large(), "invalid_request_error", code="body_too_large")
+            # Closed: to read on would be to take what was refused.
+            return await send_json(send_with_id, 413, body, headers=[(b"connection", b"close")])
+        with suppress(ClientDisconnect):  # left before the body was complete
+            await self._app(scope, self._counted(receive), send_with_id)
+
+    def _counted(self, receive: Receive) -> Receive:
+        num_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self._max_body:
+                raise HTTPException(413, self._too_large(), headers={"connection": "close"})
+            return message
+
+        return counted
+
+    def _too_large(self) -> str:
+        return f"the body has more than the {self._max_body} bytes that this server takes"

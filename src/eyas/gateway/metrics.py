@@ -1,0 +1,277 @@
+"""Prometheus metrics: vLLM's names where it has one, so that dashboards made for it work; `eyas:` for the rest.
+
+Two sources: what the engine counts, read when somebody scrapes, and the outcome of each request.
+Names as in vLLM 0.33; each series has the label `model_name`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from eyas.base.ports import EnginePort
+from eyas.base.types import EngineStats
+from eyas.gateway.outcome import CLIENT_LEFT, Outcome
+
+__all__ = ["CONTENT_TYPE", "EngineCounters", "Metrics", "kv_usage"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+GAUGES = frozenset({"num_running", "num_waiting"})
+Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
+
+TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
+TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
+PER_TOKEN_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
+LATENCY_BUCKETS = (
+    0.1,
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+)
+
+
+class EngineCounters:
+    """The engine's statistics with counters that only ever grow: a restarted engine counts from zero again."""
+
+    def __init__(self, engine: EnginePort) -> None:
+        self._engine = engine
+        self._before: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+
+    def read(self) -> tuple[EngineStats, Mapping[str, int]]:
+        """Statistics as they are, and the counters since the server started."""
+        stats = self._engine.stats()
+        totals = {}
+        for item in fields(stats):
+            value = getattr(stats, item.name)
+            if not isinstance(value, int) or item.name in GAUGES:
+                continue
+            last = self._last.get(item.name, 0)
+            if value < last:
+                self._before[item.name] = self._before.get(item.name, 0) + last
+            self._last[item.name] = value
+            totals[item.name] = self._before.get(item.name, 0) + value
+        return stats, totals
+
+
+def kv_usage(stats: EngineStats) -> float:
+    """Share of the pages in use, 0 to 1, of the group that is fullest: it is the one that makes requests wait."""
+    shares = [stats.pages_used.get(name, 0) / total for name, total in stats.pages_total.items() if total]
+    return max(shares, default=0.0)
+
+
+class Histogram:
+    """A histogram that takes one value for many observations at once."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative counts by upper bound, and the sum."""
+        out, total = [], 0
+        for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
+            total += count
+            out.append((bound, float(total)))
+        return out, self._sum
+
+
+class Metrics(Collector):
+    """Counts outcomes and writes the page `/metrics`. For one thread, that of the event loop.
+
+    `restarts` and `num_viewers` are asked at scrape time: restarts of the engine, people who watch the live view.
+    """
+
+    def __init__(
+        self,
+        engine: EnginePort,
+        model_name: str,
+        *,
+        counters: EngineCounters | None = None,
+        restarts: Callable[[], int] = lambda: 0,
+        num_viewers: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._engine = engine
+        self._model = model_name
+        self._counters = counters or EngineCounters(engine)
+        self._restarts = restarts
+        self._num_viewers = num_viewers
+        self._finished: Counter[str] = Counter()
+        self._statuses: Counter[tuple[str, str]] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._rounds = self._drafted = self._accepted = 0
+        self._positions: Counter[int] = Counter()
+        self._ttft = Histogram(TTFT_BUCKETS)
+        self._per_token = Histogram(PER_TOKEN_BUCKETS)
+        self._inter_token = Histogram(PER_TOKEN_BUCKETS)
+        self._e2e = Histogram(LATENCY_BUCKETS)
+        self._prompt = Histogram(TOKEN_BUCKETS)
+        self._generation = Histogram(TOKEN_BUCKETS)
+        self._max_tokens = Histogram(TOKEN_BUCKETS)
+        self._n = Histogram((1, 2, 5, 10, 20))
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """The page, in Prometheus' text format 0.0.4."""
+        return generate_latest(self._registry)
+
+    def answered(self, status: int) -> None:
+        """Count an HTTP answer by its status if it is an error."""
+        if status >= 400:
+            self._errors[str(status)] += 1
+
+    def record(self, outcome: Outcome) -> None:
+        """Count a request that is over."""
+        self._statuses[outcome.route, str(outcome.status)] += 1
+        self._finished.update(outcome.finishes)
+        self._rounds += outcome.num_rounds
+        self._drafted += outcome.num_drafted
+        self._accepted += outcome.num_accepted
+        for position, count in enumerate(outcome.accepted_per_position):
+            self._positions[position] += count
+        self._prompt.add(outcome.num_prompt)
+        self._n.add(outcome.n)
+        if outcome.max_tokens is not None:
+            self._max_tokens.add(outcome.max_tokens)
+        if outcome.ttft_s is None:
+            return
+        self._ttft.add(outcome.ttft_s)
+        self._generation.add(outcome.num_tokens)
+        self._e2e.add(outcome.e2e_s)
+        if outcome.num_tokens > outcome.n:
+            seconds = (outcome.e2e_s - outcome.ttft_s) * outcome.n / (outcome.num_tokens - outcome.n)
+            self._per_token.add(seconds)
+            self._inter_token.add(seconds, outcome.num_tokens - outcome.n)
+
+    def collect(self) -> Iterable[Family]:
+        """Called by the registry at each scrape."""
+        stats, totals = self._counters.read()
+        yield from self._of_engine(stats, totals)
+        yield from self._of_speculation()
+        yield from self._of_requests()
+        yield self._counter(
+            "eyas:engine_restarts", "Times that the engine process was started again.", self._restarts()
+        )
+        yield self._gauge(
+            "eyas:engine_up", "1 while the engine serves, 0 while it does not.", self._engine.failure is None
+        )
+        yield self._gauge("eyas:live_viewers", "Pages that watch the live view.", self._num_viewers())
+
+    def _of_engine(self, stats: EngineStats, totals: Mapping[str, int]) -> Iterable[Family]:
+        yield self._gauge("vllm:num_requests_running", "Sequences that the engine works on.", stats.num_running)
+        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for room.", stats.num_waiting)
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", kv_usage(stats))
+        named = {
+            "vllm:prompt_tokens": ("num_prompt_tokens", "Prompt tokens, cached ones included."),
+            "vllm:generation_tokens": ("num_generated_tokens", "Tokens generated."),
+            "vllm:prompt_tokens_cached": ("num_cached_tokens", "Prompt tokens served from the prefix cache."),
+            "vllm:prefix_cache_queries": ("num_prompt_tokens", "Prompt tokens looked up in the prefix cache."),
+            "vllm:prefix_cache_hits": ("num_cached_tokens", "Prompt tokens found in the prefix cache."),
+            "vllm:num_preemptions": ("num_preemptions", "Sequences put back into the queue to make room."),
+            "eyas:engine_rounds": ("num_rounds", "Rounds that the engine computed."),
+        }
+        for name, (field, text) in named.items():
+            yield self._counter(name, text, totals[field])
+        pages = GaugeMetricFamily(
+            "eyas:kv_pages", "KV pages by group and state.", labels=["model_name", "group", "state"]
+        )
+        for group, total in stats.pages_total.items():
+            used = stats.pages_used.get(group, 0)
+            pages.add_metric([self._model, group, "used"], used)
+            pages.add_metric([self._model, group, "total"], total)
+        yield pages
+        memory = GaugeMetricFamily("eyas:memory_bytes", "Device memory by owner.", labels=["model_name", "owner"])
+        for owner, num_bytes in stats.memory_bytes.items():
+            memory.add_metric([self._model, owner], num_bytes)
+        yield memory
+
+    def _of_speculation(self) -> Iterable[Family]:
+        """Of requests that are over, so that all of these belong together."""
+        yield self._counter("vllm:spec_decode_num_drafts", "Rounds of sequences, with drafts or without.", self._rounds)
+        yield self._counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", self._drafted)
+        yield self._counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens accepted.", self._accepted)
+        yield self._by(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the draft, from 0.",
+            "position", {str(position): count for position, count in sorted(self._positions.items())},
+        )  # fmt: skip
+
+    def _of_requests(self) -> Iterable[Family]:
+        yield self._by(
+            "vllm:request_success",
+            "Choices that ended, by reason.",
+            "finished_reason",
+            dict(sorted(self._finished.items())),
+        )
+        statuses = CounterMetricFamily(
+            "eyas:requests", "Requests to the engine by route and HTTP status; 499: the client left.",
+            labels=["model_name", "route", "status"],
+        )  # fmt: skip
+        for (route, status), count in sorted(self._statuses.items()):
+            statuses.add_metric([self._model, route, status], count)
+        yield statuses
+        left = sum(count for (_, status), count in self._statuses.items() if status == str(CLIENT_LEFT))
+        yield self._counter("eyas:clients_left", "Requests whose client left before the answer was complete.", left)
+        yield self._by(
+            "eyas:http_errors", "Answers with an error, refused requests too, by status.", "status", self._errors
+        )
+        described = (
+            ("vllm:time_to_first_token_seconds", "From submitting to the first token.", self._ttft),
+            (
+                "vllm:inter_token_latency_seconds",
+                "Time between tokens: the mean of its request, for each.",
+                self._inter_token,
+            ),
+            ("vllm:request_time_per_output_token_seconds", "Mean time per token after the first.", self._per_token),
+            ("vllm:e2e_request_latency_seconds", "From submitting to the last token.", self._e2e),
+            ("vllm:request_prompt_tokens", "Prompt tokens of a request.", self._prompt),
+            ("vllm:request_generation_tokens", "Tokens generated for a request.", self._generation),
+            ("vllm:request_params_max_tokens", "What requests gave as max_tokens.", self._max_tokens),
+            ("vllm:request_params_n", "Choices that requests asked for.", self._n),
+        )
+        for name, text, histogram in described:
+            family = HistogramMetricFamily(name, text, labels=["model_name"])
+            buckets, total = histogram.buckets()
+            family.add_metric([self._model], buckets, total)
+            yield family
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(name, text, labels=["model_name"])
+        family.add_metric([self._model], float(value))
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(name, text, labels=["model_name"])
+        family.add_metric([self._model], float(value))
+        return family
+
+    def _by(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+        family = CounterMetricFamily(name, text, labels=["model_name", label])
+        for value, count in counts.items():
+            family.add_metric([self._model, value], count)
+        return family

@@ -1,0 +1,20 @@
+"""`eyas key`: a new API key and the digest that a server knows it by."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import secrets
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """None: every key is made of 256 random bits."""
+
+
+def run(args: argparse.Namespace) -> int:
+    key = f"eyas-{secrets.token_urlsafe(32)}"
+    print(f"key     {key}    (for the client; it is not stored anywhere)")
+    print(f"server  --api-keys sha256:{hashlib.sha256(key.encode()).hexdigest()}")
+    return 0
