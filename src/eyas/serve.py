@@ -63,6 +63,7 @@ async def _serve(engine: Engine, listener: socket.socket, served_name: str | Non
     import uvicorn
 
     from eyas.gateway.app import create_app
+    from eyas.gateway.context import GatewayOptions
 
     class Server(uvicorn.Server):
         @contextmanager
@@ -82,7 +83,9 @@ async def _serve(engine: Engine, listener: socket.socket, served_name: str | Non
 
     server = Server(
         uvicorn.Config(
-            create_app(engine, engine.tokenizer, served_name=served_name), log_level="warning", access_log=False
+            create_app(engine, engine.tokenizer, GatewayOptions(served_name=served_name)),
+            log_level="warning",
+            access_log=False,
         )
     )
     host, port = listener.getsockname()[:2]

@@ -13,6 +13,7 @@ from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
 from eyas.engine.stub import StubEngine
 from eyas.gateway.app import create_app
+from eyas.gateway.context import GatewayOptions
 
 
 @pytest.fixture(scope="session")
@@ -47,5 +48,5 @@ def stub_server(
         name="stub", context=CONTEXT, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
     )
     engine = StubEngine(info, reply or (lambda request, choice: reply_ids(codec)), **options)
-    with running(create_app(engine, codec, today=lambda: datetime.date(2026, 11, 20)), engine) as url:
+    with running(create_app(engine, codec, GatewayOptions(today=lambda: datetime.date(2026, 11, 20))), engine) as url:
         yield Server(url, engine, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20))

@@ -12,7 +12,7 @@ def run(stops, pieces):
     matcher, shown = StopMatcher(stops), []
     for piece in pieces:
         shown.append(matcher.feed(piece))
-        if matcher.stopped:
+        if matcher.stopped is not None:
             return "".join(shown), True
     return "".join(shown) + matcher.flush(), False
 
@@ -42,5 +42,5 @@ def test_never_shows_what_a_stop_string_may_still_take(text, stop):
     for char in text:
         shown += matcher.feed(char)
         assert text.split(stop)[0].startswith(shown)
-        if matcher.stopped:
+        if matcher.stopped is not None:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Literal
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import ModelInfo
+from eyas.gateway.mailroom import Mailroom
+from eyas.gateway.outcome import Listener
 
 __all__ = ["Context", "GatewayOptions"]
 
@@ -36,11 +39,17 @@ class GatewayOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """One server. Made once by `create_app`, handed to each dialect's `routes(context)`."""
+    """One server. Made once by `create_app`, handed to each dialect's `routes(context)`.
+
+    `listeners` are told the outcome of each engine request, in the event loop; they must be quick and never raise.
+    """
 
     engine: EnginePort
     codec: TextCodec
     options: GatewayOptions
+    mailroom: Mailroom = field(default_factory=Mailroom)
+    listeners: list[Listener] = field(default_factory=list)
+    created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
 
     @property
     def info(self) -> ModelInfo:

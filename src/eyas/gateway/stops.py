@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-__all__ = ["StopMatcher"]
+from dataclasses import dataclass
+
+__all__ = ["StopMatcher", "Stops"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stops:
+    """The stop strings of a request, and whether the one that ends an answer is shown."""
+
+    strings: tuple[str, ...] = ()
+    include: bool = False
 
 
 class StopMatcher:
     """Holds back text that may turn out to be the beginning of a stop string.
 
     Fed token by token, so that the result does not depend on how many tokens a round commits. Of several stop
-    strings that one token completes, the one that begins first wins, and is not part of the text.
+    strings that one token completes, the one that begins first wins, the longest of those; it is part of the text
+    only if `include`. `stopped` is that string, None until then.
     """
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         self._stops = stops
+        self._longest = max(map(len, stops), default=0)
+        self._include = include
         self._held = ""
-        self.stopped = False
+        self.stopped: str | None = None
 
     def feed(self, text: str) -> str:
         """Add text and return what can be shown by now; sets `stopped` once a stop string is complete."""
+        if not self._stops:
+            return text
         self._held += text
-        starts = [start for stop in self._stops if (start := self._held.find(stop)) >= 0]
+        starts = [(start, -len(stop), stop) for stop in self._stops if (start := self._held.find(stop)) >= 0]
         if starts:
-            self.stopped = True
-            shown, self._held = self._held[: min(starts)], ""
+            start, _, self.stopped = min(starts)
+            end = start + (len(self.stopped) if self._include else 0)
+            shown, self._held = self._held[:end], ""
             return shown
         keep = self._num_open()
         shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
@@ -36,8 +52,7 @@ class StopMatcher:
 
     def _num_open(self) -> int:
         """Length of the longest end of the text with which a stop string begins."""
-        longest = max((len(stop) - 1 for stop in self._stops), default=0)
-        for size in range(min(longest, len(self._held)), 0, -1):
+        for size in range(min(self._longest - 1, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-size:]) for stop in self._stops):
                 return size
         return 0

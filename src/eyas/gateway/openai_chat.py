@@ -6,21 +6,35 @@ checked and has no place in Harmony.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
-from eyas.base.errors import InvalidRequest, nearest
+from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import Effort, Message, developer_message, render_conversation, system_message
 from eyas.base.tokenizer import TextCodec
-from eyas.base.types import ModelInfo, SamplingParams
-from eyas.gateway.turn import Delta, ScoredToken, Totals
+from eyas.base.types import ModelInfo, Request, SamplingParams
+from eyas.gateway.body import decode, in_thread_if_large, raw_response, read_body
+from eyas.gateway.context import Context
+from eyas.gateway.delta import Delta, Kind, ScoredToken, Totals
+from eyas.gateway.outcome import CLIENT_LEFT
+from eyas.gateway.readers import HarmonyReader
+from eyas.gateway.service import check_model
+from eyas.gateway.stops import Stops
+from eyas.gateway.stream import DONE, ClientGone, EventStream, sse, until_disconnect
+from eyas.gateway.turn import Turn
 
-__all__ = ["ChatBody", "ChatReply", "decode_body", "model_entry", "prompt_ids", "sampling_params", "stop_strings"]
+__all__ = ["routes"]
+
+PATH = "/v1/chat/completions"
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
@@ -98,42 +112,51 @@ class ChatBody(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: None = None
 
 
-def decode_body(raw: bytes, info: ModelInfo) -> ChatBody:
-    """Check and read a body. Raises InvalidRequest naming the field, with the nearest known name."""
-    try:
-        body = msgspec.json.decode(raw, type=ChatBody)
-    except msgspec.ValidationError as error:
-        raise _explain(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from error
-    if body.model not in (None, info.name):
-        raise InvalidRequest(f"no model '{body.model}' here; this server has '{info.name}'", param="model")
+def routes(context: Context) -> list[BaseRoute]:
+    async def chat(request: HttpRequest) -> ASGIApp:
+        raw = await read_body(request, context.options.max_body)
+        body, ids = await in_thread_if_large(len(raw), lambda: prepare(context, raw))
+        request_id = f"chatcmpl-{uuid.uuid4().hex}"
+        engine_request = Request(request_id=request_id, prompt_ids=ids, params=sampling_params(body))
+        reply = ChatReply(request_id, body, context.info, context.codec)
+        turn = Turn(
+            context,
+            engine_request,
+            lambda: HarmonyReader(context.codec),
+            route=PATH,
+            stops=Stops(strings=stop_strings(body)),
+        )
+        if body.stream:
+            return EventStream(_chunks(turn, reply), on_close=turn.close)
+        try:
+            deltas = await until_disconnect(request.receive, _collect(turn))
+        except ClientGone:
+            return Response(status_code=CLIENT_LEFT)
+        finally:
+            turn.close()
+        return raw_response(reply.whole(deltas))
+
+    return [Route(PATH, chat, methods=["POST"])]
+
+
+def prepare(context: Context, raw: bytes) -> tuple[ChatBody, tuple[int, ...]]:
+    body = decode(raw, ChatBody)
+    check_model(context, body.model)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options is for stream=true only", param="stream_options")
-    return body
+    return body, prompt_ids(body, context.codec, date=context.options.today().isoformat())
 
 
-def _explain(message: str) -> InvalidRequest:
-    """msgspec's message with the field in front, e.g. `Expected `int`, got `str` - at `$.seed``."""
-    text, _, where = message.partition(" - at ")
-    path = where.strip("`").rpartition("$")[2].removeprefix(".")
-    if unknown := re.search(r"unknown field `(.+)`", text):
-        param = f"{path}.{unknown[1]}" if path else unknown[1]
-        return InvalidRequest(f"unknown field '{param}'{nearest(unknown[1], _fields_at(path))}", param=param)
-    if text.startswith("Expected `null`"):
-        return InvalidRequest(f"'{path}' is not supported by this server", param=path)
-    if missing := re.search(r"missing required field `(.+)`", text):
-        path = f"{path}.{missing[1]}" if path else missing[1]
-        return InvalidRequest(f"'{path}' is missing", param=path)
-    return InvalidRequest(f"'{path or 'body'}': {text[:1].lower()}{text[1:].replace('`', '')}", param=path or None)
+async def _collect(turn: Turn) -> list[Delta]:
+    return [delta async for delta in turn.deltas()]
 
 
-def _fields_at(path: str) -> tuple[str, ...]:
-    """Names that the object at `path` of a body may have."""
-    if ".content[" in path:
-        return TextPart.__struct_fields__
-    nested = {"messages": ChatMessage, "stream_options": StreamOptions, "response_format": TextFormat}
-    return nested.get(path.split("[")[0], ChatBody).__struct_fields__
+async def _chunks(turn: Turn, reply: ChatReply) -> AsyncGenerator[bytes, None]:
+    async for delta in turn.deltas():
+        yield sse(reply.chunk(delta))
+    if (usage := reply.usage_chunk()) is not None:
+        yield sse(usage)
+    yield DONE
 
 
 def sampling_params(body: ChatBody) -> SamplingParams:
@@ -270,10 +293,10 @@ class ChatReply:
         if delta.choice not in self._begun:
             self._begun.add(delta.choice)
             part.role = "assistant"
-        if delta.reasoning:
-            part.reasoning_content = delta.reasoning
-        if delta.content:
-            part.content = delta.content
+        if delta.text(Kind.REASONING):
+            part.reasoning_content = delta.text(Kind.REASONING)
+        if delta.text(Kind.CONTENT):
+            part.content = delta.text(Kind.CONTENT)
         if delta.totals is not None:
             self._totals.append(delta.totals)
         choice = Choice(
@@ -300,8 +323,8 @@ class ChatReply:
         choices = []
         for index in sorted({delta.choice for delta in deltas}):
             own = [delta for delta in deltas if delta.choice == index]
-            message = Part(role="assistant", content="".join(delta.content for delta in own))
-            if reasoning := "".join(delta.reasoning for delta in own):
+            message = Part(role="assistant", content="".join(delta.text(Kind.CONTENT) for delta in own))
+            if reasoning := "".join(delta.text(Kind.REASONING) for delta in own):
                 message.reasoning_content = reasoning
             scored = [token for delta in own for token in delta.scored]
             choices.append(
@@ -377,14 +400,3 @@ def _timings(totals: Sequence[Totals]) -> Timings:
 def _num_cached(totals: Sequence[Totals]) -> int:
     """Of the choice that read the prompt first; the others find it in the cache."""
     return min(one.num_cached for one in totals)
-
-
-def model_entry(info: ModelInfo, created: int) -> dict[str, Any]:
-    """The entry of `/v1/models`."""
-    return {
-        "id": info.name,
-        "object": "model",
-        "created": created,
-        "owned_by": "eyas",
-        "max_model_len": info.context,
-    }

@@ -1,0 +1,92 @@
+"""Request bodies: reading them within limits, decoding them strictly, and saying which field is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import msgspec
+from msgspec import Struct
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from eyas.base.errors import InvalidRequest, nearest
+
+__all__ = ["Fields", "decode", "in_thread_if_large", "json_response", "raw_response", "read_body"]
+
+T = TypeVar("T")
+BodyT = TypeVar("BodyT", bound=Struct)
+
+LARGE = 8 << 10  # characters that take about as long to encode as a thread takes to hand them over and back
+
+
+class Fields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Base of request objects. None is "not given"; a field of type None is a known one that this server lacks."""
+
+
+async def read_body(request: HttpRequest, limit: int) -> bytes:
+    """The raw body. Raises HTTPException 413 beyond `limit` bytes, before more is read."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit:
+            raise HTTPException(413, f"the body is larger than {limit >> 20} MiB")
+    return bytes(body)
+
+
+async def in_thread_if_large(size: int, work: Callable[[], T]) -> T:
+    """Do `work` here, or in a thread if it is on `size` characters or more and would hold up all other streams."""
+    return work() if size < LARGE else await asyncio.to_thread(work)
+
+
+def decode(raw: bytes, kind: type[BodyT]) -> BodyT:
+    """Check and read a body. Raises InvalidRequest naming the field, with the nearest known name."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise explain(str(error), kind) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from error
+
+
+def explain(message: str, kind: type[Struct]) -> InvalidRequest:
+    """msgspec's message with the field in front, e.g. `Expected `int`, got `str` - at `$.seed``."""
+    text, _, where = message.partition(" - at ")
+    path = where.strip("`").rpartition("$")[2].removeprefix(".")
+    if unknown := re.search(r"unknown field `(.+)`", text):
+        param = f"{path}.{unknown[1]}" if path else unknown[1]
+        return InvalidRequest(f"unknown field '{param}'{nearest(unknown[1], names_at(kind, path))}", param=param)
+    if text.startswith("Expected `null`"):
+        return InvalidRequest(f"'{path}' is not supported by this server", param=path)
+    if missing := re.search(r"missing required field `(.+)`", text):
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return InvalidRequest(f"'{path}' is missing", param=path)
+    return InvalidRequest(f"'{path or 'body'}': {text[:1].lower()}{text[1:].replace('`', '')}", param=path or None)
+
+
+def names_at(kind: type[Struct], path: str) -> list[str]:
+    """Names that the object at `path` of a body may have; of a union, those of all its members."""
+    kinds = [kind]
+    for name in re.findall(r"\.?(\w+)", re.sub(r"\[[^\]]*\]", "", path)):
+        hints = [get_type_hints(one).get(name) for one in kinds if name in one.__struct_fields__]
+        kinds = [struct for hint in hints for struct in structs_in(hint)]
+    return sorted({name for one in kinds for name in one.__struct_encode_fields__})
+
+
+def structs_in(hint: Any) -> list[type[Struct]]:
+    """The struct types that a type hint mentions."""
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return [hint]
+    return [struct for part in get_args(hint) for struct in structs_in(part)]
+
+
+def json_response(value: object, *, status: int = 200) -> Response:
+    return raw_response(msgspec.json.encode(value), status=status)
+
+
+def raw_response(body: bytes, *, status: int = 200) -> Response:
+    """Bytes that are JSON already."""
+    return Response(body, status_code=status, media_type="application/json")

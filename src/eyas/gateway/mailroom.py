@@ -1,0 +1,69 @@
+"""Events from the engine's thread to the event loop, with one wake-up for all that come at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from eyas.base.ports import Deliver
+from eyas.base.types import TokenEvent
+
+__all__ = ["Inbox", "Mailroom", "Receive"]
+
+T = TypeVar("T")
+
+Receive = Callable[[TokenEvent, float], None]
+
+
+class Mailroom:
+    """Hands events over in order; one per server, and all who receive live in one event loop.
+
+    Waking a loop from another thread costs more than reading an event, so a round of 64 sequences wakes it once.
+    """
+
+    def __init__(self) -> None:
+        self._post: deque[tuple[Receive, TokenEvent, float]] = deque()
+        self._is_called = False
+
+    def address(self, receive: Receive) -> Deliver:
+        """A function for any thread that has `receive(event, time)` called in the running loop."""
+        loop = asyncio.get_running_loop()
+
+        def deliver(event: TokenEvent) -> None:
+            self._post.append((receive, event, time.perf_counter()))
+            if not self._is_called:
+                self._is_called = True
+                try:
+                    loop.call_soon_threadsafe(self._hand_out)
+                except RuntimeError:  # the loop is closed: nobody is left to read
+                    self._is_called = False
+
+        return deliver
+
+    def _hand_out(self) -> None:
+        self._is_called = False  # before emptying: what is appended from now on calls again
+        while self._post:
+            receive, event, now = self._post.popleft()
+            receive(event, now)
+
+
+class Inbox(Generic[T]):
+    """A queue for one reader in the loop that also fills it, without the locks of asyncio.Queue."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> T:
+        while not self._items:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._items.popleft()

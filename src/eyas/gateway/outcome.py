@@ -1,0 +1,41 @@
+"""What became of one request to the engine: the one record that metrics, the access log and the page are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["CLIENT_LEFT", "Listener", "Outcome"]
+
+CLIENT_LEFT = 499  # nginx's number for a client that closed the connection before its answer was complete
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Reported once for each engine request, when it is over; what is refused before one is made has no outcome.
+
+    `status` is 200, the HTTP status of the error that ended it (also where the headers had already gone out with
+    200), or CLIENT_LEFT. `finishes` has the reason of each choice that ended. Numbers are sums over the choices.
+    Times are in seconds from submitting; `ttft_s` is None where no token came.
+    """
+
+    request_id: str
+    route: str
+    status: int
+    finishes: tuple[str, ...] = ()
+    num_prompt: int = 0
+    num_cached: int = 0
+    num_tokens: int = 0
+    num_reasoning: int = 0
+    num_rounds: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    accepted_per_position: tuple[int, ...] = ()
+    max_tokens: int | None = None
+    n: int = 1
+    ttft_s: float | None = None
+    e2e_s: float = 0.0
+    error: str | None = None
+
+
+Listener = Callable[[Outcome], None]
