@@ -14,7 +14,7 @@ MAY_IMPORT = {  # package: (ours, heavy)
     "base": (set(), set()),
     "kernels": (set(), {"torch", "triton"}),
     "model": ({"kernels", "base"}, {"torch", "safetensors", "numpy", "httpx"}),  # httpx: the hub's errors
-    "engine": ({"model", "kernels", "base"}, {"torch", "numpy"}),
+    "engine": ({"model", "kernels", "base"}, {"torch", "numpy", "msgspec"}),
     "train": ({"model", "kernels", "base"}, {"torch", "numpy", "safetensors"}),
     "recipes": ({"base"}, set()),
     "fleet": ({"recipes", "base"}, set()),

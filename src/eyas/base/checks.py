@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eyas.base.errors import InvalidRequest
+from eyas.base.errors import Busy, InvalidRequest
 from eyas.base.types import Request
 
-__all__ = ["check_request"]
+__all__ = ["check_queue", "check_request"]
 
 
 def check_request(request: Request, *, context: int, vocab_size: int) -> int:
@@ -32,3 +32,10 @@ def check_request(request: Request, *, context: int, vocab_size: int) -> int:
             raise InvalidRequest(f"{name} has a token id outside 0..{vocab_size - 1}", param=name)
     budget = context - length
     return budget if params.max_tokens is None else min(budget, params.max_tokens)
+
+
+def check_queue(num_open: int, *, concurrency: int, max_queue: int) -> None:
+    """Raises Busy when `concurrency` of the unfinished answers can run and `max_queue` others wait already."""
+    num_waiting = num_open - concurrency
+    if num_waiting >= max_queue:
+        raise Busy(f"the queue is full ({max(num_waiting, 0)} waiting, at most {max_queue}); try again later")

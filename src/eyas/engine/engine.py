@@ -1,6 +1,7 @@
 """An engine in a thread of this process: the EnginePort over the step loop.
 
 Requests and cancellations go in through a queue that the thread empties before each step; it sleeps when idle.
+`engine.worker` runs one of these in a process of its own.
 """
 
 from __future__ import annotations
@@ -8,30 +9,48 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
+from eyas.base.checks import check_queue
 from eyas.base.config import EngineConfig
-from eyas.base.errors import Busy, EyasError, InvalidRequest
-from eyas.base.ports import Deliver
+from eyas.base.errors import InvalidRequest, Unavailable
+from eyas.base.ports import Deliver, Observe
 from eyas.base.tokenizer import Tokenizer
-from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, TokenEvent
+from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
 from eyas.engine.build import BuiltEngine
 from eyas.engine.load import load_engine_parts
 
 __all__ = ["Engine"]
 
-MAX_WAITING = 1024  # requests in the queue
+MAX_QUEUE = 1024
 log = logging.getLogger(__name__)
 
 
 class Engine:
     """Implements `eyas.base.ports.EnginePort`."""
 
-    def __init__(self, built: BuiltEngine, tokenizer: Tokenizer, info: ModelInfo) -> None:
+    def __init__(
+        self,
+        built: BuiltEngine,
+        tokenizer: Tokenizer,
+        info: ModelInfo,
+        *,
+        folder: Path = Path(),
+        max_queue: int = MAX_QUEUE,
+    ) -> None:
         self.tokenizer = tokenizer
+        self.model_folder = folder
         self._info = info
         self._core = built.core
         self._memory_bytes = built.memory_bytes
+        self._max_queue = max_queue
+        self._num_sent = 0  # choices on their way to the engine's thread
+        self._refused: list[TokenEvent] = []
+        self._observe: Observe | None = None
+        self._step_began: float | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -40,10 +59,16 @@ class Engine:
         self._thread.start()
 
     @classmethod
-    def load(cls, config: EngineConfig, *, progress: Callable[[int, int], None] | None = None) -> Engine:
+    def load(
+        cls,
+        config: EngineConfig,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        max_queue: int = MAX_QUEUE,
+    ) -> Engine:
         """Load what `config` names and start. Raises UserError."""
         loaded = load_engine_parts(config, progress=progress)
-        return cls(loaded.built, loaded.tokenizer, loaded.info)
+        return cls(loaded.built, loaded.tokenizer, loaded.info, folder=loaded.folder, max_queue=max_queue)
 
     @property
     def info(self) -> ModelInfo:
@@ -53,26 +78,37 @@ class Engine:
     def failure(self) -> str | None:
         return self._failure
 
-    def submit(self, request: Request, deliver: Deliver) -> None:
-        self._core.check(request)
-        stats = self._core.stats()
-        if stats.num_waiting >= MAX_WAITING:
-            raise Busy(f"{stats.num_waiting} requests are waiting already; try again later")
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the current step has taken so far; 0 between steps."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
 
+    def submit(self, request: Request, deliver: Deliver) -> None:
         def add() -> None:
             if self._failure:  # sent before it failed
-                _refuse(request, deliver, self._failure)
-                return
-            try:
-                self._core.add(request, deliver)
-            except InvalidRequest as error:
-                _refuse(request, deliver, str(error))
+                self._refuse(request, deliver, FinishReason.ERROR, self._failure)
+            else:
+                try:
+                    self._core.add(request, deliver)
+                except InvalidRequest as error:
+                    self._refuse(request, deliver, FinishReason.INVALID, str(error))
+            with self._lock:
+                self._num_sent -= request.params.n
 
         with self._lock:
             if self._failure:
-                raise EyasError(self._failure)
+                raise Unavailable(self._failure)
             if self._closed:
-                raise Busy("the engine is stopping")
+                raise Unavailable("the engine is stopping")
+            self._core.check(request)
+            stats = self._core.stats()
+            check_queue(
+                stats.num_running + stats.num_waiting + self._num_sent,
+                concurrency=self._core.scheduler.config.num_slots,
+                max_queue=self._max_queue,
+            )
+            self._num_sent += request.params.n
             self._inbox.put(add)
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:
@@ -80,6 +116,9 @@ class Engine:
 
     def stats(self) -> EngineStats:
         return self._core.stats(self._memory_bytes)
+
+    def observe(self, observe: Observe | None) -> None:
+        self._observe = observe
 
     def close(self) -> None:
         with self._lock:
@@ -93,15 +132,33 @@ class Engine:
     def _loop(self) -> None:
         try:
             while self._receive():
+                self._step_began = time.monotonic()
                 try:
-                    self._core.step()
+                    report = self._core.step()
                 except Exception as error:
                     log.exception("a step of the engine failed")
                     self._fail(f"the engine failed: {error}")
+                    report = self._core.take_report()
+                self._step_began = None
+                self._report(report)
             self._core.fail_all("the engine was stopped", FinishReason.CANCELLED)
+            self._report(self._core.take_report())
         except BaseException as error:  # a fault of ours outside a step: whoever asks must hear of it
             self._failure = f"the engine's thread ended: {error!r}"
             log.exception("the engine's thread ended")
+
+    def _report(self, report: StepReport | None) -> None:
+        """Tell the observer, refusals included; a fault of the observer's is its own."""
+        refused, self._refused = tuple(self._refused), []
+        if report is None and refused:
+            report = StepReport(step=0, ms=0.0, num_drafts=0, events=(), stats=self._core.stats())
+        if report is None or self._observe is None:
+            return
+        stats = replace(report.stats, memory_bytes=self._memory_bytes)
+        try:
+            self._observe(replace(report, events=refused + report.events, stats=stats))
+        except Exception:
+            log.exception("whoever observes the engine's steps failed")
 
     def _receive(self) -> bool:
         """Take in what was sent, waiting for something if there is nothing to do; False to stop."""
@@ -125,11 +182,8 @@ class Engine:
             self._failure = message
         self._core.fail_all(message, FinishReason.ERROR)
 
-
-def _refuse(request: Request, deliver: Deliver, message: str) -> None:
-    for choice in range(request.params.n):
-        deliver(
-            TokenEvent(
-                request_id=request.request_id, choice=choice, token_ids=(), finish=FinishReason.ERROR, error=message
-            )
-        )
+    def _refuse(self, request: Request, deliver: Deliver, finish: FinishReason, message: str) -> None:
+        for choice in range(request.params.n):
+            event = TokenEvent(request_id=request.request_id, choice=choice, token_ids=(), finish=finish, error=message)
+            self._refused.append(event)
+            deliver(event)

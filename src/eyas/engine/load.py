@@ -42,6 +42,7 @@ class LoadedEngine:
     built: BuiltEngine
     tokenizer: Tokenizer
     info: ModelInfo
+    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +76,7 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
     )
     built = model.build()
     built.core.warm_up(WARM_UP_S)
-    return LoadedEngine(built, tokenizer, info)
+    return LoadedEngine(built, tokenizer, info, model.folder)
 
 
 def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:

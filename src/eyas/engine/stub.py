@@ -11,13 +11,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from eyas.base.errors import InvalidRequest
-from eyas.base.ports import Deliver
-from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, RoundTrace, TokenEvent, TokenLogprob
+from eyas.base.checks import check_request
+from eyas.base.errors import Unavailable
+from eyas.base.ports import Deliver, Observe
+from eyas.base.types import (
+    EngineStats,
+    FinishReason,
+    ModelInfo,
+    PageOwner,
+    Request,
+    RoundTrace,
+    StepReport,
+    TokenEvent,
+    TokenLogprob,
+)
 
 __all__ = ["StubEngine"]
 
 STUB_LOGPROB = -0.25
+PAGE_SIZE = 16
+SLIDING_PAGES = 9  # a window of 128 tokens and the page that it has half left
+NUM_PAGES = 8192
 
 
 class StubEngine:
@@ -38,11 +52,14 @@ class StubEngine:
     ) -> None:
         self.info = info
         self.failure: str | None = None  # set by tests
+        self.busy_s = 0.0
         self._reply = reply
         self._drafts_per_round = drafts_per_round
         self._round_s = round_s
         self._num_cached = num_cached
-        self._stats = EngineStats()
+        self._stats = EngineStats(pages_total={"full": NUM_PAGES, "sliding": NUM_PAGES})
+        self._observe: Observe | None = None
+        self._num_steps = 0
         self._running: dict[str, list[_Choice]] = {}
         self._wake = threading.Condition()
         self._closing = False
@@ -50,17 +67,14 @@ class StubEngine:
         self._thread.start()
 
     def submit(self, request: Request, deliver: Deliver) -> None:
-        room = self.info.context - len(request.prompt_ids)
-        if room < 1:
-            raise InvalidRequest(
-                f"the prompt has {len(request.prompt_ids)} tokens, the context {self.info.context}", param="messages"
-            )
-        budget = min(room, request.params.max_tokens or room)
+        budget = check_request(request, context=self.info.context, vocab_size=self.info.vocab_size)
         choices = [
             _Choice(request, index, tuple(self._reply(request, index)), budget, self.info.eos_ids, deliver)
             for index in range(request.params.n)
         ]
         with self._wake:
+            if self.failure is not None or self._closing:
+                raise Unavailable(self.failure or "the engine is stopping")
             self._running[request.request_id] = choices
             self._stats = replace(
                 self._stats,
@@ -76,7 +90,12 @@ class StubEngine:
 
     def stats(self) -> EngineStats:
         with self._wake:
-            return replace(self._stats, num_running=len(self._running))
+            pages = self._pages()
+            used = {"full": sum(p.num_full for p in pages), "sliding": sum(p.num_sliding for p in pages)}
+            return replace(self._stats, num_running=sum(map(len, self._running.values())), pages_used=used)
+
+    def observe(self, observe: Observe | None) -> None:
+        self._observe = observe
 
     def close(self) -> None:
         with self._wake:
@@ -93,7 +112,9 @@ class StubEngine:
                 if not self._running:
                     return
                 choices = [choice for request in self._running.values() for choice in request if not choice.done]
-            time.sleep(self._round_s)
+            began = time.perf_counter()
+            if self._round_s:
+                time.sleep(self._round_s)
             events = [(choice, self._round(choice)) for choice in choices]
             with self._wake:
                 for _, event in events:
@@ -102,6 +123,28 @@ class StubEngine:
                     del self._running[request_id]
             for choice, event in events:
                 choice.deliver(event)
+            self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3)
+
+    def _report(self, events: tuple[TokenEvent, ...], ms: float) -> None:
+        self._num_steps += 1
+        if self._observe is not None:
+            has_round = any(event.round is not None for event in events)
+            with self._wake:
+                pages = self._pages()
+            self._observe(
+                StepReport(
+                    step=self._num_steps,
+                    ms=ms,
+                    num_drafts=self._drafts_per_round if has_round else 0,
+                    events=events,
+                    stats=self.stats(),
+                    pages=pages,
+                )
+            )
+
+    def _pages(self) -> tuple[PageOwner, ...]:
+        """As if each choice held pages of its own for its prompt and what it has said."""
+        return tuple(choice.pages() for group in self._running.values() for choice in group if not choice.done)
 
     def _round(self, choice: _Choice) -> TokenEvent:
         if choice.cancelled:
@@ -151,6 +194,15 @@ class _Choice:
         ids = self._ids[self.num_done : self.num_done + max(count, 1)]
         self.num_done += len(ids)
         return ids, self._finish if self.num_done >= len(self._ids) else None
+
+    def pages(self) -> PageOwner:
+        num_full = -(-(len(self.request.prompt_ids) + self.num_done) // PAGE_SIZE)
+        return PageOwner(
+            request_id=self.request.request_id,
+            choice=self.index,
+            num_full=num_full,
+            num_sliding=min(num_full, SLIDING_PAGES),
+        )
 
     def event(
         self, ids: tuple[int, ...], finish: FinishReason | None, trace: RoundTrace | None, num_cached: int
