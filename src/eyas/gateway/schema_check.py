@@ -1,0 +1,74 @@
+"""Which JSON schemas the grammar library takes in full: what it would pass over in silence is refused by name here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.harmony_tools import check_schema
+
+__all__ = ["check_enforceable"]
+
+MAX_PROPERTIES = 1000
+
+ONE_SCHEMA = ("items", "additionalItems", "additionalProperties")
+SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+ENFORCED = {
+    *("type", "enum", "const", "$ref", "required", "format", "pattern", "minLength", "maxLength"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+    *ONE_SCHEMA,
+    *SCHEMA_LISTS,
+    *SCHEMA_MAPS,
+}
+# Keywords that say nothing about which values are valid.
+ANNOTATIONS = {
+    *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+    *("$schema", "$id", "$comment", "contentEncoding", "contentMediaType"),
+}
+FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+
+
+def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
+    """Raises InvalidRequest, with the path, for a schema of which some part could not be enforced, or is too large."""
+    check_schema(schema, param=param)
+    num_properties = 0
+    for path, inner in _subschemas(schema, "$"):
+        if not isinstance(inner, Mapping):
+            continue
+        for keyword in inner:
+            if keyword not in ENFORCED and keyword not in ANNOTATIONS and not _is_extension(keyword):
+                raise InvalidRequest(f"{path}: the schema keyword {keyword!r} cannot be enforced", param=param)
+        reference = inner.get("$ref")
+        if reference is not None and not (isinstance(reference, str) and reference.startswith("#")):
+            raise InvalidRequest(f"{path}.$ref: only references within the schema ('#...') are followed", param=param)
+        wanted = inner.get("format")
+        if wanted is not None and wanted not in FORMATS:
+            known = ", ".join(sorted(FORMATS))
+            raise InvalidRequest(f"{path}.format: {wanted!r} cannot be enforced; known are {known}", param=param)
+        properties = inner.get("properties")
+        num_properties += len(properties) if isinstance(properties, Mapping) else 0
+        if num_properties > MAX_PROPERTIES:
+            raise InvalidRequest(f"the schema has more than {MAX_PROPERTIES} properties", param=param)
+
+
+def _is_extension(keyword: str) -> bool:
+    """Vendors' own annotations; one of them is llguidance's switch for leniency."""
+    return keyword.startswith("x-") and keyword != "x-guidance"
+
+
+def _subschemas(schema: object, path: str) -> Iterator[tuple[str, object]]:
+    yield path, schema
+    if not isinstance(schema, Mapping):
+        return
+    for keyword, value in schema.items():
+        if keyword in SCHEMA_MAPS and isinstance(value, Mapping):
+            for name, inner in value.items():
+                yield from _subschemas(inner, f"{path}.{keyword}.{name}")
+        elif keyword in SCHEMA_LISTS and isinstance(value, list | tuple):
+            for i, inner in enumerate(value):
+                yield from _subschemas(inner, f"{path}.{keyword}[{i}]")
+        elif keyword in ONE_SCHEMA:
+            yield from _subschemas(value, f"{path}.{keyword}")
