@@ -207,6 +207,7 @@ class EngineStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_preemptions: int = 0
+    num_restarts: int = 0  # of the engine's process
     pages_used: Mapping[str, int] = field(default_factory=dict)
     pages_idle: Mapping[str, int] = field(default_factory=dict)  # held by nobody, kept for prompts that begin alike
     pages_total: Mapping[str, int] = field(default_factory=dict)

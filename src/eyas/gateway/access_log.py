@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from eyas.base.logs import fields
 from eyas.base.types import EngineStats
@@ -55,9 +55,8 @@ def _ratio(above: float, below: float) -> float | None:
 class ProgressLog:
     """The line of every ten seconds; silent while nothing was asked and nothing runs."""
 
-    def __init__(self, counters: EngineCounters, *, restarts: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, counters: EngineCounters) -> None:
         self._counters = counters
-        self._restarts = restarts
         self._totals: Mapping[str, int] = {}
         self._then = time.monotonic()
 
@@ -89,5 +88,5 @@ class ProgressLog:
             "prefix_hit_percent": hits,
             # Tokens per step of the target for a sequence, the step that reads the prompt included.
             "acceptance_length": _ratio(generated, generated - accepted),
-            "restarts": self._restarts(),
+            "restarts": self._totals["num_restarts"],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError
@@ -11,22 +12,29 @@ from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
 from eyas.gateway import openai_chat, service
 from eyas.gateway.context import Context, GatewayOptions
-from eyas.gateway.errors import on_eyas_error, on_http_exception, on_unexpected
+from eyas.gateway.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
+from eyas.gateway.operation import Operation
+from eyas.gateway.steps import StepHub
 
 __all__ = ["create_app"]
 
 
 def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | None = None) -> ASGIApp:
     """The HTTP side of `engine`. One app serves one event loop."""
-    context = Context(engine=engine, codec=codec, options=options or GatewayOptions())
-    return Starlette(
+    context = Context(engine=engine, codec=codec, options=options or GatewayOptions(), steps=StepHub(engine))
+    operation = Operation(context)
+    app = Starlette(
         routes=[
             *service.routes(context),
             *openai_chat.routes(context),
+            *operation.routes(),
         ],
         exception_handlers={
+            ClientDisconnect: on_client_left,
             EyasError: on_eyas_error,
             HTTPException: on_http_exception,
             Exception: on_unexpected,
         },
+        lifespan=operation.lifespan,
     )
+    return operation.wrap(app)

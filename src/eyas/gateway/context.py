@@ -14,6 +14,7 @@ from eyas.base.tokenizer import TextCodec
 from eyas.base.types import ModelInfo
 from eyas.gateway.mailroom import Mailroom
 from eyas.gateway.outcome import Listener
+from eyas.gateway.steps import StepHub
 
 __all__ = ["Context", "GatewayOptions"]
 
@@ -47,6 +48,7 @@ class Context:
     engine: EnginePort
     codec: TextCodec
     options: GatewayOptions
+    steps: StepHub
     mailroom: Mailroom = field(default_factory=Mailroom)
     listeners: list[Listener] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds

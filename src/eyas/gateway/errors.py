@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eyas.base.errors import Busy, EyasError, InvalidRequest, Unavailable
+from eyas.gateway.outcome import CLIENT_LEFT
 
 __all__ = [
     "EngineFailed",
@@ -15,6 +16,7 @@ __all__ = [
     "body_of",
     "envelope",
     "headers_of",
+    "on_client_left",
     "on_eyas_error",
     "on_http_exception",
     "on_unexpected",
@@ -84,6 +86,11 @@ def headers_of(error: EyasError) -> dict[str, str]:
 
 def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
     return Response(body, status, headers, media_type="application/json")
+
+
+async def on_client_left(request: Request, error: Exception) -> Response:
+    """The client left before its body was complete; nobody reads this."""
+    return Response(status_code=CLIENT_LEFT)
 
 
 async def on_eyas_error(request: Request, error: Exception) -> Response:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from eyas.base.units import readable
 from eyas.gateway.errors import envelope
 
-__all__ = ["Limits", "send_json"]
+__all__ = ["REQUEST_ID_HEADER", "Limits", "send_json"]
 
+REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -45,11 +45,11 @@ class Limits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        length, given = 0, b""
+        length, given, header = 0, b"", REQUEST_ID_HEADER.encode()
         for name, value in scope["headers"]:
             if name == b"content-length":
                 length = int(value)  # the HTTP parser takes digits only
-            elif name == b"x-request-id":
+            elif name == header:
                 given = value
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
         scope.setdefault("state", {})["request_id"] = request_id.decode()
@@ -57,15 +57,14 @@ class Limits:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._on_status(message["status"])
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+                message["headers"] = [*message["headers"], (header, request_id)]
             await send(message)
 
         if length > self._max_body:
             body = envelope(self._too_large(), "invalid_request_error", code="body_too_large")
             # Closed: to read on would be to take what was refused.
             return await send_json(send_with_id, 413, body, headers=[(b"connection", b"close")])
-        with suppress(ClientDisconnect):  # left before the body was complete
-            await self._app(scope, self._counted(receive), send_with_id)
+        await self._app(scope, self._counted(receive), send_with_id)
 
     def _counted(self, receive: Receive) -> Receive:
         num_bytes = 0
@@ -81,4 +80,4 @@ class Limits:
         return counted
 
     def _too_large(self) -> str:
-        return f"the body has more than the {self._max_body} bytes that this server takes"
+        return f"the body is larger than the {readable(self._max_body)} that this server takes"

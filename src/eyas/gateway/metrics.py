@@ -104,7 +104,7 @@ class Histogram:
 class Metrics(Collector):
     """Counts outcomes and writes the page `/metrics`. For one thread, that of the event loop.
 
-    `restarts` and `num_viewers` are asked at scrape time: restarts of the engine, people who watch the live view.
+    `num_viewers` is asked at scrape time: who watches the live view or writes a trace.
     """
 
     def __init__(
@@ -113,13 +113,11 @@ class Metrics(Collector):
         model_name: str,
         *,
         counters: EngineCounters | None = None,
-        restarts: Callable[[], int] = lambda: 0,
         num_viewers: Callable[[], int] = lambda: 0,
     ) -> None:
         self._engine = engine
         self._model = model_name
         self._counters = counters or EngineCounters(engine)
-        self._restarts = restarts
         self._num_viewers = num_viewers
         self._finished: Counter[str] = Counter()
         self._statuses: Counter[tuple[str, str]] = Counter()
@@ -176,12 +174,14 @@ class Metrics(Collector):
         yield from self._of_speculation()
         yield from self._of_requests()
         yield self._counter(
-            "eyas:engine_restarts", "Times that the engine process was started again.", self._restarts()
+            "eyas:engine_restarts", "Times that the engine process was started again.", totals["num_restarts"]
         )
         yield self._gauge(
             "eyas:engine_up", "1 while the engine serves, 0 while it does not.", self._engine.failure is None
         )
-        yield self._gauge("eyas:live_viewers", "Pages that watch the live view.", self._num_viewers())
+        yield self._gauge(
+            "eyas:step_listeners", "Live views and traces that follow the engine's steps.", self._num_viewers()
+        )
 
     def _of_engine(self, stats: EngineStats, totals: Mapping[str, int]) -> Iterable[Family]:
         yield self._gauge("vllm:num_requests_running", "Sequences that the engine works on.", stats.num_running)
