@@ -82,7 +82,7 @@ def describe(engine: EnginePort) -> str:
     return (
         f"model    {name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
         f"drafter  {info.drafter}{''.join(f', {name} {value}' for name, value in info.details.items())}\n"
-        f"memory   {memory}"
+        f"memory   {memory or 'none held'}"
     )
 
 

@@ -10,19 +10,24 @@ import signal
 import socket
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eyas.base import config as settings
+from eyas.base import logs
 from eyas.base.config import ServeConfig
+from eyas.base.defaults import sampling_defaults
 from eyas.base.errors import UserError
-from eyas.local import describe, load_engine
+from eyas.local import describe, progress_line
 
 if TYPE_CHECKING:
-    from eyas.engine.engine import Engine
+    from eyas.engine.process import EngineProcess
+    from eyas.gateway.context import GatewayOptions
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "gateway_options", "run", "start_engine"]
 
-DRAIN_S = 5  # how long running answers may go on after a signal to stop
+POLL_S = 0.05
+LAST_WORDS_S = 5  # for answers on their way out after the engine has stopped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +35,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Take the port, load the engine, serve until SIGINT or SIGTERM."""
+    """Take the port, start the engine's process, serve until SIGINT or SIGTERM."""
+    import uvloop
+
+    from eyas.gateway.auth import digests, origins
+
     config = settings.load(ServeConfig, args, os.environ)
-    with closing(_bind(config.host, config.port)) as listener, closing(load_engine(config)) as engine:
-        print(describe(engine))
-        asyncio.run(_serve(engine, listener, config.served_name))
+    digests(config.api_keys), origins(config.cors)  # complain before anything is loaded
+    with closing(_bind(config.host, config.port)) as listener, closing(start_engine(config)) as engine:
+        options = gateway_options(config, engine.model_folder)
+        print(describe(engine), flush=True)
+        logs.setup(config.log_format)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(engine, listener, config, options))
     return 0
+
+
+def start_engine(config: ServeConfig) -> EngineProcess:
+    """The engine in its own process, with a progress line on a terminal. Raises UserError."""
+    from eyas.engine.process import EngineProcess
+
+    with progress_line() as show:
+        return EngineProcess(
+            config,
+            max_queue=config.max_queue,
+            step_timeout=config.step_timeout,
+            log_format=config.log_format,
+            progress=lambda done, total: show(f"loading {100 * done // max(total, 1)} %"),
+        )
+
+
+def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
+    """The HTTP side's options; `folder` is the model's. Raises UserError."""
+    from eyas.gateway.auth import digests, is_loopback, origins
+    from eyas.gateway.context import GatewayOptions
+
+    live = config.live
+    if live == "auto":
+        live = "text" if is_loopback(config.host) else "blank"
+    return GatewayOptions(
+        served_name=config.served_name,
+        key_digests=digests(config.api_keys),
+        cors_origins=origins(config.cors),
+        max_body=config.max_body,
+        live=live,
+        defaults=sampling_defaults(folder),
+        tokenizer_json=folder / "tokenizer.json",
+        trace=None if config.trace is None else Path(config.trace),
+    )
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -59,36 +106,36 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _serve(engine: Engine, listener: socket.socket, served_name: str | None) -> None:
+async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeConfig, options: GatewayOptions) -> None:
     import uvicorn
 
     from eyas.gateway.app import create_app
-    from eyas.gateway.context import GatewayOptions
+    from eyas.gateway.auth import public_warning
+    from eyas.gateway.connections import uvicorn_options
 
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Generator[None, None, None]:
-            # uvicorn's own raises the signal once more when it is done, which would skip closing the engine.
-            loop = asyncio.get_running_loop()
+            # uvicorn's own stops listening at once; ours answers until the drain is over.
+            loop, stop = asyncio.get_running_loop(), _Stop(engine, config.drain)
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.handle_exit, number, None)
+                loop.add_signal_handler(number, stop.signalled)
+            self.stopping = asyncio.create_task(self._stop_after(stop))
             yield
+            self.stopping.cancel()
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            if self.server_state.tasks:
-                print(f"stopping: running answers get {DRAIN_S} s; Ctrl-C once more stops at once", flush=True)
-            closing_engine = asyncio.create_task(_close_later(engine))
-            await super().shutdown(sockets)
-            closing_engine.cancel()
+        async def _stop_after(self, stop: _Stop) -> None:
+            self.force_exit = await stop.wait()
+            self.should_exit = True
 
     server = Server(
         uvicorn.Config(
-            create_app(engine, engine.tokenizer, GatewayOptions(served_name=served_name)),
-            log_level="warning",
-            access_log=False,
+            create_app(engine, engine.tokenizer, options), timeout_graceful_shutdown=LAST_WORDS_S, **uvicorn_options()
         )
     )
     host, port = listener.getsockname()[:2]
+    if (warning := public_warning(config.host, options.key_digests)) is not None:
+        print(f"\n{warning}\n")
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     print(f"ready    {url}/v1    (Ctrl-C stops)\n\ntry:\n  {_example(url)}", flush=True)
     try:
@@ -98,10 +145,30 @@ async def _serve(engine: Engine, listener: socket.socket, served_name: str | Non
         await asyncio.to_thread(engine.close)
 
 
-async def _close_later(engine: Engine) -> None:
-    """End what still runs after the time to drain: each open stream is told that the server is stopping."""
-    await asyncio.sleep(DRAIN_S)
-    await asyncio.to_thread(engine.close)
+class _Stop:
+    """From a signal to the engine's end: nothing new, time for what runs, then each open stream is told."""
+
+    def __init__(self, engine: EngineProcess, drain_s: float) -> None:
+        self._engine = engine
+        self._drain_s = drain_s
+        self._first = asyncio.Event()
+        self._second = asyncio.Event()
+
+    def signalled(self) -> None:
+        (self._second if self._first.is_set() else self._first).set()
+
+    async def wait(self) -> bool:
+        """Return when the engine has ended; whether a second signal asked for haste."""
+        await self._first.wait()
+        engine, loop = self._engine, asyncio.get_running_loop()
+        engine.drain()
+        if engine.num_in_flight:
+            print(f"stopping: running answers get {self._drain_s} s; Ctrl-C once more stops at once", flush=True)
+        end = loop.time() + self._drain_s
+        while engine.num_in_flight and loop.time() < end and not self._second.is_set():
+            await asyncio.sleep(POLL_S)
+        await asyncio.to_thread(engine.close)
+        return self._second.is_set()
 
 
 def _example(url: str) -> str:

@@ -45,6 +45,15 @@ SAMPLES = {
     "host": ("0.0.0.0", "0.0.0.0"),
     "port": ("9000", 9000),
     "served_name": ("bird", "bird"),
+    "api_keys": ("a,b", "a,b"),
+    "cors": ("https://a.example", "https://a.example"),
+    "max_body": ("1M", 1 << 20),
+    "max_queue": ("0", 0),
+    "drain": ("5", 5),
+    "step_timeout": ("10", 10),
+    "log_format": ("json", "json"),
+    "trace": ("steps.jsonl", "steps.jsonl"),
+    "live": ("blank", "blank"),
 }
 
 

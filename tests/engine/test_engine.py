@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from eyas.base.errors import Busy, EyasError, InvalidRequest
+from eyas.base.errors import Busy, InvalidRequest, Unavailable
 from eyas.base.types import FinishReason, ModelInfo, Request, SamplingParams
-from eyas.engine import engine as engine_module
 from eyas.engine.build import EngineOptions, build_engine
 from eyas.engine.engine import Engine
 
@@ -95,21 +94,19 @@ def test_what_cannot_run_is_refused_in_the_callers_thread(engine):
 def test_an_id_in_use_is_refused_by_an_event_for_each_choice(engine):
     first = submit(engine)
     events = events_of(submit(engine, n=2), 2)
-    assert [(e.finish, e.token_ids) for e in events] == [(FinishReason.ERROR, ())] * 2
+    assert [(e.finish, e.token_ids) for e in events] == [(FinishReason.INVALID, ())] * 2
     assert "is running" in events[0].error
     engine.cancel("r")
     assert events_of(first)[-1].finish is FinishReason.CANCELLED
 
 
-def test_a_full_queue_is_busy(engine, monkeypatch):
-    monkeypatch.setattr(engine_module, "MAX_WAITING", 1)
+def test_a_full_queue_is_busy(engine):
+    engine._max_queue = 1
     inboxes = [submit(engine, str(index)) for index in range(2)]
     for inbox in inboxes:
         inbox.get(timeout=30)  # both run
     third = submit(engine, "2")
-    while engine.stats().num_waiting == 0:
-        threading.Event().wait(0.001)
-    with pytest.raises(Busy, match="1 requests are waiting"):
+    with pytest.raises(Busy, match="1 waiting, at most 1"):  # also while the third is still on its way
         submit(engine, "3")
     for index in range(3):
         engine.cancel(str(index))
@@ -121,7 +118,7 @@ def test_closing_cancels_what_runs_and_takes_nothing_more(engine):
     inboxes[0].get(timeout=30)
     engine.close()
     assert [events_of(inbox)[-1].finish for inbox in inboxes] == [FinishReason.CANCELLED] * 4
-    with pytest.raises(Busy, match="stopping"):
+    with pytest.raises(Unavailable, match="stopping"):
         submit(engine, "late")
     engine.cancel("0")
     engine.close()
@@ -144,7 +141,7 @@ def test_a_failed_step_ends_all_requests_with_its_message_and_later_ones_are_ref
     events = events_of(inbox, 2) + events_of(queued)
     assert {event.error for event in events} == {"the engine failed: out of memory"}
     assert {event.finish for event in events} == {FinishReason.ERROR}
-    with pytest.raises(EyasError, match="out of memory"):
+    with pytest.raises(Unavailable, match="out of memory"):
         submit(engine, "late")
     assert engine.stats().num_running == engine.stats().num_waiting == 0
     assert caplog.text.count("a step of the engine failed") == 1

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import fields
+from typing import Literal
 
 from eyas.base.config import EngineConfig
 from eyas.engine.wire import FROM_ENGINE, FromEngine, Reader, Start, ToEngine, WireError, frame
@@ -26,7 +27,7 @@ FIXED_THREADS = {"OMP_DYNAMIC": "FALSE", "MKL_DYNAMIC": "FALSE"}
 class Child:
     """Starts a fresh interpreter and sends it `config`. The thread that makes it must live until it has ended."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, log_format: Literal["text", "json"]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -44,7 +45,9 @@ class Child:
         self.is_ready = False
         self.busy_s = 0.0
         self._heard = time.monotonic()
-        self.send(Start(EngineConfig(**{item.name: getattr(config, item.name) for item in fields(EngineConfig)})))
+        # Of a server's settings only the engine's: keys stay in this process.
+        own = EngineConfig(**{item.name: getattr(config, item.name) for item in fields(EngineConfig)})
+        self.send(Start(own, log_format))
 
     @property
     def pid(self) -> int:

@@ -61,10 +61,12 @@ class EngineProcess:
         *,
         max_queue: int = 256,
         step_timeout: float = 120.0,
+        log_format: Literal["text", "json"] = "text",
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Start and wait until it is ready. Raises UserError as `Engine.load` does, EyasError if it dies."""
         self._config = config
+        self._log_format = log_format
         self._max_queue = max_queue
         self._step_timeout = step_timeout
         self._progress = progress
@@ -186,7 +188,7 @@ class EngineProcess:
         num_failed = 0
         while not self._closing.is_set():
             self._was_useful = False
-            child = Child(self._config)
+            child = Child(self._config, self._log_format)
             with self._lock:
                 self._child = child
                 if self._closing.is_set():  # `close` has not seen this one

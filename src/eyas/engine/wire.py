@@ -6,7 +6,7 @@ One message per step carries the events of all sequences, so that its cost is th
 from __future__ import annotations
 
 import socket
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -49,6 +49,7 @@ class Start(Struct, frozen=True, tag=True, array_like=True):
     """The first message: what to load."""
 
     config: EngineConfig
+    log_format: Literal["text", "json"]
 
 
 class Submit(Struct, frozen=True, tag=True, array_like=True):

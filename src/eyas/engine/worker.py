@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eyas.base import logs
 from eyas.base.bundled import DEMO
 from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError, InvalidRequest, UserError
@@ -73,6 +74,7 @@ class _Worker:
         start = self._reader.receive()
         if not isinstance(start, Start):
             return 1
+        logs.setup(start.log_format)
         threading.Thread(target=self._beat, name="eyas-alive", daemon=True).start()
         try:
             engine, folder = _load(start.config, self._progress)
