@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
-from eyas.gateway import openai_chat, service
+from eyas.gateway import live, openai_chat, service
 from eyas.gateway.context import Context, GatewayOptions
 from eyas.gateway.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.operation import Operation
@@ -27,6 +27,7 @@ def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | N
         routes=[
             *service.routes(context),
             *openai_chat.routes(context),
+            *live.routes(context),
             *operation.routes(),
         ],
         exception_handlers={

@@ -1,0 +1,182 @@
+"""What the live view is told: step reports become one small message for all viewers. Knows no HTTP.
+
+Schema, one JSON object a message; `n` is a list with one number per draft position:
+
+    t        seconds on the feed's clock
+    step     number of the last step; steps: how many steps this message covers
+    ms       mean milliseconds of one step
+    k        tokens drafted per sequence in the last round; absent if this message has none
+    running, waiting      requests now
+    rounds, tokens        rounds of all sequences, and tokens that they committed
+    drafted, accepted     n: how often a token was drafted at a position, and accepted there
+    slots    [{id, choice, first, rounds: [{accepted, rejected, own}], finish}]
+             id is short; `first` says that this is the beginning of the choice;
+             accepted: drafts that the target would have drawn too; rejected: drafts that it would not, and what
+             followed them; own: drawn by the target. Each is a list of texts, or of lengths in characters
+    pages    {group: {total, used, idle, owners: [[id, choice, pages]]}}; owners' pages count shared ones again
+
+Between reports a message has t, running, waiting, pages and `failure` only: why nothing can be served, or null.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from eyas.base.tokenizer import TextCodec
+from eyas.base.types import EngineStats, PageOwner, RoundTrace, StepReport, TokenEvent
+
+__all__ = ["LiveMessage", "Narrator", "short_id"]
+
+MAX_SLOTS = 64  # choices shown; the numbers count all
+SHORT_ID = 6  # the last characters of a request's id
+
+Tokens = list[str] | list[int]
+
+
+class LiveRound(Struct, kw_only=True):
+    accepted: Tokens
+    rejected: Tokens
+    own: Tokens
+
+
+class Slot(Struct, kw_only=True):
+    id: str
+    choice: int
+    first: bool
+    rounds: list[LiveRound]
+    finish: str | None = None
+
+
+class PageGroup(Struct, kw_only=True):
+    total: int
+    used: int
+    idle: int
+    owners: list[tuple[str, int, int]]
+
+
+class LiveMessage(Struct, kw_only=True):
+    """See the module's docstring."""
+
+    t: float
+    running: int
+    waiting: int
+    pages: dict[str, PageGroup]
+    failure: str | UnsetType | None = UNSET
+    step: int | UnsetType = UNSET
+    steps: int | UnsetType = UNSET
+    ms: float | UnsetType = UNSET
+    k: int | UnsetType = UNSET
+    rounds: int | UnsetType = UNSET
+    tokens: int | UnsetType = UNSET
+    drafted: list[int] | UnsetType = UNSET
+    accepted: list[int] | UnsetType = UNSET
+    slots: list[Slot] | UnsetType = UNSET
+
+
+class Narrator:
+    """Turns reports into messages. Keeps, for each choice, the bytes of a character that is not yet complete."""
+
+    def __init__(self, codec: TextCodec, *, with_text: bool) -> None:
+        self._codec = codec
+        self._with_text = with_text
+        self._decoders: dict[tuple[str, int], codecs.IncrementalDecoder] = {}
+
+    def forget(self) -> None:
+        """Reports were lost, or nobody looked: begin anew with every request."""
+        self._decoders.clear()
+
+    def state(self, t: float, stats: EngineStats, failure: str | None) -> LiveMessage:
+        """What can be said without a step."""
+        return LiveMessage(
+            t=round(t, 3),
+            running=stats.num_running,
+            waiting=stats.num_waiting,
+            pages=_pages(stats, ()),
+            failure=failure,
+        )
+
+    def batch(self, t: float, reports: Sequence[StepReport]) -> LiveMessage:
+        """One message of one report or more."""
+        last = reports[-1]
+        events = [event for report in reports for event in report.events]
+        traces = [event.round for event in events if event.round is not None]
+        return LiveMessage(
+            t=round(t, 3),
+            running=last.stats.num_running,
+            waiting=last.stats.num_waiting,
+            pages=_pages(last.stats, last.pages),
+            step=last.step,
+            steps=len(reports),
+            ms=round(sum(report.ms for report in reports) / len(reports), 3),
+            k=next((report.num_drafts for report in reversed(reports) if _has_round(report)), UNSET),
+            rounds=len(traces),
+            tokens=sum(len(event.token_ids) for event in events),
+            drafted=_reached(len(trace.draft_ids) for trace in traces),
+            accepted=_reached(trace.num_accepted for trace in traces),
+            slots=self._slots(events),
+        )
+
+    def _slots(self, events: Iterable[TokenEvent]) -> list[Slot]:
+        slots: dict[tuple[str, int], Slot] = {}
+        for event in events:
+            key = (event.request_id, event.choice)
+            if key not in slots:
+                if len(slots) == MAX_SLOTS:
+                    self._decoders.pop(key, None)
+                    continue
+                first = key not in self._decoders and event.round is None
+                slots[key] = Slot(id=short_id(event.request_id), choice=event.choice, first=first, rounds=[])
+            decoder = self._decoders.setdefault(key, codecs.getincrementaldecoder("utf-8")("replace"))
+            if event.token_ids:
+                slots[key].rounds.append(self._round(event, decoder))
+            if event.finish is not None:
+                slots[key].finish = event.finish
+                del self._decoders[key]
+        return list(slots.values())
+
+    def _round(self, event: TokenEvent, decoder: codecs.IncrementalDecoder) -> LiveRound:
+        trace = event.round or RoundTrace(draft_ids=(), num_accepted=0)
+        accepted = self._texts(event.token_ids[: trace.num_accepted], decoder)
+        aside = codecs.getincrementaldecoder("utf-8")("replace")  # a rejected token must not spoil what follows
+        aside.setstate(decoder.getstate())
+        rejected = self._texts(trace.draft_ids[trace.num_accepted :], aside)
+        own = self._texts(event.token_ids[trace.num_accepted :], decoder)
+        return LiveRound(accepted=self._shown(accepted), rejected=self._shown(rejected), own=self._shown(own))
+
+    def _texts(self, ids: Sequence[int], decoder: codecs.IncrementalDecoder) -> list[str]:
+        """The text that each token completes; the first bytes of a character are shown with its last one."""
+        return [decoder.decode(self._codec.token_bytes(token)) for token in ids]
+
+    def _shown(self, texts: list[str]) -> Tokens:
+        return texts if self._with_text else [len(text) for text in texts]
+
+
+def short_id(request_id: str) -> str:
+    return request_id[-SHORT_ID:]
+
+
+def _has_round(report: StepReport) -> bool:
+    return any(event.round is not None for event in report.events)
+
+
+def _reached(counts: Iterable[int]) -> list[int]:
+    """Entry i: how many of `counts` are above i."""
+    sizes = Counter(counts)
+    return [sum(times for size, times in sizes.items() if size > i) for i in range(max(sizes, default=0))]
+
+
+def _pages(stats: EngineStats, owners: Sequence[PageOwner]) -> dict[str, PageGroup]:
+    groups = {}
+    for name, total in stats.pages_total.items():
+        held = [
+            (short_id(owner.request_id), owner.choice, owner.num_full if name == "full" else owner.num_sliding)
+            for owner in owners[:MAX_SLOTS]
+        ]
+        groups[name] = PageGroup(
+            total=total, used=stats.pages_used.get(name, 0), idle=stats.pages_idle.get(name, 0), owners=held
+        )
+    return groups

@@ -1,0 +1,368 @@
+// The conversation: what was said, how an answer streams in, and what to do when it does not.
+import { Markdown } from "./markdown.js";
+import { ServerError, call, events, format, h, icon, pause } from "./stream.js";
+
+const $ = (id) => document.getElementById(id);
+const STORE = "eyas.chat";
+
+export class Chat {
+  constructor({ settings, onRequest }) {
+    this.settings = settings;
+    this.onRequest = onRequest;
+    this.log = $("log");
+    this.input = $("input");
+    this.messages = JSON.parse(sessionStorage.getItem(STORE) ?? "[]");
+    this.controller = null;
+    this.listen();
+    this.render();
+    if (matchMedia("(pointer: fine)").matches) this.input.focus();
+  }
+
+  listen() {
+    $("composer").onsubmit = (event) => {
+      event.preventDefault();
+      if (this.controller) this.stop();
+      else this.send();
+    };
+    this.input.onkeydown = (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      if (!this.controller) this.send();
+    };
+    this.input.oninput = () => this.resize(this.input);
+    addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
+    });
+    this.log.onscroll = () => ($("latest").hidden = this.atEnd());
+    $("latest").onclick = () => this.toEnd();
+  }
+
+  reset() {
+    this.stop();
+    this.messages = [];
+    this.hideBanner();
+    this.save();
+    this.render();
+    this.input.focus();
+  }
+
+  send() {
+    const text = this.input.value.trim();
+    if (!text) return;
+    this.input.value = "";
+    this.resize(this.input);
+    this.messages.push({ role: "user", content: text });
+    this.answer();
+  }
+
+  stop() {
+    this.controller?.abort();
+  }
+
+  /** Ask again from the last message that was not the model's. */
+  regenerate() {
+    if (this.controller) return;
+    while (this.messages.at(-1)?.role === "assistant") this.messages.pop();
+    this.answer();
+  }
+
+  async answer() {
+    const body = this.body();
+    const message = { role: "assistant", content: "", reasoning: "", calls: [] };
+    const controller = (this.controller = new AbortController());
+    this.messages.push(message);
+    this.hideBanner();
+    this.render();
+    this.toEnd();
+    this.busy(true);
+    let error = null;
+    try {
+      await this.receive(message, body, controller.signal);
+    } catch (caught) {
+      error = caught;
+    }
+    if (this.controller === controller) this.controller = null;
+    if (!this.messages.includes(message)) return this.busy(Boolean(this.controller)); // a new chat was begun meanwhile
+    this.busy(false);
+    this.close(message, controller.signal.aborted ? null : error, controller.signal.aborted);
+  }
+
+  /** Keep what came, say how it ended. */
+  close(message, error, stopped) {
+    if (stopped) message.note = "Stopped.";
+    else if (error) message.note = message.content || message.reasoning ? "The answer broke off here." : "";
+    const isEmpty = !message.content && !message.reasoning && !message.calls.length;
+    if (isEmpty && error) this.messages.pop();
+    this.save();
+    const stick = this.atEnd();
+    if (isEmpty && error) this.render();
+    else this.views.at(-1).finish(this, true);
+    if (stick) this.toEnd();
+    if (error) this.explain(error);
+    else $("status").textContent = stopped ? "Stopped." : `Answer complete. ${statistics(message)}`;
+  }
+
+  body() {
+    const { system, effort, temperature, max_tokens, seed, tools } = this.settings();
+    const messages = this.messages.map(({ role, content, reasoning, calls, id }) => {
+      if (role === "tool") return { role, content, tool_call_id: id };
+      if (!calls?.length) return { role, content };
+      const tool_calls = calls.map((one) => ({ id: one.id, type: "function", function: { name: one.name, arguments: one.arguments } }));
+      return { role, content: content || null, ...(reasoning && { reasoning_content: reasoning }), tool_calls };
+    });
+    return {
+      messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
+      stream: true,
+      stream_options: { include_usage: true },
+      ...(effort && { reasoning_effort: effort }),
+      ...(temperature && { temperature: Number(temperature) }),
+      ...(max_tokens && { max_tokens: Number(max_tokens) }),
+      ...(seed && { seed: Number(seed) }),
+      ...(tools && { tools: JSON.parse(tools) }),
+    };
+  }
+
+  async receive(message, body, signal) {
+    const response = await call("/v1/chat/completions", { body, signal });
+    let done = false;
+    for await (const data of events(response)) {
+      if (data === "[DONE]") {
+        done = true;
+        break;
+      }
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ServerError(chunk.error.message, 503);
+      if (chunk.id !== message.id) this.onRequest((message.id = chunk.id));
+      apply(message, chunk);
+      this.draw();
+    }
+    if (!done) throw new ServerError("The connection broke off.");
+  }
+
+  // -- what is seen ---------------------------------------------------------------------------------------------------
+
+  /** At most once a frame, however fast chunks come. */
+  draw() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      const stick = this.atEnd();
+      this.views.at(-1)?.update();
+      if (stick) this.toEnd();
+    });
+  }
+
+  render() {
+    $("empty").hidden = this.messages.length > 0;
+    this.views = this.messages.map((message, index) => this.view(message, index === this.messages.length - 1));
+    $("messages").replaceChildren(...this.views.map((view) => view.element));
+  }
+
+  view(message, isLast) {
+    if (message.role === "assistant") return new Answer(message, this, isLast);
+    const isLastUser = message.role === "user" && message === this.messages.findLast((one) => one.role === "user");
+    const text = h("div", { class: "bubble" }, message.content);
+    const label = message.role === "tool" ? "Result of a call" : "You";
+    const element = h("li", { class: message.role }, h("span", { class: "unseen" }, label), text);
+    if (isLastUser)
+      element.append(h("div", { class: "actions" }, action("Edit", () => this.edit(message, element))));
+    return { element, update() {} };
+  }
+
+  edit(message, element) {
+    if (this.controller) return;
+    const area = h("textarea", { "aria-label": "Edit your message", rows: 1 });
+    area.value = message.content;
+    const cancel = () => {
+      this.render();
+      this.input.focus();
+    };
+    const resend = () => {
+      if (!area.value.trim() || this.controller) return;
+      this.messages.length = this.messages.indexOf(message);
+      this.messages.push({ role: "user", content: area.value.trim() });
+      this.answer();
+      this.input.focus();
+    };
+    area.oninput = () => this.resize(area);
+    area.onkeydown = (event) => {
+      if (event.key === "Escape") cancel();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      resend();
+    };
+    element.replaceChildren(area, h("div", { class: "actions" }, action("Send again", resend), action("Cancel", cancel)));
+    this.resize(area);
+    area.focus();
+  }
+
+  busy(on) {
+    this.log.setAttribute("aria-busy", on);
+    const label = on ? "Stop" : "Send";
+    $("send").replaceChildren(icon(on ? "i-stop" : "i-send"));
+    $("send").ariaLabel = $("send").title = label;
+    if (on) $("status").textContent = "Answering.";
+  }
+
+  resize(area) {
+    area.style.height = "auto";
+    area.style.height = `${Math.min(area.scrollHeight + 2, innerHeight * 0.4)}px`;
+  }
+
+  atEnd() {
+    return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40;
+  }
+
+  toEnd() {
+    this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  save() {
+    try {
+      sessionStorage.setItem(STORE, JSON.stringify(this.messages));
+    } catch {
+      sessionStorage.removeItem(STORE); // too long to keep: the tab still has it
+    }
+  }
+
+  // -- errors ---------------------------------------------------------------------------------------------------------
+
+  async explain(error) {
+    if (error.status === 401) return this.askKey(error.message);
+    const isDown = error.status === 503 || error.status === 0;
+    const text = h("span", {}, isDown ? `${error.message} Waiting until it is back.` : error.message);
+    const banner = this.showBanner(text, action(isDown ? "Try now" : "Try again", () => this.regenerate()));
+    while (isDown && banner.isConnected) {
+      await pause(1000);
+      if (!banner.isConnected || !(await call("/ready").catch(() => null))) continue;
+      text.textContent = "The engine is back.";
+      banner.classList.add("good");
+      banner.querySelector("button").textContent = "Try again";
+      return;
+    }
+  }
+
+  askKey(message) {
+    const key = h("input", { type: "password", autocomplete: "off", "aria-label": "API key", placeholder: "API key", required: true });
+    const form = h("form", {}, key, h("button", { class: "quiet" }, "Use it"));
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      sessionStorage.setItem("eyas.key", key.value.trim());
+      this.regenerate();
+      this.input.focus();
+    };
+    this.showBanner(h("span", {}, `${message} It is kept until this tab is closed.`), form);
+    key.focus();
+  }
+
+  showBanner(...children) {
+    const content = h("div", { class: "banner" }, ...children);
+    $("banner").replaceChildren(content);
+    $("banner").hidden = false;
+    return content;
+  }
+
+  hideBanner() {
+    $("banner").replaceChildren();
+    $("banner").hidden = true;
+  }
+}
+
+const action = (label, onclick) => h("button", { type: "button", class: "quiet", onclick }, label);
+
+/** Add what a chunk brought. */
+function apply(message, { choices, usage, timings, metrics }) {
+  const { delta = {}, finish_reason } = choices?.[0] ?? {};
+  message.content += delta.content ?? "";
+  message.reasoning += delta.reasoning_content ?? delta.reasoning ?? "";
+  for (const { index, id, function: part } of delta.tool_calls ?? []) {
+    const one = (message.calls[index] ??= { id: "", name: "", arguments: "" });
+    one.id ||= id ?? "";
+    one.name ||= part?.name ?? "";
+    one.arguments += part?.arguments ?? "";
+  }
+  if (finish_reason) message.finish = finish_reason;
+  if (timings) message.timings = timings;
+  if (usage) message.usage = usage;
+  if (metrics?.speculative_decoding) message.speculation = metrics.speculative_decoding;
+}
+
+/** "142 tokens · 87.3 tokens/s · …" */
+function statistics({ timings, usage, speculation }) {
+  if (!timings) return "";
+  const { predicted_n: count, predicted_per_second: speed, draft_n: drafted, draft_n_accepted: accepted } = timings;
+  const parts = [`${format(usage?.completion_tokens ?? count)} tokens`];
+  if (speed) parts.push(`${format(speed, 1)} tokens/s`);
+  if (drafted) {
+    // Each round yields its accepted drafts and one token of the model's own; the first token is no round's.
+    const rounds = count - 1 - accepted;
+    const length = speculation?.mean_acceptance_length ?? (rounds > 0 ? (count - 1) / rounds : null);
+    if (length) parts.push(`acceptance length ${format(length, 2)}`);
+    parts.push(`${format(accepted)} of ${format(drafted)} drafted accepted`);
+  }
+  return parts.join(" · ");
+}
+
+/** One answer of the model, while it grows and after. */
+class Answer {
+  constructor(message, chat, isLast) {
+    this.message = message;
+    this.isOpen = isLast && chat.controller !== null;
+    this.gist = h("span", { class: "gist" });
+    this.thought = h("span", {}, "Thinking");
+    this.reasoning = h("div", { class: "reasoning-text" });
+    this.details = h("details", { class: "reasoning", hidden: true }, h("summary", {}, this.thought, this.gist), this.reasoning);
+    this.calls = h("div", { class: "calls" });
+    this.content = new Markdown(h("div", { class: "text" }));
+    this.element = h("li", { class: "assistant" }, h("span", { class: "unseen" }, "The model"), this.details, this.content.element, this.calls);
+    if (this.isOpen) this.element.append((this.wait = h("p", { class: "wait" }, h("span", { class: "unseen" }, "Waiting for the answer"))));
+    else this.finish(chat, isLast);
+  }
+
+  update() {
+    const { content, reasoning, calls } = this.message;
+    const isThinking = this.isOpen && !content && !calls.length;
+    if (this.wait) this.wait.hidden = Boolean(content || reasoning || calls.length);
+    this.details.hidden = !reasoning;
+    this.thought.textContent = isThinking ? "Thinking" : "Thoughts";
+    this.gist.textContent = isThinking ? reasoning.slice(-160).replace(/\s+/g, " ") : "";
+    this.reasoning.textContent = reasoning;
+    this.content.set(content);
+    this.content.element.classList.toggle("growing", this.isOpen && Boolean(content));
+    this.calls.replaceChildren(...calls.filter(Boolean).map(callView));
+  }
+
+  finish(chat, isLast) {
+    this.isOpen = false;
+    this.wait?.remove();
+    this.update();
+    const { note, finish, content, calls } = this.message;
+    if (note || finish === "length") this.element.append(h("p", { class: "note" }, note || "Cut off: the limit of tokens is reached."));
+    if (isLast && finish === "tool_calls") this.element.append(resultForm(calls, chat));
+    const actions = h("div", { class: "actions" });
+    if (content) actions.append(action("Copy", () => navigator.clipboard.writeText(content)));
+    if (isLast) actions.append(action("Regenerate", () => chat.regenerate()));
+    const numbers = statistics(this.message);
+    if (numbers) actions.append(h("span", { class: "stats" }, numbers));
+    this.element.append(actions);
+  }
+}
+
+function callView({ name, arguments: text }) {
+  let pretty = text;
+  try {
+    pretty = JSON.stringify(JSON.parse(text), null, 2);
+  } catch {} // still growing, or not JSON: shown as it is
+  return h("div", { class: "code" }, h("div", { class: "code-head" }, h("span", {}, "calls ", h("b", {}, name))), h("pre", { tabindex: "0" }, h("code", {}, pretty)));
+}
+
+/** Where the results of calls are pasted. */
+function resultForm(calls, chat) {
+  const areas = calls.map(({ name }) => h("textarea", { rows: 2, required: true, "aria-label": `Result of ${name}`, placeholder: `Result of ${name}` }));
+  const form = h("form", { class: "results" }, ...areas, h("button", { class: "quiet" }, "Send results"));
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    calls.forEach(({ id }, n) => chat.messages.push({ role: "tool", id, content: areas[n].value }));
+    chat.answer();
+  };
+  return form;
+}

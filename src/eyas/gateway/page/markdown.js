@@ -1,0 +1,154 @@
+// A small part of Markdown to elements. Text of a model becomes text nodes and nothing else: never HTML.
+import { h } from "./stream.js";
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+const RULE = /^ {0,3}([-*_])(?: *\1){2,}\s*$/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
+const QUOTE = /^ {0,3}> ?/;
+const DASHES = /^ *\|?( *:?-+:? *\|)+( *:?-+:? *)?$/;
+
+/** Shows a growing text in an element. Blocks that did not change keep their elements, and with them the selection. */
+export class Markdown {
+  constructor(element) {
+    this.element = element;
+    this.sources = [];
+  }
+
+  set(text) {
+    const blocks = split(text.split("\n"));
+    const sources = blocks.map((block) => JSON.stringify(block));
+    let same = 0;
+    while (same < sources.length && sources[same] === this.sources[same]) same++;
+    while (this.element.children.length > same) this.element.lastChild.remove();
+    this.element.append(...blocks.slice(same).map(build));
+    this.sources = sources;
+  }
+}
+
+function split(lines) {
+  const blocks = [];
+  for (let i = 0; i < lines.length; ) {
+    const start = i;
+    const line = lines[i];
+    const fence = FENCE.exec(line);
+    const take = (more) => {
+      while (i < lines.length && more(lines[i], i)) i++;
+      return lines.slice(start, i);
+    };
+    if (!line.trim()) i++;
+    else if (fence) {
+      i++;
+      const code = take((l) => !(l.trim().startsWith(fence[1]) && !l.trim().replaceAll(fence[1][0], "")));
+      blocks.push({ kind: "code", language: fence[2], text: code.slice(1).join("\n") });
+      i++;
+    } else if (HEADING.test(line)) {
+      blocks.push({ kind: "heading", level: HEADING.exec(line)[1].length, text: HEADING.exec(line)[2] });
+      i++;
+    } else if (RULE.test(line)) {
+      blocks.push({ kind: "rule" });
+      i++;
+    } else if (QUOTE.test(line)) {
+      blocks.push({ kind: "quote", blocks: split(take((l) => l.trim()).map((l) => l.replace(QUOTE, ""))) });
+    } else if (line.includes("|") && DASHES.test(lines[i + 1] ?? "")) {
+      blocks.push({ kind: "table", rows: take((l) => l.includes("|")).filter((_, n) => n !== 1).map(cells) });
+    } else if (ITEM.test(line)) blocks.push(list(take((l, n) => n === start || inList(lines, n))));
+    else blocks.push({ kind: "paragraph", text: take((l, n) => n === start || (l.trim() && !begins(l))).join("\n") });
+  }
+  return blocks;
+}
+
+const begins = (line) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((pattern) => pattern.test(line));
+const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+
+function inList(lines, n) {
+  const line = lines[n];
+  if (line.trim()) return ITEM.test(line) || /^ {2,}/.test(line) || (lines[n - 1].trim() !== "" && !begins(line));
+  return ITEM.test(lines[n + 1] ?? "") || /^ {2,}\S/.test(lines[n + 1] ?? "");
+}
+
+function list(lines) {
+  const [, base, marker] = ITEM.exec(lines[0]);
+  const items = [];
+  let indent = 0;
+  for (const line of lines) {
+    const item = ITEM.exec(line);
+    if (item && item[1].length <= base.length + 1) {
+      indent = item[0].length;
+      items.push([line.slice(indent)]);
+    } else items.at(-1).push(line.replace(new RegExp(`^ {0,${indent}}`), ""));
+  }
+  const ordered = /\d/.test(marker);
+  return { kind: "list", ordered, start: ordered ? parseInt(marker) : 1, items: items.map(split) };
+}
+
+function build(block) {
+  switch (block.kind) {
+    case "code":
+      return codeBlock(block);
+    case "heading":
+      return h(`h${Math.min(block.level + 2, 6)}`, {}, ...inline(block.text));
+    case "rule":
+      return h("hr");
+    case "quote":
+      return h("blockquote", {}, ...block.blocks.map(build));
+    case "table":
+      return h("div", { class: "table", tabindex: "0" }, table(block.rows));
+    case "list":
+      return h(block.ordered ? "ol" : "ul", { start: block.ordered ? block.start : null }, ...block.items.map(listItem));
+    default:
+      return h("p", {}, ...inline(block.text));
+  }
+}
+
+const table = ([head, ...body]) =>
+  h(
+    "table",
+    {},
+    h("thead", {}, h("tr", {}, ...head.map((cell) => h("th", {}, ...inline(cell))))),
+    h("tbody", {}, ...body.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, ...inline(cell)))))),
+  );
+
+/** A tight item holds its text directly, without a paragraph. */
+const listItem = ([first, ...rest]) =>
+  h("li", {}, ...(first?.kind === "paragraph" ? inline(first.text) : first ? [build(first)] : []), ...rest.map(build));
+
+function codeBlock({ language, text }) {
+  const copy = h("button", { class: "quiet", type: "button" }, "Copy");
+  copy.onclick = async () => {
+    await navigator.clipboard.writeText(text);
+    copy.textContent = "Copied";
+    setTimeout(() => (copy.textContent = "Copy"), 1500);
+  };
+  return h(
+    "div",
+    { class: "code" },
+    h("div", { class: "code-head" }, h("span", {}, language || "text"), copy),
+    h("pre", { tabindex: "0" }, h("code", {}, text)),
+  );
+}
+
+const INLINE =
+  /(`+)(?!`)(.+?)(?<!`)\1(?!`)|\*\*(?=\S)(.+?)(?<=\S)\*\*|(?<![\w*])[*_](?=[^\s*_])([^*_]*[^\s*_])[*_](?!\w)|~~(.+?)~~|\[([^\]\n]+)\]\(([^\s()]+)\)|(https?:\/\/[^\s<>()"']+[^\s<>()"'.,;:!?])/gs;
+
+function inline(text) {
+  const nodes = [];
+  let end = 0;
+  for (const match of text.matchAll(INLINE)) {
+    const [all, , code, bold, italic, struck, label, target, url] = match;
+    nodes.push(text.slice(end, match.index));
+    if (code) nodes.push(h("code", {}, code.replace(/^ (.+) $/s, "$1")));
+    else if (bold) nodes.push(h("strong", {}, ...inline(bold)));
+    else if (italic) nodes.push(h("em", {}, ...inline(italic)));
+    else if (struck) nodes.push(h("s", {}, ...inline(struck)));
+    else nodes.push(link(label ?? url, target ?? url, all));
+    end = match.index + all.length;
+  }
+  return [...nodes, text.slice(end)];
+}
+
+/** Only what leads to a page or a mail; anything else stays the text that it was. */
+const link = (label, target, source) =>
+  /^(https?:\/\/|mailto:)/i.test(target)
+    ? h("a", { href: target, rel: "noopener noreferrer nofollow", target: "_blank" }, label)
+    : source;

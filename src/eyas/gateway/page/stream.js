@@ -1,0 +1,74 @@
+// Talking to the server: the API key, errors with a status, server-sent events. And making elements.
+
+export class ServerError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status; // of HTTP; 0 if the connection failed, 503 if an answer broke off
+  }
+}
+
+/** fetch with the key of this tab. Throws ServerError for anything but success. */
+export async function call(path, { body, signal } = {}) {
+  const key = sessionStorage.getItem("eyas.key");
+  const headers = { ...(key && { Authorization: `Bearer ${key}` }), ...(body && { "Content-Type": "application/json" }) };
+  let response;
+  try {
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ServerError("The server cannot be reached.");
+  }
+  if (response.ok) return response;
+  const answer = await response.json().catch(() => null);
+  throw new ServerError(answer?.error?.message ?? `The server answered with status ${response.status}.`, response.status);
+}
+
+/** The data of each server-sent event of a response; events and characters may be split anywhere. */
+export async function* events(response) {
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  let data = [];
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const lines = (rest + decoder.decode(value, { stream: true })).split(/\r\n|\n|\r(?!$)/);
+      rest = lines.pop();
+      for (const line of lines) {
+        if (line.startsWith("data:")) data.push(line.slice(line[5] === " " ? 6 : 5));
+        else if (line === "" && data.length) {
+          yield data.join("\n");
+          data = [];
+        }
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** An element: h("button", { class: "quiet", onclick }, "Copy"). Text stays text. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element[name] = value;
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+export const icon = (name) => {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+  use.setAttribute("href", `#${name}`);
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(use);
+  return svg;
+};
+
+export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+export const format = (number, digits = 0) =>
+  number.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
