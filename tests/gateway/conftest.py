@@ -13,6 +13,7 @@ from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
 from eyas.engine.stub import StubEngine
 from eyas.gateway.app import create_app
+from eyas.gateway.connections import ConnectionLimits
 from eyas.gateway.context import GatewayOptions
 
 
@@ -28,7 +29,10 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def serve(codec) -> Iterator[Start]:
-    """Start a server on a stub engine: `serve(reply, drafts_per_round=..., round_s=..., num_cached=...)`."""
+    """Start a server on a stub engine: `serve(reply, drafts_per_round=..., round_s=..., num_cached=...)`.
+
+    Of the server itself: `gateway=` a dict of GatewayOptions, `limits=` ConnectionLimits; `context=` tokens.
+    """
     with ExitStack() as stack:
         yield lambda reply=None, **options: stack.enter_context(stub_server(codec, reply, **options))
 
@@ -42,11 +46,18 @@ def server(codec) -> Iterator[Server]:
 
 @contextmanager
 def stub_server(
-    codec: Tokenizer, reply: Callable[[Request, int], list[int]] | None, **options: float
+    codec: Tokenizer,
+    reply: Callable[[Request, int], list[int]] | None,
+    *,
+    gateway: dict | None = None,
+    limits: ConnectionLimits | None = None,
+    context: int = CONTEXT,
+    **options: float,
 ) -> Iterator[Server]:
     info = ModelInfo(
-        name="stub", context=CONTEXT, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
+        name="stub", context=context, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
     )
     engine = StubEngine(info, reply or (lambda request, choice: reply_ids(codec)), **options)
-    with running(create_app(engine, codec, GatewayOptions(today=lambda: datetime.date(2026, 11, 20))), engine) as url:
+    gateway_options = GatewayOptions(**{"today": lambda: datetime.date(2026, 11, 20)} | (gateway or {}))
+    with running(create_app(engine, codec, gateway_options), engine, limits) as url:
         yield Server(url, engine, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20))

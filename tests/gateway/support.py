@@ -15,6 +15,7 @@ import uvicorn
 
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 from eyas.engine.stub import StubEngine
+from eyas.gateway.connections import ConnectionLimits, uvicorn_options
 
 CONTEXT = 600
 REASONING = "The user greets. I greet back."
@@ -59,9 +60,9 @@ class Server:
 
 
 @contextmanager
-def running(app, engine: StubEngine) -> Iterator[str]:
+def running(app, engine: StubEngine, limits: ConnectionLimits | None = None) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(limits)))
 
     async def run() -> None:
         await server.serve(sockets=[listener])

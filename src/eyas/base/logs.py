@@ -38,7 +38,8 @@ def setup(log_format: Literal["text", "json"], *, stream: TextIO | None = None, 
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("eyas").setLevel(level)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # below that: what strangers send
+    for noisy in ("asyncio", "uvicorn.error"):  # below errors: what strangers send, and that they left
+        logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 class _Background(logging.Handler):
