@@ -60,7 +60,8 @@ def test_null_is_not_given(serve):
 
 
 def test_prompt_too_long_names_both_numbers(serve):
-    with pytest.raises(openai.BadRequestError, match=r"maximum context length is 600 tokens, and the request has \d{4} tokens"):
+    words = r"maximum context length is 600 tokens, and the request has \d{4} tokens"
+    with pytest.raises(openai.BadRequestError, match=words):
         serve().chat("x" * 1000)
 
 

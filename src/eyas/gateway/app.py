@@ -10,9 +10,10 @@ from starlette.types import ASGIApp
 from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
-from eyas.gateway import live, openai_chat, service
+from eyas.gateway import live, openai_chat, responses, service
 from eyas.gateway.context import Context, GatewayOptions
 from eyas.gateway.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
+from eyas.gateway.grammar import GrammarChecker
 from eyas.gateway.operation import Operation
 from eyas.gateway.steps import StepHub
 
@@ -21,12 +22,20 @@ __all__ = ["create_app"]
 
 def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | None = None) -> ASGIApp:
     """The HTTP side of `engine`. One app serves one event loop."""
-    context = Context(engine=engine, codec=codec, options=options or GatewayOptions(), steps=StepHub(engine))
+    options = options or GatewayOptions()
+    context = Context(
+        engine=engine,
+        codec=codec,
+        options=options,
+        steps=StepHub(engine),
+        checker=GrammarChecker(options.tokenizer_json),
+    )
     operation = Operation(context)
     app = Starlette(
         routes=[
             *service.routes(context),
             *openai_chat.routes(context),
+            *responses.routes(context),
             *live.routes(context),
             *operation.routes(),
         ],

@@ -12,6 +12,7 @@ from typing import Literal
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import ModelInfo
+from eyas.gateway.grammar import GrammarChecker
 from eyas.gateway.mailroom import Mailroom
 from eyas.gateway.outcome import Listener
 from eyas.gateway.steps import StepHub
@@ -49,6 +50,7 @@ class Context:
     codec: TextCodec
     options: GatewayOptions
     steps: StepHub
+    checker: GrammarChecker = field(default_factory=GrammarChecker)
     mailroom: Mailroom = field(default_factory=Mailroom)
     listeners: list[Listener] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds

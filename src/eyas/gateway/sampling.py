@@ -1,0 +1,126 @@
+"""Request fields that say how tokens are drawn, with OpenAI's and vLLM's names, and what they mean to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.tokenizer import TextCodec
+from eyas.base.types import SamplingParams
+from eyas.gateway.body import Fields
+from eyas.gateway.stops import Stops
+
+__all__ = ["SamplingFields", "encode_bad_words", "sampling_params", "stops_of"]
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 256
+
+# Fields of SamplingParams that are taken as they come, from the request or else from generation_config.json.
+PLAIN = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "n", "min_tokens", "ignore_eos", "logit_bias"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "prompt_logprobs"),
+)
+# What other servers have and this one has not, by the only value that means nothing.
+NEUTRAL: Mapping[str, object] = {
+    "use_beam_search": False,
+    "length_penalty": 1.0,
+    "priority": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+}
+
+
+class SamplingFields(Fields, kw_only=True):
+    """Fields of `/v1/chat/completions` and `/v1/completions` alike."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    cache_salt: str | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    priority: int | None = None
+    truncate_prompt_tokens: None = None
+    logits_processors: None = None
+    guided_json: None = None  # vLLM's names before structured_outputs
+    guided_regex: None = None
+    guided_choice: None = None
+    guided_grammar: None = None
+    request_id: None = None
+    kv_transfer_params: None = None
+    vllm_xargs: None = None
+    repetition_detection: None = None
+
+
+def sampling_params(
+    body: SamplingFields,
+    codec: TextCodec,
+    defaults: Mapping[str, float],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    grammar: str | None = None,
+    allowed: frozenset[str] = frozenset(),
+) -> SamplingParams:
+    """The engine's parameters; ranges are checked by SamplingParams itself. Raises InvalidRequest.
+
+    `allowed` are names of NEUTRAL that this endpoint can do.
+    """
+    for name, neutral in NEUTRAL.items():
+        if name not in allowed and getattr(body, name) not in (None, neutral):
+            raise InvalidRequest(f"'{name}' is not supported by this server; leave it out", param=name)
+    given: dict[str, Any] = {name: defaults[name] for name in PLAIN if name in defaults}
+    given |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    if "top_k" in given:
+        given["top_k"] = int(given["top_k"])
+    return SamplingParams(
+        max_tokens=max_tokens,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logprobs=logprobs,
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        bad_words=encode_bad_words(codec, body.bad_words or []),
+        grammar=grammar,
+        **given,
+    )
+
+
+def stops_of(body: SamplingFields) -> Stops:
+    """The stop strings. Raises InvalidRequest."""
+    strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if len(strings) > MAX_STOP_STRINGS or not all(0 < len(string) <= MAX_STOP_CHARS for string in strings):
+        raise InvalidRequest(
+            f"stop wants at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters", param="stop"
+        )
+    return Stops(strings=strings, include=bool(body.include_stop_str_in_output))
+
+
+def encode_bad_words(codec: TextCodec, words: list[str]) -> tuple[tuple[int, ...], ...]:
+    """Each word as at the beginning of a text and, where that is another first token, after a space; as vLLM does."""
+    sequences = []
+    for word in words:
+        bare = tuple(codec.encode(word.lstrip()))
+        if not bare:
+            raise InvalidRequest("bad_words wants words that are more than white space", param="bad_words")
+        sequences.append(bare)
+        spaced = tuple(codec.encode(" " + word.lstrip()))
+        if spaced[0] != bare[0] and len(spaced) == len(bare):
+            sequences.append(spaced)
+    return tuple(sequences)
