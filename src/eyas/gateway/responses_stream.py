@@ -167,7 +167,8 @@ class ResponseGrowth:
         added = self._event("response.output_item.added", output_index=index, item=self._open.item("in_progress"))
         if self._open.kind is Kind.CALL:
             return [added]
-        return [added, self._event("response.content_part.added", **self._open.place, part=self._open.part(""))]
+        part = self._open.part("", logprobs=[] if self._with_logprobs else UNSET)
+        return [added, self._event("response.content_part.added", **self._open.place, part=part)]
 
     def _grow(self, piece: Piece, scored: Sequence[ScoredToken]) -> list[Event]:
         assert self._open is not None
@@ -198,7 +199,7 @@ class ResponseGrowth:
         else:
             events.append(self._event("response.output_text.done", **place, text=text, logprobs=one.logprobs))
         if one.kind is not Kind.CALL:
-            part = one.part(text, with_logprobs=self._with_logprobs)
+            part = one.part(text, logprobs=one.logprobs if self._with_logprobs else UNSET)
             events.append(self._event("response.content_part.done", **place, part=part))
         return [*events, self._event("response.output_item.done", output_index=one.index, item=item)]
 
@@ -262,17 +263,15 @@ class _OpenItem:
         if piece.kind is not Kind.CALL:
             self.place["content_index"] = 0
 
-    def part(self, text: str, *, with_logprobs: bool = False) -> Part:
-        if self.kind is Kind.REASONING:
-            return ReasoningText(text=text)
-        return OutputText(text=text, logprobs=self.logprobs if with_logprobs else UNSET)
+    def part(self, text: str, *, logprobs: list[LogprobEntry] | UnsetType) -> Part:
+        return ReasoningText(text=text) if self.kind is Kind.REASONING else OutputText(text=text, logprobs=logprobs)
 
     def item(self, status: Status, *, with_logprobs: bool = False) -> OutputItem:
         """The item by now; while in progress it has no content yet."""
         text = "".join(self.texts)
         if self.kind is Kind.CALL:
             return FunctionCall(id=self._id, call_id=self._call_id, name=self._name, arguments=text, status=status)
-        part = self.part(text, with_logprobs=with_logprobs)
+        part = self.part(text, logprobs=self.logprobs if with_logprobs else UNSET)
         if isinstance(part, ReasoningText):
             return Reasoning(id=self._id, content=[] if status == "in_progress" else [part], status=status)
         content: list[Any] = [] if status == "in_progress" else [part]
