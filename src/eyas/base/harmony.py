@@ -175,8 +175,12 @@ def render_conversation(
     message on the final channel with <|return|>, as the model should; "history" adds nothing.
 
     `drop_analysis` leaves out the analysis of finished turns: every message on the analysis channel before the last
-    final message that something follows (a later message, or the prompt of "completion"). Analysis between the
+    final message that something follows (a later message, or the prompt of "completion"). What built-in tools are asked
+    and return on that channel goes with it; function calls and results, on commentary, stay. Analysis between the
     tool calls of a turn without its final message stays, and so does that of the turn being trained on.
+
+    openai-harmony's own `auto_drop_analysis` looks at the first final message only, and only if the assistant's last
+    message is final: it keeps the analysis of later finished turns, and drops none while a tool is being called.
     """
     start = _first_unfinished(messages, prompted=purpose == "completion") if drop_analysis else 0
     ids: list[int] = []

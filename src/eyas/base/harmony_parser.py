@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from eyas.base.harmony import ROLES, Message, Role
+from eyas.base.harmony_tools import CONTENT_TYPES, FUNCTIONS
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 
 __all__ = ["MessageDone", "ParserEvent", "StreamParser", "TextDelta", "is_addressed"]
@@ -229,10 +230,10 @@ def parse_header(text: str, role: Role | None) -> Message | None:
 def is_addressed(recipient: str | None) -> bool:
     """Whether a message goes to somebody rather than to the user.
 
-    gpt-oss writes `<|channel|>final <|constrain|>json` for an answer in JSON, where openai-harmony 0.0.8 reads the
-    content type as a recipient (later versions do not).
+    gpt-oss writes `<|channel|>final <|constrain|>json` for an answer in JSON, or a bare `json`, where openai-harmony
+    0.0.8 reads the content type as a recipient (later versions do not).
     """
-    return recipient is not None and not recipient.startswith(CONSTRAIN)
+    return recipient is not None and not recipient.startswith(CONSTRAIN) and recipient not in CONTENT_TYPES
 
 
 def read_author(words: list[str]) -> tuple[Role, str | None] | None:
@@ -260,13 +261,23 @@ def salvage_stub(text: str, role: Role | None, default: Role) -> Message:
 
 
 def salvage_header(text: str, role: Role | None, default: Role) -> tuple[Message, str]:
-    """What can be understood of a header that `parse_header` refuses, and the words that cannot."""
-    recipient, text = cut(r"(?<!\S)to=([^\s<]+)", text)
+    """What can be understood of a header that `parse_header` refuses, and the words that cannot.
+
+    gpt-oss writes a recipient in front of the channel, behind it, or both, at times without "to=" or without a space.
+    """
+    recipient, text = cut(r"(?<!\S)(?:assistant)?to=([^\s<]+)", text)
+    if recipient is None:
+        recipient, text = cut(rf"(?<!\S)(?:assistant)?({FUNCTIONS}\.[^\s<]+)", text)
+    else:
+        text = re.sub(rf"(?<!\S)to={re.escape(recipient)}(?![^\s<])", "", text)
     content_type, text = cut(rf"{re.escape(CONSTRAIN)}\s*([^\s<]+)", text)
     stub = salvage_stub(text, role, default)
+    stray = stub.content
     if content_type is not None:
         content_type = CONSTRAIN + content_type
-    return replace(stub, content="", recipient=recipient, content_type=content_type), stub.content
+    elif stray in CONTENT_TYPES:
+        content_type, stray = stray, ""
+    return replace(stub, content="", recipient=recipient, content_type=content_type), stray
 
 
 def cut(pattern: str, text: str) -> tuple[str | None, str]:

@@ -17,6 +17,7 @@ from eyas.base.typescript import json_text, typescript_type
 
 __all__ = [
     "BROWSER",
+    "CONTENT_TYPES",
     "FUNCTIONS",
     "PYTHON",
     "FunctionTool",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 FUNCTIONS = "functions"  # the namespace of the API user's own tools
+CONTENT_TYPES = ("json", "code")  # that gpt-oss writes without <|constrain|>
 MAX_NAME_CHARS = 64
 MAX_SCHEMA_DEPTH = 64
 MAX_SCHEMA_ITEMS = 20_000
@@ -86,15 +88,16 @@ def response_formats_section(formats: Sequence[ResponseFormat]) -> str:
 
 
 def called_function(recipient: str | None, known: Collection[str]) -> str | None:
-    """Which of the `known` functions a recipient calls, with or without its namespace; None if it is none of them.
+    """Which of the `known` functions a parsed recipient calls; None if it is none of them.
 
-    gpt-oss leaves the namespace out at times. A function named as a built-in tool (`python`) is called by its full name
-    only.
+    gpt-oss leaves the namespace out at times, and writes a second channel behind the recipient: both are understood.
+    A function named as a built-in tool (`python`) or a content type (`json`) is called by its full name only.
     """
     if recipient is None:
         return None
-    bare = recipient.removeprefix(f"{FUNCTIONS}.")
-    if bare not in known or (bare == recipient and bare in BUILT_IN):
+    whole = recipient.partition("<|")[0]
+    bare = whole.removeprefix(f"{FUNCTIONS}.")
+    if bare not in known or (bare == whole and bare in (*BUILT_IN, *CONTENT_TYPES)):
         return None
     return bare
 
