@@ -18,7 +18,7 @@ def test_the_budget_ends_with_the_context_or_max_tokens(length, max_tokens, budg
 
 
 def test_a_prompt_that_is_too_long_names_both_numbers():
-    with pytest.raises(InvalidRequest, match="12 tokens.* 10 ") as refused:
+    with pytest.raises(InvalidRequest, match=r"12 tokens.* 10 ") as refused:
         check((1,) * 12)
     assert refused.value.param == "prompt"
 
@@ -33,6 +33,6 @@ def test_a_prompt_that_is_too_long_names_both_numbers():
     ],
 )
 def test_ids_outside_the_vocabulary_are_named(name, value):
-    with pytest.raises(InvalidRequest, match="0..99") as refused:
+    with pytest.raises(InvalidRequest, match=r"0\.\.99") as refused:
         check((1,), **{name: value})
     assert refused.value.param == name

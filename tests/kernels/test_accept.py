@@ -17,6 +17,7 @@ def rounds(draw):
             "draft": st.lists(TOKENS, min_size=num_drafts, max_size=num_drafts),
             "num_valid": st.integers(0, num_drafts),
             "sampled": st.lists(TOKENS, min_size=num_drafts + 1, max_size=num_drafts + 1),
+            "failed": st.lists(st.sampled_from((0, 0, 0, 1, 2)), min_size=num_drafts + 1, max_size=num_drafts + 1),
             "stops": st.lists(st.sampled_from((-1, 2, 3)), min_size=2, max_size=2),
             "remaining": st.integers(0, 8),
             "live": st.booleans(),
@@ -26,18 +27,20 @@ def rounds(draw):
 
 
 def committed_of(row):
-    """(tokens committed, drafts among them, stopped) one token after the other."""
+    """(tokens committed, drafts among them, stopped, failure) one token after the other."""
     tokens, accepted = [], 0
     while row["live"] and len(tokens) < row["remaining"]:
         at = len(tokens)
+        if row["failed"][at]:
+            return tokens, accepted, False, row["failed"][at]
         tokens.append(row["sampled"][at])
         right = at < row["num_valid"] and row["draft"][at] == tokens[-1]
         accepted += right
         if tokens[-1] in row["stops"]:
-            return tokens, accepted, True
+            return tokens, accepted, True, 0
         if not right:
             break
-    return tokens, accepted, False
+    return tokens, accepted, False, 0
 
 
 @given(rounds())
@@ -50,12 +53,14 @@ def test_equals_a_plain_loop(rows):
         column("draft"),
         column("num_valid"),
         column("sampled"),
+        column("failed"),
         column("stops"),
         column("remaining"),
         column("live", torch.bool),
     )
     for index, row in enumerate(rows):
-        tokens, accepted, stopped = committed_of(row)
+        tokens, accepted, stopped, failed = committed_of(row)
         assert result.num_committed_S[index] == len(tokens)
         assert result.num_accepted_S[index] == accepted
         assert result.stopped_S[index] == stopped
+        assert result.failed_S[index] == failed

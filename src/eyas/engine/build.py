@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
 
 from eyas.base.errors import UserError
+from eyas.engine.constraint import GrammarCache
 from eyas.engine.core import EngineCore
 from eyas.engine.draft_length import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
@@ -44,7 +46,10 @@ PLAIN_TILES = Tiles(dense=None, experts=None)  # for comparison: not exact
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineOptions:
-    """`kv_bytes` None takes what the device has left; `lag` None is 1 on a GPU and 0 on a CPU (see EngineCore)."""
+    """`kv_bytes` None takes what the device has left; `lag` None is 1 on a GPU and 0 on a CPU (see EngineCore).
+
+    `tokenizer_json` is read when the first grammar arrives; without one grammars are refused.
+    """
 
     context: int
     concurrency: int = 8
@@ -59,6 +64,7 @@ class EngineOptions:
     prompt_tiles: Tiles = PROMPT_TILES
     expert_cache_bytes: int | None = None
     track_experts: bool = False
+    tokenizer_json: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,7 @@ def build_engine(
         runner,
         scheduler,
         _draft_length(options, max_drafts),
+        GrammarCache(options.tokenizer_json, vocab_size=config.vocab_size, eos_ids=config.eos_ids),
         context=options.context,
         eos_ids=config.eos_ids,
         seed=options.seed,

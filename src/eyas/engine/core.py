@@ -10,6 +10,8 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -27,15 +29,22 @@ from eyas.base.types import (
     TokenEvent,
     TokenLogprob,
 )
+from eyas.engine.constraint import Constraint, GrammarCache, GrammarMatcher, is_constrained
 from eyas.engine.draft_length import DraftLength
 from eyas.engine.pages import page_keys
 from eyas.engine.results import HostRound, Launched, Stopwatch, to_host
 from eyas.engine.runner import Runner
+from eyas.engine.sampler import NOT_FINITE, Logprobs
 from eyas.engine.scheduler import Scheduler, StepPlan
 from eyas.engine.sequence import Phase, Sequence
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
 __all__ = ["EngineCore"]
 
+COMPILE_POLL_S = 0.01  # for which a step waits where there is nothing but grammars to wait for
+MODEL_FAILED = "the model produced NaN or infinite logits for this request, which was ended"
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +54,7 @@ class EngineCore:
         runner: Runner,
         scheduler: Scheduler,
         draft_length: DraftLength,
+        grammars: GrammarCache,
         *,
         context: int,
         eos_ids: tuple[int, ...],
@@ -56,6 +66,7 @@ class EngineCore:
         self.runner = runner
         self.scheduler = scheduler
         self.draft_length = draft_length
+        self.grammars = grammars
         self.context = context
         self.eos_ids = eos_ids
         self.lag = lag
@@ -63,6 +74,7 @@ class EngineCore:
         self._seeds = random.Random(seed)
         self._launched: deque[Launched] = deque()
         self._sequences: dict[str, list[Sequence]] = {}
+        self._compiling: list[tuple[Future[LLMatcher], list[Sequence]]] = []
         self._num_steps = 0
         self._unreported: list[TokenEvent] = []
         self._counters = dict.fromkeys(
@@ -91,7 +103,10 @@ class EngineCore:
         return budget
 
     def add(self, request: Request, deliver: Deliver) -> None:
-        """Queue all choices of a request. Raises InvalidRequest."""
+        """Queue all choices of a request, once its grammar is compiled. Raises InvalidRequest.
+
+        A grammar that does not compile ends each choice with FinishReason.INVALID in a later step.
+        """
         budget, params = self.check(request), request.params
         if request.request_id in self._sequences:
             raise InvalidRequest(f"a request with the id '{request.request_id}' is running", param="request_id")
@@ -111,9 +126,35 @@ class EngineCore:
                 leader=choices[0] if choices else None,
             )
             choices.append(sequence)
-            self.scheduler.add(sequence)
         self._sequences[request.request_id] = choices
-        self._counters["num_prompt_tokens"] += len(request.prompt_ids)
+        if params.grammar is None:
+            self._queue(choices, None)
+        else:
+            self._compiling.append((self.grammars.compile(params.grammar), list(choices)))
+
+    def _queue(self, choices: list[Sequence], grammar: LLMatcher | None) -> None:
+        for sequence in choices:
+            params = sequence.request.params
+            if is_constrained(params):
+                matcher = None if grammar is None else GrammarMatcher(grammar, self.eos_ids)
+                sequence.constraint = Constraint(params, self.runner.state.vocab_size, matcher)
+            self.scheduler.add(sequence)
+            if sequence.choice == 0:
+                self._counters["num_prompt_tokens"] += sequence.prompt_length
+
+    def _take_compiled(self) -> None:
+        """Queue what waited for its grammar, or say why it cannot run."""
+        if not (self.scheduler.running or self.scheduler.waiting or self._launched):
+            wait([grammar for grammar, _ in self._compiling], COMPILE_POLL_S, FIRST_COMPLETED)
+        for entry in [entry for entry in self._compiling if entry[0].done()]:
+            self._compiling.remove(entry)
+            grammar, choices = entry
+            left = [sequence for sequence in choices if sequence.phase is Phase.NEW]
+            if error := grammar.exception():
+                for sequence in left:
+                    self._emit(sequence, (), FinishReason.INVALID, error=str(error))
+            else:
+                self._queue(left, grammar.result())
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:
         for sequence in list(self._sequences.get(request_id, ())):
@@ -125,6 +166,7 @@ class EngineCore:
         for sequence in [s for choices in self._sequences.values() for s in choices]:
             self._emit(sequence, (), finish, error=message)
         self._launched.clear()
+        self._compiling.clear()
 
     @property
     def is_idle(self) -> bool:
@@ -157,6 +199,8 @@ class EngineCore:
         None if there were no events either. So whoever calls this after each batch of requests and cancellations,
         even on an idle engine, reports every event once, and all of a step in one report.
         """
+        if self._compiling:
+            self._take_compiled()
         num_running = sum(s.phase is Phase.DECODE for s in self.scheduler.running)
         plan = self.scheduler.plan(self.draft_length.choose(num_running) if num_running else 0)
         if not plan.is_empty:
@@ -218,11 +262,13 @@ class EngineCore:
                 self.draft_length.observe_cost(len(plan.decode), plan.num_drafts, step.watch.seconds())
 
     def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int) -> None:
-        committed, accepted, stopped, ended, num_drafts, *rest = results.packed[row].tolist()
+        committed, accepted, stopped, ended, failed, num_drafts, *rest = results.packed[row].tolist()
         tokens, drafts = rest[:committed], rest[results.num_rows : results.num_rows + num_drafts]
         is_first = sequence.known_length == sequence.prompt_length
+        # Drafts that the budget cut were not wrong.
+        num_tried = min(reserved, sequence.max_length - sequence.known_length) - 1
         self.scheduler.committed(sequence, reserved, committed)
-        if committed == 0:
+        if committed == 0 and not failed:
             return
         trace = None
         if not is_first:
@@ -230,22 +276,32 @@ class EngineCore:
             self._counters["num_draft_tokens"] += num_drafts
             self._counters["num_accepted_tokens"] += accepted
             # A drafter that had nothing to offer counts as wrong: the rows were paid for.
-            self.draft_length.observe_accepted(reserved - 1, accepted)
+            self.draft_length.observe_accepted(num_tried, accepted)
         self._counters["num_generated_tokens"] += committed
-        finish = (FinishReason.STOP if stopped else FinishReason.LENGTH) if ended else None
-        logprobs = self._logprobs(sequence, results, row, committed)
-        self._emit(sequence, tuple(tokens), finish, logprobs=logprobs, trace=trace)
-
-    @staticmethod
-    def _logprobs(sequence: Sequence, results: HostRound, row: int, committed: int) -> tuple[TokenLogprob, ...] | None:
-        wanted = sequence.request.params.logprobs
-        if wanted is None or results.logprobs is None:
-            return None
-        chosen, top, top_ids = (tensor[row].tolist() for tensor in results.logprobs)
-        return tuple(
-            TokenLogprob(logprob=chosen[i], top=tuple(zip(top_ids[i][:wanted], top[i][:wanted], strict=True)))
-            for i in range(committed)
+        finish, error = (FinishReason.STOP if stopped else FinishReason.LENGTH) if ended else None, None
+        if failed:
+            finish, error = FinishReason.ERROR, self._failure_of(sequence, failed)
+        wanted, logprobs, prompt_logprobs = sequence.request.params.logprobs, None, None
+        if wanted is not None and results.logprobs is not None:
+            logprobs = _token_logprobs(Logprobs(*(tensor[row] for tensor in results.logprobs)), wanted, committed)
+        if is_first and sequence.wants_prompt_logprobs:
+            prompt_logprobs = _prompt_logprobs(sequence, results)
+        self._emit(
+            sequence,
+            tuple(tokens),
+            finish,
+            logprobs=logprobs,
+            trace=trace,
+            error=error,
+            prompt_logprobs=prompt_logprobs,
         )
+
+    def _failure_of(self, sequence: Sequence, code: int) -> str:
+        if code == NOT_FINITE:
+            self.scheduler.unpublish(sequence)
+            return MODEL_FAILED
+        assert sequence.constraint is not None
+        return sequence.constraint.failure
 
     def _emit(
         self,
@@ -256,6 +312,7 @@ class EngineCore:
         logprobs: tuple[TokenLogprob, ...] | None = None,
         trace: RoundTrace | None = None,
         error: str | None = None,
+        prompt_logprobs: tuple[TokenLogprob, ...] | None = None,
     ) -> None:
         request_id = sequence.request.request_id
         event = TokenEvent(
@@ -267,6 +324,7 @@ class EngineCore:
             round=trace,
             num_cached=sequence.num_cached,
             error=error,
+            prompt_logprobs=prompt_logprobs,
         )
         if finish is not None:
             self._forget(sequence)
@@ -292,7 +350,7 @@ class EngineCore:
         scheduler = self.scheduler
         return EngineStats(
             num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
+            num_waiting=len(scheduler.waiting) + sum(len(choices) for _, choices in self._compiling),
             num_preemptions=scheduler.num_preemptions,
             pages_used={"full": scheduler.full.num_held, "sliding": scheduler.sliding.num_held},
             pages_idle={"full": scheduler.full.num_idle, "sliding": scheduler.sliding.num_idle},
@@ -300,6 +358,22 @@ class EngineCore:
             memory_bytes=memory_bytes or {},
             **self._counters,
         )
+
+
+def _token_logprobs(rows: Logprobs, num_top: int, count: int) -> tuple[TokenLogprob, ...]:
+    chosen, top, top_ids = (tensor[:count].tolist() for tensor in rows)
+    return tuple(
+        TokenLogprob(logprob=logprob, top=tuple(zip(ids[:num_top], values[:num_top], strict=True)))
+        for logprob, values, ids in zip(chosen, top, top_ids, strict=True)
+    )
+
+
+def _prompt_logprobs(sequence: Sequence, results: HostRound) -> tuple[TokenLogprob, ...]:
+    wanted, count = sequence.request.params.prompt_logprobs, sequence.prompt_length - 1
+    if results.prompt_logprobs is None or wanted is None:  # a prompt of one token
+        return ()
+    sequence.prompt_logprobs.clear()
+    return _token_logprobs(results.prompt_logprobs, wanted, count)
 
 
 def _distinct_experts(expert_ids_LTK: Tensor) -> list[int]:

@@ -109,6 +109,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         drafter=kind,
         draft_tokens=config.draft_tokens,
         seed=config.seed,
+        tokenizer_json=folder / "tokenizer.json",
     )
     if not row_invariant(weights, dtype):
         log.warning(

@@ -87,6 +87,15 @@ class PagePool:
             self._page_of[key] = page
             self._key_of[page] = key
 
+    def unpublish(self, key: PageKey) -> None:
+        """Let no page be found by `key` any more."""
+        page = self._page_of.pop(key, None)
+        if page is not None:
+            del self._key_of[page]
+            if page in self._idle:
+                del self._idle[page]
+                self._free.append(page)
+
     def check(self) -> None:
         """Assert that every page is free, idle or held, exactly once, and that keys and pages match."""
         free, idle, held = set(self._free), set(self._idle), set(self._holders)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eyas.engine.sampler import Logprobs
 from eyas.engine.scheduler import StepPlan
 from eyas.engine.sequence import Sequence
 from eyas.engine.speculate import RoundOutput
@@ -19,8 +20,9 @@ __all__ = ["HostRound", "Launched", "Stopwatch", "to_host"]
 class HostRound(NamedTuple):
     """A round's results in host memory; valid once `event` has passed."""
 
-    packed: Tensor  # int64 [S, ...]: committed, accepted, stopped, ended, drafts, then tokens, then draft ids
-    logprobs: tuple[Tensor, Tensor, Tensor] | None
+    packed: Tensor  # int64 [S, ...]: the numbers of `to_host`, then tokens, then draft ids
+    logprobs: Logprobs | None
+    prompt_logprobs: Logprobs | None
     num_rows: int
     event: torch.cuda.Event | None
 
@@ -59,9 +61,16 @@ class Stopwatch:
 
 def to_host(output: RoundOutput) -> HostRound:
     """Start copying what the host wants to know of a round."""
-    columns = (output.num_committed_S, output.num_accepted_S, output.stopped_S, output.ended_S, output.num_drafts_S)
+    columns = (
+        output.num_committed_S,
+        output.num_accepted_S,
+        output.stopped_S,
+        output.ended_S,
+        output.failed_S,
+        output.num_drafts_S,
+    )
     packed = torch.cat((torch.stack([c.long() for c in columns], 1), output.sampled_SR, output.draft_SK), dim=1)
-    tensors = (packed, *(output.logprobs or ()))
+    tensors = (packed, *(output.logprobs or ()), *(output.prompt_logprobs or ()))
     event = None
     if packed.is_cuda:
         copies = tuple(torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors)
@@ -70,5 +79,7 @@ def to_host(output: RoundOutput) -> HostRound:
         event = torch.cuda.Event()
         event.record()
         tensors = copies
-    logprobs = (tensors[1], tensors[2], tensors[3]) if output.logprobs is not None else None
-    return HostRound(tensors[0], logprobs, output.sampled_SR.shape[1], event)
+    packed, *rest = tensors
+    logprobs = Logprobs(*rest[:3]) if output.logprobs is not None else None
+    prompt_logprobs = Logprobs(*rest[-3:]) if output.prompt_logprobs is not None else None
+    return HostRound(packed, logprobs, prompt_logprobs, output.sampled_SR.shape[1], event)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from eyas.engine.drafter import Drafter, Drafts, Eagle3Drafter
-from eyas.engine.sampler import sample_rows
+from eyas.engine.masking import read_for_masks
+from eyas.engine.sampler import Logprobs, sample_rows, top_logprobs
 from eyas.engine.scheduler import Chunk, StepPlan, SwapIn, SwapOut
 from eyas.engine.sequence import Sequence
 from eyas.engine.speculate import RoundOutput, commit, speculative_round
@@ -68,9 +69,8 @@ class Runner:
             self._swap_out(swap_out)
         for swap_in in plan.swap_in:
             self._swap_in(swap_in)
-        for sequence in plan.admitted:
+        for sequence in plan.admitted:  # their page tables are among the updates
             self.state.enter(sequence)
-            self.state.set_pages(sequence)
             self._resume_taps(sequence)
         for sequence in plan.page_updates:
             if sequence.slot is not None:
@@ -119,16 +119,38 @@ class Runner:
         row_of_end = chunk.end - 1 - int(chunk.start // PROMPT_TILE * PROMPT_TILE)
         if output.taps_TC is not None:
             self._prefill_taps(chunk, slots_S, output.taps_TC)
+        if sequence.wants_prompt_logprobs:
+            self._score_prompt(chunk, slots_S, output.hidden_TH)
         if not chunk.is_last:
             return None
         state.live_S[slots_S] = True
         last = slice(row_of_end, row_of_end + 1)
-        logits_SRV = self.target.logits(output.hidden_TH[last], self.row_tiles).unsqueeze(0)
         none = Drafts(slots_S.new_zeros(1, 0), torch.zeros_like(slots_S))
-        sampled = sample_rows(logits_SRV, state.length_S[slots_S], none.ids_SK, state, [sequence], slots_S)
+        mask_input = read_for_masks(state, slots_S, [sequence], none)
+        logits_SRV = self.target.logits(output.hidden_TH[last], self.row_tiles).unsqueeze(0)
+        masks = None if mask_input is None else mask_input.masks(state.vocab_size)
+        sampled = sample_rows(logits_SRV, state.length_S[slots_S], none.ids_SK, state, [sequence], slots_S, masks)
         taps = None if output.taps_TC is None else output.taps_TC[last]
         self.drafter.note_commit(1)
-        return commit(state, slots_S, none, sampled, taps, output.expert_ids_LTK)
+        first = commit(state, slots_S, none, sampled, taps, output.expert_ids_LTK)
+        if not sequence.prompt_logprobs:
+            return first
+        parts = zip(*sequence.prompt_logprobs, strict=True)
+        return first._replace(prompt_logprobs=Logprobs(*(torch.cat(part) for part in parts)))
+
+    def _score_prompt(self, chunk: Chunk, slots_S: Tensor, hidden_TH: Tensor) -> None:
+        """Raw log-probabilities of the prompt tokens behind the chunk's rows. All rows' logits at once may not fit."""
+        sequence, tokens_SN = chunk.sequence, self.state.tokens_SN
+        num_top = sequence.request.params.prompt_logprobs
+        assert num_top is not None
+        low, end = chunk.start // PROMPT_TILE * PROMPT_TILE, min(chunk.end, sequence.prompt_length - 1)
+        for first in range(low, end, PROMPT_TILE):
+            logits = self.target.logits(hidden_TH[first - low :][:PROMPT_TILE], self.prompt_tiles)
+            columns = torch.arange(first + 1, first + 1 + PROMPT_TILE, device=self.state.device)
+            followers = tokens_SN[slots_S, columns.clamp(max=tokens_SN.shape[1] - 1)].unsqueeze(0)
+            scored = top_logprobs(logits.unsqueeze(0), followers, num_top)
+            rows = slice(max(chunk.start - first, 0), end - first)
+            sequence.prompt_logprobs.append(Logprobs(*(part[0, rows] for part in scored)))
 
     def _prompt_rows(self, chunk: Chunk, slots_S: Tensor, *, first_live: int) -> RowBatch:
         """The chunk's rows, filled up with dead ones to whole tiles of the absolute grid."""

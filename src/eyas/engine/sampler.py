@@ -1,4 +1,4 @@
-"""Drawing the target's tokens for the rows of a round: penalties, bias and stop masks in front of `kernels.sample`.
+"""Drawing the target's tokens for the rows of a round: penalties, bias and masks in front of `kernels.sample`.
 
 Each row's penalties count the tokens of its sequence and the row's own draft ancestors, so a row gives the token that
 plain decoding would give there.
@@ -11,11 +11,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eyas.engine.masking import RowMasks
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState, uses_penalties
+from eyas.kernels.mask import mask_scores
 from eyas.kernels.sample import sample
 
-__all__ = ["Logprobs", "Sampled", "sample_rows"]
+__all__ = ["NOT_FINITE", "NO_TOKEN_LEFT", "Logprobs", "Sampled", "sample_rows", "top_logprobs"]
+
+# Why a row has no token, in `Sampled.failed_SR`; 0 where it has one.
+NOT_FINITE = 1
+NO_TOKEN_LEFT = 2
 
 
 class Logprobs(NamedTuple):
@@ -28,6 +34,7 @@ class Logprobs(NamedTuple):
 
 class Sampled(NamedTuple):
     ids_SR: Tensor
+    failed_SR: Tensor
     logprobs: Logprobs | None
 
 
@@ -71,6 +78,7 @@ def sample_rows(
     state: DeviceState,
     sequences: list[Sequence],
     slots_S: Tensor,
+    masks: RowMasks | None = None,
 ) -> Sampled:
     """Row r of a sequence draws the token at `first_position_S` + r; `ancestors_SK` are the drafts before the rows."""
     num_rows = logits_SRV.shape[1]
@@ -84,12 +92,17 @@ def sample_rows(
         scores_SRV = scores_SRV + bias.unsqueeze(1)
     if any(p.min_tokens for p in params):
         scores_SRV = _mask_stops(scores_SRV, positions_SR, state, slots_S)
+    failed_SR = torch.where(raw_SRV.sum(-1).isfinite(), 0, NOT_FINITE)
+    if masks is not None:
+        allowed_CRV = mask_scores(scores_SRV[masks.rows_C], masks.words_CRW)
+        scores_SRV = scores_SRV.index_copy(0, masks.rows_C, allowed_CRV)
+        failed_SR = torch.where(scores_SRV.amax(-1) == float("-inf"), NO_TOKEN_LEFT, failed_SR)
     rows = state.sampling_of(slots_S, sequences).take(
         torch.arange(len(sequences), device=slots_S.device).repeat_interleave(num_rows)
     )
     ids_SR = sample(scores_SRV.flatten(0, 1), positions_SR.flatten(), rows).view(-1, num_rows)
     wanted = [p.logprobs for p in params if p.logprobs is not None]
-    return Sampled(ids_SR, _logprobs(raw_SRV, ids_SR, max(wanted)) if wanted else None)
+    return Sampled(ids_SR, failed_SR, top_logprobs(raw_SRV, ids_SR, max(wanted)) if wanted else None)
 
 
 def _mask_stops(scores_SRV: Tensor, positions_SR: Tensor, state: DeviceState, slots_S: Tensor) -> Tensor:
@@ -103,7 +116,8 @@ def _mask_stops(scores_SRV: Tensor, positions_SR: Tensor, state: DeviceState, sl
     return scores_SRV.masked_fill(too_early_SR1 & is_stop.unsqueeze(1), float("-inf"))
 
 
-def _logprobs(raw_SRV: Tensor, ids_SR: Tensor, num_top: int) -> Logprobs:
+def top_logprobs(raw_SRV: Tensor, ids_SR: Tensor, num_top: int) -> Logprobs:
+    """Of `ids_SR` and of the `num_top` most likely tokens of each row."""
     logprobs = raw_SRV.log_softmax(-1)
     top, top_ids = logprobs.topk(num_top, dim=-1)
     return Logprobs(logprobs.gather(2, ids_SR.unsqueeze(2)).squeeze(2), top, top_ids)

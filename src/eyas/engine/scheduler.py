@@ -95,6 +95,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         sequence.arrival = self._arrivals
         self._arrivals += 1
+        sequence.phase = Phase.WAITING
         self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -103,12 +104,18 @@ class Scheduler:
             return
         if sequence.phase is Phase.WAITING:
             self.waiting.remove(sequence)
-        else:
+        elif sequence.phase is not Phase.NEW:
             self.running.remove(sequence)
             self._release_pages(sequence)
             assert sequence.slot is not None
             self._free_slots.append(sequence.slot)
         sequence.slot, sequence.swapped, sequence.phase = None, None, Phase.DONE
+
+    def unpublish(self, sequence: Sequence) -> None:
+        """Let nobody find the pages of a sequence's prompt any more, whoever wrote them."""
+        for key in sequence.keys:
+            self.full.unpublish(key)
+            self.sliding.unpublish(key)
 
     def fits(self, max_length: int) -> bool:
         """Whether a sequence of that length can run at all, alone."""
@@ -213,7 +220,7 @@ class Scheduler:
         At least one prompt token is left to compute, for its logits.
         """
         size = self.config.page_size
-        usable = sequence.keys[: (sequence.prompt_length - 1) // size]
+        usable = [] if sequence.wants_prompt_logprobs else sequence.keys[: (sequence.prompt_length - 1) // size]
         full = []
         for key in usable:
             page = self.full.find(key)

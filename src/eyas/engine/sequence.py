@@ -8,12 +8,14 @@ from enum import Enum, auto
 from typing import Any
 
 from eyas.base.types import Request, TokenEvent
+from eyas.engine.constraint import Constraint
 from eyas.engine.pages import PageKey
 
 __all__ = ["Phase", "Sequence"]
 
 
 class Phase(Enum):
+    NEW = auto()  # its grammar is being compiled
     WAITING = auto()
     PREFILL = auto()
     DECODE = auto()
@@ -34,7 +36,8 @@ class Sequence:
     deliver: Callable[[TokenEvent], None]
     leader: Sequence | None = None  # the first choice, whose prompt pages the others share
     arrival: int = 0
-    phase: Phase = Phase.WAITING
+    phase: Phase = Phase.NEW
+    constraint: Constraint | None = None
     slot: int | None = None
     num_prefilled: int = 0
     num_cached: int = 0
@@ -43,12 +46,18 @@ class Sequence:
     full_pages: list[int] = field(default_factory=list)
     sliding_pages: list[int] = field(default_factory=list)  # 0 where the page has left the window
     num_sliding_left: int = 0  # leading entries of sliding_pages that were released
+    prompt_logprobs: list[Any] = field(default_factory=list)  # of the chunks computed so far, the runner's
     swapped: Any = None  # what the runner keeps of the pages of a swapped sequence
     resume_phase: Phase = Phase.DECODE
 
     @property
     def prompt_length(self) -> int:
         return len(self.request.prompt_ids)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Such a sequence computes its whole prompt, cached or not."""
+        return self.choice == 0 and self.request.params.prompt_logprobs is not None
 
     @property
     def max_length(self) -> int:

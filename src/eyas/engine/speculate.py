@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eyas.engine.drafter import Drafter, Drafts
+from eyas.engine.masking import read_for_masks
 from eyas.engine.sampler import Logprobs, Sampled, sample_rows
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
@@ -22,17 +23,22 @@ __all__ = ["RoundOutput", "commit", "speculative_round"]
 
 
 class RoundOutput(NamedTuple):
-    """`sampled_SR[:, :num_committed]` are the new tokens; `ended_S` marks sequences that are done."""
+    """`sampled_SR[:, :num_committed]` are the new tokens; `ended_S` marks sequences that are done.
+
+    `failed_S` says why a sequence ended without a token where one was due (see `engine.sampler`), 0 if it did not.
+    """
 
     sampled_SR: Tensor
     num_committed_S: Tensor
     num_accepted_S: Tensor
     stopped_S: Tensor
     ended_S: Tensor
+    failed_S: Tensor
     draft_SK: Tensor
     num_drafts_S: Tensor
     logprobs: Logprobs | None
     expert_ids_LTK: Tensor
+    prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
 
 
 def speculative_round(
@@ -48,10 +54,12 @@ def speculative_round(
 ) -> RoundOutput:
     """`max_length` bounds the sequences' lengths."""
     drafts = _propose(drafter, state, slots_S, sequences, num_drafts, max_length)
+    mask_input = read_for_masks(state, slots_S, sequences, drafts)
     batch = _verify_rows(state, slots_S, drafts, max_length, tiles)
     output = target.forward(batch, caches)
     logits_SRV = target.logits(output.hidden_TH, tiles).unflatten(0, (len(sequences), -1))
-    sampled = sample_rows(logits_SRV, state.length_S[slots_S], drafts.ids_SK, state, sequences, slots_S)
+    masks = None if mask_input is None else mask_input.masks(state.vocab_size)
+    sampled = sample_rows(logits_SRV, state.length_S[slots_S], drafts.ids_SK, state, sequences, slots_S, masks)
     return commit(state, slots_S, drafts, sampled, output.taps_TC, output.expert_ids_LTK)
 
 
@@ -93,6 +101,7 @@ def commit(
         drafts.ids_SK,
         drafts.num_valid_S,
         ids_SR,
+        sampled.failed_SR,
         state.stop_ids_SN[slots_S],
         state.remaining_S[slots_S],
         state.live_S[slots_S],
@@ -113,7 +122,7 @@ def commit(
     state.length_S[slots_S] = length_S + accepted.num_committed_S
     remaining_S = state.remaining_S[slots_S] - accepted.num_committed_S
     state.remaining_S[slots_S] = remaining_S
-    ended_S = state.live_S[slots_S] & (accepted.stopped_S | (remaining_S == 0))
+    ended_S = state.live_S[slots_S] & (accepted.stopped_S | (remaining_S == 0) | (accepted.failed_S != 0))
     state.live_S[slots_S] = state.live_S[slots_S] & ~ended_S
     return RoundOutput(
         ids_SR,
@@ -121,6 +130,7 @@ def commit(
         accepted.num_accepted_S,
         accepted.stopped_S,
         ended_S,
+        accepted.failed_S,
         drafts.ids_SK,
         drafts.num_valid_S,
         sampled.logprobs,

@@ -16,13 +16,21 @@ class Accepted(NamedTuple):
     num_accepted_S: Tensor  # draft tokens, bonus excluded
     num_committed_S: Tensor  # 0 for dead sequences
     stopped_S: Tensor  # by a stop token, which is committed too
+    failed_S: Tensor  # code of the row that failed right behind the committed tokens, 0 if none did
 
 
 def accept_ref(
-    draft_SK: Tensor, num_drafts_S: Tensor, sampled_SR: Tensor, stop_ids_SN: Tensor, remaining_S: Tensor, live_S: Tensor
+    draft_SK: Tensor,
+    num_drafts_S: Tensor,
+    sampled_SR: Tensor,
+    failed_SR: Tensor,
+    stop_ids_SN: Tensor,
+    remaining_S: Tensor,
+    live_S: Tensor,
 ) -> Accepted:
     """Compare K drafts with R = K + 1 sampled tokens; cut after the first stop token and at the remaining budget.
 
+    A row whose `failed_SR` is not 0 has no token: the cut is before it, and rows behind it were never reached.
     `stop_ids_SN` is padded with -1.
     """
     num_rows = sampled_SR.shape[1]
@@ -32,7 +40,13 @@ def accept_ref(
     is_stop = (sampled_SR.unsqueeze(2) == stop_ids_SN.unsqueeze(1)).any(2)
     first_stop = torch.where(is_stop, column, num_rows).amin(1)
     num_committed = torch.minimum(torch.minimum(num_accepted, first_stop) + 1, remaining_S) * live_S
-    return Accepted(torch.minimum(num_accepted, num_committed), num_committed, live_S & (first_stop < num_committed))
+    first_failed = torch.where(failed_SR != 0, column, num_rows).amin(1)
+    code = failed_SR.gather(1, first_failed.clamp(max=num_rows - 1).unsqueeze(1)).squeeze(1)
+    failed = torch.where(first_failed < num_committed, code, 0)
+    num_committed = torch.minimum(num_committed, first_failed)
+    return Accepted(
+        torch.minimum(num_accepted, num_committed), num_committed, live_S & (first_stop < num_committed), failed
+    )
 
 
 accept = accept_ref
