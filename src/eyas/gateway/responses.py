@@ -16,7 +16,6 @@ from eyas.base.errors import EyasError, InvalidRequest
 from eyas.gateway.body import in_thread_if_large, json_response, raw_response, read_body
 from eyas.gateway.context import Context
 from eyas.gateway.errors import Refused
-from eyas.gateway.grammar import GrammarChecker
 from eyas.gateway.outcome import CLIENT_LEFT
 from eyas.gateway.readers import HarmonyReader
 from eyas.gateway.responses_body import ResponsesBody, decode_body, input_items
@@ -74,7 +73,7 @@ class _Run:
             lambda: HarmonyReader(context.codec, functions),
             route=PATH,
             stops=prepared.stops,
-            param="tools" if functions else "text.format",
+            param=prepared.bound_by,
         )
 
     async def events(self) -> AsyncGenerator[bytes, None]:
@@ -139,7 +138,6 @@ class _Responses:
     def __init__(self, context: Context, store: ResponseStore) -> None:
         self._context = context
         self._store = store
-        self._checker = GrammarChecker(context.options.tokenizer_json)
         self._running: dict[str, _Run] = {}
 
     async def create(self, request: HttpRequest) -> ASGIApp:
@@ -152,9 +150,7 @@ class _Responses:
         stem = secrets.token_hex(16)
         prepared = await in_thread_if_large(
             size,
-            lambda: prepare(
-                self._context, self._checker, body, items, stem=stem, previous=previous, referenced=referenced
-            ),
+            lambda: prepare(self._context, body, items, stem=stem, previous=previous, referenced=referenced),
         )
         run = _Run(self._context, self._store, prepared, previous, owner)
         self._running[prepared.response.id] = run

@@ -13,9 +13,10 @@ from msgspec import Meta, Struct
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import Effort
 from eyas.base.harmony_tools import FunctionTool, check_schema, check_tool_name
+from eyas.base.types import MAX_TOP_LOGPROBS
 from eyas.gateway.body import Fields, decode, explain
 from eyas.gateway.openai_common import StreamOptions, check_stream_options
-from eyas.gateway.responses_items import InputItem, MessageItem
+from eyas.gateway.responses_items import InputItem, MessageItem, ToolName
 from eyas.gateway.sampling import SamplingFields
 
 __all__ = [
@@ -48,7 +49,7 @@ class ObjectFormat(Struct, tag="json_object", kw_only=True, forbid_unknown_field
 
 
 class SchemaFormat(Struct, tag="json_schema", kw_only=True, forbid_unknown_fields=True):
-    name: str
+    name: ToolName
     schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
@@ -105,9 +106,9 @@ class ResponsesBody(SamplingFields, kw_only=True):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    max_output_tokens: int | None = None
-    top_logprobs: int | None = None
-    metadata: dict[Annotated[str, Meta(max_length=64)], Label] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    metadata: Annotated[dict[Annotated[str, Meta(max_length=64)], Label], Meta(max_length=MAX_METADATA)] | None = None
     user: Label | None = None
     prompt_cache_key: Label | None = None
     safety_identifier: Label | None = None
@@ -147,8 +148,6 @@ def decode_body(raw: bytes) -> ResponsesBody:
             raise InvalidRequest(f"'{name}' cannot be included, '{LOGPROBS}' can{hint}", param=f"include[{index}]")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise InvalidRequest(f"top_logprobs needs include=['{LOGPROBS}']", param="top_logprobs")
-    if len(body.metadata or ()) > MAX_METADATA:
-        raise InvalidRequest(f"metadata may have {MAX_METADATA} entries", param="metadata")
     return body
 
 

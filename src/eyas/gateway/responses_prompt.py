@@ -57,11 +57,11 @@ class Prepared:
     items: tuple[Item, ...]
     stops: Stops
     functions: frozenset[str]
+    bound_by: str | None  # the field that binds the answer
 
 
 def prepare(
     context: Context,
-    checker: GrammarChecker,
     body: ResponsesBody,
     items: Sequence[InputItem],
     *,
@@ -71,12 +71,15 @@ def prepare(
 ) -> Prepared:
     """Check everything and render the prompt; `items` are the input's. Slow for long texts. Raises InvalidRequest.
 
-    Without `instructions`, a system prompt that the conversation begins with takes their place.
+    The model is not told of tools that it must not call. Without `instructions`, a system prompt that the conversation
+    begins with takes their place.
     """
     tools = function_tools(body)
+    if body.tool_choice == "none":
+        tools = []
     choice, callable_tools = _tool_choice(body, tools)
     answer = _answer_format(body)
-    _check_grammars(checker, tools, callable_tools, choice, answer)
+    _check_grammars(context.checker, tools, callable_tools, choice, answer)
     kept = keep(items, stem, lambda item_id: _find(item_id, referenced))
     history = [] if previous is None else [item for link in previous.chain() for item in stored_items(link)]
     conversation = to_messages(history, kept)
@@ -102,6 +105,7 @@ def prepare(
         items=tuple(kept),
         stops=stops_of(body),
         functions=frozenset(tool.name for tool in tools),
+        bound_by=None if grammar is None else "tools" if answer is None else "text.format",
     )
 
 
