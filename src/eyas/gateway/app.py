@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
-from eyas.gateway import live, openai_chat, responses, service
+from eyas.gateway import live, openai_chat, openai_completions, responses, service, tokenize
 from eyas.gateway.context import Context, GatewayOptions
 from eyas.gateway.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.grammar import GrammarChecker
@@ -35,6 +35,8 @@ def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | N
         routes=[
             *service.routes(context),
             *openai_chat.routes(context),
+            *openai_completions.routes(context),
+            *tokenize.routes(context),
             *responses.routes(context),
             *live.routes(context),
             *operation.routes(),

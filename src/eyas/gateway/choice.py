@@ -55,7 +55,7 @@ class ChoiceReader:
             if self._matcher.stopped is None:
                 self._sort(self._reader.finish(), self._unread)
                 self._flush()
-        elif not self._pieces:
+        elif not self._pieces and self._prompt_logprobs is None:
             return None
         delta = Delta(
             choice=self._index,
