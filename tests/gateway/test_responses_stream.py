@@ -119,7 +119,11 @@ def test_a_bug_of_ours_ends_with_an_error_event(codec):
     _, events = grow(codec, [], end=lambda growth: growth.error("internal error"))
     check_events(events)
     assert events[-1] == {
-        **{"type": "error", "sequence_number": 2, "code": "server_error", "message": "internal error", "param": None}
+        "type": "error",
+        "sequence_number": 2,
+        "code": "server_error",
+        "message": "internal error",
+        "param": None,
     }
 
 
