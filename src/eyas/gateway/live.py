@@ -2,7 +2,8 @@
 
 The engine is observed only while somebody looks. Reports are collected on its thread, put into words at most ten times
 a second on the server's (`live_message.py` has the schema), and dropped for a viewer that does not keep up: then
-`{"lost": n}` says how many messages are missing.
+`{"lost": n}` says how many messages are missing. While the engine does not serve, a stream says so and ends: it neither
+holds up a server that stops, nor waits for an engine that may never come back.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Iterable
 from time import monotonic
-from typing import Protocol
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,6 +26,7 @@ from eyas.base.types import StepReport
 from eyas.gateway import page_files
 from eyas.gateway.context import Context
 from eyas.gateway.live_message import LiveMessage, Narrator
+from eyas.gateway.steps import StepHub
 from eyas.gateway.stream import EventStream, sse
 
 __all__ = ["LiveFeed", "Viewer", "routes"]
@@ -35,14 +36,6 @@ MAX_REPORTS = 4096  # steps that may wait to be put into words
 MAX_BEHIND = 20  # messages that one viewer may be behind, two seconds
 INTERVAL_S = 0.1
 IDLE_S = 1.0  # without a step, viewers hear of the queue and the engine's health this often
-
-
-class Hub(Protocol):
-    """Gives each step report to its listeners, on the engine's thread."""
-
-    def add(self, listener: Callable[[StepReport], None]) -> None: ...
-
-    def remove(self, listener: Callable[[StepReport], None]) -> None: ...
 
 
 def routes(context: Context) -> list[Route]:
@@ -64,6 +57,7 @@ class Viewer:
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._num_lost = 0
+        self._is_ended = False
         self._filled = asyncio.Event()
 
     def put(self, message: bytes) -> None:
@@ -73,9 +67,14 @@ class Viewer:
         self._messages.append(message)
         self._filled.set()
 
+    def end(self) -> None:
+        """Let the stream end after what was put."""
+        self._is_ended = True
+        self._filled.set()
+
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events, without end."""
-        while True:
+        """Server-sent events until `end`."""
+        while not (self._is_ended and not self._messages):
             await self._filled.wait()
             self._filled.clear()
             while self._messages:
@@ -88,7 +87,7 @@ class Viewer:
 class LiveFeed:
     """Step reports to all viewers. Everything but `_listen` runs on the server's loop."""
 
-    def __init__(self, engine: EnginePort, hub: Hub, narrator: Narrator) -> None:
+    def __init__(self, engine: EnginePort, hub: StepHub, narrator: Narrator) -> None:
         self._engine = engine
         self._hub = hub
         self._narrator = narrator
@@ -105,8 +104,8 @@ class LiveFeed:
         if len(self._viewers) == MAX_VIEWERS:
             raise Busy(f"{MAX_VIEWERS} live views are open already; close one")
         viewer = Viewer()
-        viewer.put(self._encode(self._state()))
         self._viewers.add(viewer)
+        self._tell_state([viewer])
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._hub.add(self._listen)
@@ -150,13 +149,17 @@ class LiveFeed:
         if reports:
             self._send(self._encode(self._narrator.batch(self._now(), reports)))
         else:
-            self._send(self._encode(self._state()))
+            self._tell_state(self._viewers)
 
-    def _state(self) -> LiveMessage:
-        stats = self._engine.stats()
+    def _tell_state(self, viewers: Iterable[Viewer]) -> None:
+        stats, failure = self._engine.stats(), self._engine.failure
         if stats.num_running == 0:
             self._narrator.forget()  # whatever had no end, for instance when the engine died
-        return self._narrator.state(self._now(), stats, self._engine.failure)
+        message = self._encode(self._narrator.state(self._now(), stats, failure))
+        for viewer in viewers:
+            viewer.put(message)
+            if failure is not None:
+                viewer.end()
 
     def _send(self, message: bytes) -> None:
         for viewer in self._viewers:

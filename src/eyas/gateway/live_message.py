@@ -85,6 +85,11 @@ class Narrator:
         self._with_text = with_text
         self._decoders: dict[tuple[str, int], codecs.IncrementalDecoder] = {}
 
+    @property
+    def num_followed(self) -> int:
+        """Choices that are under way."""
+        return len(self._decoders)
+
     def forget(self) -> None:
         """Reports were lost, or nobody looked: begin anew with every request."""
         self._decoders.clear()

@@ -205,7 +205,8 @@ export class Chat {
 
   resize(area) {
     area.style.height = "auto";
-    area.style.height = `${Math.min(area.scrollHeight + 2, innerHeight * 0.4)}px`;
+    const borders = area.offsetHeight - area.clientHeight;
+    area.style.height = `${Math.min(area.scrollHeight + borders, innerHeight * 0.4)}px`;
   }
 
   atEnd() {
@@ -297,7 +298,7 @@ function statistics({ timings, usage, speculation }) {
     const rounds = count - 1 - accepted;
     const length = speculation?.mean_acceptance_length ?? (rounds > 0 ? (count - 1) / rounds : null);
     if (length) parts.push(`acceptance length ${format(length, 2)}`);
-    parts.push(`${format(accepted)} of ${format(drafted)} drafted accepted`);
+    parts.push(`${format(accepted)} of ${format(drafted)} drafts accepted`);
   }
   return parts.join(" · ");
 }
@@ -307,10 +308,10 @@ class Answer {
   constructor(message, chat, isLast) {
     this.message = message;
     this.isOpen = isLast && chat.controller !== null;
-    this.gist = h("span", { class: "gist" });
+    this.gist = h("bdi", { dir: "ltr" });
     this.thought = h("span", {}, "Thinking");
     this.reasoning = h("div", { class: "reasoning-text" });
-    this.details = h("details", { class: "reasoning", hidden: true }, h("summary", {}, this.thought, this.gist), this.reasoning);
+    this.details = h("details", { class: "reasoning", hidden: true }, h("summary", {}, this.thought, h("span", { class: "gist" }, this.gist)), this.reasoning);
     this.calls = h("div", { class: "calls" });
     this.content = new Markdown(h("div", { class: "text" }));
     this.element = h("li", { class: "assistant" }, h("span", { class: "unseen" }, "The model"), this.details, this.content.element, this.calls);

@@ -7,7 +7,8 @@ const POINTS = 120; // of the line
 const SPEED_S = 3;
 const KEPT_ROUNDS = 120; // per card
 const MAX_CARDS = 64;
-const CELLS = 256; // of a memory map, at most
+const CELL = 13; // pixels, of a memory map
+const ROWS = 4;
 const SHORT_ID = 6;
 
 export class LiveView {
@@ -45,16 +46,21 @@ export class LiveView {
     while (!signal.aborted) {
       try {
         const response = await call("/live", { signal });
-        this.say("");
-        for await (const data of events(response)) this.take(JSON.parse(data));
-        throw new Error("The connection broke off.");
+        let failure = null;
+        for await (const data of events(response)) {
+          const message = JSON.parse(data);
+          failure = message.failure;
+          this.say(failure ? `The engine does not serve: ${failure}` : "");
+          this.take(message);
+        }
+        if (!failure) throw new Error("The connection broke off.");
       } catch (error) {
         if (signal.aborted) return;
         this.say(error.status === 401 ? "Ask something in the chat first: this server wants an API key." : error.message);
         this.break();
         if (error.status === 404) return;
       }
-      await pause(2000);
+      await pause(1000);
     }
   }
 
@@ -71,7 +77,6 @@ export class LiveView {
 
   take(message) {
     if (message.lost) return this.break();
-    if (message.failure !== undefined) this.say(message.failure ? `The engine does not serve: ${message.failure}` : "");
     const seated = (message.slots ?? []).map((slot) => this.seat(slot).add(slot));
     if (message.running === 0)
       for (const seat of this.seats) if (!seat.finish && !seated.includes(seat)) seat.end("gone");
@@ -147,7 +152,7 @@ export class LiveView {
         $("memory").append(map);
       }
       const free = group.total - group.used - group.idle;
-      const text = `${name} layers: ${format(group.used)} of ${format(group.total)} pages held · ${format(group.idle)} idle · ${format(free)} free`;
+      const text = `${name} layers · ${format(group.used)} pages held · ${format(group.idle)} idle · ${format(free)} free`;
       map.firstChild.textContent = text;
       map.lastChild.ariaLabel = text;
       drawCells(map.lastChild, runs, group.total);
@@ -168,14 +173,18 @@ export class LiveView {
 const total = (lists) => lists.reduce((sum, list) => Array.from({ length: Math.max(sum.length, list.length) }, (_, n) => (sum[n] ?? 0) + (list[n] ?? 0)), []);
 
 function drawCells(canvas, runs, pages) {
-  const style = getComputedStyle(canvas);
-  const colour = (name) => style.getPropertyValue(name);
-  const ratio = devicePixelRatio;
-  const [width, size] = [canvas.clientWidth, 13];
-  const columns = Math.max(Math.floor(width / size), 1);
-  const cells = Math.min(pages, CELLS, columns * 8);
-  const rows = Math.ceil(cells / columns);
+  const width = canvas.clientWidth;
+  if (!width) return;
+  const colour = (name) => {
+    canvas.style.color = `var(${name})`; // the way to have light-dark() worked out
+    return getComputedStyle(canvas).color;
+  };
+  const columns = Math.round(width / CELL);
+  const size = width / columns;
+  const rows = Math.min(ROWS, Math.ceil(pages / columns));
+  const cells = Math.min(pages, rows * columns);
   canvas.style.height = `${rows * size}px`;
+  const ratio = devicePixelRatio;
   Object.assign(canvas, { width: width * ratio, height: rows * size * ratio });
   const draw = canvas.getContext("2d");
   draw.scale(ratio, ratio);
