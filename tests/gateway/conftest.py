@@ -6,9 +6,12 @@ from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
+from tests.gateway.responses_support import Script
+from tests.gateway.chat_support import Stage
 from tests.gateway.support import CONTEXT, Server, build_tokenizer, reply_ids, running
 
 from eyas.base.harmony import stop_ids
+from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
 from eyas.engine.stub import StubEngine
@@ -31,7 +34,8 @@ Start = Callable[..., Server]
 def serve(codec) -> Iterator[Start]:
     """Start a server on a stub engine: `serve(reply, drafts_per_round=..., round_s=..., num_cached=...)`.
 
-    Of the server itself: `gateway=` a dict of GatewayOptions, `limits=` ConnectionLimits; `context=` tokens.
+    Of the server itself: `gateway=` a dict of GatewayOptions, `limits=` ConnectionLimits; `context=` tokens;
+    `wrap=` puts something between the server and the engine.
     """
     with ExitStack() as stack:
         yield lambda reply=None, **options: stack.enter_context(stub_server(codec, reply, **options))
@@ -44,6 +48,25 @@ def server(codec) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def scripted(codec) -> Iterator[tuple[Server, Script]]:
+    """A server and the script of its answers."""
+    script = Script()
+    with stub_server(codec, script, context=2000) as server:
+        yield server, script
+
+
+@pytest.fixture
+def play(codec, scripted) -> Callable[..., tuple[Server, Script]]:
+    """One server for many scripts: `server, script = play(*replies)`; without replies it greets."""
+
+    def start(*replies: list[int]) -> tuple[Server, Script]:
+        scripted[1].play(*(replies or (reply_ids(codec),)))
+        return scripted
+
+    return start
+
+
 @contextmanager
 def stub_server(
     codec: Tokenizer,
@@ -52,6 +75,7 @@ def stub_server(
     gateway: dict | None = None,
     limits: ConnectionLimits | None = None,
     context: int = CONTEXT,
+    wrap: Callable[[StubEngine], EnginePort] = lambda engine: engine,
     **options: float,
 ) -> Iterator[Server]:
     info = ModelInfo(
@@ -59,5 +83,13 @@ def stub_server(
     )
     engine = StubEngine(info, reply or (lambda request, choice: reply_ids(codec)), **options)
     gateway_options = GatewayOptions(**{"today": lambda: datetime.date(2026, 11, 20)} | (gateway or {}))
-    with running(create_app(engine, codec, gateway_options), engine, limits) as url:
+    with running(create_app(wrap(engine), codec, gateway_options), engine, limits) as url:
         yield Server(url, engine, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20))
+
+
+@pytest.fixture(scope="module")
+def stage(codec) -> Iterator[Stage]:
+    """One server for the tests of a module, which say what it answers."""
+    stage = Stage(codec)
+    with stub_server(codec, stage.reply) as stage.server:
+        yield stage

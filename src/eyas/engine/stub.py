@@ -183,7 +183,7 @@ class _Choice:
         self.index = index
         self.deliver = deliver
         self.num_done = 0
-        self.done = self.cancelled = False
+        self.done = self.cancelled = self._begun = False
         params = request.params
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_ids))
         end = next((i + 1 for i, token in enumerate(reply) if token in stops and i + 1 > params.min_tokens), None)
@@ -208,23 +208,28 @@ class _Choice:
         self, ids: tuple[int, ...], finish: FinishReason | None, trace: RoundTrace | None, num_cached: int
     ) -> TokenEvent:
         self.done = finish is not None
-        top = self.request.params.logprobs
-        logprobs = None
-        if top is not None:
-            others = range(top - 1)
-            logprobs = tuple(
-                TokenLogprob(
-                    logprob=STUB_LOGPROB,
-                    top=((i, STUB_LOGPROB), *((i + 1 + k, STUB_LOGPROB - 1 - k) for k in others))[:top],
-                )
-                for i in ids
-            )
+        params, prompt_ids = self.request.params, self.request.prompt_ids
+        is_first, self._begun = not self._begun and self.index == 0, True
         return TokenEvent(
             request_id=self.request.request_id,
             choice=self.index,
             token_ids=ids,
-            logprobs=logprobs,
+            logprobs=_scores(ids, params.logprobs),
             finish=finish,
             round=trace,
             num_cached=num_cached,
+            prompt_logprobs=_scores(prompt_ids[1:], params.prompt_logprobs) if is_first else None,
         )
+
+
+def _scores(ids: Sequence[int], top: int | None) -> tuple[TokenLogprob, ...] | None:
+    """Made-up log-probabilities in which every token is the most likely one."""
+    if top is None:
+        return None
+    return tuple(
+        TokenLogprob(
+            logprob=STUB_LOGPROB,
+            top=((i, STUB_LOGPROB), *((i + 1 + k, STUB_LOGPROB - 1 - k) for k in range(top - 1)))[:top],
+        )
+        for i in ids
+    )
