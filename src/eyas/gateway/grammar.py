@@ -12,11 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from eyas.base.errors import InvalidRequest, nearest
 from eyas.base.harmony_tools import FUNCTIONS, FunctionTool
 from eyas.gateway.schema_check import check_enforceable
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 __all__ = [
     "AnswerFormat",
@@ -147,19 +150,19 @@ def answer_grammar(
 class GrammarChecker:
     """Says before a request reaches the engine whether its grammar can be enforced, and if not, why.
 
-    With the tokenizer.json of the model, names of special tokens are checked too; reading that of gpt-oss takes about
-    a second, so make one checker at the start. Thread-safe. Nothing is ever fetched.
+    With the tokenizer.json of the model, names of special tokens are checked too, and that an answer can begin; reading
+    that of gpt-oss takes about a second, so make one checker at the start. Thread-safe. Nothing is ever fetched.
     """
 
     def __init__(self, tokenizer_json: Path | None = None) -> None:
         import llguidance
 
-        self._validate = llguidance.LLMatcher.validate_grammar_with_warnings
+        self._matcher = llguidance.LLMatcher
         self._tokenizer = None if tokenizer_json is None else llguidance.LLTokenizer(str(tokenizer_json))
 
     def check(self, grammar: str, *, param: str) -> None:
         """Raises InvalidRequest with llguidance's reason for a grammar that it refuses."""
-        is_refused, reasons = self._validate(grammar, self._tokenizer)
+        is_refused, reasons = self._matcher.validate_grammar_with_warnings(grammar, self._tokenizer)
         if is_refused:
             raise InvalidRequest(f"{param} cannot be enforced: {_reason(reasons[0])}", param=param)
 
@@ -188,6 +191,15 @@ class GrammarChecker:
         grammar = answer_grammar(response=response)
         assert grammar is not None
         self.check(grammar, param=param)
+        if self._tokenizer is not None and not self._can_start(self._tokenizer, grammar):
+            raise InvalidRequest(f"{param} cannot be enforced: nothing satisfies it, or it is too complex", param=param)
+
+    def _can_start(self, tokenizer: LLTokenizer, grammar: str) -> bool:
+        """Whether an answer has a first token."""
+        matcher = self._matcher(tokenizer, grammar, log_level=0)
+        matcher.consume_tokens(tokenizer.tokenize_str("<|channel|>final<|message|>", parse_special=True))
+        matcher.compute_bitmask()
+        return not matcher.is_error()
 
 
 def _callable(tools: Sequence[FunctionTool], choice: ToolChoice) -> Sequence[FunctionTool]:
