@@ -60,12 +60,15 @@ class Script:
     """Answers of a stub engine, one after the other, the last one for ever; `requests` are those that came."""
 
     def __init__(self, *replies: list[int]) -> None:
+        self.play(*replies)
+
+    def play(self, *replies: list[int]) -> None:
         self.requests: list[Request] = []
-        self._replies = replies
+        self.replies = replies
 
     def __call__(self, request: Request, choice: int) -> list[int]:
         self.requests.append(request)
-        return self._replies[min(len(self.requests), len(self._replies)) - 1]
+        return self.replies[min(len(self.requests), len(self.replies)) - 1]
 
 
 def post(server, path: str = "/responses", **body):

@@ -40,7 +40,7 @@ def rendered(codec, *messages, **fields):
 USER = Message(role="user", content="Hi")
 
 
-def test_whole(serve, codec):
+def test_whole(serve, play, codec):
     response = create(serve(num_cached=7))
     reasoning, message = response.output
     ids = reply_ids(codec)
@@ -53,7 +53,7 @@ def test_whole(serve, codec):
     assert usage.output_tokens_details.reasoning_tokens == len(codec.encode(REASONING))
     assert response.timings["predicted_n"] == len(ids) and response.timings["draft_n"] == len(ids) - 1
     assert response.metrics["speculative_decoding"]["num_draft_tokens"] == len(ids) - 1
-    Response.model_validate(post(serve(), input="Hi").json())
+    Response.model_validate(post(play()[0], input="Hi").json())
 
 
 @pytest.mark.parametrize("per_round", [0, 1, 2, 5, 1000])
@@ -74,15 +74,15 @@ def strip_ids(response):
     return items, {name: value for name, value in response.items() if name not in drop}
 
 
-def test_no_more_events_than_rounds_and_marks(serve, codec):
+def test_no_more_events_than_rounds_and_marks(serve):
     server = serve(drafts_per_round=4)
     deltas = [event for event in create(server, stream=True) if event.type.endswith(".delta")]
     assert 4 < len(deltas) <= server.engine.stats().num_rounds
     assert all("\ufffd" not in event.delta for event in deltas)
 
 
-def test_the_sdk_accumulates_the_stream_to_the_same_response(serve):
-    server = serve()
+def test_the_sdk_accumulates_the_stream_to_the_same_response(play):
+    server, _ = play()
     with server.client.responses.stream(model="stub", input="Hi") as stream:
         snapshots = [event.snapshot for event in stream if event.type == "response.output_text.delta"]
         response = stream.get_final_response()
@@ -92,22 +92,21 @@ def test_the_sdk_accumulates_the_stream_to_the_same_response(serve):
     assert kept.output_text == CONTENT
 
 
-def test_async_client(serve):
+def test_async_client(play):
     async def run():
         client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
         async with client:
             stream = await client.responses.create(model="stub", input="Hi", stream=True)
             return [event async for event in stream]
 
-    server = serve()
+    server, _ = play()
     import asyncio
 
     assert asyncio.run(run())[-1].response.output_text == CONTENT
 
 
-def test_prompt_is_harmony(serve, codec):
-    script = Script(reply_ids(codec))
-    server = serve(script)
+def test_prompt_is_harmony(play, codec):
+    server, script = play()
     create(server)
     create(server, instructions="Be brief.", reasoning={"effort": "high"})
     create(server, [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}])
@@ -120,10 +119,10 @@ def test_prompt_is_harmony(serve, codec):
     ]
 
 
-def test_every_kind_of_message_item(serve, codec):
-    script = Script(reply_ids(codec))
+def test_every_kind_of_message_item(play, codec):
+    server, script = play()
     create(
-        serve(script),
+        server,
         [
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "H"}, text_part("i")]},
             {"role": "assistant", "content": "Let me look.", "phase": "commentary"},
@@ -148,10 +147,10 @@ def text_part(text):
     return {"type": "input_text", "text": text}
 
 
-def test_sampling_fields_reach_the_engine(serve, codec):
-    script = Script(reply_ids(codec))
+def test_sampling_fields_reach_the_engine(play):
+    server, script = play()
     extra = {"seed": 5, "top_k": 9, "min_p": 0.1, "cache_salt": "s", "logit_bias": {"3": -1}}
-    response = create(serve(script), temperature=0.5, top_p=0.9, max_output_tokens=50, extra_body=extra)
+    response = create(server, temperature=0.5, top_p=0.9, max_output_tokens=50, extra_body=extra)
     request = script.requests[0]
     params = request.params
     assert (params.temperature, params.top_p, params.max_tokens) == (0.5, 0.9, 50)
@@ -166,25 +165,25 @@ def test_defaults_of_the_model(serve, codec):
     assert create(server).temperature == 0.25 and create(server, temperature=1).temperature == 1.0
 
 
-def test_the_response_repeats_what_was_asked(serve):
+def test_the_response_repeats_what_was_asked(play):
     labels = {"metadata": {"a": "b"}, "user": "u", "prompt_cache_key": "k", "safety_identifier": "i"}
     asked = {"instructions": "Be brief.", "truncation": "auto", "parallel_tool_calls": False, "store": False}
-    response = create(serve(), **labels, **asked, reasoning={"effort": "low", "summary": "auto"}, service_tier="auto")
+    response = create(play()[0], **labels, **asked, reasoning={"effort": "low", "summary": "auto"}, service_tier="auto")
     told = response.model_dump()
     assert {name: told[name] for name in (labels | asked)} == labels | asked
     assert response.reasoning.effort == "low" and response.reasoning.summary is None
     assert response.text.format.type == "text" and response.service_tier == "default"
 
 
-def test_preambles_are_messages_of_their_own(serve, codec):
+def test_preambles_are_messages_of_their_own(play, codec):
     ids = spoken(codec, analysis("Hm."), preamble("Looking."), analysis("So."), final("Done."))
-    response = create(serve(lambda request, choice: ids))
+    response = create(play(ids)[0])
     assert [item.type for item in response.output] == ["reasoning", "message", "reasoning", "message"]
     assert [item.phase for item in response.output if item.type == "message"] == ["commentary", "final_answer"]
 
 
-def test_token_limit_leaves_the_response_incomplete(serve):
-    server = serve()
+def test_token_limit_leaves_the_response_incomplete(play):
+    server, _ = play()
     response = create(server, max_output_tokens=30)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert response.output[-1].status == "incomplete" and CONTENT.startswith(response.output_text)
@@ -193,13 +192,13 @@ def test_token_limit_leaves_the_response_incomplete(serve):
     assert events[-1].type == "response.incomplete" and events[-1].response.output_text == response.output_text
 
 
-def test_stop_strings(serve):
-    response = create(serve(), extra_body={"stop": ["there"]})
+def test_stop_strings(play):
+    response = create(play()[0], extra_body={"stop": ["there"]})
     assert (response.output_text, response.status) == ("Hello ", "completed")
 
 
-def test_logprobs(serve, codec):
-    server = serve()
+def test_logprobs(play, codec):
+    server, _ = play()
     response = create(server, include=LOGPROBS, top_logprobs=2)
     tokens = response.output[1].content[0].logprobs
     assert [bytes(token.bytes) for token in tokens] == [codec.token_bytes(i) for i in codec.encode(CONTENT)]
@@ -209,13 +208,12 @@ def test_logprobs(serve, codec):
     assert create(server).output[1].content[0].logprobs is None
 
 
-def test_structured_output_is_parsed(serve, codec):
+def test_structured_output_is_parsed(play, codec):
     class Bird(pydantic.BaseModel):
         name: str
         wings: int
 
-    script = Script(spoken(codec, analysis("An eagle."), final('{"name": "eyas", "wings": 2}')))
-    server = serve(script, context=2000)
+    server, script = play(spoken(codec, analysis("An eagle."), final('{"name": "eyas", "wings": 2}')))
     response = server.client.responses.parse(model="stub", input="Hi", text_format=Bird)
     assert response.output_parsed == Bird(name="eyas", wings=2)
     assert response.text.format.name == "Bird"
@@ -232,15 +230,14 @@ def test_structured_output_is_parsed(serve, codec):
     assert follow_up.status == "completed"
 
 
-def test_json_object(serve, codec):
-    script = Script(spoken(codec, final("{}")))
-    assert create(serve(script), text={"format": {"type": "json_object"}}).output_text == "{}"
+def test_json_object(play, codec):
+    server, script = play(spoken(codec, final("{}")))
+    assert create(server, text={"format": {"type": "json_object"}}).output_text == "{}"
     assert "%json" in script.requests[0].params.grammar
 
 
-def test_conversation_by_previous_response_id(serve, codec):
-    script = Script(reply_ids(codec))
-    server = serve(script, context=2000)
+def test_conversation_by_previous_response_id(play, codec):
+    server, script = play()
     first = create(server, instructions="Be brief.")
     second = create(server, "More", previous_response_id=first.id)
     third = create(server, "Even more", previous_response_id=second.id, instructions="Be kind.")
@@ -260,17 +257,15 @@ def test_conversation_by_previous_response_id(serve, codec):
     assert fork.usage.input_tokens < third.usage.input_tokens
 
 
-def test_a_conversation_goes_on_after_a_cut_answer(serve, codec):
-    script = Script(reply_ids(codec))
-    server = serve(script, context=2000)
+def test_a_conversation_goes_on_after_a_cut_answer(play, codec):
+    server, script = play()
     first = create(server, max_output_tokens=30)
     create(server, previous_response_id=first.id)
     assert script.requests[1].prompt_ids == rendered(codec, USER, final(first.output_text), USER)
 
 
-def test_sending_the_output_back_equals_the_previous_response_id(serve, codec):
-    script = Script(spoken(codec, analysis("Hm."), preamble("Let me see."), analysis("I see."), final("Seen.")))
-    server = serve(script, context=2000)
+def test_sending_the_output_back_equals_the_previous_response_id(play, codec):
+    server, script = play(spoken(codec, analysis("Hm."), preamble("Let me see."), analysis("I see."), final("Seen.")))
     first = create(server, store=False)
     kept = create(server)
     user = {"role": "user", "content": "And?"}
@@ -279,9 +274,8 @@ def test_sending_the_output_back_equals_the_previous_response_id(serve, codec):
     assert script.requests[2].prompt_ids == script.requests[3].prompt_ids
 
 
-def test_items_are_referred_to_by_id(serve, codec):
-    script = Script(reply_ids(codec))
-    server = serve(script, context=2000)
+def test_items_are_referred_to_by_id(play, codec):
+    server, script = play()
     first = create(server)
     create(
         server,
@@ -297,8 +291,8 @@ def test_items_are_referred_to_by_id(serve, codec):
     assert caught.value.param == "input[0].id"
 
 
-def test_retrieve_and_delete(serve):
-    server = serve()
+def test_retrieve_and_delete(play):
+    server, _ = play()
     response = create(server)
     assert server.client.responses.retrieve(response.id) == response
     deleted = server.client.delete(f"/responses/{response.id}", cast_to=object)
@@ -308,8 +302,8 @@ def test_retrieve_and_delete(serve):
             again(response.id)
 
 
-def test_input_items(serve):
-    server = serve(context=2000)
+def test_input_items(play):
+    server, _ = play()
     first = create(server, [{"role": "user", "content": text} for text in "abc"])
     items = server.client.responses.input_items
     assert [item.content[0].text for item in items.list(first.id)] == ["c", "b", "a"]
@@ -320,8 +314,8 @@ def test_input_items(serve):
     assert [item.content[0].text for item in items.list(second.id)] == ["d"]
 
 
-def test_not_stored_is_not_found(serve):
-    server = serve()
+def test_not_stored_is_not_found(play):
+    server, _ = play()
     response = create(server, store=False)
     assert response.store is False
     with pytest.raises(openai.NotFoundError):
