@@ -89,6 +89,7 @@ class ResponseStore:
 
     def find_item(self, item_id: str, owner: bytes) -> Kept | None:
         """The response of which an item is part."""
+        self._trim()
         kept = self._of_item.get((owner, item_id))
         return None if kept is None else self.get(kept.response_id, owner)
 
