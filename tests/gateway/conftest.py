@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
-from tests.gateway.responses_support import Script
 from tests.gateway.chat_support import Stage
+from tests.gateway.responses_support import Script
 from tests.gateway.support import CONTEXT, Server, build_tokenizer, reply_ids, running
 
 from eyas.base.harmony import stop_ids

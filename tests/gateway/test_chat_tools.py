@@ -3,7 +3,7 @@
 import openai
 import pytest
 from tests.gateway.chat_support import CLOCK, WEATHER, added_up
-from tests.gateway.responses_support import analysis, call, final, preamble
+from tests.gateway.responses_support import analysis, call, final, preamble, spoken
 
 from eyas.base.harmony import call_message, render_message, result_message
 
@@ -22,8 +22,6 @@ def test_a_call(stage):
 
 @pytest.mark.parametrize("per_round", [1, 3, 1000])
 def test_a_streamed_call(serve, codec, per_round):
-    from tests.gateway.responses_support import spoken
-
     ids = spoken(codec, analysis("Look."), call(ARGUMENTS))
     chunks = list(serve(lambda request, choice: ids, drafts_per_round=per_round).chat(tools=[WEATHER], stream=True))
     message = added_up(chunks)
@@ -35,8 +33,8 @@ def test_a_streamed_call(serve, codec, per_round):
 
 def test_a_preamble_is_content_beside_the_call(stage):
     stage.say(preamble("One moment."), call("{}"))
-    for message in (stage.chat(tools=[WEATHER]).choices[0].message,):
-        assert message.content == "One moment." and len(message.tool_calls) == 1
+    message = stage.chat(tools=[WEATHER]).choices[0].message
+    assert message.content == "One moment." and len(message.tool_calls) == 1
     message = added_up(stage.chat(tools=[WEATHER], stream=True))
     assert message["content"] == "One moment." and message["tool_calls"][0]["arguments"] == "{}"
 
