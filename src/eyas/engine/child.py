@@ -84,8 +84,10 @@ class Child:
         """The next message; None once the process has ended or what it sends is no message."""
         try:
             message = self._reader.receive()
-        except (WireError, OSError) as error:
-            self.kill(f"cannot be understood ({error})")
+        except WireError as error:
+            self.kill(f"could not be understood ({error}) and was killed")
+            return None
+        except OSError:  # it ended before it had read everything
             return None
         self._heard = time.monotonic()
         return message

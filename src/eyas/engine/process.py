@@ -143,9 +143,10 @@ class EngineProcess:
             check_queue(self._num_open, concurrency=self._config.concurrency, max_queue=self._max_queue)
             if request.request_id in self._in_flight:
                 raise InvalidRequest(f"a request with the id '{request.request_id}' is running", param="request_id")
-            self._child.send(Submit(request))
+            # First: the answer can be here before `send` returns.
             self._in_flight[request.request_id] = _Flight(deliver, set(range(request.params.n)))
             self._num_open += request.params.n
+            self._child.send(Submit(request))
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:
         with self._lock:

@@ -52,7 +52,6 @@ class StubEngine:
     ) -> None:
         self.info = info
         self.failure: str | None = None  # set by tests
-        self.busy_s = 0.0
         self._reply = reply
         self._drafts_per_round = drafts_per_round
         self._round_s = round_s
@@ -60,11 +59,18 @@ class StubEngine:
         self._stats = EngineStats(pages_total={"full": NUM_PAGES, "sliding": NUM_PAGES})
         self._observe: Observe | None = None
         self._num_steps = 0
+        self._step_began: float | None = None
         self._running: dict[str, list[_Choice]] = {}
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="stub-engine", daemon=True)
         self._thread.start()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the current round has taken so far; 0 between rounds."""
+        began = self._step_began
+        return 0.0 if began is None else time.perf_counter() - began
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         budget = check_request(request, context=self.info.context, vocab_size=self.info.vocab_size)
@@ -112,7 +118,7 @@ class StubEngine:
                 if not self._running:
                     return
                 choices = [choice for request in self._running.values() for choice in request if not choice.done]
-            began = time.perf_counter()
+            began = self._step_began = time.perf_counter()
             if self._round_s:
                 time.sleep(self._round_s)
             events = [(choice, self._round(choice)) for choice in choices]
@@ -121,6 +127,7 @@ class StubEngine:
                     self._count(event)
                 for request_id in [key for key, group in self._running.items() if all(one.done for one in group)]:
                     del self._running[request_id]
+            self._step_began = None
             for choice, event in events:
                 choice.deliver(event)
             self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3)
