@@ -34,6 +34,9 @@ COMMANDS = {
     "key": Command(module="eyas.key", help="make an API key for clients of a server"),
     "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
     "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),
+    "bench http": Command(
+        module="eyas.bench.http", help="what the HTTP side costs: time to first token, CPU per chunk"
+    ),
     "model": Command(module="eyas.model.commands", help="look at a checkpoint, or make one with random weights"),
 }
 

@@ -9,25 +9,35 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import eyas
 from eyas.base.config import human_int
-
-if TYPE_CHECKING:
-    from eyas.engine.hardware import Hardware
 
 __all__ = ["SIMULATED", "existing_file", "listed", "positive_int", "print_json", "provenance", "table"]
 
 SIMULATED = "SIMULATED: the weights are random, so times are real but acceptance is that of chance"
 
 
-def provenance(machine: Hardware) -> tuple[list[str], dict[str, Any]]:
+class Machine(Protocol):
+    """What was measured on; `num_threads` are those that compute, `load` is the load average before the start."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def num_cores(self) -> int: ...
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def load(self) -> float: ...
+
+
+def provenance(machine: Machine, *, libraries: Sequence[str] = ("torch",)) -> tuple[list[str], dict[str, Any]]:
     """Lines for people and fields for the JSON: machine and versions."""
     versions = {
         "eyas": eyas.__version__,
         "commit": _commit(),
-        "torch": version("torch"),
+        **{name: version(name) for name in libraries},
         "python": platform.python_version(),
     }
     hardware = {
@@ -40,7 +50,7 @@ def provenance(machine: Hardware) -> tuple[list[str], dict[str, Any]]:
         f"hardware  {machine.device}, {_count(machine.num_cores, 'core')}, "
         f"{_count(machine.num_threads, 'compute thread')}; load average before the start {machine.load:.1f}",
         f"versions  eyas {versions['eyas']} (commit {versions['commit'] or 'unknown'}), "
-        f"torch {versions['torch']}, Python {versions['python']}",
+        f"{', '.join(f'{name} {versions[name]}' for name in libraries)}, Python {versions['python']}",
     ]
     return lines, {"hardware": hardware, "versions": versions}
 

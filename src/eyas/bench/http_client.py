@@ -1,0 +1,138 @@
+"""A lean client for measuring servers: one connection that sends chat requests and times the events that come back.
+
+It parses as little as it can, so that the server is the slower side: events are counted by their blank lines, tokens
+are taken from `usage`, never from the number of events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from eyas.base.errors import UserError
+
+__all__ = ["Answer", "Connection", "Target"]
+
+TEXT = re.compile(rb'"(?:content|reasoning_content|reasoning|text)": ?"[^"]')
+COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
+PROMPT_MS = re.compile(rb'"prompt_ms": ?([\d.]+)')
+TAIL_BYTES = 8192  # the last events: usage and timings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Where to ask and for what: an OpenAI-compatible server, by the URL that `/v1` or `/v1/chat/completions` ends."""
+
+    host: str
+    port: int
+    path: str
+    model: str
+    key: str | None = None
+
+    @classmethod
+    def parse(cls, url: str, *, model: str, key: str | None = None) -> Target:
+        """Raises UserError."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise UserError(f"'{url}' is no address such as http://127.0.0.1:8000; https is not measured")
+        base = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+        return cls(host=parts.hostname, port=parts.port or 80, path=f"{base}/v1/chat/completions", model=model, key=key)
+
+    def request(self, content: str, *, max_tokens: int) -> bytes:
+        """The bytes of one streaming request."""
+        body: Mapping[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        data = json.dumps(body).encode()
+        head = [f"POST {self.path} HTTP/1.1", f"Host: {self.host}:{self.port}", "Content-Type: application/json"]
+        head += [f"Authorization: Bearer {self.key}"] if self.key else []
+        return "\r\n".join([*head, f"Content-Length: {len(data)}", "", ""]).encode() + data
+
+
+@dataclass(slots=True)
+class Answer:
+    """Times are of `time.perf_counter`; `num_events` leaves out [DONE] and the usage event."""
+
+    sent: float
+    first: float | None = None  # the first event with text
+    last: float = 0.0
+    num_events: int = 0
+    num_tokens: int = 0
+    prompt_ms: float | None = None  # what the server says that its engine took to the first token
+    events: list[tuple[float, int]] = field(default_factory=list)  # when, and how many came at once
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection, for one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[None] | None = None
+        self._answer = Answer(0.0)
+        self._tail = b""
+
+    @classmethod
+    async def open(cls, target: Target) -> Connection:
+        """Raises UserError."""
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await loop.create_connection(cls, target.host, target.port)
+        except OSError as error:
+            where = f"{target.host}:{target.port}"
+            raise UserError(f"nobody answers at {where} ({error.strerror}); is the server running?") from error
+        return connection
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request and wait for the end of its answer. Raises UserError for anything but a stream."""
+        assert self._transport is not None, "open"
+        self._done = asyncio.get_running_loop().create_future()
+        self._tail = b""
+        self._answer = answer = Answer(time.perf_counter())
+        self._transport.write(request)
+        await self._done
+        answer.num_events -= 2  # usage and [DONE]
+        if (tokens := COMPLETION_TOKENS.findall(self._tail)) and answer.first is not None:
+            answer.num_tokens = int(tokens[-1])
+        else:
+            raise UserError(f"no stream with usage came back, but: {self._tail[:300]!r}")
+        if prompt_ms := PROMPT_MS.findall(self._tail):
+            answer.prompt_ms = float(prompt_ms[-1])
+        return answer
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        now, answer = time.perf_counter(), self._answer
+        if answer.first is None and TEXT.search(data):
+            answer.first = now
+        # A blank line may come in two parts; JSON has no raw newlines.
+        count = (self._tail[-1:] + data).count(b"\n\n")
+        if count:
+            answer.last = now
+            answer.num_events += count
+            answer.events.append((now, count))
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        is_refusal = answer.first is None and b"text/event-stream" not in self._tail and data.endswith(b"}")
+        if self._done is not None and not self._done.done() and (self._tail.endswith(b"0\r\n\r\n") or is_refusal):
+            self._done.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)

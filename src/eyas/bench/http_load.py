@@ -1,0 +1,119 @@
+"""What `eyas bench http` measures: requests one after the other, and many streams with a probe beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eyas.bench.http_client import Answer, Connection, Target
+
+__all__ = ["StreamRun", "cpu_seconds", "percentile", "run_sequential", "run_streams"]
+
+LAG_STEP_S = 0.005
+PROBE_TOKENS = 8
+PROBE_PAUSE_S = 0.02
+QUESTION = "Say how the weather is, and why. This is question number {}."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamRun:
+    """What happened while all streams ran: `cpu_s` is the server's, None if its process is not known."""
+
+    seconds: float
+    num_events: int
+    num_tokens_per_event: float
+    cpu_s: float | None
+    client_cpu_s: float
+    lags_ms: tuple[float, ...]
+    probe_ms: tuple[float, ...]  # time to first token of single requests beside the streams
+    probe_added_ms: tuple[float, ...]  # less what the server says that its engine took
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its threads, from /proc."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def run_sequential(target: Target, *, num_requests: int) -> tuple[list[float], list[float]]:
+    """Time to first token in ms of requests on one connection, as measured and less the engine's own part of it."""
+    connection = await Connection.open(target)
+    answers: list[Answer] = []
+    for number in range(num_requests):
+        answers.append(await connection.ask(target.request(QUESTION.format(number), max_tokens=PROBE_TOKENS)))
+    connection.close()
+    return [_ttft_ms(one) for one in answers], [_ttft_ms(one) - (one.prompt_ms or 0.0) for one in answers]
+
+
+async def run_streams(
+    target: Target, *, num_streams: int, max_tokens: int, warm_s: float, seconds: float, pid: int | None
+) -> StreamRun:
+    """Keep `num_streams` answers running; measure for `seconds` after `warm_s`."""
+    begin = time.perf_counter() + warm_s
+    end = begin + seconds
+    streams = [asyncio.create_task(_stream(target, number, max_tokens, end)) for number in range(num_streams)]
+    probe = asyncio.create_task(_probe(target, begin, end))
+    lags = asyncio.create_task(_lags(end))
+    await asyncio.sleep(warm_s)
+    before, own_before, start = cpu_seconds(pid) if pid else None, time.process_time(), time.perf_counter()
+    await asyncio.sleep(end - time.perf_counter())
+    after, own_after, stop = cpu_seconds(pid) if pid else None, time.process_time(), time.perf_counter()
+    answers = [answer for group in await asyncio.gather(*streams) for answer in group]
+    probes = await probe
+    num_events = sum(count for one in answers for now, count in one.events if start <= now < stop)
+    return StreamRun(
+        seconds=stop - start,
+        num_events=num_events,
+        num_tokens_per_event=sum(one.num_tokens for one in answers) / sum(one.num_events for one in answers),
+        cpu_s=None if before is None or after is None else after - before,
+        client_cpu_s=own_after - own_before,
+        lags_ms=tuple(await lags),
+        probe_ms=tuple(_ttft_ms(one) for one in probes),
+        probe_added_ms=tuple(_ttft_ms(one) - (one.prompt_ms or 0.0) for one in probes),
+    )
+
+
+def _ttft_ms(answer: Answer) -> float:
+    assert answer.first is not None, "the client refuses answers without text"
+    return (answer.first - answer.sent) * 1e3
+
+
+async def _stream(target: Target, number: int, max_tokens: int, end: float) -> list[Answer]:
+    connection = await Connection.open(target)
+    answers: list[Answer] = []
+    while time.perf_counter() < end:
+        question = QUESTION.format(f"{number}, part {len(answers)}")
+        answers.append(await connection.ask(target.request(question, max_tokens=max_tokens)))
+    connection.close()
+    return answers
+
+
+async def _probe(target: Target, begin: float, end: float) -> list[Answer]:
+    connection = await Connection.open(target)
+    await asyncio.sleep(begin - time.perf_counter())
+    answers: list[Answer] = []
+    while time.perf_counter() < end:
+        question = QUESTION.format(f"of the probe, {len(answers)}")
+        answers.append(await connection.ask(target.request(question, max_tokens=PROBE_TOKENS)))
+        await asyncio.sleep(PROBE_PAUSE_S)
+    connection.close()
+    return answers
+
+
+async def _lags(end: float) -> list[float]:
+    """How late this client's own loop is, in ms: its share of what it measures."""
+    lags = []
+    while (now := time.perf_counter()) < end:
+        await asyncio.sleep(LAG_STEP_S)
+        lags.append((time.perf_counter() - now - LAG_STEP_S) * 1e3)
+    return lags
