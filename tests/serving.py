@@ -1,0 +1,87 @@
+"""`eyas serve` as a process of its own, for tests that meet it from outside."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+LIMIT_S = 60  # how long a test waits for what must come
+
+
+@dataclass
+class Served:
+    """A running server. `lines` is what it has said before it was ready."""
+
+    process: subprocess.Popen[str]
+    port: int
+    lines: list[str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=LIMIT_S)
+
+    def ask(self, **fields: Any) -> AbstractContextManager[httpx.Response]:
+        """A chat completion's response, of which nothing but the head has been read."""
+        body = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0} | fields
+        return httpx.stream("POST", f"{self.url}/v1/chat/completions", json=body, timeout=LIMIT_S)
+
+    @property
+    def engine_pid(self) -> int | None:
+        """The engine's process, as the system sees it."""
+        pid = self.process.pid
+        children = [
+            child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+        ]
+        return int(children[0]) if children else None
+
+    def until_ready(self, status: int = 200) -> float:
+        """Wait until `/ready` answers with `status`; the seconds that it took."""
+        began = time.monotonic()
+        while self.get("/ready").status_code != status:
+            assert time.monotonic() < began + LIMIT_S
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    def stop(self, number: int) -> tuple[int, str, str]:
+        """Send a signal and wait; exit code, standard output and error."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def served(model: str, *flags: str) -> Iterator[Served]:
+    """`eyas serve MODEL` on a free port, ended however the test ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eyas", "serve", model, "--port", "0", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("EYAS_")},
+    )
+    try:
+        lines: list[str] = []
+        while not lines or not lines[-1].startswith("ready"):
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.communicate()
+        yield Served(process, int(lines[-1].split()[1].rsplit(":", 1)[1].removesuffix("/v1")), lines)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def events_of(lines: Iterator[str]) -> list[Any]:
+    """Server-sent events from the lines of a stream: JSON objects, and [DONE] as it is."""
+    data = [line.removeprefix("data: ") for line in lines if line]
+    return [part if part == "[DONE]" else json.loads(part) for part in data]
