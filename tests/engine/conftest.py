@@ -28,4 +28,6 @@ def demo_model() -> Model:
     device = torch.device("cpu")
     config, weights = load_target(DEMO, device=device, dtype=torch.float32)
     head = load_head(DEMO / OWN_HEAD, config, weights, device=device, dtype=torch.float32)
-    return Model(config=config, weights=weights, head=head, codec=Tokenizer.load(DEMO))
+    return Model(
+        config=config, weights=weights, head=head, codec=Tokenizer.load(DEMO), tokenizer_json=DEMO / "tokenizer.json"
+    )

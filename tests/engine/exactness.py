@@ -35,6 +35,7 @@ class Model:
     weights: object
     head: object
     codec: object = None
+    tokenizer_json: object = None
 
 
 class OracleDrafter(Drafter):
@@ -74,7 +75,15 @@ def random_prompts(num_prompts, vocab_size, *, seed=0):
     return prompts
 
 
-def make_requests(prompts, vocab_size, *, seed=0, min_tokens=64):
+# None of them ends within the tokens that a request may draw.
+GRAMMARS = (
+    "start: /[a-z ]{2000}/",
+    '%llguidance {}\nstart: <|channel|> "final" <|message|> body\nbody: %json {"type": "array", "minItems": 500,'
+    ' "items": {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}}',
+)
+
+
+def make_requests(prompts, vocab_size, *, seed=0, min_tokens=64, with_grammars=False):
     """All kinds of sampling, `min_tokens` or a few more long."""
     rng = random.Random(seed)
     requests = []
@@ -95,8 +104,20 @@ def make_requests(prompts, vocab_size, *, seed=0, min_tokens=64):
             repetition_penalty=rng.choice((1, 1, 1, 1.3)),
             logit_bias={rng.randrange(vocab_size): 3.0} if index % 7 == 3 else {},
         )
+        if index % 6 == 1:
+            params = replace(params, **vocabulary_rules(rng, vocab_size))
+        if with_grammars and index % 6 == 5:
+            grammar = GRAMMARS[index // 6 % len(GRAMMARS)]
+            params = replace(params, grammar=grammar, min_tokens=0, stop_token_ids=())
         requests.append(Request(request_id=str(index), prompt_ids=tuple(prompt), params=params))
     return requests
+
+
+def vocabulary_rules(rng, vocab_size):
+    """A few allowed ids, or words of them that never become complete."""
+    ids = [rng.randrange(vocab_size) for _ in range(24)]
+    words = tuple(tuple(rng.choices(ids, k=rng.randint(1, 3))) for _ in range(30))
+    return {"allowed_token_ids": tuple(ids), "bad_words": words[: rng.choice((0, 30))]}
 
 
 def covering_array(factors=FACTORS, *, seed=0):
@@ -120,7 +141,8 @@ def covering_array(factors=FACTORS, *, seed=0):
 def build(model, *, reference=None, cache="cold", memory="plenty", drafter="none", **options):
     # Oracle drafts come from the test; the n-gram drafter's engine has the same sizes.
     kind = "ngram" if drafter == "oracle" else drafter
-    settings = EngineOptions(context=CONTEXT, drafter=kind, kv_bytes=1 << 28, seed=0, **options)
+    fixed = {"context": CONTEXT, "kv_bytes": 1 << 28, "seed": 0, "tokenizer_json": model.tokenizer_json}
+    settings = EngineOptions(drafter=kind, **fixed, **options)
     if memory == "tight":
         settings = replace(settings, kv_bytes=least_bytes(model, settings) * 5 // 4)
     core = build_engine(model.config, model.weights, settings, head=model.head).core

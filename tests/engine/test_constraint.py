@@ -17,7 +17,11 @@ from eyas.engine.constraint import Constraint, GrammarCache, GrammarMatcher, num
 VOCAB, EOS = 4096, (4084, 4094, 4081)
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"]}'
 GRAMMAR = f'start: <|channel|> "final" <|message|> body <|return|>\nbody: %json {SCHEMA}\n'
-OTHERS = ("start: /[a-f ]{1,30}/ <|return|>", 'start: ("ab" | "cd" start) start? <|return|>?')
+OTHERS = (
+    "start: /[a-f ]{1,30}/ <|return|>",
+    "start: b* <|return|>\nb[max_tokens=3]: /[a-c]*/",
+    'start: ("ab" | "cd" start) start? <|return|>?',
+)
 TOKENS = tuple(range(1, 8))  # few, so that bad words often come near
 
 

@@ -37,7 +37,7 @@ def requests_for(model, num_requests, *, seed=0):
         chats = [[Message(**m) for m in line["messages"]] for line in lines if "messages" in line]
         chats = (chats * (num_requests // len(chats) + 1))[:num_requests]
         prompts = [render_conversation(model.codec, chat)[-300:] for chat in chats]
-    return make_requests(prompts, model.config.vocab_size, seed=seed)
+    return make_requests(prompts, model.config.vocab_size, seed=seed, with_grammars=model.codec is not None)
 
 
 def compare_all(model, requests):

@@ -76,11 +76,14 @@ def test_the_memory_map_names_every_owner_once(random_model):
     options = EngineOptions(context=256, concurrency=2, drafter="eagle3", draft_tokens=3, kv_bytes=1 << 26)
     built = build_engine(random_model.config, random_model.weights, options, head=random_model.head)
     owners = built.memory_bytes
-    assert set(owners) == {"weights", "head", "kv", "state", "free"}
+    assert set(owners) == {"weights", "head", "kv", "state", "expert cache", "free"}
     assert owners["weights"] == sum(t.nbytes for t in tensors_of(random_model.weights))
     shared = {id(t) for t in tensors_of(random_model.weights)}
     assert id(random_model.head[1].embed_VH) in shared
     assert owners["head"] == sum(t.nbytes for t in tensors_of(random_model.head[1]) if id(t) not in shared)
+    config = random_model.config
+    one_expert = 4 * 3 * config.hidden_size * config.intermediate_size
+    assert owners["expert cache"] == config.num_layers * config.num_experts * one_expert
     assert 0 < owners["kv"] <= 1 << 26 and owners["state"] > 0 and owners["free"] > 0
 
 

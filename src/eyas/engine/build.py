@@ -95,7 +95,7 @@ def build_engine(
         weights,
         max_positions=max_positions,
         taps=head[0].taps if head else (),
-        expert_cache_bytes=_expert_cache_bytes(options, device),
+        expert_cache_bytes=_expert_cache_bytes(config, weights, options),
     )
     caches = target.new_cache(pages.full + 1, pages.sliding + 1, options.page_size)
     tap_width = len(head[0].taps) * head[0].target_hidden_size if head else 0
@@ -181,10 +181,16 @@ def _size(
     )
 
 
-def _expert_cache_bytes(options: EngineOptions, device: torch.device) -> int:
-    if options.expert_cache_bytes is not None:
-        return options.expert_cache_bytes
-    return available_bytes(device) // 4 if device.type == "cpu" else 0
+def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: EngineOptions) -> int:
+    """What dequantised experts may take: never more than all of them, nothing where they are stored dense."""
+    if isinstance(weights.layers[0].gate_up, torch.Tensor):
+        return 0
+    device, dtype = weights.lm_head_VH.device, weights.lm_head_VH.dtype
+    one_layer = config.num_experts * 3 * config.hidden_size * config.intermediate_size * dtype.itemsize
+    limit = options.expert_cache_bytes
+    if limit is None:
+        limit = available_bytes(device) // 4 if device.type == "cpu" else 0
+    return min(limit, config.num_layers * one_layer)
 
 
 def _drafter(
@@ -218,12 +224,14 @@ def _memory_map(weights: TargetWeights, head: tuple[HeadConfig, HeadWeights] | N
     if head is not None and isinstance(runner.drafter, Eagle3Drafter):
         head_bytes = sum(t.nbytes for t in tensors_of(head[1]) if id(t) not in owned)
         kv += runner.drafter.cache.k.nbytes + runner.drafter.cache.v.nbytes + runner.tap_pages_PC.nbytes
+    expert_cache = runner.target.expert_cache  # fills up later
     return {
         "weights": sum(tensor.nbytes for tensor in tensors_of(weights)),
         "head": head_bytes,
         "kv": kv,
         "state": runner.state.nbytes,
-        "free": available_bytes(runner.state.device),
+        "expert cache": expert_cache.budget_bytes,
+        "free": max(0, available_bytes(runner.state.device) - expert_cache.budget_bytes + expert_cache.used_bytes),
     }
 
 

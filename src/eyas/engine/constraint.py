@@ -81,12 +81,16 @@ class GrammarMatcher:
                 self._fail_ahead(out_RW[row + 1])
                 return
             num_ahead += 1
-        matcher.rollback(num_ahead)
+        if not matcher.rollback(num_ahead):  # some options of a rule (max_tokens, stop) cannot be taken back
+            self._restart()
 
     def _fail_ahead(self, words: Words) -> None:
         """Nothing may be drawn where a limit was reached; a matcher cannot leave that state, so build it anew."""
         words[:] = 0
         self._failure_ahead = self._reason()
+        self._restart()
+
+    def _restart(self) -> None:
         self._matcher = self._pristine.deep_copy()
         self._matcher.consume_tokens(self._consumed)
 

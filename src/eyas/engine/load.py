@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.hub import resolve
 from eyas.model.loader import load_head, load_target
 from eyas.model.make import has_random_weights
-from eyas.model.shards import read_headers
+from eyas.model.shards import StoredTensor, read_headers
 from eyas.model.weights import HeadWeights, TargetWeights
 
 __all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "load_tokenizer"]
@@ -96,13 +96,15 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     device, dtype = _device(config.device)
     folder = _folder(config.model, config.revision)
     kind, head_folder = _drafter(config, folder)
-    _check_room([folder] if head_folder is None else [folder, head_folder], device, dtype)
-    target_config, weights = load_target(folder, device=device, dtype=dtype, progress=progress)
+    stored = read_headers(folder)
+    head_stored = {} if head_folder is None else read_headers(head_folder)
+    _check_room([*stored.values(), *head_stored.values()], device, dtype)
+    target_config, weights = load_target(folder, device=device, dtype=dtype, stored=stored, progress=progress)
     if device.type == "cpu" and target_config.hidden_size < SMALL_HIDDEN:
         torch.set_num_threads(1)
     head = None
     if head_folder is not None:
-        head = load_head(head_folder, target_config, weights, device=device, dtype=dtype)
+        head = load_head(head_folder, target_config, weights, device=device, dtype=dtype, stored=head_stored)
     options = EngineOptions(
         context=_context(config, target_config),
         concurrency=config.concurrency,
@@ -169,9 +171,8 @@ def _name(model: str) -> str:
     return Path(model).resolve().name if Path(model).is_dir() else model
 
 
-def _check_room(folders: Iterable[Path], device: torch.device, dtype: torch.dtype) -> None:
+def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
     """Refuse before loading what cannot fit: matrices in `dtype`; packed experts too, but on a CPU they stay mapped."""
-    tensors = [tensor for folder in folders for tensor in read_headers(folder).values()]
     packed = sum(tensor.num_bytes for tensor in tensors if tensor.dtype == "U8")
     dense = sum(math.prod(tensor.shape) * dtype.itemsize for tensor in tensors if tensor.dtype != "U8")
     needed, room = dense + (packed if device.type == "cuda" else 0), available_bytes(device)

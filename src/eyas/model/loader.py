@@ -60,13 +60,19 @@ def inspect_target(folder: Path, stored: Stored | None = None) -> tuple[GptOssCo
 
 
 def load_target(
-    folder: Path, *, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+    folder: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    stored: Stored | None = None,
+    progress: Progress | None = None,
 ) -> tuple[GptOssConfig, TargetWeights]:
     """A gpt-oss model: matrices in `dtype`, vectors in fp32, MXFP4 experts as stored.
 
+    `stored` are the headers of the folder where they have been read already.
     Raises UserError naming all missing, unexpected or misshapen tensors, damaged shards and wrong configuration fields.
     """
-    config, stored, style = inspect_target(folder)
+    config, stored, style = inspect_target(folder, stored)
     with ExitStack() as files:
         reader = _Reader(folder, stored, device, dtype, files, progress)
         shared = reader.load(global_parts(config, style))
@@ -100,6 +106,7 @@ def load_head(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    stored: Stored | None = None,
     tap_convention: TapConvention = "auto",
     progress: Progress | None = None,
 ) -> tuple[HeadConfig, HeadWeights]:
@@ -107,7 +114,7 @@ def load_head(
 
     Raises UserError if it was made for another target, or its tensors or configuration do not fit.
     """
-    config, stored, parts = inspect_head(folder, target_config, tap_convention=tap_convention)
+    config, stored, parts = inspect_head(folder, target_config, stored, tap_convention=tap_convention)
     with ExitStack() as files:
         reader = _Reader(folder, stored, device, dtype, files, progress)
         separate = {field: parts.pop(field) for field in ("fc_norms_H", "target_ids_V") if field in parts}
