@@ -127,6 +127,15 @@ def test_a_bug_of_ours_ends_with_an_error_event(codec):
     }
 
 
+def test_a_token_that_ends_the_answer_unseen_has_its_log_probability(codec):
+    """As a requested stop token that is text: it is drawn, and not shown."""
+    ids = spoken(codec, final("Hello there"))[:-1]
+    response, events = grow(codec, deltas_of(codec, ids, [1]))
+    entries = response["output"][0]["content"][0]["logprobs"]
+    assert [bytes(entry["bytes"]) for entry in entries] == [codec.token_bytes(i) for i in codec.encode("Hello there")]
+    assert text_of(response["output"][0]) != "Hello there" and fold(events[:-1]) == response["output"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(sizes=SIZES)
 def test_stop_strings_hold_log_probabilities_back_with_the_text(codec, sizes):
