@@ -57,7 +57,7 @@ class JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """JSON that is valid under a schema; properties come in the schema's order."""
+    """JSON that is valid under a schema; properties come in the schema's order, names beyond them may repeat."""
 
     schema: Mapping[str, Any]
 
