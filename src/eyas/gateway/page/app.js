@@ -23,7 +23,6 @@ function toolsError() {
 }
 
 $("open-settings").onclick = () => dialog.showModal();
-dialog.onclick = (event) => event.target === dialog && dialog.close();
 dialog.querySelector("form").onsubmit = (event) => {
   $("tools-error").textContent = toolsError();
   if (!toolsError()) return;

@@ -104,14 +104,9 @@ export class Chat {
 
   body() {
     const { system, effort, temperature, max_tokens, seed, tools } = this.settings();
-    const messages = this.messages.map(({ role, content, reasoning, calls, id }) => {
-      if (role === "tool") return { role, content, tool_call_id: id };
-      if (!calls?.length) return { role, content };
-      const tool_calls = calls.map((one) => ({ id: one.id, type: "function", function: { name: one.name, arguments: one.arguments } }));
-      return { role, content: content || null, ...(reasoning && { reasoning_content: reasoning }), tool_calls };
-    });
+    const said = this.messages.filter(({ role, content, calls }) => role !== "assistant" || content || calls.length);
     return {
-      messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
+      messages: [...(system ? [{ role: "system", content: system }] : []), ...said.map(forServer)],
       stream: true,
       stream_options: { include_usage: true },
       ...(effort && { reasoning_effort: effort }),
@@ -131,7 +126,7 @@ export class Chat {
         break;
       }
       const chunk = JSON.parse(data);
-      if (chunk.error) throw new ServerError(chunk.error.message, 503);
+      if (chunk.error) throw broken(chunk.error);
       if (chunk.id !== message.id) this.onRequest((message.id = chunk.id));
       apply(message, chunk);
       this.draw();
@@ -190,7 +185,8 @@ export class Chat {
       event.preventDefault();
       resend();
     };
-    element.replaceChildren(area, h("div", { class: "actions" }, action("Send again", resend), action("Cancel", cancel)));
+    const actions = h("div", { class: "actions" }, action("Send again", resend), action("Cancel", cancel));
+    element.replaceChildren(area, actions);
     this.resize(area);
     area.focus();
   }
@@ -230,12 +226,13 @@ export class Chat {
   async explain(error) {
     if (error.status === 401) return this.askKey(error.message);
     const isDown = error.status === 503 || error.status === 0;
-    const text = h("span", {}, isDown ? `${error.message} Waiting until it is back.` : error.message);
+    const reason = sentence(error.message);
+    const text = h("span", {}, isDown ? `${reason} Waiting until it is back.` : reason);
     const banner = this.showBanner(text, action(isDown ? "Try now" : "Try again", () => this.regenerate()));
     while (isDown && banner.isConnected) {
       await pause(1000);
       if (!banner.isConnected || !(await call("/ready").catch(() => null))) continue;
-      text.textContent = "The engine is back.";
+      text.textContent = `${reason} It is back.`;
       banner.classList.add("good");
       banner.querySelector("button").textContent = "Try again";
       return;
@@ -243,7 +240,8 @@ export class Chat {
   }
 
   askKey(message) {
-    const key = h("input", { type: "password", autocomplete: "off", "aria-label": "API key", placeholder: "API key", required: true });
+    const label = { "aria-label": "API key", placeholder: "API key" };
+    const key = h("input", { type: "password", autocomplete: "off", required: true, ...label });
     const form = h("form", {}, key, h("button", { class: "quiet" }, "Use it"));
     form.onsubmit = (event) => {
       event.preventDefault();
@@ -251,7 +249,7 @@ export class Chat {
       this.regenerate();
       this.input.focus();
     };
-    this.showBanner(h("span", {}, `${message} It is kept until this tab is closed.`), form);
+    this.showBanner(h("span", {}, `${sentence(message)} It is kept until this tab is closed.`), form);
     key.focus();
   }
 
@@ -268,7 +266,21 @@ export class Chat {
   }
 }
 
+const broken = ({ message, type }) => new ServerError(message, type === "invalid_request_error" ? 400 : 503);
+const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 const action = (label, onclick) => h("button", { type: "button", class: "quiet", onclick }, label);
+
+/** Reasoning goes back with calls only: the model needs it until it has their results, and not after. */
+function forServer({ role, content, reasoning, calls, id }) {
+  if (role === "tool") return { role, content, tool_call_id: id };
+  if (!calls?.length) return { role, content };
+  const tool_calls = calls.map((one) => ({
+    id: one.id,
+    type: "function",
+    function: { name: one.name, arguments: one.arguments },
+  }));
+  return { role, content: content || null, ...(reasoning && { reasoning_content: reasoning }), tool_calls };
+}
 
 /** Add what a chunk brought. */
 function apply(message, { choices, usage, timings, metrics }) {
@@ -311,12 +323,15 @@ class Answer {
     this.gist = h("bdi", { dir: "ltr" });
     this.thought = h("span", {}, "Thinking");
     this.reasoning = h("div", { class: "reasoning-text" });
-    this.details = h("details", { class: "reasoning", hidden: true }, h("summary", {}, this.thought, h("span", { class: "gist" }, this.gist)), this.reasoning);
+    const summary = h("summary", {}, this.thought, h("span", { class: "gist" }, this.gist));
+    this.details = h("details", { class: "reasoning", hidden: true }, summary, this.reasoning);
     this.calls = h("div", { class: "calls" });
     this.content = new Markdown(h("div", { class: "text" }));
-    this.element = h("li", { class: "assistant" }, h("span", { class: "unseen" }, "The model"), this.details, this.content.element, this.calls);
-    if (this.isOpen) this.element.append((this.wait = h("p", { class: "wait" }, h("span", { class: "unseen" }, "Waiting for the answer"))));
-    else this.finish(chat, isLast);
+    const name = h("span", { class: "unseen" }, "The model");
+    this.element = h("li", { class: "assistant" }, name, this.details, this.content.element, this.calls);
+    if (!this.isOpen) return this.finish(chat, isLast);
+    this.wait = h("p", { class: "wait" }, h("span", { class: "unseen" }, "Waiting for the answer"));
+    this.element.append(this.wait);
   }
 
   update() {
@@ -336,8 +351,9 @@ class Answer {
     this.isOpen = false;
     this.wait?.remove();
     this.update();
-    const { note, finish, content, calls } = this.message;
-    if (note || finish === "length") this.element.append(h("p", { class: "note" }, note || "Cut off: the limit of tokens is reached."));
+    const { finish, content, calls } = this.message;
+    const note = this.message.note || (finish === "length" && "Cut off: the limit of tokens is reached.");
+    if (note) this.element.append(h("p", { class: "note" }, note));
     if (isLast && finish === "tool_calls") this.element.append(resultForm(calls, chat));
     const actions = h("div", { class: "actions" });
     if (content) actions.append(action("Copy", () => navigator.clipboard.writeText(content)));
@@ -353,12 +369,16 @@ function callView({ name, arguments: text }) {
   try {
     pretty = JSON.stringify(JSON.parse(text), null, 2);
   } catch {} // still growing, or not JSON: shown as it is
-  return h("div", { class: "code" }, h("div", { class: "code-head" }, h("span", {}, "calls ", h("b", {}, name))), h("pre", { tabindex: "0" }, h("code", {}, pretty)));
+  const head = h("div", { class: "code-head" }, h("span", {}, "calls ", h("b", {}, name)));
+  return h("div", { class: "code" }, head, h("pre", { tabindex: "0" }, h("code", {}, pretty)));
 }
 
 /** Where the results of calls are pasted. */
 function resultForm(calls, chat) {
-  const areas = calls.map(({ name }) => h("textarea", { rows: 2, required: true, "aria-label": `Result of ${name}`, placeholder: `Result of ${name}` }));
+  const areas = calls.map(({ name }) => {
+    const label = `Result of ${name}`;
+    return h("textarea", { rows: 2, required: true, "aria-label": label, placeholder: label });
+  });
   const form = h("form", { class: "results" }, ...areas, h("button", { class: "quiet" }, "Send results"));
   form.onsubmit = (event) => {
     event.preventDefault();

@@ -30,6 +30,7 @@ export class LiveView {
   /** Remember which request is this page's own. */
   mark(id) {
     this.own.add(id.slice(-SHORT_ID));
+    for (const seat of this.seats) if (seat.id === id.slice(-SHORT_ID)) seat.claim();
   }
 
   follow(isSeen) {
@@ -56,7 +57,8 @@ export class LiveView {
         if (!failure) throw new Error("The connection broke off.");
       } catch (error) {
         if (signal.aborted) return;
-        this.say(error.status === 401 ? "Ask something in the chat first: this server wants an API key." : error.message);
+        const needsKey = error.status === 401;
+        this.say(needsKey ? "Ask something in the chat first: this server wants an API key." : error.message);
         this.break();
         if (error.status === 404) return;
       }
@@ -92,7 +94,8 @@ export class LiveView {
     const old = this.seats.filter((one) => one.finish).sort((a, b) => a.endedAt - b.endedAt)[0];
     const isFull = this.seats.length >= MAX_CARDS || (old && performance.now() - old.endedAt > 3000);
     const number = isFull && old ? this.seats.indexOf(old) : this.seats.length;
-    seat = new Card(key, number, slot, this.own.has(slot.id));
+    seat = new Card(key, number, slot);
+    if (this.own.has(slot.id)) seat.claim();
     if (number < this.seats.length) this.seats[number].element.replaceWith(seat.element);
     else $("cards").append(seat.element);
     this.seats[number] = seat;
@@ -114,7 +117,8 @@ export class LiveView {
     const recent = this.window.filter((one) => one.t > now - SPEED_S);
     const seconds = recent.length > 1 ? now - recent[0].t : 0;
     const tokens = recent.slice(1).reduce((sum, one) => sum + one.tokens, 0);
-    $("speed").textContent = seconds ? format(tokens / seconds, tokens / seconds < 100 ? 1 : 0) : message.running ? "…" : "0";
+    const speed = seconds ? tokens / seconds : 0;
+    $("speed").textContent = message.running && !seconds ? "…" : format(speed, speed && speed < 100 ? 1 : 0);
     this.drawAcceptance();
   }
 
@@ -125,7 +129,8 @@ export class LiveView {
     const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
     if (!rounds) return;
     $("length").textContent = format(1 + sum(accepted) / rounds, 2);
-    $("positions-note").textContent = `Of the tokens drafted at a position, the share that the model accepted, over ${format(rounds)} rounds.`;
+    $("positions-note").textContent =
+      `Of the tokens drafted at a position, the share that the model accepted, over ${format(rounds)} rounds.`;
     const bars = $("positions");
     while (bars.children.length > drafted.length) bars.lastChild.remove();
     while (bars.children.length < drafted.length) bars.append(h("li", {}, h("div", { class: "bar" }), h("span", {})));
@@ -134,9 +139,11 @@ export class LiveView {
       bars.children[n].firstChild.style.setProperty("--share", share);
       bars.children[n].lastChild.textContent = `${format(share * 100)} %`;
     });
-    const lengths = this.window.slice(-POINTS).filter((one) => one.rounds).map((one) => 1 + sum(one.accepted) / one.rounds);
-    const top = drafted.length + 1;
-    const points = lengths.map((value, n) => `${(n * 120) / Math.max(lengths.length - 1, 1)},${26 - (24 * (value - 1)) / (top - 1 || 1)}`);
+    const latest = this.window.slice(-POINTS).filter((one) => one.rounds);
+    const points = latest.map((one, n) => {
+      const [x, y] = [n / Math.max(latest.length - 1, 1), sum(one.accepted) / one.rounds / (drafted.length || 1)];
+      return `${120 * x},${26 - 24 * y}`;
+    });
     $("spark").firstElementChild.setAttribute("points", points.join(" "));
   }
 
@@ -152,7 +159,8 @@ export class LiveView {
         $("memory").append(map);
       }
       const free = group.total - group.used - group.idle;
-      const text = `${name} layers · ${format(group.used)} pages held · ${format(group.idle)} idle · ${format(free)} free`;
+      const counts = `${format(group.used)} pages held · ${format(group.idle)} idle · ${format(free)} free`;
+      const text = `${name} layers · ${counts}`;
       map.firstChild.textContent = text;
       map.lastChild.ariaLabel = text;
       drawCells(map.lastChild, runs, group.total);
@@ -160,8 +168,9 @@ export class LiveView {
   }
 
   /** [pages, seat number or "other", "idle", "free"] in the order in which they are drawn, which is not by address. */
-  runs({ total, used, idle, owners: _ }, owners) {
-    const held = owners.map(([id, choice, pages]) => [pages, this.seats.findIndex((one) => one.key === `${id}/${choice}`)]);
+  runs({ total, used, idle }, owners) {
+    const seatOf = (id, choice) => this.seats.findIndex((one) => one.key === `${id}/${choice}`);
+    const held = owners.map(([id, choice, pages]) => [pages, seatOf(id, choice)]);
     const claimed = held.reduce((sum, [pages]) => sum + pages, 0);
     const scale = claimed > used ? used / claimed : 1; // shared pages are claimed more than once
     const known = held.map(([pages, seat]) => [pages * scale, seat < 0 ? "other" : seat]);
@@ -170,7 +179,12 @@ export class LiveView {
   }
 }
 
-const total = (lists) => lists.reduce((sum, list) => Array.from({ length: Math.max(sum.length, list.length) }, (_, n) => (sum[n] ?? 0) + (list[n] ?? 0)), []);
+/** The sum of lists of numbers, position by position. */
+function total(lists) {
+  const sum = [];
+  for (const list of lists) list.forEach((number, n) => (sum[n] = (sum[n] ?? 0) + number));
+  return sum;
+}
 
 function drawCells(canvas, runs, pages) {
   const width = canvas.clientWidth;
@@ -199,7 +213,8 @@ function drawCells(canvas, runs, pages) {
     for (let i = 0; i < counts[n] && at < cells; i++, at++) {
       const [x, y] = [(at % columns) * size, Math.floor(at / columns) * size];
       const isFilled = owner !== "free" && owner !== "idle";
-      draw.fillStyle = draw.strokeStyle = colour(isFilled ? (owner === "other" ? "--muted" : `--seat-${owner % 8}`) : "--cell");
+      const name = owner === "other" ? "--muted" : `--seat-${owner % 8}`;
+      draw.fillStyle = draw.strokeStyle = colour(isFilled ? name : "--cell");
       if (isFilled) draw.fillRect(x, y, size - 2, size - 2);
       else draw.strokeRect(x + 0.5, y + 0.5, size - 3, size - 3);
       if (owner === "idle") {
@@ -218,15 +233,16 @@ function drawCells(canvas, runs, pages) {
 
 /** One choice of a request. */
 class Card {
-  constructor(key, number, { id, choice }, isOwn) {
-    Object.assign(this, { key, finish: null, endedAt: 0, hasGap: true, tokens: 0, rounds: 0, accepted: 0 });
+  constructor(key, number, { id, choice }) {
+    Object.assign(this, { key, id, finish: null, endedAt: 0, hasGap: true, tokens: 0, rounds: 0, accepted: 0 });
     this.numbers = h("span", { class: "numbers" });
     this.text = h("div", { class: "tokens" });
     const name = `${id}${choice ? ` · choice ${choice}` : ""}`;
+    const seat = h("span", { class: `seat seat-${number % 8}` }, `${number + 1}`);
     this.element = h(
       "article",
       { class: "card", "aria-label": `Request ${number + 1}, ${name}` },
-      h("h3", {}, h("span", { class: `seat seat-${number % 8}` }, `${number + 1}`), h("span", { class: "id" }, name), isOwn ? h("span", { class: "own-chat" }, "yours") : "", this.numbers),
+      h("h3", {}, seat, h("span", { class: "id" }, name), this.numbers),
       h("div", { class: "window" }, this.text),
     );
   }
@@ -242,10 +258,14 @@ class Card {
     }
     this.text.append(...rounds.slice(-KEPT_ROUNDS).map(roundView));
     while (this.text.childElementCount > KEPT_ROUNDS) this.text.firstElementChild.remove();
-    const length = this.rounds ? ` · ${format(1 + this.accepted / this.rounds, 2)} per round` : "";
+    const length = this.rounds ? ` · ${format(1 + this.accepted / this.rounds, 2)}/round` : "";
     this.numbers.textContent = `${format(this.tokens)} tokens${length}`;
     if (finish) this.end(finish);
     return this;
+  }
+
+  claim() {
+    this.numbers.before(h("span", { class: "own-chat" }, "yours"));
   }
 
   end(finish) {
@@ -256,14 +276,16 @@ class Card {
   }
 }
 
-const roundView = ({ accepted, rejected, own }) =>
-  h("span", {}, ...accepted.map((token) => tokenView(token, "accepted")), ...rejected.map((token) => tokenView(token, "rejected")), ...own.map((token) => tokenView(token, "own")));
+const ORIGINS = ["accepted", "rejected", "own"];
+const roundView = (round) =>
+  h("span", {}, ...ORIGINS.flatMap((origin) => round[origin].map((token) => tokenView(token, origin))));
 
 /** A text, or a length where texts are not shown. */
 function tokenView(token, origin) {
   const isText = typeof token === "string";
   const isControl = isText && /^<\|\w+\|>$/.test(token);
-  const view = h("span", { class: `${origin}${isControl ? " control" : ""}${isText ? "" : " blank"}` }, isText ? token.replaceAll("\n", "↵") : "");
+  const classes = `${origin}${isControl ? " control" : ""}${isText ? "" : " blank"}`;
+  const view = h("span", { class: classes }, isText ? token.replaceAll("\n", "↵") : "");
   if (!isText) view.style.setProperty("--size", token);
   return view;
 }

@@ -51,7 +51,8 @@ function split(lines) {
     } else if (QUOTE.test(line)) {
       blocks.push({ kind: "quote", blocks: split(take((l) => l.trim()).map((l) => l.replace(QUOTE, ""))) });
     } else if (line.includes("|") && DASHES.test(lines[i + 1] ?? "")) {
-      blocks.push({ kind: "table", rows: take((l) => l.includes("|")).filter((_, n) => n !== 1).map(cells) });
+      const rows = take((l) => l.includes("|")).filter((_, n) => n !== 1);
+      blocks.push({ kind: "table", rows: rows.map(cells) });
     } else if (ITEM.test(line)) blocks.push(list(take((l, n) => n === start || inList(lines, n))));
     else blocks.push({ kind: "paragraph", text: take((l, n) => n === start || (l.trim() && !begins(l))).join("\n") });
   }
@@ -79,7 +80,7 @@ function list(lines) {
     } else items.at(-1).push(line.replace(new RegExp(`^ {0,${indent}}`), ""));
   }
   const ordered = /\d/.test(marker);
-  return { kind: "list", ordered, start: ordered ? parseInt(marker) : 1, items: items.map(split) };
+  return { kind: "list", ordered, start: ordered ? parseInt(marker) : null, items: items.map(split) };
 }
 
 function build(block) {
@@ -95,7 +96,7 @@ function build(block) {
     case "table":
       return h("div", { class: "table", tabindex: "0" }, table(block.rows));
     case "list":
-      return h(block.ordered ? "ol" : "ul", { start: block.ordered ? block.start : null }, ...block.items.map(listItem));
+      return h(block.ordered ? "ol" : "ul", { start: block.start }, ...block.items.map(listItem));
     default:
       return h("p", {}, ...inline(block.text));
   }
@@ -110,8 +111,10 @@ const table = ([head, ...body]) =>
   );
 
 /** A tight item holds its text directly, without a paragraph. */
-const listItem = ([first, ...rest]) =>
-  h("li", {}, ...(first?.kind === "paragraph" ? inline(first.text) : first ? [build(first)] : []), ...rest.map(build));
+function listItem([first, ...rest]) {
+  if (first?.kind === "paragraph") return h("li", {}, ...inline(first.text), ...rest.map(build));
+  return h("li", {}, ...(first ? [first, ...rest] : []).map(build));
+}
 
 function codeBlock({ language, text }) {
   const copy = h("button", { class: "quiet", type: "button" }, "Copy");
@@ -128,8 +131,19 @@ function codeBlock({ language, text }) {
   );
 }
 
-const INLINE =
-  /(`+)(?!`)(.+?)(?<!`)\1(?!`)|\*\*(?=\S)(.+?)(?<=\S)\*\*|(?<![\w*])[*_](?=[^\s*_])([^*_]*[^\s*_])[*_](?!\w)|~~(.+?)~~|\[([^\]\n]+)\]\(([^\s()]+)\)|(https?:\/\/[^\s<>()"']+[^\s<>()"'.,;:!?])/gs;
+const INLINE = new RegExp(
+  [
+    /(`+)(?!`)(.+?)(?<!`)\1(?!`)/, // code
+    /\*\*(?=\S)(.+?)(?<=\S)\*\*/, // bold
+    /(?<![\w*])[*_](?=[^\s*_])([^*_]*[^\s*_])[*_](?!\w)/, // italic
+    /~~(.+?)~~/, // struck
+    /\[([^\]\n]+)\]\(([^\s()]+)\)/, // link: label, target
+    /(https?:\/\/[^\s<>()"']+[^\s<>()"'.,;:!?])/, // bare address
+  ]
+    .map((pattern) => pattern.source)
+    .join("|"),
+  "gs",
+);
 
 function inline(text) {
   const nodes = [];

@@ -10,17 +10,18 @@ export class ServerError extends Error {
 /** fetch with the key of this tab. Throws ServerError for anything but success. */
 export async function call(path, { body, signal } = {}) {
   const key = sessionStorage.getItem("eyas.key");
-  const headers = { ...(key && { Authorization: `Bearer ${key}` }), ...(body && { "Content-Type": "application/json" }) };
+  const headers = { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: JSON.stringify(body), signal });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ServerError("The server cannot be reached.");
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
-  throw new ServerError(answer?.error?.message ?? `The server answered with status ${response.status}.`, response.status);
+  const message = answer?.error?.message ?? `The server answered with status ${response.status}.`;
+  throw new ServerError(message, response.status);
 }
 
 /** The data of each server-sent event of a response; events and characters may be split anywhere. */

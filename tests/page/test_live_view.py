@@ -1,0 +1,159 @@
+"""The live view in a real browser: eight requests, marks and colours, memory, pausing, and an engine that is killed."""
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+from tests.gateway.support import eventually, running
+
+from eyas.base.config import EngineConfig
+from eyas.engine.process import EngineProcess
+from eyas.gateway.app import create_app
+from eyas.gateway.context import GatewayOptions
+
+REFUSED = "Failed to load resource"
+NUM_REQUESTS = 8
+
+
+@contextmanager
+def load(url, count=NUM_REQUESTS, **fields):
+    """`count` requests under way."""
+
+    def ask(number: int) -> None:
+        body = {"stream": True, "messages": [{"role": "user", "content": "word " * (20 + 60 * number)}]} | fields
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=20) as response:
+            response.read()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_eight_requests(site, open_page, shot):
+    one = site(round_s=0.02)
+    page = open_page(one.url, viewport={"width": 1360, "height": 900}, color_scheme="dark")
+    assert one.engine._observe is None
+    page.click("[data-show=live]")
+    expect(page.locator("#no-requests")).to_be_visible()
+    with load(one.url):
+        expect(page.locator(".card")).to_have_count(NUM_REQUESTS)
+        expect(page.locator("#running")).to_have_text("8")
+        for origin in ("accepted", "rejected", "own"):
+            page.wait_for_selector(f".card .{origin}")
+        page.wait_for_timeout(1200)
+        shot(page, "live-dark")
+        page.emulate_media(color_scheme="light")
+        page.wait_for_timeout(200)
+        shot(page, "live-light")
+    expect(page.locator(".card.ended")).to_have_count(NUM_REQUESTS)
+    expect(page.locator("#running")).to_have_text("0")
+    stats = one.engine.stats()
+    rounds = stats.num_rounds - NUM_REQUESTS  # the first token of each is no round's
+    length = float(page.inner_text("#length"))
+    assert length == pytest.approx(1 + stats.num_accepted_tokens / rounds, abs=0.006)
+    assert page.inner_text("#drafts") == "4" and page.locator("#positions li").count() == 4
+    assert f"{rounds:,} rounds" in page.inner_text("#positions-note")
+    assert {page.inner_text(".card .finish >> nth=0")} == {"stop"}
+    assert "0 pages held" in page.inner_text("#memory-full")
+
+
+def test_marks_tell_the_origins_apart_without_colour(site, open_page):
+    one = site()
+    page = open_page(one.url)
+    page.click("[data-show=live]")
+    with load(one.url, 1):
+        page.wait_for_selector(".card.ended")
+    marks = {
+        origin: page.locator(f".card .{origin}").first.evaluate(
+            "(it) => { const s = getComputedStyle(it); return [s.textDecorationLine, s.borderBottomStyle].join(); }"
+        )
+        for origin in ("accepted", "rejected", "own")
+    }
+    assert marks == {"accepted": "none,solid", "rejected": "line-through,none", "own": "none,dotted"}
+    text = page.locator(".card .accepted, .card .own").all_inner_texts()
+    assert "draft head" in "".join(text).replace("**", "")
+    page.uncheck("#show-rejected")
+    assert not page.locator(".card .rejected").first.is_visible()
+
+
+def test_blank_mode_draws_no_text(site, open_page, shot):
+    one = site(live="blank")
+    page = open_page(one.url)
+    page.click("[data-show=live]")
+    with load(one.url, 3):
+        expect(page.locator(".card.ended")).to_have_count(3)
+    assert page.locator(".card .tokens .blank").count() > 100
+    assert page.locator(".card .tokens").first.inner_text().strip() == ""
+    shot(page, "live-blank")
+
+
+def test_the_engine_is_observed_only_while_the_view_is_seen(site, open_page):
+    one = site()
+    page = open_page(one.url)
+    for view, is_observed in (("live", True), ("chat", False), ("both", True)):
+        page.click(f"[data-show={view}]")
+        assert eventually(lambda expected=is_observed: (one.engine._observe is not None) == expected), view
+    page.click("text=Pause")
+    assert eventually(lambda: one.engine._observe is None)
+    page.click("text=Go on")
+    assert eventually(lambda: one.engine._observe is not None)
+    page.evaluate("""() => {
+        Object.defineProperty(document, "hidden", { value: true, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    assert eventually(lambda: one.engine._observe is None)
+
+
+def test_own_request_is_marked_beside_the_chat(site, open_page, shot):
+    one = site(round_s=0.01)
+    page = open_page(one.url, viewport={"width": 1440, "height": 900})
+    page.click("[data-show=both]")
+    page.fill("#input", "How can speculative decoding be exact?")
+    page.press("#input", "Enter")
+    page.wait_for_selector(".stats")
+    expect(page.locator(".card .own-chat")).to_have_count(1)
+    shot(page, "both")
+
+
+def test_switched_off_the_page_says_so(site, open_page):
+    page = open_page(site(live="off").url, expected_errors=[REFUSED])
+    page.click("[data-show=live]")
+    expect(page.locator("#live-note")).to_contain_text("the live view is off")
+
+
+@pytest.fixture
+def killable():
+    """A server whose engine is a process that can be killed: (url, engine)."""
+    engine = EngineProcess(EngineConfig(model="null:20"))
+    try:
+        with running(create_app(engine, engine.tokenizer, GatewayOptions()), engine) as url:
+            yield url, engine
+    finally:
+        engine.close()
+
+
+def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_page, shot):
+    url, engine = killable
+    page = open_page(url, expected_errors=[REFUSED])
+    page.click("[data-show=both]")
+    page.fill("#input", "Say much")
+    page.press("#input", "Enter")
+    page.wait_for_selector(".card .accepted")
+    page.wait_for_selector(".growing")
+    os.kill(engine.pid, signal.SIGKILL)
+    page.wait_for_selector(".banner")
+    assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer broke off here.")
+    shot(page, "killed")
+    page.wait_for_selector(".banner.good", timeout=20000)
+    page.click(".banner button")
+    page.wait_for_selector(".stats", timeout=20000)
+    expect(page.locator(".card .own-chat")).to_have_count(2)
+    assert not page.is_visible("#live-note") and not page.is_visible("#banner")
