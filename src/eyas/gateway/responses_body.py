@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import Effort
 from eyas.base.harmony_tools import FunctionTool, check_schema, check_tool_name
-from eyas.base.types import MAX_TOP_LOGPROBS
+from eyas.base.types import MAX_COUNT, MAX_TOP_LOGPROBS
 from eyas.gateway.body import Fields, decode, explain
 from eyas.gateway.openai_common import StreamOptions, check_stream_options
 from eyas.gateway.responses_items import InputItem, MessageItem, ToolName
@@ -106,7 +106,7 @@ class ResponsesBody(SamplingFields, kw_only=True):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     metadata: Annotated[dict[Annotated[str, Meta(max_length=64)], Label], Meta(max_length=MAX_METADATA)] | None = None
     user: Label | None = None
