@@ -88,7 +88,7 @@ def changed(changes):
                 parent[str(value)[:9]] = value
             else:
                 parent.append(value)
-        except (KeyError, IndexError, TypeError):  # an earlier change took the place away
+        except (AttributeError, KeyError, IndexError, TypeError):  # an earlier change took the place away
             continue
     return body
 
