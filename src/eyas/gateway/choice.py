@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from eyas.base.types import FinishReason, Request, TokenEvent, TokenLogprob
 from eyas.gateway.delta import Delta, Kind, Piece, ScoredToken, Totals

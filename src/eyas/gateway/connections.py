@@ -164,6 +164,7 @@ def uvicorn_options(limits: ConnectionLimits | None = None) -> dict[str, Any]:
         "ws": "none",
         "timeout_keep_alive": limits.idle_s,
         "access_log": False,
+        "proxy_headers": False,
         "log_config": None,
         "server_header": False,
     }

@@ -1,12 +1,15 @@
 """What an answer is made of while it grows: the words between a turn and the dialects.
 
-A turn reads tokens and yields deltas; a dialect turns deltas into its own chunks and answers.
+A turn reads tokens and yields deltas; a dialect turns deltas into its own chunks and answers. What is made for each
+round is a msgspec struct, five times as quick to make as a frozen dataclass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from eyas.base.types import FinishReason, TokenLogprob
 
@@ -19,8 +22,7 @@ class Kind(Enum):
     CALL = auto()  # arguments of a function call
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """More text of one message of the answer. Messages come one after the other and never interleave.
 
     `message` numbers the messages of one choice that have pieces, from 0. A call is announced by a piece that may have
@@ -35,8 +37,7 @@ class Piece:
     channel: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoredToken:
+class ScoredToken(Struct, frozen=True, kw_only=True):
     """A token of the content with its log-probabilities."""
 
     token_id: int
@@ -60,8 +61,7 @@ class Totals:
     num_after_first: int  # tokens that came in predicted_ms
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True, kw_only=True):
     """What one engine event adds to one choice; the last delta of a choice has `finish` and `totals`.
 
     `token_ids` are all tokens since the choice's last delta, control tokens included. `stop_reason` is the stop string,

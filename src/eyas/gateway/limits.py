@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.base.units import readable
 from eyas.gateway.errors import envelope
+from eyas.gateway.stream import SEND_BODY
 
 __all__ = ["REQUEST_ID_HEADER", "Limits", "send_json"]
 
@@ -52,7 +53,7 @@ class Limits:
             elif name == header:
                 given = value
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
-        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        scope.setdefault("state", {}).update({"request_id": request_id.decode(), SEND_BODY: send})
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

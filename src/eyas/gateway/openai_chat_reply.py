@@ -25,6 +25,7 @@ from eyas.gateway.openai_common import (
     timings_of,
     usage_of,
 )
+from eyas.gateway.stream import sse
 
 __all__ = ["ChatReply", "ReplyOptions"]
 
@@ -122,12 +123,12 @@ class ChatReply:
         self._is_continuous = stream is not None and stream.is_continuous
 
     async def chunks(self, deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[bytes, None]:
-        """The JSON of each chunk as its delta comes, and the usage in the end if it was asked for."""
+        """An event for each chunk as its delta comes, and the usage in the end if it was asked for."""
         async for delta in deltas:
             if (chunk := self._chunk(delta)) is not None:
-                yield chunk
+                yield sse(chunk)
         if self._with_usage:
-            yield msgspec.json.encode(self._completion("chat.completion.chunk", [], usage=usage_of(self._totals)))
+            yield sse(msgspec.json.encode(self._completion("chat.completion.chunk", [], usage=usage_of(self._totals))))
 
     def whole(self, deltas: list[Delta]) -> bytes:
         """The JSON of one `chat.completion` of all deltas."""

@@ -18,7 +18,7 @@ from eyas.gateway.context import Context
 from eyas.gateway.delta import Totals
 from eyas.gateway.errors import Refused
 from eyas.gateway.outcome import CLIENT_LEFT
-from eyas.gateway.stream import DONE, ClientGone, EventStream, sse, until_disconnect
+from eyas.gateway.stream import DONE, ClientGone, EventStream, until_disconnect
 
 __all__ = [
     "LogprobEntry",
@@ -229,7 +229,7 @@ async def answer(
 ) -> ASGIApp:
     """Answer with one body, or with a stream of `chunks`; `close` is called in the end, however it comes."""
     if chunks is not None:
-        return EventStream(_with_done(chunks(deltas)), on_close=close)
+        return EventStream(chunks(deltas), on_close=close, last=DONE)
     try:
         return raw_response(whole(await until_disconnect(http.receive, _collect(deltas))))
     except ClientGone:
@@ -240,9 +240,3 @@ async def answer(
 
 async def _collect(deltas: AsyncGenerator[T, None]) -> list[T]:
     return [delta async for delta in deltas]
-
-
-async def _with_done(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async for chunk in chunks:
-        yield sse(chunk)
-    yield DONE

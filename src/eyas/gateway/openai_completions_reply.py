@@ -26,6 +26,7 @@ from eyas.gateway.openai_common import (
     usage_of,
 )
 from eyas.gateway.raw_text import Offsets
+from eyas.gateway.stream import sse
 
 __all__ = ["CompletionsReply", "TellOptions"]
 
@@ -100,7 +101,7 @@ class CompletionsReply:
         self._is_continuous = tell.stream is not None and tell.stream.is_continuous
 
     async def chunks(self, deltas: AsyncGenerator[tuple[int, Delta], None]) -> AsyncGenerator[bytes, None]:
-        """The JSON of each chunk as its delta comes, and the usage in the end if it was asked for."""
+        """An event for each chunk as its delta comes, and the usage in the end if it was asked for."""
         async for index, delta in deltas:
             self._note(index, delta)
             choice = self._choice(index, delta)
@@ -115,11 +116,11 @@ class CompletionsReply:
                 )
             if delta.totals is not None:
                 completion.timings, completion.metrics = timings_of([delta.totals]), metrics_of(delta.totals)
-            yield msgspec.json.encode(completion)
+            yield sse(msgspec.json.encode(completion))
         if self._with_usage:
             completion = self._completion([])
             completion.usage = self._usage()
-            yield msgspec.json.encode(completion)
+            yield sse(msgspec.json.encode(completion))
 
     def whole(self, deltas: list[tuple[int, Delta]]) -> bytes:
         """The JSON of one `text_completion` of all deltas; choices of the same prompt stand together."""

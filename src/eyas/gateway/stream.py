@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from eyas.base.errors import EyasError
 from eyas.gateway.errors import EngineFailed, body_of
 
-__all__ = ["DONE", "ClientGone", "EventStream", "error_event", "named_sse", "sse", "until_disconnect"]
+__all__ = ["DONE", "SEND_BODY", "ClientGone", "EventStream", "error_event", "named_sse", "sse", "until_disconnect"]
 
 T = TypeVar("T")
 
@@ -22,6 +22,7 @@ DONE = b"data: [DONE]\n\n"
 WAITING = b": waiting\n\n"  # a comment, which clients skip
 FIRST_SIGN_S = 5.0  # until then an error still has its HTTP status
 SIGN_EVERY_S = 10.0  # clients and proxies give up on silent connections, some after 20 s
+SEND_BODY = "send_body"  # in a scope's state: the server's own `send`, past what only looks at the start of answers
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -74,7 +75,8 @@ class EventStream:
     """ASGI response that sends each item of `events` at once; `on_close` is called however the response ends.
 
     The headers go out with the first item, or after FIRST_SIGN_S without one: an error before that is raised, to
-    become an HTTP error. A later one becomes the last event, by `on_error`. Silence is filled with comments.
+    become an HTTP error. A later one becomes the last event, by `on_error`, instead of `last`. Silence is filled with
+    comments.
     """
 
     def __init__(
@@ -83,15 +85,18 @@ class EventStream:
         *,
         on_close: Callable[[], None],
         on_error: Callable[[EyasError], bytes] = error_event,
+        last: bytes = b"",
     ) -> None:
         self._events = events
         self._on_close = on_close
         self._on_error = on_error
+        self._last = last
         self._is_started = False
         self._is_silent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
+        self._send_body = scope.get("state", {}).get(SEND_BODY, send)
         signs = asyncio.ensure_future(self._give_signs())
         try:
             await until_disconnect(receive, self._send_all())
@@ -112,15 +117,19 @@ class EventStream:
             if not isinstance(error, EyasError):
                 log.exception("a stream failed")
                 error = EngineFailed("internal error; the server's log has the details")
-            await self._write(self._on_error(error))
-        await self._send({"type": "http.response.body", "body": b""})
+            self._last = self._on_error(error)
+        await self._start()
+        await self._send({"type": "http.response.body", "body": self._last})
 
     async def _write(self, chunk: bytes) -> None:
         self._is_silent = False
+        await self._start()
+        await self._send_body({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def _start(self) -> None:
         if not self._is_started:
             self._is_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def _give_signs(self) -> None:
         for pause in chain((FIRST_SIGN_S,), repeat(SIGN_EVERY_S)):
