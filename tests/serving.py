@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
@@ -23,6 +24,13 @@ class Served:
     process: subprocess.Popen[str]
     port: int
     lines: list[str]
+    log_file: IO[str]
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        self.log_file.seek(0)
+        return self.log_file.read()
 
     @property
     def url(self) -> str:
@@ -56,29 +64,32 @@ class Served:
     def stop(self, number: int) -> tuple[int, str, str]:
         """Send a signal and wait; exit code, standard output and error."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=LIMIT_S)
-        return self.process.returncode, out, err
+        out, _ = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, out, self.log
 
 
 @contextmanager
 def served(model: str, *flags: str) -> Iterator[Served]:
-    """`eyas serve MODEL` on a free port, ended however the test ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eyas", "serve", model, "--port", "0", *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={name: value for name, value in os.environ.items() if not name.startswith("EYAS_")},
-    )
-    try:
-        lines: list[str] = []
-        while not lines or not lines[-1].startswith("ready"):
-            lines.append(process.stdout.readline())
-            assert lines[-1], process.communicate()
-        yield Served(process, int(lines[-1].split()[1].rsplit(":", 1)[1].removesuffix("/v1")), lines)
-    finally:
-        process.kill()
-        process.communicate()
+    """`eyas serve MODEL` on a free port, ended however the test ends; its log is shown if the test fails."""
+    with tempfile.TemporaryFile("a+") as log_file:  # no pipe: nobody reads while it runs
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eyas", "serve", model, "--port", "0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=log_file,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("EYAS_")},
+        )
+        try:
+            lines: list[str] = []
+            while not lines or not lines[-1].startswith("ready"):
+                lines.append(process.stdout.readline())
+                assert lines[-1], "it ended; its log is below"
+            yield Served(process, int(lines[-1].split()[1].rsplit(":", 1)[1].removesuffix("/v1")), lines, log_file)
+        finally:
+            process.kill()
+            process.communicate()
+            log_file.seek(0)
+            print(log_file.read())
 
 
 def events_of(lines: Iterator[str]) -> list[Any]:

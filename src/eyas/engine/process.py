@@ -189,19 +189,7 @@ class EngineProcess:
         num_failed = 0
         while not self._closing.is_set():
             self._was_useful = False
-            child = Child(self._config, self._log_format)
-            with self._lock:
-                self._child = child
-                if self._closing.is_set():  # `close` has not seen this one
-                    child.kill("was stopped while loading")
-            failed = self._read(child)
-            with self._lock:
-                self._child = None
-                if self._state == "ready":
-                    self._state, self._why = "restarting", "the engine process ended and is being restarted"
-            how = child.bury(CLOSE_S if self._closing.is_set() else END_S)
-            if failed is not None:
-                how = f"ended ({failed.message})"
+            how, failed = self._live()
             self._end_all(how)
             if self._ready is None:
                 self._refusal = EyasError(f"the engine process {how} while loading; the lines above may say why")
@@ -218,8 +206,26 @@ class EngineProcess:
         self._state, self._why = "stopped", "the engine was stopped"
         self._first.set()
 
+    def _live(self) -> tuple[str, Failed | None]:
+        """One process from its start to its end: how it ended, and its own account of that if it gave one."""
+        try:
+            child = Child(self._config, self._log_format)
+        except OSError as error:
+            return f"could not be started ({error})", None
+        with self._lock:
+            self._child = child
+            if self._closing.is_set():  # `close` has not seen this one
+                child.kill("was stopped while loading")
+        failed = self._read(child)
+        with self._lock:
+            self._child = None
+            if self._state == "ready":
+                self._state, self._why = "restarting", "the engine process ended and is being restarted"
+        how = child.bury(CLOSE_S if self._closing.is_set() else END_S)
+        return (how if failed is None else f"ended ({failed.message})"), failed
+
     def _read(self, child: Child) -> Failed | None:
-        """Take what the process sends until it ends; its own account of a failure if it gave one."""
+        """Take what the process sends until it ends."""
         failed = None
         while (message := child.receive()) is not None:
             match message:
