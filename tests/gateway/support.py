@@ -62,6 +62,7 @@ class Server:
 @contextmanager
 def running(app, engine: StubEngine, limits: ConnectionLimits | None = None) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio itself leaves it to uvloop
     server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(limits)))
 
     async def run() -> None:

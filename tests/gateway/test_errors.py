@@ -76,6 +76,15 @@ def test_a_body_that_is_too_large(serve):
     assert answer.status_code == 413 and "16.0 MiB" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+def test_a_body_that_is_declared_as_something_else(server, path):
+    """curl's default; and pages of other sites could send it without asking."""
+    answer = httpx.post(f"{server.url}/v1/{path}", data={"a": "b"})
+    assert answer.status_code == 415 and "Content-Type: application/json" in answer.json()["error"]["message"]
+    kind = {"content-type": "Application/JSON; charset=utf-8"}
+    assert httpx.post(f"{server.url}/v1/{path}", content=b"{}", headers=kind).status_code == 400
+
+
 def test_unknown_path_and_method(serve):
     url = serve().url
     assert "GET /v1/chat/complet" in httpx.get(f"{url}/v1/chat/complet").json()["error"]["message"]

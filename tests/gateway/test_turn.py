@@ -193,6 +193,24 @@ def test_a_burst_wakes_the_loop_once():
     assert got == [(i, burst) for burst in range(3) for i in range(64)] and len(calls) == 3
 
 
+def test_a_loop_that_ended_with_a_call_under_way_holds_up_nobody():
+    room = Mailroom()
+
+    async def first():
+        room.address(lambda one, now: None)(event(1))  # and the loop ends before it runs the call
+        raise RuntimeError
+
+    async def second():
+        got = []
+        room.address(lambda one, now: got.append(one.token_ids))(event(2))
+        await asyncio.sleep(0)
+        return got
+
+    with pytest.raises(RuntimeError):
+        asyncio.run(first())
+    assert asyncio.run(second()) == [(2,)]
+
+
 def test_nothing_is_lost_between_threads():
     async def main():
         room, got, num = Mailroom(), [], 2000

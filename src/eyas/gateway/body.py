@@ -15,12 +15,14 @@ from starlette.responses import Response
 
 from eyas.base.errors import InvalidRequest, nearest
 
-__all__ = ["Fields", "decode", "in_thread_if_large", "json_response", "raw_response", "read_body"]
+__all__ = ["Fields", "decode", "in_thread_if_large", "json_response", "raw_response", "read_body", "weight"]
 
 T = TypeVar("T")
 BodyT = TypeVar("BodyT", bound=Struct)
 
+JSON = "application/json"
 LARGE = 8 << 10  # characters that take about as long to encode as a thread takes to hand them over and back
+SLOW_WORDS = (b"tools", b"format", b"structured_outputs")
 
 
 class Fields(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -28,7 +30,10 @@ class Fields(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def read_body(request: HttpRequest, limit: int) -> bytes:
-    """The raw body. Raises HTTPException 413 beyond `limit` bytes, before more is read."""
+    """The raw body. Raises HTTPException 413 beyond `limit` bytes, before more is read, and 415 for other than JSON."""
+    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if kind != JSON:
+        raise HTTPException(415, f"send JSON, with the header 'Content-Type: {JSON}'; this is '{kind[:80]}'")
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -40,6 +45,11 @@ async def read_body(request: HttpRequest, limit: int) -> bytes:
 async def in_thread_if_large(size: int, work: Callable[[], T]) -> T:
     """Do `work` here, or in a thread if it is on `size` characters or more and would hold up all other streams."""
     return work() if size < LARGE else await asyncio.to_thread(work)
+
+
+def weight(raw: bytes) -> int:
+    """The size of a body for `in_thread_if_large`; one that may hold schemas or grammars to compile counts as large."""
+    return LARGE if any(word in raw for word in SLOW_WORDS) else len(raw)
 
 
 def decode(raw: bytes, kind: type[BodyT]) -> BodyT:

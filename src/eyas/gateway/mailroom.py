@@ -19,7 +19,7 @@ Receive = Callable[[TokenEvent, float], None]
 
 
 class Mailroom:
-    """Hands events over in order; one per server, and all who receive live in one event loop.
+    """Hands events over in order; one per server, and all who receive live in the loop that runs it.
 
     Waking a loop from another thread costs more than reading an event, so a round of 64 sequences wakes it once.
     """
@@ -27,10 +27,13 @@ class Mailroom:
     def __init__(self) -> None:
         self._post: deque[tuple[Receive, TokenEvent, float]] = deque()
         self._is_called = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def address(self, receive: Receive) -> Deliver:
         """A function for any thread that has `receive(event, time)` called in the running loop."""
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # the one before may have ended with a call under way
+            self._loop, self._is_called = loop, False
 
         def deliver(event: TokenEvent) -> None:
             self._post.append((receive, event, time.perf_counter()))

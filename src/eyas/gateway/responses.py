@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError, InvalidRequest
-from eyas.gateway.body import in_thread_if_large, json_response, raw_response, read_body
+from eyas.gateway.body import in_thread_if_large, json_response, raw_response, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.errors import Refused
 from eyas.gateway.outcome import CLIENT_LEFT
@@ -96,15 +96,9 @@ class _Run:
 
     async def whole(self) -> bytes:
         """The finished response. Raises EyasError if the engine fails."""
-        try:
-            async for delta in self.turn.deltas():
-                if self._cancelled is None:
-                    self.growth.take(delta)
-        except EyasError:
-            if self._cancelled is None:
-                raise
-        if self._cancelled is None:
-            self._keep()
+        async for delta in self.turn.deltas():
+            self.growth.take(delta)
+        self._keep()
         return msgspec.json.encode(self.growth.response)
 
     def cancel(self) -> None:
@@ -138,30 +132,30 @@ class _Responses:
     def __init__(self, context: Context, store: ResponseStore) -> None:
         self._context = context
         self._store = store
-        self._running: dict[str, _Run] = {}
+        self._running: dict[str, _Run] = {}  # streams: nobody knows the id of a whole answer before it is there
 
     async def create(self, request: HttpRequest) -> ASGIApp:
         owner = owner_of(request)
         raw = await read_body(request, self._context.options.max_body)
-        body, items = await in_thread_if_large(len(raw), lambda: _decode(self._context, raw))
+        body, items = await in_thread_if_large(weight(raw), lambda: _decode(self._context, raw))
         previous = self._previous(body, owner)
         referenced = self._referenced(items, owner)
-        size = len(raw) + sum(link.num_bytes for link in (previous.chain() if previous else ()))
+        size = weight(raw) + sum(link.num_bytes for link in (previous.chain() if previous else ()))
         stem = secrets.token_hex(16)
         prepared = await in_thread_if_large(
             size,
             lambda: prepare(self._context, body, items, stem=stem, previous=previous, referenced=referenced),
         )
         run = _Run(self._context, self._store, prepared, previous, owner)
-        self._running[prepared.response.id] = run
         if body.stream:
+            self._running[prepared.response.id] = run
             return EventStream(run.events(), on_close=lambda: self._end(run), on_error=run.fail)
         try:
             return raw_response(await until_disconnect(request.receive, run.whole()))
         except ClientGone:
             return Response(status_code=CLIENT_LEFT)
         finally:
-            self._end(run)
+            run.turn.close()
 
     async def retrieve(self, request: HttpRequest) -> Response:
         _check_query(request, ())
@@ -221,7 +215,9 @@ class _Responses:
 
     def _find_running(self, response_id: str, owner: bytes) -> _Run | None:
         run = self._running.get(response_id)
-        return run if run is not None and run.owner == owner else None
+        if run is None or run.owner != owner or run.growth.response.status != "in_progress":
+            return None  # a finished one may still be on its way to its client
+        return run
 
     def _kept(self, response_id: str, owner: bytes) -> Kept:
         kept = self._store.get(response_id, owner)

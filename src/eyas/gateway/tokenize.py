@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import Effort, render_conversation
-from eyas.gateway.body import Fields, decode, in_thread_if_large, json_response, read_body
+from eyas.gateway.body import Fields, decode, in_thread_if_large, json_response, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.openai_chat import FunctionEntry, tools_of
 from eyas.gateway.openai_messages import ChatMessage, conversation
@@ -52,7 +52,7 @@ class Tokenized(Struct, kw_only=True):
 def routes(context: Context) -> list[BaseRoute]:
     async def tokenize(http: HttpRequest) -> Response:
         raw = await read_body(http, context.options.max_body)
-        return json_response(await in_thread_if_large(len(raw), lambda: tokenized(context, raw)))
+        return json_response(await in_thread_if_large(weight(raw), lambda: tokenized(context, raw)))
 
     async def detokenize(http: HttpRequest) -> Response:
         raw = await read_body(http, context.options.max_body)
