@@ -83,8 +83,11 @@ def stub_server(
     )
     engine = StubEngine(info, reply or (lambda request, choice: reply_ids(codec)), **options)
     gateway_options = GatewayOptions(**{"today": lambda: datetime.date(2026, 11, 20)} | (gateway or {}))
-    with running(create_app(wrap(engine), codec, gateway_options), engine, limits) as url:
-        yield Server(url, engine, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20))
+    with (
+        running(create_app(wrap(engine), codec, gateway_options), engine, limits) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20) as client,
+    ):
+        yield Server(url, engine, client)
 
 
 @pytest.fixture(scope="module")

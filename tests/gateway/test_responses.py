@@ -369,6 +369,13 @@ def test_cancelling_a_stream(serve, codec):
             refused()
 
 
+def test_a_conversation_goes_on_as_soon_as_the_stream_says_completed(play):
+    server, _ = play()
+    for event in create(server, stream=True):
+        if event.type == "response.completed":
+            assert create(server, previous_response_id=event.response.id).status == "completed"
+
+
 def test_a_client_that_leaves_leaves_nothing_behind(serve, codec):
     server = serve(lambda request, choice: reply_ids(codec, content="go " * 150), round_s=0.01)
     stream = create(server, stream=True)

@@ -58,7 +58,7 @@ def without_times(response):
     return {name: value for name, value in response.items() if name not in ("timings", "metrics", "completed_at")}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(messages=MESSAGES, sizes=SIZES)
 def test_the_events_add_up_to_the_response_whatever_the_rounds(codec, messages, sizes):
     ids = spoken(codec, *messages) or [codec.special["<|return|>"]]
