@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -21,10 +21,10 @@ from eyas.gateway.responses_items import FunctionCall, MessageItem, OutputText, 
 
 __all__ = ["Event", "OutputItem", "ResponseGrowth", "ResponseObject", "encode_events"]
 
-OutputItem = MessageItem | Reasoning | FunctionCall
-Part = OutputText | ReasoningText
-ErrorCode = Literal["server_error", "invalid_prompt"]
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+OutputItem: TypeAlias = MessageItem | Reasoning | FunctionCall
+Part: TypeAlias = OutputText | ReasoningText
+ErrorCode: TypeAlias = Literal["server_error", "invalid_prompt"]
+ResponseStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class Usage(Struct, kw_only=True):
@@ -41,7 +41,7 @@ class ResponseError(Struct, kw_only=True):
 
 
 class ResponseObject(Struct, kw_only=True):
-    """The response as clients see it, whole or in events. Fields of `settings` repeat the request."""
+    """The response as clients see it, whole or in events; most of it repeats the request, with the values in force."""
 
     id: str
     object: Literal["response"] = "response"
