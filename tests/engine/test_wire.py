@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.base.config import EngineConfig
+from eyas.base.errors import InvalidRequest
 from eyas.base.types import (
     EngineStats,
     FinishReason,
@@ -194,3 +195,11 @@ def test_what_is_no_message_is_an_error_that_says_why(pair, body):
     ours.sendall(len(body).to_bytes(4, "big") + body)
     with pytest.raises(wire.WireError, match=f"a message of {len(body)} bytes cannot be read: "):
         wire.Reader(theirs, wire.TO_ENGINE).receive()
+
+
+def test_no_number_that_a_request_may_have_is_too_large_to_send():
+    with pytest.raises(InvalidRequest, match="max_tokens must be 1 or more, at most 2147483647"):
+        SamplingParams(max_tokens=2**70)
+    for field in ("top_k", "min_tokens", "seed"):
+        with pytest.raises(InvalidRequest, match=field):
+            SamplingParams(**{field: 2**70})

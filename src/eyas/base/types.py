@@ -90,7 +90,11 @@ class SamplingParams:
         check(1 <= self.n <= MAX_CHOICES, "n", f"between 1 and {MAX_CHOICES}")
         check(len(self.stop_token_ids) <= MAX_STOP_IDS, "stop_token_ids", f"at most {MAX_STOP_IDS} ids")
         check(0 <= self.min_tokens <= MAX_COUNT, "min_tokens", f"between 0 and {MAX_COUNT}")
-        check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "1 or more")
+        check(
+            self.max_tokens is None or 1 <= self.max_tokens <= MAX_COUNT,
+            "max_tokens",
+            f"1 or more, at most {MAX_COUNT}",
+        )
         check(self.max_tokens is None or self.min_tokens <= self.max_tokens, "min_tokens", "at most max_tokens")
         check(
             self.logprobs is None or 0 <= self.logprobs <= MAX_TOP_LOGPROBS,
