@@ -1,0 +1,87 @@
+"""Changed bodies, headers and methods at every endpoint: an answer or a documented error, and nothing left behind."""
+
+import random
+from collections import Counter
+
+import httpx
+import pytest
+from tests.gateway.conftest import stub_server
+from tests.gateway.fuzz_support import CONTENT_TYPES, GOOD, Client, complaint, encoded, mutate
+from tests.gateway.support import eventually
+
+DOCUMENTED = {200, 400, 404, 415, 429}
+
+
+@pytest.fixture(scope="module")
+def target(codec):
+    with stub_server(codec, None) as server:
+        yield server
+
+
+def fuzz(target, caplog, *, seed: int, rounds: int) -> Counter:
+    """Send `rounds` changed bodies to each endpoint; the statuses that came back."""
+    rng, client, statuses = random.Random(seed), Client(target.url), Counter()
+    for number in range(rounds):
+        for path, bodies in GOOD.items():
+            body = encoded(rng, mutate(rng, rng.choice(bodies)))
+            headers = {"content-type": rng.choice(CONTENT_TYPES).encode("latin-1")} if rng.random() < 0.1 else {}
+            status, answer, answered = client.send("POST", path, body, headers)
+            assert (wrong := complaint(status, answer, answered)) is None, (
+                wrong,
+                number,
+                path,
+                body[:2000],
+                answer[:500],
+            )
+            statuses[status] += 1
+    client.close()
+    assert eventually(lambda: target.engine.stats().num_running == 0)
+    assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
+    assert httpx.get(f"{target.url}/ready").status_code == 200
+    return statuses
+
+
+def test_good_bodies_are_good(target):
+    for path, bodies in GOOD.items():
+        for body in bodies:
+            answer = httpx.post(target.url + path, json=body)
+            assert answer.status_code == 200, (path, body, answer.text)
+
+
+def test_changed_bodies(target, caplog):
+    statuses = fuzz(target, caplog, seed=1, rounds=150)
+    assert statuses[200] > 30 and statuses[400] > 300 and set(statuses) <= DOCUMENTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_many_changed_bodies(target, caplog, seed):
+    statuses = fuzz(target, caplog, seed=seed, rounds=1000)
+    print(dict(statuses))
+    assert sum(statuses.values()) == 5000 and set(statuses) <= DOCUMENTED
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "POST"])
+def test_methods(target, method, caplog):
+    others = ("/health", "/ready", "/metrics", "/version", "/openapi.json", "/v1/models", "/nowhere", "//", "/%00")
+    with httpx.Client() as client:
+        for path in (*GOOD, *others):
+            answer = client.request(method, target.url + path)
+            assert answer.status_code < 500
+            if answer.status_code >= 400 and method != "HEAD":
+                assert answer.json()["error"]["message"]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"content-encoding": "gzip"}, {"content-type": "text/plain"}, {"expect": "100-continue"}, {"accept": "text/xml"},
+     {"content-length": "007"}, {"x-request-id": "\x7f"}, {"host": ""}],
+    ids=str,
+)  # fmt: skip
+def test_headers(target, headers, caplog):
+    client = Client(target.url)
+    status, body, answered = client.send("POST", "/v1/chat/completions", b'{"a": 1', headers)
+    client.close()
+    assert 400 <= status < 500 and complaint(status, body, answered) is None
+    assert not [record for record in caplog.records if record.exc_info]
