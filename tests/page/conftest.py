@@ -18,6 +18,8 @@ from eyas.gateway.app import create_app
 from eyas.gateway.context import GatewayOptions
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+TIMEOUT_MS = 15_000
+playwright.expect.set_options(timeout=TIMEOUT_MS)
 
 
 @dataclass
@@ -70,7 +72,7 @@ def open_page(browser) -> Iterator:
             options = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"} | options
             context = browser.new_context(**options)
             page = context.new_page()
-            page.set_default_timeout(5000)
+            page.set_default_timeout(TIMEOUT_MS)
             console, asked = [], []
             page.on("console", lambda message: console.append(message.text) if message.type == "error" else None)
             page.on("pageerror", lambda error: console.append(str(error)))

@@ -34,6 +34,7 @@ export class Chat {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
     });
     this.log.onscroll = () => ($("latest").hidden = this.atEnd());
+    new ResizeObserver(this.log.onscroll).observe($("messages"));
     $("latest").onclick = () => this.toEnd();
   }
 

@@ -132,12 +132,11 @@ export class LiveView {
     $("positions-note").textContent =
       `Of the tokens drafted at a position, the share that the model accepted, over ${format(rounds)} rounds.`;
     const bars = $("positions");
-    while (bars.children.length > drafted.length) bars.lastChild.remove();
     while (bars.children.length < drafted.length) bars.append(h("li", {}, h("div", { class: "bar" }), h("span", {})));
-    drafted.forEach((count, n) => {
-      const share = count ? (accepted[n] ?? 0) / count : 0;
-      bars.children[n].firstChild.style.setProperty("--share", share);
-      bars.children[n].lastChild.textContent = `${format(share * 100)} %`;
+    [...bars.children].forEach(({ firstChild: bar, lastChild: label }, n) => {
+      const share = (accepted[n] ?? 0) / drafted[n];
+      bar.style.setProperty("--share", share || 0);
+      label.textContent = drafted[n] ? `${format(share * 100)} % of ${format(drafted[n])}` : "–";
     });
     const latest = this.window.slice(-POINTS).filter((one) => one.rounds);
     const points = latest.map((one, n) => {
@@ -251,10 +250,10 @@ class Card {
     if (first) this.hasGap = false;
     if (this.hasGap && rounds.length) this.text.append(h("span", { class: "gap" }, "…"));
     this.hasGap = false;
-    for (const round of rounds) {
-      this.tokens += round.accepted.length + round.own.length;
-      if (round.accepted.length + round.rejected.length) this.rounds += 1;
-      this.accepted += round.accepted.length;
+    this.rounds += rounds.length - (first ? 1 : 0); // the first token is the prompt's, and no round's
+    for (const { accepted, own } of rounds) {
+      this.tokens += accepted.length + own.length;
+      this.accepted += accepted.length;
     }
     this.text.append(...rounds.slice(-KEPT_ROUNDS).map(roundView));
     while (this.text.childElementCount > KEPT_ROUNDS) this.text.firstElementChild.remove();
