@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eyas.base.bundled import DEMO
-from eyas.base.errors import InvalidRequest
+from eyas.base.errors import InvalidRequest, UserError
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import SamplingParams
 from eyas.engine import constraint as module
@@ -147,9 +147,24 @@ def test_what_is_no_grammar_is_refused_with_the_reason(cache):
     assert refused.value.param == "grammar"
     with pytest.raises(InvalidRequest, match="cannot be used"):
         cache.compile('start: %json {"type": "nonsense"}').result()
+
+
+def test_a_vocabulary_that_cannot_be_used_is_named():
     without = GrammarCache(None, vocab_size=VOCAB, eos_ids=EOS)
-    with pytest.raises(InvalidRequest, match=r"tokenizer\.json"):
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
         without.compile("start: /a/").result()
+    with pytest.raises(UserError, match=r"tokenizer\.json cannot be used"):
+        GrammarCache(DEMO / "tokenizer.json", vocab_size=VOCAB, eos_ids=(VOCAB + 1,)).prepare()
+
+
+def test_ids_that_pad_the_vocabulary_are_never_allowed():
+    cache = GrammarCache(DEMO / "tokenizer.json", vocab_size=VOCAB + 70, eos_ids=EOS)
+    cache.prepare()
+    matcher = GrammarMatcher(cache.compile("start: /(.|\\n)*/").result(), EOS)
+    words = np.full((1, num_words(VOCAB + 70)), 0xFFFFFFFF, dtype=np.uint32)
+    matcher.fill([], words)
+    allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+    assert len(allowed) > 3000 and allowed.max() < VOCAB
 
 
 def test_the_cache_keeps_the_last_used(monkeypatch):

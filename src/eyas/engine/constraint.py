@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from eyas.base.errors import InvalidRequest
+from eyas.base.errors import InvalidRequest, UserError
 from eyas.base.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Constraint:
 
 
 class GrammarCache:
-    """Compiles grammars beside the engine's thread and keeps the last ones used. Imports llguidance when first asked.
+    """Compiles grammars beside the engine's thread and keeps the last ones used. Imports llguidance when first needed.
 
     The vocabulary is that of a tokenizer.json, padded to the model's `vocab_size`.
     """
@@ -159,8 +159,14 @@ class GrammarCache:
         self._matchers: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eyas-grammar")
 
+    def prepare(self) -> None:
+        """Read the vocabulary now, not with the first grammar: for 200,000 tokens that holds the interpreter's lock for
+        seconds. Raises UserError if llguidance cannot use it.
+        """
+        self._thread.submit(self._vocabulary).result()
+
     def compile(self, grammar: str) -> Future[LLMatcher]:
-        """A matcher at its start, to be copied. Its exception is InvalidRequest for a grammar that is none."""
+        """A matcher at its start, to be copied. Its exception says why there is none: InvalidRequest or UserError."""
         matcher = self._matchers.pop(grammar, None)
         if matcher is None:
             matcher = self._thread.submit(self._compile, grammar)
@@ -172,16 +178,26 @@ class GrammarCache:
     def _compile(self, grammar: str) -> LLMatcher:
         import llguidance
 
-        if self._path is None:
-            raise InvalidRequest("grammars need a tokenizer.json, which this engine was built without", param="grammar")
-        if self._tokenizer is None:
-            self._tokenizer = llguidance.LLTokenizer(str(self._path), n_vocab=self._vocab_size, eos_token=self._eos_ids)
         # log_level 0: it would print the text of the tokens that it refuses
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        matcher = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             reason = matcher.get_error().strip()[:MAX_REASON_CHARS]
             raise InvalidRequest(f"the grammar or schema cannot be used: {reason}", param="grammar")
         return matcher
+
+    def _vocabulary(self) -> LLTokenizer:
+        import llguidance
+
+        if self._path is None:
+            raise UserError("grammars need a tokenizer.json, which this engine was built without")
+        if self._tokenizer is None:
+            try:
+                self._tokenizer = llguidance.LLTokenizer(
+                    str(self._path), n_vocab=self._vocab_size, eos_token=self._eos_ids
+                )
+            except Exception as error:  # the library raises nothing narrower
+                raise UserError(f"{self._path} cannot be used for grammars ({error})") from error
+        return self._tokenizer
 
 
 def _allows(words: Words, token: int) -> bool:

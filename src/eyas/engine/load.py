@@ -75,6 +75,10 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         simulated=model.simulated,
     )
     built = model.build()
+    try:
+        built.core.grammars.prepare()
+    except UserError as error:
+        log.warning("requests with a grammar or a schema will be refused: %s", error)
     built.core.warm_up(WARM_UP_S)
     return LoadedEngine(built, tokenizer, info, model.folder)
 
