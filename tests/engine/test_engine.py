@@ -145,3 +145,24 @@ def test_a_failed_step_ends_all_requests_with_its_message_and_later_ones_are_ref
         submit(engine, "late")
     assert engine.stats().num_running == engine.stats().num_waiting == 0
     assert caplog.text.count("a step of the engine failed") == 1
+
+
+def test_every_event_is_in_one_report_refusals_and_cancellations_too(engine, caplog):
+    reports, inboxes = [], []
+    engine.observe(reports.append)
+    inboxes.append(submit(engine, "a", n=2, max_tokens=6))
+    inboxes.append(submit(engine, "b"))
+    inboxes.append(submit(engine, "b", n=2))  # refused: the id is in use
+    inboxes[1].get(timeout=30)
+    engine.cancel("b")
+    events = [event for inbox, n in zip(inboxes, (2, 1, 2), strict=True) for event in events_of(inbox, n)]
+    events_of(submit(engine, "c", max_tokens=2))  # a step is reported before the next one begins
+    engine.observe(lambda report: 1 / 0)
+    events_of(submit(engine, "d", max_tokens=2))
+    engine.close()
+    reported = [event for report in reports for event in report.events]
+    for name in "ab":
+        mine = [event for event in reported if event.request_id == name]
+        assert len(mine) == len([event for event in events if event.request_id == name]) + (name == "b")  # the first
+    assert all(report.stats.memory_bytes == engine.stats().memory_bytes for report in reports)
+    assert engine.busy_s == 0.0 and "observes the engine's steps failed" in caplog.text

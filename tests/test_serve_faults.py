@@ -1,0 +1,105 @@
+"""The engine's process dies or stops under a whole server: clients hear of it once, and the service comes back."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from tests.serving import LIMIT_S, Served, events_of, served
+
+NUM_STREAMS = 6
+DEADLINE_S = 5.0  # from the fault to the last client's error
+
+
+@dataclass
+class Stream:
+    """One client: what it got, and when its connection ended."""
+
+    lines: list[str] = field(default_factory=list)
+    status: int = 0
+    ended: float = 0.0
+
+    def run(self, server: Served) -> None:
+        with server.ask(stream=True, max_tokens=900, ignore_eos=True, temperature=1) as response:
+            self.status = response.status_code
+            for line in response.iter_lines():
+                self.lines.append(line)
+        self.ended = time.monotonic()
+
+
+def answer(server: Served) -> dict:
+    """What the model says to one question, always the same."""
+    body = {"messages": [{"role": "user", "content": "What is 3 plus 4?"}], "temperature": 0, "max_tokens": 40}
+    reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=LIMIT_S)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["choices"][0]["message"]
+
+
+def strike(server: Served, number: signal.Signals, pause_s: float) -> str:
+    """One fault under load; what was measured, for people."""
+    streams = [Stream() for _ in range(NUM_STREAMS)]
+    threads = [threading.Thread(target=stream.run, args=(server,)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + LIMIT_S
+    while sum("data: " in "".join(stream.lines) for stream in streams) < 2:  # others still wait for a place
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    time.sleep(pause_s)
+    pid = server.engine_pid
+    os.kill(pid, number)
+    began = time.monotonic()
+    server.until_ready(503)
+    assert server.get("/health").status_code == 200
+    with server.ask() as refused:
+        assert refused.status_code in (200, 503)  # 200 if the engine is back already
+    server.until_ready()
+    back = time.monotonic() - began
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    failed = []
+    for stream in streams:
+        is_stream = stream.status == 200  # else it was still waiting for its first token
+        events = events_of(iter(stream.lines)) if is_stream else [json.loads("".join(stream.lines))]
+        errors = [event["error"]["message"] for event in events if event != "[DONE]" and "error" in event]
+        if events[-1] == "[DONE]":  # it had its whole answer before
+            assert not errors
+            continue
+        assert len(errors) == 1 and "error" in events[-1], "one error, and nothing after it"
+        assert "the engine process" in errors[0] and "send the request again" in errors[0]
+        failed.append(stream.ended - began)
+    assert failed and max(failed) < DEADLINE_S
+    assert server.engine_pid != pid
+    told = f"{len(failed)} of {NUM_STREAMS} clients told within {max(failed):.2f} s"
+    return f"{number.name}: {told}, ready after {back:.2f} s"
+
+
+def run(numbers: list[signal.Signals], seed: int) -> None:
+    rng = random.Random(seed)
+    with served("demo", "--context", "1k", "--concurrency", "4") as server:
+        before = answer(server)
+        for count, number in enumerate(numbers, 1):
+            print("\n" + strike(server, number, rng.uniform(0, 0.5)), end="")
+            assert answer(server) == before
+            metrics = server.get("/metrics").text
+            assert any(line.endswith(f" {count}.0") and "restarts" in line for line in metrics.splitlines())
+        code, _, log = server.stop(signal.SIGTERM)
+        assert code == 0 and "Traceback" not in log
+    print()
+
+
+def test_the_service_comes_back_by_itself():
+    run([signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL], seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_service_comes_back_twenty_times():
+    rng = random.Random(2)
+    run([rng.choice([signal.SIGKILL, signal.SIGSTOP]) for _ in range(20)], seed=3)
