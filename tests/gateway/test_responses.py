@@ -274,6 +274,15 @@ def test_sending_the_output_back_equals_the_previous_response_id(play, codec):
     assert script.requests[2].prompt_ids == script.requests[3].prompt_ids
 
 
+def test_a_conversation_may_be_as_long_as_a_body(serve):
+    server = serve(gateway={"max_body": 4096}, context=2000)
+    first = create(server, "a")
+    second = create(server, "b", previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError, match="4096 can be continued") as caught:
+        create(server, "c", previous_response_id=second.id)
+    assert caught.value.param == "previous_response_id"
+
+
 def test_items_are_referred_to_by_id(play, codec):
     server, script = play()
     first = create(server)

@@ -34,6 +34,11 @@ REFUSED = {  # what is changed in a good body: the field that the error names
         {"stream": True, "stream_options": {"include_obfuscation": True}},
         "stream_options.include_obfuscation",
     ),
+    "usage option of chat": (
+        {"stream": True, "stream_options": {"include_usage": True}},
+        "stream_options.include_usage",
+    ),
+    "beam search": ({"use_beam_search": True}, "use_beam_search"),
     "temperature": ({"temperature": -1}, "temperature"),
     "max_output_tokens": ({"max_output_tokens": 0}, "max_output_tokens"),
     "truncation": ({"truncation": "middle"}, "truncation"),

@@ -140,7 +140,7 @@ class _Responses:
         body, items = await in_thread_if_large(weight(raw), lambda: _decode(self._context, raw))
         previous = self._previous(body, owner)
         referenced = self._referenced(items, owner)
-        size = weight(raw) + sum(link.num_bytes for link in (previous.chain() if previous else ()))
+        size = weight(raw) + (self._check_history(previous) if previous is not None else 0)
         stem = secrets.token_hex(16)
         prepared = await in_thread_if_large(
             size,
@@ -242,6 +242,16 @@ class _Responses:
         if kept.status not in CONTINUABLE:
             raise InvalidRequest(f"response '{response_id}' is {kept.status} and cannot be continued", param=param)
         return kept
+
+    def _check_history(self, previous: Kept) -> int:
+        """Bytes of a conversation. What is kept of it may not be more than what a body may send at once."""
+        size, limit = sum(link.num_bytes for link in previous.chain()), self._context.options.max_body
+        if size > limit:
+            raise InvalidRequest(
+                f"the conversation has {size} bytes, and {limit} can be continued; send the part that matters as input",
+                param="previous_response_id",
+            )
+        return size
 
     def _referenced(self, items: list[InputItem], owner: bytes) -> dict[str, Kept]:
         found = {item.id: self._store.find_item(item.id, owner) for item in items if isinstance(item, ItemReference)}

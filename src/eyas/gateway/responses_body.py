@@ -15,7 +15,6 @@ from eyas.base.harmony import Effort
 from eyas.base.harmony_tools import FunctionTool, check_schema, check_tool_name
 from eyas.base.types import MAX_COUNT, MAX_TOP_LOGPROBS
 from eyas.gateway.body import Fields, decode, explain
-from eyas.gateway.openai_common import StreamOptions, check_stream_options
 from eyas.gateway.responses_items import InputItem, MessageItem, ToolName
 from eyas.gateway.sampling import SamplingFields
 
@@ -89,6 +88,12 @@ class AllowedTools(Struct, tag="allowed_tools", kw_only=True, forbid_unknown_fie
     tools: Annotated[list[NamedFunction], Meta(min_length=1)]
 
 
+class StreamOptions(Fields, kw_only=True):
+    """Usage needs no option: it is part of the last event."""
+
+    include_obfuscation: bool | None = None  # padding against traffic analysis: false only
+
+
 class ResponsesBody(SamplingFields, kw_only=True):
     """The request body. Labels (`user`, `metadata`, ...) are repeated in the response and change no answer."""
 
@@ -141,7 +146,11 @@ def decode_body(raw: bytes) -> ResponsesBody:
     for name in ELSEWHERE:
         if getattr(body, name) is not None:
             raise InvalidRequest(f"'{name}' is not supported by this endpoint", param=name)
-    check_stream_options(body.stream, body.stream_options)
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options is for stream=true only", param="stream_options")
+    if body.stream_options is not None and body.stream_options.include_obfuscation:
+        name = "stream_options.include_obfuscation"
+        raise InvalidRequest(f"'{name}' is not supported by this server", param=name)
     for index, name in enumerate(body.include or ()):
         if name != LOGPROBS:
             hint = "; reasoning comes in the clear" if name == "reasoning.encrypted_content" else ""
