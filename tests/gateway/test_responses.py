@@ -276,10 +276,10 @@ def test_sending_the_output_back_equals_the_previous_response_id(play, codec):
 
 def test_a_conversation_may_be_as_long_as_a_body(serve):
     server = serve(gateway={"max_body": 4096}, context=2000)
-    first = create(server, "a")
-    second = create(server, "b", previous_response_id=first.id)
+    last = create(server)
     with pytest.raises(openai.BadRequestError, match="4096 can be continued") as caught:
-        create(server, "c", previous_response_id=second.id)
+        for _ in range(4):
+            last = create(server, previous_response_id=last.id)
     assert caught.value.param == "previous_response_id"
 
 
