@@ -4,6 +4,7 @@ import copy
 import http.client
 import json
 import random
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 WEATHER = {
@@ -166,13 +167,10 @@ class Client:
         self._connection = http.client.HTTPConnection(self._netloc, timeout=20)
 
     def send(self, method: str, path: str, body: bytes, headers: dict) -> tuple[int, bytes, dict]:
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # refused and closed before all of it was sent
             self._connection.request(method, path, body, headers)
-            answer = self._connection.getresponse()
-            return answer.status, answer.read(), dict(answer.getheaders())
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            self.close()
-            raise
+        answer = self._connection.getresponse()
+        return answer.status, answer.read(), dict(answer.getheaders())
 
     def close(self) -> None:
         self._connection.close()
