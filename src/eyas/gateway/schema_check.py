@@ -45,7 +45,7 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
         if reference is not None and not (isinstance(reference, str) and reference.startswith("#")):
             raise InvalidRequest(f"{path}.$ref: only references within the schema ('#...') are followed", param=param)
         wanted = inner.get("format")
-        if wanted is not None and wanted not in FORMATS:
+        if wanted is not None and not (isinstance(wanted, str) and wanted in FORMATS):
             known = ", ".join(sorted(FORMATS))
             raise InvalidRequest(f"{path}.format: {wanted!r} cannot be enforced; known are {known}", param=param)
         properties = inner.get("properties")
