@@ -98,7 +98,7 @@ def test_chat_says_when_the_context_is_full_and_goes_on(asked, capsys, typing):
     typing("x" * 2000, "short")
     assert cli.main(["chat"]) == 0
     out = capsys.readouterr().out
-    assert "the context 900; /clear begins a new chat" in out and "Answer 1." in out
+    assert "the context holds 900 and needs room for an answer; /clear begins a new chat" in out and "Answer 1." in out
 
 
 def test_colours_only_on_a_terminal(codec, monkeypatch):
