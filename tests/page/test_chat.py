@@ -261,3 +261,46 @@ def test_a_new_chat_ends_the_old_answer(site, open_page):
     page.click("#new")
     assert eventually(lambda: one.engine.stats().num_running == 0)
     assert page.locator("#messages li").count() == 0 and not page.is_visible("#banner")
+
+
+SAMPLES = {
+    "everything": CONTENT + HOSTILE,
+    "lists": "- a\n  - b\n    1. c\n\n  more\n- d\n\n7. e\n8. f\n\ntext\n- g\n\n---\n> q\n> - r\n\n~~~\nx\n~~~\nend",
+    "inline": "a*b*c 2 * 3 * 4 snake_case_name **b *i* b** `` a`b `` _u_ ~~s~~ https://a.b/c_d_e. [x](https://y.z/(w)",
+    "ticks": "`" * 3000 + "a" + "`" * 2999,
+    "stars": "**a " * 3000 + "*_ " * 3000,
+    "brackets": "[" * 6000 + "](" * 3000,
+    "quotes": ">" * 3000,
+    "spaces": "-" + " " * 6000 + "\n" + " " * 6000 + "x|" * 3000 + "\n" + "|-" * 3000,
+}
+
+
+def test_markdown_is_the_same_in_one_piece_and_growing(site, open_page):
+    """Also for texts that make careless patterns take for ever."""
+    page = open_page(site().url)
+    script = """async ([text, steps]) => {
+        const { Markdown } = await import("/page/markdown.js");
+        const [whole, growing] = [document.createElement("div"), document.createElement("div")];
+        new Markdown(whole).set(text);
+        const view = new Markdown(growing);
+        for (let n = 1; n <= steps; n++) view.set(text.slice(0, Math.ceil((text.length * n) / steps)));
+        return [whole.innerHTML, growing.innerHTML];
+    }"""
+    for name, text in SAMPLES.items():
+        whole, growing = page.evaluate(script, [text, min(len(text), 300 if len(text) < 2000 else 4)])
+        assert whole == growing, name
+        assert not re.search("<(img|script|iframe|u|b|i)[ >]", whole)
+    whole, _ = page.evaluate(script, [SAMPLES["lists"], 1])
+    assert (
+        whole
+        == (
+            '<ul><li>a<ul><li>b<ol start="1"><li>c</li></ol></li></ul><p>more</p></li><li>d</li></ul>'
+            '<ol start="7"><li>e</li><li>f</li></ol><p>text</p><ul><li>g</li></ul><hr>'
+        )
+        + whole[whole.index("<blockquote>") :]
+    )
+    inline, _ = page.evaluate(script, [SAMPLES["inline"], 1])
+    assert inline.startswith(
+        "<p>a*b*c 2 * 3 * 4 snake_case_name <strong>b <em>i</em> b</strong> <code>a`b</code> <em>u</em> <s>s</s> "
+        '<a href="https://a.b/c_d_e" '
+    )

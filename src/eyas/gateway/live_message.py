@@ -35,6 +35,7 @@ MAX_SLOTS = 64  # choices shown; the numbers count all
 SHORT_ID = 6  # the last characters of a request's id
 
 Tokens = list[str] | list[int]
+Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class LiveRound(Struct, kw_only=True):
@@ -84,6 +85,7 @@ class Narrator:
         self._codec = codec
         self._with_text = with_text
         self._decoders: dict[tuple[str, int], codecs.IncrementalDecoder] = {}
+        self._aside = Utf8Decoder("replace")
 
     @property
     def num_followed(self) -> int:
@@ -135,7 +137,8 @@ class Narrator:
                     continue
                 first = key not in self._decoders and event.round is None
                 slots[key] = Slot(id=short_id(event.request_id), choice=event.choice, first=first, rounds=[])
-            decoder = self._decoders.setdefault(key, codecs.getincrementaldecoder("utf-8")("replace"))
+            if (decoder := self._decoders.get(key)) is None:
+                decoder = self._decoders[key] = Utf8Decoder("replace")
             if event.token_ids:
                 slots[key].rounds.append(self._round(event, decoder))
             if event.finish is not None:
@@ -146,9 +149,8 @@ class Narrator:
     def _round(self, event: TokenEvent, decoder: codecs.IncrementalDecoder) -> LiveRound:
         trace = event.round or RoundTrace(draft_ids=(), num_accepted=0)
         accepted = self._texts(event.token_ids[: trace.num_accepted], decoder)
-        aside = codecs.getincrementaldecoder("utf-8")("replace")  # a rejected token must not spoil what follows
-        aside.setstate(decoder.getstate())
-        rejected = self._texts(trace.draft_ids[trace.num_accepted :], aside)
+        self._aside.setstate(decoder.getstate())  # a rejected token must not spoil what follows
+        rejected = self._texts(trace.draft_ids[trace.num_accepted :], self._aside)
         own = self._texts(event.token_ids[trace.num_accepted :], decoder)
         return LiveRound(accepted=self._shown(accepted), rejected=self._shown(rejected), own=self._shown(own))
 

@@ -1,6 +1,7 @@
 // A small part of Markdown to elements. Text of a model becomes text nodes and nothing else: never HTML.
 import { h } from "./stream.js";
 
+const MAX_DEPTH = 8;
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
 const RULE = /^ {0,3}([-*_])(?: *\1){2,}\s*$/;
@@ -26,8 +27,10 @@ export class Markdown {
   }
 }
 
-function split(lines) {
+/** Blocks of lines; quotes and lists have blocks of their own, down to MAX_DEPTH. */
+function split(lines, depth = 0) {
   const blocks = [];
+  const canNest = depth < MAX_DEPTH;
   for (let i = 0; i < lines.length; ) {
     const start = i;
     const line = lines[i];
@@ -48,13 +51,18 @@ function split(lines) {
     } else if (RULE.test(line)) {
       blocks.push({ kind: "rule" });
       i++;
-    } else if (QUOTE.test(line)) {
-      blocks.push({ kind: "quote", blocks: split(take((l) => l.trim()).map((l) => l.replace(QUOTE, ""))) });
+    } else if (canNest && QUOTE.test(line)) {
+      const inside = take((l) => l.trim()).map((l) => l.replace(QUOTE, ""));
+      blocks.push({ kind: "quote", blocks: split(inside, depth + 1) });
     } else if (line.includes("|") && DASHES.test(lines[i + 1] ?? "")) {
       const rows = take((l) => l.includes("|")).filter((_, n) => n !== 1);
       blocks.push({ kind: "table", rows: rows.map(cells) });
-    } else if (ITEM.test(line)) blocks.push(list(take((l, n) => n === start || inList(lines, n))));
-    else blocks.push({ kind: "paragraph", text: take((l, n) => n === start || (l.trim() && !begins(l))).join("\n") });
+    } else if (canNest && ITEM.test(line)) {
+      blocks.push(list(take((l, n) => n === start || inList(lines, n, ITEM.exec(line))), depth + 1));
+    } else {
+      const text = take((l, n) => n === start || (l.trim() && !begins(l))).join("\n");
+      blocks.push({ kind: "paragraph", text });
+    }
   }
   return blocks;
 }
@@ -62,13 +70,17 @@ function split(lines) {
 const begins = (line) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((pattern) => pattern.test(line));
 const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 
-function inList(lines, n) {
-  const line = lines[n];
-  if (line.trim()) return ITEM.test(line) || /^ {2,}/.test(line) || (lines[n - 1].trim() !== "" && !begins(line));
-  return ITEM.test(lines[n + 1] ?? "") || /^ {2,}\S/.test(lines[n + 1] ?? "");
+/** Whether line n goes on with the list that a first item began; a bullet among numbers begins another one. */
+function inList(lines, n, [, base, marker]) {
+  const isOther = (item) => item && item[1].length <= base.length + 1 && /\d/.test(item[2]) !== /\d/.test(marker);
+  const isBlank = !lines[n].trim();
+  const line = isBlank ? (lines[n + 1] ?? "") : lines[n];
+  const item = ITEM.exec(line);
+  if (item || /^ {2,}\S/.test(line)) return !isOther(item);
+  return !isBlank && lines[n - 1].trim() !== "" && !begins(line);
 }
 
-function list(lines) {
+function list(lines, depth) {
   const [, base, marker] = ITEM.exec(lines[0]);
   const items = [];
   let indent = 0;
@@ -80,7 +92,8 @@ function list(lines) {
     } else items.at(-1).push(line.replace(new RegExp(`^ {0,${indent}}`), ""));
   }
   const ordered = /\d/.test(marker);
-  return { kind: "list", ordered, start: ordered ? parseInt(marker) : null, items: items.map(split) };
+  const start = ordered ? parseInt(marker) : null;
+  return { kind: "list", ordered, start, items: items.map((item) => split(item, depth)) };
 }
 
 function build(block) {
