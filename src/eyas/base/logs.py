@@ -13,11 +13,13 @@ import queue
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Literal, TextIO
 
 __all__ = ["fields", "setup"]
 
 MAX_QUEUED = 10_000  # lines
+CLOSE_S = 1.0
 FIELDS = "fields"
 
 
@@ -61,13 +63,11 @@ class _Background(logging.Handler):
             self._num_dropped += 1
 
     def close(self) -> None:
-        """Write what is queued, for at most a second."""
+        """Write what is queued, for two seconds at most."""
         atexit.unregister(self.close)
-        try:
-            self._queue.put_nowait(None)
-            self._thread.join(1.0)
-        except queue.Full:
-            pass
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=CLOSE_S)
+            self._thread.join(CLOSE_S)
         super().close()
 
     def _run(self) -> None:
