@@ -70,6 +70,12 @@ def test_which_turns_are_possible(tools, choice, response, possible):
     ]
 
 
+def test_reasoning_comes_to_an_end():
+    grammar = answer_grammar(tools=TOOLS, tool_choice="required")
+    assert is_accepted(grammar, THINK * 8 + TURNS["good call"].removeprefix(THINK))
+    assert not is_accepted(grammar, THINK * 9 + TURNS["good call"].removeprefix(THINK))
+
+
 @pytest.mark.parametrize(("tools", "choice"), [([], "auto"), ([], "none"), (LAX, "auto")])
 def test_nothing_is_bound_without_need(tools, choice):
     assert answer_grammar(tools=tools, tool_choice=choice) is None

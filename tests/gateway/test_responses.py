@@ -274,6 +274,17 @@ def test_sending_the_output_back_equals_the_previous_response_id(play, codec):
     assert script.requests[2].prompt_ids == script.requests[3].prompt_ids
 
 
+def test_whoever_asks_for_reasoning_to_send_back_has_it_in_the_clear(play, codec):
+    """Clients that keep the conversation themselves ask for it so, Codex for one."""
+    server, script = play(spoken(codec, analysis("I think."), final("Yes.")))
+    ask = {"store": False, "include": ["reasoning.encrypted_content"]}
+    first = create(server, **ask)
+    assert first.output[0].content[0].text == "I think."
+    items = [item.model_dump() for item in first.output]
+    create(server, [{"role": "user", "content": "Hi"}, *items, {"role": "user", "content": "Hi"}], **ask)
+    assert script.requests[1].prompt_ids == rendered(codec, USER, final("Yes."), USER)
+
+
 def test_a_conversation_may_be_as_long_as_a_body(serve):
     server = serve(gateway={"max_body": 4096}, context=2000)
     last = create(server)

@@ -26,7 +26,6 @@ REFUSED = {  # what is changed in a good body: the field that the error names
     "effort": ({"reasoning": {"effort": "minimal"}}, "reasoning.effort"),
     "summary": ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
     "include": ({"include": ["file_search_call.results"]}, "include[0]"),
-    "encrypted reasoning wanted": ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
     "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs"),
     "top_logprobs range": ({"top_logprobs": 21, "include": ["message.output_text.logprobs"]}, "top_logprobs"),
     "stream options without stream": ({"stream_options": {}}, "stream_options"),

@@ -38,6 +38,7 @@ MAX_REGEX_CHARS = 10_000
 MAX_LARK_CHARS = 100_000
 MAX_CHOICES = 1000
 MAX_REASON_CHARS = 300
+MAX_MESSAGES_BEFORE = 8  # a model that goes on reasoning would never come to its call
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def answer_grammar(
 ) -> str | None:
     """The grammar of one assistant turn, or None where nothing is bound.
 
-    Reasoning comes first, in any number of messages. Then, by `tool_choice`:
+    Reasoning comes first, in at most 8 messages. Then, by `tool_choice`:
 
     - "required" or a named tool: one call with its forced header, the arguments by the tool's schema; `response` waits
       for a turn that may answer.
@@ -135,7 +136,7 @@ def answer_grammar(
             rules.append('note: <|channel|> "commentary" <|message|> TEXT _again')
     head = [
         "%llguidance {}",
-        f"start: ({' | '.join(before)})* ({' | '.join(turns)})",
+        f"start: ({' | '.join(before)}){{0,{MAX_MESSAGES_BEFORE}}} ({' | '.join(turns)})",
         'reasoning: <|channel|> "analysis" <|message|> TEXT _again',
         '_again: <|end|> <|start|> "assistant"',
         r"TEXT: /(?s:.*)/",

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 LOGPROBS = "message.output_text.logprobs"
+IN_THE_CLEAR = "reasoning.encrypted_content"  # what it is asked for, reasoning to send back, is in `content` always
 MAX_METADATA = 16
 MAX_TOOLS = 128
 ELSEWHERE = ("n", "prompt_logprobs")  # sampling fields that only chat and completions have
@@ -152,9 +153,8 @@ def decode_body(raw: bytes) -> ResponsesBody:
         name = "stream_options.include_obfuscation"
         raise InvalidRequest(f"'{name}' is not supported by this server", param=name)
     for index, name in enumerate(body.include or ()):
-        if name != LOGPROBS:
-            hint = "; reasoning comes in the clear" if name == "reasoning.encrypted_content" else ""
-            raise InvalidRequest(f"'{name}' cannot be included, '{LOGPROBS}' can{hint}", param=f"include[{index}]")
+        if name not in (LOGPROBS, IN_THE_CLEAR):
+            raise InvalidRequest(f"'{name}' cannot be included, '{LOGPROBS}' can", param=f"include[{index}]")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise InvalidRequest(f"top_logprobs needs include=['{LOGPROBS}']", param="top_logprobs")
     return body
