@@ -113,14 +113,14 @@ def stops_of(body: SamplingFields) -> Stops:
 
 
 def encode_bad_words(codec: TextCodec, words: list[str]) -> tuple[tuple[int, ...], ...]:
-    """Each word as at the beginning of a text and, where that is another first token, after a space; as vLLM does."""
-    sequences = []
+    """Each word as it begins a text and as it follows a space.
+
+    vLLM leaves the second out where it has another number of tokens, so that the word may still come.
+    """
+    sequences: dict[tuple[int, ...], None] = {}
     for word in words:
-        bare = tuple(codec.encode(word.lstrip()))
+        bare = word.lstrip()
         if not bare:
             raise InvalidRequest("bad_words wants words that are more than white space", param="bad_words")
-        sequences.append(bare)
-        spaced = tuple(codec.encode(" " + word.lstrip()))
-        if spaced[0] != bare[0] and len(spaced) == len(bare):
-            sequences.append(spaced)
+        sequences |= {tuple(codec.encode(text)): None for text in (bare, f" {bare}")}
     return tuple(sequences)
