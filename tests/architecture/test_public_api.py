@@ -29,6 +29,8 @@ def test_sampling_params_keep_the_names_that_vllm_users_know():
     assert names == {
         *("temperature", "top_p", "top_k", "min_p", "seed", "n", "stop_token_ids", "min_tokens", "max_tokens"),
         *("ignore_eos", "logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+        *("prompt_logprobs", "allowed_token_ids", "bad_words"),
+        "grammar",  # of our own: vLLM has a class for it
     }
 
 
