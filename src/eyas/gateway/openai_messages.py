@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -30,6 +30,7 @@ class TextPart(Fields, kw_only=True):
 class CalledFunction(Fields, kw_only=True):
     name: str
     arguments: str
+    parsed_arguments: Any = None  # what the official SDK's parse() adds for its caller
 
 
 class ToolCall(Fields, kw_only=True):
@@ -55,6 +56,7 @@ class ChatMessage(Fields, kw_only=True):
     annotations: Annotated[list[None], Meta(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
+    parsed: Any = None  # what the official SDK's parse() adds for its caller
 
 
 def conversation(
