@@ -104,10 +104,10 @@ def make_requests(prompts, vocab_size, *, seed=0, min_tokens=64, with_grammars=F
             repetition_penalty=rng.choice((1, 1, 1, 1.3)),
             logit_bias={rng.randrange(vocab_size): 3.0} if index % 7 == 3 else {},
         )
-        if index % 6 == 1:
+        if index % 10 == 1:
             params = replace(params, **vocabulary_rules(rng, vocab_size))
-        if with_grammars and index % 6 == 5:
-            grammar = GRAMMARS[index // 6 % len(GRAMMARS)]
+        if with_grammars and index % 10 == 5:
+            grammar = GRAMMARS[index // 10 % len(GRAMMARS)]
             params = replace(params, grammar=grammar, min_tokens=0, stop_token_ids=())
         requests.append(Request(request_id=str(index), prompt_ids=tuple(prompt), params=params))
     return requests

@@ -266,3 +266,18 @@ def test_cached_pages_are_shared_among_equal_salts_only(random_model):
         while not core.is_idle:
             core.step()
     assert cached == [0, 0, 0, 24, 24]
+
+
+def test_drafts_that_the_budget_cut_are_no_misses(random_model):
+    """The last round of an answer has room for fewer drafts than were planned."""
+    core, seen = build(random_model, drafter="ngram", draft_tokens=4, concurrency=1), []
+    core.draft_length.observe_accepted = lambda tried, accepted: seen.append((tried, accepted))
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    core.add(Request(request_id="r", prompt_ids=PROMPT, params=params), lambda event: None)
+    while not core.is_idle:
+        core.step()
+    left, expected = 3, []
+    for _, accepted in seen:  # the bonus token takes the last of the budget
+        expected.append((min(4, left - 1), accepted))
+        left -= accepted + 1
+    assert seen == expected and left == 0

@@ -146,3 +146,22 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     shutil.copy(DEMO / "tokenizer.json", out)
     with pytest.raises(UserError, match="belong to different checkpoints"):
         eyas.LLM(str(out), context=256, device="cpu")
+
+
+def test_log_probabilities_of_the_prompt(llm):
+    (scored, plain) = llm.generate([[5, 6, 7, 8], [5, 6, 7, 8]], [replace(GREEDY, prompt_logprobs=2), GREEDY])
+    assert [len(item.top) for item in scored.prompt_logprobs] == [2, 2, 2]
+    assert plain.prompt_logprobs is None and plain.outputs == scored.outputs
+
+
+def test_a_grammar_is_obeyed_or_refused(llm):
+    (answer,) = llm.generate("def", SamplingParams(grammar='start: "yes" | "no"', seed=1))
+    assert answer.outputs[0].text in ("yes", "no") and answer.outputs[0].finish_reason == "stop"
+    with pytest.raises(InvalidRequest, match="unknown name"):
+        llm.generate("def", SamplingParams(grammar="start: nothing"))
+
+
+def test_an_answer_that_cannot_go_on_says_why(llm):
+    rules = SamplingParams(allowed_token_ids=(7,), bad_words=((7, 7),), ignore_eos=True)
+    (choice,) = llm.generate([5, 6], rules)[0].outputs
+    assert (choice.token_ids, choice.finish_reason) == ([7], "error") and "no token" in choice.error

@@ -67,6 +67,14 @@ class PoolMachine(RuleBasedStateMachine):
         if key not in self.key_of.values():
             self.key_of.setdefault(page, key)
 
+    @rule(key=KEYS)
+    def unpublish(self, key):
+        self.pool.unpublish(key)
+        assert self.pool.find(key) is None
+        page = next((page for page, owned in self.key_of.items() if owned == key), None)
+        self.key_of.pop(page, None)
+        self.idle = [other for other in self.idle if other != page]
+
     @invariant()
     def agrees(self):
         self.pool.check()

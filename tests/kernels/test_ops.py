@@ -200,6 +200,21 @@ def test_qkv_rope_write_rotates_and_writes_only_its_slots():
     assert (flat[:, untouched] == -7).all()
 
 
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_poisons_its_key_and_spares_its_value(poison):
+    """So that a masked weight of 0 times the value stays 0; the other rows keep their bits."""
+    x, angles = normal(9, HIDDEN, seed=50), torch.rand(9, DIM // 2) * 6
+    clean, caches = torch.zeros(2, 3, PAGE, KV, DIM), torch.zeros(2, 3, PAGE, KV, DIM)
+    slots = torch.arange(9)
+    run_qkv(x, slots, angles.cos(), angles.sin(), clean)
+    x[4, 0] = poison
+    run_qkv(x, slots, angles.cos(), angles.sin(), caches)
+    keys, values = caches.flatten(1, 2)
+    assert keys[4].isnan().all() and (values[4] == 0).all()
+    others = slots[slots != 4]
+    assert torch.equal(caches.flatten(1, 2)[:, others], clean.flatten(1, 2)[:, others])
+
+
 def qkv_of_rows(x):
     angles = x[:, : DIM // 2]
     caches = torch.zeros(2, 4, PAGE, KV, DIM)

@@ -17,21 +17,28 @@ __all__ = ["LLM", "CompletionOutput", "RequestOutput"]
 
 @dataclass(kw_only=True, slots=True)
 class CompletionOutput:
-    """One choice: its tokens, their text without special tokens, and `finish_reason` "stop" or "length"."""
+    """One choice: its tokens, their text without special tokens, and `finish_reason`: "stop", "length" or "error".
+
+    `error` says why a choice ended with an error: the model or its grammar could not go on.
+    """
 
     index: int
     token_ids: list[int]
     text: str = ""
     logprobs: list[TokenLogprob] | None = None
     finish_reason: str | None = None
+    error: str | None = None
 
 
 @dataclass(kw_only=True, slots=True)
 class RequestOutput:
+    """Entry i of `prompt_logprobs`, where they were asked for, is of prompt token i + 1."""
+
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 class LLM:
@@ -106,28 +113,26 @@ class LLM:
             self._num_requests += 1
         for request in requests:
             self._core.check(request)  # all are refused before any is queued
-        collected: dict[str, list[CompletionOutput]] = {}
-        for request in requests:
-            collected[request.request_id] = [_empty(request, choice) for choice in range(request.params.n)]
-            self._core.add(request, lambda event: _collect(collected[event.request_id][event.choice], event))
+        collected: dict[str, RequestOutput] = {}
+        for request, (text, token_ids) in zip(requests, prompts, strict=True):
+            collected[request.request_id] = RequestOutput(
+                request_id=request.request_id,
+                prompt=text,
+                prompt_token_ids=token_ids,
+                outputs=[_empty(request, choice) for choice in range(request.params.n)],
+            )
+            self._core.add(request, lambda event: _collect(collected[event.request_id], event))
         try:
             while not self._core.is_idle:
                 self._core.step()
         except BaseException:
             self._core.fail_all("interrupted", FinishReason.CANCELLED)
             raise
-        for outputs in collected.values():
-            for output in outputs:
-                output.text = self.tokenizer.decode([t for t in output.token_ids if t not in self._special])
-        return [
-            RequestOutput(
-                request_id=request.request_id,
-                prompt=text,
-                prompt_token_ids=token_ids,
-                outputs=collected[request.request_id],
-            )
-            for request, (text, token_ids) in zip(requests, prompts, strict=True)
-        ]
+        for output in [output for result in collected.values() for output in result.outputs]:
+            if output.finish_reason == FinishReason.INVALID:
+                raise InvalidRequest(output.error or "", param="grammar")
+            output.text = self.tokenizer.decode([t for t in output.token_ids if t not in self._special])
+        return list(collected.values())
 
 
 def _is_token_ids(prompts: object) -> bool:
@@ -138,8 +143,11 @@ def _empty(request: Request, choice: int) -> CompletionOutput:
     return CompletionOutput(index=choice, token_ids=[], logprobs=None if request.params.logprobs is None else [])
 
 
-def _collect(output: CompletionOutput, event: TokenEvent) -> None:
+def _collect(result: RequestOutput, event: TokenEvent) -> None:
+    output = result.outputs[event.choice]
+    if event.prompt_logprobs is not None:
+        result.prompt_logprobs = list(event.prompt_logprobs)
     output.token_ids += event.token_ids
     if output.logprobs is not None and event.logprobs is not None:
         output.logprobs += event.logprobs
-    output.finish_reason = event.finish and event.finish.value
+    output.finish_reason, output.error = event.finish and event.finish.value, event.error
