@@ -124,9 +124,9 @@ def test_a_full_disk_costs_lines(set_up):
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_a_process_with_a_full_disk_for_a_log_ends_well(log_format):
     code = (
-        "import logging; from eyas.base import logs; logs.setup('%s')\n"
+        f"import logging; from eyas.base import logs; logs.setup('{log_format}')\n"
         "for i in range(100): logging.getLogger('eyas.x').info('line')\n"
-        "print('done')" % log_format
+        "print('done')"
     )
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, timeout=30, text=True)

@@ -33,7 +33,7 @@ START_S = 60.0
 DEFINITIONS = """\
 TTFT      request sent (connection open) to first event with text, at the client; percentiles by nearest rank
 added     TTFT less `timings.prompt_ms`, the server's own word for submitting to the engine until its first token, and
-          less the null engine's pause, as its first token is no text: what the HTTP side adds, or a little more
+          for the paced null engine, whose first token is no text, less one round (streams over chunks per second)
 chunk     one server-sent event; [DONE] counts for the CPU, as it has to be sent
 CPU       user and system time of the server's process, all its threads, over chunks; the engine is another process
 lag       how late timers of the client's own loop are: what it adds to TTFT
@@ -70,12 +70,12 @@ def run(args: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if args.url is not None:
             target = Target.parse(args.url, model=args.model, key=args.key)
-            figures = {"server": _measure(args, runner, target, args.pid, pause_ms=0.0)}
+            figures = {"server": _measure(args, runner, target, args.pid, is_paced=False)}
         else:
             with _null_server("null") as (target, pid):
-                flat = _measure(args, runner, target, pid, pause_ms=0.0)
+                flat = _measure(args, runner, target, pid, is_paced=False)
             with _null_server(f"null:{args.pause}") as (target, pid):
-                figures = {"flat out": flat, "paced": _measure(args, runner, target, pid, pause_ms=args.pause)}
+                figures = {"flat out": flat, "paced": _measure(args, runner, target, pid, is_paced=True)}
     print("\n".join(["", *_single_table(figures), "", *_stream_table(figures), "", DEFINITIONS, ""]))
     print_json(
         {
@@ -129,7 +129,7 @@ def _null_server(model: str) -> Generator[tuple[Target, int], None, None]:
 
 
 def _measure(
-    args: argparse.Namespace, runner: asyncio.Runner, target: Target, pid: int | None, *, pause_ms: float
+    args: argparse.Namespace, runner: asyncio.Runner, target: Target, pid: int | None, *, is_paced: bool
 ) -> dict[str, Spread]:
     """Each figure of one server, a value per repeat."""
     values: dict[str, list[float]] = {}
@@ -139,7 +139,7 @@ def _measure(
 
     runner.run(run_sequential(target, num_requests=min(args.requests, 50)))  # warm
     for _ in range(args.repeats):
-        if not pause_ms:
+        if not is_paced:
             whole, added = runner.run(run_sequential(target, num_requests=args.requests))
             for percent in PERCENTS:
                 add(f"ttft_ms_p{percent}", percentile(whole, percent))
@@ -147,14 +147,16 @@ def _measure(
         streams = run_streams(
             target, num_streams=args.streams, max_tokens=args.max_tokens, warm_s=WARM_S, seconds=args.seconds, pid=pid
         )
-        _add_streams(add, runner.run(streams), pause_ms)
+        _add_streams(add, runner.run(streams), num_paced=args.streams if is_paced else None)
     return {name: Spread(tuple(group)) for name, group in values.items()}
 
 
-def _add_streams(add: Callable[[str, float], None], done: StreamRun, pause_ms: float) -> None:
+def _add_streams(add: Callable[[str, float], None], done: StreamRun, *, num_paced: int | None) -> None:
+    """`num_paced` streams of the null engine get a chunk in each round."""
+    round_ms = 1e3 * num_paced * done.seconds / done.num_events if num_paced else 0.0
     for percent in PERCENTS:
         add(f"probe_ms_p{percent}", percentile(done.probe_ms, percent))
-        add(f"probe_added_ms_p{percent}", percentile(done.probe_added_ms, percent) - pause_ms)
+        add(f"probe_added_ms_p{percent}", percentile(done.probe_added_ms, percent) - round_ms)
     add("chunks_per_s", done.num_events / done.seconds)
     add("tokens_per_chunk", done.num_tokens_per_event)
     add("lag_ms_p99", percentile(done.lags_ms, 99))
@@ -167,9 +169,10 @@ def _add_streams(add: Callable[[str, float], None], done: StreamRun, pause_ms: f
 def _single_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
     rows = []
     for name, group in figures.items():
+        is_flat = name == "flat out"  # beside an engine that is never done, a request waits for the streams
         for title, key in (("alone", "ttft_ms"), ("alone, added", "added_ms"), ("beside the streams", "probe_ms"),
                            ("beside, added", "probe_added_ms")):  # fmt: skip
-            if f"{key}_p50" in group:
+            if f"{key}_p50" in group and not (is_flat and key.startswith("probe")):
                 rows.append([f"{name}, {title}", *(group[f"{key}_p{percent}"].text(2) for percent in PERCENTS)])
     return table(["TTFT in ms", *(f"p{percent}" for percent in PERCENTS)], rows)
 

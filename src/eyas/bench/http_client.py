@@ -10,7 +10,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -82,7 +83,8 @@ class Connection(asyncio.Protocol):
         self._tail = b""
 
     @classmethod
-    async def open(cls, target: Target) -> Connection:
+    @asynccontextmanager
+    async def open(cls, target: Target) -> AsyncGenerator[Connection, None]:
         """Raises UserError."""
         loop = asyncio.get_running_loop()
         try:
@@ -90,7 +92,10 @@ class Connection(asyncio.Protocol):
         except OSError as error:
             where = f"{target.host}:{target.port}"
             raise UserError(f"nobody answers at {where} ({error.strerror}); is the server running?") from error
-        return connection
+        try:
+            yield connection
+        finally:
+            connection._close()
 
     async def ask(self, request: bytes) -> Answer:
         """Send a request and wait for the end of its answer. Raises UserError for anything but a stream."""
@@ -109,7 +114,7 @@ class Connection(asyncio.Protocol):
             answer.prompt_ms = float(prompt_ms[-1])
         return answer
 
-    def close(self) -> None:
+    def _close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 

@@ -47,11 +47,9 @@ def cpu_seconds(pid: int) -> float:
 
 async def run_sequential(target: Target, *, num_requests: int) -> tuple[list[float], list[float]]:
     """Time to first token in ms of requests on one connection, as measured and less the engine's own part of it."""
-    connection = await Connection.open(target)
-    answers: list[Answer] = []
-    for number in range(num_requests):
-        answers.append(await connection.ask(target.request(QUESTION.format(number), max_tokens=PROBE_TOKENS)))
-    connection.close()
+    async with Connection.open(target) as connection:
+        requests = [target.request(QUESTION.format(number), max_tokens=PROBE_TOKENS) for number in range(num_requests)]
+        answers = [await connection.ask(request) for request in requests]
     return [_ttft_ms(one) for one in answers], [_ttft_ms(one) - (one.prompt_ms or 0.0) for one in answers]
 
 
@@ -89,24 +87,22 @@ def _ttft_ms(answer: Answer) -> float:
 
 
 async def _stream(target: Target, number: int, max_tokens: int, end: float) -> list[Answer]:
-    connection = await Connection.open(target)
     answers: list[Answer] = []
-    while time.perf_counter() < end:
-        question = QUESTION.format(f"{number}, part {len(answers)}")
-        answers.append(await connection.ask(target.request(question, max_tokens=max_tokens)))
-    connection.close()
+    async with Connection.open(target) as connection:
+        while time.perf_counter() < end:
+            question = QUESTION.format(f"{number}, part {len(answers)}")
+            answers.append(await connection.ask(target.request(question, max_tokens=max_tokens)))
     return answers
 
 
 async def _probe(target: Target, begin: float, end: float) -> list[Answer]:
-    connection = await Connection.open(target)
-    await asyncio.sleep(begin - time.perf_counter())
     answers: list[Answer] = []
-    while time.perf_counter() < end:
-        question = QUESTION.format(f"of the probe, {len(answers)}")
-        answers.append(await connection.ask(target.request(question, max_tokens=PROBE_TOKENS)))
-        await asyncio.sleep(PROBE_PAUSE_S)
-    connection.close()
+    async with Connection.open(target) as connection:
+        await asyncio.sleep(begin - time.perf_counter())
+        while time.perf_counter() < end:
+            question = QUESTION.format(f"of the probe, {len(answers)}")
+            answers.append(await connection.ask(target.request(question, max_tokens=PROBE_TOKENS)))
+            await asyncio.sleep(PROBE_PAUSE_S)
     return answers
 
 
