@@ -149,7 +149,7 @@ def test_logprobs_stop_with_the_text(stage):
         ({"best_of": 3}, "best_of", "equals n"),
         ({"logprobs": 21}, "logprobs", "between 0 and 20"),
         ({"max_tokens": 0}, "max_tokens", "echo=true"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs", "not supported"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "cannot be enforced"),
         ({"stream": True, "echo": True, "logprobs": 1, "n": 2}, "stream", "whole answers"),
         ({"messages": []}, "messages", "unknown field"),
     ],

@@ -1,6 +1,7 @@
 """The demo model behind HTTP: log-probabilities against transformers, bound answers, the same text with drafts."""
 
 import json
+import re
 import shutil
 
 import openai
@@ -152,6 +153,21 @@ def test_a_forced_call(demo, choice, names):
 def test_vllms_structured_outputs(demo, bound, fits):
     answer = ask(demo, max_tokens=400, extra_body={"structured_outputs": bound})
     assert fits(answer.choices[0].message.content)
+
+
+@pytest.mark.parametrize(
+    ("bound", "fits"),
+    [
+        ({"regex": "[a-f]{4}"}, r"[a-f]{4}"),
+        ({"choice": ["red", "blue"]}, "red|blue"),
+        ({"json": UNIT | {"type": "object"}}, r'\{\s*"unit"\s*:\s*"(m/s|kn)"\s*\}'),
+        ({"grammar": 'start: "x" "y"~1..3'}, "xy{1,3}"),
+    ],
+)
+def test_bound_completions(demo, bound, fits):
+    fields = {"max_tokens": 40, "seed": 1, "extra_body": {"structured_outputs": bound}}
+    choice = demo.client.completions.create(model="demo", prompt=TEXT, **fields).choices[0]
+    assert re.fullmatch(fits, choice.text) and choice.finish_reason == "stop"
 
 
 def test_only_allowed_tokens_and_no_bad_words(demo):

@@ -32,6 +32,7 @@ __all__ = [
     "Regex",
     "ToolChoice",
     "answer_grammar",
+    "raw_grammar",
 ]
 
 MAX_REGEX_CHARS = 10_000
@@ -141,11 +142,12 @@ def answer_grammar(
         '_again: <|end|> <|start|> "assistant"',
         r"TEXT: /(?s:.*)/",
     ]
-    grammar = "\n".join([*head, *rules]) + "\n"
-    if isinstance(response, Lark) and not must_call:
-        named = [{"name": "turn", "lark_grammar": grammar}, {"name": "body", "lark_grammar": response.grammar}]
-        return json.dumps({"grammars": named})
-    return grammar
+    return _assembled([*head, *rules], None if must_call else response)
+
+
+def raw_grammar(response: AnswerFormat) -> str:
+    """The grammar of a raw completion that is `response` and nothing else."""
+    return _assembled(["%llguidance {}", "start: body <|return|>", *_body_rules(response)], response)
 
 
 class GrammarChecker:
@@ -227,19 +229,32 @@ def _call_rule(i: int, name: str, arguments: str) -> str:
 def _answer_rules(response: AnswerFormat | None) -> list[str]:
     is_json = isinstance(response, JsonObject | JsonSchema)
     kind = ' (" "? <|constrain|> "json")?' if is_json else ""
-    rules = [f'answer: <|channel|> "final"{kind} <|message|> {"TEXT" if response is None else "body"} <|return|>']
+    text = "TEXT" if response is None else "body"
+    return [f'answer: <|channel|> "final"{kind} <|message|> {text} <|return|>', *_body_rules(response)]
+
+
+def _body_rules(response: AnswerFormat | None) -> list[str]:
     match response:
         case JsonObject():
-            rules.append(f"body: {_json_term({'type': 'object'})}")
+            return [f"body: {_json_term({'type': 'object'})}"]
         case JsonSchema(schema):
-            rules.append(f"body: {_json_term(schema)}")
+            return [f"body: {_json_term(schema)}"]
         case Regex(pattern):
-            rules += ["body: REGEX", f"REGEX: /{_slashed(pattern)}/"]
+            return ["body: REGEX", f"REGEX: /{_slashed(pattern)}/"]
         case Choice(choices):
-            rules.append(f"body: {' | '.join(map(json.dumps, choices))}")
+            return [f"body: {' | '.join(map(json.dumps, choices))}"]
         case Lark():
-            rules.append("body: @body")
-    return rules
+            return ["body: @body"]
+    return []
+
+
+def _assembled(lines: Sequence[str], response: AnswerFormat | None) -> str:
+    """One grammar of these lines; a Lark grammar of the user stays one of its own, with its own names."""
+    grammar = "\n".join(lines) + "\n"
+    if isinstance(response, Lark):
+        named = [{"name": "turn", "lark_grammar": grammar}, {"name": "body", "lark_grammar": response.grammar}]
+        return json.dumps({"grammars": named})
+    return grammar
 
 
 def _json_term(schema: Mapping[str, Any]) -> str:

@@ -22,17 +22,7 @@ from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_schema, 
 from eyas.base.types import MAX_TOP_LOGPROBS, Request
 from eyas.gateway.body import Fields, decode, in_thread_if_large, read_body, weight
 from eyas.gateway.context import Context
-from eyas.gateway.grammar import (
-    AnswerFormat,
-    Choice,
-    JsonObject,
-    JsonSchema,
-    Lark,
-    NamedTool,
-    Regex,
-    ToolChoice,
-    answer_grammar,
-)
+from eyas.gateway.grammar import AnswerFormat, JsonObject, JsonSchema, NamedTool, ToolChoice, answer_grammar
 from eyas.gateway.openai_chat_reply import ChatReply, ReplyOptions
 from eyas.gateway.openai_common import StreamOptions, answer, check_length, check_stream_options
 from eyas.gateway.openai_messages import ChatMessage, conversation
@@ -40,6 +30,7 @@ from eyas.gateway.readers import HarmonyReader
 from eyas.gateway.sampling import SamplingFields, sampling_params, stops_of
 from eyas.gateway.service import check_model
 from eyas.gateway.stops import Stops
+from eyas.gateway.structured import StructuredOutputs, structured_format
 from eyas.gateway.turn import Turn
 
 __all__ = ["FunctionEntry", "routes", "tools_of"]
@@ -81,16 +72,6 @@ class SchemaFormat(Fields, kw_only=True):
 class AnswerFormatField(Fields, kw_only=True):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: SchemaFormat | None = None
-
-
-class StructuredOutputs(Fields, kw_only=True):
-    """vLLM's way to bind an answer; exactly one of these."""
-
-    json: dict[str, Any] | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
 
 
 class TemplateArguments(Fields, kw_only=True):
@@ -290,7 +271,7 @@ def _answer_format(body: ChatBody) -> tuple[AnswerFormat | None, str | None]:
     if vllm is not None:
         if plain is not None and plain.type != "text":
             raise InvalidRequest("response_format and structured_outputs exclude each other", param="response_format")
-        return _structured(vllm)
+        return structured_format(vllm)
     if plain is None or plain.type == "text":
         return None, None
     if plain.type == "json_object":
@@ -300,23 +281,6 @@ def _answer_format(body: ChatBody) -> tuple[AnswerFormat | None, str | None]:
     where = "response_format.json_schema.schema"
     check_schema(plain.json_schema.schema, param=where)
     return JsonSchema(plain.json_schema.schema), where
-
-
-def _structured(fields: StructuredOutputs) -> tuple[AnswerFormat, str]:
-    given = [name for name in fields.__struct_fields__ if getattr(fields, name) not in (None, False)]
-    if len(given) != 1:
-        raise InvalidRequest(
-            f"structured_outputs wants exactly one of {', '.join(fields.__struct_fields__)}", param="structured_outputs"
-        )
-    where = f"structured_outputs.{given[0]}"
-    if fields.json is not None:
-        check_schema(fields.json, param=where)
-        return JsonSchema(fields.json), where
-    if fields.regex is not None:
-        return Regex(fields.regex), where
-    if fields.choice is not None:
-        return Choice(tuple(fields.choice)), where
-    return (JsonObject() if fields.grammar is None else Lark(fields.grammar)), where
 
 
 def _check_bound(

@@ -19,6 +19,7 @@ from eyas.base.errors import EyasError, InvalidRequest
 from eyas.base.types import MAX_TOP_LOGPROBS, Request, TokenEvent
 from eyas.gateway.body import decode, in_thread_if_large, read_body, weight
 from eyas.gateway.context import Context
+from eyas.gateway.grammar import raw_grammar
 from eyas.gateway.mailroom import Inbox
 from eyas.gateway.openai_common import StreamOptions, answer, check_length, check_stream_options
 from eyas.gateway.openai_completions_reply import CompletionsReply, TellOptions
@@ -27,6 +28,7 @@ from eyas.gateway.readers import PlainReader
 from eyas.gateway.sampling import SamplingFields, sampling_params, stops_of
 from eyas.gateway.service import check_model
 from eyas.gateway.stops import Stops
+from eyas.gateway.structured import StructuredOutputs, structured_format
 from eyas.gateway.turn import Turn, deltas_of
 
 __all__ = ["routes"]
@@ -53,7 +55,7 @@ class CompletionsBody(SamplingFields, kw_only=True):
     user: Annotated[str, Meta(max_length=512)] | None = None
     suffix: None = None
     response_format: None = None
-    structured_outputs: None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +64,7 @@ class Prepared:
 
     requests: tuple[Request, ...]
     stops: Stops
+    bound_by: str | None  # the field that binds the answers
     with_special: bool
     tell: TellOptions
     is_stream: bool
@@ -82,7 +85,16 @@ def routes(context: Context) -> list[BaseRoute]:
         try:
             for request in prepared.requests:
                 reader = lambda: PlainReader(context.codec, with_special=prepared.with_special)  # noqa: E731
-                turns.append(Turn(context, request, reader, route=PATH, stops=prepared.stops, inbox=inbox))
+                turn = Turn(
+                    context,
+                    request,
+                    reader,
+                    route=PATH,
+                    stops=prepared.stops,
+                    param=prepared.bound_by,
+                    inbox=inbox,
+                )
+                turns.append(turn)
         except EyasError:
             close()
             raise
@@ -103,12 +115,18 @@ def prepare(context: Context, raw: bytes) -> Prepared:
     with_prompt_logprobs = body.prompt_logprobs is not None
     if is_echo and body.logprobs is not None:
         body.prompt_logprobs = max(body.logprobs, body.prompt_logprobs or 0)
+    grammar = bound_by = None
+    if body.structured_outputs is not None:
+        wanted, bound_by = structured_format(body.structured_outputs)
+        context.checker.check_answer(wanted, param=bound_by)
+        grammar = raw_grammar(wanted)
     params = sampling_params(
         body,
         context.codec,
         context.options.defaults,
         max_tokens=max_tokens or 1,  # of 0 none is shown
         logprobs=body.logprobs,
+        grammar=grammar,
         allowed=frozenset({"skip_special_tokens"}),
     )
     request_id = f"cmpl-{uuid.uuid4().hex}"
@@ -124,6 +142,7 @@ def prepare(context: Context, raw: bytes) -> Prepared:
             for index, ids in enumerate(prompts)
         ),
         stops=stops_of(body),
+        bound_by=bound_by,
         with_special=with_special,
         tell=TellOptions(
             request_id=request_id,

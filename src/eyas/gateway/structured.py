@@ -1,0 +1,40 @@
+"""vLLM's `structured_outputs`: an answer bound to a schema, a regular expression, choices or a grammar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.harmony_tools import check_schema
+from eyas.gateway.body import Fields
+from eyas.gateway.grammar import AnswerFormat, Choice, JsonObject, JsonSchema, Lark, Regex
+
+__all__ = ["StructuredOutputs", "structured_format"]
+
+
+class StructuredOutputs(Fields, kw_only=True):
+    """vLLM's way to bind an answer; exactly one of these."""
+
+    json: dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+def structured_format(fields: StructuredOutputs) -> tuple[AnswerFormat, str]:
+    """The format, and the name of the field that has it. Raises InvalidRequest."""
+    given = [name for name in fields.__struct_fields__ if getattr(fields, name) not in (None, False)]
+    if len(given) != 1:
+        raise InvalidRequest(
+            f"structured_outputs wants exactly one of {', '.join(fields.__struct_fields__)}", param="structured_outputs"
+        )
+    where = f"structured_outputs.{given[0]}"
+    if fields.json is not None:
+        check_schema(fields.json, param=where)
+        return JsonSchema(fields.json), where
+    if fields.regex is not None:
+        return Regex(fields.regex), where
+    if fields.choice is not None:
+        return Choice(tuple(fields.choice)), where
+    return (JsonObject() if fields.grammar is None else Lark(fields.grammar)), where
