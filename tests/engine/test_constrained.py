@@ -1,7 +1,6 @@
 """Constrained requests in the engine: what they may draw, and how they end where they cannot go on."""
 
 import pytest
-from llguidance import LLParserLimits
 from tests.engine.exactness import build, run
 
 from eyas.base.bundled import DEMO
@@ -104,6 +103,7 @@ def test_cancelling_while_the_grammar_is_compiled(demo_model):
     core.add(ask(grammar=slow, n=2), events.append)
     assert core.stats().num_waiting == 2 and not core.is_idle
     core.cancel("r", 0)
+    assert core.stats().num_waiting == 1
     core.step()
     assert [(event.choice, event.finish) for event in events] == [(0, FinishReason.CANCELLED)]
     while not core.is_idle:
@@ -121,7 +121,7 @@ def test_a_limit_of_the_library_ends_the_sequence_that_met_it(demo_model, setup)
         DEMO / "tokenizer.json",
         vocab_size=demo_model.config.vocab_size,
         eos_ids=core.eos_ids,
-        limits=LLParserLimits(step_max_items=60),
+        limits={"step_max_items": 60},
     )
     grammar = 'start: a <|return|>\na: "x" a | "x" a a | "y"\n'
     x = demo_model.codec.encode("x")[0]

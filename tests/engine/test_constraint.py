@@ -121,11 +121,9 @@ def test_special_tokens_are_no_text(cache, tokenizer):
 
 
 def test_a_limit_met_by_a_draft_ends_nothing_unless_the_draft_is_drawn(tokenizer):
-    from llguidance import LLParserLimits
-
     # Items of the parser grow with each x; y stays cheap.
     text = 'start: a <|return|>\na: "x" a | "x" a a | "y"\n'
-    limits = LLParserLimits(step_max_items=60)
+    limits = {"step_max_items": 60}
     cache = GrammarCache(DEMO / "tokenizer.json", vocab_size=VOCAB, eos_ids=EOS, limits=limits)
     x = tokenizer.encode("x")[0]
     constraint, count = with_grammar(cache, text), 0
@@ -139,6 +137,13 @@ def test_a_limit_met_by_a_draft_ends_nothing_unless_the_draft_is_drawn(tokenizer
     assert constraint.failure == module.NO_TOKEN
     constraint.advance([x])
     assert masks(constraint, [x])[0] == frozenset() and "cannot be followed" in constraint.failure
+
+
+def test_a_regular_expression_that_explodes_leaves_no_token(cache, tokenizer):
+    constraint = with_grammar(cache, "start: /((a{1000}){1000}){1000}/")
+    constraint.advance(tokenizer.encode("a"))
+    assert masks(constraint) == [frozenset()]
+    assert constraint.failure.endswith("too many expressions constructed")
 
 
 def test_what_is_no_grammar_is_refused_with_the_reason(cache):

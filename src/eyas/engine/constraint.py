@@ -7,10 +7,11 @@ stands behind the first r drafts, so its mask is the one that plain decoding wou
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from eyas.base.errors import InvalidRequest, UserError
 from eyas.base.types import SamplingParams
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 __all__ = ["Constraint", "GrammarCache", "GrammarMatcher", "is_constrained", "num_words"]
 
@@ -27,6 +28,10 @@ Words: TypeAlias = NDArray[np.uint32]  # bit v % 32 of word v // 32 allows token
 
 MAX_CACHED_GRAMMARS = 64
 MAX_REASON_CHARS = 500
+# Of llguidance; at its own limits a regular expression of 30 characters can hold up a step for 2.7 s, here for 50 ms.
+LIMITS: Mapping[str, Any] = MappingProxyType(
+    {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 50_000}
+)
 NO_TOKEN = "what was asked for (grammar, allowed_token_ids, bad_words) leaves no token to draw"
 
 
@@ -149,7 +154,7 @@ class GrammarCache:
         *,
         vocab_size: int,
         eos_ids: Sequence[int],
-        limits: LLParserLimits | None = None,
+        limits: Mapping[str, Any] = LIMITS,
     ) -> None:
         self._path = tokenizer_json
         self._vocab_size = vocab_size
@@ -178,10 +183,11 @@ class GrammarCache:
     def _compile(self, grammar: str) -> LLMatcher:
         import llguidance
 
-        # log_level 0: it would print the text of the tokens that it refuses
-        matcher = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=self._limits)
+        # No log and no verbose errors: they would show the text of tokens.
+        limits = llguidance.LLParserLimits(verbose_errors=False, **self._limits)
+        matcher = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=limits)
         if matcher.is_error():
-            reason = matcher.get_error().strip()[:MAX_REASON_CHARS]
+            reason = matcher.get_error().partition("\n<")[0].strip()[:MAX_REASON_CHARS]
             raise InvalidRequest(f"the grammar or schema cannot be used: {reason}", param="grammar")
         return matcher
 

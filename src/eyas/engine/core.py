@@ -284,7 +284,7 @@ class EngineCore:
         wanted, logprobs, prompt_logprobs = sequence.request.params.logprobs, None, None
         if wanted is not None and results.logprobs is not None:
             logprobs = _token_logprobs(Logprobs(*(tensor[row] for tensor in results.logprobs)), wanted, committed)
-        if is_first and sequence.wants_prompt_logprobs:
+        if is_first and sequence.wants_prompt_logprobs and not failed:
             prompt_logprobs = _prompt_logprobs(sequence, results)
         self._emit(
             sequence,
@@ -348,9 +348,10 @@ class EngineCore:
 
     def stats(self, memory_bytes: Mapping[str, int] | None = None) -> EngineStats:
         scheduler = self.scheduler
+        num_compiling = sum(s.phase is Phase.NEW for _, choices in self._compiling for s in choices)
         return EngineStats(
             num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting) + sum(len(choices) for _, choices in self._compiling),
+            num_waiting=len(scheduler.waiting) + num_compiling,
             num_preemptions=scheduler.num_preemptions,
             pages_used={"full": scheduler.full.num_held, "sliding": scheduler.sliding.num_held},
             pages_idle={"full": scheduler.full.num_idle, "sliding": scheduler.sliding.num_idle},
