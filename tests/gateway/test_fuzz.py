@@ -2,12 +2,17 @@
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from tests.gateway.conftest import stub_server
 from tests.gateway.fuzz_support import CONTENT_TYPES, GOOD, Client, complaint, encoded, mutate
-from tests.gateway.support import eventually
+from tests.gateway.support import eventually, running
+
+from eyas.base.config import EngineConfig
+from eyas.gateway.app import create_app
+from eyas.gateway.context import GatewayOptions
 
 DOCUMENTED = {200, 400, 404, 415, 429}
 
@@ -59,6 +64,19 @@ def test_many_changed_bodies(target, caplog, seed):
     statuses = fuzz(target, caplog, seed=seed, rounds=1000)
     print(dict(statuses))
     assert sum(statuses.values()) == 5000 and set(statuses) <= DOCUMENTED
+
+
+@pytest.mark.slow
+def test_changed_bodies_on_the_demo_model(caplog):
+    """The same with a model behind it: grammars, penalties and biases are computed, and no page is left held."""
+    from eyas.engine.engine import Engine
+
+    engine = Engine.load(EngineConfig(model="demo", context=600, concurrency=4))
+    with running(create_app(engine, engine.tokenizer, GatewayOptions(served_name="stub")), engine) as url:
+        target = SimpleNamespace(url=url, engine=engine)
+        statuses = fuzz(target, caplog, seed=7, rounds=150)
+        assert statuses[200] > 50 and set(statuses) <= DOCUMENTED
+        assert eventually(lambda: set(engine.stats().pages_used.values()) == {0})
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "POST"])
