@@ -1,5 +1,7 @@
 """Constrained requests in the engine: what they may draw, and how they end where they cannot go on."""
 
+from concurrent.futures import Future
+
 import pytest
 from tests.engine.exactness import build, run
 
@@ -98,18 +100,21 @@ def test_without_a_tokenizer_grammars_are_refused(random_model):
 
 
 def test_cancelling_while_the_grammar_is_compiled(demo_model):
-    core, events = build(demo_model, concurrency=2), []
-    slow = "start: /" + "|".join(f"word {i}" for i in range(4000)) + "/\n"
-    core.add(ask(grammar=slow, n=2), events.append)
+    core, events, compiled = build(demo_model, concurrency=2), [], Future()
+    matcher = core.grammars.compile('start: "yes" | "no"').result()
+    core.grammars.compile = lambda grammar: compiled
+    core.add(ask(grammar="slow", n=2), events.append)
     assert core.stats().num_waiting == 2 and not core.is_idle
     core.cancel("r", 0)
     assert core.stats().num_waiting == 1
     core.step()
     assert [(event.choice, event.finish) for event in events] == [(0, FinishReason.CANCELLED)]
+    compiled.set_result(matcher)
     while not core.is_idle:
         core.step()
     assert [event.finish for event in events if event.choice == 1][-1] is FinishReason.STOP
-    core.add(ask(grammar=slow + " "), events.append)
+    compiled = Future()
+    core.add(ask(grammar="slow"), events.append)
     core.fail_all("gone", FinishReason.ERROR)
     assert events[-1].error == "gone" and core.is_idle and core.stats().num_waiting == 0
 
