@@ -96,6 +96,34 @@ ODD = [
     *("<|end|><|return|>", "assistant", "sha256:00", "../../etc/passwd", "$ref", "null", [], {}, [[]], [None], {"": 1}),
     *([0] * 300, {"type": "object"}, {"type": "text"}, [{"role": "user"}], "%s%n{}", "data: x\n\n", "a\r\nb: c"),
 ]
+# Fields of sampling at and near their edges: most of these are answered, and the engine must do as told.
+SAMPLING = {
+    "temperature": [0, 1e-6, 1e-4, 0.7, 2, 100],
+    "top_p": [1e-9, 0.5, 1],
+    "top_k": [-1, 0, 1, 40, 2**31 - 1],
+    "min_p": [0, 0.5, 1],
+    "seed": [0, 1, 2**63 - 1],
+    "n": [1, 3, 16],
+    "presence_penalty": [-2, 2],
+    "frequency_penalty": [-2, 2],
+    "repetition_penalty": [1e-6, 1.2, 10],
+    "logit_bias": [{}, {"5": 100, "6": -100}, {str(i): -100 for i in range(300)}],
+    "min_tokens": [0, 1, 5],
+    "max_tokens": [1, 2, 30],
+    "stop": ["e", ["", "a"], ["a" * 256], ["e", " "]],
+    "stop_token_ids": [[], [5], list(range(16))],
+    "ignore_eos": [True, False],
+    "include_stop_str_in_output": [True],
+    "skip_special_tokens": [False],
+    "bad_words": [["a"], ["Hello there", "\u00fc"]],
+    "allowed_token_ids": [[5], [5, 6, 7]],
+    "cache_salt": ["a", "x" * 256],
+    "prompt_logprobs": [0, 20],
+    "logprobs": [True, 0, 5],
+    "top_logprobs": [0, 20],
+    "stream": [True, False],
+    "echo": [True, False],
+}
 CONTENT_TYPES = ["application/json", "text/plain", "multipart/form-data; boundary=x", "application/xml", "", "\u00e4"]
 
 
@@ -136,6 +164,12 @@ def mutate(rng: random.Random, body):
                 for _ in range(rng.choice((1, 3, 60))):
                     parent[key] = {"a": parent[key]} if rng.random() < 0.5 else [parent[key]]
     return tree
+
+
+def tuned(rng: random.Random, body):
+    """The body with a few sampling fields."""
+    names = rng.sample(list(SAMPLING), rng.randint(1, 4))
+    return copy.deepcopy(body) | {name: rng.choice(SAMPLING[name]) for name in names}
 
 
 def encoded(rng: random.Random, tree) -> bytes:
