@@ -44,6 +44,9 @@ def random_request(rng, index, vocab_size):
         logprobs=rng.choice((None, None, 2)),
         presence_penalty=rng.choice((0, 0, 1)),
         logit_bias=rng.choice(({}, {5: 2.0})),
+        prompt_logprobs=rng.choice((None, None, None, 1)),
+        allowed_token_ids=rng.choice((None, None, tuple(range(20, 60)))),
+        bad_words=rng.choice(((), (), ((7, 3), (21,), (22, 22, 22)))),
     )
     return Request(request_id=str(index), prompt_ids=tuple(prompt), params=params)
 
