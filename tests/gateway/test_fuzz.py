@@ -76,8 +76,8 @@ def test_changed_bodies_on_the_demo_model(caplog):
     engine = Engine.load(EngineConfig(model="demo", context=600, concurrency=4))
     with running(create_app(engine, engine.tokenizer, GatewayOptions(served_name="stub")), engine) as url:
         target = SimpleNamespace(url=url, engine=engine)
-        statuses = fuzz(target, caplog, seed=7, rounds=150)
-        assert statuses[200] > 50 and set(statuses) <= DOCUMENTED
+        statuses = fuzz(target, caplog, seed=7, rounds=60)
+        assert statuses[200] > 30 and set(statuses) <= DOCUMENTED
         assert eventually(lambda: set(engine.stats().pages_used.values()) == {0})
 
 

@@ -137,6 +137,16 @@ def test_a_request_that_does_not_become_complete(raw, sent, caplog):
     assert not [record for record in caplog.records if record.exc_info]
 
 
+def test_what_the_app_never_sees_is_counted_too(small, raw):
+    def count():
+        lines = httpx.get(f"{small.url}/metrics").text.splitlines()
+        return [float(line.split()[1]) for line in lines if "eyas:http_errors_total" in line and 'status="431"' in line]
+
+    before = count() or [0.0]
+    assert raw().send(b"GET /" + b"a" * 2500 + b" HTTP/1.1\r\nHost: x\r\n\r\n").answer()[0] == 431
+    assert count() == [before[0] + 1]
+
+
 def test_trickling_does_not_buy_time(raw):
     one = raw().send(POST, b"Content-Length: 100000\r\n\r\n")
     num_sent = 0

@@ -16,8 +16,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from eyas.gateway.errors import envelope
 
-__all__ = ["ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
+__all__ = ["ON_REFUSED", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
 
+ON_REFUSED = "on_refused"  # in the state that the app's lifespan gives: hears the status of each refusal
 OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the engine's socket
 
 
@@ -135,6 +136,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer without asking the application, if nothing of an answer was sent yet, and close."""
+        if ON_REFUSED in self.app_state:
+            self.app_state[ON_REFUSED](status)
         is_idle = self.cycle is None or self.cycle.response_complete
         if is_idle or not self.cycle.response_started:
             kind = "server_error" if status >= 500 else "invalid_request_error"

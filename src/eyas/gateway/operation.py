@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -19,6 +20,7 @@ import eyas
 from eyas.gateway.access_log import ProgressLog, log_request
 from eyas.gateway.auth import Auth
 from eyas.gateway.body import json_response, raw_response
+from eyas.gateway.connections import ON_REFUSED
 from eyas.gateway.context import Context
 from eyas.gateway.limits import REQUEST_ID_HEADER, Limits
 from eyas.gateway.metrics import CONTENT_TYPE, EngineCounters, Metrics
@@ -68,7 +70,7 @@ class Operation:
         return Limits(app, max_body=options.max_body, on_status=self._metrics.answered)
 
     @asynccontextmanager
-    async def lifespan(self, app: object) -> AsyncGenerator[None, None]:
+    async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Any], None]:
         """While the server runs: the line of every ten seconds, and the trace."""
         steps, path = self._context.steps, self._context.options.trace
         trace = Trace(path) if path is not None else None
@@ -76,7 +78,7 @@ class Operation:
             steps.add(trace)
         progress = asyncio.create_task(ProgressLog(self._counters).run())
         try:
-            yield
+            yield {ON_REFUSED: self._metrics.answered}
         finally:
             progress.cancel()
             with suppress(asyncio.CancelledError):
