@@ -160,10 +160,10 @@ def test_trickling_does_not_buy_time(raw):
 
 def test_an_idle_connection_is_closed_and_a_used_one_is_not(raw):
     one = raw()
-    for _ in range(4):
+    for _ in range(8):
         one.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert one.answer()[0] == 200
-        time.sleep(0.3)
+        time.sleep(0.1)
     assert eventually(one.is_closed)
 
 
@@ -182,7 +182,7 @@ def test_slow_senders_do_not_keep_others_out(small, raw):
 
 def test_running_answers_are_not_given_up_for_new_connections(codec):
     ask = POST + b"Content-Length: %d\r\n\r\n" % len(GOOD) + GOOD
-    with stub_server(codec, None, limits=LIMITS, round_s=0.05) as server:
+    with stub_server(codec, None, limits=LIMITS, round_s=0.1) as server:
         running = [Raw(server).send(ask) for _ in range(8)]
         assert eventually(lambda: server.engine.stats().num_running == 8)
         late = Raw(server)
