@@ -235,6 +235,19 @@ def test_a_stop_token_ends_and_is_named(stage, codec):
     assert stage.chat().choices[0].stop_reason is None
 
 
+def test_an_end_of_turn_has_no_stop_reason_even_if_asked_for(stage, codec):
+    fields = {"stop_token_ids": [codec.special["<|return|>"]]}
+    assert greeting(stage).chat(extra_body=fields).choices[0].stop_reason is None
+    asked = stage.chat(extra_body=fields | {"ignore_eos": True}).choices[0]
+    assert asked.stop_reason == codec.special["<|return|>"] and asked.message.content == CONTENT
+
+
+def test_no_stop_string_spans_two_messages(stage):
+    stage.say(preamble("o th"), final("ere, there"))
+    assert stage.chat(stop="there").choices[0].message.content == "o th\nere, "
+    assert added_up(stage.chat(stop="there", stream=True))["content"] == "o th\nere, "
+
+
 def test_a_trailing_end_of_text_is_no_content(stage, codec):
     ids = reply_ids(codec)
     stage.say_ids([*ids[:-1], codec.special["<|endoftext|>"]])

@@ -114,6 +114,15 @@ def test_offsets_point_into_the_text(stage, codec):
         assert "\ufffd" in token or token == "<|return|>" or choice.text[offset:].startswith(token)
 
 
+def test_hidden_tokens_take_no_room_in_the_text(stage, codec):
+    (a,), (b,) = codec.encode("a"), codec.encode("b")
+    stage.say_ids([a, codec.special["<|end|>"], b, codec.special["<|return|>"]])
+    logprobs = stage.complete(logprobs=0).choices[0].logprobs
+    assert (logprobs.tokens, logprobs.text_offset) == (["a", "<|end|>", "b", "<|return|>"], [0, 1, 1, 2])
+    shown = stage.complete(logprobs=0, extra_body={"skip_special_tokens": False}).choices[0]
+    assert (shown.text, shown.logprobs.text_offset) == ("a<|end|>b", [0, 1, 8, 9])
+
+
 def test_prompt_logprobs_in_vllms_form(stage):
     choice = stage.say_text(TEXT).complete(PROMPT, extra_body={"prompt_logprobs": 0}).choices[0]
     assert choice.prompt_logprobs[0] is None and choice.logprobs is None

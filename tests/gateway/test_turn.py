@@ -15,7 +15,7 @@ from eyas.base.types import FinishReason, ModelInfo, Request, RoundTrace, Sampli
 from eyas.gateway import stream
 from eyas.gateway.choice import ChoiceReader
 from eyas.gateway.context import Context, GatewayOptions
-from eyas.gateway.delta import Kind
+from eyas.gateway.delta import Kind, Piece
 from eyas.gateway.errors import EngineFailed
 from eyas.gateway.mailroom import Inbox, Mailroom
 from eyas.gateway.readers import HarmonyReader, PlainReader
@@ -280,6 +280,46 @@ def test_pieces_of_a_turn(codec):
         (1, Kind.CONTENT, None, "commentary"),
         (2, Kind.CALL, "f", "commentary"),
     ]
+
+
+def test_only_a_call_without_text_has_a_piece_without_text(codec):
+    for arguments, texts in (("{}", ["{}"]), ("", [""])):
+        reader, ids = HarmonyReader(codec, {"f"}), spoken(codec, call(arguments, "f"))
+        pieces = [piece for token_id in ids for piece in reader.read([token_id])]
+        assert ["".join(piece.text for piece in pieces)] == texts and (len(pieces) == 1 or arguments)
+        assert [piece.text for piece in pieces if not piece.text] == [text for text in texts if not text]
+
+
+class TwoAtOnce:
+    """A reader that finds two messages in each token."""
+
+    control, kind = frozenset(), Kind.REASONING
+
+    def read(self, ids):
+        return [Piece(message=i, kind=Kind.REASONING, text="x") for i in range(2)]
+
+    def finish(self):
+        return []
+
+
+def test_a_token_that_two_messages_share_counts_once():
+    reader = ChoiceReader(request(logprobs=0), 0, TwoAtOnce(), Stops(), EOS)
+    reader.take(event(5, logprobs=(TokenLogprob(logprob=-1.0),)), 0.0)
+    assert reader.totals().num_reasoning == 1
+
+
+def test_an_end_is_no_part_of_the_character_that_it_cuts(codec):
+    part = codec.encode("\U0001f985")[:1]
+    head = [codec.special["<|channel|>"], *codec.encode("final"), codec.special["<|message|>"]]
+    deltas = read(codec, [*head, *part, codec.special["<|return|>"]], [1] * 20, with_logprobs=True)
+    assert [token.token_id for delta in deltas for token in delta.scored] == part
+
+
+def test_choices_that_find_the_prompt_in_the_cache_do_not_hide_that_it_was_read(context):
+    _, outcome = run(
+        context, event(40, finish="stop", num_cached=0), event(40, choice=1, finish="stop", num_cached=2), n=2
+    )
+    assert outcome.num_cached == 0 and outcome.num_tokens == 2
 
 
 class Sent(list):
