@@ -223,18 +223,24 @@ def _prompt_ids(context: Context, body: ChatBody, tools: tuple[FunctionTool, ...
     efforts = {body.reasoning_effort, template.reasoning_effort if template else None} - {None}
     if len(efforts) > 1:
         raise InvalidRequest("reasoning_effort is given twice, differently", param="reasoning_effort")
-    schema = body.response_format.json_schema if body.response_format else None
     messages = conversation(
         body.messages,
         date=context.options.today().isoformat(),
         effort=next((effort for effort in efforts if effort), "medium"),
         tools=tools,
-        response_format=schema
-        and ResponseFormat(name=schema.name, schema=schema.schema, description=schema.description or ""),
+        response_format=_told_format(body.response_format),
     )
     ids = tuple(render_conversation(context.codec, messages))
     check_length(context, len(ids), "messages")
     return ids
+
+
+def _told_format(field: AnswerFormatField | None) -> ResponseFormat | None:
+    """The schema as the model is told of it."""
+    if field is None or field.json_schema is None:
+        return None
+    schema = field.json_schema
+    return ResponseFormat(name=schema.name, schema=schema.schema, description=schema.description or "")
 
 
 def tools_of(entries: list[FunctionEntry] | None) -> tuple[FunctionTool, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -93,7 +93,7 @@ class Completion(Struct, kw_only=True):
     timings: Timings | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
-    prompt_logprobs: list[dict[str, object] | None] | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -61,7 +61,7 @@ class TextChoice(Struct, kw_only=True):
     logprobs: LegacyLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    prompt_logprobs: list[dict[str, object] | None] | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
     token_ids: Sequence[int] | UnsetType = UNSET
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
@@ -79,7 +79,9 @@ def tokenized(context: Context, raw: bytes) -> Tokenized:
             effort=body.reasoning_effort or "medium",
             tools=tools_of(body.tools),
         )
-        purpose = "history" if body.add_generation_prompt is False else "completion"
+        purpose: Literal["history", "completion"] = "completion"
+        if body.add_generation_prompt is False:
+            purpose = "history"
         ids = render_conversation(context.codec, messages, purpose=purpose)
     else:
         ids = encode_raw(context.codec, body.prompt or "")
