@@ -238,12 +238,11 @@ class EngineCore:
     def _launch(self, plan: StepPlan) -> None:
         watch = Stopwatch(self.runner.state.device)
         output = self.runner.run(plan)
-        rounds = []
+        rounds = [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
         if output.round is not None:
             rounds.append((plan.decode, plan.num_drafts + 1, to_host(output.round)))
             if self.expert_counts is not None:
                 self.expert_counts.extend(_distinct_experts(output.round.expert_ids_LTK))
-        rounds += [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
         watch.stop()
         self._launched.append(Launched(plan, rounds, watch))
         self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted)
@@ -252,7 +251,8 @@ class EngineCore:
         for sequences, reserved, results in step.rounds:
             if results.event is not None:
                 results.event.synchronize()
-            for row, sequence in enumerate(sequences):
+            # The newest first: its first words wait for nobody, and nobody else's rhythm changes.
+            for row, sequence in reversed(list(enumerate(sequences))):
                 if sequence.phase is not Phase.DONE:  # cancelled or ended while this step was under way
                     self._deliver(sequence, reserved, results, row)
         plan = step.plan

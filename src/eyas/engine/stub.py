@@ -117,7 +117,8 @@ class StubEngine:
                 self._wake.wait_for(lambda: self._running or self._closing)
                 if not self._running:
                     return
-                choices = [choice for request in self._running.values() for choice in request if not choice.done]
+                newest_first = reversed(self._running.values())
+                choices = [choice for request in newest_first for choice in request if not choice.done]
             began = self._step_began = time.perf_counter()
             if self._round_s:
                 time.sleep(self._round_s)

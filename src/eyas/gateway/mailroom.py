@@ -13,6 +13,8 @@ from eyas.base.types import TokenEvent
 
 __all__ = ["Inbox", "Mailroom", "Receive"]
 
+SLICE = 8  # events a turn of the loop: uvloop sends what was written only when a turn is over
+
 T = TypeVar("T")
 
 Receive = Callable[[TokenEvent, float], None]
@@ -47,10 +49,13 @@ class Mailroom:
         return deliver
 
     def _hand_out(self) -> None:
-        self._is_called = False  # before emptying: what is appended from now on calls again
-        while self._post:
+        self._is_called = False  # first: what is appended from now on calls again
+        for _ in range(min(len(self._post), SLICE)):
             receive, event, now = self._post.popleft()
             receive(event, now)
+        if self._post and not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._hand_out)  # behind those who have just been woken
 
 
 class Inbox(Generic[T]):
