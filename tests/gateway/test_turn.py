@@ -1,6 +1,7 @@
 """Turns without HTTP: events from another thread, what each delta holds, outcomes, and silence on a stream."""
 
 import asyncio
+import itertools
 import threading
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from eyas.gateway.choice import ChoiceReader
 from eyas.gateway.context import Context, GatewayOptions
 from eyas.gateway.delta import Kind, Piece
 from eyas.gateway.errors import EngineFailed
-from eyas.gateway.mailroom import Inbox, Mailroom
+from eyas.gateway.mailroom import SLICE, Inbox, Mailroom
 from eyas.gateway.readers import HarmonyReader, PlainReader
 from eyas.gateway.steps import StepHub
 from eyas.gateway.stops import Stops
@@ -174,7 +175,7 @@ def test_turns_that_share_an_inbox(context, codec):
 
 
 def test_a_burst_wakes_the_loop_once():
-    """All that other threads post before the loop gets to run comes with one call, and in order."""
+    """All that other threads post before the loop gets to run comes with one call, in order, and a few at a turn."""
 
     async def main():
         loop, got, calls = asyncio.get_running_loop(), [], []
@@ -186,10 +187,14 @@ def test_a_burst_wakes_the_loop_once():
             thread = threading.Thread(target=lambda burst=burst: [deliver(event(burst)) for deliver in delivers])
             thread.start()
             thread.join()
-            await asyncio.sleep(0)
+            while len(got) < 64 * (burst + 1):
+                turns.append(len(got))
+                await asyncio.sleep(0)
         return got, calls
 
+    turns = []
     got, calls = asyncio.run(main())
+    assert max(b - a for a, b in itertools.pairwise(turns)) == SLICE
     assert got == [(i, burst) for burst in range(3) for i in range(64)] and len(calls) == 3
 
 
