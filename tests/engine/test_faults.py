@@ -9,6 +9,8 @@ from tests.engine.exactness import build, run
 from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.engine.core import MODEL_FAILED
 from eyas.engine.drafter import Drafter, Drafts
+from eyas.engine.masking import RowMasks
+from eyas.engine.sampler import NO_TOKEN_LEFT, NOT_FINITE, sample_rows
 
 POISON = 77
 SETUPS = [
@@ -102,6 +104,23 @@ def test_a_poisoned_draft_changes_nothing(broken_model):
     expected = {r.request_id: outcome(build(broken_model, concurrency=1), [r])[0][r.request_id] for r in HEALTHY}
     assert outcome(core, HEALTHY) == (expected, {})
     assert core.stats().num_draft_tokens > 0 == core.stats().num_accepted_tokens
+
+
+def test_what_is_not_finite_is_told_from_what_is_forbidden(random_model):
+    """Rows without a finite score: by the model, by a mask, by both; and a sound one beside them."""
+    core = build(random_model, drafter="none", concurrency=4)
+    for request in [ask(str(index), prompt_of(9, index)) for index in range(4)]:
+        core.add(request, lambda event: None)
+    core.step()
+    sequences, state = core.scheduler.running, core.runner.state
+    slots_S = torch.tensor([sequence.slot for sequence in sequences])
+    logits_SRV = torch.randn(4, 1, state.vocab_size)
+    logits_SRV[0] = logits_SRV[2] = float("-inf")
+    words_CRW = torch.zeros(2, 1, -(-state.vocab_size // 32), dtype=torch.int32)
+    masks = RowMasks(torch.tensor([1, 2]), words_CRW)
+    none_SK = slots_S.new_zeros(4, 0)
+    sampled = sample_rows(logits_SRV, state.length_S[slots_S], none_SK, state, sequences, slots_S, masks)
+    assert sampled.failed_SR.flatten().tolist() == [NOT_FINITE, NO_TOKEN_LEFT, NOT_FINITE, 0]
 
 
 def test_pages_of_a_failed_prompt_are_not_found_again(random_model):

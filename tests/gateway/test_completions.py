@@ -123,6 +123,15 @@ def test_hidden_tokens_take_no_room_in_the_text(stage, codec):
     assert (shown.text, shown.logprobs.text_offset) == ("a<|end|>b", [0, 1, 8, 9])
 
 
+def test_more_prompt_logprobs_than_fit_a_memory_are_refused(stage):
+    """Together: each prompt alone would do."""
+    prompts = [[1] * 500] * 30
+    stage.say_text(TEXT).complete(prompts, echo=True, logprobs=1, max_tokens=1)
+    with pytest.raises(openai.BadRequestError, match="15000 prompt tokens with 20 alternatives") as caught:
+        stage.complete(prompts, echo=True, logprobs=20, max_tokens=1)
+    assert caught.value.param == "prompt_logprobs"
+
+
 def test_prompt_logprobs_in_vllms_form(stage):
     choice = stage.say_text(TEXT).complete(PROMPT, extra_body={"prompt_logprobs": 0}).choices[0]
     assert choice.prompt_logprobs[0] is None and choice.logprobs is None

@@ -22,6 +22,7 @@ __all__ = [
     "StepReport",
     "TokenEvent",
     "TokenLogprob",
+    "check_prompt_logprobs",
 ]
 
 MAX_CHOICES = 16
@@ -32,6 +33,7 @@ MAX_BAD_WORDS = 64
 MAX_BAD_WORD_IDS = 64
 MAX_GRAMMAR_CHARS = 1 << 20
 MAX_CACHE_SALT_CHARS = 256
+MAX_PROMPT_LOGPROBS = 1 << 18  # entries a request: 128k tokens with one alternative each
 MAX_COUNT = 2**31 - 1
 
 
@@ -146,6 +148,17 @@ class Request:
     def __post_init__(self) -> None:
         if len(self.cache_salt) > MAX_CACHE_SALT_CHARS:
             raise InvalidRequest(f"cache_salt wants at most {MAX_CACHE_SALT_CHARS} characters", param="cache_salt")
+        check_prompt_logprobs(len(self.prompt_ids), self.params.prompt_logprobs)
+
+
+def check_prompt_logprobs(num_tokens: int, num_top: int | None) -> None:
+    """Raises InvalidRequest if prompts of so many tokens have too many log-probabilities to be told of at once."""
+    if num_top is not None and num_tokens * (1 + num_top) > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"log-probabilities of {num_tokens} prompt tokens with {num_top} alternatives each are more than "
+            f"{MAX_PROMPT_LOGPROBS} numbers; ask for fewer, or in several requests",
+            param="prompt_logprobs",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

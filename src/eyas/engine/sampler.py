@@ -96,7 +96,8 @@ def sample_rows(
     if masks is not None:
         allowed_CRV = mask_scores(scores_SRV[masks.rows_C], masks.words_CRW)
         scores_SRV = scores_SRV.index_copy(0, masks.rows_C, allowed_CRV)
-        failed_SR = torch.where(scores_SRV.amax(-1) == float("-inf"), NO_TOKEN_LEFT, failed_SR)
+        none_left_SR = (scores_SRV.amax(-1) == float("-inf")) & (failed_SR == 0)
+        failed_SR = failed_SR.masked_fill(none_left_SR, NO_TOKEN_LEFT)
     rows = state.sampling_of(slots_S, sequences).take(
         torch.arange(len(sequences), device=slots_S.device).repeat_interleave(num_rows)
     )

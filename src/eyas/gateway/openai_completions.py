@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError, InvalidRequest
-from eyas.base.types import MAX_TOP_LOGPROBS, Request, TokenEvent
+from eyas.base.types import MAX_TOP_LOGPROBS, Request, TokenEvent, check_prompt_logprobs
 from eyas.gateway.body import decode, in_thread_if_large, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.grammar import raw_grammar
@@ -115,6 +115,7 @@ def prepare(context: Context, raw: bytes) -> Prepared:
     with_prompt_logprobs = body.prompt_logprobs is not None
     if is_echo and body.logprobs is not None:
         body.prompt_logprobs = max(body.logprobs, body.prompt_logprobs or 0)
+    check_prompt_logprobs(sum(map(len, prompts)), body.prompt_logprobs)
     grammar = bound_by = None
     if body.structured_outputs is not None:
         wanted, bound_by = structured_format(body.structured_outputs)
