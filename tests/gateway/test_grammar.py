@@ -139,12 +139,12 @@ def test_formats_of_the_answer(response, good, bad, before):
     assert not is_accepted(grammar, call("f", "{}"))
 
 
-@pytest.mark.parametrize("text", ['{ "a" : 1 }', '{\n  "a": 1\n}', '{\r\n\t"a":\n1}', '{"a":1}'])
+@pytest.mark.parametrize("text", ['{"a": 1, "b":2}', '{\n  "a": 1\n}', '{\r\n\t"a":\n1}', '{"a":1}'])
 def test_white_space_of_json(text):
     assert is_accepted(answer_grammar(response=JsonObject()), f"{FINAL}{text}<|return|>")
 
 
-@pytest.mark.parametrize("gap", ["  ", "\n\n", "\n" + " " * 61, " \n", "\n \n"])
+@pytest.mark.parametrize("gap", ["  ", "\n\n", "\n" + " " * 5, "\n \n", "\t"])
 def test_white_space_of_json_is_bounded(gap):
     grammar = answer_grammar(response=JsonSchema(CITY))
     for text in (f'{{{gap}"city":"a"}}', f'{{"city"{gap}:"a"}}', f'{{"city":{gap}"a"}}', f'{{"city":"a"{gap}}}'):

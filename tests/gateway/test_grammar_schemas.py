@@ -188,13 +188,20 @@ def doubling(keyword: str, levels: int) -> dict[str, Any]:
     return {"$ref": f"#/$defs/d{levels}", "$defs": defs}
 
 
+def optional(count: int, required: int = 0, extra: Any = False) -> dict[str, Any]:
+    names = [f"p{i}" for i in range(count)]
+    return thing(tuple(names[:required]), extra, **dict.fromkeys(names, STR))
+
+
 HOSTILE: dict[str, tuple[dict[str, Any], str | None]] = {
     "deep": (deep(31), None),
     "deeper": (deep(2000), "64 levels"),
-    "large enum": ({"enum": [f"value {i}" for i in range(19_000)]}, None),
+    "large enum": ({"enum": [f"value {i}" for i in range(2000)]}, None),
+    "enum beyond the lexer": ({"enum": [f"value {i}" for i in range(19_000)]}, "too big"),
     "larger enum": ({"enum": [f"value {i}" for i in range(30_000)]}, "20000 values"),
     "long values": ({"enum": ["x" * 200_000, "x" * 200_000]}, "262144 characters"),
-    "properties": (thing(**{f"p{i}": STR for i in range(1000)}), None),
+    "properties": (optional(1000, required=1000), None),
+    "optional properties": (optional(1000), "about 100 properties can be optional"),
     "more properties": (thing(**{f"p{i}": STR for i in range(1001)}), "1000 properties"),
     "itself": ({"$ref": "#"}, "nothing satisfies it"),
     "in a circle": ({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}, "nothing satisfies it"),

@@ -7,8 +7,9 @@ stands behind the first r drafts, so its mask is the one that plain decoding wou
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eyas.base.errors import InvalidRequest, UserError
+from eyas.base.grammar_limits import parser_limits, with_deep_stack
 from eyas.base.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -28,10 +30,6 @@ Words: TypeAlias = NDArray[np.uint32]  # bit v % 32 of word v // 32 allows token
 
 MAX_CACHED_GRAMMARS = 64
 MAX_REASON_CHARS = 500
-# Of llguidance; at its own limits a regular expression of 30 characters can hold up a step for 2.7 s, here for 50 ms.
-LIMITS: Mapping[str, Any] = MappingProxyType(
-    {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 50_000}
-)
 NO_TOKEN = "what was asked for (grammar, allowed_token_ids, bad_words) leaves no token to draw"
 
 
@@ -154,8 +152,9 @@ class GrammarCache:
         *,
         vocab_size: int,
         eos_ids: Sequence[int],
-        limits: Mapping[str, Any] = LIMITS,
+        limits: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        """`limits` go before those of `parser_limits`."""
         self._path = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
@@ -184,8 +183,9 @@ class GrammarCache:
         import llguidance
 
         # No log and no verbose errors: they would show the text of tokens.
-        limits = llguidance.LLParserLimits(verbose_errors=False, **self._limits)
-        matcher = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=limits)
+        limits = llguidance.LLParserLimits(verbose_errors=False, **{**parser_limits(grammar), **self._limits})
+        vocabulary = self._vocabulary()
+        matcher = with_deep_stack(lambda: llguidance.LLMatcher(vocabulary, grammar, log_level=0, limits=limits))
         if matcher.is_error():
             reason = matcher.get_error().partition("\n<")[0].strip()[:MAX_REASON_CHARS]
             raise InvalidRequest(f"the grammar or schema cannot be used: {reason}", param="grammar")
@@ -214,10 +214,13 @@ def _bit(token: int) -> np.uint32:
     return np.uint32(1 << token % 32)
 
 
-def _words_of(tokens: Iterable[int], vocab_size: int) -> Words:
-    words = np.zeros(num_words(vocab_size), dtype=np.uint32)
-    for token in tokens:
-        words[token // 32] |= _bit(token)
+@lru_cache(maxsize=8)
+def _words_of(tokens: tuple[int, ...], vocab_size: int) -> Words:
+    """One mask for all the choices of a request, and read-only for that."""
+    flags = np.zeros(num_words(vocab_size) * 32, dtype=np.bool_)
+    flags[np.array(tokens)] = True
+    words = np.packbits(flags, bitorder="little").view(np.uint32)
+    words.flags.writeable = False
     return words
 
 

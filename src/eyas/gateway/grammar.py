@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from eyas.base.errors import InvalidRequest, nearest
+from eyas.base.grammar_limits import parser_limits, with_deep_stack
 from eyas.base.harmony_tools import FUNCTIONS, FunctionTool
 from eyas.gateway.schema_check import check_enforceable
+from eyas.gateway.schema_extent import extent_of
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -87,10 +89,15 @@ class Lark:
 
 AnswerFormat: TypeAlias = JsonObject | JsonSchema | Regex | Choice | Lark
 
-# At each place where JSON allows white space, once: a space, or a line break with its indentation.
-JSON_OPTIONS = {"whitespace_flexible": False, "whitespace_pattern": r" |\r?\n[ \t]{0,60}"}
+MAX_LARK_RULES = 500
+MAX_INDENT = 60
+
+# One blank behind a colon or comma; line breaks with as much indentation as the schema's depth may need where JSON
+# allows white space. llguidance knows no place for the latter, and a small model loses itself in white space.
+JSON_OPTIONS = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
 NO_ARGUMENTS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
 # Options of a rule that llguidance cannot take back: speculation needs to.
+LARK_RULE = re.compile(r"^\s*[?!]?\w+\s*(\[[^\]\n]*\])?(\{[^}\n]*\})?\s*:", re.MULTILINE)
 ONE_WAY_OPTION = re.compile(r"^\s*[\w?!-]+\s*\[[^\]\n]*\b(max_tokens|temperature|stop)\b", re.MULTILINE)
 
 
@@ -161,11 +168,16 @@ class GrammarChecker:
         import llguidance
 
         self._matcher = llguidance.LLMatcher
+        self._limits = llguidance.LLParserLimits
         self._tokenizer = None if tokenizer_json is None else llguidance.LLTokenizer(str(tokenizer_json))
 
     def check(self, grammar: str, *, param: str) -> None:
         """Raises InvalidRequest with llguidance's reason for a grammar that it refuses."""
-        is_refused, reasons = self._matcher.validate_grammar_with_warnings(grammar, self._tokenizer)
+        is_refused, reasons = with_deep_stack(
+            lambda: self._matcher.validate_grammar_with_warnings(
+                grammar, self._tokenizer, limits=self._limits(**parser_limits(grammar))
+            )
+        )
         if is_refused:
             raise InvalidRequest(f"{param} cannot be enforced: {_reason(reasons[0])}", param=param)
 
@@ -189,17 +201,19 @@ class GrammarChecker:
                 _limit(len(choices), MAX_CHOICES, "choices", param)
             case Lark(text):
                 _limit(len(text), MAX_LARK_CHARS, "characters", param)
+                _limit(sum(1 for _ in LARK_RULE.finditer(text)), MAX_LARK_RULES, "rules", param)
                 if option := ONE_WAY_OPTION.search(text):
                     raise InvalidRequest(f"{param}: the rule option {option[1]!r} is not supported", param=param)
         grammar = answer_grammar(response=response)
         assert grammar is not None
         self.check(grammar, param=param)
-        if self._tokenizer is not None and not self._can_start(self._tokenizer, grammar):
+        tokenizer = self._tokenizer
+        if tokenizer is not None and not with_deep_stack(lambda: self._can_start(tokenizer, grammar)):
             raise InvalidRequest(f"{param} cannot be enforced: nothing satisfies it, or it is too complex", param=param)
 
     def _can_start(self, tokenizer: LLTokenizer, grammar: str) -> bool:
         """Whether an answer has a first token."""
-        matcher = self._matcher(tokenizer, grammar, log_level=0)
+        matcher = self._matcher(tokenizer, grammar, log_level=0, limits=self._limits(**parser_limits(grammar)))
         matcher.consume_tokens(tokenizer.tokenize_str("<|channel|>final<|message|>", parse_special=True))
         matcher.compute_bitmask()
         return not matcher.is_error()
@@ -242,7 +256,7 @@ def _body_rules(response: AnswerFormat | None) -> list[str]:
         case Regex(pattern):
             return ["body: REGEX", f"REGEX: /{_slashed(pattern)}/"]
         case Choice(choices):
-            return [f"body: {' | '.join(map(json.dumps, choices))}"]
+            return ["body: CHOICE", f"CHOICE: {' | '.join(map(json.dumps, choices))}"]
         case Lark():
             return ["body: @body"]
     return []
@@ -258,7 +272,9 @@ def _assembled(lines: Sequence[str], response: AnswerFormat | None) -> str:
 
 
 def _json_term(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': JSON_OPTIONS})}"
+    indent = min(4 * extent_of(schema, param="schema").depth, MAX_INDENT)
+    options = {**JSON_OPTIONS, "whitespace_pattern": rf"\r?\n[ \t]{{0,{indent}}}"}
+    return f"%json {json.dumps({**schema, 'x-guidance': options})}"
 
 
 def _slashed(pattern: str) -> str:

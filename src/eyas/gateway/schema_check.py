@@ -6,11 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eyas.base.errors import InvalidRequest
+from eyas.base.grammar_limits import MAX_ROW_ITEMS
 from eyas.base.harmony_tools import check_schema
+from eyas.gateway.schema_extent import extent_of
 
 __all__ = ["check_enforceable"]
 
 MAX_PROPERTIES = 1000
+MAX_OPTIONAL = 100  # in round numbers, at 4 of the parser's items each
+ITEMS_AROUND = 20  # of the parser, for what is around the schema in an answer
 
 ONE_SCHEMA = ("items", "additionalItems", "additionalProperties")
 SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -52,6 +56,12 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
         num_properties += len(properties) if isinstance(properties, Mapping) else 0
         if num_properties > MAX_PROPERTIES:
             raise InvalidRequest(f"the schema has more than {MAX_PROPERTIES} properties", param=param)
+    if extent_of(schema, param=param).busiest > MAX_ROW_ITEMS - ITEMS_AROUND:
+        raise InvalidRequest(
+            "too much may come next at one place of the schema: of an object and its alternatives together, about "
+            f"{MAX_OPTIONAL} properties can be optional; list more of them in 'required'",
+            param=param,
+        )
 
 
 def _is_extension(keyword: str) -> bool:
