@@ -1,5 +1,6 @@
 """Masks of rows equal masks after the tokens one by one; looking ahead leaves no trace; caches, limits, refusals."""
 
+import json
 import random
 
 import numpy as np
@@ -107,6 +108,13 @@ def test_bad_words_and_allowed_ids_by_hand(words, tokens, drafts, cuts, allowed)
         assert found == everything - banned_by_hand(words, tokens + drafts[:row])
 
 
+def test_choices_share_one_mask_of_allowed_ids():
+    params = SamplingParams(n=2, allowed_token_ids=tuple(range(0, VOCAB, 3)) * 2)
+    one, other = (Constraint(params, VOCAB, None) for _ in range(2))
+    assert one._allowed is other._allowed
+    assert masks(one) == [frozenset(range(0, VOCAB, 3))]
+
+
 def test_a_grammar_ends_with_its_own_token_or_any_end_of_turn(cache, tokenizer):
     prefix = [tokenizer.special["<|channel|>"], *tokenizer.encode("final"), tokenizer.special["<|message|>"]]
     for end, expected in ((" <|return|>", {4084}), (" <|call|>", {4094}), ("", set(EOS))):
@@ -147,6 +155,23 @@ def test_a_regular_expression_that_explodes_leaves_no_token(cache, tokenizer):
             constraint.advance(sorted(allowed))
     assert masks(constraint) == [frozenset()]
     assert constraint.failure.endswith("too many expressions constructed")
+
+
+@pytest.mark.parametrize("is_composed", [False, True])
+def test_an_ambiguous_grammar_comes_to_an_end(cache, tokenizer, is_composed):
+    """Its parser takes time with the cube of the tokens."""
+    text = 'start: s\ns: s s | "a"'
+    if is_composed:  # with a schema beside it, whose rows may be longer
+        inner = text + "\nb: %json {}"
+        text = json.dumps(
+            {"grammars": [{"name": "t", "lark_grammar": "start: @b"}, {"name": "b", "lark_grammar": inner}]}
+        )
+    constraint, letter, count = with_grammar(cache, text), tokenizer.encode("a")[0], 0
+    while masks(constraint)[0]:
+        constraint.advance([letter])
+        count += 1
+        assert count < 120
+    assert count > 80 and "Current row has" in constraint.failure
 
 
 def test_what_is_no_grammar_is_refused_with_the_reason(cache):

@@ -216,6 +216,7 @@ REFUSED = {
     "unknown rule": (Lark("start: nope"), "unknown name"),
     "unknown special token": (Lark("start: <|nope|>"), "unknown special token"),
     "one-way option": (Lark('start: a "x"\na[max_tokens=3]: /.*/'), "'max_tokens' is not supported"),
+    "many rules": (Lark("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(501))), "more than 500 rules"),
     "long lark": (Lark(" " * 100_001), "more than 100000 characters"),
 }
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import llguidance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway.grammar_support import FINAL, VOCABULARY, allowed, spelled, start
+from tests.gateway.grammar_support import FINAL, VOCABULARY, allowed, call, spelled, start
 
 from eyas.base.bundled import DEMO
 from eyas.base.errors import InvalidRequest
 from eyas.base.grammar_limits import parser_limits
-from eyas.gateway.grammar import GrammarChecker, JsonObject, JsonSchema, answer_grammar
+from eyas.base.harmony_tools import FunctionTool
+from eyas.gateway.grammar import Choice, GrammarChecker, JsonObject, JsonSchema, answer_grammar
 from eyas.gateway.schema_extent import extent_of
 
 STR = {"type": "string"}
@@ -105,13 +107,14 @@ def test_pointers_of_all_kinds_are_followed_or_left_to_the_compiler(reference):
 
 
 def run_through(schema: dict[str, Any], document: object) -> None:
-    """Masks at each token of a document, under the engine's limits."""
-    import llguidance
+    follow(answer_grammar(response=JsonSchema(schema)), f"{FINAL}{json.dumps(document)}<|return|>")
 
-    grammar = answer_grammar(response=JsonSchema(schema))
+
+def follow(grammar: str, text: str) -> None:
+    """Masks at each token, under the engine's limits."""
     limits = llguidance.LLParserLimits(**parser_limits(grammar))
     matcher = llguidance.LLMatcher(VOCABULARY, grammar, log_level=0, limits=limits)
-    for token in spelled(f"{FINAL}{json.dumps(document)}<|return|>"):
+    for token in spelled(text):
         assert token in allowed(matcher)
         assert matcher.consume_token(token)
     assert matcher.is_stopped()
@@ -157,3 +160,11 @@ def test_a_hundred_tagged_alternatives_work():
     schema["$defs"] = {f"k{i}": kind for i, kind in enumerate(kinds)}
     GrammarChecker(DEMO / "tokenizer.json").check_answer(JsonSchema(schema), param="p")
     run_through(schema, [{"kind": "k99", "v": "x"}, {"kind": "k0", "v": "y"}])
+
+
+def test_as_many_tools_and_choices_as_a_request_may_have():
+    parameters = many_optional(20, False)
+    tools = [FunctionTool(name=f"f{i}", parameters=parameters, strict=True) for i in range(128)]
+    for choice in ("required", "auto"):
+        follow(answer_grammar(tools=tools, tool_choice=choice), call("f127", '{"p3": "x"}'))
+    follow(answer_grammar(response=Choice(tuple(f"choice {i}" for i in range(1000)))), f"{FINAL}choice 999<|return|>")

@@ -13,28 +13,30 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-__all__ = ["MAX_ROW_ITEMS", "parser_limits", "with_deep_stack"]
+__all__ = ["MAX_ROW_ITEMS_SCHEMA", "parser_limits", "with_deep_stack"]
 
 T = TypeVar("T")
 
 STACK_BYTES = 512 << 20
-# Of llguidance; at its own limits a regular expression of 30 characters can hold up a step for 2.7 s, here for 50 ms.
+# Of llguidance's lexer; at its own limits one regular expression of 30 characters held up a step for 2.7 s, with these
+# for 50 ms. They bound no grammar's parser:
 LEXER_LIMITS: Mapping[str, Any] = MappingProxyType(
     {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 50_000}
 )
-# Of its parser. The time of an ambiguous grammar grows with the cube of the items in a row: `s: s s | "a"` comes to
-# 5 ms a round at 200 items, 55 ms at 400, 350 ms at 600. A schema takes 4 items for each optional property, and the
-# worst schema found takes 21 ms at 420.
-MAX_ROW_ITEMS = 450
-MAX_ROW_ITEMS_LARK = 200
+# The time of an ambiguous grammar grows with the cube of the items in a row: a round of `s: s s | "a"` comes to 5 ms
+# at 200 items, 55 ms at 400, 350 ms at 600. A schema takes 4 items for each optional property; the worst schema that
+# was found takes 21 ms a round at 420.
+MAX_ROW_ITEMS = 200
+MAX_ROW_ITEMS_SCHEMA = 450
 
 _starting = threading.Lock()
 
 
 def parser_limits(grammar: str) -> dict[str, Any]:
-    """Keywords of `llguidance.LLParserLimits`. A user's own Lark grammar, which comes as one of several, gets less."""
-    is_composed = grammar.startswith('{"grammars"')
-    return {**LEXER_LIMITS, "max_items_in_row": MAX_ROW_ITEMS_LARK if is_composed else MAX_ROW_ITEMS}
+    """Keywords of `llguidance.LLParserLimits`. A schema gets longer rows, but not within a user's own Lark grammar,
+    which comes as one of several grammars."""
+    is_schema = "%json" in grammar and not grammar.startswith('{"grammars"')
+    return {**LEXER_LIMITS, "max_items_in_row": MAX_ROW_ITEMS_SCHEMA if is_schema else MAX_ROW_ITEMS}
 
 
 def with_deep_stack(call: Callable[[], T]) -> T:

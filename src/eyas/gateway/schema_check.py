@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.grammar_limits import MAX_ROW_ITEMS
+from eyas.base.grammar_limits import MAX_ROW_ITEMS_SCHEMA
 from eyas.base.harmony_tools import check_schema
 from eyas.gateway.schema_extent import extent_of
 
@@ -56,7 +56,7 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
         num_properties += len(properties) if isinstance(properties, Mapping) else 0
         if num_properties > MAX_PROPERTIES:
             raise InvalidRequest(f"the schema has more than {MAX_PROPERTIES} properties", param=param)
-    if extent_of(schema, param=param).busiest > MAX_ROW_ITEMS - ITEMS_AROUND:
+    if extent_of(schema, param=param).busiest > MAX_ROW_ITEMS_SCHEMA - ITEMS_AROUND:
         raise InvalidRequest(
             "too much may come next at one place of the schema: of an object and its alternatives together, about "
             f"{MAX_OPTIONAL} properties can be optional; list more of them in 'required'",
