@@ -105,3 +105,24 @@ def test_headers(target, headers, caplog):
     client.close()
     assert 400 <= status < 500 and complaint(status, body, answered) is None
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_grammars_that_recurse(target):
+    """Each of these ended the process with an overflown stack."""
+    defs: dict = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(1500)}
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**defs, "d1500": {}}}
+    lark = "start: r0\n" + "\n".join(f'r{i}: "a" r{i + 1} | "b"' for i in range(3000)) + '\nr3000: "c"'
+    messages = [{"role": "user", "content": "Hi"}]
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    bodies = [
+        ("chat/completions", {"messages": messages, "response_format": wanted}, "response_format.json_schema.schema"),
+        ("chat/completions", {"messages": messages, "tools": [tool], "tool_choice": "required"}, "tools[0]"),
+        ("completions", {"prompt": "Hi", "structured_outputs": {"grammar": lark}}, "structured_outputs.grammar"),
+        ("completions", {"prompt": "Hi", "structured_outputs": {"json": schema}}, "structured_outputs.json"),
+    ]
+    with httpx.Client() as client:
+        for path, body, param in bodies:
+            answer = client.post(f"{target.url}/v1/{path}", json={"model": "stub", "max_tokens": 4, **body})
+            assert answer.status_code == 400, (path, answer.text)
+            assert answer.json()["error"]["param"].startswith(param)

@@ -272,9 +272,16 @@ def _assembled(lines: Sequence[str], response: AnswerFormat | None) -> str:
 
 
 def _json_term(schema: Mapping[str, Any]) -> str:
-    indent = min(4 * extent_of(schema, param="schema").depth, MAX_INDENT)
-    options = {**JSON_OPTIONS, "whitespace_pattern": rf"\r?\n[ \t]{{0,{indent}}}"}
+    options = {**JSON_OPTIONS, "whitespace_pattern": rf"\r?\n[ \t]{{0,{_indent(schema)}}}"}
     return f"%json {json.dumps({**schema, 'x-guidance': options})}"
+
+
+def _indent(schema: Mapping[str, Any]) -> int:
+    """Blanks before the innermost values of a pretty document."""
+    try:
+        return min(4 * extent_of(schema, param="schema").depth, MAX_INDENT)
+    except InvalidRequest:  # `check_answer` refuses it too, and knows the parameter
+        return MAX_INDENT
 
 
 def _slashed(pattern: str) -> str:
