@@ -36,3 +36,10 @@ def test_ids_outside_the_vocabulary_are_named(name, value):
     with pytest.raises(InvalidRequest, match=r"0\.\.99") as refused:
         check((1,), **{name: value})
     assert refused.value.param == name
+
+
+def test_no_more_allowed_ids_than_the_vocabulary_has():
+    check((1,), allowed_token_ids=(7,) * 100)
+    with pytest.raises(InvalidRequest, match="names 101 ids, the vocabulary has 100") as refused:
+        check((1,), allowed_token_ids=(7,) * 101)
+    assert refused.value.param == "allowed_token_ids"

@@ -20,6 +20,11 @@ def check_request(request: Request, *, context: int, vocab_size: int) -> int:
             f"the prompt has {length} tokens, the context holds {context} and needs room for an answer",
             param="prompt",
         )
+    if params.allowed_token_ids is not None and len(params.allowed_token_ids) > vocab_size:
+        raise InvalidRequest(
+            f"allowed_token_ids names {len(params.allowed_token_ids)} ids, the vocabulary has {vocab_size}",
+            param="allowed_token_ids",
+        )
     named: tuple[tuple[str, Iterable[int]], ...] = (
         ("prompt", request.prompt_ids),
         ("stop_token_ids", params.stop_token_ids),
