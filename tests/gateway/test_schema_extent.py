@@ -162,6 +162,12 @@ def test_a_hundred_tagged_alternatives_work():
     run_through(schema, [{"kind": "k99", "v": "x"}, {"kind": "k0", "v": "y"}])
 
 
+def test_scalar_alternatives_are_one_expression():
+    schema = {"anyOf": [{"const": f"v{i}", "description": "one of many"} for i in range(1000)]}
+    GrammarChecker(DEMO / "tokenizer.json").check_answer(JsonSchema(schema), param="p")
+    run_through(schema, "v999")
+
+
 def test_as_many_tools_and_choices_as_a_request_may_have():
     parameters = many_optional(20, False)
     tools = [FunctionTool(name=f"f{i}", parameters=parameters, strict=True) for i in range(128)]

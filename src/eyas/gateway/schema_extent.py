@@ -70,8 +70,9 @@ class _Walk:
             *(extent.depth + 1 for extent in within),
             0,
         )
-        self._items[id(schema)] = _own_items(schema) + len(around)
-        same = frozenset((id(schema),)).union(*(extent.same for extent in around))
+        # Alternatives that are scalars become one regular expression.
+        self._items[id(schema)] = own = _own_items(schema) + sum(bool(extent.same) for extent in around)
+        same = frozenset([id(schema)] if own else []).union(*(extent.same for extent in around))
         if len(same) > MAX_SAME:
             raise InvalidRequest(f"the schema has more than {MAX_SAME} alternatives at one place", param=self._param)
         items = sum(self._items[key] for key in same)
