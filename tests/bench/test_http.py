@@ -11,7 +11,7 @@ from tests.gateway.conftest import stub_server
 from eyas import cli
 from eyas.bench.http_client import Connection, Target
 from eyas.bench.http_load import cpu_seconds, percentile, run_streams
-from eyas.gateway.auth import digests
+from eyas.gateway.operation.auth import digests
 
 SMALL = ("--repeats", "1", "--seconds", "1", "--streams", "4", "--requests", "5", "--max-tokens", "16")
 

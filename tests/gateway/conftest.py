@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
-from tests.gateway.chat_support import Stage
-from tests.gateway.responses_support import Script
+from tests.gateway.openai.support import Stage
+from tests.gateway.responses.support import Script
 from tests.gateway.support import CONTEXT, Server, build_tokenizer, reply_ids, running
 
 from eyas.base.harmony import stop_ids
@@ -16,8 +16,8 @@ from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
 from eyas.engine.stub import StubEngine
 from eyas.gateway.app import create_app
-from eyas.gateway.connections import ConnectionLimits
 from eyas.gateway.context import GatewayOptions
+from eyas.gateway.operation.connections import ConnectionLimits
 
 
 @pytest.fixture(scope="session")

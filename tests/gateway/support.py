@@ -15,7 +15,7 @@ import uvicorn
 
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 from eyas.engine.stub import StubEngine
-from eyas.gateway.connections import ConnectionLimits, uvicorn_options
+from eyas.gateway.operation.connections import ConnectionLimits, uvicorn_options
 
 CONTEXT = 600
 REASONING = "The user greets. I greet back."

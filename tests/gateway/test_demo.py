@@ -7,7 +7,7 @@ import shutil
 import openai
 import pytest
 import torch
-from tests.gateway.chat_support import CLOCK, added_up
+from tests.gateway.openai.support import CLOCK, added_up
 from tests.gateway.support import Server, running
 from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
 

@@ -10,12 +10,15 @@ from starlette.types import ASGIApp
 from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
-from eyas.gateway import live, openai_chat, openai_completions, responses, service, tokenize
+from eyas.gateway import service
 from eyas.gateway.context import Context, GatewayOptions
 from eyas.gateway.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.grammar import GrammarChecker
-from eyas.gateway.operation import Operation
-from eyas.gateway.steps import StepHub
+from eyas.gateway.openai import chat, completions, tokenize
+from eyas.gateway.operation.operation import Operation
+from eyas.gateway.operation.steps import StepHub
+from eyas.gateway.page import live
+from eyas.gateway.responses import routes as responses
 
 __all__ = ["create_app"]
 
@@ -34,8 +37,8 @@ def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | N
     app = Starlette(
         routes=[
             *service.routes(context),
-            *openai_chat.routes(context),
-            *openai_completions.routes(context),
+            *chat.routes(context),
+            *completions.routes(context),
             *tokenize.routes(context),
             *responses.routes(context),
             *live.routes(context),

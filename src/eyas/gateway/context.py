@@ -13,9 +13,9 @@ from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import ModelInfo
 from eyas.gateway.grammar import GrammarChecker
-from eyas.gateway.mailroom import Mailroom
+from eyas.gateway.operation.steps import StepHub
 from eyas.gateway.outcome import Listener
-from eyas.gateway.steps import StepHub
+from eyas.gateway.turn.mailroom import Mailroom
 
 __all__ = ["Context", "GatewayOptions"]
 

@@ -9,7 +9,7 @@ from eyas.base.errors import InvalidRequest
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import SamplingParams
 from eyas.gateway.body import Fields
-from eyas.gateway.stops import Stops
+from eyas.gateway.turn.stops import Stops
 
 __all__ = ["SamplingFields", "encode_bad_words", "sampling_params", "stops_of"]
 

@@ -1,0 +1,91 @@
+"""`/tokenize` and `/detokenize` in vLLM's shapes: how many tokens a prompt or a conversation takes, and which."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.harmony import Effort, render_conversation
+from eyas.gateway.body import Fields, decode, in_thread_if_large, json_response, read_body, weight
+from eyas.gateway.context import Context
+from eyas.gateway.openai.chat import FunctionEntry, tools_of
+from eyas.gateway.openai.chat_messages import ChatMessage, conversation
+from eyas.gateway.openai.raw_text import decode_raw, encode_raw
+from eyas.gateway.service import check_model
+
+__all__ = ["routes"]
+
+
+class TokenizeBody(Fields, kw_only=True):
+    """`prompt` as in `/v1/completions`, or `messages` and `tools` as in `/v1/chat/completions`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    tools: list[FunctionEntry] | None = None
+    reasoning_effort: Effort | None = None
+    add_generation_prompt: bool | None = None
+    add_special_tokens: bool | None = None  # gpt-oss has none to add: both values are the same
+    return_token_strs: bool | None = None
+    continue_final_message: None = None
+    chat_template: None = None
+    chat_template_kwargs: None = None
+
+
+class DetokenizeBody(Fields, kw_only=True):
+    tokens: list[Annotated[int, Meta(ge=0)]]
+    model: str | None = None
+
+
+class Tokenized(Struct, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    async def tokenize(http: HttpRequest) -> Response:
+        raw = await read_body(http, context.options.max_body)
+        return json_response(await in_thread_if_large(weight(raw), lambda: tokenized(context, raw)))
+
+    async def detokenize(http: HttpRequest) -> Response:
+        raw = await read_body(http, context.options.max_body)
+        body = decode(raw, DetokenizeBody)
+        check_model(context, body.model)
+        return json_response({"prompt": decode_raw(context.codec, body.tokens)})
+
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+    ]
+
+
+def tokenized(context: Context, raw: bytes) -> Tokenized:
+    """Raises InvalidRequest naming the field."""
+    body = decode(raw, TokenizeBody)
+    check_model(context, body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("give either prompt or messages", param="prompt")
+    if body.messages is not None:
+        messages = conversation(
+            body.messages,
+            date=context.options.today().isoformat(),
+            effort=body.reasoning_effort or "medium",
+            tools=tools_of(body.tools),
+        )
+        purpose: Literal["history", "completion"] = "completion"
+        if body.add_generation_prompt is False:
+            purpose = "history"
+        ids = render_conversation(context.codec, messages, purpose=purpose)
+    else:
+        ids = encode_raw(context.codec, body.prompt or "")
+    result = Tokenized(count=len(ids), max_model_len=context.engine.info.context, tokens=ids)
+    if body.return_token_strs:
+        result.token_strs = [context.codec.token_bytes(token_id).decode(errors="replace") for token_id in ids]
+    return result

@@ -1,0 +1,1 @@
+"""What operators need: keys, limits, metrics, logs, traces, the OpenAPI file."""

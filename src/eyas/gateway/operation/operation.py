@@ -1,0 +1,88 @@
+"""What operators get from a server: `/metrics`, `/version`, `/openapi.json`, log lines, traces, limits and keys.
+
+Knows how these parts fit together; each of them is in a file of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+import eyas
+from eyas.gateway.body import json_response, raw_response
+from eyas.gateway.context import Context
+from eyas.gateway.operation.access_log import ProgressLog, log_request
+from eyas.gateway.operation.auth import Auth
+from eyas.gateway.operation.connections import ON_REFUSED
+from eyas.gateway.operation.limits import REQUEST_ID_HEADER, Limits
+from eyas.gateway.operation.metrics import CONTENT_TYPE, EngineCounters, Metrics
+from eyas.gateway.operation.openapi import document
+from eyas.gateway.operation.trace import Trace
+
+__all__ = ["Operation"]
+
+
+class Operation:
+    """Made once by `create_app`; listens to the context's outcomes from then on."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._counters = EngineCounters(context.engine)
+        self._metrics = Metrics(
+            context.engine, context.info.name, counters=self._counters, num_viewers=lambda: context.steps.num_listeners
+        )
+        context.listeners.extend((self._metrics.record, log_request))
+
+    def routes(self) -> list[BaseRoute]:
+        description = document(self._context)
+
+        async def metrics(request: Request) -> Response:
+            return Response(self._metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+        async def version(request: Request) -> Response:
+            return json_response({"version": eyas.__version__})
+
+        async def openapi(request: Request) -> Response:
+            return raw_response(description)
+
+        return [Route("/metrics", metrics), Route("/version", version), Route("/openapi.json", openapi)]
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """`app` behind keys, origins and limits; ids and counts are given to what these refuse, too."""
+        options = self._context.options
+        app = Auth(app, key_digests=options.key_digests)
+        if options.cors_origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=options.cors_origins,
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=[REQUEST_ID_HEADER],
+            )
+        return Limits(app, max_body=options.max_body, on_status=self._metrics.answered)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Any], None]:
+        """While the server runs: the line of every ten seconds, and the trace."""
+        steps, path = self._context.steps, self._context.options.trace
+        trace = Trace(path) if path is not None else None
+        if trace is not None:
+            steps.add(trace)
+        progress = asyncio.create_task(ProgressLog(self._counters).run())
+        try:
+            yield {ON_REFUSED: self._metrics.answered}
+        finally:
+            progress.cancel()
+            with suppress(asyncio.CancelledError):
+                await progress
+            if trace is not None:
+                steps.remove(trace)
+                await asyncio.to_thread(trace.close)

@@ -1,0 +1,1 @@
+"""The page at / and the feed of its live view."""

@@ -1,0 +1,173 @@
+"""The page at `/` and its live view: `GET /live` streams what the engine's steps did, to whoever looks.
+
+The engine is observed only while somebody looks. Reports are collected on its thread, put into words at most ten times
+a second on the server's (`live_message.py` has the schema), and dropped for a viewer that does not keep up: then
+`{"lost": n}` says how many messages are missing. While the engine does not serve, a stream says so and ends: it neither
+holds up a server that stops, nor waits for an engine that may never come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+from time import monotonic
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from eyas.base.errors import Busy
+from eyas.base.ports import EnginePort
+from eyas.base.types import StepReport
+from eyas.gateway.context import Context
+from eyas.gateway.operation.steps import StepHub
+from eyas.gateway.page import files
+from eyas.gateway.page.live_message import LiveMessage, Narrator
+from eyas.gateway.stream import EventStream, sse
+
+__all__ = ["LiveFeed", "Viewer", "routes"]
+
+MAX_VIEWERS = 16
+MAX_REPORTS = 4096  # steps that may wait to be put into words
+MAX_BEHIND = 20  # messages that one viewer may be behind, two seconds
+INTERVAL_S = 0.1
+IDLE_S = 1.0  # without a step, viewers hear of the queue and the engine's health this often
+
+
+def routes(context: Context) -> list[Route]:
+    """`/`, `/page/{file}` and `/live`."""
+    feed = LiveFeed(context.engine, context.steps, Narrator(context.codec, with_text=context.options.live == "text"))
+
+    async def live(request: Request) -> ASGIApp:
+        if context.options.live == "off":
+            raise HTTPException(404, "the live view is off on this server; start it with --live text or blank")
+        viewer = feed.join()
+        return EventStream(viewer.events(), on_close=lambda: feed.leave(viewer))
+
+    return [*files.routes(), Route("/live", live)]
+
+
+class Viewer:
+    """One connection's messages that were not sent yet."""
+
+    def __init__(self) -> None:
+        self._messages: deque[bytes] = deque()
+        self._num_lost = 0
+        self._is_ended = False
+        self._filled = asyncio.Event()
+
+    def put(self, message: bytes) -> None:
+        if len(self._messages) == MAX_BEHIND:
+            self._messages.popleft()
+            self._num_lost += 1
+        self._messages.append(message)
+        self._filled.set()
+
+    def end(self) -> None:
+        """Let the stream end after what was put."""
+        self._is_ended = True
+        self._filled.set()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events until `end`."""
+        while not (self._is_ended and not self._messages):
+            await self._filled.wait()
+            self._filled.clear()
+            while self._messages:
+                if self._num_lost:
+                    lost, self._num_lost = self._num_lost, 0
+                    yield sse(msgspec.json.encode({"lost": lost}))
+                yield sse(self._messages.popleft())
+
+
+class LiveFeed:
+    """Step reports to all viewers. Everything but `_listen` runs on the server's loop."""
+
+    def __init__(self, engine: EnginePort, hub: StepHub, narrator: Narrator) -> None:
+        self._engine = engine
+        self._hub = hub
+        self._narrator = narrator
+        self._viewers: set[Viewer] = set()
+        self._reports: deque[StepReport] = deque()
+        self._num_lost = 0
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start = monotonic()
+
+    def join(self) -> Viewer:
+        """Raises Busy when too many look already."""
+        if len(self._viewers) == MAX_VIEWERS:
+            raise Busy(f"{MAX_VIEWERS} live views are open already; close one")
+        viewer = Viewer()
+        self._viewers.add(viewer)
+        self._tell_state([viewer])
+        if self._task is None:
+            self._loop = asyncio.get_running_loop()
+            self._hub.add(self._listen)
+            self._task = asyncio.create_task(self._run())
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """The engine is no longer observed once the last viewer has left."""
+        self._viewers.discard(viewer)
+        if not self._viewers and self._task is not None:
+            self._hub.remove(self._listen)
+            self._task.cancel()
+            self._task = None
+            self._reports.clear()
+            self._narrator.forget()
+
+    def _listen(self, report: StepReport) -> None:
+        """On the engine's thread: nothing here may take time."""
+        if len(self._reports) >= MAX_REPORTS:
+            self._num_lost += 1
+            return
+        self._reports.append(report)
+        if not self._arrived.is_set() and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server is gone
+                self._loop.call_soon_threadsafe(self._arrived.set)
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), IDLE_S)
+            self._arrived.clear()
+            self._tell()
+            await asyncio.sleep(INTERVAL_S)
+
+    def _tell(self) -> None:
+        if lost := self._num_lost:
+            self._num_lost = 0
+            self._narrator.forget()
+            self._send(msgspec.json.encode({"lost": lost}))
+        reports = [self._reports.popleft() for _ in range(len(self._reports))]
+        if reports:
+            self._send(self._encode(self._narrator.batch(self._now(), reports)))
+        else:
+            self._tell_state(self._viewers)
+
+    def _tell_state(self, viewers: Iterable[Viewer]) -> None:
+        stats, failure = self._engine.stats(), self._engine.failure
+        if stats.num_running == 0:
+            self._narrator.forget()  # whatever had no end, for instance when the engine died
+        message = self._encode(self._narrator.state(self._now(), stats, failure))
+        for viewer in viewers:
+            viewer.put(message)
+            if failure is not None:
+                viewer.end()
+
+    def _send(self, message: bytes) -> None:
+        for viewer in self._viewers:
+            viewer.put(message)
+
+    def _now(self) -> float:
+        return monotonic() - self._start
+
+    @staticmethod
+    def _encode(message: LiveMessage) -> bytes:
+        return msgspec.json.encode(message)

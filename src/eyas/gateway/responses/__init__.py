@@ -1,0 +1,1 @@
+"""The Responses dialect: items, events and a bounded store of conversations."""

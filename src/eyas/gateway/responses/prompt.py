@@ -1,0 +1,232 @@
+"""From a body of `/v1/responses` to what the engine gets: the prompt in Harmony, the grammar, the parameters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec import Struct
+
+from eyas.base.errors import InvalidRequest, nearest
+from eyas.base.harmony import Message, developer_message, render_conversation, system_message
+from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_schema
+from eyas.base.tokenizer import TextCodec
+from eyas.base.types import Request
+from eyas.gateway.context import Context
+from eyas.gateway.grammar import (
+    AnswerFormat,
+    GrammarChecker,
+    JsonObject,
+    JsonSchema,
+    NamedTool,
+    ToolChoice,
+    answer_grammar,
+)
+from eyas.gateway.openai.common import check_length
+from eyas.gateway.responses.body import (
+    LOGPROBS,
+    AllowedTools,
+    NamedFunction,
+    ObjectFormat,
+    ResponsesBody,
+    SchemaFormat,
+    TextFormat,
+    function_tools,
+)
+from eyas.gateway.responses.items import InputItem, Item, MessageItem, keep, text_of, to_messages
+from eyas.gateway.responses.store import Kept
+from eyas.gateway.responses.stream import ResponseObject
+from eyas.gateway.sampling import sampling_params, stops_of
+from eyas.gateway.turn.stops import Stops
+
+__all__ = ["Prepared", "prepare", "truncate"]
+
+
+class _StoredResponse(Struct):
+    output: list[Item]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """One request, ready to run. `items` is what its input adds to the conversation."""
+
+    request: Request
+    response: ResponseObject
+    items: tuple[Item, ...]
+    stops: Stops
+    functions: frozenset[str]
+    bound_by: str | None  # the field that binds the answer
+
+
+def prepare(
+    context: Context,
+    body: ResponsesBody,
+    items: Sequence[InputItem],
+    *,
+    stem: str,
+    previous: Kept | None,
+    referenced: Mapping[str, Kept],
+) -> Prepared:
+    """Check everything and render the prompt; `items` are the input's. Slow for long texts. Raises InvalidRequest.
+
+    The model is not told of tools that it must not call. Without `instructions`, a system prompt that the conversation
+    begins with takes their place.
+    """
+    tools = function_tools(body)
+    if body.tool_choice == "none":
+        tools = []
+    choice, callable_tools = _tool_choice(body, tools)
+    answer = _answer_format(body)
+    _check_grammars(context.checker, tools, callable_tools, choice, answer)
+    kept = keep(items, stem, lambda item_id: _find(item_id, referenced))
+    history = [] if previous is None else [item for link in previous.chain() for item in stored_items(link)]
+    conversation = to_messages(history, kept)
+    first = (history or kept)[0]
+    instructions = body.instructions
+    if instructions is None and isinstance(first, MessageItem) and first.role in ("system", "developer"):
+        instructions, conversation = text_of(first.content), conversation[1:]
+    ids = _render(context, body, instructions, conversation, tools)
+    check_length(context, len(ids), "input")
+    grammar = answer_grammar(tools=callable_tools, tool_choice=choice, response=answer)
+    params = sampling_params(
+        body,
+        context.codec,
+        context.options.defaults,
+        max_tokens=body.max_output_tokens,
+        logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None,
+        grammar=grammar,
+    )
+    request = Request(request_id=f"resp_{stem}", prompt_ids=tuple(ids), params=params, cache_salt=body.cache_salt or "")
+    return Prepared(
+        request=request,
+        response=_response_object(context.info.name, body, request),
+        items=tuple(kept),
+        stops=stops_of(body),
+        functions=frozenset(tool.name for tool in tools),
+        bound_by=None if grammar is None else "tools" if answer is None else "text.format",
+    )
+
+
+def stored_items(kept: Kept) -> list[Item]:
+    """What one response added to its conversation: input, then output."""
+    answered = msgspec.json.decode(kept.response, type=_StoredResponse)
+    return [*msgspec.json.decode(kept.input_items, type=list[Item]), *answered.output]
+
+
+def _find(item_id: str, referenced: Mapping[str, Kept]) -> Item | None:
+    kept = referenced.get(item_id)
+    return None if kept is None else next(item for item in stored_items(kept) if item.id == item_id)
+
+
+def _tool_choice(body: ResponsesBody, tools: Sequence[FunctionTool]) -> tuple[ToolChoice, Sequence[FunctionTool]]:
+    """The choice, and the tools that it is among. Tools that are not allowed take a grammar to be kept out."""
+    choice = body.tool_choice or "auto"
+    if isinstance(choice, NamedFunction):
+        return NamedTool(choice.name), tools
+    if not isinstance(choice, AllowedTools):
+        return choice, tools
+    known = {tool.name: tool for tool in tools}
+    for index, allowed in enumerate(choice.tools):
+        if allowed.name not in known:
+            hint = nearest(allowed.name, known)
+            raise InvalidRequest(
+                f"tool_choice allows '{allowed.name}', which is none of the tools{hint}",
+                param=f"tool_choice.tools[{index}].name",
+            )
+    names = {allowed.name for allowed in choice.tools}
+    return choice.mode, [replace(tool, strict=True) for tool in tools if tool.name in names]
+
+
+def _answer_format(body: ResponsesBody) -> AnswerFormat | None:
+    match None if body.text is None else body.text.format:
+        case SchemaFormat(schema=schema):
+            return JsonSchema(schema)
+        case ObjectFormat():
+            return JsonObject()
+    return None
+
+
+def _check_grammars(
+    checker: GrammarChecker,
+    tools: Sequence[FunctionTool],
+    callable_tools: Sequence[FunctionTool],
+    choice: ToolChoice,
+    answer: AnswerFormat | None,
+) -> None:
+    """Each schema on its own, so that the error names the field."""
+    for index, tool in enumerate(tools):
+        bound = next((one for one in callable_tools if one.name == tool.name), None)
+        if bound is not None and (choice in ("required", NamedTool(tool.name)) or (choice == "auto" and bound.strict)):
+            checker.check_tool(tool, param=f"tools[{index}].parameters")
+    if isinstance(answer, JsonSchema):
+        check_schema(answer.schema, param="text.format.schema")
+        checker.check_answer(answer, param="text.format.schema")
+
+
+def _render(
+    context: Context,
+    body: ResponsesBody,
+    instructions: str | None,
+    conversation: list[Message],
+    tools: Sequence[FunctionTool],
+) -> list[int]:
+    """The prompt's ids; tools and the answer's schema are told beside the instructions."""
+    asked = None if body.text is None else body.text.format
+    formats = []
+    if isinstance(asked, SchemaFormat):
+        formats = [ResponseFormat(name=asked.name, schema=asked.schema, description=asked.description or "")]
+    effort = "medium" if body.reasoning is None or body.reasoning.effort is None else body.reasoning.effort
+    head = [system_message(date=context.options.today().isoformat(), effort=effort, has_functions=bool(tools))]
+    if instructions is not None or tools or formats:
+        head.append(developer_message(instructions, tools=tools, response_formats=formats))
+    ids = render_conversation(context.codec, [*head, *conversation])
+    if body.truncation != "auto":
+        return ids
+    reserve = min(body.max_output_tokens or context.info.context, context.info.context // 4)
+    return truncate(context.codec, ids, num_head=len(head), limit=context.info.context - reserve)
+
+
+def truncate(codec: TextCodec, ids: list[int], *, num_head: int, limit: int) -> list[int]:
+    """Leave out the oldest turns until at most `limit` ids remain: whole ones, each from a user's message to the next.
+
+    The first `num_head` messages and the last turn always stay.
+    """
+    if len(ids) <= limit:
+        return ids
+    start = codec.special["<|start|>"]
+    user = [*codec.encode("user"), codec.special["<|message|>"]]
+    begins = [at for at, token_id in enumerate(ids) if token_id == start]
+    head = ids[: begins[num_head]]
+    turns = [at for at in begins[num_head:] if ids[at + 1 : at + 1 + len(user)] == user]
+    if not turns:
+        return ids
+    return head + ids[next((at for at in turns if len(head) + len(ids) - at <= limit), turns[-1]) :]
+
+
+def _response_object(model: str, body: ResponsesBody, request: Request) -> ResponseObject:
+    """The response as it begins: what was asked for, with the values in force."""
+    text, reasoning, choice = body.text, body.reasoning, body.tool_choice
+    return ResponseObject(
+        id=request.request_id,
+        created_at=int(time.time()),
+        model=model,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        previous_response_id=body.previous_response_id,
+        prompt_cache_key=body.prompt_cache_key,
+        reasoning={"effort": (reasoning and reasoning.effort) or "medium", "summary": None},
+        safety_identifier=body.safety_identifier,
+        store=body.store is not False,
+        temperature=request.params.temperature,
+        text={"format": (text and text.format) or TextFormat()},
+        tool_choice=choice or "auto",
+        tools=body.tools or [],
+        top_logprobs=body.top_logprobs or 0,
+        top_p=request.params.top_p,
+        truncation=body.truncation or "disabled",
+        user=body.user,
+    )

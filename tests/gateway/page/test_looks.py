@@ -1,0 +1,111 @@
+"""How the page looks: phone, dark and light, contrast of its colours, nothing that moves for who wants it still."""
+
+import re
+from importlib.resources import files
+
+import pytest
+from playwright.sync_api import expect
+from tests.gateway.page.browser_support import QUESTION
+from tests.gateway.page.test_live_view import load
+
+STYLE = (files("eyas.gateway.page") / "static" / "style.css").read_text()
+PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
+
+
+def test_on_a_phone(site, open_page, shot):
+    one = site()
+    page = open_page(one.url, **PHONE)
+    shot(page, "phone-empty")
+    page.tap("#input")
+    page.fill("#input", QUESTION)
+    page.tap("#send")
+    page.wait_for_selector(".stats")
+    shot(page, "phone-chat")
+    for view in ("chat", "live"):
+        page.tap(f"[data-show={view}]")
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        sizes = page.evaluate("""() => [...document.querySelectorAll("header button, #send")]
+            .filter((it) => it.offsetParent).map((it) => Math.min(it.offsetWidth, it.offsetHeight))""")
+        assert min(sizes) >= 32  # a finger finds them
+    with load(one.url, 8):
+        expect(page.locator(".card")).to_have_count(8)
+        page.wait_for_timeout(600)
+        shot(page, "phone-live")
+    wide = page.evaluate("""() => [...document.querySelectorAll("#live *")]
+        .filter((it) => it.getBoundingClientRect().right > 361 && !it.closest(".tokens"))
+        .map((it) => it.outerHTML.slice(0, 80))""")
+    assert wide == []
+    page.tap("#open-settings")
+    shot(page, "phone-settings")
+
+
+def test_colours_follow_the_system_or_the_button(site, open_page):
+    page = open_page(site().url, color_scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(background)
+    assert dark != light
+    page.click("#theme")
+    page.click("#theme")
+    assert page.evaluate(background) == dark and page.get_attribute("#theme", "aria-label") == "Colours: dark"
+    page.reload()
+    assert page.evaluate(background) == dark
+
+
+def test_nothing_moves_for_who_wants_it_still(site, open_page):
+    one = site(round_s=0.5)
+    for motion, expected in (("reduce", "none"), ("no-preference", "blink")):
+        page = open_page(one.url, reduced_motion=motion)
+        page.fill("#input", QUESTION)
+        page.press("#input", "Enter")
+        waiting = page.wait_for_selector(".wait")
+        assert waiting.evaluate("(it) => getComputedStyle(it, '::after').animationName") == expected
+        page.press("#input", "Escape")
+
+
+def test_the_picture_stands_still_while_an_answer_grows(site, open_page):
+    """What is above the growing end keeps its place, and the layout shifts by nothing that Chromium counts."""
+    page = open_page(site(round_s=0.01).url)
+    page.evaluate("""() => {
+        window.shifts = 0;
+        new PerformanceObserver((list) => list.getEntries().forEach((one) => (window.shifts += one.value)))
+            .observe({ type: "layout-shift", buffered: false });
+    }""")
+    page.fill("#input", QUESTION)
+    page.press("#input", "Enter")
+    page.wait_for_selector(".reasoning")
+    top = page.locator(".reasoning").bounding_box()["y"] + page.evaluate("document.querySelector('#log').scrollTop")
+    page.wait_for_selector(".stats")
+    end = page.locator(".reasoning").bounding_box()["y"] + page.evaluate("document.querySelector('#log').scrollTop")
+    assert top == end
+    assert page.evaluate("window.shifts") < 0.02
+
+
+def luminance(colour: str) -> float:
+    digits = colour.removeprefix("#")
+    digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
+    channels = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2's ratio."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+COLOURS = {name: pair.split(", ") for name, pair in re.findall(r"--([\w-]+): light-dark\(([^)]+)\);", STYLE)}
+TEXTS = [
+    *[("ink", ground) for ground in ("bg", "surface", "raised")],
+    *[("muted", ground) for ground in ("bg", "surface", "raised")],
+    *[("accepted", "accepted-bg"), ("rejected", "surface"), ("rejected", "bad"), ("ink", "bad"), ("good", "surface")],
+    *[("accent", "bg"), ("on-accent", "accent"), *(("on-seat", f"seat-{number}") for number in range(8))],
+]
+
+
+@pytest.mark.parametrize(("text", "ground"), TEXTS)
+def test_texts_have_the_contrast_that_wcag_asks_for(text, ground):
+    for mode in (0, 1):
+        assert contrast(COLOURS[text][mode], COLOURS[ground][mode]) >= 4.5
