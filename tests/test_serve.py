@@ -1,11 +1,17 @@
 """`eyas serve` from outside: what it says, how signals end it, and what clients hear meanwhile."""
 
+import os
 import signal
 import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
-from tests.serving import events_of, served
+from tests.serving import LIMIT_S, events_of, served
 
 from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
@@ -15,7 +21,7 @@ from eyas.serve import gateway_options
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_signal_stops_an_idle_server(number):
     with served("null", "--served-name", "bird") as server:
-        assert server.lines[0].startswith("model    null")
+        assert server.lines[0].startswith("model    null (SIMULATED: no model")
         assert server.get("/ready").json()["model"] == "bird"
         pid = server.engine_pid
         code, _, err = server.stop(number)
@@ -34,8 +40,7 @@ def test_running_answers_end_while_new_ones_are_refused():
             assert refused.status_code == 503 and b"stopping" in refused.read()
         events = events_of(lines)
         assert events[-1] == "[DONE]" and events[-2]["choices"][0]["finish_reason"] == "stop"
-        out, _ = server.process.communicate(timeout=30)
-        assert server.process.returncode == 0 and "stopping: running answers get 60 s" in out
+        assert server.process.wait(30) == 0 and "WARNING stopping: running answers get 60 s" in server.log
 
 
 def test_an_answer_that_outlasts_the_time_to_drain_is_told_so():
@@ -45,17 +50,70 @@ def test_an_answer_that_outlasts_the_time_to_drain_is_told_so():
         server.process.send_signal(signal.SIGTERM)
         last = events_of(lines)[-1]
         assert last["error"]["message"] == "the request was cancelled: the server is stopping"
-        out, _ = server.process.communicate(timeout=30)
-        assert server.process.returncode == 0 and "stopping: running answers get 1 s" in out
+        assert server.process.wait(30) == 0 and "WARNING stopping: running answers get 1 s" in server.log
 
 
 def test_a_second_signal_does_not_wait():
     with served("null:20", "--drain", "3600") as server, server.ask(stream=True, max_tokens=20_000) as response:
         next(response.iter_lines())
         server.process.send_signal(signal.SIGINT)
-        while not server.process.stdout.readline().startswith("stopping"):
-            pass
+        server.until_ready(503)
         assert server.stop(signal.SIGINT)[0] == 0
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+def test_an_open_live_view_holds_no_stop_up(is_busy):
+    with served("null:20", "--drain", "1") as server, ExitStack() as stack:
+        lines = stack.enter_context(httpx.stream("GET", f"{server.url}/live", timeout=LIMIT_S)).iter_lines()
+        next(lines)
+        if is_busy:
+            next(stack.enter_context(server.ask(stream=True, max_tokens=20_000)).iter_lines())
+        server.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert any('"the server is stopping"' in line for line in lines)
+        assert server.process.wait(30) == 0
+        print(f"\nstopped after {time.monotonic() - began:.2f} s")
+        assert "ERROR" not in server.log and "Traceback" not in server.log and (is_busy or server.log == "")
+
+
+@contextmanager
+def unheard(kind):
+    """Standard output and error of which nobody hears anything."""
+    if kind == "full disk":
+        with Path("/dev/full").open("w") as full:
+            yield {"stdout": full, "stderr": full}
+    elif kind == "none":
+        yield {"preexec_fn": lambda: [os.close(number) for number in (0, 1, 2)]}
+    else:
+        reader, writer = map(open, os.pipe(), "rw")
+        with reader, writer:
+            if kind == "closed pipe":
+                reader.close()
+            else:
+                os.set_blocking(writer.fileno(), False)
+                with suppress(BlockingIOError):
+                    while True:
+                        os.write(writer.fileno(), b"x" * 4096)
+                os.set_blocking(writer.fileno(), True)
+            yield {"stdout": writer if reader.closed else subprocess.DEVNULL, "stderr": writer}
+
+
+@pytest.mark.parametrize("kind", ["full disk", "closed pipe", "pipe that nobody reads", "none"])
+def test_a_server_that_nobody_hears_serves_and_stops(kind):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{(port := listener.getsockname()[1])}"
+    command = [sys.executable, "-m", "eyas", "serve", "null:20", "--port", str(port), "--drain", "1"]
+    with unheard(kind) as streams, subprocess.Popen(command, **streams) as process:
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=LIMIT_S) as client:
+                body = {"prompt": "Hi", "stream": True, "max_tokens": 20_000}
+                with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+                    next(lines := response.iter_lines())
+                    process.send_signal(signal.SIGTERM)
+                    assert "the server is stopping" in events_of(lines)[-1]["error"]["message"]
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 def test_keys_are_wanted_and_a_public_address_without_them_is_warned_of():

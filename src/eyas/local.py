@@ -11,10 +11,11 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
+from eyas.base.bundled import NULL_NAME
 from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError
 from eyas.base.harmony import Effort, Message, developer_message, render_conversation, system_message
@@ -40,6 +41,7 @@ __all__ = [
 
 
 SIMULATED = " (SIMULATED: random weights)"
+NULL = " (SIMULATED: no model, its answers are made up)"
 
 
 def load_engine(config: EngineConfig) -> Engine:
@@ -65,7 +67,8 @@ def progress_line() -> Generator[Callable[[str], None], None, None]:
 
     def show(text: str) -> None:
         if is_terminal:
-            print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+            with suppress(OSError):  # the terminal is gone; the loading goes on
+                print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
 
     try:
         yield show
@@ -78,9 +81,9 @@ def describe(engine: EnginePort) -> str:
     info = engine.info
     owners = engine.stats().memory_bytes
     memory = ", ".join(f"{owner} {readable(num)}" for owner, num in owners.items() if num)
-    name = info.name + (SIMULATED if info.simulated else "")
+    note = NULL if info.name == NULL_NAME else SIMULATED if info.simulated else ""
     return (
-        f"model    {name}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
+        f"model    {info.name}{note}: context {info.context:,} tokens, vocabulary {info.vocab_size:,}\n"
         f"drafter  {info.drafter}{''.join(f', {name} {value}' for name, value in info.details.items())}\n"
         f"memory   {memory or 'none held'}"
     )

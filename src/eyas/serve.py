@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import io
+import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from eyas.base import config as settings
 from eyas.base import logs
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "gateway_options", "run", "start_engine"]
 
 POLL_S = 0.05
+STDERR = 2
 LAST_WORDS_S = 5  # for answers on their way out after the engine has stopped
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,16 +43,18 @@ def run(args: argparse.Namespace) -> int:
     """Take the port, start the engine's process, serve until SIGINT or SIGTERM."""
     import uvloop
 
-    from eyas.gateway.auth import digests, origins
+    from eyas.gateway.operation.auth import digests, origins
 
+    _open_standard_streams()
     config = settings.load(ServeConfig, args, os.environ)
     digests(config.api_keys), origins(config.cors)  # complain before anything is loaded
     with closing(_bind(config.host, config.port)) as listener, closing(start_engine(config)) as engine:
         options = gateway_options(config, engine.model_folder)
-        print(describe(engine), flush=True)
-        logs.setup(config.log_format)
+        _say(describe(engine))
+        logs.setup(config.log_format, stream=_standard_error())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(engine, listener, config, options))
+    _forget_what_cannot_be_said()
     return 0
 
 
@@ -67,8 +74,8 @@ def start_engine(config: ServeConfig) -> EngineProcess:
 
 def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
     """The HTTP side's options; `folder` is the model's. Raises UserError."""
-    from eyas.gateway.auth import digests, is_loopback, origins
     from eyas.gateway.context import GatewayOptions
+    from eyas.gateway.operation.auth import digests, is_loopback, origins
 
     live = config.live
     if live == "auto":
@@ -110,8 +117,8 @@ async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeCo
     import uvicorn
 
     from eyas.gateway.app import create_app
-    from eyas.gateway.auth import public_warning
-    from eyas.gateway.connections import uvicorn_options
+    from eyas.gateway.operation.auth import public_warning
+    from eyas.gateway.operation.connections import uvicorn_options
 
     class Server(uvicorn.Server):
         @contextmanager
@@ -125,8 +132,12 @@ async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeCo
             self.stopping.cancel()
 
         async def _stop_after(self, stop: _Stop) -> None:
-            self.force_exit = await stop.wait()
-            self.should_exit = True
+            try:
+                self.force_exit = await stop.wait()
+            except Exception:
+                log.exception("the running answers could not be waited for")
+            finally:
+                self.should_exit = True
 
     server = Server(
         uvicorn.Config(
@@ -135,9 +146,9 @@ async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeCo
     )
     host, port = listener.getsockname()[:2]
     if (warning := public_warning(config.host, options.key_digests)) is not None:
-        print(f"\n{warning}\n")
+        _say(f"\n{warning}\n")
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    print(f"ready    {url}/v1    (Ctrl-C stops)\n\ntry:\n  {_example(url)}", flush=True)
+    _say(f"ready    {url}/v1    (Ctrl-C stops)\n\ntry:\n  {_example(url)}")
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -163,12 +174,39 @@ class _Stop:
         engine, loop = self._engine, asyncio.get_running_loop()
         engine.drain()
         if engine.num_in_flight:
-            print(f"stopping: running answers get {self._drain_s} s; Ctrl-C once more stops at once", flush=True)
+            log.warning("stopping: running answers get %g s; Ctrl-C once more stops at once", self._drain_s)
         end = loop.time() + self._drain_s
         while engine.num_in_flight and loop.time() < end and not self._second.is_set():
             await asyncio.sleep(POLL_S)
         await asyncio.to_thread(engine.close)
         return self._second.is_set()
+
+
+def _open_standard_streams() -> None:
+    """Who starts a server may have closed them: then their numbers must not go to its sockets."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stderr = sys.stderr or _standard_error()
+
+
+def _say(text: str) -> None:
+    """Print for whoever started the server. It serves all the same if standard output is closed or full."""
+    with suppress(OSError):
+        print(text, flush=True)
+
+
+def _forget_what_cannot_be_said() -> None:
+    """Else the interpreter tries once more as it exits, and makes another failure its exit code."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _standard_error() -> TextIO:
+    """Without a buffer, whose lock a writer that hangs would hold for ever, against the interpreter's exit too."""
+    return io.TextIOWrapper(io.FileIO(STDERR, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
 
 
 def _example(url: str) -> str:

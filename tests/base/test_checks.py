@@ -2,8 +2,8 @@
 
 import pytest
 
-from eyas.base.checks import check_request
-from eyas.base.errors import InvalidRequest
+from eyas.base.checks import check_queue, check_request
+from eyas.base.errors import Busy, InvalidRequest
 from eyas.base.types import Request, SamplingParams
 
 
@@ -36,6 +36,19 @@ def test_ids_outside_the_vocabulary_are_named(name, value):
     with pytest.raises(InvalidRequest, match=r"0\.\.99") as refused:
         check((1,), **{name: value})
     assert refused.value.param == name
+
+
+@pytest.mark.parametrize(("num_open", "n"), [(0, 5), (3, 2), (4, 1)])
+def test_as_many_answers_fit_as_run_and_may_wait(num_open, n):
+    check_queue(num_open, n, concurrency=3, max_queue=2)
+    with pytest.raises(Busy, match="the queue is full"):
+        check_queue(num_open + 1, n, concurrency=3, max_queue=2)
+
+
+def test_a_request_that_would_not_fit_alone_is_not_told_to_come_back():
+    with pytest.raises(InvalidRequest, match="n must be at most 5") as refused:
+        check_queue(0, 6, concurrency=3, max_queue=2)
+    assert refused.value.param == "n"
 
 
 def test_no_more_allowed_ids_than_the_vocabulary_has():

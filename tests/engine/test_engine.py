@@ -117,7 +117,8 @@ def test_closing_cancels_what_runs_and_takes_nothing_more(engine):
     inboxes = [submit(engine, str(index)) for index in range(4)]
     inboxes[0].get(timeout=30)
     engine.close()
-    assert [events_of(inbox)[-1].finish for inbox in inboxes] == [FinishReason.CANCELLED] * 4
+    last = [events_of(inbox)[-1] for inbox in inboxes]
+    assert [(event.finish, event.error) for event in last] == [(FinishReason.CANCELLED, None)] * 4
     with pytest.raises(Unavailable, match="stopping"):
         submit(engine, "late")
     engine.cancel("0")
@@ -145,6 +146,40 @@ def test_a_failed_step_ends_all_requests_with_its_message_and_later_ones_are_ref
         submit(engine, "late")
     assert engine.stats().num_running == engine.stats().num_waiting == 0
     assert caplog.text.count("a step of the engine failed") == 1
+
+
+def test_a_fault_while_a_request_is_taken_in_is_that_requests_alone(engine, caplog):
+    """It no longer counts for the queue, and its error comes under the last step's number."""
+    reports, add = queue.SimpleQueue(), engine._core.add
+    engine.observe(reports.put)
+    events_of(submit(engine, "a", max_tokens=4))
+
+    def fails(request, deliver):
+        raise KeyError("no such thing")
+
+    engine._core.add = fails
+    events = events_of(submit(engine, "odd", n=2), 2)
+    assert [(e.finish, e.error) for e in events] == [
+        (FinishReason.ERROR, "the request could not be taken in: 'no such thing'")
+    ] * 2
+    report = reports.get(timeout=30)
+    while "odd" not in {event.request_id for event in report.events}:
+        report = reports.get(timeout=30)
+    assert report.events[:2] == tuple(events) and report.step == engine._core._num_steps > 1
+    engine._core.add = add
+    assert engine._num_sent == 0 and "request odd could not be taken in" in caplog.text
+    assert events_of(submit(engine, "b", max_tokens=2))[-1].finish is FinishReason.LENGTH
+
+
+def test_all_choices_of_a_request_count_for_the_queue(engine):
+    engine._max_queue = 1  # two run
+    with pytest.raises(InvalidRequest, match="n must be at most 3"):
+        submit(engine, "a", n=4)
+    inbox = submit(engine, "b", n=2)
+    with pytest.raises(Busy, match="0 waiting, at most 1, and n asks for 2"):
+        submit(engine, "c", n=2)
+    engine.cancel("b")
+    events_of(inbox, 2)
 
 
 def test_every_event_is_in_one_report_refusals_and_cancellations_too(engine, caplog):

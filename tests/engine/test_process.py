@@ -96,6 +96,8 @@ def test_what_cannot_run_is_refused_before_it_is_sent():
         submit(engine, "b", max_tokens=4000)
         with pytest.raises(Busy, match="1 waiting, at most 1"):
             submit(engine, "c")
+        with pytest.raises(InvalidRequest, match="n must be at most 5"):
+            submit(engine, "c", n=6)
         engine.cancel("b")
         engine.cancel("a", 2)
         engine.cancel("nobody")
@@ -105,12 +107,37 @@ def test_what_cannot_run_is_refused_before_it_is_sent():
         assert events_of(submit(engine, "c", max_tokens=5))[-1].finish is FinishReason.STOP
 
 
+def test_all_choices_of_a_request_count_for_the_queue():
+    with start(max_queue=2) as engine:
+        submit(engine, "a", n=5, max_tokens=4000)
+        with pytest.raises(Busy, match="1 waiting, at most 2, and n asks for 2"):
+            submit(engine, "b", n=2)
+        submit(engine, "b")
+
+
+def test_what_cannot_be_sent_is_refused_and_forgotten():
+    with start() as engine:
+        with pytest.raises(UnicodeEncodeError):
+            submit(engine, "\ud800")
+        assert engine.num_in_flight == 0
+        assert len(tokens_of(events_of(submit(engine, max_tokens=20)))) == 20
+
+
+def test_keys_are_no_part_of_the_engines_environment(monkeypatch):
+    monkeypatch.setenv("EYAS_API_KEYS", "crow")
+    monkeypatch.setenv("RAVEN", "here")
+    with start() as engine:
+        environment = Path(f"/proc/{engine.pid}/environ").read_bytes()
+        assert b"RAVEN=here" in environment and b"crow" not in environment and b"EYAS_" not in environment
+
+
 def test_closing_cancels_what_runs_and_leaves_no_process():
     with start() as engine:
         inbox, pid = submit(engine, max_tokens=4000), engine.pid
         inbox.get(timeout=LIMIT_S)
         engine.close()
-        assert events_of(inbox)[-1].finish is FinishReason.CANCELLED
+        last = events_of(inbox)[-1]
+        assert (last.finish, last.error) == (FinishReason.CANCELLED, None)
         assert not Path(f"/proc/{pid}").exists() and engine.pid is None
         with pytest.raises(Unavailable, match="the engine was stopped"):
             submit(engine)

@@ -26,6 +26,17 @@ def load_null(config):
 null.load_null = load_null
 worker.main()
 """
+REFUSES = """
+from eyas.engine import stub, worker
+add = stub.StubEngine.submit
+def submit(self, request, deliver):
+    if request.request_id == "odd":
+        raise KeyError("no such thing")
+    add(self, request, deliver)
+stub.StubEngine.submit = submit
+worker.main()
+"""
+SMALL = "from eyas.engine import wire, worker\nwire.MAX_MESSAGE_BYTES = 2000\nworker.main()"
 IMPATIENT = "from eyas.engine import worker\nworker.SEND_TIMEOUT_S = 1\nworker.main()"
 
 
@@ -33,6 +44,7 @@ IMPATIENT = "from eyas.engine import worker\nworker.SEND_TIMEOUT_S = 1\nworker.m
 def worker(code=PLAIN):
     """A worker process and our end of its socket."""
     ours, theirs = socket.socketpair()
+    ours.settimeout(30)
     with ours:
         with theirs:
             process = subprocess.Popen([sys.executable, "-c", code, str(theirs.fileno())], pass_fds=(theirs.fileno(),))
@@ -76,6 +88,34 @@ def test_what_its_engine_refuses_comes_as_one_event_a_choice():
             (choice, FinishReason.INVALID) for choice in range(3)
         ]
         assert "64 tokens, the context holds 64" in step.report.events[0].error
+
+
+def test_a_fault_while_a_request_is_taken_in_is_that_requests_alone():
+    """Its error comes under the last step's number."""
+    with worker(REFUSES) as (_, sock):
+        odd, even = (Request(request_id=name, prompt_ids=(1, 2)) for name in ("odd", "even"))
+        sock.sendall(frame(START) + frame(Submit(even)))
+        incoming = messages(sock)
+        next(incoming)
+        while (report := next(incoming).report).events[-1].finish is None:
+            pass
+        last = report.step
+        sock.sendall(frame(Submit(odd)) + frame(Submit(even)))
+        refusal, answer = next(incoming).report, next(incoming).report
+        assert [(e.request_id, e.finish, e.error) for e in refusal.events] == [
+            ("odd", FinishReason.ERROR, "'no such thing'")
+        ]
+        assert (refusal.step, answer.step) == (last, last + 1) and last > 1
+        assert answer.events[0].request_id == "even"
+
+
+def test_what_it_cannot_send_ends_it_rather_than_its_requests_silently():
+    with worker(SMALL) as (process, sock):
+        params = SamplingParams(prompt_logprobs=20)
+        sock.sendall(frame(START) + frame(Submit(Request(request_id="r", prompt_ids=(1,) * 40, params=params))))
+        *_, last = messages(sock)
+        assert isinstance(last, Failed) and "a message could not be sent: a message of" in last.message
+        assert process.wait(30) == 1
 
 
 def test_a_failed_engine_is_reported_and_its_process_ends():

@@ -39,8 +39,15 @@ def check_request(request: Request, *, context: int, vocab_size: int) -> int:
     return budget if params.max_tokens is None else min(budget, params.max_tokens)
 
 
-def check_queue(num_open: int, *, concurrency: int, max_queue: int) -> None:
-    """Raises Busy when `concurrency` of the unfinished answers can run and `max_queue` others wait already."""
-    num_waiting = num_open - concurrency
-    if num_waiting >= max_queue:
-        raise Busy(f"the queue is full ({max(num_waiting, 0)} waiting, at most {max_queue}); try again later")
+def check_queue(num_open: int, n: int, *, concurrency: int, max_queue: int) -> None:
+    """Whether a request for `n` answers fits beside the `num_open` unfinished ones, of which `concurrency` can run.
+
+    Every answer counts: at most `max_queue` wait. Raises Busy; InvalidRequest if it would not fit even alone.
+    """
+    room = concurrency + max_queue
+    if n > room:
+        raise InvalidRequest(f"n must be at most {room}: this server takes no more answers at once, got {n}", param="n")
+    if num_open + n > room:
+        num_waiting = max(num_open - concurrency, 0)
+        asked = f", and n asks for {n}" if n > 1 else ""
+        raise Busy(f"the queue is full ({num_waiting} waiting, at most {max_queue}{asked}); try again later")

@@ -121,8 +121,9 @@ class ServeConfig(EngineConfig):
     )
     max_body: int = _setting(16 << 20, "bytes that a request's body may have", metavar="BYTES", parse=_int_from(1024))
     max_queue: int = _setting(
-        256, "requests that may wait; more are refused with status 429", metavar="N", parse=_int_from(0, 65536)
-    )
+        256, "answers that may wait (a request with n has n); more are refused with status 429", metavar="N",
+        parse=_int_from(0, 65536),
+    )  # fmt: skip
     drain: int = _setting(
         30, "seconds that running answers may go on after a signal to stop", metavar="S", parse=_int_from(0, 3600)
     )

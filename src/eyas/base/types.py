@@ -127,6 +127,7 @@ class SamplingParams:
         """A grammar decides alone: with other rules beside it there may be no token left to draw."""
         if len(grammar) > MAX_GRAMMAR_CHARS:
             raise InvalidRequest(f"the grammar has more than {MAX_GRAMMAR_CHARS} characters", param="grammar")
+        _check_text(grammar, "grammar")
         others = ("min_tokens", "ignore_eos", "allowed_token_ids", "bad_words", "stop_token_ids")
         for name in others:
             if getattr(self, name):
@@ -148,7 +149,16 @@ class Request:
     def __post_init__(self) -> None:
         if len(self.cache_salt) > MAX_CACHE_SALT_CHARS:
             raise InvalidRequest(f"cache_salt wants at most {MAX_CACHE_SALT_CHARS} characters", param="cache_salt")
+        _check_text(self.cache_salt, "cache_salt")
         check_prompt_logprobs(len(self.prompt_ids), self.params.prompt_logprobs)
+
+
+def _check_text(text: str, param: str) -> None:
+    """Raises InvalidRequest for half a surrogate pair: JSON can name one, but no encoding of Unicode can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{param} has half a surrogate pair at position {error.start}", param=param) from error
 
 
 def check_prompt_logprobs(num_tokens: int, num_top: int | None) -> None:

@@ -14,8 +14,8 @@ import time
 from dataclasses import fields
 from typing import Literal
 
-from eyas.base.config import EngineConfig
-from eyas.engine.wire import FROM_ENGINE, FromEngine, Reader, Start, ToEngine, WireError, frame
+from eyas.base.config import ENV_PREFIX, EngineConfig
+from eyas.engine.wire import FROM_ENGINE, FromEngine, Reader, Start, WireError, frame
 
 __all__ = ["Child"]
 
@@ -28,6 +28,10 @@ class Child:
     """Starts a fresh interpreter and sends it `config`. The thread that makes it must live until it has ended."""
 
     def __init__(self, config: EngineConfig, log_format: Literal["text", "json"]) -> None:
+        # The settings come as a message, and only the engine's: keys stay in this process.
+        own = EngineConfig(**{item.name: getattr(config, item.name) for item in fields(EngineConfig)})
+        start = frame(Start(own, log_format))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -35,7 +39,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # words of libraries belong to the log
                 pass_fds=(theirs.fileno(),),
-                env={**FIXED_THREADS, **os.environ},
+                env=FIXED_THREADS | environment,
             )
         self._sock = ours
         self._reader = Reader(ours, FROM_ENGINE)
@@ -45,17 +49,14 @@ class Child:
         self.is_ready = False
         self.busy_s = 0.0
         self._heard = time.monotonic()
-        # Of a server's settings only the engine's: keys stay in this process.
-        own = EngineConfig(**{item.name: getattr(config, item.name) for item in fields(EngineConfig)})
-        self.send(Start(own, log_format))
+        self.send(start)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: ToEngine) -> None:
-        """Never waits: what the socket does not take at once is written by a thread. Ignores a closed socket."""
-        data = frame(message)
+    def send(self, data: bytes) -> None:
+        """Send one frame, and never wait: what the socket does not take is a thread's. Ignores a closed socket."""
         with self._lock:
             is_writing = bool(self._backlog)
             sent = 0
@@ -65,7 +66,10 @@ class Child:
             if sent < len(data):
                 self._backlog += data[sent:]
                 if not is_writing:
-                    threading.Thread(target=self._write, name="eyas-engine-writer", daemon=True).start()
+                    try:
+                        threading.Thread(target=self._write, name="eyas-engine-writer", daemon=True).start()
+                    except RuntimeError as error:  # no more threads; half a message helps nobody
+                        self.kill(f"could not be written to ({error}) and was killed")
 
     def _write(self) -> None:
         while True:
@@ -97,7 +101,10 @@ class Child:
     def silent_s(self) -> float:
         """Seconds since it was last heard of; 0 while something that it sent is still to be read."""
         with self._lock:
-            if self._sock.fileno() < 0 or select.select([self._sock], [], [], 0)[0]:
+            waiting = select.poll()  # select() takes no descriptor above 1023
+            if self._sock.fileno() >= 0:
+                waiting.register(self._sock, select.POLLIN)
+            if self._sock.fileno() < 0 or waiting.poll(0):
                 self.excuse()
         return time.monotonic() - self._heard
 
@@ -136,4 +143,11 @@ class Child:
             self._sock.close()
         if self._verdict is not None or code is None:
             return self._verdict or "does not end"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

@@ -161,7 +161,7 @@ class EngineCore:
             if choice is None or sequence.choice == choice:
                 self._emit(sequence, (), FinishReason.CANCELLED)
 
-    def fail_all(self, message: str, finish: FinishReason) -> None:
+    def fail_all(self, message: str | None, finish: FinishReason) -> None:
         """End everything that runs or waits, with `message` as the error."""
         for sequence in [s for choices in self._sequences.values() for s in choices]:
             self._emit(sequence, (), finish, error=message)

@@ -49,6 +49,7 @@ class Engine:
         self._max_queue = max_queue
         self._num_sent = 0  # choices on their way to the engine's thread
         self._refused: list[TokenEvent] = []
+        self._num_steps = 0  # the last report's number
         self._observe: Observe | None = None
         self._step_began: float | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -86,15 +87,20 @@ class Engine:
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         def add() -> None:
-            if self._failure:  # sent before it failed
-                self._refuse(request, deliver, FinishReason.ERROR, self._failure)
-            else:
-                try:
-                    self._core.add(request, deliver)
-                except InvalidRequest as error:
-                    self._refuse(request, deliver, FinishReason.INVALID, str(error))
-            with self._lock:
-                self._num_sent -= request.params.n
+            try:
+                if self._failure:  # sent before it failed
+                    raise Unavailable(self._failure)
+                self._core.add(request, deliver)
+            except InvalidRequest as error:
+                self._refuse(request, deliver, FinishReason.INVALID, str(error))
+            except Unavailable as error:
+                self._refuse(request, deliver, FinishReason.ERROR, str(error))
+            except Exception as error:
+                log.exception("request %s could not be taken in", request.request_id)
+                self._refuse(request, deliver, FinishReason.ERROR, f"the request could not be taken in: {error}")
+            finally:
+                with self._lock:
+                    self._num_sent -= request.params.n
 
         with self._lock:
             if self._failure:
@@ -105,6 +111,7 @@ class Engine:
             stats = self._core.stats()
             check_queue(
                 stats.num_running + stats.num_waiting + self._num_sent,
+                request.params.n,
                 concurrency=self._core.scheduler.config.num_slots,
                 max_queue=self._max_queue,
             )
@@ -141,7 +148,7 @@ class Engine:
                     report = self._core.take_report()
                 self._step_began = None
                 self._report(report)
-            self._core.fail_all("the engine was stopped", FinishReason.CANCELLED)
+            self._core.fail_all(None, FinishReason.CANCELLED)
             self._report(self._core.take_report())
         except BaseException as error:  # a fault of ours outside a step: whoever asks must hear of it
             self._failure = f"the engine's thread ended: {error!r}"
@@ -151,8 +158,11 @@ class Engine:
         """Tell the observer, refusals included; a fault of the observer's is its own."""
         refused, self._refused = tuple(self._refused), []
         if report is None and refused:
-            report = StepReport(step=0, ms=0.0, num_drafts=0, events=(), stats=self._core.stats())
-        if report is None or self._observe is None:
+            report = StepReport(step=self._num_steps, ms=0.0, num_drafts=0, events=(), stats=self._core.stats())
+        if report is None:
+            return
+        self._num_steps = report.step
+        if self._observe is None:
             return
         stats = replace(report.stats, memory_bytes=self._memory_bytes)
         try:
@@ -186,4 +196,7 @@ class Engine:
         for choice in range(request.params.n):
             event = TokenEvent(request_id=request.request_id, choice=choice, token_ids=(), finish=finish, error=message)
             self._refused.append(event)
-            deliver(event)
+            try:
+                deliver(event)
+            except Exception:
+                log.exception("whoever takes the tokens of request %s failed", request.request_id)

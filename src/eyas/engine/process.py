@@ -22,7 +22,7 @@ from eyas.base.ports import Deliver, Observe
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
 from eyas.engine.child import Child
-from eyas.engine.wire import Alive, Cancel, Failed, Progress, Ready, Step, Stop, Submit
+from eyas.engine.wire import Alive, Cancel, Failed, Progress, Ready, Step, Stop, Submit, frame
 
 __all__ = ["EngineProcess", "State"]
 
@@ -79,8 +79,8 @@ class EngineProcess:
         self._draining = False
         self._ready: Ready | None = None
         self._refusal: EyasError | None = None
-        self._past: dict[str, int] = {}  # counters of processes that ended
-        self._stats = EngineStats()
+        # Counters of processes that ended, and the statistics of the last one: replaced together, for any reader.
+        self._numbers: tuple[dict[str, int], EngineStats] = ({}, EngineStats())
         self._child: Child | None = None
         self._was_useful = False
         self.num_restarts = 0
@@ -137,26 +137,29 @@ class EngineProcess:
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         check_request(request, context=self.info.context, vocab_size=self.info.vocab_size)
+        data = frame(Submit(request))  # whatever cannot be sent is refused before anyone counts on its end
         with self._lock:
             if (failure := self.failure) is not None or self._child is None:
                 raise Unavailable(failure or self._why)
-            check_queue(self._num_open, concurrency=self._config.concurrency, max_queue=self._max_queue)
+            check_queue(
+                self._num_open, request.params.n, concurrency=self._config.concurrency, max_queue=self._max_queue
+            )
             if request.request_id in self._in_flight:
                 raise InvalidRequest(f"a request with the id '{request.request_id}' is running", param="request_id")
             # First: the answer can be here before `send` returns.
             self._in_flight[request.request_id] = _Flight(deliver, set(range(request.params.n)))
             self._num_open += request.params.n
-            self._child.send(Submit(request))
+            self._child.send(data)
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:
         with self._lock:
             flight, child = self._in_flight.get(request_id), self._child
             if child is not None and flight is not None and (choice is None or choice in flight.open):
-                child.send(Cancel(request_id, choice))
+                child.send(frame(Cancel(request_id, choice)))
 
     def stats(self) -> EngineStats:
         """Counters go on over restarts."""
-        now, past = self._stats, self._past
+        past, now = self._numbers
         counters = {name: getattr(now, name) + past.get(name, 0) for name in COUNTERS}
         return replace(now, **counters, num_restarts=self.num_restarts)
 
@@ -174,7 +177,7 @@ class EngineProcess:
             child = self._child
             if is_first and child is not None:
                 if child.is_ready:
-                    child.send(Stop())
+                    child.send(frame(Stop()))
                 else:
                     child.kill("was stopped while loading")
         self._thread.join(CLOSE_S)
@@ -186,11 +189,32 @@ class EngineProcess:
     # -- the thread that has the process ------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
+        """However this ends, nobody is left waiting, and `failure` says that nothing is served any more."""
+        why = "the engine was stopped"
+        try:
+            self._keep_alive()
+        except BaseException as error:
+            why = f"the engine cannot be run any more ({error!r}); restart the server"
+            log.exception("the thread that runs the engine process failed")
+            if self._ready is None:
+                self._refusal = EyasError(why)
+        finally:
+            with self._lock:
+                self._state, self._why = "stopped", why
+                child, self._child = self._child, None
+            self._first.set()
+            self._end_all(why)
+            if child is not None:
+                child.kill("was given up")
+                child.bury(END_S)
+
+    def _keep_alive(self) -> None:
+        """One process after the other, until `close` or until the first one cannot be loaded."""
         num_failed = 0
         while not self._closing.is_set():
             self._was_useful = False
             how, failed = self._live()
-            self._end_all(how)
+            self._end_all(f"the engine process {how}; it is being restarted, please send the request again")
             if self._ready is None:
                 self._refusal = EyasError(f"the engine process {how} while loading; the lines above may say why")
                 if failed is not None and failed.by_user:
@@ -203,8 +227,6 @@ class EngineProcess:
                 self._why = f"the engine process {how} and is being restarted"
                 log.error("the engine process %s; starting another in %.0f s", how, pause)
                 self._closing.wait(pause)
-        self._state, self._why = "stopped", "the engine was stopped"
-        self._first.set()
 
     def _live(self) -> tuple[str, Failed | None]:
         """One process from its start to its end: how it ended, and its own account of that if it gave one."""
@@ -239,14 +261,15 @@ class EngineProcess:
                 case Ready():
                     with self._lock:
                         child.is_ready = True
-                        self._ready, self._stats, self._state = message, message.stats, "ready"
+                        self._ready, self._state = message, "ready"
+                        self._numbers = (self._numbers[0], message.stats)
                     self._first.set()
                 case Failed():
                     failed = message
         return failed
 
     def _take(self, report: StepReport) -> None:
-        self._stats = report.stats
+        self._numbers = (self._numbers[0], report.stats)
         for event in report.events:
             self._deliver(event)
         if (observe := self._observe) is not None:
@@ -271,15 +294,14 @@ class EngineProcess:
         except Exception:
             log.exception("whoever takes the tokens of request %s failed", event.request_id)
 
-    def _end_all(self, how: str) -> None:
+    def _end_all(self, error: str) -> None:
         """One last event for every choice that the process still had."""
         with self._lock:
             left = [(name, choice) for name, flight in self._in_flight.items() for choice in sorted(flight.open)]
             is_stop = self._closing.is_set()
             stats = self.stats()
-            self._past = {name: getattr(stats, name) for name in COUNTERS}
-            self._stats = EngineStats(pages_total=stats.pages_total, memory_bytes=stats.memory_bytes)
-        error = f"the engine process {how}; it is being restarted, please send the request again"
+            past = {name: getattr(stats, name) for name in COUNTERS}
+            self._numbers = (past, EngineStats(pages_total=stats.pages_total, memory_bytes=stats.memory_bytes))
         finish = FinishReason.CANCELLED if is_stop else FinishReason.ERROR
         for name, choice in left:
             self._deliver(
@@ -298,11 +320,17 @@ class EngineProcess:
             last = now
             if child is None:
                 continue
-            if is_late:  # this process was stopped or starved: the silence is its own
-                child.excuse()
-            elif child.has_ended:
-                child.hang_up()
-            elif (silent := child.silent_s()) > (SILENCE_S if child.is_ready else LOADING_SILENCE_S):
-                child.kill(f"did not answer for {silent:.0f} s and was killed")
-            elif child.busy_s > self._step_timeout:
-                child.kill(f"was stuck in one step for {child.busy_s:.0f} s and was killed")
+            try:
+                self._look_at(child, is_late)
+            except Exception:
+                log.exception("the watchdog failed; it goes on")
+
+    def _look_at(self, child: Child, is_late: bool) -> None:
+        if is_late:  # this process was stopped or starved: the silence is its own
+            child.excuse()
+        elif child.has_ended:
+            child.hang_up()
+        elif (silent := child.silent_s()) > (SILENCE_S if child.is_ready else LOADING_SILENCE_S):
+            child.kill(f"did not answer for {silent:.0f} s and was killed")
+        elif child.busy_s > self._step_timeout:
+            child.kill(f"was stuck in one step for {child.busy_s:.0f} s and was killed")

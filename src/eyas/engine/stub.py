@@ -6,6 +6,7 @@ it pretends to speculate: every round drafts `drafts_per_round` tokens and has a
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ STUB_LOGPROB = -0.25
 PAGE_SIZE = 16
 SLIDING_PAGES = 9  # a window of 128 tokens and the page that it has half left
 NUM_PAGES = 8192
+log = logging.getLogger(__name__)
 
 
 class StubEngine:
@@ -130,25 +132,31 @@ class StubEngine:
                     del self._running[request_id]
             self._step_began = None
             for choice, event in events:
-                choice.deliver(event)
+                try:
+                    choice.deliver(event)
+                except Exception:
+                    log.exception("whoever takes the tokens of request %s failed", event.request_id)
             self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3)
 
     def _report(self, events: tuple[TokenEvent, ...], ms: float) -> None:
         self._num_steps += 1
-        if self._observe is not None:
-            has_round = any(event.round is not None for event in events)
-            with self._wake:
-                pages = self._pages()
-            self._observe(
-                StepReport(
-                    step=self._num_steps,
-                    ms=ms,
-                    num_drafts=self._drafts_per_round if has_round else 0,
-                    events=events,
-                    stats=self.stats(),
-                    pages=pages,
-                )
-            )
+        if (observe := self._observe) is None:
+            return
+        has_round = any(event.round is not None for event in events)
+        with self._wake:
+            pages = self._pages()
+        report = StepReport(
+            step=self._num_steps,
+            ms=ms,
+            num_drafts=self._drafts_per_round if has_round else 0,
+            events=events,
+            stats=self.stats(),
+            pages=pages,
+        )
+        try:
+            observe(report)
+        except Exception:
+            log.exception("whoever observes the engine's steps failed")
 
     def _pages(self) -> tuple[PageOwner, ...]:
         """As if each choice held pages of its own for its prompt and what it has said."""

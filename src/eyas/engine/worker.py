@@ -9,6 +9,7 @@ for SEND_TIMEOUT_S is as good as dead, and the engine process exits.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -17,8 +18,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from eyas.base import logs
 from eyas.base.bundled import DEMO
@@ -51,6 +53,7 @@ ALIVE_EVERY_S = 0.5
 PROGRESS_EVERY_S = 0.1
 SEND_TIMEOUT_S = 60
 PR_SET_PDEATHSIG = 1  # prctl(2)
+log = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -69,6 +72,8 @@ class _Worker:
         self._lock = threading.Lock()
         self._engine: Engine | StubEngine | None = None
         self._last_progress = 0.0
+        self._reporting = threading.Lock()
+        self._num_steps = 0  # the last report's number
 
     def run(self) -> int:
         start = self._reader.receive()
@@ -81,7 +86,7 @@ class _Worker:
         except EyasError as error:
             self._send(Failed(str(error), isinstance(error, UserError)))
             return 1
-        engine.observe(lambda report: self._send(Step(report)))
+        engine.observe(self._report)
         self._engine = engine
         self._send(Ready(engine.info, str(folder), engine.stats()))
         while (message := self._reader.receive()) is not None:
@@ -98,13 +103,21 @@ class _Worker:
     def _submit(self, engine: Engine | StubEngine, request: Request) -> None:
         try:
             engine.submit(request, lambda event: None)  # the observer sends every event
-        except EyasError as error:
+        except Exception as error:
+            if not isinstance(error, EyasError):
+                log.exception("request %s could not be taken in", request.request_id)
             finish = FinishReason.INVALID if isinstance(error, InvalidRequest) else FinishReason.ERROR
             events = tuple(
                 TokenEvent(request_id=request.request_id, choice=choice, token_ids=(), finish=finish, error=str(error))
                 for choice in range(request.params.n)
             )
-            self._send(Step(StepReport(step=0, ms=0.0, num_drafts=0, events=events, stats=engine.stats())))
+            self._report(StepReport(step=0, ms=0.0, num_drafts=0, events=events, stats=engine.stats()))
+
+    def _report(self, report: StepReport) -> None:
+        """Send it; where no step was run (`step` 0), under the last one's number."""
+        with self._reporting:
+            self._num_steps = report.step or self._num_steps
+            self._send(Step(replace(report, step=self._num_steps)))
 
     def _progress(self, done: int, total: int) -> None:
         if time.monotonic() > self._last_progress + PROGRESS_EVERY_S:
@@ -116,17 +129,25 @@ class _Worker:
             time.sleep(ALIVE_EVERY_S)
             engine = self._engine
             if engine is not None and engine.failure is not None:
-                self._send(Failed(engine.failure, False))
-                os._exit(1)  # what the device holds is unknown: only a new process helps
+                self._give_up(engine.failure)  # what the device holds is unknown: only a new process helps
             self._send(Alive(0.0 if engine is None else engine.busy_s))
 
     def _send(self, message: FromEngine) -> None:
-        data = frame(message)
+        try:
+            data = frame(message)
+        except Exception as error:  # without it somebody would wait for ever
+            log.exception("a message could not be sent")
+            self._give_up(f"a message could not be sent: {error}")
         with self._lock:
             try:
                 self._sock.sendall(data)
             except OSError:  # closed, or full for SEND_TIMEOUT_S
                 os._exit(1)
+
+    def _give_up(self, why: str) -> NoReturn:
+        self._send(Failed(why, False))
+        logging.shutdown()
+        os._exit(1)
 
 
 def _load(config: EngineConfig, progress: Callable[[int, int], None]) -> tuple[Engine | StubEngine, Path]:
