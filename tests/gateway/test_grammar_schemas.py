@@ -21,6 +21,7 @@ def thing(required: tuple[str, ...] = (), extra: Any = False, **properties: Any)
 
 
 STR, INT, NUM, BOOL = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
+PASSWORD = {"type": "string", "format": "password", "writeOnly": True, "maxLength": 2}
 TREE = {
     "$ref": "#/$defs/tree",
     "$defs": {"tree": thing(("v",), v=INT, kids={"type": "array", "items": {"$ref": "#/$defs/tree"}})},
@@ -57,6 +58,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {  # of rising difficulty
     "tagged": {"anyOf": [thing(("t", "r"), t={"const": "circle"}, r=NUM), thing(("t",), t={"const": "square"}, s=NUM)]},
     "list": LINKED,
     "tree": TREE,
+    "union by a tag": {
+        **{"$defs": {"cat": thing(("k",), k={"const": "cat"}), "dog": thing(("k", "a"), k={"const": "dog"}, a=STR)}},
+        **{"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}]},
+        "discriminator": {"propertyName": "k", "mapping": {"cat": "#/$defs/cat", "dog": "#/$defs/dog"}},
+    },
+    "formats of any text": thing(("format",), format={"type": "string", "format": "path"}, a=PASSWORD),
+    "constant with a format": {"const": {"format": "path"}},
     "annotated": {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "T", "x-order": 1, **INT},
 }  # fmt: skip
 DOCUMENTS = [
@@ -70,6 +78,8 @@ DOCUMENTS = [
     *[{"o": {"p": [{"q": "z"}]}}, {"o": {}}, {"t": "circle", "r": 1.5}, {"t": "square", "r": 1}, {"t": "square"}],
     *[{"v": "a"}, {"v": "a", "next": None}, {"v": "a", "next": {"v": "b", "next": None}}, {"v": "a", "next": {}}],
     *[{"v": 1}, {"v": 1, "kids": []}, {"v": 1, "kids": [{"v": 2, "kids": [{"v": 3}]}]}, {"v": 1, "kids": [{}]}],
+    *[{"k": "cat"}, {"k": "dog"}, {"k": "dog", "a": "x"}, {"k": "cow"}],
+    *[{"format": "path"}, {"format": "/a b", "a": "12"}, {"format": "/a", "a": "123"}, {"format": 1}],
 ]  # fmt: skip
 
 

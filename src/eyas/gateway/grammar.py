@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from eyas.base.errors import InvalidRequest, nearest
 from eyas.base.grammar_limits import parser_limits, with_deep_stack
 from eyas.base.harmony_tools import FUNCTIONS, FunctionTool
-from eyas.gateway.schema_check import check_enforceable
+from eyas.gateway.schema_check import check_enforceable, without_plain_formats
 from eyas.gateway.schema_extent import extent_of
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _assembled(lines: Sequence[str], response: AnswerFormat | None) -> str:
 
 def _json_term(schema: Mapping[str, Any]) -> str:
     options = {**JSON_OPTIONS, "whitespace_pattern": rf"\r?\n[ \t]{{0,{_indent(schema)}}}"}
-    return f"%json {json.dumps({**schema, 'x-guidance': options})}"
+    return f"%json {json.dumps({**without_plain_formats(schema), 'x-guidance': options})}"
 
 
 def _indent(schema: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from eyas.base.grammar_limits import MAX_ROW_ITEMS_SCHEMA
 from eyas.base.harmony_tools import check_schema
 from eyas.gateway.schema_extent import extent_of
 
-__all__ = ["check_enforceable"]
+__all__ = ["check_enforceable", "without_plain_formats"]
 
 MAX_PROPERTIES = 1000
 MAX_OPTIONAL = 100  # in round numbers, at 4 of the parser's items each
@@ -31,8 +32,10 @@ ENFORCED = {
 ANNOTATIONS = {
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("$schema", "$id", "$comment", "contentEncoding", "contentMediaType"),
+    "discriminator",  # OpenAPI: which of the alternatives it is; they say so themselves
 }
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+PLAIN_FORMATS = {"binary", "directory-path", "file-path", "password", "path"}  # any text is one
 
 
 def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
@@ -49,7 +52,7 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
         if reference is not None and not (isinstance(reference, str) and reference.startswith("#")):
             raise InvalidRequest(f"{path}.$ref: only references within the schema ('#...') are followed", param=param)
         wanted = inner.get("format")
-        if wanted is not None and not (isinstance(wanted, str) and wanted in FORMATS):
+        if wanted is not None and not (isinstance(wanted, str) and wanted in FORMATS | PLAIN_FORMATS):
             known = ", ".join(sorted(FORMATS))
             raise InvalidRequest(f"{path}.format: {wanted!r} cannot be enforced; known are {known}", param=param)
         properties = inner.get("properties")
@@ -62,6 +65,22 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
             f"{MAX_OPTIONAL} properties can be optional; list more of them in 'required'",
             param=param,
         )
+
+
+def without_plain_formats(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema without formats that say nothing about a text: the grammar library does not know them."""
+    if not any(_has_plain_format(inner) for _, inner in _subschemas(schema, "$")):
+        return schema
+    own = copy.deepcopy(schema)
+    for _, inner in _subschemas(own, "$"):
+        if isinstance(inner, dict) and _has_plain_format(inner):
+            del inner["format"]
+    return own
+
+
+def _has_plain_format(schema: object) -> bool:
+    wanted = schema.get("format") if isinstance(schema, Mapping) else None
+    return isinstance(wanted, str) and wanted in PLAIN_FORMATS
 
 
 def _is_extension(keyword: str) -> bool:
