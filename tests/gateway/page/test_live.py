@@ -180,6 +180,15 @@ def test_number_of_viewers_is_limited(live_server):
         assert eventually(lambda: joins(url))
 
 
+def test_asking_for_the_head_is_no_viewing(live_server):
+    with live_server() as (url, engine):
+        with httpx.Client(timeout=20) as client:
+            for _ in range(MAX_VIEWERS + 1):
+                answer = client.head(f"{url}/live")
+                assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+        assert not engine.is_observed
+
+
 def joins(url) -> bool:
     with httpx.stream("GET", f"{url}/live", timeout=20) as response:
         return response.status_code == 200

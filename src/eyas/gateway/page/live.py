@@ -17,6 +17,7 @@ from time import monotonic
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -45,6 +46,8 @@ def routes(context: Context) -> list[Route]:
     async def live(request: Request) -> ASGIApp:
         if context.options.live == "off":
             raise HTTPException(404, "the live view is off on this server; start it with --live text or blank")
+        if request.method == "HEAD":  # nothing is sent that could end it
+            return Response(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         viewer = feed.join()
         return EventStream(viewer.events(), on_close=lambda: feed.leave(viewer))
 
