@@ -59,8 +59,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {  # of rising difficulty
     "list": LINKED,
     "tree": TREE,
     "union by a tag": {
-        **{"$defs": {"cat": thing(("k",), k={"const": "cat"}), "dog": thing(("k", "a"), k={"const": "dog"}, a=STR)}},
-        **{"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}]},
+        "$defs": {"cat": thing(("k",), k={"const": "cat"}), "dog": thing(("k", "a"), k={"const": "dog"}, a=STR)},
+        "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
         "discriminator": {"propertyName": "k", "mapping": {"cat": "#/$defs/cat", "dog": "#/$defs/dog"}},
     },
     "formats of any text": thing(("format",), format={"type": "string", "format": "path"}, a=PASSWORD),

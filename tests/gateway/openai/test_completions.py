@@ -202,3 +202,5 @@ def test_a_full_queue_gives_back_what_was_taken(serve, codec):
     with pytest.raises(openai.RateLimitError):
         server.client.completions.create(model="stub", prompt=["a", "b", "c"], max_tokens=200)
     assert eventually(lambda: server.engine.stats().num_running == 0, seconds=1.0)
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert 'status="429"' in metrics and 'status="499"' not in metrics  # nobody left

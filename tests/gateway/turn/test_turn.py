@@ -174,6 +174,29 @@ def test_turns_that_share_an_inbox(context, codec):
     assert asyncio.run(main()) == [(1, "b"), (0, "a"), (1, "b"), (1, ""), (0, "")]
 
 
+def test_the_error_of_one_turn_ends_those_beside_it(context, codec):
+    """They are no clients that left; what was finished before stays so."""
+    outcomes = []
+    context.listeners.append(outcomes.append)
+
+    async def main():
+        inbox = Inbox()
+        turns = [Turn(context, request(name), lambda: PlainReader(codec), route="/x", inbox=inbox) for name in "abc"]
+        context.engine.deliver["a"](event(40, name="a", finish="length"))
+        context.engine.deliver["b"](event(name="b", finish=FinishReason.ERROR, error="out of pages"))
+        try:
+            return [delta async for delta in deltas_of(turns, inbox)]
+        finally:
+            for turn in turns:
+                turn.close()
+
+    with pytest.raises(EngineFailed, match="out of pages"):
+        asyncio.run(main())
+    assert [outcome.status for outcome in outcomes] == [200, 500, 500]
+    assert [outcome.error for outcome in outcomes] == [None, "out of pages", "out of pages"]
+    assert ("c", None) in context.engine.cancelled
+
+
 def test_a_burst_wakes_the_loop_once():
     """All that other threads post before the loop gets to run comes with one call, in order, and a few at a turn."""
 

@@ -78,9 +78,9 @@ def routes(context: Context) -> list[BaseRoute]:
         inbox: Inbox[tuple[Turn, TokenEvent, float]] = Inbox()
         turns: list[Turn] = []
 
-        def close() -> None:
+        def close(error: EyasError | None = None) -> None:
             for turn in turns:
-                turn.close()
+                turn.close(error)
 
         try:
             for request in prepared.requests:
@@ -95,8 +95,8 @@ def routes(context: Context) -> list[BaseRoute]:
                     inbox=inbox,
                 )
                 turns.append(turn)
-        except EyasError:
-            close()
+        except EyasError as error:
+            close(error)
             raise
         chunks = reply.chunks if prepared.is_stream else None
         return await answer(http, deltas_of(turns, inbox), close=close, whole=reply.whole, chunks=chunks)

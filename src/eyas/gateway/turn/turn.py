@@ -59,8 +59,7 @@ class Turn:
         try:
             context.engine.submit(request, context.mailroom.address(lambda event, now: put((self, event, now))))
         except EyasError as error:
-            self._error = error
-            self.close()
+            self.close(error)
             raise
 
     @property
@@ -105,11 +104,16 @@ class Turn:
             return Unavailable("the request was cancelled: the server is stopping")
         return EngineFailed(event.error or "the engine failed")
 
-    def close(self) -> None:
-        """Give up what the engine still does for this turn, and report the outcome. Idempotent."""
+    def close(self, error: EyasError | None = None) -> None:
+        """Give up what the engine still does for this turn, and report the outcome. Idempotent.
+
+        `error` is why an unfinished turn is given up, if it has none of its own; without any its client has left.
+        """
         if self._is_closed:
             return
         self._is_closed = True
+        if not self.done and self._error is None:
+            self._error = error
         if self._num_open:
             self._context.engine.cancel(self.request.request_id)
         outcome = self._outcome()
@@ -149,9 +153,18 @@ class Turn:
 async def deltas_of(
     turns: Sequence[Turn], inbox: Inbox[tuple[Turn, TokenEvent, float]]
 ) -> AsyncGenerator[tuple[int, Delta], None]:
-    """Deltas of several turns that share `inbox`, as they come, each with its turn's index. Raises as `deltas`."""
+    """Deltas of several turns that share `inbox`, as they come, each with its turn's index.
+
+    Raises as `deltas`; the error of one turn closes them all.
+    """
     index_of = {turn: index for index, turn in enumerate(turns)}
     while not all(turn.done for turn in turns):
         turn, event, now = await inbox.get()
-        if (delta := turn.take(event, now)) is not None:
+        try:
+            delta = turn.take(event, now)
+        except EyasError as error:
+            for one in turns:
+                one.close(error)
+            raise
+        if delta is not None:
             yield index_of[turn], delta
