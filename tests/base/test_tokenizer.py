@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.base.errors import UserError
-from eyas.base.tokenizer import CONTROL_TOKENS, Tokenizer
+from eyas.base.tokenizer import CONTROL_TOKENS, SHORT, Tokenizer
 
 TEXTS = [
     "",
@@ -49,6 +52,47 @@ def test_ids_and_bytes_agree_with_the_library(small, small_folder):
     singles = [small.token_bytes(token_id) for token_id in range(600)]
     assert {bytes([byte]) for byte in range(256)} <= set(singles)
     assert all(small.token_bytes(token_id) == name.encode() for name, token_id in small.special.items())
+
+
+@given(part=st.text(min_size=1, max_size=40) | st.sampled_from(CONTROL_TOKENS), more=st.integers(0, 40))
+def test_long_texts_have_the_ids_that_the_library_gives_them(small, part, more):
+    text = part * (SHORT // len(part) + more)
+    inner = small._inner
+    assert small.encode(text) == inner.encode(text, add_special_tokens=False).ids
+
+
+def test_others_go_on_while_a_long_text_is_encoded(small):
+    done = threading.Event()
+
+    def work() -> None:
+        small.encode(" x1" * 400_000)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    num_turns = 0
+    while not done.is_set():
+        time.sleep(0.001)
+        num_turns += 1
+    thread.join()
+    assert num_turns > 20
+
+
+def test_no_threads_are_started_and_nothing_is_said_of_forks(small_folder):
+    code = (
+        "import os, sys, pathlib\n"
+        "from eyas.base.tokenizer import Tokenizer\n"
+        "tokenizer = Tokenizer.load(pathlib.Path(sys.argv[1]))\n"
+        "before = os.listdir('/proc/self/task')\n"
+        "tokenizer.encode('x ' * 5000)\n"
+        "assert os.listdir('/proc/self/task') == before\n"
+        "if os.fork() == 0:\n    tokenizer.encode('x ' * 5000)\n    os._exit(0)\n"
+        "assert os.wait()[1] == 0"
+    )
+    command = [sys.executable, "-c", code, str(small_folder)]
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_lone_surrogates_and_unknown_ids_become_replacement_characters(small):

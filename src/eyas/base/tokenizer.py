@@ -6,6 +6,7 @@ Only byte-level BPE is known here (gpt-oss, GPT-2 and the demo model); the `toke
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,7 @@ __all__ = ["CONTROL_TOKENS", "TextCodec", "Tokenizer"]
 CONTROL_TOKENS = ("<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>")
 
 REPLACEMENT = "\ufffd".encode()
+SHORT = 2048  # characters, half a millisecond: less than a thread may wait to get back a lock that it let go
 
 
 class TextCodec(Protocol):
@@ -54,6 +56,9 @@ class Tokenizer:
         """
         import tokenizers
 
+        os.environ.setdefault(
+            "TOKENIZERS_PARALLELISM", "false"
+        )  # one text has no use for its threads, and they mind forks
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise UserError(f"{folder} has no tokenizer.json; give the folder of a complete checkpoint")
@@ -77,9 +82,15 @@ class Tokenizer:
         return cls(inner, special=special, pieces=pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text; lone surrogates, which UTF-8 cannot hold, become U+FFFD."""
+        """Ids of ordinary text; lone surrogates, which UTF-8 cannot hold, become U+FFFD.
+
+        Other threads run meanwhile, unless the text is short.
+        """
         clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        return self._inner.encode(clean, add_special_tokens=False).ids
+        if len(clean) < SHORT:
+            return self._inner.encode(clean, add_special_tokens=False).ids
+        # `encode` keeps the interpreter's lock until it is done, which for megabytes are seconds; this does not.
+        return self._inner.encode_batch_fast([clean], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes of one token: its literal spelling if special, U+FFFD for ids that only pad the vocabulary."""
