@@ -7,6 +7,9 @@ from difflib import get_close_matches
 
 __all__ = ["Busy", "EyasError", "InvalidRequest", "Unavailable", "UserError", "nearest"]
 
+MAX_MESSAGE_CHARS = 300
+MAX_NAME_CHARS = 64
+
 
 class EyasError(Exception):
     """Base of all errors that eyas raises on purpose; the message says what happened and what to do."""
@@ -19,12 +22,13 @@ class UserError(EyasError):
 class InvalidRequest(EyasError):
     """One request cannot be served as asked; the engine and all other requests go on.
 
-    `param` names the offending request field where there is one.
+    `param` names the offending request field where there is one. Both may quote what was sent: of long ones the
+    beginning and the end are kept.
     """
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
+        super().__init__(_shortened(message))
+        self.param = None if param is None else _shortened(param)
 
 
 class Busy(EyasError):
@@ -37,5 +41,14 @@ class Unavailable(EyasError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the known name closest to `name`, or nothing."""
+    if len(name) > MAX_NAME_CHARS:
+        return ""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_MESSAGE_CHARS:
+        return text
+    gap, end = " [...] ", MAX_MESSAGE_CHARS // 3
+    return text[: MAX_MESSAGE_CHARS - len(gap) - end] + gap + text[-end:]
