@@ -107,9 +107,10 @@ class Failing(io.StringIO):
         return super().write(text)
 
 
-def test_a_full_disk_costs_lines(set_up):
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_full_disk_costs_lines(set_up, log_format):
     stream = Failing()
-    set_up("text", stream=stream)
+    set_up(log_format, stream=stream)
     for _ in range(5):
         log.info("lost")
     handler = logging.getLogger().handlers[0]
@@ -118,7 +119,12 @@ def test_a_full_disk_costs_lines(set_up):
     stream.broken = False
     log.info("kept")
     lines = written(stream)
-    assert lines[0] == "(5 log lines were dropped)" and lines[1].endswith("INFO kept") and len(lines) == 2
+    assert len(lines) == 2
+    if log_format == "json":
+        note, line = map(json.loads, lines)
+        assert (note["level"], note["dropped"], line["message"]) == ("warning", 5, "kept")
+    else:
+        assert lines[0].endswith(" WARNING log lines were dropped dropped=5") and lines[1].endswith("INFO kept")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

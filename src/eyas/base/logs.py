@@ -73,7 +73,7 @@ class _Background(logging.Handler):
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
             dropped = self._num_dropped
-            note = f"({dropped} log lines were dropped)\n" if dropped and not line.startswith("{") else ""
+            note = f"{self.format(_dropped(dropped))}\n" if dropped else ""
             try:
                 self._stream.write(f"{note}{line}\n")
                 self._stream.flush()
@@ -81,6 +81,13 @@ class _Background(logging.Handler):
                 self._num_dropped += 1
             else:
                 self._num_dropped -= dropped
+
+
+def _dropped(num_lines: int) -> logging.LogRecord:
+    return logging.makeLogRecord(
+        {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": "log lines were dropped"}
+        | fields(dropped=num_lines)
+    )
 
 
 class _Text(logging.Formatter):
