@@ -86,7 +86,7 @@ def as_chain(items, cuts):
     for number in range(0, len(places) - 2, 2):
         begin, middle, end = places[number : number + 3]
         parts = [
-            msgspec.json.encode(keep(input_items(body_of(part)), f"{number}{kind}", lambda _: None) if part else [])
+            msgspec.json.encode(keep(input_items(body_of(part)), f"{number}{kind}", {}) if part else [])
             for kind, part in (("a", items[begin:middle]), ("b", items[middle:end]))
         ]
         previous = Kept(
@@ -161,21 +161,19 @@ def test_items_are_kept_with_ids_statuses_and_parts():
             ]
         )
     )
-    kept = json.loads(msgspec.json.encode(keep(items, "s", lambda _: None)))
+    kept = json.loads(msgspec.json.encode(keep(items, "s", {})))
     assert [item["id"] for item in kept] == ["msg_s_i0", "msg_own", "rs_s_i2", "fc_s_i3", "fco_s_i4"]
     assert {item["status"] for item in kept} == {"completed"} and "parsed_arguments" not in kept[3]
     assert kept[0]["content"] == [{"type": "input_text", "text": "Hi"}]
     assert kept[1]["content"] == [{"type": "output_text", "text": "Hello", "annotations": []}]
-    assert msgspec.convert(kept, list[MessageItem | Reasoning | FunctionCall | type(items[4])]) == keep(
-        items, "s", lambda _: None
-    )
+    assert msgspec.convert(kept, list[MessageItem | Reasoning | FunctionCall | type(items[4])]) == keep(items, "s", {})
 
 
 def test_errors_name_the_item_of_the_input_not_of_the_history():
-    history = keep(input_items(body_of([{"role": "user", "content": "Hi"}])), "h", lambda _: None)
+    history = keep(input_items(body_of([{"role": "user", "content": "Hi"}])), "h", {})
     items = keep(
         input_items(body_of([{"type": "function_call", "call_id": "c", "name": "f", "arguments": ""}])),
-        *("s", lambda _: None),
+        *("s", {}),
     )
     with pytest.raises(InvalidRequest) as caught:
         to_messages(history, items)

@@ -35,6 +35,7 @@ LOGPROBS = "message.output_text.logprobs"
 IN_THE_CLEAR = "reasoning.encrypted_content"  # what it is asked for, reasoning to send back, is in `content` always
 MAX_METADATA = 16
 MAX_TOOLS = 128
+MAX_ITEMS = 10_000
 ELSEWHERE = ("n", "prompt_logprobs")  # sampling fields that only chat and completions have
 
 Label: TypeAlias = Annotated[str, Meta(max_length=512)]
@@ -98,7 +99,7 @@ class StreamOptions(Fields, kw_only=True):
 class ResponsesBody(SamplingFields, kw_only=True):
     """The request body. Labels (`user`, `metadata`, ...) are repeated in the response and change no answer."""
 
-    input: str | list[dict[str, Any]]
+    input: str | Annotated[list[dict[str, Any]], Meta(max_length=MAX_ITEMS)]
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None

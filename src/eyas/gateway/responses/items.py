@@ -6,7 +6,7 @@ a recipient, an assistant's message the final channel or, with phase "commentary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -111,19 +111,24 @@ InputItem: TypeAlias = Item | ItemReference
 ID_PREFIXES: dict[type, str] = {MessageItem: "msg", Reasoning: "rs", FunctionCall: "fc", FunctionCallOutput: "fco"}
 
 
-def keep(items: Sequence[InputItem], stem: str, find: Callable[[str], Item | None]) -> list[Item]:
+def keep(items: Sequence[InputItem], stem: str, referenced: Mapping[str, Item]) -> list[Item]:
     """Input items as they are kept and listed: with an id (made of `stem`), a status, content as parts, and no echoes.
 
-    `find` gives the item that a reference means. Raises InvalidRequest.
+    `referenced` has the items that references mean. One that comes twice is refused: a small body would make an endless
+    prompt of it. Raises InvalidRequest.
     """
     kept: list[Item] = []
+    seen: set[str] = set()
     for index, item in enumerate(items):
         if isinstance(item, ItemReference):
-            found = find(item.id)
+            found, where = referenced.get(item.id), f"input[{index}].id"
             if found is None:
                 raise InvalidRequest(
-                    f"item '{item.id}' is not found or no longer kept; send the item itself", param=f"input[{index}].id"
+                    f"item '{item.id}' is not found or no longer kept; send the item itself", param=where
                 )
+            if item.id in seen:
+                raise InvalidRequest(f"item '{item.id}' is referred to twice", param=where)
+            seen.add(item.id)
             kept.append(found)
             continue
         changes: dict[str, Any] = {

@@ -80,7 +80,7 @@ def prepare(
     choice, callable_tools = _tool_choice(body, tools)
     answer = _answer_format(body)
     _check_grammars(context.checker, tools, callable_tools, choice, answer)
-    kept = keep(items, stem, lambda item_id: _find(item_id, referenced))
+    kept = keep(items, stem, _items_of(referenced))
     history = [] if previous is None else [item for link in previous.chain() for item in stored_items(link)]
     conversation = to_messages(history, kept)
     first = (history or kept)[0]
@@ -115,9 +115,14 @@ def stored_items(kept: Kept) -> list[Item]:
     return [*msgspec.json.decode(kept.input_items, type=list[Item]), *answered.output]
 
 
-def _find(item_id: str, referenced: Mapping[str, Kept]) -> Item | None:
-    kept = referenced.get(item_id)
-    return None if kept is None else next(item for item in stored_items(kept) if item.id == item_id)
+def _items_of(referenced: Mapping[str, Kept]) -> dict[str, Item]:
+    """The items by their ids, of which `referenced` says in which response each one is."""
+    return {
+        item.id: item
+        for kept in dict.fromkeys(referenced.values())
+        for item in reversed(stored_items(kept))  # of two with the same id the first counts
+        if item.id is not None and referenced.get(item.id) is kept
+    }
 
 
 def _tool_choice(body: ResponsesBody, tools: Sequence[FunctionTool]) -> tuple[ToolChoice, Sequence[FunctionTool]]:

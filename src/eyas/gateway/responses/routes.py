@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -140,7 +140,7 @@ class _Responses:
         body, items = await in_thread_if_large(weight(raw), lambda: _decode(self._context, raw))
         previous = self._previous(body, owner)
         referenced = self._referenced(items, owner)
-        size = weight(raw) + (self._check_history(previous) if previous is not None else 0)
+        size = weight(raw) + self._check_kept(previous, referenced)
         stem = secrets.token_hex(16)
         prepared = await in_thread_if_large(
             size,
@@ -186,28 +186,12 @@ class _Responses:
         """The items that a response's own request brought; those before it belong to the previous responses."""
         _check_query(request, ("limit", "order", "after"))
         kept = self._kept(request.path_params["response_id"], owner_of(request))
-        items = msgspec.json.decode(kept.input_items)
         order, limit = request.query_params.get("order", "desc"), _limit(request)
         if order not in ("asc", "desc"):
             raise InvalidRequest(f"order must be 'asc' or 'desc', got '{order}'", param="order")
-        if order == "desc":
-            items.reverse()
         after = request.query_params.get("after")
-        if after is not None:
-            ids = [item["id"] for item in items]
-            if after not in ids:
-                raise InvalidRequest(f"no item '{after}' in this response's input", param="after")
-            items = items[ids.index(after) + 1 :]
-        page = items[:limit]
-        return json_response(
-            {
-                "object": "list",
-                "data": page,
-                "first_id": page[0]["id"] if page else None,
-                "last_id": page[-1]["id"] if page else None,
-                "has_more": len(items) > limit,
-            }
-        )
+        page = lambda: _page(kept.input_items, newest_first=order == "desc", limit=limit, after=after)  # noqa: E731
+        return raw_response(await in_thread_if_large(len(kept.input_items), page))
 
     def _end(self, run: _Run) -> None:
         self._running.pop(run.growth.response.id, None)
@@ -243,15 +227,24 @@ class _Responses:
             raise InvalidRequest(f"response '{response_id}' is {kept.status} and cannot be continued", param=param)
         return kept
 
-    def _check_history(self, previous: Kept) -> int:
-        """Bytes of a conversation. What is kept of it may not be more than what a body may send at once."""
-        size, limit = sum(link.num_bytes for link in previous.chain()), self._context.options.max_body
-        if size > limit:
+    def _check_kept(self, previous: Kept | None, referenced: Mapping[str, Kept]) -> int:
+        """Bytes of what a request refers to. They may not be more than what a body may send at once."""
+        history = 0 if previous is None else sum(link.num_json for link in previous.chain())
+        others = sum(kept.num_json for kept in set(referenced.values()))
+        limit = self._context.options.max_body
+        if history > limit:
             raise InvalidRequest(
-                f"the conversation has {size} bytes, and {limit} can be continued; send the part that matters as input",
+                f"the conversation has {history} bytes, and {limit} can be continued; send the part that matters as "
+                "input",
                 param="previous_response_id",
             )
-        return size
+        if history + others > limit:
+            raise InvalidRequest(
+                f"the responses that input refers to have {history + others} bytes together, and {limit} can be read "
+                "at once; send the items themselves",
+                param="input",
+            )
+        return history + others
 
     def _referenced(self, items: list[InputItem], owner: bytes) -> dict[str, Kept]:
         found = {item.id: self._store.find_item(item.id, owner) for item in items if isinstance(item, ItemReference)}
@@ -268,6 +261,28 @@ def _decode(context: Context, raw: bytes) -> tuple[ResponsesBody, list[InputItem
     body = decode_body(raw)
     check_model(context, body.model)
     return body, input_items(body)
+
+
+def _page(items_json: bytes, *, newest_first: bool, limit: int, after: str | None) -> bytes:
+    """One page of items as the API lists them."""
+    items = msgspec.json.decode(items_json)
+    if newest_first:
+        items.reverse()
+    if after is not None:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise InvalidRequest(f"no item '{after}' in this response's input", param="after")
+        items = items[ids.index(after) + 1 :]
+    page = items[:limit]
+    return msgspec.json.encode(
+        {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(items) > limit,
+        }
+    )
 
 
 def _not_found(response_id: str) -> Refused:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 __all__ = ["MAX_BYTES", "MAX_RESPONSES", "TTL_S", "Kept", "ResponseStore"]
 
 MAX_RESPONSES = 10_000
-MAX_BYTES = 256 << 20  # of JSON
+MAX_BYTES = 256 << 20  # of JSON, and of what finding its items takes
+ITEM_BYTES = 300  # at most, for an id, its place in a tuple and its entry in a dict; measured
 TTL_S = 24 * 3600.0  # since it was last used
 
 
@@ -34,8 +35,14 @@ class Kept:
     previous: Kept | None = None
 
     @property
-    def num_bytes(self) -> int:
+    def num_json(self) -> int:
+        """Bytes of JSON."""
         return len(self.input_items) + len(self.response)
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return self.num_json + ITEM_BYTES * len(self.item_ids)
 
     def chain(self) -> list[Kept]:
         """The conversation up to this response, oldest first."""
