@@ -126,11 +126,11 @@ class EngineCore:
                 leader=choices[0] if choices else None,
             )
             choices.append(sequence)
-        self._sequences[request.request_id] = choices
         if params.grammar is None:
             self._queue(choices, None)
         else:
             self._compiling.append((self.grammars.compile(params.grammar), list(choices)))
+        self._sequences[request.request_id] = choices  # last: of what raised nothing stays
 
     def _queue(self, choices: list[Sequence], grammar: LLMatcher | None) -> None:
         for sequence in choices:
@@ -138,6 +138,7 @@ class EngineCore:
             if is_constrained(params):
                 matcher = None if grammar is None else GrammarMatcher(grammar, self.eos_ids)
                 sequence.constraint = Constraint(params, self.runner.state.vocab_size, matcher)
+        for sequence in choices:
             self.scheduler.add(sequence)
             if sequence.choice == 0:
                 self._counters["num_prompt_tokens"] += sequence.prompt_length

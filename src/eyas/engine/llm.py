@@ -126,7 +126,7 @@ class LLM:
             while not self._core.is_idle:
                 self._core.step()
         except BaseException:
-            self._core.fail_all("interrupted", FinishReason.CANCELLED)
+            self._core.fail_all(None, FinishReason.CANCELLED)
             raise
         for output in [output for result in collected.values() for output in result.outputs]:
             if output.finish_reason == FinishReason.INVALID:
