@@ -34,6 +34,7 @@ __all__ = [
     "Regex",
     "ToolChoice",
     "answer_grammar",
+    "is_bound",
     "raw_grammar",
 ]
 
@@ -131,7 +132,7 @@ def answer_grammar(
     before = ["reasoning"]
     rules: list[str] = []
     for i, tool in enumerate(callable_tools):
-        arguments = f"arguments_{i}" if must_call or tool.strict else "TEXT"
+        arguments = f"arguments_{i}" if is_bound(tool, tool_choice) else "TEXT"
         rules.append(_call_rule(i, tool.name, arguments))
         if arguments != "TEXT":
             schema = NO_ARGUMENTS if tool.parameters is None else tool.parameters
@@ -150,6 +151,13 @@ def answer_grammar(
         r"TEXT: /(?s:.*)/",
     ]
     return _assembled([*head, *rules], None if must_call else response)
+
+
+def is_bound(tool: FunctionTool, tool_choice: ToolChoice) -> bool:
+    """Whether `answer_grammar` binds the arguments of a tool that may be called to its schema."""
+    if isinstance(tool_choice, NamedTool):
+        return tool.name == tool_choice.name
+    return tool_choice == "required" or (tool_choice == "auto" and tool.strict)
 
 
 def raw_grammar(response: AnswerFormat) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -23,11 +23,13 @@ from eyas.gateway.turn.delta import Totals
 __all__ = [
     "LogprobEntry",
     "Metrics",
+    "PlainStreamOptions",
     "StreamOptions",
     "Timings",
     "TokenNames",
     "Usage",
     "answer",
+    "answer_whole",
     "check_length",
     "check_stream_options",
     "metrics_of",
@@ -39,17 +41,22 @@ __all__ = [
 T = TypeVar("T")
 
 
-class StreamOptions(Fields, kw_only=True):
+class PlainStreamOptions(Fields, kw_only=True):
+    """What the streams of all dialects may be asked for."""
+
+    include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: false only
+
+
+class StreamOptions(PlainStreamOptions, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: false only
 
     @property
     def is_continuous(self) -> bool:
         return bool(self.include_usage and self.continuous_usage_stats)
 
 
-def check_stream_options(stream: bool | None, options: StreamOptions | None) -> None:
+def check_stream_options(stream: bool | None, options: PlainStreamOptions | None) -> None:
     """Raises InvalidRequest for options without a stream, and for those that are not there."""
     if options is None:
         return
@@ -230,13 +237,18 @@ async def answer(
     """Answer with one body, or with a stream of `chunks`; `close` is called in the end, however it comes."""
     if chunks is not None:
         return EventStream(chunks(deltas), on_close=close, last=DONE)
+
+    async def work() -> bytes:
+        return whole([delta async for delta in deltas])
+
+    return await answer_whole(http, work(), close=close)
+
+
+async def answer_whole(http: HttpRequest, work: Coroutine[Any, Any, bytes], *, close: Callable[[], None]) -> Response:
+    """Answer with the JSON that `work` comes to; `close` is called in the end, however it comes."""
     try:
-        return raw_response(whole(await until_disconnect(http.receive, _collect(deltas))))
+        return raw_response(await until_disconnect(http.receive, work))
     except ClientGone:
         return Response(status_code=CLIENT_LEFT)
     finally:
         close()
-
-
-async def _collect(deltas: AsyncGenerator[T, None]) -> list[T]:
-    return [delta async for delta in deltas]

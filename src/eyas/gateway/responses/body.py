@@ -15,6 +15,7 @@ from eyas.base.harmony import Effort
 from eyas.base.harmony_tools import FunctionTool, check_schema, check_tool_name
 from eyas.base.types import MAX_COUNT, MAX_TOP_LOGPROBS
 from eyas.gateway.body import Fields, decode, explain
+from eyas.gateway.openai.common import PlainStreamOptions, check_stream_options
 from eyas.gateway.responses.items import InputItem, MessageItem, ToolName
 from eyas.gateway.sampling import SamplingFields
 
@@ -90,12 +91,6 @@ class AllowedTools(Struct, tag="allowed_tools", kw_only=True, forbid_unknown_fie
     tools: Annotated[list[NamedFunction], Meta(min_length=1)]
 
 
-class StreamOptions(Fields, kw_only=True):
-    """Usage needs no option: it is part of the last event."""
-
-    include_obfuscation: bool | None = None  # padding against traffic analysis: false only
-
-
 class ResponsesBody(SamplingFields, kw_only=True):
     """The request body. Labels (`user`, `metadata`, ...) are repeated in the response and change no answer."""
 
@@ -105,7 +100,7 @@ class ResponsesBody(SamplingFields, kw_only=True):
     previous_response_id: str | None = None
     store: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: PlainStreamOptions | None = None  # usage needs no option: it is part of the last event
     include: list[str] | None = None
     tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedFunction | AllowedTools | None = None
@@ -148,11 +143,7 @@ def decode_body(raw: bytes) -> ResponsesBody:
     for name in ELSEWHERE:
         if getattr(body, name) is not None:
             raise InvalidRequest(f"'{name}' is not supported by this endpoint", param=name)
-    if body.stream_options is not None and not body.stream:
-        raise InvalidRequest("stream_options is for stream=true only", param="stream_options")
-    if body.stream_options is not None and body.stream_options.include_obfuscation:
-        name = "stream_options.include_obfuscation"
-        raise InvalidRequest(f"'{name}' is not supported by this server", param=name)
+    check_stream_options(body.stream, body.stream_options)
     for index, name in enumerate(body.include or ()):
         if name not in (LOGPROBS, IN_THE_CLEAR):
             raise InvalidRequest(f"'{name}' cannot be included, '{LOGPROBS}' can", param=f"include[{index}]")

@@ -23,6 +23,7 @@ from eyas.gateway.grammar import (
     NamedTool,
     ToolChoice,
     answer_grammar,
+    is_bound,
 )
 from eyas.gateway.openai.common import check_length
 from eyas.gateway.responses.body import (
@@ -161,9 +162,9 @@ def _check_grammars(
     answer: AnswerFormat | None,
 ) -> None:
     """Each schema on its own, so that the error names the field."""
+    bound = {tool.name for tool in callable_tools if is_bound(tool, choice)}
     for index, tool in enumerate(tools):
-        bound = next((one for one in callable_tools if one.name == tool.name), None)
-        if bound is not None and (choice in ("required", NamedTool(tool.name)) or (choice == "auto" and bound.strict)):
+        if tool.name in bound:
             checker.check_tool(tool, param=f"tools[{index}].parameters")
     if isinstance(answer, JsonSchema):
         check_schema(answer.schema, param="text.format.schema")
