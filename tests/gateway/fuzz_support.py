@@ -202,7 +202,7 @@ class Client:
 
     def send(self, method: str, path: str, body: bytes, headers: dict) -> tuple[int, bytes, dict]:
         with suppress(BrokenPipeError, ConnectionResetError):  # refused and closed before all of it was sent
-            self._connection.request(method, path, body, headers)
+            self._connection.request(method, path, body, {"content-type": "application/json"} | headers)
         answer = self._connection.getresponse()
         return answer.status, answer.read(), dict(answer.getheaders())
 

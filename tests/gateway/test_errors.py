@@ -67,7 +67,7 @@ def test_prompt_too_long_names_both_numbers(serve):
 
 @pytest.mark.parametrize("raw", [b"{", b"", b"\xff", b"[]", b'{"messages": 1}'])
 def test_a_body_that_is_no_request(serve, raw):
-    answer = httpx.post(f"{serve().url}/v1/chat/completions", content=raw)
+    answer = httpx.post(f"{serve().url}/v1/chat/completions", content=raw, headers={"content-type": "application/json"})
     assert answer.status_code == 400 and answer.json()["error"]["message"]
 
 
@@ -81,6 +81,8 @@ def test_a_body_that_is_declared_as_something_else(server, path):
     """curl's default; and pages of other sites could send it without asking."""
     answer = httpx.post(f"{server.url}/v1/{path}", data={"a": "b"})
     assert answer.status_code == 415 and "Content-Type: application/json" in answer.json()["error"]["message"]
+    answer = httpx.post(f"{server.url}/v1/{path}", content=b"{}")  # a page's Blob has no type
+    assert answer.status_code == 415 and "this has none" in answer.json()["error"]["message"]
     kind = {"content-type": "Application/JSON; charset=utf-8"}
     assert httpx.post(f"{server.url}/v1/{path}", content=b"{}", headers=kind).status_code == 400
 
@@ -89,6 +91,17 @@ def test_unknown_path_and_method(serve):
     url = serve().url
     assert "GET /v1/chat/complet" in httpx.get(f"{url}/v1/chat/complet").json()["error"]["message"]
     assert httpx.get(f"{url}/v1/chat/completions").status_code == 405
+    answer = httpx.get(f"{url}/v1/models/", headers={"host": "elsewhere.example"})  # not sent there
+    assert answer.status_code == 404
+    answer = httpx.get(f"{url}/health/")
+    assert answer.status_code == 404 and "GET /health/" in answer.json()["error"]["message"]
+
+
+def test_errors_quote_little_of_what_was_sent(server):
+    long = "x" * 100_000
+    for fields in ({long: 1}, {"model": long}, {"reasoning_effort": long}, {"metadata": {"a": long}}):
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": [], "model": "stub"} | fields)
+        assert answer.status_code in (400, 404) and len(answer.content) < 1000
 
 
 def test_health_ready_models(serve):
@@ -157,7 +170,7 @@ def test_a_client_that_goes_away_frees_the_engine(serve, codec, stream):
     server = serve(lambda request, choice: reply_ids(codec, content="go " * 150), round_s=0.05)
     body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
-    connection.request("POST", "/v1/chat/completions", json.dumps(body))
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
     if stream:
         assert connection.getresponse().read(10)
     assert eventually(lambda: server.engine.stats().num_running == 1)

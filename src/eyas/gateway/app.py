@@ -19,6 +19,7 @@ from eyas.gateway.operation.operation import Operation
 from eyas.gateway.operation.steps import StepHub
 from eyas.gateway.page import live
 from eyas.gateway.responses import routes as responses
+from eyas.gateway.stream import ClientGone
 
 __all__ = ["create_app"]
 
@@ -46,10 +47,12 @@ def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | N
         ],
         exception_handlers={
             ClientDisconnect: on_client_left,
+            ClientGone: on_client_left,
             EyasError: on_eyas_error,
             HTTPException: on_http_exception,
             Exception: on_unexpected,
         },
         lifespan=operation.lifespan,
     )
+    app.router.redirect_slashes = False  # a redirect would trust the Host header, and forget https behind a proxy
     return operation.wrap(app)

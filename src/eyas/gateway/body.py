@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -14,14 +12,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from eyas.base.errors import InvalidRequest, nearest
+from eyas.gateway.workers import LARGE
 
-__all__ = ["Fields", "decode", "in_thread_if_large", "json_response", "raw_response", "read_body", "weight"]
+__all__ = ["Fields", "decode", "json_response", "raw_response", "read_body", "weight"]
 
-T = TypeVar("T")
 BodyT = TypeVar("BodyT", bound=Struct)
 
 JSON = "application/json"
-LARGE = 8 << 10  # characters that take about as long to encode as a thread takes to hand them over and back
 SLOW_WORDS = (b"tools", b"format", b"structured_outputs")
 
 
@@ -29,27 +26,21 @@ class Fields(Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of request objects. None is "not given"; a field of type None is a known one that this server lacks."""
 
 
-async def read_body(request: HttpRequest, limit: int) -> bytes:
-    """The raw body. Raises HTTPException 413 beyond `limit` bytes, before more is read, and 415 for other than JSON."""
-    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+async def read_body(request: HttpRequest) -> bytes:
+    """The raw body. Raises HTTPException 415 unless it is declared as JSON, which pages of other sites cannot do.
+
+    A browser asks before it sends a page's JSON to another site, but not for other kinds, or none.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
-        raise HTTPException(415, f"send JSON, with the header 'Content-Type: {JSON}'; this is '{kind[:80]}'")
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise HTTPException(413, f"the body is larger than {limit >> 20} MiB")
-    return bytes(body)
-
-
-async def in_thread_if_large(size: int, work: Callable[[], T]) -> T:
-    """Do `work` here, or in a thread if it is on `size` characters or more and would hold up all other streams."""
-    return work() if size < LARGE else await asyncio.to_thread(work)
+        what = f"this is '{kind[:80]}'" if kind else "this has none"
+        raise HTTPException(415, f"send JSON, with the header 'Content-Type: {JSON}'; {what}")
+    return b"".join([part async for part in request.stream()])
 
 
 def weight(raw: bytes) -> int:
-    """The size of a body for `in_thread_if_large`; one that may hold schemas or grammars to compile counts as large."""
-    return LARGE if any(word in raw for word in SLOW_WORDS) else len(raw)
+    """The size of a body for `Workers.run`; one that may hold schemas or grammars to compile counts as large."""
+    return max(len(raw), LARGE) if any(word in raw for word in SLOW_WORDS) else len(raw)
 
 
 def decode(raw: bytes, kind: type[BodyT]) -> BodyT:

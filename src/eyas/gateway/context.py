@@ -16,6 +16,7 @@ from eyas.gateway.grammar import GrammarChecker
 from eyas.gateway.operation.steps import StepHub
 from eyas.gateway.outcome import Listener
 from eyas.gateway.turn.mailroom import Mailroom
+from eyas.gateway.workers import Workers
 
 __all__ = ["Context", "GatewayOptions"]
 
@@ -52,6 +53,7 @@ class Context:
     steps: StepHub
     checker: GrammarChecker = field(default_factory=GrammarChecker)
     mailroom: Mailroom = field(default_factory=Mailroom)
+    workers: Workers = field(default_factory=Workers)
     listeners: list[Listener] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
 

@@ -89,7 +89,7 @@ def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> 
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:
-    """The client left before its body was complete; nobody reads this."""
+    """The client left before its body was complete, or its turn came; nobody reads this."""
     return Response(status_code=CLIENT_LEFT)
 
 

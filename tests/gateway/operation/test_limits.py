@@ -85,7 +85,8 @@ def test_a_body_without_a_length_is_refused_once_it_is_too_long(raw):
 
 def test_a_body_of_just_the_limit_is_read(small):
     body = GOOD + b" " * (MAX_BODY - len(GOOD))
-    assert httpx.post(f"{small.url}/v1/chat/completions", content=body).status_code == 200
+    headers = {"content-type": "application/json"}
+    assert httpx.post(f"{small.url}/v1/chat/completions", content=body, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,9 @@ def test_what_is_running_and_who_left(serve):
 def test_errors_are_counted_by_status(serve):
     server = serve()
     for status, body in ((400, b"{"), (413, b" " * (16 << 20) + b"{}"), (404, b'{"model": "x", "messages": []}')):
-        answer = httpx.post(f"{server.url}/v1/chat/completions", content=body)
+        answer = httpx.post(
+            f"{server.url}/v1/chat/completions", content=body, headers={"content-type": "application/json"}
+        )
         assert answer.status_code in (400, status)
     server.engine.failure = "out of order"
     assert httpx.get(f"{server.url}/ready").status_code == 503

@@ -20,7 +20,7 @@ from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import Effort, render_conversation
 from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_schema, check_tool_name
 from eyas.base.types import MAX_TOP_LOGPROBS, Request
-from eyas.gateway.body import Fields, decode, in_thread_if_large, read_body, weight
+from eyas.gateway.body import Fields, decode, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.grammar import AnswerFormat, JsonObject, JsonSchema, NamedTool, ToolChoice, answer_grammar
 from eyas.gateway.openai.chat_messages import ChatMessage, conversation
@@ -141,8 +141,8 @@ class Prepared:
 
 def routes(context: Context) -> list[BaseRoute]:
     async def chat(http: HttpRequest) -> ASGIApp:
-        raw = await read_body(http, context.options.max_body)
-        prepared = await in_thread_if_large(weight(raw), lambda: prepare(context, raw))
+        raw = await read_body(http)
+        prepared = await context.workers.run(http, weight(raw), lambda: prepare(context, raw))
         reply = ChatReply(prepared.request, context.info.name, context.codec, prepared.reply)
         turn = Turn(
             context,

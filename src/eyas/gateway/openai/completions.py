@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError, InvalidRequest
 from eyas.base.types import MAX_TOP_LOGPROBS, Request, TokenEvent, check_prompt_logprobs
-from eyas.gateway.body import decode, in_thread_if_large, read_body, weight
+from eyas.gateway.body import decode, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.grammar import raw_grammar
 from eyas.gateway.openai.common import StreamOptions, answer, check_length, check_stream_options
@@ -72,8 +72,8 @@ class Prepared:
 
 def routes(context: Context) -> list[BaseRoute]:
     async def completions(http: HttpRequest) -> ASGIApp:
-        raw = await read_body(http, context.options.max_body)
-        prepared = await in_thread_if_large(weight(raw), lambda: prepare(context, raw))
+        raw = await read_body(http)
+        prepared = await context.workers.run(http, weight(raw), lambda: prepare(context, raw))
         reply = CompletionsReply(prepared.requests, context.info.name, context.codec, prepared.tell)
         inbox: Inbox[tuple[Turn, TokenEvent, float]] = Inbox()
         turns: list[Turn] = []

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import Effort, render_conversation
-from eyas.gateway.body import Fields, decode, in_thread_if_large, json_response, read_body, weight
+from eyas.gateway.body import Fields, decode, json_response, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.openai.chat import FunctionEntry, tools_of
 from eyas.gateway.openai.chat_messages import ChatMessage, conversation
@@ -51,14 +51,12 @@ class Tokenized(Struct, kw_only=True):
 
 def routes(context: Context) -> list[BaseRoute]:
     async def tokenize(http: HttpRequest) -> Response:
-        raw = await read_body(http, context.options.max_body)
-        return json_response(await in_thread_if_large(weight(raw), lambda: tokenized(context, raw)))
+        raw = await read_body(http)
+        return await context.workers.run(http, weight(raw), lambda: json_response(tokenized(context, raw)))
 
     async def detokenize(http: HttpRequest) -> Response:
-        raw = await read_body(http, context.options.max_body)
-        body = decode(raw, DetokenizeBody)
-        check_model(context, body.model)
-        return json_response({"prompt": decode_raw(context.codec, body.tokens)})
+        raw = await read_body(http)
+        return await context.workers.run(http, len(raw), lambda: json_response(detokenized(context, raw)))
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -89,3 +87,10 @@ def tokenized(context: Context, raw: bytes) -> Tokenized:
     if body.return_token_strs:
         result.token_strs = [context.codec.token_bytes(token_id).decode(errors="replace") for token_id in ids]
     return result
+
+
+def detokenized(context: Context, raw: bytes) -> dict[str, str]:
+    """Raises InvalidRequest naming the field."""
+    body = decode(raw, DetokenizeBody)
+    check_model(context, body.model)
+    return {"prompt": decode_raw(context.codec, body.tokens)}

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError, InvalidRequest
-from eyas.gateway.body import in_thread_if_large, json_response, raw_response, read_body, weight
+from eyas.gateway.body import json_response, raw_response, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.errors import Refused
 from eyas.gateway.outcome import CLIENT_LEFT
@@ -136,13 +136,14 @@ class _Responses:
 
     async def create(self, request: HttpRequest) -> ASGIApp:
         owner = owner_of(request)
-        raw = await read_body(request, self._context.options.max_body)
-        body, items = await in_thread_if_large(weight(raw), lambda: _decode(self._context, raw))
+        raw = await read_body(request)
+        body, items = await self._context.workers.run(request, weight(raw), lambda: _decode(self._context, raw))
         previous = self._previous(body, owner)
         referenced = self._referenced(items, owner)
         size = weight(raw) + self._check_kept(previous, referenced)
         stem = secrets.token_hex(16)
-        prepared = await in_thread_if_large(
+        prepared = await self._context.workers.run(
+            request,
             size,
             lambda: prepare(self._context, body, items, stem=stem, previous=previous, referenced=referenced),
         )
@@ -191,7 +192,7 @@ class _Responses:
             raise InvalidRequest(f"order must be 'asc' or 'desc', got '{order}'", param="order")
         after = request.query_params.get("after")
         page = lambda: _page(kept.input_items, newest_first=order == "desc", limit=limit, after=after)  # noqa: E731
-        return raw_response(await in_thread_if_large(len(kept.input_items), page))
+        return raw_response(await self._context.workers.run(request, len(kept.input_items), page))
 
     def _end(self, run: _Run) -> None:
         self._running.pop(run.growth.response.id, None)

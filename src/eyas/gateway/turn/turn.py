@@ -66,14 +66,11 @@ class Turn:
     def done(self) -> bool:
         return self._num_open == 0
 
-    def deltas(self) -> AsyncGenerator[Delta, None]:
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Deltas of all choices as they come, those without anything to show left out.
 
         Raises InvalidRequest, Unavailable or EngineFailed when the engine ends the request.
         """
-        return self._deltas()
-
-    async def _deltas(self) -> AsyncGenerator[Delta, None]:
         while self._num_open:
             _, event, now = await self._inbox.get()
             if (delta := self.take(event, now)) is not None:
