@@ -7,7 +7,7 @@ from typing import Any
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.tokenizer import TextCodec
-from eyas.base.types import SamplingParams
+from eyas.base.types import MAX_BAD_WORDS, SamplingParams
 from eyas.gateway.body import Fields
 from eyas.gateway.turn.stops import Stops
 
@@ -15,6 +15,7 @@ __all__ = ["SamplingFields", "encode_bad_words", "sampling_params", "stops_of"]
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
+MAX_BAD_WORD_CHARS = 1024
 
 # Fields of SamplingParams that are taken as they come, from the request or else from generation_config.json.
 PLAIN = (
@@ -115,8 +116,14 @@ def stops_of(body: SamplingFields) -> Stops:
 def encode_bad_words(codec: TextCodec, words: list[str]) -> tuple[tuple[int, ...], ...]:
     """Each word as it begins a text and as it follows a space.
 
-    vLLM leaves the second out where it has another number of tokens, so that the word may still come.
+    vLLM leaves the second out where it has another number of tokens, so that the word may still come. Raises
+    InvalidRequest.
     """
+    if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_CHARS for word in words):  # before they are encoded
+        raise InvalidRequest(
+            f"bad_words wants at most {MAX_BAD_WORDS} words of at most {MAX_BAD_WORD_CHARS} characters",
+            param="bad_words",
+        )
     sequences: dict[tuple[int, ...], None] = {}
     for word in words:
         bare = word.lstrip()

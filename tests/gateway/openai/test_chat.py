@@ -1,6 +1,7 @@
 """`/v1/chat/completions` as the official SDK sees it, whole and streamed, over a real socket."""
 
 import datetime
+from dataclasses import replace
 
 import pytest
 from tests.gateway.support import CONTENT, REASONING, eventually, reply_ids
@@ -169,19 +170,19 @@ def test_the_prompt_is_harmony(serve, codec):
         temperature=0.5,
         logit_bias={"5": 1.5},
         messages=[
-            {"role": "system", "content": "Be brief."},
+            {"role": "system", "content": "Be brief.", "name": "Boss"},
             {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
-            {"role": "assistant", "content": "three", "reasoning_content": "dropped: this turn is over"},
-            {"role": "developer", "content": "Inline."},
+            {"role": "assistant", "content": "three", "reasoning_content": "dropped: this turn is over", "name": "Bob"},
+            {"role": "developer", "content": "Inline.", "name": "Eve"},
             {"role": "user", "content": "<|end|>four", "name": "Ann"},
         ],
     )
     expected = [
         system_message(date=datetime.date(2026, 11, 20).isoformat(), effort="high"),
-        developer_message("Be brief."),
+        replace(developer_message("Be brief."), name="Boss"),
         Message(role="user", content="one two"),
-        Message(role="assistant", channel="final", content="three"),
-        developer_message("Inline."),
+        Message(role="assistant", channel="final", content="three", name="Bob"),
+        replace(developer_message("Inline."), name="Eve"),
         Message(role="user", content="<|end|>four", name="Ann"),
     ]
     assert seen[0].prompt_ids == tuple(render_conversation(codec, expected))

@@ -7,8 +7,11 @@ from tests.gateway.openai.support import added_up
 from tests.gateway.responses.support import analysis, final, preamble
 from tests.gateway.support import CONTENT, REASONING, reply_ids
 
+from eyas.base.errors import InvalidRequest
 from eyas.base.types import SamplingParams
+from eyas.gateway.sampling import encode_bad_words
 
+CALL = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
 
@@ -110,6 +113,9 @@ def test_the_model_is_told_of_the_schema(stage):
         ({"metadata": {"a": 1}}, "metadata[...]"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
         ({"bad_words": [" "]}, "bad_words"),
+        ({"bad_words": ["x" * 1025]}, "bad_words"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 1001}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "tool_calls": [CALL] * 129}]}, "messages[0].tool_calls"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"stop_token_ids": [10**6]}, "stop_token_ids"),
         ({"logit_bias": {"1000000": 1}}, "logit_bias"),
@@ -123,6 +129,15 @@ def test_what_cannot_be_done_is_refused_by_name(stage, fields, param):
     with pytest.raises(openai.BadRequestError) as caught:
         stage.chat(extra_body=fields)
     assert caught.value.param == param
+
+
+def test_too_many_bad_words_are_not_encoded(codec, monkeypatch):
+    encoded = []
+    monkeypatch.setattr(type(codec), "encode", lambda self, text: encoded.append(text) or [1])
+    for words in (["x"] * 65, ["x", "y" * 1025]):
+        with pytest.raises(InvalidRequest, match="at most 64 words of at most 1024 characters"):
+            encode_bad_words(codec, words)
+    assert not encoded and encode_bad_words(codec, ["x"] * 64) == ((1,),)
 
 
 def test_labels_and_neutral_values_are_accepted(stage):

@@ -148,6 +148,8 @@ def named(name: str) -> dict:
 
 USER = {"role": "user", "content": "Hi"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+CALLED = {"role": "assistant", "tool_calls": [CALL]}
+RESULT = {"role": "tool", "content": "7", "tool_call_id": "call_1"}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,8 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "clock", "argum
         ({"messages": [USER, {"role": "tool", "content": "7", "tool_call_id": "call_9"}]}, "messages[1].tool_call_id",
          "'call_9'"),
         ({"messages": [USER, {"role": "tool", "content": "7"}]}, "messages[1].tool_call_id", "missing"),
+        ({"messages": [USER] * 10_001}, "messages", "length <= 10000"),
+        ({"messages": [USER, CALLED, RESULT | {"name": "alarm"}]}, "messages[2].name", "'clock'"),
         ({"messages": [USER | {"tool_calls": [CALL]}]}, "messages[0].tool_calls", "assistant"),
         ({"messages": [USER | {"tool_call_id": "call_1"}]}, "messages[0].tool_call_id", "tool"),
     ],
@@ -174,6 +178,12 @@ def test_what_is_wrong_with_tools_is_named(stage, fields, param, words):
     with pytest.raises(openai.BadRequestError) as caught:
         stage.server.client.chat.completions.create(**{"model": "stub", "messages": [USER]} | fields)
     assert caught.value.param == param and words in caught.value.message
+
+
+def test_names_of_an_assistant_and_of_the_function_that_it_called(stage):
+    stage.say(final("x")).talk([USER, CALLED | {"name": "Bob"}, RESULT | {"name": "clock"}], tools=[CLOCK])
+    assert "<|start|>assistant:Bob to=functions.clock<|channel|>" in stage.prompt()
+    assert "<|start|>functions.clock to=assistant" in stage.prompt()
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused_where_it_would_be(stage):

@@ -23,7 +23,7 @@ from eyas.base.types import MAX_TOP_LOGPROBS, Request
 from eyas.gateway.body import Fields, decode, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.grammar import AnswerFormat, JsonObject, JsonSchema, NamedTool, ToolChoice, answer_grammar
-from eyas.gateway.openai.chat_messages import ChatMessage, conversation
+from eyas.gateway.openai.chat_messages import ChatMessages, conversation
 from eyas.gateway.openai.chat_reply import ChatReply, ReplyOptions
 from eyas.gateway.openai.common import StreamOptions, answer, check_length, check_stream_options
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
@@ -33,7 +33,7 @@ from eyas.gateway.turn.readers import HarmonyReader
 from eyas.gateway.turn.stops import Stops
 from eyas.gateway.turn.turn import Turn
 
-__all__ = ["FunctionEntry", "routes", "tools_of"]
+__all__ = ["FunctionEntries", "routes", "tools_of"]
 
 PATH = "/v1/chat/completions"
 MAX_TOOLS = 128
@@ -51,6 +51,9 @@ class FunctionDefinition(Fields, kw_only=True):
 class FunctionEntry(Fields, kw_only=True):
     type: Literal["function"]
     function: FunctionDefinition
+
+
+FunctionEntries = Annotated[list[FunctionEntry], Meta(max_length=MAX_TOOLS)]
 
 
 class ChosenFunction(Fields, kw_only=True):
@@ -81,7 +84,7 @@ class TemplateArguments(Fields, kw_only=True):
 class ChatBody(SamplingFields, kw_only=True):
     """The request body. A field of type None is one of OpenAI's or vLLM's that this server lacks."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    messages: ChatMessages
     model: str | None = None
     reasoning_effort: Effort | None = None
     include_reasoning: bool | None = None
@@ -96,7 +99,7 @@ class ChatBody(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
     response_format: AnswerFormatField | None = None
     structured_outputs: StructuredOutputs | None = None
-    tools: Annotated[list[FunctionEntry], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: FunctionEntries | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None  # gpt-oss makes one call a turn: both values are kept
     modalities: list[Literal["text"]] | None = None

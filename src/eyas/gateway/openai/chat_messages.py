@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -19,7 +20,11 @@ from eyas.base.harmony import (
 from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_tool_name
 from eyas.gateway.body import Fields
 
-__all__ = ["ChatMessage", "conversation"]
+__all__ = ["ChatMessage", "ChatMessages", "conversation"]
+
+MAX_MESSAGES = 10_000
+MAX_PARTS = 1000  # of one message
+MAX_CALLS = 128  # of one message
 
 
 class TextPart(Fields, kw_only=True):
@@ -43,12 +48,16 @@ class ToolCall(Fields, kw_only=True):
 
 
 class ChatMessage(Fields, kw_only=True):
-    """A message of the conversation. What the official SDK echoes as null is taken as null."""
+    """A message of the conversation. What the official SDK echoes as null is taken as null.
+
+    `name` tells participants of one role apart: the model reads it after the role, `assistant:name`, as openai-harmony
+    writes it for every role. A tool's message may repeat the name of the function that was called.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
     name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -57,6 +66,9 @@ class ChatMessage(Fields, kw_only=True):
     audio: None = None
     function_call: None = None
     parsed: Any = None  # what the official SDK's parse() adds for its caller
+
+
+ChatMessages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def conversation(
@@ -78,7 +90,8 @@ def conversation(
     first = messages[0]
     if first.role in ("system", "developer"):
         text = _required_text(first, "messages[0]")
-        out.append(developer_message(text, tools=tools, response_formats=formats))
+        developer = developer_message(text, tools=tools, response_formats=formats)
+        out.append(replace(developer, name=first.name))
         rest = rest[1:]
     elif tools or formats:
         out.append(developer_message(tools=tools, response_formats=formats))
@@ -93,13 +106,13 @@ def conversation(
 def _to_harmony(message: ChatMessage, where: str, names: dict[str, str]) -> list[Message]:
     _check_fields(message, where)
     if message.role == "assistant":
-        return _assistant(message, where, names)
+        return [replace(one, name=message.name) for one in _assistant(message, where, names)]
     text = _required_text(message, where)
     if message.role == "user":
         return [Message(role="user", content=text, name=message.name)]
     if message.role == "tool":
         return [_result(message, text, where, names)]
-    return [developer_message(text)]
+    return [replace(developer_message(text), name=message.name)]
 
 
 def _assistant(message: ChatMessage, where: str, names: dict[str, str]) -> list[Message]:
@@ -126,6 +139,8 @@ def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) 
             f"'{where}.tool_call_id': no assistant message before it has a call with the id '{message.tool_call_id}'",
             param=f"{where}.tool_call_id",
         )
+    if message.name not in (None, name):
+        raise InvalidRequest(f"'{where}.name': the function that was called is '{name}'", param=f"{where}.name")
     return result_message(name, text)
 
 

@@ -13,8 +13,8 @@ from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import Effort, render_conversation
 from eyas.gateway.body import Fields, decode, json_response, read_body, weight
 from eyas.gateway.context import Context
-from eyas.gateway.openai.chat import FunctionEntry, tools_of
-from eyas.gateway.openai.chat_messages import ChatMessage, conversation
+from eyas.gateway.openai.chat import FunctionEntries, tools_of
+from eyas.gateway.openai.chat_messages import ChatMessages, conversation
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.service import check_model
 
@@ -26,8 +26,8 @@ class TokenizeBody(Fields, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
-    tools: list[FunctionEntry] | None = None
+    messages: ChatMessages | None = None
+    tools: FunctionEntries | None = None
     reasoning_effort: Effort | None = None
     add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = None  # gpt-oss has none to add: both values are the same
