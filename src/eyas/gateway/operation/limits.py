@@ -9,11 +9,10 @@ import re
 import uuid
 from collections.abc import Callable, Iterable
 
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.base.units import readable
-from eyas.gateway.errors import envelope
+from eyas.gateway.errors import Refused, body_of
 from eyas.gateway.stream import SEND_BODY
 
 __all__ = ["REQUEST_ID_HEADER", "Limits", "send_json"]
@@ -33,7 +32,7 @@ class Limits:
     """Refuses bodies above `max_body` bytes with 413 and gives each request an id.
 
     A body is refused by its Content-Length before any of it is read, or as soon as what came is too much: then the
-    route that reads it gets an HTTPException. `x-request-id` of the caller is kept if it is 1 to 128 harmless
+    route that reads it gets a Refused. `x-request-id` of the caller is kept if it is 1 to 128 harmless
     characters, else a new one is made; it is in the scope's state as `request_id` and in every answer. `on_status`
     hears the status of each answer.
     """
@@ -59,12 +58,12 @@ class Limits:
             if message["type"] == "http.response.start":
                 self._on_status(message["status"])
                 message["headers"] = [*message["headers"], (header, request_id)]
+                if message["status"] == 413:  # to read on would be to take what was refused
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         if length > self._max_body:
-            body = envelope(self._too_large(), "invalid_request_error", code="body_too_large")
-            # Closed: to read on would be to take what was refused.
-            return await send_json(send_with_id, 413, body, headers=[(b"connection", b"close")])
+            return await send_json(send_with_id, 413, body_of(self._too_large()))
         await self._app(scope, self._counted(receive), send_with_id)
 
     def _counted(self, receive: Receive) -> Receive:
@@ -75,10 +74,11 @@ class Limits:
             message = await receive()
             num_bytes += len(message.get("body", b""))
             if num_bytes > self._max_body:
-                raise HTTPException(413, self._too_large(), headers={"connection": "close"})
+                raise self._too_large()
             return message
 
         return counted
 
-    def _too_large(self) -> str:
-        return f"the body is larger than the {readable(self._max_body)} that this server takes"
+    def _too_large(self) -> Refused:
+        message = f"the body is larger than the {readable(self._max_body)} that this server takes"
+        return Refused(message, code="body_too_large", status=413)
