@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from eyas.gateway.errors import envelope
+from eyas.gateway.operation.parser import RequestParser
 
 __all__ = ["ON_REFUSED", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
 
@@ -24,11 +26,15 @@ OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionLimits:
-    """`receive_s` is for a whole request, headers and body; `stalled_s` for a reader that takes nothing."""
+    """`receive_s` is for a whole request, headers and body; `stalled_s` for a reader that takes nothing.
+
+    Bytes are counted by reads: one read may bring more than `header_bytes` before it is refused.
+    """
 
     connections: int = 2048
     headers: int = 100
-    header_bytes: int = 32 << 10  # request line and headers; one read may bring more before it is refused
+    header_bytes: int = 32 << 10  # request line and headers; any other bytes but a body's between two parts of it
+    pipelined: int = 16  # requests that wait on a connection for the answers in front of theirs
     receive_s: float = 60.0
     idle_s: float = 60.0  # between requests; longer than clients keep a connection, so that they close it
     stalled_s: float = 120.0
@@ -41,9 +47,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.parser = RequestParser(self)  # type: ignore[assignment]
         self._refusal: tuple[int, str] | None = None
-        self._num_read = 0  # bytes since the message began, while its headers are incomplete
-        self._in_headers = True
+        self._num_read = 0  # bytes since the message began or some of its body came
+        self._running: RequestResponseCycle | None = None  # the newest that the app has; uvicorn's `cycle` may wait
+        self._in_body = False  # of `cycle`
         self._is_sending = True  # no request of this connection is complete and unanswered
         self._since = self.loop.time()
         self._receive_timer: asyncio.TimerHandle | None = None
@@ -55,35 +63,52 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_receiving()
+        for cycle in self._unanswered():  # uvicorn tells the newest only
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.pipeline.clear()
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        self._num_read += len(data)
         super().data_received(data)
-        if self._in_headers:
-            self._num_read += len(data)
-            if self._num_read > self.limits.header_bytes and not self.transport.is_closing():
-                self._refuse(431, self._too_many_headers())
+        if self._num_read > self.limits.header_bytes and not self.transport.is_closing():
+            self._refuse(431, self._too_many_headers())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._num_read, self._in_headers = 0, True
+        self._num_read = 0
         if self._receive_timer is None:
             self._start_receiving()
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if len(self.headers) > self.limits.headers or size > self.limits.header_bytes:
             self._refusal = (431, self._too_many_headers())
             raise ValueError  # the parser stops, and `send_400_response` is called
+        if len(self.pipeline) >= self.limits.pipelined:
+            self._refusal = (400, f"at most {self.limits.pipelined} requests may wait on a connection for answers")
+            raise ValueError
         super().on_headers_complete()
+        self._in_body = True
+        if self.pipeline:
+            self.flow.resume_reading()  # who does not read does not see the client leave
+
+    def on_body(self, body: bytes) -> None:
+        self._num_read = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._in_body = False
         self._stop_receiving()
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -115,7 +140,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._receive_timer = None
 
     def _receive_late(self) -> None:
-        if self.pipeline:  # we do not read on before the request in front of it is answered
+        if self._is_busy() and not self._is_its_turn():  # not before those in front are answered
             self._start_receiving()
             return
         self._receive_timer = None
@@ -131,15 +156,26 @@ class GuardedProtocol(HttpToolsProtocol):
         victim._refuse(408, "the connection was closed in favour of others: it was the one waited for longest")
         return True
 
+    def _unanswered(self) -> Iterator[RequestResponseCycle]:
+        if self._running is not None and not self._running.response_complete:
+            yield self._running
+        yield from (cycle for cycle, _ in self.pipeline)
+
+    def _is_busy(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def _is_its_turn(self) -> bool:
+        """Whether the app has the request that is being received: its body is still to come."""
+        return self._in_body and self.cycle is self._running
+
     def _too_many_headers(self) -> str:
         return f"a request may have {self.limits.headers} headers of {self.limits.header_bytes} bytes in all"
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer without asking the application, if nothing of an answer was sent yet, and close."""
+        """Answer in place of the app, unless that would be in or before an answer to another request, and close."""
         if ON_REFUSED in self.app_state:
             self.app_state[ON_REFUSED](status)
-        is_idle = self.cycle is None or self.cycle.response_complete
-        if is_idle or not self.cycle.response_started:
+        if not (self.cycle.response_started if self._is_its_turn() else self._is_busy()):
             kind = "server_error" if status >= 500 else "invalid_request_error"
             body = envelope(message, kind)
             head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: application/json"]
