@@ -1,10 +1,15 @@
 """`/tokenize` and `/detokenize`: the same ids that a completion or a chat would send to the engine."""
 
+import threading
+
 import httpx
 import pytest
 from tests.gateway.openai.support import WEATHER
 from tests.gateway.responses.support import final
 from tests.gateway.support import CONTEXT
+
+from eyas.gateway.openai import tokenize as module
+from eyas.gateway.workers import LARGE
 
 
 def post(stage, path, **body):
@@ -57,3 +62,21 @@ def test_ids_that_no_token_has_are_replaced(stage):
 def test_another_model_is_404(stage):
     status, answer = post(stage, "/tokenize", prompt="x", model="gpt-5")
     assert status == 404 and answer["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(("path", "name"), [("/tokenize", "tokenized"), ("/detokenize", "detokenized")])
+def test_large_bodies_are_read_and_answered_off_the_loop(stage, monkeypatch, path, name):
+    threads = []
+
+    def noting(function):
+        def noted(*args):
+            threads.append(threading.current_thread().name)
+            return function(*args)
+
+        return noted
+
+    monkeypatch.setattr(module, name, noting(getattr(module, name)))
+    monkeypatch.setattr(module, "json_response", noting(module.json_response))
+    body = {"prompt": "x" * LARGE} if path == "/tokenize" else {"tokens": [10] * LARGE}
+    assert post(stage, path, **body)[0] == 200
+    assert len(threads) == 2 and all(thread.startswith("eyas-worker") for thread in threads)
