@@ -8,10 +8,10 @@ import pytest
 from tests.gateway.responses.support import Script, post
 from tests.gateway.support import reply_ids
 
-from eyas.gateway import body
-from eyas.gateway.responses import prompt, routes
+from eyas.gateway.responses import prompt
 from eyas.gateway.responses.body import MAX_ITEMS
 from eyas.gateway.responses.store import Kept, ResponseStore
+from eyas.gateway.workers import LARGE, Workers
 
 
 def user(text, **fields):
@@ -25,13 +25,8 @@ def refer(*ids):
 @pytest.fixture
 def sizes(monkeypatch):
     """Of what the routes do in a thread if it is large."""
-    seen = []
-
-    def record(size, work):
-        seen.append(size)
-        return body.in_thread_if_large(size, work)
-
-    monkeypatch.setattr(routes, "in_thread_if_large", record)
+    seen, run = [], Workers.run
+    monkeypatch.setattr(Workers, "run", lambda self, http, size, work: seen.append(size) or run(self, http, size, work))
     return seen
 
 
@@ -80,7 +75,7 @@ def test_a_page_of_many_items_is_made_in_a_thread(play, sizes):
     del sizes[:]
     page = httpx.get(f"{server.url}/v1/responses/{response['id']}/input_items?limit=2").json()
     assert len(page["data"]) == 2 and page["has_more"]
-    assert len(sizes) == 1 and sizes[0] > body.LARGE
+    assert len(sizes) == 1 and sizes[0] > LARGE
 
 
 @pytest.mark.parametrize(("num_ids", "num_chars"), [(1, 40), (1000, 40), (6000, 128), (10_000, 128), (40_000, 100)])

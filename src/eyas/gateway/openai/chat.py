@@ -22,7 +22,7 @@ from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_schema, 
 from eyas.base.types import MAX_TOP_LOGPROBS, Request
 from eyas.gateway.body import Fields, decode, read_body, weight
 from eyas.gateway.context import Context
-from eyas.gateway.grammar import AnswerFormat, JsonObject, JsonSchema, NamedTool, ToolChoice, answer_grammar
+from eyas.gateway.grammar import AnswerFormat, JsonObject, JsonSchema, NamedTool, ToolChoice, answer_grammar, is_bound
 from eyas.gateway.openai.chat_messages import ChatMessages, conversation
 from eyas.gateway.openai.chat_reply import ChatReply, ReplyOptions
 from eyas.gateway.openai.common import StreamOptions, answer, check_length, check_stream_options
@@ -303,6 +303,5 @@ def _check_bound(
     if wanted is not None and bound_by is not None:
         context.checker.check_answer(wanted, param=bound_by)
     for index, tool in enumerate(tools):
-        is_chosen = choice.name == tool.name if isinstance(choice, NamedTool) else choice == "required" or tool.strict
-        if is_chosen:
+        if is_bound(tool, choice):
             context.checker.check_tool(tool, param=f"tools[{index}].function.parameters")

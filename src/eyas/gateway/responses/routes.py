@@ -16,14 +16,14 @@ from eyas.base.errors import EyasError, InvalidRequest
 from eyas.gateway.body import json_response, raw_response, read_body, weight
 from eyas.gateway.context import Context
 from eyas.gateway.errors import Refused
-from eyas.gateway.outcome import CLIENT_LEFT
+from eyas.gateway.openai.common import answer_whole
 from eyas.gateway.responses.body import ResponsesBody, decode_body, input_items
 from eyas.gateway.responses.items import InputItem, ItemReference
 from eyas.gateway.responses.prompt import Prepared, prepare
 from eyas.gateway.responses.store import Kept, ResponseStore
 from eyas.gateway.responses.stream import ResponseGrowth, encode_events
 from eyas.gateway.service import check_model
-from eyas.gateway.stream import ClientGone, EventStream, until_disconnect
+from eyas.gateway.stream import EventStream
 from eyas.gateway.turn.readers import HarmonyReader
 from eyas.gateway.turn.turn import Turn
 
@@ -151,12 +151,7 @@ class _Responses:
         if body.stream:
             self._running[prepared.response.id] = run
             return EventStream(run.events(), on_close=lambda: self._end(run), on_error=run.fail)
-        try:
-            return raw_response(await until_disconnect(request.receive, run.whole()))
-        except ClientGone:
-            return Response(status_code=CLIENT_LEFT)
-        finally:
-            run.turn.close()
+        return await answer_whole(request, run.whole(), close=run.turn.close)
 
     async def retrieve(self, request: HttpRequest) -> Response:
         _check_query(request, ())
