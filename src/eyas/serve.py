@@ -148,7 +148,7 @@ async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeCo
     if (warning := public_warning(config.host, options.key_digests)) is not None:
         _say(f"\n{warning}\n")
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    _say(f"ready    {url}/v1    (Ctrl-C stops)\n\ntry:\n  {_example(url)}")
+    _say(f"ready    {url}/v1    (Ctrl-C stops)\n\ntry {url}/ in a browser, or:\n  {_example(url)}")
     try:
         await server.serve(sockets=[listener])
     finally:
