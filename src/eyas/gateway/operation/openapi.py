@@ -23,6 +23,12 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 Schema = dict[str, Any]
 
+# Each event of a stream, as OpenAPI 3.2 describes streams and readers of 3.1 take it too; `data` is JSON, or [DONE].
+EVENT: Schema = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+}
 ERROR: Schema = {
     "type": "object",
     "required": ["error"],
@@ -232,9 +238,10 @@ def _anchor(schema: Any) -> None:
 
 
 def _describe(operation: _Operation) -> Schema:
-    content: Schema = {operation.media_type: {"schema": operation.answer or {"type": "string"}}}
+    fallback = EVENT if operation.media_type == EVENTS else {"type": "string"}
+    content: Schema = {operation.media_type: {"schema": operation.answer or fallback}}
     if operation.streams:
-        content[EVENTS] = {"schema": {"type": "string"}}
+        content[EVENTS] = {"schema": EVENT}
     answers: Schema = {str(status): {"description": "done", "content": content} for status in operation.statuses}
     errors = (*operation.errors, *((400, 415) if operation.body else ()))
     for status in sorted({*ALWAYS, *errors}):
