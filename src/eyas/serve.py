@@ -31,6 +31,7 @@ __all__ = ["add_arguments", "gateway_options", "run", "start_engine"]
 
 POLL_S = 0.05
 STDERR = 2
+SAME_SIGNAL_S = 0.5  # a group of processes is told as a whole, and make tells its children once more
 LAST_WORDS_S = 5  # for answers on their way out after the engine has stopped
 log = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeCo
 
         async def _stop_after(self, stop: _Stop) -> None:
             try:
-                self.force_exit = await stop.wait()
+                await stop.wait()
             except Exception:
                 log.exception("the running answers could not be waited for")
             finally:
@@ -164,12 +165,18 @@ class _Stop:
         self._drain_s = drain_s
         self._first = asyncio.Event()
         self._second = asyncio.Event()
+        self._first_s = 0.0
 
     def signalled(self) -> None:
-        (self._second if self._first.is_set() else self._first).set()
+        now = asyncio.get_running_loop().time()
+        if not self._first.is_set():
+            self._first.set()
+            self._first_s = now
+        elif now > self._first_s + SAME_SIGNAL_S:
+            self._second.set()
 
-    async def wait(self) -> bool:
-        """Return when the engine has ended; whether a second signal asked for haste."""
+    async def wait(self) -> None:
+        """Return when the engine has ended; a second signal makes haste."""
         await self._first.wait()
         engine, loop = self._engine, asyncio.get_running_loop()
         engine.drain()
@@ -179,7 +186,6 @@ class _Stop:
         while engine.num_in_flight and loop.time() < end and not self._second.is_set():
             await asyncio.sleep(POLL_S)
         await asyncio.to_thread(engine.close)
-        return self._second.is_set()
 
 
 def _open_standard_streams() -> None:
