@@ -16,8 +16,7 @@ from eyas.base.types import TokenLogprob
 from eyas.gateway.body import Fields, raw_response
 from eyas.gateway.context import Context
 from eyas.gateway.errors import Refused
-from eyas.gateway.outcome import CLIENT_LEFT
-from eyas.gateway.stream import DONE, ClientGone, EventStream, until_disconnect
+from eyas.gateway.stream import DONE, EventStream, until_disconnect
 from eyas.gateway.turn.delta import Totals
 
 __all__ = [
@@ -245,10 +244,11 @@ async def answer(
 
 
 async def answer_whole(http: HttpRequest, work: Coroutine[Any, Any, bytes], *, close: Callable[[], None]) -> Response:
-    """Answer with the JSON that `work` comes to; `close` is called in the end, however it comes."""
+    """Answer with the JSON that `work` comes to; `close` is called in the end, however it comes.
+
+    Raises ClientGone if nobody is left to read it.
+    """
     try:
         return raw_response(await until_disconnect(http.receive, work))
-    except ClientGone:
-        return Response(status_code=CLIENT_LEFT)
     finally:
         close()
