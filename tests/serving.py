@@ -47,11 +47,7 @@ class Served:
     @property
     def engine_pid(self) -> int | None:
         """The engine's process, as the system sees it."""
-        pid = self.process.pid
-        children = [
-            child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
-        ]
-        return int(children[0]) if children else None
+        return next(iter(children_of(self.process.pid)), None)
 
     def until_ready(self, status: int = 200) -> float:
         """Wait until `/ready` answers with `status`; the seconds that it took."""
@@ -66,6 +62,12 @@ class Served:
         self.process.send_signal(number)
         out, _ = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, out, self.log
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that `pid` has started, whichever of its threads did."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 @contextmanager

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 from tests.load import Tally, run_crowd
-from tests.serving import Served, served
+from tests.serving import Served, children_of, served
 
 FLAGS = ("--max-queue", "24", "--concurrency", "8", "--context", "4k")
 MAX_GROWTH_MIB = 32
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of a process and its children, whichever thread started them."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [child for task in tasks for child in task.read_text().split()]
+    """Resident memory of a process and its children."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20 + sum(rss_mib(int(child)) for child in children)
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20 + sum(map(rss_mib, children_of(pid)))
 
 
 def gauge(metrics: str, name: str) -> float:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.engine.exactness import Model, build
-from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
+from tests.model.saved import save_random
 
 from eyas.base.types import Request, SamplingParams
 from eyas.model.loader import load_target
@@ -16,23 +16,7 @@ CHUNKS = (37, 64, 512)
 def both(tmp_path_factory):
     """A random checkpoint that transformers saved: our model, and theirs as the oracle."""
     folder = tmp_path_factory.mktemp("saved")
-    torch.manual_seed(7)
-    config = GptOssConfig(
-        vocab_size=300,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        num_local_experts=6,
-        num_experts_per_tok=4,
-        sliding_window=20,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-    )
-    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    oracle = save_random(folder, vocab_size=300, seed=7)
     config, weights = load_target(folder, device=torch.device("cpu"), dtype=torch.float32)
     return Model(config=config, weights=weights, head=None), oracle
 

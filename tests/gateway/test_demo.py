@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.gateway.openai.support import CLOCK, added_up
 from tests.gateway.support import Server, running
-from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
+from tests.model.saved import save_random
 
 from eyas.base.bundled import DEMO
 from eyas.base.config import EngineConfig
@@ -41,24 +41,9 @@ def plain():
 def scored(tmp_path_factory):
     """A server of a small random model that transformers made, with the demo's tokenizer, and that model itself."""
     folder = tmp_path_factory.mktemp("random")
-    torch.manual_seed(3)
-    config = GptOssConfig(
-        vocab_size=json.loads((DEMO / "config.json").read_text())["vocab_size"],
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        num_local_experts=6,
-        num_experts_per_tok=4,
-        sliding_window=20,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-    )
-    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    vocab_size = json.loads((DEMO / "config.json").read_text())["vocab_size"]
+    oracle = save_random(folder, vocab_size=vocab_size, seed=3)
     shutil.copy(DEMO / "tokenizer.json", folder)
-    oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     for server in serving(EngineConfig(model=str(folder), draft="none", context=512, device="cpu")):
         yield server, oracle
 
