@@ -28,7 +28,7 @@ class Workers:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="eyas-worker")
         self._free = asyncio.Semaphore(NUM_THREADS)
-        self._num_waiting = 0
+        self.num_waiting = 0
         self._num_waiting_bytes = 0
 
     async def run(self, http: HttpRequest, size: int, work: Callable[[], T]) -> T:
@@ -40,14 +40,14 @@ class Workers:
 
     async def _in_thread(self, size: int, work: Callable[[], T]) -> T:
         num_bytes = self._num_waiting_bytes + size
-        if self._num_waiting and (self._num_waiting >= MAX_WAITING or num_bytes > MAX_WAITING_BYTES):
+        if self.num_waiting and (self.num_waiting >= MAX_WAITING or num_bytes > MAX_WAITING_BYTES):
             raise Busy("too many large requests wait to be read; try again later")
-        self._num_waiting += 1
+        self.num_waiting += 1
         self._num_waiting_bytes += size
         try:
             await self._free.acquire()
         finally:
-            self._num_waiting -= 1
+            self.num_waiting -= 1
             self._num_waiting_bytes -= size
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
         future.add_done_callback(lambda _: self._free.release())
