@@ -1,0 +1,178 @@
+"""What is known, as types: hardware, models, heads, engines, measurements. The values are in `data/*.yaml`.
+
+Every record carries where it is from and when that was read. Sizes are bytes, bandwidths bytes per second, versions
+strings as the engine prints them. `knowledge.py` reads the files.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+__all__ = [
+    "Acceptance",
+    "Engine",
+    "EngineName",
+    "Hardware",
+    "Head",
+    "Image",
+    "Measurement",
+    "Model",
+    "Record",
+]
+
+EngineName = Literal["eyas", "sglang", "tensorrt-llm", "vllm", "llama.cpp", "ollama"]
+Architecture = Literal["aarch64", "x86_64"]
+HeadKind = Literal["eagle3", "draft-model"]
+
+
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`name` is the key in its file; `sources` say where the entry is from, `date` (YYYY-MM or YYYY-MM-DD) when."""
+
+    name: str
+    sources: tuple[str, ...]
+    date: str
+
+
+class Hardware(Record, frozen=True, kw_only=True):
+    """One kind of GPU and the machine around it. Several are written `NxNAME`, e.g. `2xspark`, `8xb200`.
+
+    `several` says what N counts: GPUs of one machine or machines of one GPU. `usable_bytes` is what engines can
+    address of one GPU's `memory_bytes`; on unified memory `os_reserve_bytes` of it stay with the system.
+    """
+
+    title: str
+    compute_capability: str
+    architectures: tuple[Architecture, ...]
+    memory_bytes: int
+    usable_bytes: int
+    bandwidth: float  # of the datasheet
+    measured_bandwidth: float | None = None  # of a streaming read
+    unified: bool = False
+    os_reserve_bytes: int = 0
+    several: Literal["gpus", "nodes"] = "gpus"
+    counts: tuple[int, ...] = (1,)  # the N that exist
+    link_bandwidth: float = 0.0  # between two of them, one direction
+    disk_bandwidth: float = 0.0  # reading a checkpoint, where it is known
+    aliases: tuple[str, ...] = ()
+    device_names: tuple[str, ...] = ()  # as the driver prints them, for the probe
+    advice: tuple[str, ...] = ()
+
+
+class Model(Record, frozen=True, kw_only=True):
+    """A target model: what its shapes cost. `name` is how people call it, `repo` its hub id.
+
+    One pass over n rows reads `dense_bytes` + `head_bytes` + the distinct experts of n rows; see `speed.py`.
+    """
+
+    title: str
+    repo: str
+    architecture: str  # of its config.json
+    num_layers: int
+    num_sliding_layers: int = 0
+    window: int = 0  # tokens, of the sliding layers
+    num_kv_heads: int
+    head_dim: int
+    num_attention_heads: int
+    hidden_size: int
+    vocab_size: int
+    num_experts: int = 0
+    experts_per_token: int = 0
+    num_expert_layers: int = 0
+    expert_bytes: int = 0  # of one expert of one layer
+    dense_bytes: int  # attention, routers, norms, dense MLPs: read by every pass
+    head_bytes: int  # lm_head: read by every pass
+    total_bytes: int  # all tensors of the checkpoint
+    total_params: float
+    active_params: float
+    native_context: int
+    weight_format: str  # "mxfp4", "nvfp4", "bf16"
+    repos: dict[str, str] = {}  # what other engines load instead: {"llama.cpp": "ORG/NAME-GGUF", "ollama": "tag"}
+    gated: bool = False  # the hub wants a token
+    harmony: bool = False
+    aliases: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+class Acceptance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A measured acceptance length: tokens committed per round, bonus token included, with `draft_tokens` drafts."""
+
+    draft_tokens: int
+    length: float
+    workload: str
+    source: str
+    engine: str = ""
+    hardware: str = ""
+
+
+class Head(Record, frozen=True, kw_only=True):
+    """A draft head or a draft model of one target. `step_bytes` are read by each drafting pass, gathers not counted."""
+
+    title: str
+    repo: str
+    kind: HeadKind
+    target: str  # name of a Model
+    total_bytes: int
+    step_bytes: int
+    kv_bytes_per_token: int
+    taps: tuple[int, ...] = ()
+    draft_vocab_size: int | None = None  # None: the target's whole vocabulary
+    max_positions: int | None = None
+    max_draft_tokens: int | None = None  # more than this is known to hurt
+    intended_context: tuple[int, int] = (0, 1 << 30)  # tokens, from..to
+    intended_concurrency: tuple[int, int] = (1, 1 << 20)
+    acceptance: tuple[Acceptance, ...] = ()
+    engines: dict[str, str] = {}  # engine -> version range that can load it, e.g. {"sglang": ">=0.5.23"}
+    repos: dict[str, str] = {}  # what other engines load instead: {"llama.cpp": "ORG/NAME-GGUF"}
+    gated: bool = False
+    rank: int = 0  # higher: recommended over others where both suit
+    advice: tuple[str, ...] = ()
+
+
+class Image(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A container image of an engine. `version` is the engine's inside; None where the tag moves."""
+
+    tag: str
+    architectures: tuple[Architecture, ...]
+    version: str | None = None
+    compute_capabilities: tuple[str, ...] = ()  # empty: all that the engine runs on; "12.*" allowed
+    nodes: Literal["one", "many", "any"] = "any"
+    registry_login: bool = False
+    source: str
+    date: str
+
+
+class Engine(Record, frozen=True, kw_only=True):
+    """An engine that eyas can plan for. `versions` is the range that its emitter knows, `version` the default."""
+
+    title: str
+    versions: str
+    version: str
+    port: int
+    ready_path: str
+    images: tuple[Image, ...] = ()
+    compute_capabilities: tuple[str, ...] = ()  # "9.0", "12.*"; empty: all
+    max_nodes: int = 1
+    models: tuple[str, ...] = ()  # names of models it can run; empty: all
+    spec_methods: tuple[str, ...] = ()  # "eagle3", "draft-model"
+    anthropic: bool = False  # serves /v1/messages itself
+    ready_seconds: tuple[float, float] = (30.0, 600.0)  # from start to ready beside reading the weights
+    advice: tuple[str, ...] = ()
+
+
+class Measurement(Record, frozen=True, kw_only=True):
+    """A published figure. It is shown beside estimates and never mixed into them."""
+
+    model: str
+    hardware: str  # with count: "spark", "8xb200"
+    engine: str
+    head: str = ""
+    draft_tokens: int = 0
+    concurrency: int = 1
+    context: int | None = None
+    tokens_per_second: float  # aggregate
+    baseline_tokens_per_second: float | None = None  # the same without speculation
+    acceptance_length: float | None = None
+    note: str = ""
+    grade: Literal["project", "third party", "one user"] = "third party"
