@@ -13,11 +13,11 @@ HEAVY = {
 MAY_IMPORT = {  # package: (ours, heavy)
     "base": (set(), set()),
     "kernels": (set(), {"torch", "triton"}),
-    "model": ({"kernels", "base"}, {"torch", "safetensors", "numpy", "httpx"}),  # httpx: the hub's errors
+    "model": ({"kernels", "base"}, {"torch", "safetensors", "numpy", "httpx", "gguf"}),  # httpx: the hub's errors
     "engine": ({"model", "kernels", "base"}, {"torch", "numpy", "msgspec"}),
     "train": ({"model", "kernels", "base"}, {"torch", "numpy", "safetensors"}),
-    "recipes": ({"base"}, set()),
-    "fleet": ({"recipes", "base"}, set()),
+    "recipes": ({"base"}, {"msgspec"}),
+    "fleet": ({"recipes", "base"}, {"msgspec", "httpx"}),
     "gateway": ({"fleet", "base"}, {"starlette", "uvicorn", "aiohttp", "msgspec"}),
     "bench": ({"base"}, {"aiohttp", "rich"}),
     "discord": ({"base"}, {"discord"}),
