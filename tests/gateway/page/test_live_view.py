@@ -146,7 +146,7 @@ def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_p
     page.click("[data-show=both]")
     page.fill("#input", "Say much")
     page.press("#input", "Enter")
-    page.wait_for_selector(".card .accepted")
+    page.wait_for_selector(".card .accepted:visible")
     page.wait_for_selector(".growing")
     os.kill(engine.pid, signal.SIGKILL)
     page.wait_for_selector(".banner")
