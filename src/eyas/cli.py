@@ -31,6 +31,9 @@ COMMANDS = {
     "serve": Command(module="eyas.serve", help="serve a model over HTTP, with the OpenAI API"),
     "chat": Command(module="eyas.chat", help="talk to a model in the terminal"),
     "generate": Command(module="eyas.generate", help="answer one prompt and show what speculation did"),
+    "plan": Command(
+        module="eyas.fleet.plan_command", help="which engine, head and flags suit a model and a box, and why"
+    ),
     "key": Command(module="eyas.key", help="make an API key for clients of a server"),
     "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
     "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),

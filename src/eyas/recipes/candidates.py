@@ -1,0 +1,245 @@
+"""Every way to do what is asked: engine x head x draft tokens, each made whole and judged, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from importlib import import_module
+from math import sqrt
+from types import ModuleType
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from eyas.base.errors import UserError
+from eyas.base.units import readable
+from eyas.recipes import issues, memory, speed
+from eyas.recipes.ask import Target
+from eyas.recipes.facts import facts_of
+from eyas.recipes.knowledge import Knowledge
+from eyas.recipes.plan import Choice, Emission, Home, MemoryMap, SpeedEstimate
+from eyas.recipes.records import Engine, EngineName, Head, Image
+from eyas.recipes.versions import satisfies
+
+__all__ = ["Candidate", "Refusal", "candidates", "emitter"]
+
+UNPUBLISHED = 0.85  # of the expected speed, where nobody has published this engine on this hardware
+NATIVE: tuple[EngineName, ...] = ("eyas", "llama.cpp", "ollama")  # run as processes; the others in containers
+EXPERT_PARALLEL = {("tensorrt-llm", 8): 4}  # blog 11: MoE TP2 x EP4 on eight GPUs
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One way that would work. `score` is the expected speed in tokens per second, less for what nobody has shown."""
+
+    choice: Choice
+    emission: Emission
+    memory: MemoryMap
+    speed: SpeedEstimate
+    score: float
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """Why one way would not work, in words that follow the engine's name."""
+
+    engine: str
+    head: str | None
+    reason: str
+
+
+def candidates(target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
+    """In the order of the engines' table. With `--engine`, `--head` or `--spec` only those."""
+    for engine in known.engines.values():
+        if target.ask.engine in ("auto", engine.name):
+            yield from _of_engine(engine, target, known)
+
+
+def _of_engine(engine: Engine, target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
+    reason = _cannot_run(engine, target)
+    if reason:
+        yield Refusal(engine=engine.name, head=None, reason=reason)
+        return
+    try:
+        base = _base_choice(engine, target)
+    except UserError as error:
+        yield Refusal(engine=engine.name, head=None, reason=str(error))
+        return
+    for head in _heads(base, target, known):
+        if isinstance(head, Refusal):
+            yield head
+        else:
+            yield _judged(base, head, target, known)
+
+
+def _cannot_run(engine: Engine, target: Target) -> str | None:
+    box, model = target.box, target.model
+    capability = box.hardware.compute_capability
+    if engine.models and model.name not in engine.models:
+        return f"does not run {model.name} (it runs {', '.join(engine.models)})"
+    if engine.compute_capabilities and not any(fnmatch(capability, known) for known in engine.compute_capabilities):
+        return f"nothing is published for it on compute capability {capability}"
+    if box.nodes > engine.max_nodes:
+        return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
+    if target.model_path is not None and engine.name in ("llama.cpp", "ollama"):
+        return "reads GGUF files; write them with: eyas export gguf"
+    if engine.name in ("tensorrt-llm", "ollama") and target.ask.api_key_env is not None:
+        return "its server knows no API keys"
+    return None
+
+
+def _base_choice(engine: Engine, target: Target) -> Choice:
+    """All but the head, the draft tokens and the memory fraction."""
+    ask, box = target.ask, target.box
+    image = None
+    version = ask.version or engine.version
+    if ask.image is not None:
+        image = ask.image
+    elif engine.name not in NATIVE and not ask.native:
+        found = _image(engine, target)
+        image, version = found.tag, found.version or version
+    if not satisfies(version, engine.versions):
+        raise UserError(f"version {version} is not known here ({engine.versions} is)")
+    name = ask.name or f"{target.model.name}-{engine.name}".replace(".", "-")
+    return Choice(
+        model=target.model.name,
+        model_path=target.model_path,
+        engine=cast(EngineName, engine.name),
+        version=version,
+        image=image,
+        method="none",
+        context=target.context,
+        concurrency=target.concurrency,
+        purpose=ask.purpose,
+        tools=target.tools,
+        tensor_parallel=box.num_gpus if engine.name not in NATIVE else 1,
+        expert_parallel=EXPERT_PARALLEL.get((engine.name, box.num_gpus), 1),
+        nodes=target.nodes,
+        listen=ask.listen,
+        port=ask.port or engine.port,
+        api_key_env=ask.api_key_env,
+        cache=target.cache,
+        directory=ask.directory or Home(path=f".local/share/eyas/{name}"),
+        name=name,
+        binary=ask.binary,
+    )
+
+
+def _image(engine: Engine, target: Target) -> Image:
+    """The first image of the table for the box, of the version asked for. Raises UserError if there is none."""
+    box, version = target.box, target.ask.version
+    for image in engine.images:
+        capabilities = image.compute_capabilities
+        if (
+            box.architecture in image.architectures
+            and (not capabilities or any(fnmatch(box.hardware.compute_capability, one) for one in capabilities))
+            and image.nodes in ("any", "one" if box.nodes == 1 else "many")
+            and (version is None or image.version == version)
+        ):
+            return image
+    of_version = f" {version}" if version else ""
+    raise UserError(f"no image of {engine.title}{of_version} is known for {box.architecture}; name one with --image")
+
+
+def _heads(base: Choice, target: Target, known: Knowledge) -> Iterator[Head | Refusal | None]:
+    """None (no speculation) and each head that the engine can load and the person did not exclude."""
+    engine, ask = known.engines[base.engine], target.ask
+    asked = target.head
+    if ask.spec in ("auto", "none") and asked is None:
+        yield None
+    if ask.spec == "none":
+        return
+    for head in (asked,) if asked is not None else known.heads_of(target.model):
+        reason = _cannot_draft(head, engine, base.version, target)
+        if reason is None:
+            yield head
+        elif asked is not None or ask.spec in ("auto", head.kind):
+            yield Refusal(engine=engine.name, head=head.name, reason=reason)
+
+
+def _cannot_draft(head: Head, engine: Engine, version: str, target: Target) -> str | None:
+    ask = target.ask
+    if head.target != target.model.name:
+        return f"{head.repo} is a head of {head.target}"
+    if ask.spec not in ("auto", head.kind):
+        return f"{head.repo} is no {ask.spec} head"
+    if head.kind not in engine.spec_methods or engine.name not in head.engines:
+        return f"cannot use {head.repo}"
+    if not satisfies(version, head.engines[engine.name]):
+        return f"{version} cannot load {head.repo}, which wants {head.engines[engine.name]}"
+    if target.head is None:
+        low, high = head.intended_context
+        if not low <= target.context <= high:
+            return f"{head.repo} is meant for a context of {_span(low, high)} tokens"
+        low, high = head.intended_concurrency
+        if not low <= target.concurrency <= high:
+            return f"{head.repo} is meant for {_span(low, high)} requests at once"
+    if ask.draft_tokens is not None and head.max_draft_tokens is not None and ask.draft_tokens > head.max_draft_tokens:
+        return f"{head.repo} is good for at most {head.max_draft_tokens} draft tokens, --draft-tokens asks for more"
+    return None
+
+
+def _span(low: int, high: int) -> str:
+    if low <= 1:
+        return f"at most {high}"
+    return f"at least {low}" if high >= 1 << 20 else f"{low} to {high}"
+
+
+def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -> Candidate | Refusal:
+    box, model = target.box, target.model
+    choice = base
+    if head is not None:
+        choice = replace(base, method=head.kind, head=head.name, draft_tokens=1)
+        num_drafts = target.ask.draft_tokens or speed.best_draft_tokens(choice, box, model, head)
+        if num_drafts == 0:
+            if target.ask.spec == "auto" and target.head is None:
+                estimate = speed.estimate(choice, box, model, head)
+                return Refusal(engine=base.engine, head=head.name, reason=_loses(head, estimate))
+            num_drafts = 1  # asked for: the least that is speculation; `warnings` says that it loses
+        choice = replace(choice, draft_tokens=num_drafts)
+    choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
+    memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
+    if not memory_map.fits:
+        return Refusal(engine=base.engine, head=choice.head, reason=_too_large(choice, head, memory_map, target))
+    emission = emitter(choice.engine).emit(choice, box, model, head)
+    facts = facts_of(choice, box, emission, target.features)
+    forbidding = [issue for issue in issues.matching(facts) if issue.effect == "forbid"]
+    if forbidding and target.ask.engine == "auto":
+        issue = forbidding[0]
+        return Refusal(engine=base.engine, head=choice.head, reason=f"{issue.symptom} ({issue.name})")
+    estimate = speed.estimate(choice, box, model, head, known.measurements)
+    score = sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high)
+    score *= 1 + 0.01 * head.rank if head is not None else 1
+    is_published = any(
+        (one.hardware, one.engine, one.model) == (box.name, choice.engine, model.name) for one in known.measurements
+    )
+    return Candidate(
+        choice=choice,
+        emission=emission,
+        memory=memory_map,
+        speed=estimate,
+        score=score if is_published else score * UNPUBLISHED,
+    )
+
+
+def emitter(engine: EngineName) -> ModuleType:
+    """The module of an engine, with `emit(choice, box, model, head) -> Emission`."""
+    return import_module(f"eyas.recipes.engines.{engine.replace('-', '_').replace('.', '_')}")
+
+
+def _loses(head: Head, estimate: SpeedEstimate) -> str:
+    expected = f"{estimate.acceptance.low:.2f}..{estimate.acceptance.high:.2f}" if estimate.acceptance else "unknown"
+    return (
+        f"{head.repo} would cost time: even one draft token needs an acceptance length of "
+        f"{estimate.break_even_length:.2f}, expected are {expected}"
+    )
+
+
+def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target) -> str:
+    fits = memory.fitting(choice, target.box, target.model, head, weight_bytes=target.weight_bytes)
+    needs = f"needs {readable(memory_map.needed)} of each GPU's {readable(memory_map.capacity)}"
+    if fits.max_context == 0:
+        return f"{needs}: too large for {target.box.name} at any context"
+    return (
+        f"{needs} for {choice.concurrency} x {choice.context} tokens; what fits: --context {fits.max_context}, "
+        f"or --concurrency {fits.max_concurrency} with this context"
+    )

@@ -1,0 +1,74 @@
+"""From what a person asks for to a plan: every engine, head and number of draft tokens that could do it is made into a
+candidate (`candidates.py`), what cannot work falls away with its reason, and the rest compete on expected speed.
+
+Pure: the box is given, nothing is started or downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eyas.base.errors import UserError
+from eyas.recipes import guides, issues, tuning
+from eyas.recipes.ask import Ask, Target, settle
+from eyas.recipes.candidates import Candidate, Refusal, candidates
+from eyas.recipes.evidence import evidence
+from eyas.recipes.facts import facts_of
+from eyas.recipes.knowledge import Knowledge, knowledge
+from eyas.recipes.plan import Box, Note, Plan
+from eyas.recipes.reasons import reasons, warnings
+
+__all__ = ["Ask", "make_plan"]
+
+
+def make_plan(ask: Ask, *, box: Box | None = None, ran_here: frozenset[tuple[str, str]] = frozenset()) -> Plan:
+    """The best plan for `ask`. `box` is the probed machine where `ask.on` is "here".
+
+    `ran_here` names (model, engine) pairs that have already answered on this very machine. Raises UserError, with the
+    reason of each engine, where nothing can work.
+    """
+    known = knowledge()
+    target = settle(ask, known, box)
+    found = list(candidates(target, known))
+    able = [candidate for candidate in found if isinstance(candidate, Candidate)]
+    refused = [refusal for refusal in found if isinstance(refusal, Refusal)]
+    if not able:
+        raise UserError(_nothing_works(target, refused))
+    ranked = sorted(able, key=lambda candidate: candidate.score, reverse=True)
+    best = ranked[0]
+    return _plan(best, ranked[1:], refused, target, known, ran_here)
+
+
+def _plan(
+    best: Candidate,
+    others: Sequence[Candidate],
+    refused: Sequence[Refusal],
+    target: Target,
+    known: Knowledge,
+    ran_here: frozenset[tuple[str, str]],
+) -> Plan:
+    facts = facts_of(best.choice, target.box, best.emission, target.features)
+    return Plan(
+        box=target.box,
+        choice=best.choice,
+        emission=best.emission,
+        memory=best.memory,
+        speed=best.speed,
+        reasons=reasons(best, others, refused, target, known),
+        warnings=(*warnings(best, target, known), *(_issue_note(issue) for issue in issues.matching(facts))),
+        tuning=tuning.advice(facts),
+        evidence=evidence(best.choice, target.box, ran_here),
+        deviations=guides.deviations(best.choice, target.box, best.emission),
+    )
+
+
+def _issue_note(issue: issues.Issue) -> Note:
+    return Note(
+        text=f"{issue.symptom} ({issue.trigger}): {issue.workaround}", source="; ".join(issue.sources), issue=issue.name
+    )
+
+
+def _nothing_works(target: Target, refused: Sequence[Refusal]) -> str:
+    """One line: the refusal of each engine once, the most helpful first."""
+    reasons = list(dict.fromkeys(f"{refusal.engine}: {refusal.reason}" for refusal in refused))
+    return f"no plan for {target.model.name} on {target.box.name}: " + "; ".join(reasons)

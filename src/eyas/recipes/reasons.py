@@ -1,0 +1,107 @@
+"""Why a plan is what it is, in sentences for people: the engine, the head, the draft tokens, and what fell away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from eyas.recipes.ask import CLAUDE_CODE_CONTEXT, Target
+from eyas.recipes.candidates import Candidate, Refusal
+from eyas.recipes.knowledge import Knowledge
+from eyas.recipes.plan import Note, Range
+
+__all__ = ["reasons", "warnings"]
+
+MAX_OTHERS = 4
+
+
+def reasons(
+    best: Candidate, others: Sequence[Candidate], refused: Sequence[Refusal], target: Target, known: Knowledge
+) -> tuple[Note, ...]:
+    return (
+        *_engine(best, others, target, known),
+        *_speculation(best, others, known),
+        *(Note(text=f"not {refusal.engine}{_with(refusal.head)}: {refusal.reason}") for refusal in _told(refused)),
+    )
+
+
+def warnings(best: Candidate, target: Target, known: Knowledge) -> tuple[Note, ...]:
+    """What a person should know before starting it; known issues are added by the planner."""
+    return tuple(_warnings(best, target, known))
+
+
+def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Note]:
+    choice, estimate = best.choice, best.speed
+    if choice.purpose == "claude-code" and choice.context < CLAUDE_CODE_CONTEXT:
+        yield Note(
+            text=f"Claude Code's own prompt and tools take 20-30 thousand tokens and it assumes long contexts: "
+            f"{choice.context} tokens are few, give it --context 128k"
+        )
+    if choice.method != "none" and estimate.speedup.high < 1:
+        yield Note(
+            text=f"speculation is expected to cost time here ({_range(estimate.speedup)}x); --spec none is faster",
+            source="eyas.recipes.speed",
+        )
+    elif choice.method != "none" and estimate.speedup.low < 1:
+        yield Note(text=f"whether speculation pays here is open ({_range(estimate.speedup)}x expected): measure it")
+    if choice.nodes[0].ssh is None and target.box.nodes > 1 and not target.ask.nodes:
+        yield Note(text="addresses and interfaces are the playbook's; name your nodes with --node USER@HOST=ADDRESS")
+    if any(image.tag == choice.image and image.version is None for image in known.engines[choice.engine].images):
+        yield Note(text=f"{choice.image} is a tag that moves: pin the digest that works for you")
+
+
+def _engine(best: Candidate, others: Sequence[Candidate], target: Target, known: Knowledge) -> Iterator[Note]:
+    choice = best.choice
+    engine = known.engines[choice.engine]
+    if target.ask.engine != "auto":
+        yield Note(text=f"{engine.title}: asked for")
+    else:
+        rivals: dict[str, Range] = {}
+        for other in others:
+            if other.choice.engine != choice.engine:
+                rivals.setdefault(other.choice.engine, other.speed.tokens_per_second)
+        against = ", ".join(f"{name} {_range(speed)}" for name, speed in list(rivals.items())[:MAX_OTHERS])
+        yield Note(
+            text=f"{engine.title}: the most tokens per second expected for {choice.concurrency} at once, "
+            f"{_range(best.speed.tokens_per_second)}" + (f" (others: {against})" if against else ""),
+            source="eyas.recipes.speed",
+        )
+    for published in best.speed.published:
+        yield Note(text=f"published: {published.text}", source=f"{published.source}, {published.date}")
+
+
+def _speculation(best: Candidate, others: Sequence[Candidate], known: Knowledge) -> Iterator[Note]:
+    choice, estimate = best.choice, best.speed
+    if choice.head is None:
+        speculative = next((one for one in others if one.choice.engine == choice.engine and one.choice.head), None)
+        if speculative is not None:
+            yield Note(
+                text=f"no speculation: with {known.heads[speculative.choice.head or ''].repo} "
+                f"{_range(speculative.speed.tokens_per_second)} tokens per second are expected, "
+                f"without {_range(estimate.tokens_per_second)}",
+                source="eyas.recipes.speed",
+            )
+        return
+    head = known.heads[choice.head]
+    for text in head.advice:
+        yield Note(text=f"{head.repo}: {text}", source="; ".join(head.sources))
+    expected = f", expected {_range(estimate.acceptance)}" if estimate.acceptance else ""
+    yield Note(
+        text=f"{choice.draft_tokens} draft token{'s' * (choice.draft_tokens != 1)} a round: it pays from an acceptance "
+        f"length of {estimate.break_even_length:.2f}{expected}",
+        source="eyas.recipes.speed",
+    )
+
+
+def _told(refused: Sequence[Refusal]) -> list[Refusal]:
+    """Each reason once, heads that nobody asked about left to the end."""
+    once = {(refusal.engine, refusal.reason): refusal for refusal in refused}
+    return sorted(once.values(), key=lambda refusal: refusal.head is not None)
+
+
+def _with(head: str | None) -> str:
+    return f" with {head}" if head else ""
+
+
+def _range(value: Range) -> str:
+    digits = 0 if value.high >= 100 else 1 if value.high >= 10 else 2
+    return f"{value.low:.{digits}f}..{value.high:.{digits}f}"

@@ -1,0 +1,114 @@
+"""A plan on one screen: the choice, memory as a bar, expected speed, reasons, warnings, evidence, the command."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from eyas.base.units import readable
+from eyas.recipes.emit.words import shell
+from eyas.recipes.plan import Launch, MemoryMap, Note, Plan, Range
+
+__all__ = ["memory_bar", "show"]
+
+WIDTH = 110
+BAR = 72
+MARKS = "#=+*%o:~"  # one for each owner, in order; the rest share the last
+
+
+def show(plan: Plan, *, explain: bool = False) -> str:
+    """Plain text, at most 110 columns where words allow it. `explain` adds every deviation from the guides."""
+    sections = [
+        _head(plan),
+        ("Memory of one GPU", memory_bar(plan.memory)),
+        ("Expected speed (from bytes and bandwidth, not measured)", list(_speed(plan))),
+        ("Why", list(_notes(plan.reasons))),
+        ("Warnings", list(_notes(plan.warnings))),
+        ("Tuning", list(_notes(plan.tuning))),
+        ("Evidence", [line for row in plan.evidence for line in _wrapped(f"{row.part}: {row.level}. {row.detail}")]),
+        ("Unlike the guides", list(_deviations(plan)) if explain else []),
+        ("What would be started", [line for launch in plan.emission.launches for line in _launch(plan, launch)]),
+    ]
+    return "\n".join("\n".join((title, *lines, "")) for title, lines in sections if lines)
+
+
+def _head(plan: Plan) -> tuple[str, list[str]]:
+    choice, box = plan.choice, plan.box
+    draft = (
+        f"{choice.method} with {choice.head}, {choice.draft_tokens} draft tokens" if choice.head else "no speculation"
+    )
+    gpus = f"{box.num_gpus} x {box.hardware.title}" if box.num_gpus > 1 else box.hardware.title
+    return (
+        f"{choice.model} on {box.name}: {choice.engine} {choice.version}, {draft}",
+        [
+            f"  {gpus}, {box.architecture}, compute capability {box.hardware.compute_capability}"
+            + ("" if box.is_probed else " (from the table, not looked at)"),
+            f"  {choice.context} tokens of context, {choice.concurrency} at once, for {choice.purpose}"
+            + (", with tools" if choice.tools else ""),
+            f"  {choice.image or 'a native process'}, http://{choice.listen}:{choice.port}/v1",
+        ],
+    )
+
+
+def memory_bar(memory: MemoryMap) -> list[str]:
+    """One bar over the capacity, a mark for each owner, then a line for each."""
+    bar, lines = "", []
+    for index, row in enumerate(memory.rows):
+        mark = MARKS[min(index, len(MARKS) - 1)]
+        bar += mark * max(round(row.num_bytes / memory.capacity * BAR), 1 if row.num_bytes else 0)
+        lines.append(f"  {mark} {row.owner:<28} {readable(row.num_bytes):>11}  {row.note}".rstrip())
+    free = memory.capacity - memory.needed
+    return [
+        f"  [{bar[:BAR]:.<{BAR}}]",
+        *lines,
+        f"  . {'free' if free >= 0 else 'missing':<28} {readable(abs(free)):>11}  of {readable(memory.capacity)}; "
+        f"{memory.max_tokens} tokens of KV cache fit",
+        *([f"    {'taken at start':<28} {readable(memory.reserved):>11}"] if memory.reserved else []),
+    ]
+
+
+def _speed(plan: Plan) -> Iterator[str]:
+    speed, num = plan.speed, plan.choice.concurrency
+    plain = _range(speed.baseline_tokens_per_second)
+    yield f"  {_range(speed.tokens_per_second)} tok/s over {num} at once; {plain} without speculation"
+    if plan.choice.head:
+        acceptance = f"expected {_range(speed.acceptance)}" if speed.acceptance else "unknown"
+        yield (
+            f"  speculation x{_range(speed.speedup)}; it pays from an acceptance length of "
+            f"{speed.break_even_length:.2f}, {acceptance}"
+        )
+    yield (
+        f"  a round reads {speed.round_bytes / 1e9:.2f} GB, a plain step {speed.baseline_bytes / 1e9:.2f} GB; first token "
+        f"of a full context after {_range(speed.first_token_s)} s, ready after {_range(speed.load_s)} s"
+    )
+
+
+def _notes(notes: Iterable[Note]) -> Iterator[str]:
+    for note in notes:
+        mark = f" [{note.issue}]" if note.issue else ""
+        yield from _wrapped(f"{note.text}{mark}" + (f" ({note.source})" if note.source else ""))
+
+
+def _deviations(plan: Plan) -> Iterator[str]:
+    for one in plan.deviations:
+        yield from _wrapped(f"{one.guide}: {one.theirs or '(nothing)'} -> {one.ours or '(left out)'}. {one.why}")
+
+
+def _launch(plan: Plan, launch: Launch) -> Iterator[str]:
+    node = plan.choice.nodes[launch.node].name
+    where = f"in {launch.container.image}" if launch.container else f"inside {launch.inside}" if launch.inside else ""
+    yield f"  {launch.name} on {node} {where}".rstrip()
+    words = [f"{variable.name}={shell(variable.value)}" for variable in launch.env]
+    words += [shell(word) for word in launch.argv]
+    yield from _wrapped(" ".join(words), "    ", "      ")
+
+
+def _wrapped(text: str, first: str = "  - ", rest: str = "    ") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _range(value: Range) -> str:
+    digits = 0 if value.high >= 100 else 1 if value.high >= 10 else 2
+    return f"{value.low:.{digits}f}..{value.high:.{digits}f}"
