@@ -78,8 +78,8 @@ def _speed(plan: Plan) -> Iterator[str]:
             f"{speed.break_even_length:.2f}, {acceptance}"
         )
     yield (
-        f"  a round reads {speed.round_bytes / 1e9:.2f} GB, a plain step {speed.baseline_bytes / 1e9:.2f} GB; first token "
-        f"of a full context after {_range(speed.first_token_s)} s, ready after {_range(speed.load_s)} s"
+        f"  a round reads {speed.round_bytes / 1e9:.2f} GB, a plain step {speed.baseline_bytes / 1e9:.2f} GB; first "
+        f"token of a full context after {_range(speed.first_token_s)} s, ready after {_range(speed.load_s)} s"
     )
 
 
