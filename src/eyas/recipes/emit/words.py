@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from itertools import pairwise
 
 from eyas.recipes.plan import Home, Ref, Word
 
@@ -63,7 +64,7 @@ def script_line(words: Iterable[str], indent: str = "") -> str:
     if len(flat) <= LINE and "\n" not in flat:
         return flat
     lines, current = [], words[0]
-    for before, word in zip(words, words[1:], strict=False):
+    for before, word in pairwise(words):
         if word.startswith("-") or not before.startswith("-"):
             lines.append(current)
             current = word
