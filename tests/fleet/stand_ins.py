@@ -9,7 +9,8 @@ import shlex
 from pathlib import Path
 
 H200_ROWS = tuple(
-    f"{index}, NVIDIA H200, 9.0, 143771, 614, 143156, 580.159.04, GPU-009e6a2f-8e28-56e3-c55d-9e38ddca00{index:02}, Disabled"
+    f"{index}, NVIDIA H200, 9.0, 143771, 614, 143156, 580.159.04, GPU-009e6a2f-8e28-56e3-c55d-0000000000{index:02},"
+    " Disabled"
     for index in range(8)
 )
 GB10_ROW = "0, NVIDIA GB10, 12.1, [N/A], [N/A], [N/A], 580.126.09, GPU-2dee1e25-b3b5-007e-2b55-79f2d0f2ebe5, [N/A]"
@@ -47,10 +48,10 @@ def says(text: str, code: int = 0) -> str:
 
 
 def nvidia_smi(folder: Path, *rows: str, topology: str = "", code: int = 0) -> Path:
-    body = (
-        f'case "$*" in *--query-gpu=*) {says(chr(10).join(rows), code)} ;; "topo -m") {says(topology)} ;; esac\nexit 1'
+    query, links = says("\n".join(rows), code), says(topology)
+    return put(
+        folder, "nvidia-smi", f'case "$*" in\n*--query-gpu=*)\n{query}\n;;\n"topo -m")\n{links}\n;;\nesac\nexit 1'
     )
-    return put(folder, "nvidia-smi", body.replace("\nexit 0 ;;", "\nexit 0\n;;"))
 
 
 def docker(folder: Path, *, version: str = "28.2.2", runtimes: str = "io.containerd.runc.v2 nvidia runc") -> Path:

@@ -85,18 +85,16 @@ def test_nothing_that_nvidia_smi_could_print_is_an_error(rows):
 
 
 def test_memory():
-    text = "MemTotal:       127600748 kB\nMemFree:         1000 kB\nHugePages_Total:       0\nMemAvailable:   118566368 kB\n"
-    assert read_meminfo(text) == {"MemTotal": 127600748 << 10, "MemFree": 1000 << 10, "MemAvailable": 118566368 << 10}
+    text = (
+        "MemTotal:       127600748 kB\nMemFree:         1000 kB\nHugePages_Total:       0\nSwapFree:   118566368 kB\n"
+    )
+    assert read_meminfo(text) == {"MemTotal": 127600748 << 10, "MemFree": 1000 << 10, "SwapFree": 118566368 << 10}
 
 
 def test_links():
     assert read_links(stand_ins.TWO_H200_TOPOLOGY) == ("NV18",)
-    assert read_links(
-        "\tGPU0\tGPU1\tGPU2\tNIC0\nGPU0\t X \tPHB\tSYS\tPIX\nGPU1\tPHB\t X \tSYS\tPIX\nGPU2\tSYS\tSYS\t X\tPIX"
-    ) == (
-        "PHB",
-        "SYS",
-    )
+    three = "\tGPU0\tGPU1\tGPU2\tNIC0\nGPU0\t X \tPHB\tSYS\tPIX\nGPU1\tPHB\t X \tSYS\tPIX\nGPU2\tSYS\tSYS\t X\tPIX"
+    assert read_links(three) == ("PHB", "SYS")
     assert read_links("\tGPU0\tCPU Affinity\nGPU0\t X \t0-19\n") == ()
     assert read_links("") == ()
 

@@ -54,7 +54,7 @@ def test_what_this_machine_is(tools, tmp_path):
     assert found.disk_path == str(tmp_path)  # the cache itself is not there yet
     free = shutil.disk_usage(tmp_path).free
     assert abs(found.disk_free_bytes - free) < 1 << 30  # others write, too
-    assert {interface.name for interface in found.interfaces} == set(os.listdir("/sys/class/net")) - {"lo"}
+    assert {"lo", *(item.name for item in found.interfaces)} == {path.name for path in Path("/sys/class/net").iterdir()}
     assert (found.gpus, found.docker.state) == ((), "missing")
     assert not (tmp_path / "it's $HOME").exists()
 
