@@ -89,6 +89,7 @@ class Model(Record, frozen=True, kw_only=True):
     native_context: int
     weight_format: str  # "mxfp4", "nvfp4", "bf16"
     repos: dict[str, str] = {}  # what other engines load instead: {"llama.cpp": "ORG/NAME-GGUF", "ollama": "tag"}
+    repo_bytes: dict[str, int] = {}  # how much of it they download and keep, where that is known
     gated: bool = False  # the hub wants a token
     harmony: bool = False
     aliases: tuple[str, ...] = ()
@@ -107,7 +108,11 @@ class Acceptance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Head(Record, frozen=True, kw_only=True):
-    """A draft head or a draft model of one target. `step_bytes` are read by each drafting pass, gathers not counted."""
+    """A draft head or a draft model of one target.
+
+    Each drafting pass reads `step_bytes`, each round `fusion_bytes` on top (the `fc` over the taps); gathers from the
+    embedding are not counted. `taps` are the layers whose output the head reads, -1 the output of the final norm.
+    """
 
     title: str
     repo: str
@@ -115,6 +120,7 @@ class Head(Record, frozen=True, kw_only=True):
     target: str  # name of a Model
     total_bytes: int
     step_bytes: int
+    fusion_bytes: int = 0
     kv_bytes_per_token: int
     taps: tuple[int, ...] = ()
     draft_vocab_size: int | None = None  # None: the target's whole vocabulary
@@ -125,6 +131,7 @@ class Head(Record, frozen=True, kw_only=True):
     acceptance: tuple[Acceptance, ...] = ()
     engines: dict[str, str] = {}  # engine -> version range that can load it, e.g. {"sglang": ">=0.5.23"}
     repos: dict[str, str] = {}  # what other engines load instead: {"llama.cpp": "ORG/NAME-GGUF"}
+    aliases: tuple[str, ...] = ()
     gated: bool = False
     rank: int = 0  # higher: recommended over others where both suit
     advice: tuple[str, ...] = ()
@@ -157,6 +164,7 @@ class Engine(Record, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()  # names of models it can run; empty: all
     spec_methods: tuple[str, ...] = ()  # "eagle3", "draft-model"
     anthropic: bool = False  # serves /v1/messages itself
+    aliases: tuple[str, ...] = ()
     ready_seconds: tuple[float, float] = (30.0, 600.0)  # from start to ready beside reading the weights
     advice: tuple[str, ...] = ()
 
