@@ -1,0 +1,81 @@
+"""KV cache of one GPU by engine and version: bytes for so many tokens of so many sequences, and the reverse.
+
+Engines differ in what they keep for layers with a sliding window: everything (SGLang before 0.5.10), a pool in
+proportion to that of the full layers (SGLang since), or only the window and the tokens in flight (the others).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from eyas.recipes.plan import Choice
+from eyas.recipes.records import Head, Model
+from eyas.recipes.versions import satisfies
+
+__all__ = ["KvLayout", "head_share", "kv_layout"]
+
+SLIDING_POOL_RATIO = 0.8  # SGLang's --swa-full-tokens-ratio
+IN_FLIGHT = {"vllm": 8192, "tensorrt-llm": 8192, "llama.cpp": 2048, "ollama": 512}  # prompt tokens of one step
+EYAS_PAGE, EYAS_CHUNK = 16, 512  # eyas.engine.build: tokens of a page, prompt tokens of a step
+
+
+class KvLayout(Struct, frozen=True, kw_only=True):
+    """Bytes per token on one GPU: of layers with full attention, with a window, and of the head (or draft model).
+
+    `ratio` sizes the pool of the windowed layers in tokens of the full one. None: they hold `window` tokens of each
+    sequence and `in_flight` tokens over all, or all tokens if these are fewer.
+    """
+
+    full: float
+    sliding: float
+    head: float
+    ratio: float | None
+    window: int = 0
+    in_flight: int = 0
+
+    @property
+    def per_token(self) -> float:
+        """Of one more token of a long sequence."""
+        return self.full + self.head + (self.sliding * self.ratio if self.ratio is not None else 0)
+
+    def target_bytes(self, tokens: float, sequences: int) -> float:
+        """Of the target for `tokens` in all over `sequences`."""
+        if self.ratio is not None:
+            return tokens * (self.full + self.ratio * self.sliding)
+        return tokens * self.full + self.sliding * min(tokens, sequences * self.window + self.in_flight)
+
+    def head_bytes(self, tokens: float) -> float:
+        return tokens * self.head
+
+    def max_tokens(self, room: float, sequences: int) -> int:
+        """The most tokens over `sequences` that `room` bytes hold, with the head's."""
+        if room <= 0:
+            return 0
+        if self.ratio is not None:
+            return int(room / self.per_token)
+        held = sequences * self.window + self.in_flight
+        short = room / (self.full + self.head + self.sliding)
+        return int(short if short <= held else (room - held * self.sliding) / (self.full + self.head))
+
+
+def kv_layout(choice: Choice, model: Model, head: Head | None) -> KvLayout:
+    """How the choice's engine keeps the KV cache. Where there are more GPUs than KV heads each holds a whole head."""
+    share = head_share(model, choice.tensor_parallel)
+    layer = 2 * model.num_kv_heads * model.head_dim * (1 if choice.kv_dtype == "fp8" else 2) * share
+    num_full = model.num_layers - model.num_sliding_layers
+    common = {"full": num_full * layer, "sliding": model.num_sliding_layers * layer}
+    of_head = head.kv_bytes_per_token * share if head is not None else 0.0
+    if choice.engine == "sglang":
+        ratio = 1.0 if satisfies(choice.version, "<0.5.10") else SLIDING_POOL_RATIO
+        return KvLayout(**common, head=of_head, ratio=ratio)
+    rows = choice.draft_tokens + 1
+    if choice.engine == "eyas":  # eyas.engine.memory: twice the span of each sequence, a row of taps for each page
+        span = model.window + max(EYAS_CHUNK, 2 * rows) + EYAS_PAGE
+        taps = len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
+        return KvLayout(**common, head=of_head + taps, ratio=None, window=2 * span)
+    return KvLayout(**common, head=of_head, ratio=None, window=model.window + rows, in_flight=IN_FLIGHT[choice.engine])
+
+
+def head_share(model: Model, tensor_parallel: int) -> float:
+    """The part of all KV heads that one of `tensor_parallel` GPUs holds, e.g. 1/8; never less than one head."""
+    return -(-model.num_kv_heads // tensor_parallel) / model.num_kv_heads
