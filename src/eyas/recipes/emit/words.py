@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Iterable
 from itertools import pairwise
 
-from eyas.recipes.plan import Home, Ref, Word
+from eyas.recipes.plan import EnvVar, Home, Ref, Word
 
-__all__ = ["below", "heredoc", "is_name", "names_of", "script_line", "shell"]
+__all__ = ["assignments", "heredoc", "is_name", "names_of", "script_line", "shell"]
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
@@ -25,7 +25,12 @@ def is_name(text: str) -> bool:
 
 
 def shell(*parts: Word) -> str:
-    """One word of sh whose value is `parts` one after another. ValueError for NUL and for names that sh cannot have."""
+    """One word of sh whose value is `parts` one after another. ValueError for NUL and for names that sh cannot have.
+
+    A word of one part may stand at the front of a command: it is never taken for an assignment.
+    """
+    if len(parts) == 1 and isinstance(parts[0], str) and ASSIGNMENT.match(parts[0]):
+        return "'" + _literal(parts[0]).replace("'", "'\"'\"'") + "'"
     return "".join(_part(part) for part in parts if part != "") or "''"
 
 
@@ -35,21 +40,24 @@ def _part(part: Word) -> str:
             raise ValueError(f"{part.name!r} cannot name an environment variable")
         return f'"${part.name}"'
     if isinstance(part, Home):
-        return '"$HOME"' + ("/" + shell(part.path) if part.path else "")
-    if "\0" in part:
+        return '"$HOME"' + ("/" + shlex.quote(_literal(part.path)) if part.path else "")
+    return shlex.quote(_literal(part))
+
+
+def _literal(text: str) -> str:
+    if "\0" in text:
         raise ValueError("a word cannot hold a NUL byte")
-    if ASSIGNMENT.match(part):  # at the front of a command it would set a variable
-        return "'" + part.replace("'", "'\"'\"'") + "'"
-    return shlex.quote(part)
+    return text
 
 
-def below(folder: Word, path: str) -> Word:
-    """The word for `path` inside `folder`. ValueError where `folder` is a reference."""
-    if isinstance(folder, Ref):
-        raise ValueError(f"a folder cannot be given as a reference: {folder.name}")
-    if isinstance(folder, Home):
-        return Home(path=f"{folder.path}/{path}" if folder.path else path)
-    return f"{folder.rstrip('/')}/{path}"
+def assignments(env: Iterable[EnvVar]) -> list[str]:
+    """`NAME=value` for each variable, to stand before a command."""
+    words = []
+    for variable in env:
+        if not is_name(variable.name):
+            raise ValueError(f"{variable.name!r} cannot name an environment variable")
+        words.append(f"{variable.name}={shell(variable.value)}")
+    return words
 
 
 def names_of(words: Iterable[Word]) -> tuple[str, ...]:
@@ -63,8 +71,9 @@ def script_line(words: Iterable[str], indent: str = "") -> str:
     flat = indent + " ".join(words)
     if len(flat) <= LINE and "\n" not in flat:
         return flat
-    lines, current = [], words[0]
-    for before, word in pairwise(words):
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    lines, current = [], " ".join(words[:first])
+    for before, word in pairwise(words[first - 1 :] if first else ["", *words]):
         if word.startswith("-") or not before.startswith("-"):
             lines.append(current)
             current = word

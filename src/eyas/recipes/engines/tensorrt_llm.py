@@ -126,7 +126,7 @@ def default_taps(num_layers: int) -> set[int]:
 
 
 def _sampler(choice: Choice) -> dict[str, Any]:
-    """Speculation wants the sampler in PyTorch: first a switch, then a choice, now the only one (TensorRT-LLM #18232)."""
+    """Speculation wants the sampler in PyTorch: once a switch, then a choice, now the only one (their #18232)."""
     if satisfies(choice.version, "<1.1.0rc1"):
         return {"use_torch_sampler": True}
     return {} if satisfies(choice.version, CLASSES) else {"sampler_type": "TorchSampler"}

@@ -1,0 +1,286 @@
+"""Pieces of sh that a plan is started and stopped with on one node: files, downloads, launches, readiness.
+
+Each is a run of lines for a script that begins with `LIBRARY`. Nothing here knows where the script will run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from posixpath import dirname
+
+from eyas.recipes.emit import docker
+from eyas.recipes.emit.words import assignments, heredoc, names_of, script_line, shell
+from eyas.recipes.engines.common import below
+from eyas.recipes.plan import Choice, Download, EnvVar, File, Launch, Plan, Word
+
+__all__ = [
+    "LIBRARY",
+    "ask",
+    "base_url",
+    "check",
+    "container_of",
+    "down",
+    "fetch",
+    "files",
+    "references",
+    "required",
+    "up",
+]
+
+LIBRARY = """\
+say() { printf '%s\\n' "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
+need() { command -v "$1" >/dev/null 2>&1 || fail "$1 is not installed here; $2"; }
+deadline_in() { deadline=$(($(date +%s) + $1)); }
+in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
+started_at() { ps -o lstart= -p "$1" 2>/dev/null | tr -s ' ' _; }
+
+# A process is remembered by its number and the time of its start, so that a number used again is nobody's.
+remember() { printf '%s %s\\n' "$2" "$(started_at "$2")" >"$1"; }
+runs() { # FILE
+    [ -f "$1" ] && read -r pid since <"$1" && [ -n "$since" ] && [ "$(started_at "$pid")" = "$since" ]
+}
+end() { # FILE: the process and all of its group, first asked, after 30 s killed
+    if runs "$1"; then
+        kill -TERM -- "-$pid" 2>/dev/null || :
+        deadline_in 30
+        while runs "$1" && in_time; do sleep 1; done
+        if runs "$1"; then kill -KILL -- "-$pid" 2>/dev/null || :; fi
+    fi
+    rm -f -- "$1"
+}
+is_there() { docker container inspect "$1" >/dev/null 2>&1; }
+is_up() { [ "$(docker container inspect --format '{{.State.Running}}' "$1" 2>/dev/null)" = true ]; }
+remove() { # CONTAINER
+    if is_there "$1"; then
+        docker stop --time 30 "$1" >/dev/null || :
+        docker rm --force "$1" >/dev/null
+    fi
+}
+"""
+
+INSTALL = {
+    "docker": "see https://docs.docker.com/engine/install/",
+    "curl": "install it with the package manager",
+    "hf": "install it with: pip install -U huggingface_hub",
+}
+
+
+DOCKER_ANSWERS = """\
+docker info >/dev/null 2>&1 ||
+    fail 'docker does not answer; is it running, and are you in the docker group?'"""
+
+
+def references(plan: Plan) -> tuple[str, ...]:
+    """The environment variables that the plan needs of whoever starts it."""
+    words: list[Word] = [plan.choice.cache, plan.choice.directory]
+    for launch in plan.emission.launches:
+        words += [*launch.argv, *(variable.value for variable in launch.env)]
+        if launch.container is not None:
+            words += [mount.source for mount in launch.container.mounts]
+    names = list(names_of(words))
+    if any(download.gated for download in plan.emission.downloads):
+        names.append("HF_TOKEN")
+    if plan.choice.api_key_env is not None:
+        names.append(plan.choice.api_key_env)
+    return tuple(dict.fromkeys(names))
+
+
+def required(names: Iterable[str]) -> list[str]:
+    """Ends the script at once, with the name, where one of the variables is not set."""
+    return [f': "${{{name}:?is not set; export {name} first}}"' for name in names]
+
+
+def check(plan: Plan, node: int) -> list[str]:
+    """What must be so before anything is touched; all that is started must not run already."""
+    launches = [launch for launch in plan.emission.launches if launch.node == node]
+    tools = {"docker": any(launch.container or launch.inside for launch in launches)}
+    tools |= {"curl": node == 0, "hf": bool(plan.emission.downloads)}
+    lines = [f"need {tool} {shell(INSTALL[tool])}" for tool, is_needed in tools.items() if is_needed]
+    if tools["docker"]:
+        lines.append(DOCKER_ANSWERS)
+        lines += _images(launch.container.image for launch in launches if launch.container is not None)
+    for launch in launches:
+        if not launch.is_once:
+            test = f"runs {shell(_pid_file(plan, launch))}"
+            if launch.container is not None:
+                test = f"is_there {shell(launch.container.name)}"
+            lines.append(f"if {test}; then fail {shell(f'{launch.name} is there already; run stop.sh first')}; fi")
+    if node == 0:
+        lines += [
+            "code=0",
+            f"curl --silent --output /dev/null --max-time 2 {shell(base_url(plan.choice) + '/')} || code=$?",
+            f"[ \"$code\" -eq 7 ] || fail 'port {plan.choice.port} is in use'",
+        ]
+    if plan.box.hardware.unified:
+        lines.append("say 'hint: the page cache counts as used memory here; to drop it:'")
+        lines.append("say \"    sudo sh -c 'sync; echo 3 >/proc/sys/vm/drop_caches'\"")
+    return lines
+
+
+def _images(names: Iterable[str]) -> list[str]:
+    lines = []
+    for name in dict.fromkeys(names):
+        registry = name.partition("/")[0]
+        login = f"docker login {registry}" if "." in registry else "docker login"
+        quoted = shell(name)
+        lines.append(f"docker image inspect {quoted} >/dev/null 2>&1 || docker pull {quoted} ||")
+        lines.append(f"    fail {shell(f'cannot pull {name}; if the registry wants to know who you are: {login}')}")
+    return lines
+
+
+def files(plan: Plan, node: int) -> list[str]:
+    """The deployment's folder with its files, and the hub's cache."""
+    choice = plan.choice
+    folders: list[Word] = [choice.directory, below(choice.directory, "logs"), choice.cache]
+    mine = [file for file in plan.emission.files if node in file.nodes]
+    folders += [below(choice.directory, dirname(file.path)) for file in mine if dirname(file.path)]
+    lines = [script_line(["mkdir", "-p", *dict.fromkeys(map(shell, folders))])]
+    for file in mine:
+        path = shell(below(choice.directory, file.path))
+        lines += [_written(file, path), f"chmod {file.mode:o} {path}"]
+    return lines
+
+
+def _written(file: File, path: str) -> str:
+    if file.content.endswith("\n"):
+        return heredoc(f"cat >{path}", file.content).removesuffix("\n")
+    return f"printf %s {shell(file.content)} >{path}"
+
+
+def fetch(plan: Plan) -> list[str]:
+    """The hub's files, without those that the plan leaves out; `hf` goes on where it was interrupted."""
+    return [_download(download, plan.choice.cache) for download in plan.emission.downloads]
+
+
+def _download(download: Download, cache: Word) -> str:
+    words = [*assignments([EnvVar(name="HF_HOME", value=cache)]), "hf", "download", shell(download.repo)]
+    if download.revision is not None:
+        words += ["--revision", shell(download.revision)]
+    for flag, patterns in (("--include", download.include), ("--exclude", download.exclude)):
+        words += [word for pattern in patterns for word in (flag, shell(pattern))]
+    return script_line(words)
+
+
+def up(plan: Plan, launch: Launch) -> list[str]:
+    """Start it and wait until it is up, or run it to its end."""
+    name = launch.name
+    command = _command(plan, launch)
+    if launch.is_once:
+        return [
+            f"say {shell(f'{name} ...')}",
+            f"{script_line(command)} ||",
+            f"    fail {shell(f'{name} did not succeed')}",
+        ]
+    lines = [f"say {shell(f'starting {name}')}"]
+    if launch.container is not None:
+        lines.append(script_line([*command, ">/dev/null"]))
+    else:
+        lines.append(script_line([*command, f">{shell(_log_file(plan, launch))}", "2>&1", "</dev/null", "&"]))
+        lines.append(f'remember {shell(_pid_file(plan, launch))} "$!"')
+    return lines + _waiting(plan, launch)
+
+
+def _command(plan: Plan, launch: Launch) -> list[str]:
+    if launch.container is not None:
+        return docker.run_words(launch, detached=not launch.is_once)
+    if launch.inside is not None:
+        words = docker.exec_words(launch, container_of(plan, launch.inside))
+        place = words.index("docker")
+    else:
+        words = [*assignments(launch.env), *map(shell, launch.argv)]
+        place = len(launch.env)
+    wrapper = [] if launch.is_once else ["setsid"]
+    return [*words[:place], *wrapper, *words[place:]]
+
+
+def _waiting(plan: Plan, launch: Launch) -> list[str]:
+    wait = launch.wait
+    if wait.log is not None:
+        test = f"{_log(plan, launch)} 2>&1 | grep -Eq -e {shell(wait.log)}"
+    elif wait.port is not None:
+        test = f"bash -c 'exec 3<>/dev/tcp/127.0.0.1/{wait.port}' 2>/dev/null"
+    else:
+        return []
+    return [
+        f"deadline_in {wait.timeout_s:.0f}",
+        f"until {test}; do",
+        f"    {_alive(plan, launch)}",
+        f"    in_time || fail {shell(f'{launch.name} was not up within {wait.timeout_s:.0f} s')}",
+        "    sleep 1",
+        "done",
+    ]
+
+
+def ask(plan: Plan) -> list[str]:
+    """On the first node: wait until the server is ready, then ask it something."""
+    choice, ready = plan.choice, plan.emission.readiness
+    url = base_url(choice)
+    last = [launch for launch in plan.emission.launches if not launch.is_once and launch.node == 0][-1]
+    body = {
+        "model": ready.model,
+        "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
+        "max_tokens": 256,
+    }
+    curl = ["curl", "--fail", "--silent", "--show-error"]
+    if choice.api_key_env is not None:  # through a pipe: arguments are in the list of processes
+        curl = ["printf", "'Authorization: Bearer %s\\n'", f'"${choice.api_key_env}"', "|", *curl, "--header", "@-"]
+    sample = [*curl, "--max-time", "300", "--header", "'Content-Type: application/json'"]
+    sample += ["--data-binary", shell(json.dumps(body)), shell(f"{url}/v1/chat/completions")]
+    return [
+        f"say {shell(f'waiting for {url}{ready.path}')}",
+        f"deadline_in {ready.timeout_s:.0f}",
+        f"until curl --fail --silent --output /dev/null --max-time 30 {shell(url + ready.path)}; do",
+        f"    {_alive(plan, last)}",
+        f"    in_time || fail 'the server was not ready within {ready.timeout_s:.0f} s'",
+        "    sleep 2",
+        "done",
+        script_line(sample),
+        "echo",
+    ]
+
+
+def down(plan: Plan, launch: Launch) -> list[str]:
+    """End it, if it is there."""
+    if launch.is_once:
+        return []
+    if launch.container is not None:
+        return [f"remove {shell(launch.container.name)}"]
+    return [f"end {shell(_pid_file(plan, launch))}"]
+
+
+def container_of(plan: Plan, name: str) -> str:
+    """The container in which launch `name` is the main process."""
+    for launch in plan.emission.launches:
+        if launch.name == name and launch.container is not None:
+            return launch.container.name
+    raise ValueError(f"no launch {name!r} with a container")
+
+
+def base_url(choice: Choice) -> str:
+    """Where the server answers on its own machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(choice.listen, choice.listen)
+    return f"http://{f'[{host}]' if ':' in host else host}:{choice.port}"
+
+
+def _alive(plan: Plan, launch: Launch) -> str:
+    if launch.container is not None:
+        name = launch.container.name
+        return f"is_up {shell(name)} || fail {shell(f'{launch.name} ended; see: docker logs {name}')}"
+    path = _log_file(plan, launch)
+    return f"runs {shell(_pid_file(plan, launch))} || fail {shell(f'{launch.name} ended; see ')}{shell(path)}"
+
+
+def _log(plan: Plan, launch: Launch) -> str:
+    if launch.container is not None:
+        return f"docker logs {shell(launch.container.name)}"
+    return f"cat {shell(_log_file(plan, launch))}"
+
+
+def _log_file(plan: Plan, launch: Launch) -> Word:
+    return below(plan.choice.directory, f"logs/{launch.name}.log")
+
+
+def _pid_file(plan: Plan, launch: Launch) -> Word:
+    return below(plan.choice.directory, f"{launch.name}.pid")
