@@ -1,0 +1,160 @@
+"""What the emitters of several engines share: where the engine finds models, vocabulary files, downloads, tags.
+
+A container sees the hub's cache at `CACHE`, local models below `/models` and the vocabulary files at `VOCABULARY`;
+a native process sees the node's own paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from eyas.recipes.plan import Box, Choice, Container, Download, EnvVar, Home, Launch, Mount, Ref, Wait, Word
+from eyas.recipes.records import Head, Model
+
+__all__ = [
+    "CACHE",
+    "VOCABULARY",
+    "Paths",
+    "below",
+    "common_env",
+    "container",
+    "downloads",
+    "paths",
+    "start_timeout_s",
+    "tags",
+    "vocabulary_launches",
+]
+
+CACHE = "/root/.cache/huggingface"
+VOCABULARY = "/opt/tiktoken"
+VOCABULARY_HOME = Home(".cache/eyas/tiktoken")
+
+# The Harmony renderer inside the engines downloads these at its first use, which fails in a container without internet.
+# Address and digests are those of the tiktoken package.
+FETCH_VOCABULARY = """\
+set -eu
+mkdir -p "$1" && cd "$1"
+fetch() {
+    if ! echo "$2  $1" | sha256sum -c - >/dev/null 2>&1; then
+        curl -fsSL --retry 3 -o "$1.part" "https://openaipublic.blob.core.windows.net/encodings/$1"
+        echo "$2  $1.part" | sha256sum -c - >/dev/null
+        mv "$1.part" "$1"
+    fi
+}
+fetch o200k_base.tiktoken 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d
+fetch cl100k_base.tiktoken 223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7
+"""
+
+
+class Paths(NamedTuple):
+    """How the engine's command names the model and the head, and what a container must mount for that."""
+
+    model: Word
+    head: Word | None
+    mounts: tuple[Mount, ...]
+
+
+def paths(choice: Choice, model: Model, head: Head | None) -> Paths:
+    mounts = [Mount(source=choice.cache, target=CACHE)]
+
+    def place(path: str | None, repo: str, target: str) -> str:
+        if path is None:
+            return repo
+        if choice.image is None:
+            return path
+        mounts.append(Mount(source=path, target=target, read_only=True))
+        return target
+
+    target_path = place(choice.model_path, model.repos.get(choice.engine, model.repo), "/models/target")
+    if head is None:
+        return Paths(target_path, None, tuple(mounts))
+    head_path = place(choice.head_path, head.repos.get(choice.engine, head.repo), "/models/draft")
+    return Paths(target_path, head_path, tuple(mounts))
+
+
+def below(folder: Word, name: str) -> Word:
+    """`name` inside `folder`. Raises ValueError for an environment variable, to which nothing can be appended."""
+    match folder:
+        case Home(path):
+            return Home(f"{path}/{name}")
+        case Ref(variable):
+            raise ValueError(f"a folder cannot be named by the environment variable {variable}")
+        case _:
+            return f"{folder}/{name}"
+
+
+def common_env(choice: Choice, model: Model) -> tuple[EnvVar, ...]:
+    """The hub's cache and the Harmony vocabulary. Everything is downloaded before the start, so the hub stays unasked:
+
+    some engines would otherwise fetch the `original/` twin of the weights too.
+    """
+    env = [EnvVar(name="HF_HUB_OFFLINE", value="1")]
+    if choice.image is None:
+        env.append(EnvVar(name="HF_HOME", value=choice.cache))
+    if model.harmony:
+        folder = VOCABULARY_HOME if choice.image is None else VOCABULARY
+        env.append(EnvVar(name="TIKTOKEN_ENCODINGS_BASE", value=folder))
+    return tuple(env)
+
+
+def container(choice: Choice, box: Box, model: Model, launch: str, mounts: Sequence[Mount]) -> Container | None:
+    """A container with all GPUs and the node's own network, so that 127.0.0.1 is the node's; None: a native process."""
+    if choice.image is None:
+        return None
+    options = ["--gpus", "all", "--ipc", "host", "--shm-size", "32g", "--network", "host"]
+    if box.nodes > 1:
+        options += ["--ulimit", "memlock=-1", "--device", "/dev/infiniband:/dev/infiniband"]
+    vocabulary = [Mount(source=VOCABULARY_HOME, target=VOCABULARY, read_only=True)] if model.harmony else []
+    return Container(
+        name=f"{choice.name}-{launch}", image=choice.image, options=tuple(options), mounts=(*mounts, *vocabulary)
+    )
+
+
+def downloads(choice: Choice, model: Model, head: Head | None) -> tuple[Download, ...]:
+    """What the hub must give, without the `original/` and `metal/` twins; folders at hand need nothing."""
+    found = []
+    if choice.model_path is None:
+        repo = model.repos.get(choice.engine, model.repo)
+        twins = ("original/*", "metal/*")
+        found.append(Download(repo=repo, num_bytes=model.total_bytes, exclude=twins, gated=model.gated))
+    if head is not None and choice.head_path is None:
+        repo = head.repos.get(choice.engine, head.repo)
+        found.append(Download(repo=repo, num_bytes=head.total_bytes, gated=head.gated))
+    return tuple(found)
+
+
+def vocabulary_launches(choice: Choice, model: Model) -> tuple[Launch, ...]:
+    """One launch per node that brings the Harmony vocabulary; it asks nobody when the files are there and whole."""
+    if not model.harmony:
+        return ()
+    return tuple(
+        Launch(
+            name=f"vocabulary-{rank}" if len(choice.nodes) > 1 else "vocabulary",
+            node=rank,
+            argv=("sh", "-c", FETCH_VOCABULARY, "vocabulary", VOCABULARY_HOME),
+            wait=Wait(timeout_s=120.0),
+            is_once=True,
+        )
+        for rank in range(len(choice.nodes))
+    )
+
+
+def start_timeout_s(model: Model) -> float:
+    """Long enough for a disk of 100 MB/s, ten minutes of compiling and capturing graphs included."""
+    return 600.0 + model.total_bytes / 100e6
+
+
+def tags(launches: Iterable[Launch], more: Iterable[str] = ()) -> tuple[str, ...]:
+    """The features of `Facts` that commands and environments hold, and `more`; sorted."""
+    found = set(more)
+    for launch in launches:
+        if launch.is_once:
+            continue
+        found |= {
+            f"flag:{word.partition('=')[0]}" for word in launch.argv if isinstance(word, str) and word.startswith("--")
+        }
+        found |= {f"env:{variable.name}" for variable in launch.env}
+        if any(variable.name == "TIKTOKEN_ENCODINGS_BASE" for variable in launch.env):
+            found.add("vocab-files")
+    return tuple(sorted(found))

@@ -1,0 +1,174 @@
+"""SGLang: the command of a choice, on one GPU, several, or two machines.
+
+Option names and automatic choices were read in the published packages 0.5.6, 0.5.10 and 0.5.23. What SGLang chooses by
+itself is left to it, unless a version is known to choose badly; the tags of the emission say what will be chosen.
+"""
+
+from __future__ import annotations
+
+from eyas.recipes.engines import common, flags
+from eyas.recipes.plan import Box, Choice, Emission, EnvVar, Launch, Node, Readiness, Ref, Word
+from eyas.recipes.records import Head, Model
+from eyas.recipes.versions import satisfies
+
+__all__ = ["emit"]
+
+RENDEZVOUS_PORT = 20000
+ALGORITHMS = {"eagle3": "EAGLE3", "draft-model": "STANDALONE"}
+
+
+def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
+    """Raises ValueError when `choice.version` lacks an option that the choice needs."""
+    paths = common.paths(choice, model, head)
+    options = (
+        *_model_options(choice, box, model, paths.model),
+        *_speculation_options(choice, model, paths.head),
+        *_server_options(choice, model),
+    )
+    flags.check("sglang", choice.version, options)
+    servers = tuple(_launch(choice, box, model, head, rank, options, paths) for rank in range(len(choice.nodes)))
+    for server in servers:
+        flags.check("sglang", choice.version, server.argv[3:])
+    launches = (*common.vocabulary_launches(choice, model), *servers)
+    return Emission(
+        launches=launches,
+        downloads=common.downloads(choice, model, head),
+        readiness=Readiness(
+            path="/ready" if satisfies(choice.version, ">=0.5.20") else "/health",
+            timeout_s=common.start_timeout_s(model),
+            model=model.repo,
+            metrics_path="/metrics",
+        ),
+        features=common.tags(launches, _automatic(choice, box, model)),
+    )
+
+
+def _model_options(choice: Choice, box: Box, model: Model, path: Word) -> list[Word]:
+    options: list[Word] = ["--model-path", path]
+    if choice.model_path is not None:
+        options += ["--served-model-name", model.repo]
+    if choice.tensor_parallel > 1:
+        options += ["--tp", str(choice.tensor_parallel)]
+    if choice.expert_parallel > 1:
+        options += ["--ep-size", str(choice.expert_parallel)]
+    options += ["--context-length", str(choice.context)]
+    if choice.memory_fraction is not None:
+        options += ["--mem-fraction-static", f"{choice.memory_fraction:g}"]
+    options += ["--max-running-requests", str(choice.concurrency)]
+    graphs = "--cuda-graph-max-bs"
+    if f"{graphs}-decode" in flags.options("sglang", choice.version):
+        graphs += "-decode"
+    options += [graphs, str(choice.concurrency)]
+    if choice.kv_dtype == "fp8":
+        options += ["--kv-cache-dtype", "fp8_e4m3"]
+    if model.harmony and box.hardware.compute_capability == "9.0":
+        options += ["--attention-backend", "fa3"]
+    runner = _forced_moe_runner(choice, box, model)
+    if runner is not None:
+        options += ["--moe-runner-backend", runner]
+    return options
+
+
+def _speculation_options(choice: Choice, model: Model, head_path: Word | None) -> list[Word]:
+    """A chain: one candidate per step, and the bonus token counts as a draft token."""
+    if choice.method == "none" or head_path is None:
+        return []
+    options: list[Word] = ["--speculative-algorithm", ALGORITHMS[choice.method]]
+    options += ["--speculative-draft-model-path", head_path]
+    options += ["--speculative-num-steps", str(choice.draft_tokens)]
+    options += ["--speculative-eagle-topk", "1"]
+    options += ["--speculative-num-draft-tokens", str(choice.draft_tokens + 1)]
+    return options
+
+
+def _server_options(choice: Choice, model: Model) -> list[Word]:
+    options: list[Word] = []
+    reasoning, tools = _parsers(model)
+    if reasoning is not None:
+        options += ["--reasoning-parser", reasoning]
+    if tools is not None and choice.tools:
+        options += ["--tool-call-parser", tools]
+    options += ["--enable-metrics", "--host", choice.listen, "--port", str(choice.port)]
+    if choice.api_key_env is not None:
+        options += ["--api-key", Ref(choice.api_key_env)]
+    return options
+
+
+def _parsers(model: Model) -> tuple[str | None, str | None]:
+    if model.harmony:
+        return "gpt-oss", "gpt-oss"
+    if model.architecture.startswith("Qwen3"):
+        return (None, "qwen3_coder") if "coder" in model.name.lower() else ("qwen3", "qwen25")
+    return None, None
+
+
+def _forced_moe_runner(choice: Choice, box: Box, model: Model) -> str | None:
+    """0.5.6 to 0.5.9 take cc 12 for cc 10 and pick a kernel that only cc 10 has."""
+    if not model.harmony or not box.hardware.compute_capability.startswith("12."):
+        return None
+    return "triton_kernel" if satisfies(choice.version, ">=0.5.6,<0.5.10") else None
+
+
+def _automatic(choice: Choice, box: Box, model: Model) -> list[str]:
+    """Tags of what SGLang picks by itself, read in its server_args and model overrides."""
+    found = ["cuda-graphs", "prefix-caching"]
+    if choice.kv_dtype == "fp8":
+        found.append("kv:fp8")
+    if not model.harmony:
+        return found
+    major = box.hardware.compute_capability.partition(".")[0]
+    found.append("attention:" + {"9": "fa3", "10": "trtllm_mha"}.get(major, "triton"))
+    found.append(f"moe:{_forced_moe_runner(choice, box, model) or _automatic_moe_runner(choice, major)}")
+    if satisfies(choice.version, ">=0.5.10"):
+        found.append("hybrid-swa")
+    return found
+
+
+def _automatic_moe_runner(choice: Choice, major: str) -> str:
+    if major == "12":
+        if satisfies(choice.version, ">=0.5.20"):
+            return "flashinfer_mxfp4"
+        return "marlin" if satisfies(choice.version, ">=0.5.15") else "triton_kernel"
+    return "flashinfer_mxfp4" if major == "10" else "triton_kernel"
+
+
+def _launch(
+    choice: Choice, box: Box, model: Model, head: Head | None, rank: int, options: tuple[Word, ...], paths: common.Paths
+) -> Launch:
+    name = "server" if len(choice.nodes) == 1 else f"server-{rank}"
+    return Launch(
+        name=name,
+        node=rank,
+        argv=(choice.binary or "python3", "-m", "sglang.launch_server", *options, *_node_options(choice, rank)),
+        env=(
+            *common.common_env(choice, model),
+            *_speculation_env(choice, head),
+            *_network_env(choice, choice.nodes[rank]),
+        ),
+        container=common.container(choice, box, model, name, paths.mounts),
+    )
+
+
+def _node_options(choice: Choice, rank: int) -> list[Word]:
+    if len(choice.nodes) == 1:
+        return []
+    rendezvous = f"{choice.nodes[0].address}:{RENDEZVOUS_PORT}"
+    return ["--nnodes", str(len(choice.nodes)), "--node-rank", str(rank), "--dist-init-addr", rendezvous]
+
+
+def _speculation_env(choice: Choice, head: Head | None) -> list[EnvVar]:
+    env = []
+    if head is not None and head.max_positions is not None and head.max_positions < choice.context:
+        env.append(EnvVar(name="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", value="1"))
+    if choice.method == "eagle3" and satisfies(choice.version, ">=0.5.6,<=0.5.12"):
+        env.append(EnvVar(name="SGLANG_ENABLE_SPEC_V2", value="1"))
+    return env
+
+
+def _network_env(choice: Choice, node: Node) -> list[EnvVar]:
+    if len(choice.nodes) == 1 or not node.interfaces:
+        return []
+    return [
+        EnvVar(name="NCCL_SOCKET_IFNAME", value=",".join(node.interfaces)),
+        EnvVar(name="GLOO_SOCKET_IFNAME", value=node.interfaces[0]),
+    ]
