@@ -26,7 +26,7 @@ from eyas.model.shards import Progress, StoredTensor, read_headers, read_json, s
 from eyas.model.taps import TapConvention
 from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
 
-__all__ = ["Stored", "inspect_head", "inspect_target", "load_head", "load_target"]
+__all__ = ["Stored", "TensorReader", "inspect_head", "inspect_target", "load_head", "load_target"]
 
 _FLOATS = {"BF16", "F16", "F32", "F64"}
 _INTEGERS = {"I64", "I32"}
@@ -74,7 +74,7 @@ def load_target(
     """
     config, stored, style = inspect_target(folder, stored)
     with ExitStack() as files:
-        reader = _Reader(folder, stored, device, dtype, files, progress)
+        reader = TensorReader(folder, stored, device, dtype, files, progress)
         shared = reader.load(global_parts(config, style))
         layers = tuple(
             LayerWeights(**reader.load(layer_parts(config, layer, style))) for layer in range(config.num_layers)
@@ -116,7 +116,7 @@ def load_head(
     """
     config, stored, parts = inspect_head(folder, target_config, stored, tap_convention=tap_convention)
     with ExitStack() as files:
-        reader = _Reader(folder, stored, device, dtype, files, progress)
+        reader = TensorReader(folder, stored, device, dtype, files, progress)
         separate = {field: parts.pop(field) for field in ("fc_norms_H", "target_ids_V") if field in parts}
         loaded: dict[str, Any] = dict.fromkeys(("fc_HC", "fc_input_norm_C")) | reader.load(parts)
         loaded["fc_norms_H"] = tuple(reader.stacked((part,)) for part in separate.get("fc_norms_H", ()))
@@ -176,7 +176,7 @@ def _check(
         raise UserError(f"{folder}: the tensors do not fit config.json; {lines}")
 
 
-class _Reader:
+class TensorReader:
     """Tensors of one folder, put where and as the forward pass wants them. Files stay open until `files` closes."""
 
     def __init__(
