@@ -1,7 +1,8 @@
 """Versions of engines: their order and ranges such as ">=0.5.6,<0.5.10".
 
 Known forms: PEP 440 (`1.3.0rc12`, `0.11.1rc7.dev41`), tags (`v0.33.0-rc2`), months of NVIDIA's images
-(`26.05.post1`) and builds of llama.cpp (`b10158`). A build tag such as `+cu130` does not count.
+(`26.05.post1`) and builds of llama.cpp (`b10158`), older than its numbered versions, which began with 0.1.0 in August
+2026. A build tag such as `+cu130` does not count.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _holds(version: str, clause: str) -> bool:
 def _parsed(version: str) -> Version:
     build = _BUILD.fullmatch(version.strip())
     try:
-        parsed = Version(build[1] if build else version)
+        parsed = Version(f"0.0.{build[1]}" if build else version)
     except InvalidVersion:
         raise UserError(f"'{version}' is not a version; write e.g. 0.5.23, 1.3.0rc12 or b10488") from None
     return Version(parsed.public)
