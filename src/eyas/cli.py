@@ -40,6 +40,7 @@ COMMANDS = {
     "bench http": Command(
         module="eyas.bench.http", help="what the HTTP side costs: time to first token, CPU per chunk"
     ),
+    "export gguf": Command(module="eyas.model.export_command", help="write a model and its head for llama.cpp"),
     "model": Command(module="eyas.model.commands", help="look at a checkpoint, or make one with random weights"),
 }
 
