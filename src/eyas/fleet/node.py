@@ -26,6 +26,7 @@ from eyas.recipes.plan import Node
 __all__ = ["LocalNode", "NodeError", "NodeRunner", "Result", "SshNode", "runner"]
 
 CONNECT_S = 5
+SLACK_S = 1.0  # for the way there and back
 KILL_S = 2.0  # between TERM and KILL for a script that is late
 TIMED_OUT = (124, 137)  # how `timeout` exits after TERM and after KILL
 OPTIONS = "EYAS_SSH_OPTIONS"
@@ -78,7 +79,7 @@ class LocalNode:
 
     def run(self, script: str, *, timeout_s: float = 30) -> Result:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
-        result = _piped(_shell(timeout_s), script, timeout_s, environment)
+        result = _piped(_shell(timeout_s), script, timeout_s + KILL_S + SLACK_S, environment)
         return _in_time(self.name, result, timeout_s)
 
     def transport(self, host: str, port: int) -> httpx.BaseTransport:
@@ -117,7 +118,7 @@ class SshNode:
 
     def run(self, script: str, *, timeout_s: float = 30) -> Result:
         command = ["ssh", "-T", *self._options, "--", self.destination, shlex.join(_shell(timeout_s))]
-        result = _piped(command, script, timeout_s + CONNECT_S)
+        result = _piped(command, script, timeout_s + SLACK_S)
         if result.code == SSH_FAILED:
             raise NodeError(self._why(result.err))
         return _in_time(self.name, result, timeout_s)
@@ -156,9 +157,9 @@ def _shell(timeout_s: float) -> list[str]:
 
 
 def _piped(
-    command: Sequence[str], script: str, timeout_s: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str], script: str, patience_s: float, environment: Mapping[str, str] | None = None
 ) -> Result:
-    """Run `command` with the wrapped script as its input; a command that outlives all patience is killed."""
+    """Run `command` with the wrapped script as its input; what outlives all patience is killed here."""
     if "\0" in script:
         raise ValueError("a script holds no NUL")
     text = f"{{\n{script}\n}} </dev/null\n" if script else ""
@@ -174,7 +175,7 @@ def _piped(
     except FileNotFoundError:
         raise UserError(f"this needs {command[0]}; install {_package(command[0])}") from None
     try:
-        out, err = process.communicate(text.encode("utf-8", "surrogateescape"), timeout_s + 2 * KILL_S)
+        out, err = process.communicate(text.encode("utf-8", "surrogateescape"), patience_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return Result(TIMED_OUT[0], "", "")

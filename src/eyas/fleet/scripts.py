@@ -59,6 +59,7 @@ def start(owner: Owner, launch: Launch, containers: Mapping[str, Container], sec
     if launch.container is not None:
         exports = [line for line, variable in zip(exports, launch.env, strict=True) if isinstance(variable.value, Ref)]
         options = [shell(option) for option in launch.container.options]
+        exports += [_present(mount, secrets) for mount in launch.container.mounts]
         mounts = [part for mount in launch.container.mounts for part in ("--mount", _mount(mount, secrets))]
         command = ["start_container", launch.name, owner.token, shell(launch.container.name)]
         command += [*options, *mounts, *_docker_env(launch.env), shell(launch.container.image), *words]
@@ -143,6 +144,11 @@ def _docker_env(env: Iterable[EnvVar]) -> list[str]:
         is_secret = isinstance(variable.value, Ref)
         words += ["-e", variable.name if is_secret else shell(f"{variable.name}=", variable.value)]
     return words
+
+
+def _present(mount: Mount, secrets: Secrets) -> str:
+    source = _word(mount.source, secrets)
+    return f"[ -e {source} ] || mkdir -p -- {source} || exit"
 
 
 def _mount(mount: Mount, secrets: Secrets) -> str:

@@ -1,0 +1,60 @@
+"""The canary: a short chat that tells a server that answers from one whose health is green over garbage.
+
+Garbage has happened as one token without end (`!!!!`), as an empty answer, and as none. What the model knows is not
+judged, and a model that only reasons within its budget is well.
+"""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+
+__all__ = ["ask", "garbage"]
+
+QUESTION = "Name the four seasons of the year."
+BUDGETS = (160, 1024)  # tokens; the second for a model whose reasoning a server hides
+MIN_CHARS = 24  # below, repetition says nothing
+MAX_UNIT = 12  # characters that repeat
+REPEATED = re.compile(rf"(?s)(.{{1,{MAX_UNIT}}}?)\1{{7,}}")
+MAX_SHARE = 0.6  # of a text that one repeated unit may be
+MAX_CHARS = 20_000  # that are looked at
+
+
+def ask(client: httpx.Client, model: str, key: str | None, timeout_s: float) -> str | None:
+    """What is wrong with the answer of the server at `client`'s base URL, in words; None: nothing."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    for budget in BUDGETS:
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": budget}
+        try:
+            response = client.post("/v1/chat/completions", json=body, headers=headers, timeout=timeout_s)
+        except httpx.TimeoutException:
+            return f"no answer within {timeout_s:g} s"
+        except httpx.HTTPError as error:
+            return f"no answer ({error or type(error).__name__})"
+        if response.status_code != 200:
+            return f"HTTP status {response.status_code}: {' '.join(response.text.split())[:200]}"
+        try:
+            choice = response.json()["choices"][0]
+            message = choice["message"]
+            texts = [message.get(name) for name in ("content", "reasoning_content", "reasoning", "thinking")]
+            is_cut = choice.get("finish_reason") == "length"
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "no chat completion came back"
+        text = "".join(text for text in texts if isinstance(text, str))
+        if text.strip():
+            return garbage(text)
+        if not is_cut:
+            break
+    return "an empty answer came back"
+
+
+def garbage(text: str) -> str | None:
+    """In words, if `text` is mostly one short thing over and over; None: it is not."""
+    text = text.strip()[:MAX_CHARS]
+    if len(text) < MIN_CHARS:
+        return None
+    for match in REPEATED.finditer(text):
+        if len(match[0]) > MAX_SHARE * len(text):
+            return f"garbage came back: {match[1]!r} over and over"
+    return None
