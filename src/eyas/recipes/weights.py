@@ -10,7 +10,7 @@ from eyas.recipes.plan import Box, Choice
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
 
-__all__ = ["Q8_SHARE", "checkpoint_bytes", "draft_bytes", "expert_padding"]
+__all__ = ["Q8_SHARE", "checkpoint_bytes", "dense_share", "draft_bytes", "draft_share", "expert_padding"]
 
 Q8_SHARE = 8.5 / 16  # GGUF files keep what is bf16 elsewhere in Q8_0: 34 bytes for 32 weights
 MXFP4_BYTES = 17 / 32  # of a weight with its share of the scale
@@ -39,9 +39,17 @@ def draft_bytes(choice: Choice, head: Head | None) -> float:
     """One GPU's share of the head. SGLang and TensorRT-LLM slice it as the target; vLLM may keep it whole on each."""
     if head is None:
         return 0.0
-    if choice.engine == "llama.cpp":
-        return head.total_bytes * Q8_SHARE
-    return head.total_bytes / (1 if choice.engine == "vllm" else choice.tensor_parallel)
+    return head.total_bytes * draft_share(choice, head) / (1 if choice.engine == "vllm" else choice.tensor_parallel)
+
+
+def dense_share(choice: Choice) -> float:
+    """Dense weights as the engine keeps them against the checkpoint's."""
+    return Q8_SHARE if choice.engine == "llama.cpp" else 1.0
+
+
+def draft_share(choice: Choice, head: Head) -> float:
+    """The head as the engine keeps it against its record; records of heads for llama.cpp alone are of their GGUF."""
+    return Q8_SHARE if choice.engine == "llama.cpp" and set(head.engines) != {"llama.cpp"} else 1.0
 
 
 def _expert_width(model: Model) -> int:

@@ -1,0 +1,77 @@
+"""The acceptance length to expect of a head: tokens committed per round, bonus token included.
+
+Measured ones follow a constant chance p of each further draft within a few per cent (by position .62 .36 .20 .12 .06
+for 120b at five drafts, vllm-project/vllm#42764), so a measurement at one number of drafts says what others would
+give: 1 + p + ... + p^K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eyas.recipes.plan import Choice, Range
+from eyas.recipes.records import Acceptance, Head
+
+__all__ = ["chance", "expected_acceptance", "length"]
+
+UNMEASURED = {"eagle3": (0.55, 0.68), "draft-model": (0.60, 0.80)}  # chance of a draft; performance reference, 1c
+WORKLOADS = {  # words in the workload of a measurement that suit a purpose
+    "chat": ("chat", "mt-bench", "sharegpt"),
+    "discord": ("chat", "mt-bench", "sharegpt"),
+    "claude-code": ("coding", "humaneval"),
+    "batch": (),
+}
+SINGLE_SPREAD = 0.05  # of the accepted drafts, around a measurement that stands alone
+BEYOND_CONTEXT = (0.5, 0.85)  # what is left of the accepted drafts outside of the head's context; an estimate
+BEYOND_DRAFTS = 0.3  # NVIDIA's throughput head: 1.72-1.84 with one draft, 1.25 with three
+
+
+def length(p: float, draft_tokens: int) -> float:
+    """Expected acceptance length where each further draft is right with chance p."""
+    return sum(p**i for i in range(draft_tokens + 1))
+
+
+def chance(acceptance_length: float, draft_tokens: int) -> float:
+    """The p at which `length` is `acceptance_length`, by bisection; 0..1."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if length(middle, draft_tokens) < acceptance_length else (low, middle)
+    return (low + high) / 2
+
+
+def expected_acceptance(choice: Choice, head: Head, draft_tokens: int) -> Range:
+    """From the head's measurements, those of the choice's engine and purpose where there are any; 1..K+1."""
+    most = head.max_draft_tokens or draft_tokens
+    able = min(draft_tokens, most)
+    usual = [one for one in head.acceptance if head.max_draft_tokens is None or one.draft_tokens <= most]
+    low, high = _measured(_suiting(choice, usual), able) or _unmeasured(head, able)
+    if able < draft_tokens:
+        low = 1 + BEYOND_DRAFTS * (low - 1)
+    shortest, longest = head.intended_context
+    if not shortest <= choice.context <= longest:
+        low, high = (1 + left * (value - 1) for left, value in zip(BEYOND_CONTEXT, (low, high), strict=True))
+    return Range(low=low, high=min(high, draft_tokens + 1))
+
+
+def _suiting(choice: Choice, measured: Sequence[Acceptance]) -> Sequence[Acceptance]:
+    """Of the choice's engine or of none in particular, of its purpose; each wish is dropped where nothing is left."""
+    same = [one for one in measured if one.engine in ("", choice.engine)] or measured
+    words = WORKLOADS[choice.purpose]
+    return [one for one in same if any(word in one.workload.lower() for word in words)] or same
+
+
+def _measured(measured: Sequence[Acceptance], draft_tokens: int) -> tuple[float, float] | None:
+    if not measured:
+        return None
+    exact = [one.length for one in measured if one.draft_tokens == draft_tokens]
+    lengths = exact or [length(chance(one.length, one.draft_tokens), draft_tokens) for one in measured]
+    low, high = min(lengths), max(lengths)
+    if high - low < SINGLE_SPREAD * (high - 1):
+        low, high = 1 + (1 - SINGLE_SPREAD) * (low - 1), 1 + (1 + SINGLE_SPREAD) * (high - 1)
+    return low, high
+
+
+def _unmeasured(head: Head, draft_tokens: int) -> tuple[float, float]:
+    low, high = UNMEASURED[head.kind]
+    return length(low, draft_tokens), length(high, draft_tokens)

@@ -1,0 +1,186 @@
+"""How fast a plan should be, as ranges: decoding with and without drafts, first token, start. Estimates only.
+
+A round takes the layers' fixed cost, the communication of tensor parallelism, and bytes (`traffic.py`) over bandwidth
+at the engine's efficiency (`calibration.py`). The better end of a range has an almost empty context and experts that
+rows share, the worse end a full context and independent routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from eyas.recipes.acceptance import expected_acceptance
+from eyas.recipes.calibration import Losses, calibration
+from eyas.recipes.knowledge import knowledge
+from eyas.recipes.plan import Box, Choice, Published, Range, SpeedEstimate
+from eyas.recipes.records import Head, Measurement, Model
+from eyas.recipes.traffic import Load, kv_read_bytes, pass_bytes, round_bytes
+from eyas.recipes.weights import checkpoint_bytes, dense_share, draft_share
+
+__all__ = ["best_draft_tokens", "cost_ratio", "estimate", "first_token", "load_time", "published", "round_time"]
+
+SHORT, TYPICAL = 1024, 4096  # tokens of context: an almost empty one, and where draft lengths are chosen
+MOST_DRAFTS = 8
+CAUTION = 2 / 3  # where between the ends drafting is judged: a promise of speed should be kept more often than not
+WORTH = 1.02  # a longer chain must promise this much more
+KV_SLOWDOWN = 2.0  # worse end: long contexts are read at half the weights' speed (vLLM on an RTX PRO 6000)
+DRAFT_MODEL_LAYERS = 32  # of the draft models known here; their steps cost layers as the target's do
+REDUCE_S = {"gpus": (5e-6, 12e-6), "nodes": (30e-6, 80e-6)}  # one all-reduce: NVLink; two Sparks (kubis sweep)
+PARALLEL_PREFILL = 0.7  # worse end: what is left of the second and each further GPU's arithmetic
+DISK = (6e9, 0.8e9)  # bytes per second, where the box's disk is not known
+
+
+def estimate(
+    choice: Choice, box: Box, model: Model, head: Head | None, measurements: Iterable[Measurement] = ()
+) -> SpeedEstimate:
+    """Tokens per second are aggregate over `choice.concurrency`, `first_token_s` is of a prompt as long as the context.
+
+    `speedup` compares with and without drafts at the same point of the ranges; `break_even_length` is `cost_ratio`.
+    """
+    drafts = choice.draft_tokens if head is not None else 0
+    accepted = expected_acceptance(choice, head, drafts) if head is not None and drafts else None
+    length = accepted or Range(low=1.0, high=1.0)
+    short = min(SHORT, choice.context)
+    plain = _rate(choice, box, model, None, 0, Range(low=1.0, high=1.0))
+    ratios = [cost_ratio(choice, box, model, head, drafts, pessimism=end) for end in (0.0, CAUTION, 1.0)]
+    load = _load(choice, head, short, 1.0)
+    return SpeedEstimate(
+        round_bytes=round_bytes(model, head, drafts, load),
+        baseline_bytes=round_bytes(model, None, 0, load),
+        break_even_length=ratios[1],
+        acceptance=accepted,
+        tokens_per_second=_rate(choice, box, model, head, drafts, length),
+        baseline_tokens_per_second=plain,
+        speedup=Range(low=length.low / max(ratios), high=length.high / min(ratios)),
+        first_token_s=first_token(choice, box, model, choice.context),
+        load_s=load_time(choice, box, model, head),
+        published=tuple(published(choice, box, measurements)),
+    )
+
+
+def best_draft_tokens(choice: Choice, box: Box, model: Model, head: Head, *, least: int = 0) -> int:
+    """The number of drafts with the best expected speed at the choice's concurrency; 0 where even one would cost time.
+
+    Shorter chains win near ties. `least` is 1 where speculation is wanted in any case.
+    """
+    best, best_gain = least, 1.0 if least == 0 else 0.0
+    for drafts in range(1, min(head.max_draft_tokens or MOST_DRAFTS, MOST_DRAFTS) + 1):
+        accepted = expected_acceptance(choice, head, drafts)
+        gain = (accepted.low + accepted.high) / 2 / cost_ratio(choice, box, model, head, drafts)
+        if gain > best_gain * (WORTH if best else 1.0):
+            best, best_gain = drafts, gain
+    return best
+
+
+def cost_ratio(
+    choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, *, pessimism: float = CAUTION
+) -> float:
+    """Time of a round over time of a plain step: the acceptance length from which speculation pays on this box."""
+    context = min(TYPICAL, choice.context)
+    plain = round_time(choice, box, model, None, 0, context, pessimism)
+    return round_time(choice, box, model, head, draft_tokens, context, pessimism) / plain
+
+
+def round_time(
+    choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, context: int, pessimism: float
+) -> float:
+    """Seconds of one round of all requests with `context` tokens each; `pessimism` 0..1 runs through the range."""
+    losses = calibration(choice.engine, box.hardware).at(pessimism)
+    load = _load(choice, head, context, pessimism)
+    cache = load.sequences * kv_read_bytes(model, context) * load.kv_share
+    slow = 1 + pessimism * (KV_SLOWDOWN - 1)
+    num_bytes = round_bytes(model, head, draft_tokens, load) + (slow - 1) * cache
+    bandwidth = box.hardware.bandwidth * losses.efficiency * choice.tensor_parallel
+    passes = _layers(model, head, draft_tokens) * losses.layer_s + draft_tokens * losses.draft_s
+    rows = load.sequences * (draft_tokens + 1) * losses.row_s
+    return passes + rows + _communication(choice, box, model, pessimism) + num_bytes / bandwidth
+
+
+def first_token(choice: Choice, box: Box, model: Model, prompt_tokens: int) -> Range:
+    """Seconds until a lone prompt's first token: its arithmetic, each chosen expert read once, and the layers' cost."""
+    times = [_prefill_time(choice, box, model, prompt_tokens, end) for end in (0.0, 1.0)]
+    return Range(low=times[0], high=times[1])
+
+
+def load_time(choice: Choice, box: Box, model: Model, head: Head | None) -> Range:
+    """Seconds from start to ready: reading weights from disk, and what the engine does besides (its record)."""
+    num_bytes = checkpoint_bytes(choice, model, None) * choice.tensor_parallel / box.nodes
+    if head is not None:
+        num_bytes += head.total_bytes * draft_share(choice, head)
+    known = box.hardware.disk_bandwidth
+    fast, slow = (known, known / 2) if known else DISK
+    ready = knowledge().engines[choice.engine].ready_seconds
+    return Range(low=ready[0] + num_bytes / fast, high=ready[1] + num_bytes / slow)
+
+
+def published(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> Iterable[Published]:
+    """Measurements of the same model, box and engine with the choice's head or none, the nearest concurrency first."""
+    hardware = box.hardware.name if box.num_gpus == 1 else f"{box.num_gpus}x{box.hardware.name}"
+    same = [
+        one
+        for one in measurements
+        if (one.model, one.hardware, one.engine) == (choice.model, hardware, choice.engine)
+        and one.head in ("", choice.head)
+    ]
+    for one in sorted(same, key=lambda one: abs(one.concurrency - choice.concurrency)):
+        yield Published(text=_said(one), source="; ".join(one.sources), date=one.date)
+
+
+def _rate(choice: Choice, box: Box, model: Model, head: Head | None, drafts: int, length: Range) -> Range:
+    slow = round_time(choice, box, model, head, drafts, choice.context, 1.0)
+    fast = round_time(choice, box, model, head, drafts, min(SHORT, choice.context), 0.0)
+    return Range(low=choice.concurrency * length.low / slow, high=choice.concurrency * length.high / fast)
+
+
+def _load(choice: Choice, head: Head | None, context: int, uniform: float) -> Load:
+    return Load(
+        sequences=choice.concurrency,
+        context=context,
+        uniform=uniform,
+        dense_share=dense_share(choice),
+        draft_share=draft_share(choice, head) if head is not None else 1.0,
+        kv_share=0.5 if choice.kv_dtype == "fp8" else 1.0,
+    )
+
+
+def _layers(model: Model, head: Head | None, draft_tokens: int) -> int:
+    drafting = DRAFT_MODEL_LAYERS * draft_tokens if head is not None and head.kind == "draft-model" else 0
+    return model.num_layers + drafting
+
+
+def _communication(choice: Choice, box: Box, model: Model, pessimism: float) -> float:
+    """Two all-reduces a layer, where GPUs work together."""
+    if choice.tensor_parallel == 1:
+        return 0.0
+    low, high = REDUCE_S["nodes" if box.nodes > 1 else "gpus"]
+    return 2 * model.num_layers * (low + pessimism * (high - low))
+
+
+def _prefill_time(choice: Choice, box: Box, model: Model, prompt_tokens: int, pessimism: float) -> float:
+    losses = calibration(choice.engine, box.hardware).at(pessimism)
+    gpus = 1 + (choice.tensor_parallel - 1) * (1 - pessimism * (1 - PARALLEL_PREFILL))
+    load = Load(context=0, dense_share=dense_share(choice))
+    weights = pass_bytes(model, prompt_tokens, load) / choice.tensor_parallel
+    read = weights / (box.hardware.bandwidth * losses.efficiency)
+    arithmetic = _prefill_flops(model, prompt_tokens) / (losses.prefill_flops * gpus)
+    return read + arithmetic + _fixed(choice, box, model, losses, pessimism)
+
+
+def _fixed(choice: Choice, box: Box, model: Model, losses: Losses, pessimism: float) -> float:
+    return model.num_layers * losses.layer_s + _communication(choice, box, model, pessimism)
+
+
+def _prefill_flops(model: Model, tokens: int) -> float:
+    """Two for each parameter and token; attention four for each unit of the heads and pair of positions, half masked."""
+    width = 4 * model.num_attention_heads * model.head_dim
+    full = (model.num_layers - model.num_sliding_layers) * tokens * tokens / 2
+    sliding = model.num_sliding_layers * tokens * min(model.window, tokens)
+    return 2 * model.active_params * tokens + width * (full + sliding)
+
+
+def _said(one: Measurement) -> str:
+    drafts = f" with {one.draft_tokens} drafts of {one.head}" if one.head else " without drafts"
+    accepted = f", acceptance length {one.acceptance_length:g}" if one.acceptance_length else ""
+    against = f", {one.baseline_tokens_per_second:g} without" if one.baseline_tokens_per_second else ""
+    note = f" ({one.note})" if one.note else ""
+    return f"{one.tokens_per_second:g} tok/s at {one.concurrency}{drafts}{accepted}{against}{note}"
