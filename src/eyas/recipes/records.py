@@ -28,7 +28,7 @@ HeadKind = Literal["eagle3", "draft-model"]
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`name` is the key in its file; `sources` say where the entry is from, `date` (YYYY-MM or YYYY-MM-DD) when."""
+    """`name` is the key in its file; `sources` say where the entry is from, `date` when (YYYY, YYYY-MM, YYYY-MM-DD)."""
 
     name: str
     sources: tuple[str, ...]
@@ -85,7 +85,7 @@ class Model(Record, frozen=True, kw_only=True):
     head_bytes: int  # lm_head: read by every pass
     total_bytes: int  # all tensors of the checkpoint
     total_params: float
-    active_params: float
+    active_params: float  # that one token reads: without the embedding and the experts that it does not choose
     native_context: int
     weight_format: str  # "mxfp4", "nvfp4", "bf16"
     repos: dict[str, str] = {}  # what other engines load instead: {"llama.cpp": "ORG/NAME-GGUF", "ollama": "tag"}
