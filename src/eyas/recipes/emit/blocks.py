@@ -12,7 +12,7 @@ from posixpath import dirname
 from eyas.recipes.emit import docker
 from eyas.recipes.emit.words import assignments, heredoc, names_of, script_line, shell
 from eyas.recipes.engines.common import below
-from eyas.recipes.plan import Choice, Download, EnvVar, File, Launch, Plan, Word
+from eyas.recipes.plan import Choice, Download, EnvVar, File, Launch, Plan, Ref, Word
 
 __all__ = [
     "LIBRARY",
@@ -23,8 +23,11 @@ __all__ = [
     "down",
     "fetch",
     "files",
+    "folders",
     "references",
     "required",
+    "sample",
+    "secrets",
     "up",
 ]
 
@@ -67,24 +70,29 @@ INSTALL = {
 }
 
 
+TOKEN = "HF_TOKEN"  # what `hf` reads
+
 DOCKER_ANSWERS = """\
 docker info >/dev/null 2>&1 ||
     fail 'docker does not answer; is it running, and are you in the docker group?'"""
 
 
 def references(plan: Plan) -> tuple[str, ...]:
-    """The environment variables that the plan needs of whoever starts it."""
+    """The environment variables that whoever starts the plan must have."""
+    is_gated = any(download.gated for download in plan.emission.downloads)
+    return tuple(dict.fromkeys([*secrets(plan), *([TOKEN] if is_gated else [])]))
+
+
+def secrets(plan: Plan) -> tuple[str, ...]:
+    """Those of them that the launches themselves need, and clients."""
     words: list[Word] = [plan.choice.cache, plan.choice.directory]
     for launch in plan.emission.launches:
         words += [*launch.argv, *(variable.value for variable in launch.env)]
         if launch.container is not None:
             words += [mount.source for mount in launch.container.mounts]
-    names = list(names_of(words))
-    if any(download.gated for download in plan.emission.downloads):
-        names.append("HF_TOKEN")
     if plan.choice.api_key_env is not None:
-        names.append(plan.choice.api_key_env)
-    return tuple(dict.fromkeys(names))
+        words.append(Ref(name=plan.choice.api_key_env))
+    return names_of(words)
 
 
 def required(names: Iterable[str]) -> list[str]:
@@ -106,7 +114,7 @@ def check(plan: Plan, node: int) -> list[str]:
             test = f"runs {shell(_pid_file(plan, launch))}"
             if launch.container is not None:
                 test = f"is_there {shell(launch.container.name)}"
-            lines.append(f"if {test}; then fail {shell(f'{launch.name} is there already; run stop.sh first')}; fi")
+            lines.append(f"if {test}; then fail {shell(f'{launch.name} is there already; stop it first')}; fi")
     if node == 0:
         lines += [
             "code=0",
@@ -130,16 +138,22 @@ def _images(names: Iterable[str]) -> list[str]:
     return lines
 
 
-def files(plan: Plan, node: int) -> list[str]:
-    """The deployment's folder with its files, and the hub's cache."""
+def folders(plan: Plan) -> list[str]:
+    """The deployment's folder and the hub's cache."""
     choice = plan.choice
-    folders: list[Word] = [choice.directory, below(choice.directory, "logs"), choice.cache]
-    mine = [file for file in plan.emission.files if node in file.nodes]
-    folders += [below(choice.directory, dirname(file.path)) for file in mine if dirname(file.path)]
-    lines = [script_line(["mkdir", "-p", *dict.fromkeys(map(shell, folders))])]
-    for file in mine:
-        path = shell(below(choice.directory, file.path))
-        lines += [_written(file, path), f"chmod {file.mode:o} {path}"]
+    paths: list[Word] = [choice.directory, below(choice.directory, "logs"), choice.cache]
+    inner = dict.fromkeys(dirname(file.path) for file in plan.emission.files)
+    paths += [below(choice.directory, path) for path in inner if path]
+    return [script_line(["mkdir", "-p", *map(shell, paths)])]
+
+
+def files(plan: Plan, node: int) -> list[str]:
+    """The folders, and in the deployment's its files."""
+    lines = folders(plan)
+    for file in plan.emission.files:
+        if node in file.nodes:
+            path = shell(below(plan.choice.directory, file.path))
+            lines += [_written(file, path), f"chmod {file.mode:o} {path}"]
     return lines
 
 
@@ -177,7 +191,7 @@ def up(plan: Plan, launch: Launch) -> list[str]:
     if launch.container is not None:
         lines.append(script_line([*command, ">/dev/null"]))
     else:
-        lines.append(script_line([*command, f">{shell(_log_file(plan, launch))}", "2>&1", "</dev/null", "&"]))
+        lines.append(script_line([*command, f">{shell(_log_file(plan, launch))} 2>&1 </dev/null &"]))
         lines.append(f'remember {shell(_pid_file(plan, launch))} "$!"')
     return lines + _waiting(plan, launch)
 
@@ -215,28 +229,35 @@ def _waiting(plan: Plan, launch: Launch) -> list[str]:
 
 def ask(plan: Plan) -> list[str]:
     """On the first node: wait until the server is ready, then ask it something."""
-    choice, ready = plan.choice, plan.emission.readiness
-    url = base_url(choice)
+    ready = plan.emission.readiness
+    url = base_url(plan.choice) + ready.path
     last = [launch for launch in plan.emission.launches if not launch.is_once and launch.node == 0][-1]
-    body = {
-        "model": ready.model,
-        "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
-        "max_tokens": 256,
-    }
-    curl = ["curl", "--fail", "--silent", "--show-error"]
-    if choice.api_key_env is not None:  # through a pipe: arguments are in the list of processes
-        curl = ["printf", "'Authorization: Bearer %s\\n'", f'"${choice.api_key_env}"', "|", *curl, "--header", "@-"]
-    sample = [*curl, "--max-time", "300", "--header", "'Content-Type: application/json'"]
-    sample += ["--data-binary", shell(json.dumps(body)), shell(f"{url}/v1/chat/completions")]
     return [
-        f"say {shell(f'waiting for {url}{ready.path}')}",
+        f"say {shell(f'waiting for {url}')}",
         f"deadline_in {ready.timeout_s:.0f}",
-        f"until curl --fail --silent --output /dev/null --max-time 30 {shell(url + ready.path)}; do",
+        f"until curl --fail --silent --output /dev/null --max-time 30 {shell(url)}; do",
         f"    {_alive(plan, last)}",
         f"    in_time || fail 'the server was not ready within {ready.timeout_s:.0f} s'",
         "    sleep 2",
         "done",
-        script_line(sample),
+        *sample(plan),
+    ]
+
+
+def sample(plan: Plan) -> list[str]:
+    """A short chat."""
+    body = {
+        "model": plan.emission.readiness.model,
+        "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
+        "max_tokens": 256,
+    }
+    curl = ["curl", "--fail", "--silent", "--show-error"]
+    key = plan.choice.api_key_env
+    if key is not None:  # through a pipe: arguments are in the list of processes
+        curl = ["printf", "'Authorization: Bearer %s\\n'", shell(Ref(name=key)), "|", *curl, "--header", "@-"]
+    curl += ["--max-time", "300", "--header", "'Content-Type: application/json'", "--data-binary"]
+    return [
+        script_line([*curl, shell(json.dumps(body)), shell(f"{base_url(plan.choice)}/v1/chat/completions")]),
         "echo",
     ]
 

@@ -9,7 +9,9 @@ from eyas.recipes.emit import blocks, two_nodes
 from eyas.recipes.emit.words import shell
 from eyas.recipes.plan import Plan
 
-__all__ = ["render"]
+__all__ = ["LITERAL", "render"]
+
+LITERAL = "# shellcheck disable=SC2016  # what stands in single quotes is meant literally"
 
 # On the way out with an error, whatever was started is stopped.
 GUARD = """\
@@ -49,8 +51,8 @@ def render(plan: Plan) -> dict[str, str]:
 def _head(plan: Plan, does: str) -> list[str]:
     choice = plan.choice
     where = f"{plan.box.name} with {choice.engine} {choice.version}"
-    lines = ["#!/bin/sh", f"# {does} {choice.name}: {choice.model} on {where}.".replace("\n", " "), "set -eu", ""]
-    return [*lines, blocks.LIBRARY]
+    title = " ".join(f"# {does} {choice.name}: {choice.model} on {where}.".split())
+    return ["#!/bin/sh", title, LITERAL, "set -eu", "", blocks.LIBRARY]
 
 
 def _start_here(plan: Plan) -> str:

@@ -1,0 +1,134 @@
+"""A plan as a batch script of Slurm: containers through the pyxis plugin (`srun --container-image`), or processes.
+
+Containers of pyxis share the machine's network, GPUs and limits, so docker's options for these have no counterpart.
+"""
+
+from __future__ import annotations
+
+import re
+
+from eyas.base.errors import UserError
+from eyas.recipes.emit import blocks
+from eyas.recipes.emit.shell import LITERAL
+from eyas.recipes.emit.words import assignments, heredoc, script_line, shell
+from eyas.recipes.plan import Home, Launch, Mount, Plan, Word
+
+__all__ = ["render"]
+
+IMPLIED = {"--gpus", "--ipc", "--shm-size", "--network", "--ulimit", "--device"}
+
+LIBRARY = """\
+say() { printf '%s\\n' "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
+deadline_in() { deadline=$(($(date +%s) + $1)); }
+in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+"""
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """Raises UserError for what pyxis cannot express: options of docker, paths with `:` or `,`."""
+    choice = plan.choice
+    if any(launch.inside for launch in plan.emission.launches):
+        raise UserError("this plan starts MPI over ssh, which Slurm does itself; use --emit shell or `eyas up`")
+    lines = ["#!/bin/bash", *_directives(plan), LITERAL, "set -euo pipefail", "", LIBRARY]
+    lines += [*blocks.required(blocks.references(plan)), ""]
+    lines.append("# The same on every node, then the downloads into a cache that all of them see")
+    for rank in range(len(choice.nodes)):
+        script = "set -eu\n" + "\n".join(blocks.files(plan, rank)) + "\n"
+        lines.append(heredoc(f"{_srun(rank)} bash", script, "SCRIPT").removesuffix("\n"))
+    lines += [*blocks.fetch(plan), "", "pids=()", "trap 'kill \"${pids[@]}\" 2>/dev/null || :' EXIT", ""]
+    for launch in plan.emission.launches:
+        lines += [*_launch(plan, launch), ""]
+    lines += [*_ask(plan), "wait"]
+    return {f"{_slug(choice.name)}.sbatch": "\n".join(lines) + "\n"}
+
+
+def _directives(plan: Plan) -> list[str]:
+    nodes = plan.choice.nodes
+    settings = {
+        "job-name": _slug(plan.choice.name),
+        "nodes": str(len(nodes)),
+        "ntasks-per-node": "1",
+        "gpus-per-node": str(plan.box.gpus),
+        "time": "24:00:00",
+        "output": "%x-%j.log",
+    }
+    if len(nodes) > 1:
+        settings["nodelist"] = ",".join(_slug(node.name) for node in nodes)  # their addresses are in the plan
+    return [f"#SBATCH --{name}={value}" for name, value in settings.items()] + ["#SBATCH --exclusive"]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)
+
+
+def _srun(rank: int) -> str:
+    return f'srun --overlap --nodes=1 --ntasks=1 --nodelist="${{hosts[{rank}]}}"'
+
+
+def _launch(plan: Plan, launch: Launch) -> list[str]:
+    words = [*assignments(launch.env), _srun(launch.node)]
+    if launch.container is not None:
+        _check_options(launch.container.options)
+        words += ["--no-container-mount-home", f"--container-name={_slug(launch.container.name)}"]
+        words += [f"--container-image={shell(_image(launch.container.image))}"]
+        words += [f"--container-mounts={_mounts(launch.container.mounts)}"]
+        if launch.env:
+            words.append(f"--container-env={','.join(variable.name for variable in launch.env)}")
+    words += map(shell, launch.argv)
+    if launch.is_once:
+        return [f"say {shell(f'{launch.name} ...')}", f"{script_line(words)} || fail {shell(f'{launch.name} failed')}"]
+    log = f"{_slug(launch.name)}-$SLURM_JOB_ID.log"
+    lines = [f"say {shell(f'starting {launch.name}')}", script_line([*words, f'>"{log}" 2>&1 &'])]
+    lines += ["pid=$!", 'pids+=("$pid")']
+    if launch.wait.log is not None:
+        lines += [
+            f"deadline_in {launch.wait.timeout_s:.0f}",
+            f'until grep -Eq -e {shell(launch.wait.log)} "{log}"; do',
+            *_while_alive(launch.name, f"was not up within {launch.wait.timeout_s:.0f} s"),
+            "done",
+        ]
+    return lines
+
+
+def _while_alive(name: str, late: str) -> list[str]:
+    ended = shell(f"{name} ended")
+    return [f'    kill -0 "$pid" || fail {ended}', f"    in_time || fail {shell(f'{name} {late}')}", "    sleep 2"]
+
+
+def _check_options(options: tuple[str, ...]) -> None:
+    for option in options:
+        flag = option.partition("=")[0]
+        if flag.startswith("--") and flag not in IMPLIED:
+            raise UserError(f"docker's option {flag} cannot be written for Slurm; use --emit shell")
+
+
+def _image(name: str) -> str:
+    """enroot separates the registry from the rest by `#`."""
+    registry, slash, rest = name.partition("/")
+    return f"{registry}#{rest}" if slash and ("." in registry or ":" in registry) else name
+
+
+def _mounts(mounts: tuple[Mount, ...]) -> str:
+    parts: list[Word] = []
+    for mount in mounts:
+        for text in (mount.source.path if isinstance(mount.source, Home) else mount.source, mount.target):
+            if isinstance(text, str) and any(mark in text for mark in ":,\n"):
+                raise UserError(f"pyxis cannot mount {text!r}: a path with a colon, a comma or a line end")
+        parts += [*([","] if parts else []), mount.source, f":{mount.target}{':ro' if mount.read_only else ''}"]
+    return shell(*parts)
+
+
+def _ask(plan: Plan) -> list[str]:
+    """The batch script runs on the first node, as the server does."""
+    ready = plan.emission.readiness
+    url = shell(blocks.base_url(plan.choice) + ready.path)
+    return [
+        f"say {shell(f'waiting for {blocks.base_url(plan.choice)}{ready.path}')}",
+        f"deadline_in {ready.timeout_s:.0f}",
+        f"until curl --fail --silent --output /dev/null --max-time 30 {url}; do",
+        *_while_alive("the server", f"was not ready within {ready.timeout_s:.0f} s"),
+        "done",
+        *blocks.sample(plan),
+    ]
