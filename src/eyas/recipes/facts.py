@@ -32,7 +32,7 @@ from msgspec import Struct
 from eyas.recipes.plan import Box, Choice, Emission, File, Home, Launch, Ref, Word
 from eyas.recipes.versions import satisfies
 
-__all__ = ["Facts", "When", "command_features", "facts_of", "matches"]
+__all__ = ["Facts", "When", "command_features", "facts_of", "matches", "settings", "text_of"]
 
 Texts = str | tuple[str, ...]
 
@@ -149,12 +149,29 @@ def command_features(emission: Emission) -> frozenset[str]:
     return frozenset(
         tag
         for tags in (
-            *(_launch_features(launch) for launch in emission.launches),
+            *(_launch_features(launch) for launch in emission.launches if not launch.is_once),
             *(_file_features(file) for file in emission.files),
             ("gated" for download in emission.downloads if download.gated),
         )
         for tag in tags
     )
+
+
+def settings(file: File) -> dict[str, str]:
+    """The values of a YAML file by their dotted path; nothing for other files."""
+    if not file.path.endswith((".yaml", ".yml")):
+        return {}
+    return dict(_leaves(yaml.safe_load(file.content), ()))
+
+
+def text_of(word: Word) -> str:
+    """A word of a plan for people and tags: references as `$NAME`, the home directory as `~`."""
+    match word:
+        case Ref(name=name):
+            return f"${name}"
+        case Home(path=path):
+            return f"~/{path}"
+    return word
 
 
 def _choice_features(choice: Choice, box: Box) -> Iterator[str]:
@@ -175,8 +192,8 @@ def _launch_features(launch: Launch) -> Iterator[str]:
     if launch.container is not None:
         yield f"image:{launch.container.image}"
     for variable in launch.env:
-        yield from _tags("env", variable.name, _text(variable.value))
-    words = [_text(word) for word in launch.argv]
+        yield from _tags("env", variable.name, text_of(variable.value))
+    words = [text_of(word) for word in launch.argv]
     for word, following in zip(words, [*words[1:], "-x"], strict=True):
         flag, _, value = word.partition("=")
         if not FLAG.fullmatch(flag):
@@ -187,34 +204,24 @@ def _launch_features(launch: Launch) -> Iterator[str]:
 
 
 def _file_features(file: File) -> Iterator[str]:
-    if file.path.endswith((".yaml", ".yml")):
-        yield from _yaml_features(yaml.safe_load(file.content), ())
+    for path, value in settings(file).items():
+        parts = path.split(".")
+        yield from (f"yaml:{'.'.join(parts[:end])}" for end in range(1, len(parts) + 1))
+        yield f"yaml:{path}={value}"
 
 
-def _yaml_features(value: object, path: tuple[str, ...]) -> Iterator[str]:
-    if path:
-        yield "yaml:" + ".".join(path)
+def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _yaml_features(inner, (*path, str(key)))
+            yield from _leaves(inner, (*path, str(key)))
     elif path:
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield f"yaml:{'.'.join(path)}={text}"
+        yield ".".join(path), str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _tags(kind: str, name: str, value: str) -> Iterator[str]:
     yield f"{kind}:{name}"
     if value:
         yield f"{kind}:{name}={value}"
-
-
-def _text(word: Word) -> str:
-    match word:
-        case Ref(name=name):
-            return f"${name}"
-        case Home(path=path):
-            return f"~/{path}"
-    return word
 
 
 def _is_one_of(value: str, wanted: Texts) -> bool:
