@@ -49,9 +49,8 @@ def says(text: str, code: int = 0) -> str:
 
 def nvidia_smi(folder: Path, *rows: str, topology: str = "", code: int = 0) -> Path:
     query, links = says("\n".join(rows), code), says(topology)
-    return put(
-        folder, "nvidia-smi", f'case "$*" in\n*--query-gpu=*)\n{query}\n;;\n"topo -m")\n{links}\n;;\nesac\nexit 1'
-    )
+    cases = f'*--query-gpu=*)\n{query}\n;;\n"topo -m")\n{links}\n;;'
+    return put(folder, "nvidia-smi", f'case "$*" in\n{cases}\nesac\nexit 1')
 
 
 def docker(folder: Path, *, version: str = "28.2.2", runtimes: str = "io.containerd.runc.v2 nvidia runc") -> Path:

@@ -1,0 +1,69 @@
+"""The two vocabulary files that Harmony engines want: brought to a machine before anything starts.
+
+The plan's own launch fetches them as well; it finds them whole and does nothing. What this machine has goes along, so
+that the other need not reach the internet.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+
+from eyas.base.errors import UserError
+from eyas.fleet.node import NodeRunner
+from eyas.recipes.emit.words import heredoc, shell
+from eyas.recipes.engines.common import FETCH_VOCABULARY, VOCABULARY_HOME
+from eyas.recipes.plan import Plan
+
+__all__ = ["VOCABULARIES", "fetch_vocabulary", "lacking", "wants_vocabulary"]
+
+VOCABULARIES = {  # file: sha256, as in the tiktoken package
+    "o200k_base.tiktoken": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base.tiktoken": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
+FETCH_S = 300
+
+
+def wants_vocabulary(plan: Plan) -> bool:
+    return "vocab-files" in plan.emission.features
+
+
+def lacking(node: NodeRunner) -> tuple[str, ...]:
+    """The vocabulary files that `node` does not have, or not with the right content."""
+    sums = node.run(f"cd {shell(VOCABULARY_HOME)} 2>/dev/null && sha256sum -- *.tiktoken 2>/dev/null").out
+    found = {line.split()[1]: line.split()[0] for line in sums.splitlines()}
+    return tuple(name for name, digest in VOCABULARIES.items() if found.get(name) != digest)
+
+
+def fetch_vocabulary(plan: Plan, node: NodeRunner) -> None:
+    """Put the files where the plan's launches look for them. Raises UserError: they cannot be had."""
+    if not wants_vocabulary(plan) or not lacking(node):
+        return
+    for name in lacking(node):
+        content = _own(name)
+        if content is not None:
+            folder = shell(VOCABULARY_HOME)
+            text = base64.encodebytes(content).decode("ascii")
+            node.run(f"mkdir -p {folder}\n" + heredoc(f"base64 -d >{folder}/{name}", text), timeout_s=FETCH_S)
+    if not lacking(node):
+        return
+    result = node.run(heredoc(f"sh -s {shell(VOCABULARY_HOME)}", FETCH_VOCABULARY), timeout_s=FETCH_S)
+    if result.code != 0:
+        said = " ".join(result.err.split())[-200:] or "wrong checksum"
+        raise UserError(
+            f"{node.name} cannot get the vocabulary files of Harmony ({said}); put {' and '.join(lacking(node))} "
+            f"into ~/{VOCABULARY_HOME.path} there"
+        )
+
+
+def _own(name: str) -> bytes | None:
+    """The file as this machine has it: in TIKTOKEN_ENCODINGS_BASE, or where an earlier plan has put it."""
+    for folder in (os.environ.get("TIKTOKEN_ENCODINGS_BASE"), Path.home() / VOCABULARY_HOME.path):
+        path = Path(folder or "") / name
+        if folder and path.is_file():
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() == VOCABULARIES[name]:
+                return content
+    return None
