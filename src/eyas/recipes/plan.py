@@ -217,7 +217,9 @@ class Deviation(Data, frozen=True, kw_only=True):
     why: str
 
 
-EvidenceLevel = Literal["emitted only", "accepted by the engine's own parser", "ran on a stand-in", "ran on this hardware"]
+EvidenceLevel = Literal[
+    "emitted only", "accepted by the engine's own parser", "ran on a stand-in", "ran on this hardware"
+]
 
 
 class EvidenceRow(Data, frozen=True, kw_only=True):
@@ -286,6 +288,7 @@ class Plan(Data, frozen=True, kw_only=True):
     memory: MemoryMap
     speed: SpeedEstimate
     reasons: tuple[Note, ...] = ()
+    refused: tuple[Note, ...] = ()  # other engines and heads, each with what speaks against it
     warnings: tuple[Note, ...] = ()
     tuning: tuple[Note, ...] = ()
     evidence: tuple[EvidenceRow, ...] = ()

@@ -16,7 +16,7 @@ from eyas.recipes.evidence import evidence
 from eyas.recipes.facts import facts_of
 from eyas.recipes.knowledge import Knowledge, knowledge
 from eyas.recipes.plan import Box, Note, Plan
-from eyas.recipes.reasons import reasons, warnings
+from eyas.recipes.reasons import reasons, refusals, warnings
 
 __all__ = ["Ask", "make_plan"]
 
@@ -33,7 +33,7 @@ def make_plan(ask: Ask, *, box: Box | None = None, ran_here: frozenset[tuple[str
     able = [candidate for candidate in found if isinstance(candidate, Candidate)]
     refused = [refusal for refusal in found if isinstance(refusal, Refusal)]
     if not able:
-        raise UserError(_nothing_works(target, refused))
+        raise UserError(_nothing_works(target, refused, known))
     ranked = sorted(able, key=lambda candidate: candidate.score, reverse=True)
     best = ranked[0]
     return _plan(best, ranked[1:], refused, target, known, ran_here)
@@ -54,7 +54,8 @@ def _plan(
         emission=best.emission,
         memory=best.memory,
         speed=best.speed,
-        reasons=reasons(best, others, refused, target, known),
+        reasons=reasons(best, others, target, known),
+        refused=refusals(refused, known),
         warnings=(*warnings(best, target, known), *(_issue_note(issue) for issue in issues.matching(facts))),
         tuning=tuning.advice(facts),
         evidence=evidence(best.choice, target.box, ran_here),
@@ -68,7 +69,7 @@ def _issue_note(issue: issues.Issue) -> Note:
     )
 
 
-def _nothing_works(target: Target, refused: Sequence[Refusal]) -> str:
-    """One line: the refusal of each engine once, the most helpful first."""
-    reasons = list(dict.fromkeys(f"{refusal.engine}: {refusal.reason}" for refusal in refused))
-    return f"no plan for {target.model.name} on {target.box.name}: " + "; ".join(reasons)
+def _nothing_works(target: Target, refused: Sequence[Refusal], known: Knowledge) -> str:
+    """One line with what speaks against each way."""
+    against = "; ".join(note.text for note in refusals(refused, known))
+    return f"no plan for {target.model.name} on {target.box.name}: {against or 'no engine runs it'}"

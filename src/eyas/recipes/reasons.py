@@ -4,24 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
+from eyas.recipes import speed
 from eyas.recipes.ask import CLAUDE_CODE_CONTEXT, Target
 from eyas.recipes.candidates import Candidate, Refusal
 from eyas.recipes.knowledge import Knowledge
-from eyas.recipes.plan import Note, Range
+from eyas.recipes.plan import Note, Range, SpeedEstimate
 
-__all__ = ["reasons", "warnings"]
+__all__ = ["reasons", "refusals", "warnings"]
 
-MAX_OTHERS = 4
+MAX_OTHERS, MAX_PUBLISHED = 4, 3
+USUAL_DRAFTS = 3  # what guides and engines take by default
 
 
-def reasons(
-    best: Candidate, others: Sequence[Candidate], refused: Sequence[Refusal], target: Target, known: Knowledge
-) -> tuple[Note, ...]:
-    return (
-        *_engine(best, others, target, known),
-        *_speculation(best, others, known),
-        *(Note(text=f"not {refusal.engine}{_with(refusal.head)}: {refusal.reason}") for refusal in _told(refused)),
+def reasons(best: Candidate, others: Sequence[Candidate], target: Target, known: Knowledge) -> tuple[Note, ...]:
+    return (*_engine(best, others, target, known), *_speculation(best, others, target, known))
+
+
+def refusals(refused: Sequence[Refusal], known: Knowledge) -> tuple[Note, ...]:
+    """What speaks against engines, then against heads; one note for each reason, whichever engines share it."""
+    engines: dict[tuple[str | None, str], list[str]] = {}
+    for refusal in sorted(refused, key=lambda refusal: refusal.head is not None):
+        engines.setdefault((refusal.head, refusal.reason), []).append(known.engines[refusal.engine].title)
+    return tuple(
+        Note(
+            text=f"{', '.join(titles)}: {reason}" if head is None else _of_head(known.heads[head].repo, titles, reason)
+        )
+        for (head, reason), titles in engines.items()
     )
+
+
+def _of_head(repo: str, titles: list[str], reason: str) -> str:
+    return f"{repo} {reason}" if reason.startswith("is ") else f"{repo} with {', '.join(titles)}: {reason}"
 
 
 def warnings(best: Candidate, target: Target, known: Knowledge) -> tuple[Note, ...]:
@@ -59,17 +74,17 @@ def _engine(best: Candidate, others: Sequence[Candidate], target: Target, known:
         for other in others:
             if other.choice.engine != choice.engine:
                 rivals.setdefault(other.choice.engine, other.speed.tokens_per_second)
-        against = ", ".join(f"{name} {_range(speed)}" for name, speed in list(rivals.items())[:MAX_OTHERS])
+        against = ", ".join(f"{name} {_range(rate)}" for name, rate in list(rivals.items())[:MAX_OTHERS])
         yield Note(
             text=f"{engine.title}: the most tokens per second expected for {choice.concurrency} at once, "
             f"{_range(best.speed.tokens_per_second)}" + (f" (others: {against})" if against else ""),
             source="eyas.recipes.speed",
         )
-    for published in best.speed.published:
+    for published in best.speed.published[:MAX_PUBLISHED]:
         yield Note(text=f"published: {published.text}", source=f"{published.source}, {published.date}")
 
 
-def _speculation(best: Candidate, others: Sequence[Candidate], known: Knowledge) -> Iterator[Note]:
+def _speculation(best: Candidate, others: Sequence[Candidate], target: Target, known: Knowledge) -> Iterator[Note]:
     choice, estimate = best.choice, best.speed
     if choice.head is None:
         speculative = next((one for one in others if one.choice.engine == choice.engine and one.choice.head), None)
@@ -82,24 +97,24 @@ def _speculation(best: Candidate, others: Sequence[Candidate], known: Knowledge)
             )
         return
     head = known.heads[choice.head]
-    for text in head.advice:
-        yield Note(text=f"{head.repo}: {text}", source="; ".join(head.sources))
-    expected = f", expected {_range(estimate.acceptance)}" if estimate.acceptance else ""
-    yield Note(
-        text=f"{choice.draft_tokens} draft token{'s' * (choice.draft_tokens != 1)} a round: it pays from an acceptance "
-        f"length of {estimate.break_even_length:.2f}{expected}",
-        source="eyas.recipes.speed",
+    yield Note(text=f"{head.repo}: {' '.join(head.advice) or head.title}", source="; ".join(head.sources))
+    yield Note(text=_pays(choice.draft_tokens, estimate), source="eyas.recipes.speed")
+    most = head.max_draft_tokens or USUAL_DRAFTS
+    if choice.draft_tokens < USUAL_DRAFTS <= most:
+        longer = replace(choice, draft_tokens=USUAL_DRAFTS)
+        yield Note(
+            text=f"not more: {_pays(USUAL_DRAFTS, speed.estimate(longer, target.box, target.model, head))}",
+            source="eyas.recipes.speed",
+        )
+
+
+def _pays(num_drafts: int, estimate: SpeedEstimate) -> str:
+    expected = f", {_range(estimate.acceptance)} are expected" if estimate.acceptance else ""
+    verdict = "loses" if estimate.speedup.high < 1 else "gains" if estimate.speedup.low >= 1 else "may gain or lose"
+    return (
+        f"{num_drafts} draft token{'s' * (num_drafts != 1)} a round {verdict}, x{_range(estimate.speedup)}: it pays "
+        f"from an acceptance length of {estimate.break_even_length:.2f}{expected}"
     )
-
-
-def _told(refused: Sequence[Refusal]) -> list[Refusal]:
-    """Each reason once, heads that nobody asked about left to the end."""
-    once = {(refusal.engine, refusal.reason): refusal for refusal in refused}
-    return sorted(once.values(), key=lambda refusal: refusal.head is not None)
-
-
-def _with(head: str | None) -> str:
-    return f" with {head}" if head else ""
 
 
 def _range(value: Range) -> str:

@@ -17,12 +17,14 @@ MARKS = "#=+*%o:~"  # one for each owner, in order; the rest share the last
 
 
 def show(plan: Plan, *, explain: bool = False) -> str:
-    """Plain text, at most 110 columns where words allow it. `explain` adds every deviation from the guides."""
+    """Plain text, at most 110 columns where words allow it. `explain` adds what speaks against the
+    other engines and heads, and every deviation from the guides."""
     sections = [
         _head(plan),
         ("Memory of one GPU", memory_bar(plan.memory)),
         ("Expected speed (from bytes and bandwidth, not measured)", list(_speed(plan))),
         ("Why", list(_notes(plan.reasons))),
+        ("Why not", list(_notes(plan.refused)) if explain else []),
         ("Warnings", list(_notes(plan.warnings))),
         ("Tuning", list(_notes(plan.tuning))),
         ("Evidence", [line for row in plan.evidence for line in _wrapped(f"{row.part}: {row.level}. {row.detail}")]),
@@ -99,7 +101,7 @@ def _launch(plan: Plan, launch: Launch) -> Iterator[str]:
     where = f"in {launch.container.image}" if launch.container else f"inside {launch.inside}" if launch.inside else ""
     yield f"  {launch.name} on {node} {where}".rstrip()
     words = [f"{variable.name}={shell(variable.value)}" for variable in launch.env]
-    words += [shell(word) for word in launch.argv]
+    words += [shell(word) if "\n" not in str(word) else "'...'" for word in launch.argv]
     yield from _wrapped(" ".join(words), "    ", "      ")
 
 
