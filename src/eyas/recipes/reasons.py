@@ -97,7 +97,7 @@ def _speculation(best: Candidate, others: Sequence[Candidate], target: Target, k
             )
         return
     head = known.heads[choice.head]
-    yield Note(text=f"{head.repo}: {' '.join(head.advice) or head.title}", source="; ".join(head.sources))
+    yield Note(text=f"{head.repo}: {head.advice[0] if head.advice else head.title}", source=head.sources[0])
     yield Note(text=_pays(choice.draft_tokens, estimate), source="eyas.recipes.speed")
     most = head.max_draft_tokens or USUAL_DRAFTS
     if choice.draft_tokens < USUAL_DRAFTS <= most:
