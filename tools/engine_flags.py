@@ -26,6 +26,7 @@ __all__ = ["CACHE", "EngineParser", "Offline", "table", "tables"]
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".engines"
+ENGINES = ("sglang", "vllm")
 TABLES = ROOT / "src" / "eyas" / "recipes" / "data" / "flags"
 # What the argument definitions import and a plain CPU machine can have. torch and transformers are the project's own.
 LIBRARIES = (
@@ -61,7 +62,7 @@ def package(cache: Path, engine: str, version: str) -> Path:
     wheels = cache / "wheels"
     if not list(wheels.glob(f"{engine}-{version}-*.whl")):
         # The files of the Linux wheels are read, on whatever machine.
-        platforms = ("manylinux1_x86_64", "manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux_2_34_x86_64")
+        platforms = [f"manylinux_2_{minor}_x86_64" for minor in (28, 31, 34, 35)] + ["manylinux1_x86_64"]
         chosen = [word for name in platforms for word in ("--platform", name)]
         source = ("--no-deps", "--only-binary=:all:", "--python-version", "3.11", "-d", str(wheels))
         pip("download", *source, *chosen, f"{engine}=={version}")
@@ -124,23 +125,21 @@ def table(engine: str, version: str, cache: Path = CACHE) -> list[str]:
 
 
 def tables() -> list[tuple[str, str]]:
-    """Engine and version of each table there is, oldest version first."""
-    found = [(path.parent.name, path.stem) for path in TABLES.glob("*/*.txt")]
+    """Engine and version of each table made here, oldest version first."""
+    found = [(engine, path.stem) for engine in ENGINES for path in (TABLES / engine).glob("*.txt")]
     return sorted(found, key=cmp_to_key(lambda a, b: (a[0] > b[0]) - (a[0] < b[0]) or compare(a[1], b[1])))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("engine", nargs="?", choices=("sglang", "vllm"))
+    parser.add_argument("engine", nargs="?", choices=ENGINES)
     parser.add_argument("version", nargs="?")
     args = parser.parse_args()
     wanted = [(args.engine, args.version)] if args.version else tables()
     for engine, version in wanted:
         options = table(engine, version)
         day = datetime.date.today().isoformat()
-        head = (
-            f"# Options of {engine} {version}: the argument parser of the published package {engine} {version}, {day}."
-        )
+        head = f"# Options of the published package {engine} {version}, from its own argument parser, {day}."
         path = TABLES / engine / f"{version}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([head, *options]) + "\n", encoding="ascii")

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import io
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -56,7 +58,7 @@ class Nothing(metaclass=Anything):
 
 
 class StandIn(ModuleType):
-    __path__: list[str] = []
+    __path__ = ()
     __version__ = "0.0.0"
 
     def __getattr__(self, name: str) -> Any:
@@ -118,18 +120,30 @@ def vllm_parser() -> argparse.ArgumentParser:
     from vllm.platforms.cuda import NonNvmlCudaPlatform
 
     vllm.platforms._current_platform = NonNvmlCudaPlatform()
-    try:
-        from vllm.entrypoints.common.cli_args import make_arg_parser
-    except ImportError:
-        from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    return make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
+    for place in ("common", "launchers", "openai"):  # from the newest to the oldest
+        with contextlib.suppress(ModuleNotFoundError):
+            definitions = importlib.import_module(f"vllm.entrypoints.{place}.cli_args")
+            break
+    parser: argparse.ArgumentParser = FlexibleArgumentParser(prog="vllm")
+    commands = parser.add_subparsers(required=True, dest="subparser")
+    definitions.make_arg_parser(commands.add_parser("serve"))
+    return parser
+
+
+def with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser itself, or that of `vllm serve`."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            serve: argparse.ArgumentParser = action.choices["serve"]
+            return serve
+    return parser
 
 
 def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
     if words[0] == "?options":
-        return {"options": sorted(parser._option_string_actions)}
+        return {"options": sorted(with_options(parser)._option_string_actions)}
     if words[0] == "?fields":
         import vllm.config
 
@@ -144,7 +158,7 @@ def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, A
 
 
 def main() -> None:
-    engine, folder = sys.argv[1:]
+    engine, folder = sys.argv[1], str(Path(sys.argv[2]).resolve())
     sys.path.insert(0, folder)
     sys.meta_path.append(StandIns(folder, engine))
     with contextlib.redirect_stdout(sys.stderr):

@@ -20,6 +20,7 @@ __all__ = [
     "common_env",
     "container",
     "downloads",
+    "is_head_short",
     "paths",
     "start_timeout_s",
     "tags",
@@ -138,6 +139,11 @@ def vocabulary_launches(choice: Choice, model: Model) -> tuple[Launch, ...]:
         )
         for rank in range(len(choice.nodes))
     )
+
+
+def is_head_short(choice: Choice, head: Head | None) -> bool:
+    """Whether the head's rotary table ends before the context does."""
+    return head is not None and head.max_positions is not None and head.max_positions < choice.context
 
 
 def start_timeout_s(model: Model) -> float:

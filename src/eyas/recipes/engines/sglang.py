@@ -39,7 +39,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
             model=model.repo,
             metrics_path="/metrics",
         ),
-        features=common.tags(launches, _automatic(choice, box, model)),
+        features=common.tags(launches, _automatic(choice, box, model, head)),
     )
 
 
@@ -48,7 +48,7 @@ def _model_options(choice: Choice, box: Box, model: Model, path: Word) -> list[W
     if choice.model_path is not None:
         options += ["--served-model-name", model.repo]
     if choice.tensor_parallel > 1:
-        options += ["--tp", str(choice.tensor_parallel)]
+        options += ["--tp-size", str(choice.tensor_parallel)]
     if choice.expert_parallel > 1:
         options += ["--ep-size", str(choice.expert_parallel)]
     options += ["--context-length", str(choice.context)]
@@ -109,11 +109,13 @@ def _forced_moe_runner(choice: Choice, box: Box, model: Model) -> str | None:
     return "triton_kernel" if satisfies(choice.version, ">=0.5.6,<0.5.10") else None
 
 
-def _automatic(choice: Choice, box: Box, model: Model) -> list[str]:
+def _automatic(choice: Choice, box: Box, model: Model, head: Head | None) -> list[str]:
     """Tags of what SGLang picks by itself, read in its server_args and model overrides."""
     found = ["cuda-graphs", "prefix-caching"]
     if choice.kv_dtype == "fp8":
         found.append("kv:fp8")
+    if common.is_head_short(choice, head):
+        found.append("short-head")
     if not model.harmony:
         return found
     major = box.hardware.compute_capability.partition(".")[0]
@@ -158,7 +160,7 @@ def _node_options(choice: Choice, rank: int) -> list[Word]:
 
 def _speculation_env(choice: Choice, head: Head | None) -> list[EnvVar]:
     env = []
-    if head is not None and head.max_positions is not None and head.max_positions < choice.context:
+    if common.is_head_short(choice, head):
         env.append(EnvVar(name="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", value="1"))
     if choice.method == "eagle3" and satisfies(choice.version, ">=0.5.6,<=0.5.12"):
         env.append(EnvVar(name="SGLANG_ENABLE_SPEC_V2", value="1"))
