@@ -177,6 +177,14 @@ def test_bytes_of_heads(name, shapes, published):
         assert head.total_bytes == pytest.approx(published, rel=0.04)
 
 
+@pytest.mark.parametrize(("name", "original"), [("ggml-120b", "nvidia-v3"), ("ggml-20b", "redhat-20b")])
+def test_bytes_of_converted_heads(name, original):
+    head, source = knowledge().heads[name], knowledge().heads[original]
+    for field in ("total_bytes", "step_bytes", "fusion_bytes"):
+        assert getattr(head, field) == getattr(source, field) / 2 * 34 / 32
+    assert head.taps == source.taps
+
+
 def test_a_drafting_pass_reads_what_the_arithmetic_of_break_even_uses():
     heads = knowledge().heads
     assert heads["lmsys-120b"].step_bytes == pytest.approx(0.565e9, rel=0.002)
