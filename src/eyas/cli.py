@@ -34,6 +34,10 @@ COMMANDS = {
     "plan": Command(
         module="eyas.fleet.plan_command", help="which engine, head and flags suit a model and a box, and why"
     ),
+    "up": Command(module="eyas.fleet.up_command", help="start a model or a plan, and wait until it answers"),
+    "down": Command(module="eyas.fleet.down_command", help="stop what is up, on all its machines"),
+    "ps": Command(module="eyas.fleet.ps_command", help="what is up, how it is and where"),
+    "logs": Command(module="eyas.fleet.logs_command", help="what engines wrote, and what is known about it"),
     "key": Command(module="eyas.key", help="make an API key for clients of a server"),
     "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
     "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),

@@ -103,7 +103,7 @@ class State(Struct, frozen=True, kw_only=True):
             return "stopped" if self.goal == "stopped" else "failed"
         if self.phase == "stopping" and self.goal != "restart":
             return "stopping"
-        return "restarting" if self.was_ready else "starting"
+        return "restarting" if self.failures else "starting"
 
 
 # -- what was seen -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from msgspec import Struct
 from eyas.recipes.emit.words import shell
 from eyas.recipes.plan import Container, EnvVar, File, Launch, Mount, Ref, Word
 
-__all__ = ["Mark", "Owner", "Secrets", "log", "poll", "prepare", "pull", "start", "stop"]
+__all__ = ["Mark", "Owner", "Secrets", "last_log", "log", "poll", "prepare", "pull", "start", "stop"]
 
 Secrets = Mapping[str, str]  # values of the environment variables that a plan refers to
 Mark = str  # what a start script printed: "process PID START BOOT" or "container ID"
@@ -119,6 +119,12 @@ def log(owner: Owner, launch: Launch, since: str, max_bytes: int) -> str:
             f"else {file} {shell(since.partition('.')[0])} {max_bytes}; fi"
         )
     return _script(lines)
+
+
+def last_log(owner: Owner, launch: Launch, max_bytes: int) -> str:
+    """As `log`, of what `launch` wrote before it was last restarted or its log grew too long."""
+    file = f"logs/{launch.name}.log" + (".1" if launch.container is None else "")
+    return _script([_enter(owner), f"show_file {file} 0 {max_bytes}"])
 
 
 def _script(lines: Iterable[str]) -> str:

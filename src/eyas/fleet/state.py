@@ -43,7 +43,6 @@ CREATE INDEX events_of ON events (deployment, id);
 """
 MAX_EVENTS = 1000  # of one deployment
 BUSY_S = 10.0
-LOCK_S = 1.0  # a look at a lock takes it for a moment
 ACTIVE: tuple[Status, ...] = ("starting", "ready", "unreachable", "restarting", "stopping")
 
 
@@ -237,16 +236,15 @@ def _row(columns: tuple[object, ...]) -> Row:
 
 def lock(folder: Path, name: str) -> int | None:
     """A file descriptor that holds the deployment until it is closed everywhere; None if somebody else holds it."""
-    deadline = time.monotonic() + LOCK_S
     descriptor = os.open(_lock_path(folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
-        if is_supervised(folder, name) and time.monotonic() > deadline:
+        if is_supervised(folder, name):
             os.close(descriptor)
             return None
-        time.sleep(0.02)
+        time.sleep(0.01)  # somebody only looked
 
 
 def is_supervised(folder: Path, name: str) -> bool:

@@ -1,0 +1,108 @@
+"""`eyas ps`: what is up, how it is and where; what a dead supervisor left is looked for on the machines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from eyas.base.errors import EyasError
+from eyas.fleet.control import nodes_of
+from eyas.fleet.deployment import Deployment, client
+from eyas.fleet.state import Row, Store, home, is_supervised
+from eyas.fleet.supervisor import limits_of
+
+__all__ = ["add_arguments", "run"]
+
+HEADERS = ("NAME", "MODEL", "ENGINE", "BOX", "STATUS", "UPTIME", "RESTARTS", "ACCEPTANCE", "URL")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="also those that were stopped")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = home(os.environ)
+    store = Store(folder)
+    rows = [row for row in store.rows() if args.all or row.status != "stopped" or store.launches(row.name)]
+    found = [_describe(folder, store, row, os.environ) for row in rows]
+    if args.json:
+        for item in found:
+            print(msgspec.json.encode(item).decode())
+        return 0
+    if not found:
+        print("nothing is up; start something: eyas up MODEL")
+        return 0
+    table = [HEADERS, *(tuple(str(item[header.lower()]) for header in HEADERS) for item in found)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(HEADERS))]
+    for line in table:
+        print("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip())
+    for item in found:
+        if item["status"] != "ready":
+            print(f"{item['name']}: {item['note']}")
+    return 0
+
+
+def _describe(folder: Path, store: Store, row: Row, environ: Mapping[str, str]) -> dict[str, object]:
+    choice = row.plan.choice
+    status, note = (
+        (row.status, row.note)
+        if not row.is_active or is_supervised(folder, row.name)
+        else _unsupervised(store, store.get(row.name), environ)
+    )
+    ssh = choice.nodes[0].ssh
+    return {
+        "name": row.name,
+        "model": choice.model,
+        "engine": f"{choice.engine} {choice.version}",
+        "box": row.plan.box.name,
+        "status": status,
+        "uptime": _uptime(row),
+        "restarts": row.restarts,
+        "acceptance": _acceptance(row, environ) if status in ("ready", "unsupervised") else "-",
+        "url": f"http://{choice.listen}:{choice.port}/v1" + (f" on {ssh}" if ssh is not None else ""),
+        "note": note,
+    }
+
+
+def _unsupervised(store: Store, row: Row, environ: Mapping[str, str]) -> tuple[str, str]:
+    """How a deployment is whose supervisor was killed, by looking; and what to do about it."""
+    if not row.is_active:  # it ended while we looked
+        return row.status, row.note
+    deployment = Deployment(row, nodes_of(row.plan, environ), store, limits_of(environ), {})
+    found = deployment.look()
+    deployment.close()
+    if found.num_alive == len(row.plan.emission.launches):
+        return "unsupervised", f"runs, but nobody would restart it; take it over: eyas up {row.name}"
+    if found.num_alive:
+        return "broken", f"part of it has ended and nobody looks after it; start anew: eyas up {row.name}"
+    return "dead", f"nothing of it runs any more; start anew: eyas up {row.name}"
+
+
+def _uptime(row: Row) -> str:
+    if row.ready_since is None:
+        return "-"
+    seconds = int(time.time() - row.ready_since)
+    for size, unit, rest, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // rest}{small}"
+    return f"{seconds}s"
+
+
+def _acceptance(row: Row, environ: Mapping[str, str]) -> str:
+    """Tokens of a target pass, bonus included, by the engine's own count."""
+    if row.plan.choice.method == "none":
+        return "-"
+    from eyas.fleet.metrics import acceptance_length
+
+    try:
+        with client(row.plan, nodes_of(row.plan, environ)[0]) as http:
+            found = acceptance_length(row.plan.choice.engine, http)
+    except EyasError:
+        return "-"
+    return "-" if found is None else f"{found.length:.2f}"
