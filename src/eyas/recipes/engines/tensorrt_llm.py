@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from eyas.recipes.engines import common, mpi
+from eyas.recipes.engines import common, flags, mpi
 from eyas.recipes.plan import Box, Choice, Emission, EnvVar, File, Launch, Mount, Readiness, Word
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
@@ -29,7 +29,10 @@ CLASSES = ">=1.3.0rc7"
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """One server; on several nodes a container each, joined by MPI. ValueError where an API key is asked for."""
+    """One server; on several nodes a container each, joined by MPI. ValueError where an API key is asked for,
+
+    and where `choice.version` lacks an option that the choice needs.
+    """
     if choice.api_key_env is not None:
         raise ValueError("trtllm-serve knows no API keys")
     paths = common.paths(choice, model, head)
@@ -50,6 +53,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
             container = replace(container, options=options, mounts=(*container.mounts, mount))
         launches = (Launch(name="server", argv=command, env=env, container=container),)
     launches = (*common.vocabulary_launches(choice, model), *launches)
+    flags.check("tensorrt-llm", choice.version, command)
     return Emission(
         launches=launches,
         files=files,
@@ -95,7 +99,8 @@ def _settings(choice: Choice, box: Box, model: Model, head: Head | None, head_pa
         settings["cuda_graph_config"]["enable_padding"] = True
     if head is not None and head_path is not None:
         settings["speculative_config"] = _speculation(choice, model, head, head_path)
-        settings |= _sampler(choice)
+        if not satisfies(choice.version, CLASSES):
+            settings["sampler_type"] = "TorchSampler"  # since then the only one
     settings["kv_cache_config"] = _cache(choice)
     if model.num_experts and capability.startswith("12."):
         settings["moe_config"] = {"backend": "CUTLASS"}  # the others have no kernels for it
@@ -123,13 +128,6 @@ def _speculation(choice: Choice, model: Model, head: Head, head_path: Word) -> d
 def default_taps(num_layers: int) -> set[int]:
     """The layers that TensorRT-LLM captures when it is not told."""
     return {1, num_layers // 2 - 1, num_layers - 4}
-
-
-def _sampler(choice: Choice) -> dict[str, Any]:
-    """Speculation wants the sampler in PyTorch: once a switch, then a choice, now the only one (their #18232)."""
-    if satisfies(choice.version, "<1.1.0rc1"):
-        return {"use_torch_sampler": True}
-    return {} if satisfies(choice.version, CLASSES) else {"sampler_type": "TorchSampler"}
 
 
 def _cache(choice: Choice) -> dict[str, Any]:
@@ -166,7 +164,7 @@ def _served_name(path: Word) -> str:
 
 
 def _features(settings: dict[str, Any], choice: Choice) -> list[str]:
-    found = ["cuda-graphs", *(f"yaml:{key}" for key in settings)]
+    found = ["cuda-graphs"]
     if "moe_config" in settings:
         found.append(f"moe:{settings['moe_config']['backend']}")
     if choice.kv_dtype == "fp8":
