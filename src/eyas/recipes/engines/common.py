@@ -152,15 +152,6 @@ def start_timeout_s(model: Model) -> float:
 
 
 def tags(launches: Iterable[Launch], more: Iterable[str] = ()) -> tuple[str, ...]:
-    """The features of `Facts` that commands and environments hold, and `more`; sorted."""
-    found = set(more)
-    for launch in launches:
-        if launch.is_once:
-            continue
-        found |= {
-            f"flag:{word.partition('=')[0]}" for word in launch.argv if isinstance(word, str) and word.startswith("--")
-        }
-        found |= {f"env:{variable.name}" for variable in launch.env}
-        if any(variable.name == "TIKTOKEN_ENCODINGS_BASE" for variable in launch.env):
-            found.add("vocab-files")
-    return tuple(sorted(found))
+    """The features of `Facts` that a command does not show (`more`), sorted, and whether the vocabulary is at hand."""
+    names = {variable.name for launch in launches for variable in launch.env}
+    return tuple(sorted({*more, *(("vocab-files",) if "TIKTOKEN_ENCODINGS_BASE" in names else ())}))

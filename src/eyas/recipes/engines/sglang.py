@@ -22,10 +22,9 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     paths = common.paths(choice, model, head)
     options = (
         *_model_options(choice, box, model, paths.model),
-        *_speculation_options(choice, model, paths.head),
+        *_speculation_options(choice, paths.head),
         *_server_options(choice, model),
     )
-    flags.check("sglang", choice.version, options)
     servers = tuple(_launch(choice, box, model, head, rank, options, paths) for rank in range(len(choice.nodes)))
     for server in servers:
         flags.check("sglang", choice.version, server.argv[3:])
@@ -59,6 +58,7 @@ def _model_options(choice: Choice, box: Box, model: Model, path: Word) -> list[W
     if f"{graphs}-decode" in flags.options("sglang", choice.version):
         graphs += "-decode"
     options += [graphs, str(choice.concurrency)]
+    options += _quantization(choice, model)
     if choice.kv_dtype == "fp8":
         options += ["--kv-cache-dtype", "fp8_e4m3"]
     if model.harmony and box.hardware.compute_capability == "9.0":
@@ -69,7 +69,20 @@ def _model_options(choice: Choice, box: Box, model: Model, path: Word) -> list[W
     return options
 
 
-def _speculation_options(choice: Choice, model: Model, head_path: Word | None) -> list[Word]:
+def _quantization(choice: Choice, model: Model) -> list[Word]:
+    """MXFP4 is seen in config.json and must not be said: a head would be given it too. ModelOpt's FP4 must be said
+
+    where the hub is not asked, and then the head be kept out of it.
+    """
+    if model.weight_format != "nvfp4":
+        return []
+    options: list[Word] = ["--quantization", "modelopt_fp4"]
+    if choice.method == "eagle3":
+        options += ["--speculative-draft-model-quantization", "unquant"]
+    return options
+
+
+def _speculation_options(choice: Choice, head_path: Word | None) -> list[Word]:
     """A chain: one candidate per step, and the bonus token counts as a draft token."""
     if choice.method == "none" or head_path is None:
         return []
@@ -89,8 +102,6 @@ def _server_options(choice: Choice, model: Model) -> list[Word]:
     if tools is not None and choice.tools:
         options += ["--tool-call-parser", tools]
     options += ["--enable-metrics", "--host", choice.listen, "--port", str(choice.port)]
-    if choice.api_key_env is not None:
-        options += ["--api-key", Ref(choice.api_key_env)]
     return options
 
 
@@ -116,6 +127,8 @@ def _automatic(choice: Choice, box: Box, model: Model, head: Head | None) -> lis
         found.append("kv:fp8")
     if common.is_head_short(choice, head):
         found.append("short-head")
+    if choice.api_key_env is not None:
+        found.append("key-in-argv")
     if not model.harmony:
         return found
     major = box.hardware.compute_capability.partition(".")[0]
@@ -141,7 +154,7 @@ def _launch(
     return Launch(
         name=name,
         node=rank,
-        argv=(choice.binary or "python3", "-m", "sglang.launch_server", *options, *_node_options(choice, rank)),
+        argv=(choice.binary or "python3", "-m", "sglang.launch_server", *options, *_rank_options(choice, rank)),
         env=(
             *common.common_env(choice, model),
             *_speculation_env(choice, head),
@@ -151,11 +164,15 @@ def _launch(
     )
 
 
-def _node_options(choice: Choice, rank: int) -> list[Word]:
-    if len(choice.nodes) == 1:
-        return []
-    rendezvous = f"{choice.nodes[0].address}:{RENDEZVOUS_PORT}"
-    return ["--nnodes", str(len(choice.nodes)), "--node-rank", str(rank), "--dist-init-addr", rendezvous]
+def _rank_options(choice: Choice, rank: int) -> list[Word]:
+    """What differs between nodes. Only the first answers requests, so only it needs the key."""
+    options: list[Word] = []
+    if rank == 0 and choice.api_key_env is not None:
+        options += ["--api-key", Ref(choice.api_key_env)]  # there is no variable for it
+    if len(choice.nodes) > 1:
+        options += ["--nnodes", str(len(choice.nodes)), "--node-rank", str(rank)]
+        options += ["--dist-init-addr", f"{choice.nodes[0].address}:{RENDEZVOUS_PORT}"]
+    return options
 
 
 def _speculation_env(choice: Choice, head: Head | None) -> list[EnvVar]:

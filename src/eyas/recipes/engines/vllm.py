@@ -174,7 +174,8 @@ def _with_shell(container: Container | None) -> Container | None:
 
 
 def _features(settings: dict[str, Any], kernel_env: tuple[EnvVar, ...], choice: Choice, head: Head | None) -> list[str]:
-    found = [f"flag:--{key}" for key in settings] + ["cuda-graphs"]
+    found = ["cuda-graphs", *(f"flag:--{key}" for key in settings)]  # the options in the file count too
+    found += [f"flag:--{key}={value}" for key, value in settings.items() if value is not True]
     variables = {variable.name: variable.value for variable in kernel_env}
     if "no-enable-prefix-caching" not in settings:
         found.append("prefix-caching")
