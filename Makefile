@@ -1,4 +1,4 @@
-# make serve | test | test-slow | lint | bench | bench-exact     (make help says more)
+# make serve | test | test-slow | test-engines | lint | bench | bench-exact     (make help says more)
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -12,13 +12,14 @@ PINS := pyproject.toml constraints.txt constraints-$(TORCH).txt
 ENGINE := $(VENV)/.engine-$(TORCH)
 DEV := $(VENV)/.dev-$(TORCH)
 
-.PHONY: help serve test test-slow lint bench bench-exact clean
+.PHONY: help serve test test-slow test-engines lint bench bench-exact clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve        serve the demo model on http://127.0.0.1:8000; ARGS='MODEL --port 9000' for more"
 	@echo "make test         the tests that every change must pass; ARGS='tests/gateway -x' for some"
 	@echo "make test-slow    the long ones"
+	@echo "make test-engines those with other engines: builds llama-server (cmake, a C++ compiler), asks their parsers"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed of the engine by batch size and draft tokens"
 	@echo "make bench-exact  200 requests, with speculation and without: the same tokens"
@@ -34,6 +35,10 @@ test: $(DEV)
 
 test-slow: $(DEV)
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-engines: $(DEV)
+	$(BIN)/python tools/llama_server.py
+	$(BIN)/pytest -m engines $(ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check

@@ -101,7 +101,7 @@ def test_exported_head_loads_and_everything_fits_the_package(tmp_path):
     export_head(ReferenceHead(HEAD, ids), tmp_path / "head", TARGET)
     sizes = check_sizes(tmp_path)
     assert set(sizes) == {f"target/{name}" for name in (
-        "config.json", "generation_config.json", "tokenizer.json", "model.safetensors"
+        "config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"
     )} | {"head/config.json", "head/model.safetensors"}  # fmt: skip
 
     export_target(random_model(SMOKE_TARGET), tmp_path / "small", TOKENIZER)

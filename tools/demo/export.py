@@ -23,7 +23,7 @@ MAX_TOTAL_BYTES = 24 * 2**20
 
 
 def export_target(model: TargetModel, folder: Path, tokenizer: Path) -> None:
-    """config.json, generation_config.json, tokenizer.json, model.safetensors. Experts are packed, all else is bf16."""
+    """A whole checkpoint, with the tokenizer and the chat template beside it. Experts are packed, all else is bf16."""
     config, state = model.config, {name: value.detach().cpu() for name, value in model.named_parameters()}
     tensors: dict[str, Tensor] = {
         "model.embed_tokens.weight": state["embed"],
@@ -56,7 +56,8 @@ def export_target(model: TargetModel, folder: Path, tokenizer: Path) -> None:
             packed[f"{mlp}.experts.{name}_proj_scales"] = matrices.scales
     files = {"config.json": target_json(config), "generation_config.json": generation_json(config)}
     _write(folder, files, {name: value.bfloat16() for name, value in tensors.items()} | packed)
-    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    for file in (tokenizer, tokenizer.with_name("chat_template.jinja")):
+        (folder / file.name).write_bytes(file.read_bytes())
 
 
 def export_head(head: ReferenceHead, folder: Path, target: GptOssConfig) -> None:

@@ -11,6 +11,7 @@ from eyas.base.errors import UserError
 from eyas.fleet.bandwidth import measure
 from eyas.fleet.machine import GPU_FIELDS, Gpu, Machine, read_machine
 from eyas.fleet.node import LocalNode, NodeError, NodeRunner
+from eyas.fleet.sections import ask
 from eyas.recipes.emit.words import shell
 from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Box, Word
@@ -18,12 +19,9 @@ from eyas.recipes.records import Hardware
 
 __all__ = ["box_of", "look", "probe"]
 
-MARK = "%%%"
 PROBE_S = 60
 UNIFIED_RESERVE = 9 << 30  # for the system, where GPU and CPU share the memory
 SCRIPT = """
-section() { printf '\\n%s %s\\n' '@MARK@' "$1"; }
-asked() { timeout 20 "$@" 2>&1; printf '\\nexit %s\\n' "$?"; }
 section user; id -un
 section architecture; uname -m
 section meminfo; cat /proc/meminfo
@@ -53,7 +51,6 @@ section addresses; ip -json address 2>/dev/null
 section firmware
 cat /sys/class/dmi/id/product_name /sys/class/dmi/id/bios_version 2>/dev/null
 sed -n 's/^DGX_SWBUILD_VERSION=//p' /etc/dgx-release 2>/dev/null
-section end
 """
 
 
@@ -63,14 +60,8 @@ def look(node: NodeRunner, *, cache: Word | None = None) -> Machine:
     Raises NodeError: it cannot be reached, or is no Linux machine.
     """
     folder = '"${HF_HOME:-$HOME/.cache/huggingface}"' if cache is None else shell(cache)
-    script = SCRIPT
-    for name, value in (("MARK", MARK), ("FIELDS", ",".join(GPU_FIELDS)), ("FOLDER", folder)):
-        script = script.replace(f"@{name}@", value)
-    result = node.run(script, timeout_s=PROBE_S)
-    sections = {}
-    for part in result.out.split(f"\n{MARK} ")[1:]:
-        name, _, text = part.partition("\n")
-        sections[name] = text.strip("\n")
+    script = SCRIPT.replace("@FIELDS@", ",".join(GPU_FIELDS)).replace("@FOLDER@", folder)
+    sections = ask(node, script, timeout_s=PROBE_S)
     try:
         return read_machine(sections)
     except (KeyError, ValueError) as error:

@@ -36,11 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="what the head's layer ids mean",
     )
+    parser.add_argument(
+        "--head-only",
+        action="store_true",
+        help="write head.gguf alone; of a model on the hub only the JSON files are read",
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    from eyas.model.hub import resolve
+    from eyas.model.hub import resolve, resolve_headers
 
     try:
         from eyas.model.gguf import HEAD_FILE, MODEL_FILE, export_head, export_target
@@ -49,29 +54,32 @@ def run(args: argparse.Namespace) -> int:
             raise
         raise UserError("this needs the gguf package; install it with: pip install 'eyas[gguf]'") from error
 
-    folder = resolve(args.model)
+    folder, stored = resolve_headers(args.model) if args.head_only else (resolve(args.model), None)
     own = folder / OWN_HEAD
     draft = (str(own) if own.is_dir() else "none") if args.draft == "auto" else args.draft
-    head = None if draft == "none" else resolve(draft)
+    if draft == "none" and args.head_only:
+        raise UserError(f"{args.model} has no head of its own; name one with --draft")
+    files: list[Path] = []
+    notes: list[str] = []
     try:
         args.out.mkdir(parents=True, exist_ok=True)
-        model_file, head_file = args.out / MODEL_FILE, None
-        if head is not None:  # the smaller one first: what is wrong with it is told before the long work
-            head_file = args.out / HEAD_FILE
+        if draft != "none":  # the smaller one first: what is wrong with it is told before the long work
+            files.append(args.out / HEAD_FILE)
             export_head(
-                head, head_file, target_folder=folder, weights=args.weights, tap_convention=args.tap_convention,
-                name=f"{args.model} EAGLE-3", progress=_show_progress,
+                resolve(draft), files[-1], target_folder=folder, target_stored=stored, weights=args.weights,
+                tap_convention=args.tap_convention, name=f"{args.model} EAGLE-3", progress=_show_progress,
             )  # fmt: skip
-        notes = export_target(folder, model_file, weights=args.weights, name=args.model, progress=_show_progress)
+        if not args.head_only:
+            files.append(args.out / MODEL_FILE)
+            notes = export_target(folder, files[-1], weights=args.weights, name=args.model, progress=_show_progress)
     except OSError as error:
         raise UserError(f"{args.out} cannot be written ({error.strerror}); choose another --out") from error
     for note in notes:
         print(f"note: {note}")
-    for file in (model_file, head_file):
-        if file is not None:
-            print(f"wrote {file} ({file.stat().st_size / 1e9:.2f} GB)")
+    for file in files:
+        print(f"wrote {file} ({file.stat().st_size / 1e9:.2f} GB)")
     if args.json:
-        print(json.dumps({"model": str(model_file), "head": head_file and str(head_file), "notes": notes}))
+        print(json.dumps({"files": [str(file) for file in files], "notes": notes}))
     return 0
 
 

@@ -21,11 +21,11 @@ from eyas.base.errors import UserError
 from eyas.model.config import FINAL_NORM_TAP, GptOssConfig, HeadConfig, RopeConfig
 from eyas.model.gguf_file import GgufTensor, GgufType, ggml_mxfp4, raw, write_gguf
 from eyas.model.gguf_vocab import chat_template, vocabulary
-from eyas.model.loader import TensorReader, inspect_head, inspect_target
+from eyas.model.loader import Stored, TensorReader, inspect_head, inspect_target
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 from eyas.model.names import Part, Parts, TargetStyle, global_parts, layer_parts
 from eyas.model.rope import inverse_frequencies
-from eyas.model.shards import Progress, StoredTensor
+from eyas.model.shards import Progress
 from eyas.model.taps import TapConvention, show_taps
 
 __all__ = ["HEAD_FILE", "MODEL_FILE", "WEIGHTS", "Weights", "export_head", "export_target"]
@@ -91,6 +91,7 @@ def export_head(
     out: Path,
     *,
     target_folder: Path,
+    target_stored: Stored | None = None,
     weights: Weights = "stored",
     tap_convention: TapConvention = "auto",
     name: str,
@@ -98,9 +99,10 @@ def export_head(
 ) -> None:
     """Write the EAGLE-3 head in `folder`, made for the model in `target_folder`, as the file `out`.
 
-    Embedding and output matrix that the head leaves to its target are left to it here too. Raises UserError.
+    `target_stored` are the headers of that model where its weights are not in the folder. Embedding and output matrix
+    that the head leaves to its target are left to it here too. Raises UserError.
     """
-    target, _, _ = inspect_target(target_folder)
+    target, _, _ = inspect_target(target_folder, target_stored)
     config, stored, parts = inspect_head(folder, target, tap_convention=tap_convention)
     _check_head(config, folder)
     metadata = _head_metadata(config, name, weights) | vocabulary(target_folder, target)
@@ -114,7 +116,7 @@ def export_head(
 class _Tensors:
     """The tensors of a GGUF file in order; nothing is read before a tensor's turn to be written comes."""
 
-    def __init__(self, reader: TensorReader, stored: dict[str, StoredTensor], weights: Weights) -> None:
+    def __init__(self, reader: TensorReader, stored: Stored, weights: Weights) -> None:
         self.tensors: list[GgufTensor] = []
         self._reader, self._stored, self._weights = reader, stored, weights
 

@@ -78,7 +78,7 @@ def _cannot_run(engine: Engine, target: Target) -> str | None:
     if engine.models and model.name not in engine.models:
         return f"does not run {model.name} (it runs {', '.join(engine.models)})"
     if engine.compute_capabilities and not any(fnmatch(capability, known) for known in engine.compute_capabilities):
-        return f"nothing is published for it on compute capability {capability}"
+        return f"not planned on compute capability {capability}"
     if box.nodes > engine.max_nodes:
         return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
     if target.model_path is not None and engine.name in ("llama.cpp", "ollama"):

@@ -51,6 +51,8 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
             text=f"Claude Code's own prompt and tools take 20-30 thousand tokens and it assumes long contexts: "
             f"{choice.context} tokens are few, give it --context 128k"
         )
+    if not target.model.num_experts and target.box.hardware.unified:
+        yield from (Note(text=text, source=target.model.sources[0]) for text in target.model.advice)
     if choice.method != "none" and estimate.speedup.high < 1:
         yield Note(
             text=f"speculation is expected to cost time here ({_range(estimate.speedup)}x); --spec none is faster",

@@ -171,7 +171,7 @@ def _fixed(choice: Choice, box: Box, model: Model, losses: Losses, pessimism: fl
 
 
 def _prefill_flops(model: Model, tokens: int) -> float:
-    """Two for each parameter and token; attention four for each unit of the heads and pair of positions, half masked."""
+    """Two for each parameter and token; attention four for each unit of a head and pair of positions, half masked."""
     width = 4 * model.num_attention_heads * model.head_dim
     full = (model.num_layers - model.num_sliding_layers) * tokens * tokens / 2
     sliding = model.num_sliding_layers * tokens * min(model.window, tokens)
