@@ -109,7 +109,7 @@ def _nodes(ask: Ask, box: Box) -> tuple[Node, ...]:
     if ask.nodes and len(ask.nodes) != box.nodes:
         raise UserError(f"{box.name} has {box.nodes} node{'s' * (box.nodes > 1)}, --node names {len(ask.nodes)}")
     if box.nodes == 1:
-        return (_node("node", ask.nodes[0], None, ()) if ask.nodes else Node(name="here"),)
+        return (_node("node", ask.nodes[0], None, ()) if ask.nodes else Node(name=box.name),)
     return tuple(
         _node(
             f"node-{'ab'[rank] if box.nodes == 2 else rank}",

@@ -53,7 +53,7 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
         )
     if not target.model.num_experts and target.box.hardware.unified:
         yield from (Note(text=text, source=target.model.sources[0]) for text in target.model.advice)
-    if choice.method != "none" and estimate.speedup.high < 1:
+    if choice.method != "none" and loses(estimate):
         yield Note(
             text=f"speculation is expected to cost time here ({_range(estimate.speedup)}x); --spec none is faster",
             source="eyas.recipes.speed",
@@ -110,9 +110,18 @@ def _speculation(best: Candidate, others: Sequence[Candidate], target: Target, k
         )
 
 
+def loses(estimate: SpeedEstimate) -> bool:
+    """Whether even the best acceptance that is expected stays below what pays with experts drawn independently."""
+    return estimate.acceptance is not None and estimate.acceptance.high < estimate.break_even_length
+
+
 def _pays(num_drafts: int, estimate: SpeedEstimate) -> str:
     expected = f", {_range(estimate.acceptance)} are expected" if estimate.acceptance else ""
-    verdict = "loses" if estimate.speedup.high < 1 else "gains" if estimate.speedup.low >= 1 else "may gain or lose"
+    verdict = "may gain or lose"
+    if loses(estimate):
+        verdict = "loses" if estimate.speedup.high < 1 else "loses, unless neighbouring tokens share experts"
+    elif estimate.speedup.low >= 1:
+        verdict = "gains"
     return (
         f"{num_drafts} draft token{'s' * (num_drafts != 1)} a round {verdict}, x{_range(estimate.speedup)}: it pays "
         f"from an acceptance length of {estimate.break_even_length:.2f}{expected}"
