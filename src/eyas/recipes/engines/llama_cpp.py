@@ -62,7 +62,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         argv = ("eyas", "export", "gguf", *files.export)
         env = cache if model.repo != DEMO_NAME else ()
         launches = (Launch(name="gguf", argv=argv, env=env, wait=Wait(timeout_s=EXPORT_S), is_once=True), server)
-    more = {"cuda-graphs", "prefix-caching", "flag:--load-mode=none" if box.hardware.unified else "mmap"}
+    more = {"cuda-graphs", "prefix-caching"} | (set() if box.hardware.unified else {"mmap"})
     return Emission(
         launches=launches,
         downloads=files.downloads,

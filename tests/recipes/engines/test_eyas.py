@@ -1,0 +1,78 @@
+"""`eyas serve` of a choice, to the word; its options are those of the parser."""
+
+import argparse
+from importlib import import_module
+
+import pytest
+from tests.recipes.engines.test_llama_cpp import H100, choice
+
+from eyas import __version__
+from eyas.base import config as settings
+from eyas.base.config import ServeConfig
+from eyas.base.errors import UserError
+from eyas.recipes.engines import flags
+from eyas.recipes.engines.eyas import emit
+from eyas.recipes.knowledge import knowledge
+from eyas.recipes.plan import EnvVar, Home, Ref
+
+
+def made(model="gpt-oss-120b", head=None, **changes):
+    known = knowledge()
+    if head is not None:
+        changes = {"method": "eagle3", "head": head, "draft_tokens": 3} | changes
+    chosen = choice(
+        **{"engine": "eyas", "version": __version__, "port": 8000, "concurrency": 4, "model": model} | changes
+    )
+    return emit(chosen, H100, known.model(model), known.head(head) if head else None)
+
+
+def parsed(emission):
+    """The settings that `eyas serve` takes from the command."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    import_module("eyas.serve").add_arguments(parser)
+    (server,) = emission.launches
+    assert server.argv[1] == "serve"
+    return settings.load(ServeConfig, parser.parse_args(server.argv[2:]), {})
+
+
+def test_the_command():
+    emission = made(head="lmsys-120b")
+    config = parsed(emission)
+    assert (config.model, config.draft) == ("openai/gpt-oss-120b", "lmsys/EAGLE3-gpt-oss-120b-bf16")
+    assert (config.context, config.concurrency, config.host, config.port) == (65536, 4, "127.0.0.1", 8000)
+    assert config.draft_tokens == "auto", "it measures by itself what pays"
+    assert config.offline and config.served_name == "openai/gpt-oss-120b" == emission.readiness.model
+    (server,) = emission.launches
+    assert server.env == (EnvVar(name="HF_HOME", value=Home(path=".cache/huggingface")),)
+    assert [d.repo for d in emission.downloads] == ["openai/gpt-oss-120b", "lmsys/EAGLE3-gpt-oss-120b-bf16"]
+    assert (emission.readiness.path, emission.readiness.metrics_path) == ("/ready", "/metrics")
+
+
+def test_the_demo_model_needs_nothing_from_anywhere():
+    emission = made("demo", head="demo-head", context=4096, binary="/opt/eyas")
+    config = parsed(emission)
+    assert (config.model, config.draft, config.offline, config.served_name) == ("demo", "auto", False, "demo")
+    assert not emission.downloads and not emission.launches[0].env and emission.launches[0].argv[0] == "/opt/eyas"
+    assert parsed(made("demo")).draft == "none"
+
+
+def test_folders_and_keys():
+    emission = made(model_path="/m", head="lmsys-120b", head_path="/h", api_key_env="MY_KEY", listen="0.0.0.0")
+    assert (parsed(emission).model, parsed(emission).draft, parsed(emission).host) == ("/m", "/h", "0.0.0.0")
+    assert EnvVar(name="EYAS_API_KEYS", value=Ref(name="MY_KEY")) in emission.launches[0].env
+    assert not emission.downloads
+
+
+def test_what_it_cannot_do():
+    with pytest.raises(UserError, match="no image of eyas is published"):
+        made(image="eyas:latest")
+    with pytest.raises(UserError, match="not with draft models"):
+        made(method="draft-model")
+
+
+def test_the_table_is_the_parser():
+    """After a wanted change write the options of `eyas serve` into recipes/data/flags/eyas anew."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    import_module("eyas.serve").add_arguments(parser)
+    options = {option for action in parser._actions for option in action.option_strings}
+    assert flags.known_versions("eyas") == (__version__,) and flags.options("eyas", __version__) == options
