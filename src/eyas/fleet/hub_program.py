@@ -147,7 +147,8 @@ class Repo:
         return is_included and not any(fnmatch(path, pattern) for pattern in self.exclude)
 
     def _has(self, file: File) -> bool:
-        return (self.folder / "snapshots" / self.commit / file.path).exists()
+        path: Path = self.folder / "snapshots" / self.commit / file.path
+        return path.exists()
 
     def _here(self, file: File) -> int:
         """Bytes of it that need not come again."""

@@ -1,0 +1,70 @@
+"""Whether a plan could start now: looks at every machine of it, changes nothing, and reports everything at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from eyas.fleet.findings import Findings, find
+from eyas.fleet.node import NodeError, NodeRunner
+from eyas.fleet.rules import RULES, Check, Site
+from eyas.recipes.emit.words import names_of
+from eyas.recipes.plan import Plan
+
+__all__ = ["Check", "check"]
+
+
+def check(plan: Plan, nodes: Sequence[NodeRunner], environ: Mapping[str, str] | None = None) -> tuple[Check, ...]:
+    """All checks of `plan` on `nodes` (rank 0 first), machine by machine; each failed one with its next step.
+
+    `environ` is where the plan's references are looked up (default: this process's). Raises nothing for what a check
+    can say.
+    """
+    environ = os.environ if environ is None else environ
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        looks = [pool.submit(_find, plan, rank, node) for rank, node in enumerate(nodes)]
+        found = [look.result() for look in looks]
+    checks: list[Check] = [*_environment(plan, nodes[0].name, environ)]
+    for rank, one in enumerate(found):
+        if isinstance(one, Check):
+            checks.append(one)
+        else:
+            checks += [item for rule in RULES for item in rule(Site(plan, rank, one))]
+    checks += _same_user(plan, [one for one in found if isinstance(one, Findings)])
+    return tuple(checks)
+
+
+def _find(plan: Plan, rank: int, node: NodeRunner) -> Findings | Check:
+    try:
+        return find(plan, rank, node)
+    except NodeError as error:
+        problem, _, step = str(error).partition("; ")
+        return Check(name="reach", node=plan.choice.nodes[rank].name, level="fail", message=problem, next_step=step)
+
+
+def _environment(plan: Plan, node: str, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Every variable that the plan refers to is set where eyas runs."""
+    launches = plan.emission.launches
+    words = [word for launch in launches for word in (*launch.argv, *(variable.value for variable in launch.env))]
+    for name in names_of(words):
+        if environ.get(name):
+            yield Check(name="environment", node=node, level="ok", message=f"{name} is set")
+            continue
+        hint = " (a new one: eyas key)" if name == plan.choice.api_key_env else ""
+        message, step = f"the plan refers to ${name}, which is not set", f"export {name}=...{hint}"
+        yield Check(name="environment", node=node, level="fail", message=message, next_step=step)
+
+
+def _same_user(plan: Plan, found: Sequence[Findings]) -> Iterator[Check]:
+    """MPI and Ray expect one user name on all machines."""
+    if len(plan.choice.nodes) == 1 or not found:
+        return
+    users = {one.machine.user for one in found}
+    node = plan.choice.nodes[0].name
+    if len(users) > 1:
+        named = " and ".join(sorted(users))
+        step = "use the same one on all: --node USER@HOST"
+        yield Check(name="user", node=node, level="fail", message=f"user names differ: {named}", next_step=step)
+    else:
+        yield Check(name="user", node=node, level="ok", message=f"{users.pop()} on all machines")
