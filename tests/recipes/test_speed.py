@@ -135,6 +135,14 @@ def test_decoding_slows_down_with_context_as_measured():
         assert 0.2e-3 < times[1] - times[0] < 1.2e-3
 
 
+def test_a_long_context_on_an_rtx_is_as_slow_as_measured():
+    """millstoneai.com 2026-01, gpt-oss-20b with vLLM: 250 tok/s at 1k, 105.5 at 128k."""
+    choice, box, model, _ = setup("rtx-pro-6000", "vllm", model="gpt-oss-20b")
+    for context, rate in ((1024, 250), (131_072, 105.5)):
+        slow, fast = (1 / round_time(choice, box, model, None, 0, context, end) for end in (1.0, 0.0))
+        assert slow <= rate <= fast
+
+
 def test_published_rows_are_of_the_same_setting():
     choice, box, _, _ = spark(3)
     rows = list(published(choice, box, KNOWN.measurements))

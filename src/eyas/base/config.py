@@ -20,6 +20,7 @@ __all__ = ["EngineConfig", "ServeConfig", "add_arguments", "env_name", "flag_nam
 
 ENV_PREFIX = "EYAS_"
 FILE_KEY = "config"
+OTHERS = ("EYAS_HOME", "EYAS_SSH_OPTIONS", "EYAS_FLEET_LIMITS")  # variables of the commands that start engines
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 ConfigT = TypeVar("ConfigT", bound="EngineConfig")
@@ -195,7 +196,7 @@ def load(cls: type[ConfigT], args: argparse.Namespace, environ: Mapping[str, str
 
     variables = {env_name(name): name for name in known}
     for variable, text in environ.items():
-        if not variable.startswith(ENV_PREFIX) or variable == env_name(FILE_KEY):
+        if not variable.startswith(ENV_PREFIX) or variable in (env_name(FILE_KEY), *OTHERS):
             continue
         if variable not in variables:
             raise UserError(f"unknown environment variable {variable}{nearest(variable, variables)}")

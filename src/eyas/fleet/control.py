@@ -72,7 +72,7 @@ def follow(folder: Path, store: Store, name: str, show: Show, after: int) -> Row
             show(event)
             after = event.id
         row = store.get(name)
-        if row.status in ("ready", "stopped", "failed"):
+        if row.status == "ready" or (not row.is_active and not is_alive):
             return row
         if not is_alive:
             raise UserError(

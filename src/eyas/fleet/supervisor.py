@@ -73,6 +73,7 @@ def spawn(folder: Path, name: str, lock: int) -> int:
             pass_fds=(lock,),
             start_new_session=True,
         )
+    threading.Thread(target=process.wait, name="eyas-reaper", daemon=True).start()  # it may end before we do
     return process.pid
 
 

@@ -26,12 +26,16 @@ __all__ = ["Candidate", "Refusal", "candidates", "emitter"]
 
 UNPUBLISHED = 0.85  # of the expected speed, where nobody has published this engine on this hardware
 RANK_WEIGHT = 1 / 2000  # a head's rank, 0 to 100, decides where speeds are within 5 %
+PAGED = ("eyas", "sglang", "tensorrt-llm", "vllm")  # requests share the KV cache and wait for room in it
 NATIVE: tuple[EngineName, ...] = ("eyas", "llama.cpp", "ollama")  # run as processes; the others in containers
 EXPERT_PARALLEL = {("tensorrt-llm", 8): 4}  # blog 11: MoE TP2 x EP4 on eight GPUs
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """One way that would work. `score` is the expected speed in tokens per second, less for what nobody has shown."""
+    """One way that would work. `score` is the expected speed in tokens per second, less for what nobody has shown
+
+    and where not all conversations fit in full length at once.
+    """
 
     choice: Choice
     emission: Emission
@@ -199,7 +203,7 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         choice = replace(choice, draft_tokens=num_drafts)
     choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
     memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
-    if not memory_map.fits:
+    if not memory_map.fits and not (base.engine in PAGED and memory_map.max_tokens >= choice.context):
         return Refusal(engine=base.engine, head=choice.head, reason=_too_large(choice, head, memory_map, target))
     emission = emitter(choice.engine).emit(choice, box, model, head)
     facts = facts_of(choice, box, emission, target.features)
@@ -210,6 +214,7 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
     estimate = speed.estimate(choice, box, model, head, known.measurements)
     score = sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high)
     score *= 1 + RANK_WEIGHT * head.rank if head is not None else 1
+    score *= min(memory_map.max_tokens / (choice.context * choice.concurrency), 1)
     is_published = any(
         (one.hardware, one.engine, one.model) == (box.name, choice.engine, model.name) for one in known.measurements
     )

@@ -51,6 +51,11 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
             text=f"Claude Code's own prompt and tools take 20-30 thousand tokens and it assumes long contexts: "
             f"{choice.context} tokens are few, give it --context 128k"
         )
+    if not best.memory.fits:
+        yield Note(
+            text=f"only {best.memory.max_tokens // choice.context} of {choice.concurrency} conversations of full length "
+            "fit at once; when more are that long, some wait or are computed again"
+        )
     if not target.model.num_experts and target.box.hardware.unified:
         yield from (Note(text=text, source=target.model.sources[0]) for text in target.model.advice)
     if choice.method != "none" and loses(estimate):

@@ -65,7 +65,7 @@ def symptoms() -> tuple[Symptom, ...]:
 
 
 def explain(log: str, engine: str | None = None) -> tuple[Finding, ...]:
-    """What is known about the lines of `log`, in their order, each symptom once.
+    """What is known about the lines of `log`, in their order, each symptom once; of one line the issues come first.
 
     `engine` is the one that wrote it; None looks for those of every engine. Of a log above 2 MiB the first 512 KiB and
     the last 1.5 MiB are read.
@@ -75,13 +75,11 @@ def explain(log: str, engine: str | None = None) -> tuple[Finding, ...]:
     for known in _known():
         if engine is not None and known.engines and engine not in known.engines:
             continue
-        first = min(
-            ((match.start(), match) for pattern in known.patterns if (match := pattern.search(text))),
-            key=lambda pair: pair[0],
-            default=None,
-        )
-        if first is not None:
-            found.append((first[0], _finding(known, first[1], text)))
+        places = [match for pattern in known.patterns if (match := pattern.search(text)) is not None]
+        if places:
+            first = min(places, key=lambda match: match.start())
+            line = text.rfind("\n", 0, first.start()) + 1
+            found.append((line, _finding(known, first, text)))
     return tuple(finding for _, finding in sorted(found, key=lambda pair: pair[0]))
 
 
