@@ -25,7 +25,7 @@ from eyas.recipes.versions import satisfies
 __all__ = ["Candidate", "Refusal", "candidates", "emitter"]
 
 UNPUBLISHED = 0.85  # of the expected speed, where nobody has published this engine on this hardware
-RANK_WEIGHT = 1 / 2000  # a head's rank, 0 to 100, decides where speeds are within 5 %
+BEST_RANK, RANK_WEIGHT = 100, 1 / 400  # a head loses 25 % at most: estimates of acceptance are not better
 PAGED = ("eyas", "sglang", "tensorrt-llm", "vllm")  # requests share the KV cache and wait for room in it
 NATIVE: tuple[EngineName, ...] = ("eyas", "llama.cpp", "ollama")  # run as processes; the others in containers
 EXPERT_PARALLEL = {("tensorrt-llm", 8): 4}  # blog 11: MoE TP2 x EP4 on eight GPUs
@@ -172,6 +172,8 @@ def _cannot_draft(head: Head, engine: Engine, version: str, target: Target) -> s
     if not satisfies(version, head.engines[engine.name]):
         return f"wants {engine.title} {head.engines[engine.name]}, this is {version}"
     if target.head is None:
+        if head.rank == 0:
+            return "is for special purposes: name it with --head"
         low, high = head.intended_context
         if not low <= target.context <= high:
             return f"is meant for contexts of {_span(low, high)} tokens"
@@ -213,7 +215,7 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         return Refusal(engine=base.engine, head=choice.head, reason=f"{issue.symptom} ({issue.name})")
     estimate = speed.estimate(choice, box, model, head, known.measurements)
     score = sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high)
-    score *= 1 + RANK_WEIGHT * head.rank if head is not None else 1
+    score *= 1 - RANK_WEIGHT * (BEST_RANK - head.rank) if head is not None else 1
     score *= min(memory_map.max_tokens / (choice.context * choice.concurrency), 1)
     is_published = any(
         (one.hardware, one.engine, one.model) == (box.name, choice.engine, model.name) for one in known.measurements
