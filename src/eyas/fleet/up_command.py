@@ -18,6 +18,7 @@ from eyas.fleet.download import Progress, fetch
 from eyas.fleet.node import NodeRunner
 from eyas.fleet.plan_command import add_ask_arguments, ask_of, plan_of
 from eyas.fleet.plan_file import check_plan, read_plan
+from eyas.fleet.preflight import Check, check
 from eyas.fleet.state import Event, Store, home
 from eyas.recipes.ask import Ask
 from eyas.recipes.plan import Node, Plan
@@ -89,15 +90,13 @@ def _on_nodes(plan: Plan, destinations: list[str]) -> Plan:
 
 def _make_ready(plan: Plan, nodes: list[NodeRunner], *, is_forced: bool) -> None:
     """Preflight, images, downloads. Raises UserError before anything is started."""
-    from eyas.fleet.preflight import check
-
     checks = check(plan, nodes)
-    for item in checks:
-        if not item.ok:
-            print(f"{'fails':<10}{item.node}: {item.name}: {item.message}; {item.next_step}", file=sys.stderr)
     bad = [item for item in checks if not item.ok]
+    for item in checks:
+        if item.level == "warn" or (item.level == "fail" and (is_forced or item is not bad[0])):
+            print(f"{item.level:<10}{_text(item)}", file=sys.stderr)
     if bad and not is_forced:
-        raise UserError(f"{len(bad)} of {len(checks)} checks failed, nothing was started; the first: {bad[0].message}")
+        raise UserError(f"{_text(bad[0])}; nothing was started")
     print(f"{'preflight':<10}{len(checks) - len(bad)} of {len(checks)} checks passed")
     images = {(launch.node, launch.container.image) for launch in plan.emission.launches if launch.container}
     for rank, image in sorted(images):
@@ -109,6 +108,10 @@ def _make_ready(plan: Plan, nodes: list[NodeRunner], *, is_forced: bool) -> None
         fetch(plan, node, _progress)
     if plan.emission.downloads and sys.stdout.isatty():
         print()
+
+
+def _text(item: Check) -> str:
+    return f"{item.node}: {item.message}" + (f"; {item.next_step}" if item.next_step else "")
 
 
 def _progress(progress: Progress) -> None:
