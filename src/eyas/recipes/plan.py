@@ -12,6 +12,7 @@ from msgspec import Struct
 from eyas.recipes.records import Architecture, EngineName, Hardware
 
 __all__ = [
+    "AtContext",
     "Box",
     "Choice",
     "Container",
@@ -263,8 +264,16 @@ class Published(Data, frozen=True, kw_only=True):
     date: str
 
 
+class AtContext(Data, frozen=True, kw_only=True):
+    """Aggregate tokens per second when every request has `context` tokens in the cache."""
+
+    context: int
+    tokens_per_second: Range
+
+
 class SpeedEstimate(Data, frozen=True, kw_only=True):
-    """Ranges, from bytes and bandwidth; never a measurement. Tokens per second are aggregate over `concurrency`."""
+    """Ranges, from bytes and bandwidth; never a measurement. Tokens per second are aggregate over `concurrency`, with
+    short contexts; `at_context` has longer ones up to a full context."""
 
     round_bytes: float
     baseline_bytes: float
@@ -275,6 +284,7 @@ class SpeedEstimate(Data, frozen=True, kw_only=True):
     speedup: Range
     first_token_s: Range
     load_s: Range
+    at_context: tuple[AtContext, ...] = ()
     published: tuple[Published, ...] = ()
 
 

@@ -1,8 +1,8 @@
 """How fast a plan should be, as ranges: decoding with and without drafts, first token, start. Estimates only.
 
 A round takes the layers' fixed cost, the communication of tensor parallelism, and bytes (`traffic.py`) over bandwidth
-at the engine's efficiency (`calibration.py`). The better end of a range has an almost empty context and experts that
-rows share, the worse end a full context and independent routing.
+at the engine's efficiency (`calibration.py`). At the better end of a range rows share experts, at the worse end their
+routing is independent.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ from collections.abc import Iterable
 from eyas.recipes.acceptance import expected_acceptance
 from eyas.recipes.calibration import Losses, calibration
 from eyas.recipes.knowledge import knowledge
-from eyas.recipes.plan import Box, Choice, Published, Range, SpeedEstimate
+from eyas.recipes.plan import AtContext, Box, Choice, Published, Range, SpeedEstimate
 from eyas.recipes.records import Head, Measurement, Model
 from eyas.recipes.traffic import Load, kv_read_bytes, pass_bytes, round_bytes
 from eyas.recipes.weights import checkpoint_bytes, dense_share, draft_share
 
-__all__ = ["best_draft_tokens", "cost_ratio", "estimate", "first_token", "load_time", "published", "round_time"]
+__all__ = ["best_draft_tokens", "cost_ratio", "estimate", "first_token", "load_time", "published", "rate", "round_time"]
 
-SHORT, TYPICAL = 1024, 4096  # tokens of context: an almost empty one, and where draft lengths are chosen
+SHORT = 2048  # tokens of context for which speeds are given and draft lengths chosen; benchmarks have about as many
+LONGER = (8192, 32_768, 131_072)
 MOST_DRAFTS = 8
 CAUTION = 2 / 3  # where between the ends drafting is judged: a promise of speed should be kept more often than not
 WORTH = 1.02  # a longer chain must promise this much more
-KV_SLOWDOWN = 1.6  # worse end: long contexts are read slower than weights (vLLM on an RTX PRO 6000, 105.5 tok/s at 128k)
+KV_SLOWDOWN = 1.7  # worse end: long contexts are read slower than weights (vLLM on an RTX PRO 6000 at 128k)
+DRAFT_ROW = 0.5  # of a row's cost: the rest is prompts in between, which come with accepted tokens and not with rows
 DRAFT_MODEL_LAYERS = 32  # of the draft models known here; their steps cost layers as the target's do
 REDUCE_S = {"gpus": (5e-6, 12e-6), "nodes": (30e-6, 80e-6)}  # one all-reduce: NVLink; two Sparks (kubis sweep)
 PARALLEL_PREFILL = 0.7  # worse end: what is left of the second and each further GPU's arithmetic
+ONE_TOKEN = Range(low=1.0, high=1.0)
 DISK = (6e9, 0.8e9)  # bytes per second, where the box's disk is not known
 
 
@@ -38,24 +41,36 @@ def estimate(
     `speedup` compares with and without drafts at the same point of the ranges; `break_even_length` is `cost_ratio`.
     """
     drafts = choice.draft_tokens if head is not None else 0
-    accepted = expected_acceptance(choice, head, drafts) if head is not None and drafts else None
-    length = accepted or Range(low=1.0, high=1.0)
-    short = min(SHORT, choice.context)
-    plain = _rate(choice, box, model, None, 0, Range(low=1.0, high=1.0))
+    accepted = _accepted(choice, head, drafts)
+    length = accepted or ONE_TOKEN
     ratios = [cost_ratio(choice, box, model, head, drafts, pessimism=end) for end in (0.0, CAUTION, 1.0)]
+    short = min(SHORT, choice.context)
     load = _load(choice, head, short, 1.0)
+    longer = [context for context in LONGER if context < choice.context]
     return SpeedEstimate(
         round_bytes=round_bytes(model, head, drafts, load),
         baseline_bytes=round_bytes(model, None, 0, load),
         break_even_length=ratios[1],
         acceptance=accepted,
-        tokens_per_second=_rate(choice, box, model, head, drafts, length),
-        baseline_tokens_per_second=plain,
+        tokens_per_second=rate(choice, box, model, head, drafts, short),
+        baseline_tokens_per_second=rate(choice, box, model, None, 0, short),
         speedup=Range(low=length.low / max(ratios), high=length.high / min(ratios)),
         first_token_s=first_token(choice, box, model, choice.context),
         load_s=load_time(choice, box, model, head),
+        at_context=tuple(
+            AtContext(context=context, tokens_per_second=rate(choice, box, model, head, drafts, context))
+            for context in (*longer, choice.context)
+            if context > short
+        ),
         published=tuple(published(choice, box, measurements)),
     )
+
+
+def rate(choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, context: int) -> Range:
+    """Aggregate tokens per second of all requests with `context` tokens each."""
+    length = _accepted(choice, head, draft_tokens) or ONE_TOKEN
+    slow, fast = (round_time(choice, box, model, head, draft_tokens, context, end) for end in (1.0, 0.0))
+    return Range(low=choice.concurrency * length.low / slow, high=choice.concurrency * length.high / fast)
 
 
 def best_draft_tokens(choice: Choice, box: Box, model: Model, head: Head, *, least: int = 0) -> int:
@@ -76,7 +91,7 @@ def cost_ratio(
     choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, *, pessimism: float = CAUTION
 ) -> float:
     """Time of a round over time of a plain step: the acceptance length from which speculation pays on this box."""
-    context = min(TYPICAL, choice.context)
+    context = min(SHORT, choice.context)
     plain = round_time(choice, box, model, None, 0, context, pessimism)
     return round_time(choice, box, model, head, draft_tokens, context, pessimism) / plain
 
@@ -92,7 +107,7 @@ def round_time(
     num_bytes = round_bytes(model, head, draft_tokens, load) + (slow - 1) * cache
     bandwidth = box.hardware.bandwidth * losses.efficiency * choice.tensor_parallel
     passes = _layers(model, head, draft_tokens) * losses.layer_s + draft_tokens * losses.draft_s
-    rows = load.sequences * (draft_tokens + 1) * losses.row_s
+    rows = load.sequences * (1 + DRAFT_ROW * draft_tokens) * losses.row_s
     return passes + rows + _communication(choice, box, model, pessimism) + num_bytes / bandwidth
 
 
@@ -126,10 +141,8 @@ def published(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> 
         yield Published(text=_said(one), source="; ".join(one.sources), date=one.date)
 
 
-def _rate(choice: Choice, box: Box, model: Model, head: Head | None, drafts: int, length: Range) -> Range:
-    slow = round_time(choice, box, model, head, drafts, choice.context, 1.0)
-    fast = round_time(choice, box, model, head, drafts, min(SHORT, choice.context), 0.0)
-    return Range(low=choice.concurrency * length.low / slow, high=choice.concurrency * length.high / fast)
+def _accepted(choice: Choice, head: Head | None, draft_tokens: int) -> Range | None:
+    return expected_acceptance(choice, head, draft_tokens) if head is not None and draft_tokens else None
 
 
 def _load(choice: Choice, head: Head | None, context: int, uniform: float) -> Load:

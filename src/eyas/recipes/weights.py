@@ -65,6 +65,8 @@ def _alignment(choice: Choice, box: Box) -> tuple[int, int]:
             return (256, 256) if major == "10" else (1, 64)
         return (128, 128) if major in ("10", "12") else (1, 64)
     if choice.engine == "vllm":
+        if major == "9":
+            return (1, 64)
         return (256, 256 if major == "10" and satisfies(choice.version, "<0.15") else 128)
     if choice.engine == "tensorrt-llm":
         return (512, 128) if major == "10" else (128, 128)
