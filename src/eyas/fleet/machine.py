@@ -13,14 +13,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["CX7_PAIRS", "GPU_FIELDS", "Docker", "Gpu", "Interface", "Machine", "read_machine"]
+from eyas.recipes.emit.two_nodes import PAIRS
+
+__all__ = ["GPU_FIELDS", "Docker", "Gpu", "Interface", "Machine", "read_machine"]
 
 GPU_FIELDS = (
     *("index", "name", "compute_cap", "memory.total", "memory.reserved", "memory.free"),
     *("driver_version", "uuid", "mig.mode.current"),
 )
-# Each QSFP port of a Spark's ConnectX-7 is two network interfaces: (the PCIe link of domain 0, that of domain 2).
-CX7_PAIRS = (("enp1s0f1np1", "enP2p1s0f1np1"), ("enp1s0f0np0", "enP2p1s0f0np0"))
 UNSUPPORTED = {"[N/A]", "N/A", "[Not Supported]", "Not Supported"}
 MIB = 1 << 20
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -90,9 +90,9 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def port_pair(self) -> tuple[str, ...]:
-        """The two interfaces of the ConnectX-7 port whose cable is in, or nothing."""
+        """The two interfaces of the ConnectX-7 port of a Spark whose cable is in, or nothing."""
         up = {interface.name for interface in self.interfaces if interface.is_up}
-        return next((pair for pair in CX7_PAIRS if up.issuperset(pair)), ())
+        return next((pair for pair in PAIRS if up.issuperset(pair)), ())
 
 
 def read_machine(sections: Mapping[str, str]) -> Machine:

@@ -79,7 +79,8 @@ def gpus(site: Site) -> Iterator[Check]:
     if not machine.gpus:
         problem = machine.problems[0] if machine.problems else "there is no NVIDIA GPU"
         if site.plan.choice.engine in CPU_ENGINES:
-            yield site.warn("gpu", f"{problem}: {site.plan.choice.engine} will compute on the CPU", again)
+            slow = f"{problem}: {site.plan.choice.engine} will compute on the CPU"
+            yield site.warn("gpu", slow, "well enough for a small model; for a large one plan with --on BOX")
         else:
             yield site.fail("gpu", f"{problem}, and the plan is for {box.hardware.title}", again)
     elif not alike:
