@@ -73,6 +73,33 @@ def test_published_figures_lie_in_their_range():
         assert within.low / 1.6 <= said <= within.high * 1.4, name
 
 
+def test_published_speedups_are_foreseen():
+    """Of 20 published pairs with and without drafts, at the acceptance length stated: most inside, all within 10 %."""
+    inside = total = 0
+    for one in KNOWN.measurements:
+        if not one.head or not one.baseline_tokens_per_second:
+            continue
+        args = setup(
+            one.hardware,
+            one.engine,
+            model=one.model,
+            head=one.head,
+            drafts=one.draft_tokens,
+            concurrency=one.concurrency,
+        )
+        expected = estimate(*args)
+        low, high = expected.speedup.low, expected.speedup.high
+        if one.acceptance_length:
+            low *= one.acceptance_length / expected.acceptance.low
+            high *= one.acceptance_length / expected.acceptance.high
+        said = one.tokens_per_second / one.baseline_tokens_per_second
+        print(f"{one.name}: x{said:.2f}, expected x{low:.2f}..{high:.2f}")
+        total, inside = total + 1, inside + (low <= said <= high)
+        assert low / 1.1 <= said <= high * 1.1, one.name
+    assert inside >= 0.7 * total
+    assert total >= 20
+
+
 def test_ranges_are_of_use():
     """Without drafts one request's is narrower than 1 to 2, 1 to 2.7 over several GPUs, and any's than 1 to 3."""
     for one in KNOWN.measurements:

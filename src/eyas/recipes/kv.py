@@ -62,18 +62,17 @@ def kv_layout(choice: Choice, model: Model, head: Head | None) -> KvLayout:
     """How the choice's engine keeps the KV cache. Where there are more GPUs than KV heads each holds a whole head."""
     share = head_share(model, choice.tensor_parallel)
     layer = 2 * model.num_kv_heads * model.head_dim * (1 if choice.kv_dtype == "fp8" else 2) * share
-    num_full = model.num_layers - model.num_sliding_layers
-    common = {"full": num_full * layer, "sliding": model.num_sliding_layers * layer}
+    full, sliding = (model.num_layers - model.num_sliding_layers) * layer, model.num_sliding_layers * layer
     of_head = head.kv_bytes_per_token * share if head is not None else 0.0
     if choice.engine == "sglang":
         ratio = 1.0 if satisfies(choice.version, "<0.5.10") else SLIDING_POOL_RATIO
-        return KvLayout(**common, head=of_head, ratio=ratio)
+        return KvLayout(full=full, sliding=sliding, head=of_head, ratio=ratio)
     rows = choice.draft_tokens + 1
+    window, in_flight = model.window + rows, IN_FLIGHT.get(choice.engine, 0)
     if choice.engine == "eyas":  # eyas.engine.memory: twice the span of each sequence, a row of taps for each page
-        span = model.window + max(EYAS_CHUNK, 2 * rows) + EYAS_PAGE
-        taps = len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
-        return KvLayout(**common, head=of_head + taps, ratio=None, window=2 * span)
-    return KvLayout(**common, head=of_head, ratio=None, window=model.window + rows, in_flight=IN_FLIGHT[choice.engine])
+        window = 2 * (model.window + max(EYAS_CHUNK, 2 * rows) + EYAS_PAGE)
+        of_head += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
+    return KvLayout(full=full, sliding=sliding, head=of_head, ratio=None, window=window, in_flight=in_flight)
 
 
 def head_share(model: Model, tensor_parallel: int) -> float:

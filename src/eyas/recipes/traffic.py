@@ -7,6 +7,8 @@ is what measured unions of 8 to 32 rows suggest (lucebox #501; llama.cpp's sweep
 
 from __future__ import annotations
 
+from math import pow
+
 from msgspec import Struct
 
 from eyas.recipes.records import Head, Model
@@ -37,9 +39,9 @@ def distinct_experts(model: Model, rows: float, uniform: float = 1.0) -> float:
         return 0.0
 
     def union(independent: float) -> float:
-        return model.num_experts * (1 - (1 - model.experts_per_token / model.num_experts) ** independent)
+        return model.num_experts * (1 - pow(1 - model.experts_per_token / model.num_experts, independent))
 
-    return uniform * union(rows) + (1 - uniform) * union(rows**CORRELATED)
+    return uniform * union(rows) + (1 - uniform) * union(pow(rows, CORRELATED))
 
 
 def kv_read_bytes(model: Model, context: int) -> float:
