@@ -172,7 +172,7 @@ EMISSION = Emission(
                 "--a",
                 "1",
                 "--b=2",
-                "--switch",
+                "--on",
                 "-md",
                 Home(path="head"),
                 "--key",
