@@ -102,9 +102,11 @@ def plan_of(ask: Ask) -> Plan:
     """Looks at this machine where the plan is for it."""
     if ask.on != "here":
         return make_plan(ask)
-    from eyas.fleet.probe import probe
+    from eyas.fleet.node import LocalNode
+    from eyas.fleet.probe import box_of, cpu_box, look
 
-    return make_plan(ask, box=probe())
+    machine = look(LocalNode())
+    return make_plan(ask, box=box_of(machine) if machine.gpus else cpu_box(machine))
 
 
 def write(plan: Plan, form: str, folder: Path) -> list[Path]:

@@ -15,9 +15,9 @@ from eyas.fleet.sections import ask
 from eyas.recipes.emit.words import shell
 from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Box, Word
-from eyas.recipes.records import Hardware
+from eyas.recipes.records import CPU, Hardware
 
-__all__ = ["box_of", "look", "probe"]
+__all__ = ["box_of", "cpu_box", "look", "probe"]
 
 PROBE_S = 60
 UNIFIED_RESERVE = 9 << 30  # for the system, where GPU and CPU share the memory
@@ -100,6 +100,18 @@ def box_of(machine: Machine, *, bandwidth: float | None = None) -> Box:
         architecture="aarch64" if machine.architecture == "aarch64" else "x86_64",
         gpus=len(gpus),
         driver=machine.driver,
+        is_probed=True,
+    )
+
+
+def cpu_box(machine: Machine) -> Box:
+    """A machine without a GPU, which can serve small models on its CPU."""
+    hardware = knowledge().hardware[CPU]
+    memory = machine.memory_bytes
+    return Box(
+        name="here",
+        hardware=replace(hardware, memory_bytes=memory, usable_bytes=memory),
+        architecture="aarch64" if machine.architecture == "aarch64" else "x86_64",
         is_probed=True,
     )
 

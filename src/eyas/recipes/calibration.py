@@ -10,7 +10,7 @@ from functools import cache
 from msgspec import Struct
 
 from eyas.recipes.knowledge import DATA, read
-from eyas.recipes.records import Hardware, Record
+from eyas.recipes.records import CPU, Hardware, Record
 
 __all__ = ["Calibration", "Losses", "calibration", "hardware_kind"]
 
@@ -57,7 +57,9 @@ def calibration(engine: str, hardware: Hardware) -> Calibration:
 
 
 def hardware_kind(hardware: Hardware) -> str:
-    """unified, gddr, hopper or blackwell: what engines lose on a GPU depends on its memory first."""
+    """cpu, unified, gddr, hopper or blackwell: what engines lose on a GPU depends on its memory first."""
+    if hardware.compute_capability == CPU:
+        return CPU
     if hardware.unified:
         return "unified"
     capability = hardware.compute_capability

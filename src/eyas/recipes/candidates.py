@@ -50,6 +50,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     engine: str
     head: str | None
     reason: str
+    least_bytes: int | None = None  # of memory, where no context is short enough
 
 
 def candidates(target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
@@ -83,6 +84,8 @@ def _cannot_run(engine: Engine, target: Target) -> str | None:
         return f"does not run {model.name} (it runs {', '.join(engine.models)})"
     if engine.compute_capabilities and not any(fnmatch(capability, known) for known in engine.compute_capabilities):
         return f"not planned on compute capability {capability}"
+    if "/" not in model.repo and target.ask.engine == "auto" and engine.name != "eyas":
+        return f"{model.name} comes with eyas, which serves it; --engine names another"
     if box.nodes > engine.max_nodes:
         return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
     if target.model_path is not None and engine.name in ("llama.cpp", "ollama"):
@@ -196,17 +199,15 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
     choice = base
     if head is not None:
         choice = replace(base, method=head.kind, head=head.name, draft_tokens=1)
-        num_drafts = target.ask.draft_tokens or speed.best_draft_tokens(choice, box, model, head)
+        is_wanted = target.ask.spec != "auto" or target.head is not None
+        num_drafts = target.ask.draft_tokens or speed.best_draft_tokens(choice, box, model, head, least=int(is_wanted))
         if num_drafts == 0:
-            if target.ask.spec == "auto" and target.head is None:
-                estimate = speed.estimate(choice, box, model, head)
-                return Refusal(engine=base.engine, head=head.name, reason=_loses(estimate))
-            num_drafts = 1  # asked for: the least that is speculation; `warnings` says that it loses
+            return Refusal(engine=base.engine, head=head.name, reason=_loses(speed.estimate(choice, box, model, head)))
         choice = replace(choice, draft_tokens=num_drafts)
     choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
     memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
     if not memory_map.fits and not (base.engine in PAGED and memory_map.max_tokens >= choice.context):
-        return Refusal(engine=base.engine, head=choice.head, reason=_too_large(choice, head, memory_map, target))
+        return _too_large(choice, head, memory_map, target)
     emission = emitter(choice.engine).emit(choice, box, model, head)
     facts = facts_of(choice, box, emission, target.features)
     forbidding = [issue for issue in issues.matching(facts) if issue.effect == "forbid"]
@@ -242,12 +243,13 @@ def _loses(estimate: SpeedEstimate) -> str:
     )
 
 
-def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target) -> str:
+def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target) -> Refusal:
     fits = memory.fitting(choice, target.box, target.model, head, weight_bytes=target.weight_bytes)
-    needs = f"needs {readable(memory_map.needed)} of each GPU's {readable(memory_map.capacity)}"
+    needs = f"needs {readable(memory_map.needed)}, there are {readable(memory_map.capacity)}"
     if fits.max_context == 0:
-        return f"{needs}: too large for {target.box.name} at any context"
-    return (
-        f"{needs} for {choice.concurrency} x {choice.context} tokens; what fits: --context {fits.max_context}, "
-        f"or --concurrency {fits.max_concurrency} with this context"
-    )
+        reason, least = f"{needs}: too large at any context", memory_map.needed
+    else:
+        reason, least = f"{needs} for {choice.concurrency} x {choice.context} tokens; what fits: ", None
+        reason += f"--context {fits.max_context}"
+        reason += f", or --concurrency {fits.max_concurrency} with this context" if fits.max_concurrency else ""
+    return Refusal(engine=choice.engine, head=choice.head, reason=reason, least_bytes=least)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eyas.base.errors import UserError
+from eyas.base.units import readable
 from eyas.recipes import guides, issues, tuning
 from eyas.recipes.ask import Ask, Target, settle
 from eyas.recipes.candidates import Candidate, Refusal, candidates
@@ -19,6 +20,8 @@ from eyas.recipes.plan import Box, Note, Plan
 from eyas.recipes.reasons import reasons, refusals, warnings
 
 __all__ = ["Ask", "make_plan"]
+
+SMALLER = 0.8  # of the memory: what may be offered instead of a model that is too large
 
 
 def make_plan(ask: Ask, *, box: Box | None = None, ran_here: frozenset[tuple[str, str]] = frozenset()) -> Plan:
@@ -70,6 +73,18 @@ def _issue_note(issue: issues.Issue) -> Note:
 
 
 def _nothing_works(target: Target, refused: Sequence[Refusal], known: Knowledge) -> str:
-    """One line with what speaks against each way."""
-    against = "; ".join(note.text for note in refusals(refused, known))
-    return f"no plan for {target.model.name} on {target.box.name}: {against or 'no engine runs it'}"
+    """One line: what speaks against each engine, and against heads where one was asked for."""
+    model, box = target.model, target.box
+    plain = [refusal for refusal in refused if refusal.head is None] or list(refused)
+    least = [refusal.least_bytes for refusal in plain if refusal.least_bytes is not None]
+    if least:
+        served = {name for engine in known.engines.values() for name in engine.models}
+        room = SMALLER * box.hardware.usable_bytes
+        smaller = [other.name for other in known.models.values() if other.name in served and other.total_bytes < room]
+        return (
+            f"{model.name} is too large for {box.name}: it takes at least {readable(min(least))} of each GPU's "
+            f"{readable(box.hardware.usable_bytes)} at any context; take a larger box (--on spark) or a smaller model"
+            + (f" ({', '.join(smaller)})" if smaller else "")
+        )
+    against = "; ".join(note.text for note in refusals(plain, known))
+    return f"no plan for {model.name} on {box.name}: {against or 'no engine runs it'}"

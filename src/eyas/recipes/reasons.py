@@ -53,8 +53,8 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
         )
     if not best.memory.fits:
         yield Note(
-            text=f"only {best.memory.max_tokens // choice.context} of {choice.concurrency} conversations of full length "
-            "fit at once; when more are that long, some wait or are computed again"
+            text=f"only {best.memory.max_tokens // choice.context} of {choice.concurrency} conversations of full length fit "
+            "at once; when more are that long, some wait or are computed again"
         )
     if not target.model.num_experts and target.box.hardware.unified:
         yield from (Note(text=text, source=target.model.sources[0]) for text in target.model.advice)

@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 __all__ = [
+    "CPU",
     "Acceptance",
     "Engine",
     "EngineName",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 EngineName = Literal["eyas", "sglang", "tensorrt-llm", "vllm", "llama.cpp", "ollama"]
+CPU = "cpu"  # in place of a compute capability, where there is no GPU
 Architecture = Literal["aarch64", "x86_64"]
 HeadKind = Literal["eagle3", "draft-model"]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from eyas.base.units import readable
 from eyas.recipes.emit.words import shell
 from eyas.recipes.plan import Launch, MemoryMap, Note, Plan, Range
+from eyas.recipes.records import CPU
 
 __all__ = ["memory_bar", "show"]
 
@@ -21,7 +22,7 @@ def show(plan: Plan, *, explain: bool = False) -> str:
     other engines and heads, and every deviation from the guides."""
     sections = [
         _head(plan),
-        ("Memory of one GPU", memory_bar(plan.memory)),
+        ("Memory of one GPU" if plan.box.hardware.compute_capability != CPU else "Memory", memory_bar(plan.memory)),
         ("Expected speed (from bytes and bandwidth, not measured)", list(_speed(plan))),
         ("Why", list(_notes(plan.reasons))),
         ("Why not", list(_notes(plan.refused)) if explain else []),
@@ -31,7 +32,7 @@ def show(plan: Plan, *, explain: bool = False) -> str:
         ("Unlike the guides", list(_deviations(plan)) if explain else []),
         ("What would be started", [line for launch in plan.emission.launches for line in _launch(plan, launch)]),
     ]
-    return "\n".join("\n".join((title, *lines, "")) for title, lines in sections if lines)
+    return "\n\n".join("\n".join((title, *lines)) for title, lines in sections if lines) + "\n"
 
 
 def _head(plan: Plan) -> tuple[str, list[str]]:
@@ -39,11 +40,13 @@ def _head(plan: Plan) -> tuple[str, list[str]]:
     draft = (
         f"{choice.method} with {choice.head}, {choice.draft_tokens} draft tokens" if choice.head else "no speculation"
     )
+    capability = box.hardware.compute_capability
     gpus = f"{box.num_gpus} x {box.hardware.title}" if box.num_gpus > 1 else box.hardware.title
     return (
         f"{choice.model} on {box.name}: {choice.engine} {choice.version}, {draft}",
         [
-            f"  {gpus}, {box.architecture}, compute capability {box.hardware.compute_capability}"
+            f"  {gpus}, {box.architecture}"
+            + (f", compute capability {capability}" if capability != CPU else "")
             + ("" if box.is_probed else " (from the table, not looked at)"),
             f"  {choice.context} tokens of context, {choice.concurrency} at once, for {choice.purpose}"
             + (", with tools" if choice.tools else ""),
@@ -53,13 +56,15 @@ def _head(plan: Plan) -> tuple[str, list[str]]:
 
 
 def memory_bar(memory: MemoryMap) -> list[str]:
-    """One bar over the capacity, a mark for each owner, then a line for each."""
-    bar, lines = "", []
+    """One bar, a mark for each owner, `|` at the capacity where more is needed than there is; then a line for each."""
+    bar, lines, full = "", [], max(memory.capacity, memory.needed)
     for index, row in enumerate(memory.rows):
         mark = MARKS[min(index, len(MARKS) - 1)]
-        bar += mark * max(round(row.num_bytes / memory.capacity * BAR), 1 if row.num_bytes else 0)
+        bar += mark * max(round(row.num_bytes / full * BAR), 1 if row.num_bytes else 0)
         lines.append(f"  {mark} {row.owner:<28} {readable(row.num_bytes):>11}  {row.note}".rstrip())
-    free = memory.capacity - memory.needed
+    free, end = memory.capacity - memory.needed, round(memory.capacity / full * BAR)
+    if free < 0:
+        bar = bar[:end] + "|" + bar[end + 1 :]
     return [
         f"  [{bar[:BAR]:.<{BAR}}]",
         *lines,
@@ -73,6 +78,9 @@ def _speed(plan: Plan) -> Iterator[str]:
     speed, num = plan.speed, plan.choice.concurrency
     plain = _range(speed.baseline_tokens_per_second)
     yield f"  {_range(speed.tokens_per_second)} tok/s over {num} at once; {plain} without speculation"
+    if speed.at_context:
+        longer = ", ".join(f"{_range(one.tokens_per_second)} at {one.context}" for one in speed.at_context)
+        yield f"  with longer contexts {longer} tokens each"
     if plan.choice.head:
         acceptance = f"expected {_range(speed.acceptance)}" if speed.acceptance else "unknown"
         yield (
