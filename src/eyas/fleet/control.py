@@ -86,7 +86,9 @@ def take_down(folder: Path, store: Store, row: Row, environ: Mapping[str, str], 
     """Stop everything of a deployment on all machines. Raises UserError for what could not be stopped."""
     name = row.name
     after = max((event.id for event in store.events(name)), default=0)
+    was_supervised = False
     while (held := lock(folder, name)) is None:
+        was_supervised = True
         os.kill(_supervisor(store, name), signal.SIGTERM)
         while is_supervised(folder, name):
             for event in store.events(name, after):
@@ -95,16 +97,15 @@ def take_down(folder: Path, store: Store, row: Row, environ: Mapping[str, str], 
             time.sleep(LOOK_S)
     try:
         row = store.get(name)
-        if row.is_active or store.launches(name):
+        if not was_supervised and (row.is_active or store.launches(name)):
             store.record(name, "stopping", "stopping")
             deployment = Deployment(row, nodes_of(row.plan, environ), store, limits_of(environ), {})
             left = deployment.stop()
             deployment.close()
-            if left:
-                text = "still to be stopped: " + "; ".join(left)
-                store.record(name, "failed", text)
-                raise UserError(f"{name}: {text}; run eyas down {name} again then")
-            store.record(name, "stopped", "stopped")
+            text = f"still to be stopped: {'; '.join(left)}; run eyas down again" if left else "stopped"
+            store.record(name, "failed" if left else "stopped", text)
+        if store.launches(name):
+            raise UserError(f"{name}: {store.get(name).note}")
     finally:
         os.close(held)
 

@@ -339,7 +339,7 @@ def _stopped(state: State, event: Stopped, now: float, limits: Limits) -> State:
     if state.goal == "restart" and state.failures < limits.max_restarts:
         return replace(_to(state, "waiting", now, left), failures=state.failures + 1)
     why = f"{state.note}; " if state.goal == "failed" else ""
-    return replace(_to(state, "ended", now, f"{why}{left}"), goal="failed")
+    return replace(_to(state, "ended", now, f"{why}{left}; run eyas down again"), goal="failed")
 
 
 def _ending(code: int | None) -> str:
