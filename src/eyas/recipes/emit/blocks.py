@@ -37,19 +37,25 @@ fail() { say "error: $*"; exit 1; }
 need() { command -v "$1" >/dev/null 2>&1 || fail "$1 is not installed here; $2"; }
 deadline_in() { deadline=$(($(date +%s) + $1)); }
 in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
-started_at() { ps -o lstart= -p "$1" 2>/dev/null | tr -s ' ' _; }
+started_at() { # PID: nothing for one that has ended, reaped or not
+    ps -o stat= -o lstart= -p "$1" 2>/dev/null | awk '$1 !~ /^Z/ { $1 = ""; gsub(/ +/, "_"); print }'
+}
 
-# A process is remembered by its number and the time of its start, so that a number used again is nobody's.
-remember() { printf '%s %s\\n' "$2" "$(started_at "$2")" >"$1"; }
-runs() { # FILE
-    [ -f "$1" ] && read -r pid since <"$1" && [ -n "$since" ] && [ "$(started_at "$pid")" = "$since" ]
+# A process is remembered by its number, its start and the boot, so that a number used again is nobody's.
+boot() { cat /proc/sys/kernel/random/boot_id; }
+remember() { printf '%s %s %s\\n' "$2" "$(started_at "$2")" "$(boot)" >"$1"; }
+recall() { [ -f "$1" ] && read -r pid since booted <"$1" && [ "$booted" = "$(boot)" ]; } # FILE
+runs() { recall "$1" && [ "$(started_at "$pid")" = "$since" ]; } # FILE
+ours() { # FILE: anything left of its group; its number stays taken as long as that is so
+    recall "$1" && { [ -z "$(started_at "$pid")" ] || runs "$1"; } &&
+        ps -e -o pgid= -o stat= | awk -v group="$pid" '$1 == group && $2 !~ /^Z/ { n++ } END { exit !n }'
 }
 end() { # FILE: the process and all of its group, first asked, after 30 s killed
-    if runs "$1"; then
-        kill -TERM -- "-$pid" 2>/dev/null || :
+    if ours "$1"; then
+        kill -s TERM -- "-$pid" 2>/dev/null || :
         deadline_in 30
-        while runs "$1" && in_time; do sleep 1; done
-        if runs "$1"; then kill -KILL -- "-$pid" 2>/dev/null || :; fi
+        while ours "$1" && in_time; do sleep 1; done
+        if ours "$1"; then kill -s KILL -- "-$pid" 2>/dev/null || :; fi
     fi
     rm -f -- "$1"
 }
@@ -204,7 +210,7 @@ def _command(plan: Plan, launch: Launch) -> list[str]:
         place = words.index("docker")
     else:
         words = [*assignments(launch.env), *map(shell, launch.argv)]
-        place = len(launch.env)
+        place = len(words) - len(launch.argv)
     wrapper = [] if launch.is_once else ["setsid"]
     return [*words[:place], *wrapper, *words[place:]]
 
@@ -212,7 +218,11 @@ def _command(plan: Plan, launch: Launch) -> list[str]:
 def _waiting(plan: Plan, launch: Launch) -> list[str]:
     wait = launch.wait
     if wait.log is not None:
-        test = f"{_log(plan, launch)} 2>&1 | grep -Eq -e {shell(wait.log)}"
+        test = f"grep -Eq -e {shell(wait.log)}"
+        if launch.container is not None:
+            test = f"docker logs {shell(launch.container.name)} 2>&1 | {test}"
+        else:
+            test += f" {shell(_log_file(plan, launch))}"
     elif wait.port is not None:
         test = f"bash -c 'exec 3<>/dev/tcp/127.0.0.1/{wait.port}' 2>/dev/null"
     else:
@@ -291,12 +301,6 @@ def _alive(plan: Plan, launch: Launch) -> str:
         return f"is_up {shell(name)} || fail {shell(f'{launch.name} ended; see: docker logs {name}')}"
     path = _log_file(plan, launch)
     return f"runs {shell(_pid_file(plan, launch))} || fail {shell(f'{launch.name} ended; see ')}{shell(path)}"
-
-
-def _log(plan: Plan, launch: Launch) -> str:
-    if launch.container is not None:
-        return f"docker logs {shell(launch.container.name)}"
-    return f"cat {shell(_log_file(plan, launch))}"
 
 
 def _log_file(plan: Plan, launch: Launch) -> Word:

@@ -51,13 +51,17 @@ def _literal(text: str) -> str:
 
 
 def assignments(env: Iterable[EnvVar]) -> list[str]:
-    """`NAME=value` for each variable, to stand before a command."""
-    words = []
+    """`NAME=value` for each variable, to stand before a command. References come first: they mean the outer values;
+
+    one to its own name needs no assignment.
+    """
+    words: dict[bool, list[str]] = {True: [], False: []}
     for variable in env:
         if not is_name(variable.name):
             raise ValueError(f"{variable.name!r} cannot name an environment variable")
-        words.append(f"{variable.name}={shell(variable.value)}")
-    return words
+        if variable.value != Ref(name=variable.name):
+            words[isinstance(variable.value, Ref)].append(f"{variable.name}={shell(variable.value)}")
+    return [*words[True], *words[False]]
 
 
 def names_of(words: Iterable[Word]) -> tuple[str, ...]:
