@@ -6,7 +6,8 @@ guess. Read in the sources of SGLang 0.5.6 to 0.5.23, vLLM 0.14 to 0.33, TensorR
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -107,14 +108,13 @@ class _Answer(Struct):
     choices: list[_Choice] = []
 
 
-def acceptance_length(
-    engine: EngineName, base_url: str, *, api_key: str | None = None, transport: httpx.BaseTransport | None = None
-) -> Acceptance | None:
+def acceptance_length(engine: EngineName, server: str | httpx.Client) -> Acceptance | None:
     """Since the engine started, or the best that it tells. None: no speculation, no traffic yet, or not reachable.
 
-    `base_url` is without `/v1`. Reading TensorRT-LLM's `/metrics` empties it: no other reader gets the same figures.
+    `server` is its base URL, without `/v1`, or a client for it. Reading TensorRT-LLM's `/metrics` empties it: no other
+    reader gets the same figures.
     """
-    with _client(base_url, api_key, transport) as client:
+    with _client(server) as client:
         match engine:
             case "sglang":
                 return _sglang(client)
@@ -124,11 +124,9 @@ def acceptance_length(
                 return _since_start(_counters(engine, client))
 
 
-def counters(
-    engine: EngineName, base_url: str, *, api_key: str | None = None, transport: httpx.BaseTransport | None = None
-) -> Counters | None:
+def counters(engine: EngineName, server: str | httpx.Client) -> Counters | None:
     """What the engine counts, for `between`. None where it counts nothing of the kind (TensorRT-LLM, Ollama)."""
-    with _client(base_url, api_key, transport) as client:
+    with _client(server) as client:
         return _counters(engine, client)
 
 
@@ -160,9 +158,14 @@ def acceptance_of_response(engine: EngineName, body: Mapping[str, Any]) -> Accep
     return None
 
 
-def _client(base_url: str, api_key: str | None, transport: httpx.BaseTransport | None) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return httpx.Client(base_url=base_url, headers=headers, transport=transport, timeout=TIMEOUT_S, trust_env=False)
+@contextmanager
+def _client(server: str | httpx.Client) -> Iterator[httpx.Client]:
+    """`server` itself where it is a client; one that is made here is closed, too."""
+    if isinstance(server, httpx.Client):
+        yield server
+        return
+    with httpx.Client(base_url=server, timeout=TIMEOUT_S, trust_env=False) as client:
+        yield client
 
 
 def _counters(engine: EngineName, client: httpx.Client) -> Counters | None:
