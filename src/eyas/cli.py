@@ -38,6 +38,8 @@ COMMANDS = {
     "down": Command(module="eyas.fleet.down_command", help="stop what is up, on all its machines"),
     "ps": Command(module="eyas.fleet.ps_command", help="what is up, how it is and where"),
     "logs": Command(module="eyas.fleet.logs_command", help="what engines wrote, and what is known about it"),
+    "models list": Command(module="eyas.fleet.models_list", help="what the cache of models holds, and who uses it"),
+    "models rm": Command(module="eyas.fleet.models_rm", help="take models out of the cache"),
     "key": Command(module="eyas.key", help="make an API key for clients of a server"),
     "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
     "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),
