@@ -194,6 +194,8 @@ elif name == "curl":
         open(count, "w").close()
         if "NEVER" in os.environ or ("SLOW" in os.environ and not asked):
             sys.exit(22)
+    elif url.endswith("/v1/chat/completions"):
+        open(os.path.join(base, "asked"), "w").close()
     print('{{"answer": "Paris"}}')
 elif name == "ssh":
     environment = {{key: os.environ[key] for key in ("PATH", "STAND_INS")}}

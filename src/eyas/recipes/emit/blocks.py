@@ -248,7 +248,7 @@ def ask(plan: Plan) -> list[str]:
         f"until curl --fail --silent --output /dev/null --max-time 30 {shell(url)}; do",
         f"    {_alive(plan, last)}",
         f"    in_time || fail 'the server was not ready within {ready.timeout_s:.0f} s'",
-        "    sleep 2",
+        "    sleep 1",
         "done",
         *sample(plan),
     ]

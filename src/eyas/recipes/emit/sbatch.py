@@ -94,7 +94,7 @@ def _launch(plan: Plan, launch: Launch) -> list[str]:
 
 def _while_alive(name: str, late: str) -> list[str]:
     ended = shell(f"{name} ended")
-    return [f'    kill -0 "$pid" || fail {ended}', f"    in_time || fail {shell(f'{name} {late}')}", "    sleep 2"]
+    return [f'    kill -0 "$pid" || fail {ended}', f"    in_time || fail {shell(f'{name} {late}')}", "    sleep 1"]
 
 
 def _check_options(options: tuple[str, ...]) -> None:

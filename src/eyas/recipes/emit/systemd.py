@@ -149,7 +149,8 @@ def _install(plan: Plan, rank: int) -> str:
     path = shell(Home(path=_secrets(plan)))
     for name in secrets:
         lines.append(f"grep -q '^{name}=.' {path} 2>/dev/null ||")
-        lines.append(f'    fail {shell(f"write a line {name}=... into ")}{path}", for your eyes only (chmod 600)"')
+        advice = f"write a line {name}=... into ~/{_secrets(plan)}, for your eyes only (chmod 600)"
+        lines.append(f"    fail {shell(advice)}")
     lines += [*blocks.check(plan, rank), *blocks.files(plan, rank), *blocks.fetch(plan)]
     for launch in plan.emission.launches:
         if launch.node == rank and launch.is_once and launch.container is None:

@@ -1,0 +1,145 @@
+"""The batch script: bash and shellcheck accept it, and what srun is called with is the plan's, word for word."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.recipes.emit.plans import LINES, SECRET, Machine, container, hostile_plan, plan, two_node_plan
+
+from eyas.base.errors import UserError
+from eyas.recipes.boxes import parse_box
+from eyas.recipes.emit.sbatch import render
+from eyas.recipes.plan import EnvVar, File, Home, Launch, Mount, Node, Ref, Wait
+
+# Records its call. A server says that it is up and serves until it was asked; all else is run.
+SRUN = """\
+#!{python} -S
+import json, os, subprocess, sys, time
+argv = sys.argv[1:]
+env = {{key: os.environ[key] for key in ("PLAIN", "TOKEN") if key in os.environ}}
+with open(os.path.join(os.environ["STAND_INS"], "srun"), "a") as calls:
+    calls.write(json.dumps([argv, env]) + "\\n")
+command = argv[next(n for n, word in enumerate(argv) if not word.startswith("--")) :]
+if command[0] == "serve":
+    print("engine is up", flush=True)
+    while "QUICK" not in os.environ and not os.path.exists(os.path.join(os.environ["STAND_INS"], "asked")):
+        time.sleep(0.05)
+    sys.exit(0)
+sys.exit(subprocess.run(command).returncode)
+"""
+
+
+def run(machine: Machine, made, **environment):
+    (machine.tools / "srun").write_text(SRUN.format(python=sys.executable))
+    (machine.tools / "scontrol").write_text("#!/bin/sh\nprintf 'a\\nb\\n'\n")
+    for name in ("srun", "scontrol"):
+        (machine.tools / name).chmod(0o755)
+    ((name, content),) = render(made).items()
+    (machine.folder / name).write_text(content)
+    env = {"PATH": f"{machine.tools}:{os.environ['PATH']}", "HOME": str(machine.home), "STAND_INS": str(machine.folder)}
+    env |= {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7", "EYAS_TEST_TOKEN": SECRET, "LANG": "C.UTF-8"} | environment
+    command = ["bash", machine.folder / name]
+    return subprocess.run(command, env=env, cwd=machine.folder, capture_output=True, text=True, timeout=120)
+
+
+def calls(machine: Machine):
+    return [json.loads(line) for line in (machine.folder / "srun").read_text().splitlines()]
+
+
+def server(**changes):
+    box = container(
+        options=("--gpus", "all", "--network=host"),
+        mounts=(Mount(source=Home(".cache/a b"), target="/hub"), Mount(source="/x", target="/y", read_only=True)),
+    )
+    settings = {
+        "name": "server",
+        "argv": ("serve", LINES, "--key", Ref("EYAS_TEST_TOKEN")),
+        "env": (EnvVar(name="PLAIN", value=LINES), EnvVar(name="TOKEN", value=Ref("EYAS_TEST_TOKEN"))),
+        "container": box,
+        "wait": Wait(log="is up$"),
+    }
+    return Launch(**(settings | changes))
+
+
+def test_a_container_arrives_word_for_word(tmp_path):
+    machine = Machine(tmp_path)
+    made = plan([server()], files=(File(path="a.yaml", content="EOF\nSCRIPT\n"),), box=parse_box("8xb200"))
+    done = run(machine, made)
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+    _, (argv, env) = calls(machine)
+    assert argv == [
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "--nodelist=a",
+        "--no-container-mount-home",
+        "--container-name=one-server",
+        "--container-image=registry.example#x:1",
+        f"--container-mounts={machine.home}/.cache/a b:/hub,/x:/y:ro",
+        "--container-env=PLAIN,TOKEN",
+        "serve",
+        LINES,
+        "--key",
+        SECRET,
+    ]
+    assert env == {"PLAIN": LINES, "TOKEN": SECRET}
+    assert (machine.home / "deployments/one/a.yaml").read_text() == "EOF\nSCRIPT\n"
+
+
+def test_a_server_that_ends_fails_the_job(tmp_path):
+    done = run(Machine(tmp_path), plan([server()]), NEVER="yes", QUICK="yes")
+    assert done.returncode == 1
+    assert "the server ended" in done.stderr
+
+
+def test_each_node_gets_its_files_and_its_launches(tmp_path):
+    machine = Machine(tmp_path)
+    nodes = (Node(name="a"), Node(name="b", ssh="b"))
+    launches = [server(name=f"s{rank}", node=rank, container=None, argv=("serve", str(rank))) for rank in (0, 1)]
+    made = plan(launches, nodes=nodes, files=(File(path="f", content="x\n", nodes=(1,)),), box=parse_box("2xspark"))
+    assert run(machine, made).returncode == 0
+    places = [(argv[3], argv[4:]) for argv, _ in calls(machine)]
+    assert places == [
+        ("--nodelist=a", ["bash"]),
+        ("--nodelist=b", ["bash"]),
+        ("--nodelist=a", ["serve", "0"]),
+        ("--nodelist=b", ["serve", "1"]),
+    ]
+
+
+def test_the_directives():
+    ((name, text),) = render(plan([server()], box=parse_box("8xb200"), name="a b")).items()
+    assert name == "a-b.sbatch"
+    directives = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert {"--job-name=a-b", "--nodes=1", "--gpus-per-node=8", "--exclusive"} <= set(directives)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (two_node_plan(), "MPI over ssh"),
+        (plan([server(container=container(options=("--privileged",)))]), "--privileged"),
+        (plan([server(container=container(mounts=(Mount(source="/a:b", target="/c"),)))]), "cannot mount"),
+        (plan([server(container=container(mounts=(Mount(source=Home("a,b"), target="/c"),)))]), "cannot mount"),
+    ],
+)
+def test_what_slurm_cannot_do_is_refused(made, message):
+    with pytest.raises(UserError, match=message):
+        render(made)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_and_bash_have_nothing_to_say():
+    hostile = hostile_plan(Path("/x"))
+    process = plan([hostile.emission.launches[0], server(container=None)], files=hostile.emission.files)
+    for made in (plan([server()]), process):
+        (text,) = render(made).values()
+        assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+        guesses = "--exclude=SC1078,SC1079"  # at quotes that span lines
+        done = subprocess.run(["shellcheck", guesses, "-"], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
