@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": Command(module="eyas.serve", help="serve a model over HTTP, with the OpenAI API"),
     "chat": Command(module="eyas.chat", help="talk to a model in the terminal"),
     "generate": Command(module="eyas.generate", help="answer one prompt and show what speculation did"),
+    "doctor": Command(module="eyas.fleet.doctor", help="what this machine is, what would fit and what is missing"),
     "plan": Command(
         module="eyas.fleet.plan_command", help="which engine, head and flags suit a model and a box, and why"
     ),

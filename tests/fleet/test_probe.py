@@ -63,7 +63,7 @@ def test_gpus_links_and_docker_of_this_machine(tools):
     stand_ins.nvidia_smi(tools, *stand_ins.H200_ROWS[:2], topology=stand_ins.TWO_H200_TOPOLOGY)
     stand_ins.docker(tools)
     found = look(LocalNode())
-    assert len(found.gpus) == 2
+    assert (len(found.gpus), found.problems) == (2, ())
     assert found.links == ("NV18",)
     assert found.docker == Docker(state="usable", version="28.2.2", has_gpus=True)
     box = probe()

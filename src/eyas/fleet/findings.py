@@ -18,7 +18,19 @@ from eyas.fleet.vocabulary import lacking, wants_vocabulary
 from eyas.recipes.emit.words import shell
 from eyas.recipes.plan import Plan
 
-__all__ = ["DISTRIBUTIONS", "Findings", "find", "images_of", "needs_cuda", "ports_of", "program_of"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "LISTENERS",
+    "Findings",
+    "find",
+    "images_of",
+    "needs_cuda",
+    "ports_of",
+    "program_of",
+    "read_image",
+    "read_listeners",
+    "read_version",
+]
 
 FIND_S = 180
 REGISTRY_S = 30

@@ -124,7 +124,7 @@ def read_gpus(text: str, *, has_device: bool = False) -> tuple[tuple[Gpu, ...], 
 
     The code stands on the last line as `exit N`. `has_device`: an NVIDIA device is on the PCI bus.
     """
-    *lines, last = text.strip().splitlines()
+    *lines, last = (line for line in text.splitlines() if line.strip())
     code = int(last.removeprefix("exit "))
     said = " ".join(" ".join(lines).split())
     if code == 127 and not has_device:

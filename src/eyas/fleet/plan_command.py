@@ -106,7 +106,7 @@ def plan_of(ask: Ask) -> Plan:
     from eyas.fleet.probe import box_of, cpu_box, look
 
     machine = look(LocalNode())
-    return make_plan(ask, box=box_of(machine) if machine.gpus else cpu_box(machine))
+    return make_plan(ask, box=box_of(machine) if machine.gpus or machine.problems else cpu_box(machine))
 
 
 def write(plan: Plan, form: str, folder: Path) -> list[Path]:

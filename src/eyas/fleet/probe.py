@@ -138,8 +138,8 @@ def _as_found(hardware: Hardware, gpu: Gpu, machine: Machine, bandwidth: float |
 def _unknown(gpu: Gpu, machine: Machine) -> Hardware:
     """Hardware made from the probe alone. What no tool tells, the bandwidth, is that of the slowest known relative."""
     major = gpu.compute_capability.partition(".")[0]
-    all_known = knowledge().hardware.values()
-    relatives = [item for item in all_known if item.compute_capability.partition(".")[0] == major] or list(all_known)
+    all_known = [item for item in knowledge().hardware.values() if item.compute_capability[0].isdigit()]
+    relatives = [item for item in all_known if item.compute_capability.partition(".")[0] == major] or all_known
     slowest = min(relatives, key=lambda item: item.bandwidth)
     memory = gpu.memory_bytes or machine.memory_bytes
     said = (

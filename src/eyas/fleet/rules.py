@@ -17,7 +17,7 @@ from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Node, Plan
 from eyas.recipes.versions import compare, satisfies
 
-__all__ = ["RULES", "Check"]
+__all__ = ["DROP_CACHES", "MIN_DRIVERS", "RULES", "Check", "Site"]
 
 CPU_ENGINES = ("eyas", "llama.cpp", "ollama")  # run without a GPU, too, if slowly
 MIN_DRIVERS = {  # CUDA release notes: the first driver branch that knows a GPU
