@@ -109,11 +109,14 @@ process_state() { # INDEX LAUNCH LOG_BYTES PID START BOOT
 }
 
 end_process() { # LAUNCH TAG CENTISECONDS [PID START]
-    if [ $# -lt 5 ] && read -r owner pid start _ 2>/dev/null <"run/$1" && [ "$owner" = "$2" ]; then
-        set -- "$1" "$2" "$3" "$pid" "$start"
+    launch=$1 tag=$2 patience=$3
+    shift 3
+    read -r owner pid start _ 2>/dev/null <"run/$launch" || owner=
+    if [ $# -lt 2 ] && [ "$owner" = "$tag" ]; then
+        set -- "$pid" "$start"
     fi
-    end "$2" "${4:-0}" "${5:-0}" "$3"
-    rm -f "run/$1" "run/$1.exit"
+    end "$tag" "${1:-0}" "${2:-0}" "$patience"
+    [ "$owner" != "$tag" ] || rm -f "run/$launch" "run/$launch.exit"
 }
 
 # -- logs --------------------------------------------------------------------------------------------------------------

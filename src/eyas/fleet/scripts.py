@@ -78,7 +78,7 @@ def poll(owner: Owner, marks: Iterable[tuple[int, Launch, Mark]], log_bytes: int
 
     A log that is longer than `log_bytes` is moved to one that is kept beside it.
     """
-    lines = [f"cd -- {shell(owner.directory)} 2>/dev/null"]
+    lines = [f"cd -- {shell(owner.directory)} 2>/dev/null || :"]
     for index, launch, mark in marks:
         kind, _, rest = mark.partition(" ")
         if kind == "container":
@@ -87,7 +87,7 @@ def poll(owner: Owner, marks: Iterable[tuple[int, Launch, Mark]], log_bytes: int
             lines.append(f"process_state {index} {launch.name} {log_bytes} {_split(rest)}")
     if port is not None:
         lines.append(f"if listens {port}; then echo 'port open'; fi")
-    return _script([*lines, ":"])
+    return _script(lines)
 
 
 def stop(owner: Owner, launch: Launch, containers: Mapping[str, Container], mark: Mark | None, grace_s: float) -> str:
