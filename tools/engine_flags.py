@@ -77,6 +77,7 @@ class EngineParser:
     """An engine's own parser, in its own process."""
 
     def __init__(self, engine: str, version: str, cache: Path = CACHE) -> None:
+        self.engine, self.version = engine, version
         folder, extra = package(cache, engine, version), libraries(cache)
         command = [sys.executable, "-W", "ignore", str(ROOT / "tools" / "engine_parser.py"), engine, str(folder)]
         env = os.environ | {"PYTHONPATH": str(extra), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -98,6 +99,14 @@ class EngineParser:
         """Why the parser refuses a command line; None when it takes it."""
         error: str | None = self.ask(words)["error"]
         return error
+
+    def values(self, words: Sequence[str]) -> dict[str, Any]:
+        """What the parser makes of a command line. Raises ValueError when it refuses it."""
+        answer = self.ask(words)
+        if answer["error"] is not None:
+            raise ValueError(answer["error"])
+        values: dict[str, Any] = answer["values"]
+        return values
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -127,7 +136,8 @@ def table(engine: str, version: str, cache: Path = CACHE) -> list[str]:
 def tables() -> list[tuple[str, str]]:
     """Engine and version of each table made here, oldest version first."""
     found = [(engine, path.stem) for engine in ENGINES for path in (TABLES / engine).glob("*.txt")]
-    return sorted(found, key=cmp_to_key(lambda a, b: (a[0] > b[0]) - (a[0] < b[0]) or compare(a[1], b[1])))
+    by_release = cmp_to_key(compare)
+    return sorted(found, key=lambda one: (one[0], by_release(one[1])))
 
 
 def main() -> None:

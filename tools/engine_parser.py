@@ -1,9 +1,10 @@
 """Asks an engine's own argument parser, from the unpacked package, on a machine that cannot run the engine.
 
 Run as `python engine_parser.py sglang|vllm FOLDER`, a process per package. It reads one JSON list of words per line
-and answers each with one JSON line: `{"error": null}` or what the parser says. `["?options"]` lists the options,
-`["?fields", CLASS]` the fields of a vLLM config class. Modules that cannot be had without a GPU are replaced by empty
-stand-ins: only the argument definitions are the engine's own, its checks of the hardware are not reached.
+and answers each with one JSON line: the parsed values, or the error that the parser gives. `["?options"]` lists the
+options; `["?speculative", JSON]` and `["?config", CLASS, JSON]` ask vLLM's config classes, `["?parsers"]` lists its
+parsers of output. Modules that cannot be had without a GPU are replaced by empty stand-ins: the argument definitions
+are the engine's own, what comes after is not reached.
 """
 
 from __future__ import annotations
@@ -144,17 +145,51 @@ def with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
     if words[0] == "?options":
         return {"options": sorted(with_options(parser)._option_string_actions)}
-    if words[0] == "?fields":
-        import vllm.config
+    if words[0] == "?speculative":
+        return {"error": speculative_error(json.loads(words[1]))}
+    if words[0] == "?parsers":
+        from vllm.reasoning import ReasoningParserManager
+        from vllm.tool_parsers import ToolParserManager
 
-        return {"fields": sorted(getattr(vllm.config, words[1]).__dataclass_fields__)}
+        managers = {"reasoning": ReasoningParserManager, "tools": ToolParserManager}
+        return {kind: sorted(manager.list_registered()) for kind, manager in managers.items()}
+    if words[0] == "?config":
+        return {"error": config_error(words[1], json.loads(words[2]))}
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            parser.parse_args(list(words))
+            values = vars(parser.parse_args(list(words)))
     except (SystemExit, ValueError) as error:
-        return {"error": said.getvalue().strip().splitlines()[-1] if said.getvalue().strip() else str(error)}
-    return {"error": None}
+        lines = said.getvalue().strip().splitlines()
+        return {"error": lines[-1] if lines else str(error)}
+    return {"error": None, "values": values}
+
+
+def speculative_error(settings: dict[str, Any]) -> str | None:
+    """What is wrong with a speculative config by the fields of vLLM's own class and their types."""
+    from pydantic import TypeAdapter, ValidationError
+    from vllm.config import SpeculativeConfig
+
+    fields = SpeculativeConfig.__dataclass_fields__
+    for name, value in settings.items():
+        if name not in fields:
+            return f"no field {name}"
+        try:
+            TypeAdapter(fields[name].type).validate_python(value)
+        except ValidationError as error:
+            return f"{name}: {error}"
+    return None
+
+
+def config_error(name: str, settings: dict[str, Any]) -> str | None:
+    """What another of vLLM's config classes says when it is made of `settings`."""
+    import vllm.config
+
+    try:
+        getattr(vllm.config, name)(**settings)
+    except Exception as error:
+        return str(error) or repr(error)
+    return None
 
 
 def main() -> None:
@@ -165,7 +200,7 @@ def main() -> None:
         parser = {"sglang": sglang_parser, "vllm": vllm_parser}[engine]()
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(answer(parser, json.loads(line))), flush=True)
+        print(json.dumps(answer(parser, json.loads(line)), default=str), flush=True)
 
 
 if __name__ == "__main__":
