@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.recipes.emit.plans import LINES, SECRET, Machine, container, hostile_plan, plan, two_node_plan
+from tests.recipes.emit.plans import LINES, SECRET, Machine, container, hostile_plan, plan
 
 from eyas.base.errors import UserError
 from eyas.recipes.boxes import parse_box
@@ -24,7 +24,7 @@ env = {{key: os.environ[key] for key in ("PLAIN", "TOKEN") if key in os.environ}
 with open(os.path.join(os.environ["STAND_INS"], "srun"), "a") as calls:
     calls.write(json.dumps([argv, env]) + "\\n")
 command = argv[next(n for n, word in enumerate(argv) if not word.startswith("--")) :]
-if command[0] == "serve":
+if "serve" in command[:2]:
     print("engine is up", flush=True)
     while "QUICK" not in os.environ and not os.path.exists(os.path.join(os.environ["STAND_INS"], "asked")):
         time.sleep(0.05)
@@ -112,6 +112,19 @@ def test_each_node_gets_its_files_and_its_launches(tmp_path):
     ]
 
 
+def test_the_entry_point_comes_before_the_arguments_and_exec_joins_the_container(tmp_path):
+    machine = Machine(tmp_path)
+    box = container(options=("--gpus", "all", "--entrypoint", "env"))
+    check = Launch(name="check", argv=("true",), inside="server", is_once=True)
+    assert run(machine, plan([server(container=box, argv=("serve", "x"), env=()), check])).returncode == 0
+    _, (first, _), (second, _) = calls(machine)
+    assert first[4:] == [
+        *("--no-container-mount-home", "--container-name=one-server", "--container-image=registry.example#x:1"),
+        *("env", "serve", "x"),
+    ]
+    assert second[4:] == ["--no-container-mount-home", "--container-name=one-server:exec", "true"]
+
+
 def test_the_directives():
     ((name, text),) = render(plan([server()], box=parse_box("8xb200"), name="a b")).items()
     assert name == "a-b.sbatch"
@@ -122,7 +135,7 @@ def test_the_directives():
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (two_node_plan(), "MPI over ssh"),
+        (plan([server(), server(name="s", container=None, argv=("mpirun", "x"), inside="server")]), "MPI over ssh"),
         (plan([server(container=container(options=("--privileged",)))]), "--privileged"),
         (plan([server(container=container(mounts=(Mount(source="/a:b", target="/c"),)))]), "cannot mount"),
         (plan([server(container=container(mounts=(Mount(source=Home("a,b"), target="/c"),)))]), "cannot mount"),

@@ -29,7 +29,7 @@ mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 def render(plan: Plan) -> dict[str, str]:
     """Raises UserError for what pyxis cannot express: options of docker, paths with `:` or `,`."""
     choice = plan.choice
-    if any(launch.inside for launch in plan.emission.launches):
+    if any("mpirun" in launch.argv for launch in plan.emission.launches):
         raise UserError("this plan starts MPI over ssh, which Slurm does itself; use --emit shell or `eyas up`")
     lines = ["#!/bin/bash", *_directives(plan), LITERAL, "set -euo pipefail", "", LIBRARY]
     lines += [*blocks.required(blocks.references(plan)), ""]
@@ -70,12 +70,17 @@ def _srun(rank: int) -> str:
 def _launch(plan: Plan, launch: Launch) -> list[str]:
     words = [*assignments(launch.env), _srun(launch.node)]
     if launch.container is not None:
-        _check_options(launch.container.options)
         words += ["--no-container-mount-home", f"--container-name={_slug(launch.container.name)}"]
-        words += [f"--container-image={shell(_image(launch.container.image))}"]
-        words += [f"--container-mounts={_mounts(launch.container.mounts)}"]
-        if launch.env:
-            words.append(f"--container-env={','.join(variable.name for variable in launch.env)}")
+        words.append(f"--container-image={shell(_image(launch.container.image))}")
+        if launch.container.mounts:
+            words.append(f"--container-mounts={_mounts(launch.container.mounts)}")
+    elif launch.inside is not None:
+        name = _slug(blocks.container_of(plan, launch.inside))
+        words += ["--no-container-mount-home", f"--container-name={name}:exec"]
+    if launch.env and (launch.container is not None or launch.inside is not None):
+        words.append(f"--container-env={','.join(variable.name for variable in launch.env)}")
+    if launch.container is not None:  # pyxis runs no entry point by itself
+        words += map(shell, _entry_point(launch.container.options))
     words += map(shell, launch.argv)
     if launch.is_once:
         return [f"say {shell(f'{launch.name} ...')}", f"{script_line(words)} || fail {shell(f'{launch.name} failed')}"]
@@ -97,11 +102,19 @@ def _while_alive(name: str, late: str) -> list[str]:
     return [f'    kill -0 "$pid" || fail {ended}', f"    in_time || fail {shell(f'{name} {late}')}", "    sleep 1"]
 
 
-def _check_options(options: tuple[str, ...]) -> None:
-    for option in options:
-        flag = option.partition("=")[0]
-        if flag.startswith("--") and flag not in IMPLIED:
+def _entry_point(options: tuple[str, ...]) -> list[str]:
+    """Raises UserError for options that have no counterpart."""
+    found = []
+    rest = list(options)
+    while rest:
+        flag, has_value, setting = rest.pop(0).partition("=")
+        if flag not in IMPLIED and flag != "--entrypoint":
             raise UserError(f"docker's option {flag} cannot be written for Slurm; use --emit shell")
+        if not has_value:
+            setting = rest.pop(0)
+        if flag == "--entrypoint":
+            found = [setting]
+    return found
 
 
 def _image(name: str) -> str:
