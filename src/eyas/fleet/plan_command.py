@@ -46,7 +46,12 @@ def add_ask_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--for", dest="purpose", default="chat", choices=tuple(USES), help="what it is used for")
     parser.add_argument("--context", type=_number, metavar="TOKENS", help="of one conversation, e.g. 40k")
     parser.add_argument("--concurrency", type=_number, metavar="N", help="conversations at once")
-    parser.add_argument("--spec", default="auto", choices=("auto", "eagle3", "draft-model", "none"))
+    parser.add_argument(
+        "--spec",
+        default="auto",
+        choices=("auto", "eagle3", "draft-model", "none"),
+        help="speculation (default: what pays)",
+    )
     parser.add_argument("--head", metavar="HEAD", help="a draft head by name or hub id (default: the best that suits)")
     parser.add_argument("--draft-tokens", type=_number, metavar="N", help="a round (default: what pays)")
     parser.add_argument("--tools", action="store_true", help="clients will call tools")
