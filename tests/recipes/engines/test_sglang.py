@@ -86,7 +86,9 @@ def test_names_that_changed_between_versions(version):
     assert (new == "100") == (version in ("0.5.15", "0.5.20", "0.5.23"))
     assert ("SGLANG_ENABLE_SPEC_V2" in env(launch)) == (version in ("0.5.6", "0.5.7", "0.5.9", "0.5.10", "0.5.12"))
     readiness = case("sglang", "spark", version=version).emit().readiness
-    assert readiness.path == ("/ready" if version in ("0.5.20", "0.5.23") else "/health")
+    has_ready = version in ("0.5.20", "0.5.23")
+    assert readiness.path == ("/ready" if has_ready else "/health")
+    assert env(launch).get("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION") == (None if has_ready else "0")
 
 
 def test_eight_gpus_as_in_the_nightly_tests():

@@ -33,7 +33,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         launches=launches,
         downloads=common.downloads(choice, model, head),
         readiness=Readiness(
-            path="/ready" if satisfies(choice.version, ">=0.5.20") else "/health",
+            path="/ready" if _has_ready(choice) else "/health",
             timeout_s=common.start_timeout_s(model),
             model=model.repo,
             metrics_path="/metrics",
@@ -157,6 +157,7 @@ def _launch(
         argv=(choice.binary or "python3", "-m", "sglang.launch_server", *options, *_rank_options(choice, rank)),
         env=(
             *common.common_env(choice, model),
+            *_health_env(choice),
             *_speculation_env(choice, head),
             *_network_env(choice, choice.nodes[rank]),
         ),
@@ -173,6 +174,15 @@ def _rank_options(choice: Choice, rank: int) -> list[Word]:
         options += ["--nnodes", str(len(choice.nodes)), "--node-rank", str(rank)]
         options += ["--dist-init-addr", f"{choice.nodes[0].address}:{RENDEZVOUS_PORT}"]
     return options
+
+
+def _has_ready(choice: Choice) -> bool:
+    return satisfies(choice.version, ">=0.5.20")
+
+
+def _health_env(choice: Choice) -> list[EnvVar]:
+    """Before there was /ready, /health generated a token per call and waited for it behind everybody's requests."""
+    return [] if _has_ready(choice) else [EnvVar(name="SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", value="0")]
 
 
 def _speculation_env(choice: Choice, head: Head | None) -> list[EnvVar]:
