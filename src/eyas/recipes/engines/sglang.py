@@ -141,7 +141,7 @@ def _automatic(choice: Choice, box: Box, model: Model, head: Head | None) -> lis
 
 def _automatic_moe_runner(choice: Choice, major: str) -> str:
     if major == "12":
-        if satisfies(choice.version, ">=0.5.20"):
+        if satisfies(choice.version, ">=0.5.18"):
             return "flashinfer_mxfp4"
         return "marlin" if satisfies(choice.version, ">=0.5.15") else "triton_kernel"
     return "flashinfer_mxfp4" if major == "10" else "triton_kernel"
