@@ -14,23 +14,24 @@ MEASURE_S = 120
 PROGRAM = """
 import torch
 
-size = min(4 << 30, torch.cuda.mem_get_info()[0] // 4) // 4
-data = torch.ones(size, dtype=torch.float32, device="cuda")
+size = min(4 << 30, torch.cuda.mem_get_info()[0] // 4) // 8
+data = torch.ones(size, dtype=torch.int64, device="cuda")
 times = []
-for _ in range(12):
+for _ in range(14):
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     data.sum()
     end.record()
     torch.cuda.synchronize()
     times.append(begin.elapsed_time(end) / 1000)
-print("bytes per second", size * 4 / sorted(times[2:])[5])
+print("bytes per second", size * 8 / sorted(times[3:])[5])
 """
 
 
 def measure(node: NodeRunner) -> float | None:
-    """Bytes per second of the first GPU, the median of ten sums over 4 GiB or a quarter of what is free.
+    """Bytes per second of the first GPU, the median of eleven sums over 4 GiB or a quarter of what is free.
 
+    On an H200 these sums read 4.44 TB/s where a kernel made for it reads 4.61 (of 64-bit integers; of floats 4.25).
     None where no torch with CUDA can be imported: by this interpreter here, by `python3` on another machine.
     """
     python = shlex.quote(sys.executable) if node.is_local else "python3"
