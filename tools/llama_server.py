@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".engines"
 PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 LLAMA_VERSION = "0.5.0"  # of the llama.cpp inside
+BUILD = CACHE / f"llama-{LLAMA_VERSION}"
 BINARY = "EYAS_LLAMA_SERVER"  # environment variable: use this one instead of building
 OPTIONS = [
     "-DCMAKE_BUILD_TYPE=Release",
@@ -30,17 +31,17 @@ OPTIONS = [
 
 
 def binary() -> Path:
-    """The path of llama-server; it is built where it is not there yet, which takes minutes."""
-    if BINARY in os.environ:
-        return Path(os.environ[BINARY])
-    build = CACHE / f"llama-{VERSION}"
-    server = build / "bin" / "llama-server"
-    if not server.exists():
-        source = _source() / "vendor" / "llama.cpp"
-        subprocess.run(["cmake", "-S", source, "-B", build, *OPTIONS, *_generator(), "-DGGML_NATIVE=ON"], check=True)
-        jobs = str(os.cpu_count() or 1)
-        subprocess.run(["cmake", "--build", build, "--target", "llama-server", "--parallel", jobs], check=True)
-    return server
+    """Where llama-server is, or will be once it is built."""
+    return Path(os.environ[BINARY]) if BINARY in os.environ else BUILD / "bin" / "llama-server"
+
+
+def build() -> None:
+    """Takes minutes, and a second call none. Needs cmake and a C++ compiler; ninja makes it faster."""
+    source = _source() / "vendor" / "llama.cpp"
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    subprocess.run(["cmake", "-S", source, "-B", BUILD, *OPTIONS, *generator], check=True)
+    jobs = str(os.cpu_count() or 1)
+    subprocess.run(["cmake", "--build", BUILD, "--target", "llama-server", "--parallel", jobs], check=True)
 
 
 def flags(server: Path) -> list[str]:
@@ -74,15 +75,13 @@ def _source() -> Path:
     return folder
 
 
-def _generator() -> list[str]:
-    return ["-G", "Ninja"] if shutil.which("ninja") else []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flags", action="store_true", help="print the table of its options")
     args = parser.parse_args()
     server = binary()
+    if not server.exists():
+        build()
     if args.flags:
         print(
             f"# Options of llama-server {LLAMA_VERSION} (in {PACKAGE} {VERSION}): python tools/llama_server.py --flags"

@@ -90,6 +90,7 @@ def test_a_container_that_dies_is_restarted(lab, docker):
     lab.down()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_does_not_answer_is_no_death(lab, docker):
     lab.limit(lost_s=1000)
     lab.up(container_plan(lab), "--force")

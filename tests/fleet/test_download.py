@@ -17,6 +17,7 @@ from huggingface_hub import snapshot_download
 from msgspec.structs import replace
 from tests.fleet.box_plans import small_plan
 from tests.fleet.small_hub import COMMIT, small_hub
+from tests.fleet.stand_ins import put
 
 from eyas.base.errors import UserError
 from eyas.fleet import download, vocabulary
@@ -269,3 +270,28 @@ def test_the_digests_are_those_of_the_plans_own_launch():
     assert all(
         f"fetch {name} {digest}\n" in common.FETCH_VOCABULARY for name, digest in vocabulary.VOCABULARIES.items()
     )
+
+
+class Far(LocalNode):
+    """This machine as if it were another: the interpreter is looked for there."""
+
+    is_local = False
+
+
+def test_on_another_machine_the_interpreter_of_hf_does_the_work(hub, cache, tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    put(folder, "python3", "exit 1")  # one without huggingface_hub
+    (folder / "hf").write_text(f"#!{sys.executable}\n")
+    (folder / "hf").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    fetch(plan(cache), Far("far"), lambda _: None)
+    assert (brought(cache) / "config.json").read_bytes() == FILES["config.json"]
+
+
+def test_another_machine_without_huggingface_hub_is_one_line(hub, cache, tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    put(folder, "python3", f'exec {sys.executable} -S "$@"')  # none of the installed packages
+    put(folder, "hf", "exit 1")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    with pytest.raises(HubError, match=r"no huggingface_hub for python3 on far; run there: python3 -m pip install"):
+        fetch(plan(cache), Far("far"), lambda _: None)

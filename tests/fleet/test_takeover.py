@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 
+import pytest
 from tests.fleet.lab import Lab, engine, everything_written, free_port, is_alive, members, wait_until
 
 from eyas.recipes.plan import EnvVar, Launch, Ref
@@ -73,6 +74,7 @@ def test_another_plan_of_the_name_is_refused(lab):
     lab.down()
 
 
+@pytest.mark.slow
 def test_two_ups_at_once_start_one(lab):
     path = lab.plan()
     results = []

@@ -204,6 +204,7 @@ def test_logs_of_a_crash_are_explained(lab):
     assert code == 1 and "it has: server" in err
 
 
+@pytest.mark.slow
 def test_follow_logs(lab):
     lab.up(lab.plan("--say", "one line"))
     process = lab.start("logs", "lab", "-f")

@@ -3,6 +3,7 @@
 After a change that is meant: `python -m tests.recipes.test_golden`, then read the difference.
 """
 
+import hashlib
 import shlex
 from functools import cache
 from pathlib import Path
@@ -48,11 +49,22 @@ def pinned(case: dict) -> str:
             lines += [f"mount    {shell(mount.source)} {mount.target}" for mount in launch.container.mounts]
         lines += [f"inside   {launch.inside}"] if launch.inside else []
         lines += [f"env      {one.name}={shell(one.value)}" for one in launch.env]
-        lines += _folded([shell(word) for word in launch.argv])
+        lines += _folded([_short(shell(word)) for word in launch.argv])
     for file in plan.emission.files:
-        lines += ["", f"[file {file.path} on {', '.join(choice.nodes[node].name for node in file.nodes)}]", file.content.rstrip()]
+        lines += [
+            "",
+            f"[file {file.path} on {', '.join(choice.nodes[node].name for node in file.nodes)}]",
+            file.content.rstrip(),
+        ]
     lines += ["", *(f"download {one.repo} {' '.join(one.include)}".rstrip() for one in plan.emission.downloads)]
     return "\n".join(lines) + "\n"
+
+
+def _short(word: str) -> str:
+    """A script of several lines is pinned by its digest."""
+    return (
+        word if "\n" not in word else f"'{word.count(chr(10))} lines {hashlib.sha256(word.encode()).hexdigest()[:12]}'"
+    )
 
 
 def _folded(words: list[str]) -> list[str]:

@@ -50,13 +50,15 @@ def secrets_of(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in names}
 
 
-def client(plan: Plan, node: NodeRunner) -> httpx.Client:
+def client(plan: Plan, node: NodeRunner, key: str | None = None) -> httpx.Client:
     """An HTTP client of the plan's server, by way of `node`, its first machine. Raises NodeError."""
     host, port = plan.choice.listen, plan.choice.port
     if host in ("0.0.0.0", "::", "localhost"):
         host = "127.0.0.1"
     name = f"[{host}]" if ":" in host else host
-    return httpx.Client(base_url=f"http://{name}:{port}", transport=node.transport(host, port), trust_env=False)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    transport = node.transport(host, port)
+    return httpx.Client(base_url=f"http://{name}:{port}", headers=headers, transport=transport, trust_env=False)
 
 
 class Deployment:
@@ -204,9 +206,9 @@ class Deployment:
 
     def _health(self) -> str | None:
         path = self._plan.emission.readiness.path
-        with client(self._plan, self._nodes[0]) as http:
+        with client(self._plan, self._nodes[0], self._key()) as http:
             try:
-                status = http.get(path, headers=self._authorization(), timeout=self._limits.probe_s).status_code
+                status = http.get(path, timeout=self._limits.probe_s).status_code
             except httpx.HTTPError as error:
                 return f"{path} does not answer ({error or type(error).__name__})"
         return None if status == 200 else f"{path} answers with HTTP status {status}"
@@ -217,16 +219,12 @@ class Deployment:
         return self._chatting.answer if self._chatting.is_answered else ""
 
     def _chat(self) -> str | None:
-        with client(self._plan, self._nodes[0]) as http:
-            return canary.ask(http, self._plan.emission.readiness.model, self._key(), self._limits.canary_s)
+        with client(self._plan, self._nodes[0], self._key()) as http:
+            return canary.ask(http, self._plan.emission.readiness.model, self._limits.canary_s)
 
     def _key(self) -> str | None:
         name = self._plan.choice.api_key_env
         return None if name is None else self._secrets[name]
-
-    def _authorization(self) -> dict[str, str]:
-        key = self._key()
-        return {} if key is None else {"Authorization": f"Bearer {key}"}
 
     # ------------------------------------------------------------------------------------------------------------------
 

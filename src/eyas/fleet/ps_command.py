@@ -13,6 +13,7 @@ import msgspec
 from eyas.base.errors import EyasError
 from eyas.fleet.control import nodes_of
 from eyas.fleet.deployment import Deployment, client
+from eyas.fleet.metrics import acceptance_length
 from eyas.fleet.state import Row, Store, home, is_supervised
 from eyas.fleet.supervisor import limits_of
 
@@ -98,10 +99,9 @@ def _acceptance(row: Row, environ: Mapping[str, str]) -> str:
     """Tokens of a target pass, bonus included, by the engine's own count."""
     if row.plan.choice.method == "none":
         return "-"
-    from eyas.fleet.metrics import acceptance_length
-
+    key = environ.get(row.plan.choice.api_key_env or "")
     try:
-        with client(row.plan, nodes_of(row.plan, environ)[0]) as http:
+        with client(row.plan, nodes_of(row.plan, environ)[0], key) as http:
             found = acceptance_length(row.plan.choice.engine, http)
     except EyasError:
         return "-"

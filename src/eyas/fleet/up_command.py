@@ -122,7 +122,8 @@ def _progress(progress: Progress) -> None:
 
 
 def _show(event: Event) -> None:
-    print(f"{event.status:<10}{event.text}", flush=True)
+    if event.status != "failed":  # that is the error of the command
+        print(f"{event.status:<10}{event.text}", flush=True)
 
 
 def _address(plan: Plan) -> str:

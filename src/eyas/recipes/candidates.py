@@ -208,7 +208,10 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
     memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
     if not memory_map.fits and not (base.engine in PAGED and memory_map.max_tokens >= choice.context):
         return _too_large(choice, head, memory_map, target)
-    emission = emitter(choice.engine).emit(choice, box, model, head)
+    try:
+        emission = emitter(choice.engine).emit(choice, box, model, head)
+    except (UserError, ValueError) as error:  # ValueError: an option that the version asked for lacks
+        return Refusal(engine=base.engine, head=choice.head, reason=str(error))
     facts = facts_of(choice, box, emission, target.features)
     forbidding = [issue for issue in issues.matching(facts) if issue.effect == "forbid"]
     if forbidding and target.ask.engine == "auto":
