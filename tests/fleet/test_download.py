@@ -68,7 +68,11 @@ def brought(cache):
     return Path(snapshot_download(REPO, cache_dir=cache / "hub", local_files_only=True))
 
 
-def test_everything_but_the_twins_comes_and_is_what_the_hub_has(hub, cache):
+def test_everything_but_the_twins_comes_once_and_is_what_the_hub_has(hub, cache):
+    (need,) = needs(plan(cache), LocalNode())
+    assert (need.total_bytes, need.missing_bytes, need.is_complete) == (SIZE, SIZE, False)
+    assert need.free_bytes > 0
+    assert not cache.exists()
     told = []
     fetch(plan(cache), LocalNode(), told.append)
     folder = brought(cache)
@@ -78,32 +82,20 @@ def test_everything_but_the_twins_comes_and_is_what_the_hub_has(hub, cache):
     assert told[-1].done_bytes == told[-1].total_bytes == SIZE
     assert [item.done_bytes for item in told] == sorted(item.done_bytes for item in told)
     assert not list(cache.rglob("*.incomplete"))
-
-
-def test_what_is_there_is_not_fetched_again(hub, cache):
-    fetch(plan(cache), LocalNode(), lambda _: None)
     hub.asked.clear()
     fetch(plan(cache), LocalNode(), lambda _: None)
     assert hub.fetched() == []
-    assert needs(plan(cache), LocalNode())[0].is_complete
-
-
-def test_sizes_are_known_beforehand(hub, cache):
-    (need,) = needs(plan(cache), LocalNode())
-    assert (need.total_bytes, need.missing_bytes, need.is_complete) == (SIZE, SIZE, False)
-    assert need.free_bytes > 0
-    assert not cache.exists()
 
 
 def test_an_interrupted_download_goes_on_where_it_stopped(hub, cache):
-    big = random.Random(3).randbytes(25 << 20)
+    big = random.Random(3).randbytes(12 << 20)
     hub.files[REPO] = {"config.json": b"{}", "big.safetensors": big}
-    hub.cut_after, hub.fails_after_cut = 15 << 20, True
+    hub.cut_after, hub.fails_after_cut = 11 << 20, True
     with pytest.raises(HubError, match=r"was interrupted.*try again, it resumes"):
         fetch(plan(cache), LocalNode(), lambda _: None)
     (partial,) = [path for path in cache.rglob("*.incomplete") if path.stat().st_size]
     arrived = partial.stat().st_size
-    assert 0 < arrived <= 15 << 20
+    assert 0 < arrived <= 11 << 20
     (need,) = needs(plan(cache), LocalNode())
     assert need.missing_bytes <= need.total_bytes - arrived
     hub.fails_after_cut = False
@@ -113,6 +105,7 @@ def test_an_interrupted_download_goes_on_where_it_stopped(hub, cache):
     assert (brought(cache) / "big.safetensors").read_bytes() == big
 
 
+@pytest.mark.slow
 def test_a_dropped_connection_alone_does_not_end_a_download(hub, cache):
     hub.cut_after = 200_000
     fetch(plan(cache), LocalNode(), lambda _: None)
@@ -128,8 +121,8 @@ def test_content_that_arrives_damaged_is_thrown_away(hub, cache):
     partial.write_bytes(b"not the beginning of it")
     with pytest.raises(HubError, match="wrong checksum"):
         fetch(plan(cache), LocalNode(), lambda _: None)
-    fetch(plan(cache), LocalNode(), lambda _: None)
-    assert (brought(cache) / name).read_bytes() == SHARDS[name]
+    assert not partial.exists()
+    assert not partial.with_suffix("").exists()
 
 
 def test_a_gated_model_needs_a_token_and_takes_one(hub, cache, monkeypatch):
