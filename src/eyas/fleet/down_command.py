@@ -9,7 +9,7 @@ from eyas.base.errors import UserError
 from eyas.fleet.control import take_down
 from eyas.fleet.state import Event, Store, home
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "run", "show_event"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{row.name} is not up")
             continue
         try:
-            take_down(folder, store, row, os.environ, _show)
+            take_down(folder, store, row, os.environ, show_event)
             print(f"{row.name} is down")
         except UserError as error:
             problems.append(str(error))
@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(event: Event) -> None:
-    print(f"{event.status:<10}{event.text}", flush=True)
+def show_event(event: Event) -> None:
+    print(f"{event.status:<10}{event.text if event.text != event.status else ''}".rstrip(), flush=True)

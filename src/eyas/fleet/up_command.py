@@ -14,6 +14,7 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet import scripts
 from eyas.fleet.control import bring_up, follow, take_down
+from eyas.fleet.down_command import show_event
 from eyas.fleet.download import Progress, fetch
 from eyas.fleet.node import NodeRunner
 from eyas.fleet.plan_command import add_ask_arguments, ask_of, plan_of
@@ -123,7 +124,7 @@ def _progress(progress: Progress) -> None:
 
 def _show(event: Event) -> None:
     if event.status != "failed":  # that is the error of the command
-        print(f"{event.status:<10}{event.text}", flush=True)
+        show_event(event)
 
 
 def _address(plan: Plan) -> str:
