@@ -13,7 +13,7 @@ from tests.fleet.box_plans import LAUNCH, small_plan
 
 from eyas.base.errors import UserError
 from eyas.fleet.download import Need
-from eyas.fleet.findings import Findings, read_image, read_listeners, read_version
+from eyas.fleet.findings import Findings, ports_of, read_image, read_listeners, read_version
 from eyas.fleet.machine import Docker, Interface, Machine, read_gpus
 from eyas.fleet.node import LocalNode, runner
 from eyas.fleet.preflight import check
@@ -173,6 +173,15 @@ def test_the_port_pair_of_two_sparks():
     assert "check the cable" in one(*two_sparks(up(address=""), address="10.0.0.1"), "interfaces").next_step
     item = one(*two_sparks(up(*RIGHT, address="10.0.0.9")), "interfaces")
     assert "no interface here has the address 192.168.200.12" in item.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "first", "second"),
+    [("tensorrt-llm", (30000, 2233), (2233,)), ("sglang", (30000, 20000), ()), ("vllm", (30000, 6379), ())],
+)
+def test_the_ports_of_several_machines(engine, first, second):
+    plan = small_plan(box="2xspark", nodes=(Node(name="a"), Node(name="b")), engine=engine)
+    assert (ports_of(plan, 0), ports_of(plan, 1)) == (first, second)
 
 
 def test_ssh_between_the_machines():

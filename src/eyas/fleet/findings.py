@@ -16,6 +16,8 @@ from eyas.fleet.probe import look
 from eyas.fleet.sections import ask
 from eyas.fleet.vocabulary import lacking, wants_vocabulary
 from eyas.recipes.emit.words import shell
+from eyas.recipes.engines import ray, sglang
+from eyas.recipes.engines.mpi import SSH_PORT
 from eyas.recipes.plan import Plan
 
 __all__ = [
@@ -36,6 +38,7 @@ FIND_S = 180
 REGISTRY_S = 30
 CONTAINER_S = 60
 DISTRIBUTIONS = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "tensorrt_llm"}
+MEETING_PORTS = {"sglang": sglang.RENDEZVOUS_PORT, "vllm": ray.PORT}  # on the first of several machines
 LISTENERS = "section listeners; ss -Hltnp 2>/dev/null || cat /proc/net/tcp /proc/net/tcp6\n"
 
 
@@ -97,9 +100,14 @@ def images_of(plan: Plan, rank: int) -> tuple[str, ...]:
 
 
 def ports_of(plan: Plan, rank: int) -> tuple[int, ...]:
-    """Ports that the plan's launches open on machine `rank`."""
+    """Ports that must be free on machine `rank`: the server's, those that launches open, those that engines meet at."""
+    choice = plan.choice
     waits = [launch.wait.port for launch in plan.emission.launches if launch.node == rank]
-    own = [plan.choice.port] if rank == 0 else []
+    own = [choice.port] if rank == 0 else []
+    if len(choice.nodes) > 1 and choice.engine == "tensorrt-llm":
+        own.append(SSH_PORT)
+    if len(choice.nodes) > 1 and rank == 0 and choice.engine in MEETING_PORTS:
+        own.append(MEETING_PORTS[choice.engine])
     return tuple(dict.fromkeys([*own, *(port for port in waits if port is not None)]))
 
 
