@@ -9,7 +9,10 @@ from eyas.model.gguf_vocab import O200K
 from eyas.model.make import make_head, make_target
 from eyas.model.presets import PRESETS, head_of_kind
 
-TINY = replace(PRESETS["tiny"], num_layers=4, layer_is_sliding=(True, False, True, False))
+RETURN, CALL = 505, 506  # ids of the control tokens that end an answer
+TINY = replace(
+    PRESETS["tiny"], num_layers=4, layer_is_sliding=(True, False, True, False), eos_ids=(RETURN, CALL), max_context=2048
+)
 LETTERS = ("a", "b")
 
 

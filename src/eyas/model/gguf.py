@@ -139,7 +139,7 @@ class _Tensors:
         self._attention("blk.0", "weight", parts["qkv_NH"], config)
         self._matrix("blk.0.attn_output.weight", parts["o_HN"])
         if config.rope.kind == "llama3":
-            self._add("blk.0.rope_freqs.weight", (config.head_dim // 2,), torch.float32, partial(_llama3, config))
+            self._add("rope_freqs.weight", (config.head_dim // 2,), torch.float32, partial(_llama3, config))
         self._vector("blk.0.ffn_norm.weight", parts["post_norm_H"])
         gate, up = parts["gate_up_IH"]
         self._matrix("blk.0.ffn_gate.weight", (gate,))
