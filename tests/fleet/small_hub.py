@@ -19,7 +19,10 @@ LARGE = 1000  # bytes from which a file is stored apart, with its sha256 as ETag
 
 @dataclass
 class Hub:
-    """`files` by repository and path. `cut_after`: bytes of a large file before the connection is dropped, once."""
+    """`files` by repository and path. `cut_after`: bytes of a large file before the connection is dropped, once.
+
+    `stalls`: it is not dropped, nothing more comes until the end of the test.
+    """
 
     url: str = ""
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -27,6 +30,8 @@ class Hub:
     token: str = "hf_goodtoken"
     cut_after: int | None = None
     fails_after_cut: bool = False
+    stalls: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
     tokens: set[str] = field(default_factory=set)
     was_cut: bool = False
@@ -120,6 +125,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[:cut])
         if cut is not None:
             self.wfile.flush()
+            if self.hub.stalls:
+                self.hub.ended.wait()
             self.close_connection = True
 
 
@@ -134,6 +141,7 @@ def small_hub() -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

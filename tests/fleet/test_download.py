@@ -199,7 +199,8 @@ def test_a_disk_that_fills_up_is_one_line_and_keeps_what_came(hub, tmp_path, mon
 
 
 def test_ctrl_c_ends_the_download_and_what_came_stays(hub, cache, tmp_path):
-    hub.files[REPO] = {"big.safetensors": bytes(400_000_000)}
+    hub.files[REPO] = {"big.safetensors": bytes(12 << 20)}
+    hub.cut_after, hub.stalls = 11 << 20, True
     program = tmp_path / "fetch.py"
     program.write_text(
         "import sys\nfrom eyas.fleet.download import fetch\nfrom eyas.fleet.node import LocalNode\n"
