@@ -13,6 +13,7 @@ import shlex
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,7 +71,10 @@ def runner(node: Node, environ: Mapping[str, str] | None = None) -> NodeRunner:
 
 
 class LocalNode:
-    """This machine. Scripts see this process's environment without the `EYAS_*` settings."""
+    """This machine. Scripts see this process's environment without the `EYAS_*` settings.
+
+    Programs of this very installation, `eyas` among them, are found even where it is not on the path.
+    """
 
     is_local = True
 
@@ -79,6 +83,7 @@ class LocalNode:
 
     def run(self, script: str, *, timeout_s: float = 30) -> Result:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
+        environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
         result = _piped(_shell(timeout_s), script, timeout_s + KILL_S + SLACK_S, environment)
         return _in_time(self.name, result, timeout_s)
 

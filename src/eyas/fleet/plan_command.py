@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
@@ -79,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ask_of(args: argparse.Namespace) -> Ask:
+    """The flags as a question. A plan for this machine uses its Hugging Face cache."""
+    is_here = args.on == "here" and not args.node
     return Ask(
         model=args.model,
         on=args.on,
@@ -98,20 +101,36 @@ def ask_of(args: argparse.Namespace) -> Ask:
         listen=args.listen,
         port=args.port,
         api_key_env=args.api_key_env,
-        cache=args.cache,
+        cache=args.cache or (os.environ.get("HF_HOME") if is_here else None),
         binary=args.binary,
     )
 
 
 def plan_of(ask: Ask) -> Plan:
-    """Looks at this machine where the plan is for it."""
+    """Looks at this machine, and at what ran on it, where the plan is for it."""
     if ask.on != "here":
         return make_plan(ask)
     from eyas.fleet.node import LocalNode
     from eyas.fleet.probe import box_of, cpu_box, look
 
     machine = look(LocalNode())
-    return make_plan(ask, box=box_of(machine) if machine.gpus or machine.problems else cpu_box(machine))
+    box = box_of(machine) if machine.gpus or machine.problems else cpu_box(machine)
+    return make_plan(ask, box=box, ran_here=_ran_here())
+
+
+def _ran_here() -> frozenset[tuple[str, str]]:
+    """(model, engine) of the deployments that were ready on this machine."""
+    from eyas.fleet.state import Store, home
+
+    folder = home(os.environ)
+    if not folder.is_dir():
+        return frozenset()
+    store = Store(folder)
+    try:
+        plans = [row.plan for row in store.rows() if row.was_ready and row.plan.box.is_probed]
+    finally:
+        store.close()
+    return frozenset((plan.choice.model, plan.choice.engine) for plan in plans if plan.choice.nodes[0].ssh is None)
 
 
 def write(plan: Plan, form: str, folder: Path) -> list[Path]:

@@ -89,7 +89,7 @@ def _command(choice: Choice, model: Model, path: Word) -> tuple[Word, ...]:
 def _settings(choice: Choice, box: Box, model: Model, head: Head | None, head_path: Word | None) -> dict[str, Any]:
     """The YAML file, in the order in which NVIDIA's examples have it."""
     capability = box.hardware.compute_capability
-    settings: dict[str, Any] = {"return_perf_metrics": True}  # else there are no Prometheus metrics
+    settings: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}  # else nothing is counted
     if capability == "12.1":
         settings |= {"enable_attention_dp": False, "enable_autotuner": False}
     if choice.method != "none":
