@@ -23,6 +23,7 @@ ENGINE = Path(__file__).with_name("fake_engine.py")
 PATIENCE_S = 120
 LIMITS = {
     "poll_s": 0.05,
+    "start_poll_s": 0.05,
     "answer_s": 30.0,
     "lost_s": 0.5,
     "health_s": 0.05,

@@ -53,9 +53,10 @@ def test_a_start_from_nothing():
     run = Run()
     assert run.start().phase == "ready" and run.state.status == "ready" and run.state.was_ready
     assert run.acts == [
-        *(Look(), Prepare(), StartLaunch(0), Observe(index=0), StartLaunch(1), Observe(index=1)),
-        *(Observe(probe=True), Observe(canary=True)),
+        *(Look(), Prepare(), StartLaunch(0), Observe(pause_s=0.3, index=0), StartLaunch(1)),
+        *(Observe(pause_s=0.3, index=1), Observe(pause_s=0.3, probe=True), Observe(pause_s=0.3, canary=True)),
     ]
+    assert act(run.state, LIMITS) == Observe(pause_s=1.0, probe=True)
 
 
 @pytest.mark.parametrize(

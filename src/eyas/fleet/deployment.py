@@ -199,7 +199,7 @@ class Deployment:
         if self._probing is not None and self._probing.is_answered:
             self._answers = self._probing.answer
             self._probing = None
-            pause = self._limits.health_s if self._answers is None else self._limits.poll_s
+            pause = self._limits.health_s if self._answers is None else self._limits.start_poll_s
             self._next_probe = time.monotonic() + pause
         if self._probing is None and time.monotonic() >= self._next_probe:
             self._probing = _Question(self._health)

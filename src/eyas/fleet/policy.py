@@ -48,7 +48,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every patience of a supervisor, in seconds, bytes and attempts."""
 
     poll_s: float = 1.0  # between two looks at everything
-    answer_s: float = 3.0  # that a machine may take for one look
+    start_poll_s: float = 0.3  # the same while it starts
+    answer_s: float = 2.5  # that a machine may take for one look
     lost_s: float = 20.0  # without an answer of a machine, until the group is restarted
     health_s: float = 5.0  # between two questions to a server that is well
     probe_s: float = 10.0  # that it may take to say how it is
@@ -161,8 +162,10 @@ class StartLaunch(Struct, frozen=True):
 
 
 class Observe(Struct, frozen=True, kw_only=True):
-    """Look at every machine; at the condition of launch `index`, the endpoint and the canary where wanted."""
+    """Look at every machine, `pause_s` after the last look; at the condition of launch `index`, the endpoint and the
+    canary where wanted."""
 
+    pause_s: float
     index: int | None = None
     probe: bool = False
     canary: bool = False
@@ -189,11 +192,13 @@ def act(state: State, limits: Limits) -> Act | None:
         case "launching":
             return StartLaunch(state.index)
         case "watching":
-            return Observe(index=state.index)
-        case "probing" | "ready":
-            return Observe(probe=True)
+            return Observe(pause_s=limits.start_poll_s, index=state.index)
+        case "probing":
+            return Observe(pause_s=limits.start_poll_s, probe=True)
         case "checking":
-            return Observe(canary=True)
+            return Observe(pause_s=limits.start_poll_s, canary=True)
+        case "ready":
+            return Observe(pause_s=limits.poll_s, probe=True)
         case "stopping":
             return StopAll()
         case "waiting":

@@ -81,7 +81,7 @@ def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, st
     """Look after a deployment until it has ended; `stop` asks for that."""
     shape = Shape.of(row.plan)
     state = State(since=time.monotonic(), was_ready=row.was_ready)
-    doer = _Doer(deployment, limits, stop)
+    doer = _Doer(deployment, stop)
     while (what := act(state, limits)) is not None:
         event = doer.do(what)
         now = time.monotonic()
@@ -96,13 +96,12 @@ def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, st
 
 
 class _Doer:
-    """Turns what is to be done into what happened. Looks are spaced by `poll_s`."""
+    """Turns what is to be done into what happened."""
 
-    def __init__(self, deployment: Deployment, limits: Limits, stop: threading.Event) -> None:
+    def __init__(self, deployment: Deployment, stop: threading.Event) -> None:
         self._deployment = deployment
-        self._limits = limits
         self._stop = stop
-        self._next_look = 0.0
+        self._last_look = 0.0
 
     def do(self, what: Act) -> Event:
         try:
@@ -114,8 +113,8 @@ class _Doer:
                 case StartLaunch(index):
                     self._deployment.launch(index)
                 case Observe():
-                    self._stop.wait(max(0.0, self._next_look - time.monotonic()))
-                    self._next_look = time.monotonic() + self._limits.poll_s
+                    self._stop.wait(max(0.0, self._last_look + what.pause_s - time.monotonic()))
+                    self._last_look = time.monotonic()
                     return self._deployment.observe(what)
                 case StopAll():
                     return Stopped(self._deployment.stop())
