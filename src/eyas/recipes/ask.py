@@ -86,7 +86,7 @@ def settle(ask: Ask, known: Knowledge, box: Box | None) -> Target:
     if ask.listen not in ("127.0.0.1", "localhost", "::1") and ask.api_key_env is None:
         raise UserError(
             f"--listen {ask.listen} opens the server to the network; name an environment variable that holds a key for "
-            "its clients with --api-key-env, e.g. --api-key-env EYAS_API_KEY"
+            "its clients with --api-key-env, e.g. --api-key-env SERVER_KEY"
         )
     tools = ask.tools or ask.purpose == "claude-code"
     return Target(
