@@ -34,6 +34,8 @@ def test_three_draft_tokens_lose_on_a_spark_at_batch_1():
     plan = make_plan(ask(engine="sglang", spec="eagle3", concurrency=1, context=8192, head="lmsys"))
     assert plan.choice.draft_tokens < 3
     assert "3 draft tokens a round loses" in texts(plan.reasons)
+    free = make_plan(ask(concurrency=1))
+    assert free.choice.method == "none" and "3 draft tokens a round loses" in texts(free.reasons)
     forced = make_plan(ask(engine="sglang", concurrency=1, context=8192, head="lmsys", draft_tokens=3))
     assert forced.speed.break_even_length > forced.speed.acceptance.high
     assert "speculation is expected to cost time" in texts(forced.warnings)
@@ -45,8 +47,9 @@ def test_tools_change_the_engine_or_the_speculation():
     with_tools = make_plan(ask(tools=True, **asked))
     assert "TRTLLM-16377" in {note.issue for note in with_tools.warnings}
     assert "TRTLLM-16377" not in {note.issue for note in make_plan(ask(**asked)).warnings}
-    free = make_plan(ask(tools=True, context=32768, concurrency=1))
-    assert free.choice.engine != "tensorrt-llm" or free.choice.method == "none"
+    for engine in ("auto", "tensorrt-llm"):
+        free = make_plan(ask(tools=True, context=32768, concurrency=1, engine=engine))
+        assert free.choice.engine != "tensorrt-llm" or free.choice.method == "none"
 
 
 def test_claude_code_gets_128k_or_a_warning():
@@ -55,10 +58,12 @@ def test_claude_code_gets_128k_or_a_warning():
     assert "--context 128k" in texts(make_plan(ask(purpose="claude-code", context=65536)).warnings)
 
 
-def test_no_plan_falls_under_an_issue_that_forbids_it():
-    for box in BOXES:
-        plan = make_plan(ask(on=box))
-        facts = facts_of(plan.choice, plan.box, plan.emission, ("chat",))
+@pytest.mark.parametrize("engine", ["auto", "sglang", "vllm", "tensorrt-llm"])
+@pytest.mark.parametrize("tools", [True, False])
+def test_no_plan_falls_under_an_issue_that_forbids_it(engine, tools):
+    for box in BOXES if engine != "tensorrt-llm" else ("spark", "2xspark", "rtx-pro-6000", "b200", "8xb200"):
+        plan = make_plan(ask(on=box, tools=tools, engine=engine))
+        facts = facts_of(plan.choice, plan.box, plan.emission, ("chat", *(("tools",) if tools else ())))
         assert not [issue.name for issue in issues.matching(facts) if issue.effect == "forbid"]
 
 
@@ -103,6 +108,25 @@ def test_a_plan_fits_and_survives_its_file_or_is_refused_in_one_line(on, engine,
         ({"listen": "0.0.0.0"}, "--api-key-env"),
         ({"nodes": ("me@there", "me@elsewhere")}, "1 node"),
         ({"nodes": ("-oProxyCommand=x",)}, "USER@HOST"),
+        ({"on": "2xspark", "nodes": ("me@a", "me@a")}, "twice"),
+        ({"on": "2xspark", "nodes": ("me@a=10.0.0.1;x", "me@b")}, "address and interfaces"),
+        ({"context": 0}, "--context wants at least 1"),
+        ({"concurrency": 0}, "--concurrency wants 1 to"),
+        ({"draft_tokens": 0}, "--spec none"),
+        ({"draft_tokens": 1000}, "--draft-tokens wants 1 to 16"),
+        ({"port": 70000}, "--port wants 1 to 65535"),
+        ({"listen": "foo bar", "api_key_env": "KEY"}, "--listen wants an address"),
+        ({"api_key_env": "sk-123"}, "not the key itself"),
+        ({"name": "../../up"}, "--name wants"),
+        ({"cache": "relative"}, "absolute path"),
+        ({"native": True, "image": "x", "engine": "sglang"}, "exclude each other"),
+        ({"version": "0.5.6"}, "--engine-version belongs to one engine"),
+        ({"image": "foo"}, "--image belongs to one engine"),
+        ({"engine": "sglang", "binary": "/usr/bin/sglang"}, "--native"),
+        ({"head": "lmsys", "spec": "none"}, "--spec none excludes"),
+        ({"head": "lmsys", "spec": "draft-model"}, "is for --spec eagle3"),
+        ({"model": "llama-3.3-70b-fp4", "spec": "eagle3"}, "known: --spec draft-model"),
+        ({"head": "throughput", "draft_tokens": 3, "engine": "vllm"}, "at most 1 draft tokens"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(fields, said):
@@ -120,9 +144,51 @@ def test_a_folder_is_planned_by_its_shape_and_its_own_size(tmp_path):
     mine, theirs = (make_plan(ask(name, engine="sglang", on="h200")) for name in (str(tmp_path), "gpt-oss-120b"))
     assert mine.choice.model_path == str(tmp_path)
     assert mine.memory.needed - theirs.memory.needed == 1 << 30
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="no known model has its shape"):
+    with pytest.raises(UserError, match="is no known model by its shape"):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 2881}))
         make_plan(ask(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("config.json", content) for content in ("{}", "[1]", "null", '"x"', "{", '{"num_hidden_layers": "36"}', None)]
+    + [
+        ("model.safetensors.index.json", content)
+        for content in ("[]", '{"metadata": null}', '{"metadata": {"total_size": "x"}}')
+    ],
+)
+def test_a_damaged_folder_is_one_line(tmp_path, file, content):
+    config = {"num_hidden_layers": 36, "hidden_size": 2880, "vocab_size": 201088}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if content is None:
+        (tmp_path / file).unlink()
+        (tmp_path / file).mkdir()
+    else:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(UserError, match=file) as raised:
+        make_plan(ask(str(tmp_path)))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_head_of_ones_own_is_planned_from_its_folder(tmp_path):
+    config = {
+        "hidden_size": 2880,
+        "vocab_size": 201088,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "draft_vocab_size": 32000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(1_774_007_168)
+    plan = make_plan(ask(engine="sglang", on="h200", head=str(tmp_path)))
+    assert plan.choice.head_path == str(tmp_path) and plan.choice.method == "eagle3"
+    (server,) = [launch for launch in plan.emission.launches if not launch.is_once]
+    (mount,) = [mount for mount in server.container.mounts if mount.source == str(tmp_path)]
+    assert mount.target in server.argv
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 4096}))
+    with pytest.raises(UserError, match="is no head of gpt-oss-120b"):
+        make_plan(ask(engine="sglang", on="h200", head=str(tmp_path)))
 
 
 def test_the_command_prints_a_screen_and_writes_files(tmp_path, capsys, monkeypatch):

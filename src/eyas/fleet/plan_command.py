@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
@@ -14,6 +15,10 @@ import yaml
 
 from eyas.base.config import human_int
 from eyas.base.errors import UserError
+from eyas.fleet.machine import Machine
+from eyas.fleet.node import LocalNode
+from eyas.fleet.probe import box_of, cpu_box, look
+from eyas.fleet.state import Store, home
 from eyas.recipes.ask import USES, Ask
 from eyas.recipes.plan import Plan
 from eyas.recipes.planner import make_plan
@@ -22,6 +27,7 @@ from eyas.recipes.show import show
 
 __all__ = ["add_arguments", "add_ask_arguments", "ask_of", "plan_of", "run"]
 
+PAGE_CACHE = 0.7  # of the memory that could be had must be free without asking the page cache
 FORMATS = ("plan", "shell", "compose", "systemd", "sbatch")
 
 
@@ -53,12 +59,17 @@ def add_ask_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "eagle3", "draft-model", "none"),
         help="speculation (default: what pays)",
     )
-    parser.add_argument("--head", metavar="HEAD", help="a draft head by name or hub id (default: the best that suits)")
+    parser.add_argument("--head", metavar="HEAD", help="name, hub id or folder (default: what suits best)")
     parser.add_argument("--draft-tokens", type=_number, metavar="N", help="a round (default: what pays)")
+    parser.add_argument("--kv-dtype", default="auto", choices=("auto", "fp8"), help="of the KV cache (default: auto)")
     parser.add_argument("--tools", action="store_true", help="clients will call tools")
     parser.add_argument("--name", help="of the deployment")
     parser.add_argument(
-        "--node", action="append", default=[], metavar="USER@HOST[=ADDRESS]", help="ssh destination, once for each node"
+        "--node",
+        action="append",
+        default=[],
+        metavar="USER@HOST[=ADDRESS,INTERFACE,...]",
+        help="ssh destination and fast link, once for each node; local: this machine",
     )
     parser.add_argument("--listen", default="127.0.0.1", metavar="ADDRESS", help="of the server (default: 127.0.0.1)")
     parser.add_argument("--port", type=_number, help="of the server (default: the engine's own)")
@@ -95,6 +106,7 @@ def ask_of(args: argparse.Namespace) -> Ask:
         spec=args.spec,
         head=args.head,
         draft_tokens=args.draft_tokens,
+        kv_dtype=args.kv_dtype,
         tools=args.tools,
         name=args.name,
         nodes=tuple(args.node),
@@ -110,18 +122,23 @@ def plan_of(ask: Ask) -> Plan:
     """Looks at this machine, and at what ran on it, where the plan is for it."""
     if ask.on != "here":
         return make_plan(ask)
-    from eyas.fleet.node import LocalNode
-    from eyas.fleet.probe import box_of, cpu_box, look
-
     machine = look(LocalNode())
     box = box_of(machine) if machine.gpus or machine.problems else cpu_box(machine)
-    return make_plan(ask, box=box, ran_here=_ran_here())
+    return make_plan(ask, box=box, features=tuple(_features(machine)), ran_here=_ran_here())
+
+
+def _features(machine: Machine) -> Iterator[str]:
+    """Of `eyas.recipes.facts`: what the machine is like just now."""
+    if machine.is_unified and machine.free_bytes < PAGE_CACHE * machine.available_bytes:
+        yield "page-cache-full"
+    if machine.swap_bytes == 0:
+        yield "no-swap"
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        yield "offline"
 
 
 def _ran_here() -> frozenset[tuple[str, str]]:
     """(model, engine) of the deployments that were ready on this machine."""
-    from eyas.fleet.state import Store, home
-
     folder = home(os.environ)
     if not folder.is_dir():
         return frozenset()

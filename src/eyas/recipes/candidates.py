@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from importlib import import_module
-from math import sqrt
+from math import prod, sqrt
 from types import ModuleType
 from typing import cast
 
@@ -32,16 +32,19 @@ EXPERT_PARALLEL = {("tensorrt-llm", 8): 4}  # blog 11: MoE TP2 x EP4 on eight GP
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """One way that would work. `score` is the expected speed in tokens per second, less for what nobody has shown
-
-    and where not all conversations fit in full length at once.
-    """
+    """One way that would work. `expected` is its expected speed in tokens per second; `doubts` are factors below 1 that
+    lower it, each with what stands behind it in words that follow the engine's name."""
 
     choice: Choice
     emission: Emission
     memory: MemoryMap
     speed: SpeedEstimate
-    score: float
+    expected: float
+    doubts: dict[str, float]
+
+    @property
+    def score(self) -> float:
+        return self.expected * prod(self.doubts.values())
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -51,6 +54,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     head: str | None
     reason: str
     least_bytes: int | None = None  # of memory, where no context is short enough
+    loses: Choice | None = None  # one draft token of this choice would cost time
 
 
 def candidates(target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
@@ -88,8 +92,10 @@ def _cannot_run(engine: Engine, target: Target) -> str | None:
         return f"{model.name} comes with eyas, which serves it; --engine names another"
     if box.nodes > engine.max_nodes:
         return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
-    if target.model_path is not None and engine.name in ("llama.cpp", "ollama"):
-        return "reads GGUF files; write them with: eyas export gguf"
+    if target.model_path is not None and engine.name == "ollama":
+        return "pulls its models by name"
+    if target.ask.binary is not None and engine.name not in NATIVE and not target.ask.native:
+        return "runs in a container, where --binary means nothing; --native runs it as a process"
     if engine.name in ("tensorrt-llm", "ollama") and target.ask.api_key_env is not None:
         return "its server knows no API keys"
     return None
@@ -125,8 +131,9 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
         listen=ask.listen,
         port=ask.port or engine.port,
         api_key_env=ask.api_key_env,
+        kv_dtype=ask.kv_dtype,
         cache=target.cache,
-        directory=ask.directory or Home(path=f".local/share/eyas/{name}"),
+        directory=Home(path=f".local/share/eyas/{name}"),
         name=name,
         binary=ask.binary,
     )
@@ -152,7 +159,7 @@ def _heads(base: Choice, target: Target, known: Knowledge) -> Iterator[Head | Re
     """None (no speculation) and each head that the engine can load and the person did not exclude."""
     engine, ask = known.engines[base.engine], target.ask
     asked = target.head
-    if ask.spec in ("auto", "none") and asked is None:
+    if not target.is_speculation_asked:
         yield None
     if ask.spec == "none":
         return
@@ -160,14 +167,12 @@ def _heads(base: Choice, target: Target, known: Knowledge) -> Iterator[Head | Re
         reason = _cannot_draft(head, engine, base.version, target)
         if reason is None:
             yield head
-        elif asked is not None or not reason.startswith("cannot"):
+        elif target.is_speculation_asked or not reason.startswith("cannot"):
             yield Refusal(engine=engine.name, head=head.name, reason=reason)
 
 
 def _cannot_draft(head: Head, engine: Engine, version: str, target: Target) -> str | None:
     ask = target.ask
-    if head.target != target.model.name:
-        return f"is a head of {head.target}"
     if ask.spec not in ("auto", head.kind):
         return f"cannot be used with --spec {ask.spec}"
     if head.kind not in engine.spec_methods or engine.name not in head.engines:
@@ -198,11 +203,12 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
     box, model = target.box, target.model
     choice = base
     if head is not None:
-        choice = replace(base, method=head.kind, head=head.name, draft_tokens=1)
-        is_wanted = target.ask.spec != "auto" or target.head is not None
-        num_drafts = target.ask.draft_tokens or speed.best_draft_tokens(choice, box, model, head, least=int(is_wanted))
+        choice = replace(base, method=head.kind, head=head.name, head_path=target.head_path, draft_tokens=1)
+        least = int(target.is_speculation_asked)
+        num_drafts = target.ask.draft_tokens or speed.best_draft_tokens(choice, box, model, head, least=least)
         if num_drafts == 0:
-            return Refusal(engine=base.engine, head=head.name, reason=_loses(speed.estimate(choice, box, model, head)))
+            reason = _loses(speed.estimate(choice, box, model, head))
+            return Refusal(engine=base.engine, head=head.name, reason=reason, loses=choice)
         choice = replace(choice, draft_tokens=num_drafts)
     choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
     memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
@@ -214,23 +220,31 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         return Refusal(engine=base.engine, head=choice.head, reason=str(error))
     facts = facts_of(choice, box, emission, target.features)
     forbidding = [issue for issue in issues.matching(facts) if issue.effect == "forbid"]
-    if forbidding and target.ask.engine == "auto":
+    if forbidding and not target.is_speculation_asked:
         issue = forbidding[0]
         return Refusal(engine=base.engine, head=choice.head, reason=f"{issue.symptom} ({issue.name})")
     estimate = speed.estimate(choice, box, model, head, known.measurements)
-    score = sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high)
-    score *= 1 - RANK_WEIGHT * (BEST_RANK - head.rank) if head is not None else 1
-    score *= min(memory_map.max_tokens / (choice.context * choice.concurrency), 1)
-    is_published = any(
-        (one.hardware, one.engine, one.model) == (box.name, choice.engine, model.name) for one in known.measurements
-    )
     return Candidate(
         choice=choice,
         emission=emission,
         memory=memory_map,
         speed=estimate,
-        score=score if is_published else score * UNPUBLISHED,
+        expected=sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high),
+        doubts=dict(_doubts(choice, head, memory_map, target, known)),
     )
+
+
+def _doubts(
+    choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target, known: Knowledge
+) -> Iterator[tuple[str, float]]:
+    where = (target.box.name, choice.engine, target.model.name)
+    if not any((one.hardware, one.engine, one.model) == where for one in known.measurements):
+        yield "has no published figure there", UNPUBLISHED
+    if head is not None and head.rank < BEST_RANK:
+        yield f"drafts with {head.repo}, which others are recommended over", 1 - RANK_WEIGHT * (BEST_RANK - head.rank)
+    fit = memory_map.max_tokens / (choice.context * choice.concurrency)
+    if fit < 1:
+        yield "cannot hold all conversations in full length", fit
 
 
 def emitter(engine: EngineName) -> ModuleType:
@@ -247,12 +261,21 @@ def _loses(estimate: SpeedEstimate) -> str:
 
 
 def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target) -> Refusal:
-    fits = memory.fitting(choice, target.box, target.model, head, weight_bytes=target.weight_bytes)
+    box, model = target.box, target.model
+    fits = memory.fitting(choice, box, model, head, weight_bytes=target.weight_bytes)
     needs = f"needs {readable(memory_map.needed)}, there are {readable(memory_map.capacity)}"
-    if fits.max_context == 0:
-        reason, least = f"{needs}: too large at any context", memory_map.needed
-    else:
-        reason, least = f"{needs} for {choice.concurrency} x {choice.context} tokens; what fits: ", None
-        reason += f"--context {fits.max_context}"
-        reason += f", or --concurrency {fits.max_concurrency} with this context" if fits.max_concurrency else ""
-    return Refusal(engine=choice.engine, head=choice.head, reason=reason, least_bytes=least)
+    if fits.max_context == 0 and fits.max_concurrency == 0:
+        smallest = replace(choice, context=1, concurrency=1)
+        least = memory.memory_map(smallest, box, model, head, weight_bytes=target.weight_bytes).needed
+        return Refusal(
+            engine=choice.engine, head=choice.head, reason=f"{needs}: too large at any context", least_bytes=least
+        )
+    reason = f"{needs} for {choice.concurrency} x {choice.context} tokens; what fits: " + ", or ".join(
+        option
+        for option, value in (
+            (f"--context {fits.max_context}", fits.max_context),
+            (f"--concurrency {fits.max_concurrency} with this context", fits.max_concurrency),
+        )
+        if value
+    )
+    return Refusal(engine=choice.engine, head=choice.head, reason=reason)

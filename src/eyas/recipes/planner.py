@@ -6,7 +6,7 @@ Pure: the box is given, nothing is started or downloaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
@@ -24,14 +24,20 @@ __all__ = ["Ask", "make_plan"]
 SMALLER = 0.8  # of the memory: what may be offered instead of a model that is too large
 
 
-def make_plan(ask: Ask, *, box: Box | None = None, ran_here: frozenset[tuple[str, str]] = frozenset()) -> Plan:
-    """The best plan for `ask`. `box` is the probed machine where `ask.on` is "here".
+def make_plan(
+    ask: Ask,
+    *,
+    box: Box | None = None,
+    features: tuple[str, ...] = (),
+    ran_here: frozenset[tuple[str, str]] = frozenset(),
+) -> Plan:
+    """The best plan for `ask`. `box` is the probed machine where `ask.on` is "here", `features` what else it is like.
 
     `ran_here` names (model, engine) pairs that have already answered on this very machine. Raises UserError, with the
     reason of each engine, where nothing can work.
     """
     known = knowledge()
-    target = settle(ask, known, box)
+    target = settle(ask, known, box, features)
     found = list(candidates(target, known))
     able = [candidate for candidate in found if isinstance(candidate, Candidate)]
     refused = [refusal for refusal in found if isinstance(refusal, Refusal)]
@@ -57,13 +63,19 @@ def _plan(
         emission=best.emission,
         memory=best.memory,
         speed=best.speed,
-        reasons=reasons(best, others, target, known),
+        reasons=reasons(best, others, refused, target, known),
         refused=refusals(refused, known),
         warnings=(*warnings(best, target, known), *(_issue_note(issue) for issue in issues.matching(facts))),
-        tuning=tuning.advice(facts),
+        tuning=(*tuning.advice(facts), *_advice(best, target, known)),
         evidence=evidence(best.choice, target.box, ran_here),
         deviations=guides.deviations(best.choice, target.box, best.emission),
     )
+
+
+def _advice(best: Candidate, target: Target, known: Knowledge) -> Iterator[Note]:
+    for record in (known.engines[best.choice.engine], target.box.hardware):
+        for text in record.advice:
+            yield Note(text=text, source=record.sources[0])
 
 
 def _issue_note(issue: issues.Issue) -> Note:
@@ -80,11 +92,15 @@ def _nothing_works(target: Target, refused: Sequence[Refusal], known: Knowledge)
     if least:
         served = {name for engine in known.engines.values() for name in engine.models}
         room = SMALLER * box.hardware.usable_bytes
-        smaller = [other.name for other in known.models.values() if other.name in served and other.total_bytes < room]
+        smaller = [
+            other.name
+            for other in known.models.values()
+            if other.name in served and other.total_bytes < min(room, model.total_bytes)
+        ]
+        has = f"{'each GPU' if box.num_gpus > 1 else 'it'} has {readable(box.hardware.usable_bytes)}"
         return (
-            f"{model.name} is too large for {box.name}: it takes at least {readable(min(least))} of each GPU's "
-            f"{readable(box.hardware.usable_bytes)} at any context; take a larger box (--on spark) or a smaller model"
-            + (f" ({', '.join(smaller)})" if smaller else "")
+            f"{model.name} is too large for {box.name}: it takes at least {readable(min(least))}, {has}; take a larger "
+            "box (--on spark) or a smaller model" + (f" ({', '.join(smaller)})" if smaller else "")
         )
     against = "; ".join(note.text for note in refusals(plain, known))
     return f"no plan for {model.name} on {box.name}: {against or 'no engine runs it'}"

@@ -10,16 +10,19 @@ from eyas.recipes import speed
 from eyas.recipes.ask import CLAUDE_CODE_CONTEXT, Target
 from eyas.recipes.candidates import Candidate, Refusal
 from eyas.recipes.knowledge import Knowledge
-from eyas.recipes.plan import Note, Range, SpeedEstimate
+from eyas.recipes.plan import Choice, Note, Range, SpeedEstimate
 
-__all__ = ["reasons", "refusals", "warnings"]
+__all__ = ["reasons", "refusals", "span", "warnings"]
 
 MAX_OTHERS, MAX_PUBLISHED = 4, 3
 USUAL_DRAFTS = 3  # what guides and engines take by default
 
 
-def reasons(best: Candidate, others: Sequence[Candidate], target: Target, known: Knowledge) -> tuple[Note, ...]:
-    return (*_engine(best, others, target, known), *_speculation(best, others, target, known))
+def reasons(
+    best: Candidate, others: Sequence[Candidate], refused: Sequence[Refusal], target: Target, known: Knowledge
+) -> tuple[Note, ...]:
+    losers = [refusal.loses for refusal in refused if refusal.loses is not None]
+    return (*_engine(best, others, target, known), *_speculation(best, others, losers, target, known))
 
 
 def refusals(refused: Sequence[Refusal], known: Knowledge) -> tuple[Note, ...]:
@@ -52,21 +55,26 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
             f"{choice.context} tokens are few, give it --context 128k"
         )
     if not best.memory.fits:
+        num_whole = best.memory.max_tokens // choice.context
         yield Note(
-            text=f"only {best.memory.max_tokens // choice.context} of {choice.concurrency} conversations of full length fit "
-            "at once; when more are that long, some wait or are computed again"
+            text=f"only {num_whole} of {choice.concurrency} conversations of full length fit at once; when more are "
+            "that long, some wait or are computed again"
         )
     if not target.model.num_experts and target.box.hardware.unified:
         yield from (Note(text=text, source=target.model.sources[0]) for text in target.model.advice)
     if choice.method != "none" and loses(estimate):
         yield Note(
-            text=f"speculation is expected to cost time here ({_range(estimate.speedup)}x); --spec none is faster",
+            text=f"speculation is expected to cost time here ({span(estimate.speedup)}x); --spec none is faster",
             source="eyas.recipes.speed",
         )
     elif choice.method != "none" and estimate.speedup.low < 1:
-        yield Note(text=f"whether speculation pays here is open ({_range(estimate.speedup)}x expected): measure it")
-    if choice.nodes[0].ssh is None and target.box.nodes > 1 and not target.ask.nodes:
-        yield Note(text="addresses and interfaces are the playbook's; name your nodes with --node USER@HOST=ADDRESS")
+        yield Note(text=f"whether speculation pays here is open ({span(estimate.speedup)}x expected): measure it")
+    if target.box.nodes > 1 and not all("," in node for node in target.ask.nodes or ("",)):
+        yield Note(
+            text=f"interfaces {', '.join(choice.nodes[0].interfaces)} and addresses "
+            f"{', '.join(node.address for node in choice.nodes)} are assumed where --node does not say: "
+            "--node USER@HOST=ADDRESS,INTERFACE,..."
+        )
     if any(image.tag == choice.image and image.version is None for image in known.engines[choice.engine].images):
         yield Note(text=f"{choice.image} is a tag that moves: pin the digest that works for you")
 
@@ -77,33 +85,34 @@ def _engine(best: Candidate, others: Sequence[Candidate], target: Target, known:
     if target.ask.engine != "auto":
         yield Note(text=f"{engine.title}: asked for")
     else:
-        rivals: dict[str, Range] = {}
+        rivals: dict[str, Candidate] = {}
         for other in others:
             if other.choice.engine != choice.engine:
-                rivals.setdefault(other.choice.engine, other.speed.tokens_per_second)
-        against = ", ".join(f"{name} {_range(rate)}" for name, rate in list(rivals.items())[:MAX_OTHERS])
+                rivals.setdefault(other.choice.engine, other)
         yield Note(
-            text=f"{engine.title}: the most tokens per second expected for {choice.concurrency} at once, "
-            f"{_range(best.speed.tokens_per_second)}" + (f" (others: {against})" if against else ""),
+            text=f"{engine.title}: {span(best.speed.tokens_per_second)} tokens per second expected over "
+            f"{choice.concurrency} at once, the best of what was weighed",
             source="eyas.recipes.speed",
         )
+        shown = [(known.engines[name].title, rival) for name, rival in list(rivals.items())[:MAX_OTHERS]]
+        if shown:
+            rates = ", ".join(f"{title} {span(rival.speed.tokens_per_second)}" for title, rival in shown)
+            yield Note(text=f"the others: {rates}")
+        for title, rival in shown:
+            if rival.expected > best.score:
+                yield Note(text=f"not {title}: it {', and it '.join(rival.doubts)}")
     for published in best.speed.published[:MAX_PUBLISHED]:
         yield Note(text=f"published: {published.text}", source=f"{published.source}, {published.date}")
 
 
-def _speculation(best: Candidate, others: Sequence[Candidate], target: Target, known: Knowledge) -> Iterator[Note]:
+def _speculation(
+    best: Candidate, others: Sequence[Candidate], losers: Sequence[Choice], target: Target, known: Knowledge
+) -> Iterator[Note]:
     choice, estimate = best.choice, best.speed
     if choice.head is None:
-        speculative = next((one for one in others if one.choice.engine == choice.engine and one.choice.head), None)
-        if speculative is not None:
-            yield Note(
-                text=f"no speculation: with {known.heads[speculative.choice.head or ''].repo} "
-                f"{_range(speculative.speed.tokens_per_second)} tokens per second are expected, "
-                f"without {_range(estimate.tokens_per_second)}",
-                source="eyas.recipes.speed",
-            )
+        yield from _without(best, others, losers, target, known)
         return
-    head = known.heads[choice.head]
+    head = target.head or known.heads[choice.head]
     yield Note(text=f"{head.repo}: {head.advice[0] if head.advice else head.title}", source=head.sources[0])
     yield Note(text=_pays(choice.draft_tokens, estimate), source="eyas.recipes.speed")
     most = head.max_draft_tokens or USUAL_DRAFTS
@@ -120,19 +129,44 @@ def loses(estimate: SpeedEstimate) -> bool:
     return estimate.acceptance is not None and estimate.acceptance.high < estimate.break_even_length
 
 
+def _without(
+    best: Candidate, others: Sequence[Candidate], losers: Sequence[Choice], target: Target, known: Knowledge
+) -> Iterator[Note]:
+    """Why there is no speculation: what the best head would do on this engine, else on another."""
+    if target.ask.spec == "none":
+        yield Note(text="no speculation: asked for")
+        return
+    engine = best.choice.engine
+    drafting = [one.choice for one in others if one.choice.head] + list(losers)
+    if not drafting:
+        return
+    choice = max(drafting, key=lambda one: (one.engine == engine, known.heads[one.head or ""].rank))
+    head = known.heads[choice.head or ""]
+    for num_drafts in (1, min(USUAL_DRAFTS, head.max_draft_tokens or USUAL_DRAFTS)):
+        drafted = replace(choice, draft_tokens=num_drafts)
+        estimate = speed.estimate(drafted, target.box, target.model, head)
+        where = "" if choice.engine == engine else f" on {known.engines[choice.engine].title}"
+        yield Note(
+            text=f"no speculation: with {head.repo}{where} {_pays(num_drafts, estimate)}", source="eyas.recipes.speed"
+        )
+        if head.max_draft_tokens == 1:
+            return
+
+
 def _pays(num_drafts: int, estimate: SpeedEstimate) -> str:
-    expected = f", {_range(estimate.acceptance)} are expected" if estimate.acceptance else ""
+    expected = f", {span(estimate.acceptance)} are expected" if estimate.acceptance else ""
     verdict = "may gain or lose"
     if loses(estimate):
         verdict = "loses" if estimate.speedup.high < 1 else "loses, unless neighbouring tokens share experts"
     elif estimate.speedup.low >= 1:
         verdict = "gains"
     return (
-        f"{num_drafts} draft token{'s' * (num_drafts != 1)} a round {verdict}, x{_range(estimate.speedup)}: it pays "
+        f"{num_drafts} draft token{'s' * (num_drafts != 1)} a round {verdict}, x{span(estimate.speedup)}: it pays "
         f"from an acceptance length of {estimate.break_even_length:.2f}{expected}"
     )
 
 
-def _range(value: Range) -> str:
+def span(value: Range) -> str:
+    """E.g. `1.05..1.24`, `38..131`."""
     digits = 0 if value.high >= 100 else 1 if value.high >= 10 else 2
     return f"{value.low:.{digits}f}..{value.high:.{digits}f}"

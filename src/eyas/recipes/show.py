@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from eyas.base.units import readable
 from eyas.recipes.emit.words import shell
-from eyas.recipes.plan import Launch, MemoryMap, Note, Plan, Range
+from eyas.recipes.plan import Launch, MemoryMap, Note, Plan
+from eyas.recipes.reasons import span
 from eyas.recipes.records import CPU
 
 __all__ = ["memory_bar", "show"]
@@ -38,7 +39,9 @@ def show(plan: Plan, *, explain: bool = False) -> str:
 def _head(plan: Plan) -> tuple[str, list[str]]:
     choice, box = plan.choice, plan.box
     draft = (
-        f"{choice.method} with {choice.head}, {choice.draft_tokens} draft tokens" if choice.head else "no speculation"
+        f"{choice.method} with {choice.head}, {choice.draft_tokens} draft token{'s' * (choice.draft_tokens != 1)}"
+        if choice.head
+        else "no speculation"
     )
     capability = box.hardware.compute_capability
     gpus = f"{box.num_gpus} x {box.hardware.title}" if box.num_gpus > 1 else box.hardware.title
@@ -76,20 +79,20 @@ def memory_bar(memory: MemoryMap) -> list[str]:
 
 def _speed(plan: Plan) -> Iterator[str]:
     speed, num = plan.speed, plan.choice.concurrency
-    plain = _range(speed.baseline_tokens_per_second)
-    yield f"  {_range(speed.tokens_per_second)} tok/s over {num} at once; {plain} without speculation"
+    plain = span(speed.baseline_tokens_per_second)
+    yield f"  {span(speed.tokens_per_second)} tok/s over {num} at once; {plain} without speculation"
     if speed.at_context:
-        longer = ", ".join(f"{_range(one.tokens_per_second)} at {one.context}" for one in speed.at_context)
+        longer = ", ".join(f"{span(one.tokens_per_second)} at {one.context}" for one in speed.at_context)
         yield f"  with longer contexts {longer} tokens each"
     if plan.choice.head:
-        acceptance = f"expected {_range(speed.acceptance)}" if speed.acceptance else "unknown"
+        acceptance = f"expected {span(speed.acceptance)}" if speed.acceptance else "unknown"
         yield (
-            f"  speculation x{_range(speed.speedup)}; it pays from an acceptance length of "
+            f"  speculation x{span(speed.speedup)}; it pays from an acceptance length of "
             f"{speed.break_even_length:.2f}, {acceptance}"
         )
     yield (
         f"  a round reads {speed.round_bytes / 1e9:.2f} GB, a plain step {speed.baseline_bytes / 1e9:.2f} GB; first "
-        f"token of a full context after {_range(speed.first_token_s)} s, ready after {_range(speed.load_s)} s"
+        f"token of a full context after {span(speed.first_token_s)} s, ready after {span(speed.load_s)} s"
     )
 
 
@@ -117,8 +120,3 @@ def _wrapped(text: str, first: str = "  - ", rest: str = "    ") -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
-
-
-def _range(value: Range) -> str:
-    digits = 0 if value.high >= 100 else 1 if value.high >= 10 else 2
-    return f"{value.low:.{digits}f}..{value.high:.{digits}f}"
