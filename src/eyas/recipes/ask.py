@@ -139,8 +139,8 @@ def _check(ask: Ask) -> None:
         raise UserError(f"--name wants up to 63 of a-z, 0-9, '-', '_' and '.', got '{ask.name[:63]}'")
     if ask.native and ask.image is not None:
         raise UserError("--native and --image exclude each other")
-    for flag, value in (("--engine-version", ask.version), ("--image", ask.image), ("--binary", ask.binary)):
-        if value is not None and ask.engine == "auto":
+    for flag, given in (("--engine-version", ask.version), ("--image", ask.image), ("--binary", ask.binary)):
+        if given is not None and ask.engine == "auto":
             raise UserError(f"{flag} belongs to one engine; name it with --engine {'|'.join(get_args(EngineName))}")
     if ask.spec == "none" and (ask.head is not None or ask.draft_tokens is not None):
         raise UserError("--spec none excludes --head and --draft-tokens")
