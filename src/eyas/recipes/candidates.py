@@ -209,7 +209,7 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         if num_drafts == 0:
             reason = _loses(speed.estimate(choice, box, model, head))
             return Refusal(engine=base.engine, head=head.name, reason=reason, loses=choice)
-        choice = replace(choice, draft_tokens=num_drafts)
+        choice = replace(choice, draft_tokens=num_drafts, are_drafts_fixed=target.ask.draft_tokens is not None)
     choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
     memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
     if not memory_map.fits and not (base.engine in PAGED and memory_map.max_tokens >= choice.context):

@@ -99,6 +99,7 @@ class Choice(Data, frozen=True, kw_only=True):
     head: str | None = None  # name in heads.yaml
     head_path: str | None = None
     draft_tokens: int = 0
+    are_drafts_fixed: bool = False  # asked for; an engine that adapts them by itself must not
     context: int
     concurrency: int
     purpose: Purpose = "chat"

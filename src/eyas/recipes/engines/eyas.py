@@ -24,6 +24,8 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         *("--context", str(choice.context), "--concurrency", str(choice.concurrency)),
         *("--host", choice.listen, "--port", str(choice.port), "--served-name", model.repo),
     ]
+    if choice.are_drafts_fixed:
+        options += ["--draft-tokens", str(choice.draft_tokens)]
     downloads: tuple[Download, ...] = ()
     env: list[EnvVar] = []
     if not is_demo:
