@@ -78,8 +78,28 @@ def test_what_engines_were_seen_to_take(args, gigabytes):
 
 
 def test_llama_cpp_was_seen_to_need_67_gib():
-    choice, box, model, _ = setup("spark", "llama.cpp", context=65_536, concurrency=2)  # -c 131072, two slots
-    assert memory_map(choice, box, model, None).needed / GIB == pytest.approx(67, rel=0.02)
+    """Before it had kept any conversation: -c 131072, two slots."""
+    choice, box, model, _ = setup("spark", "llama.cpp", context=65_536, concurrency=2)
+    memory = memory_map(choice, box, model, None)
+    assert (memory.needed - rows(memory)["prompt cache"]) / GIB == pytest.approx(67, rel=0.02)
+
+
+@pytest.mark.parametrize(("slots", "context", "gib"), [(1, 65_536, 2.33), (32, 4096, 7.03), (128, 2048, 18.0)])
+def test_each_slot_of_llama_cpp_keeps_its_own_windows(slots, context, gib):
+    """src/llama-kv-cache-iswa.cpp: min(context, window + 2048, to 256 cells) of each slot; worked out by hand."""
+    choice, box, model, _ = setup("spark", "llama.cpp", context=context, concurrency=slots)
+    assert rows(memory_map(choice, box, model, None))["KV cache"] / GIB == pytest.approx(gib, abs=0.005)
+
+
+def test_llama_cpps_copies_are_planned_where_they_share_the_gpus_memory():
+    def copies(on, **changes):
+        return rows(memory_map(*setup(on, "llama.cpp", **changes))).get("prompt cache", 0)
+
+    assert copies("h100", concurrency=32) == 0
+    assert copies("spark") == 3829 * (1 << 20) + 8 * 128 * 36_864
+    assert copies("spark", concurrency=32) == 3829 * (1 << 20) + 32 * 8 * 128 * 36_864
+    one_head = knowledge().heads["ggml-120b"].kv_bytes_per_token
+    assert copies("spark", head="ggml-120b", drafts=1) - copies("spark") == 8 * 8192 * one_head
 
 
 @pytest.mark.parametrize(
@@ -193,6 +213,16 @@ def test_what_fits_stays_below_capacity(drawn):
     if fits.max_concurrency:
         assert memory_map(replace(choice, concurrency=fits.max_concurrency), box, model, head).fits
     assert memory.fits == (fits.max_context >= choice.context) == (fits.max_concurrency >= choice.concurrency)
+
+
+@settings(max_examples=300, deadline=None)
+@given(plans)
+def test_nothing_takes_more_than_there_is(drawn):
+    choice, box, model, head = plan(drawn)
+    memory = memory_map(choice, box, model, head)
+    assert 0 < memory.reserved <= box.hardware.usable_bytes
+    if memory.fits and choice.engine in ("eyas", "llama.cpp", "ollama"):
+        assert memory.reserved >= memory.needed - len(memory.rows)  # each row is rounded up
 
 
 @settings(max_examples=300, deadline=None)

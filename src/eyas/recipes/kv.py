@@ -1,22 +1,35 @@
 """KV cache of one GPU by engine and version: bytes for so many tokens of so many sequences, and the reverse.
 
 Engines differ in what they keep for layers with a sliding window: everything (SGLang before 0.5.10), a pool in
-proportion to that of the full layers (SGLang since), or only the window and the tokens in flight (the others).
+proportion to that of the full layers (SGLang since), or the window and the tokens in flight: of all requests together
+(vLLM, TensorRT-LLM) or of each slot (llama.cpp without a unified cache: src/llama-kv-cache-iswa.cpp, build b10488).
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from eyas.recipes.plan import Choice
+from eyas.recipes.plan import Box, Choice
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
 
-__all__ = ["KvLayout", "head_share", "kv_layout"]
+__all__ = [
+    "CHECKPOINTS",
+    "STEP_TOKENS",
+    "KvLayout",
+    "head_share",
+    "host_cache_bytes",
+    "kv_layout",
+    "prompt_cache_mib",
+]
 
 SLIDING_POOL_RATIO = 0.8  # SGLang's --swa-full-tokens-ratio
-IN_FLIGHT = {"vllm": 8192, "tensorrt-llm": 8192, "llama.cpp": 2048, "ollama": 512}  # prompt tokens of one step
+STEP_TOKENS = {"vllm": 8192, "tensorrt-llm": 8192, "llama.cpp": 2048, "ollama": 512}  # of prompts
+SLOTS, SLOT_CELLS = ("llama.cpp", "ollama"), 256  # engines with a cache of its own for each request, in such steps
 EYAS_PAGE, EYAS_CHUNK = 16, 512  # eyas.engine.build: tokens of a page, prompt tokens of a step
+CHECKPOINTS = 8  # llama.cpp: states of a slot to go back to; its own default is 32
+PROMPT_CACHE_SHARE = 32  # llama.cpp: one part in so many of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
+MIB = 1 << 20
 
 
 class KvLayout(Struct, frozen=True, kw_only=True):
@@ -68,11 +81,30 @@ def kv_layout(choice: Choice, model: Model, head: Head | None) -> KvLayout:
         ratio = 1.0 if satisfies(choice.version, "<0.5.10") else SLIDING_POOL_RATIO
         return KvLayout(full=full, sliding=sliding, head=of_head, ratio=ratio)
     rows = choice.draft_tokens + 1
-    window, in_flight = model.window + rows, IN_FLIGHT.get(choice.engine, 0)
+    window, in_flight = model.window + rows, STEP_TOKENS.get(choice.engine, 0)
+    if choice.engine in SLOTS:
+        window, in_flight = -(-(model.window + in_flight) // SLOT_CELLS) * SLOT_CELLS, 0
     if choice.engine == "eyas":  # eyas.engine.memory: twice the span of each sequence, a row of taps for each page
         window = 2 * (model.window + max(EYAS_CHUNK, 2 * rows) + EYAS_PAGE)
         of_head += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
     return KvLayout(full=full, sliding=sliding, head=of_head, ratio=None, window=window, in_flight=in_flight)
+
+
+def prompt_cache_mib(box: Box) -> int | None:
+    """What llama.cpp may keep of earlier conversations beside its KV cache; None where that is not the GPU's memory."""
+    return box.hardware.usable_bytes // PROMPT_CACHE_SHARE // MIB if box.hardware.unified else None
+
+
+def host_cache_bytes(choice: Choice, box: Box, model: Model, layout: KvLayout) -> float:
+    """llama.cpp's prompt cache and checkpoints, where they take from the GPU's memory.
+
+    A checkpoint is the window of the sliding layers and, with a head, the head's whole cache.
+    """
+    prompt_cache = prompt_cache_mib(box) if choice.engine == "llama.cpp" else None
+    if prompt_cache is None:
+        return 0.0
+    checkpoint = model.window * layout.sliding + choice.context * layout.head
+    return prompt_cache * MIB + choice.concurrency * CHECKPOINTS * checkpoint
 
 
 def head_share(model: Model, tensor_parallel: int) -> float:

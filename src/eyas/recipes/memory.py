@@ -12,7 +12,7 @@ from math import ceil, floor
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eyas.recipes.kv import IN_FLIGHT, kv_layout
+from eyas.recipes.kv import STEP_TOKENS, host_cache_bytes, kv_layout
 from eyas.recipes.plan import Box, Choice, MemoryMap, MemoryRow
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
@@ -41,7 +41,7 @@ class _Needs(Struct, frozen=True, kw_only=True):
 
     rows: tuple[MemoryRow, ...]
     static: float  # weights, padding, head
-    work: float  # activations, graphs, runtime
+    work: float  # activations, graphs, runtime, llama.cpp's prompt cache
     kv: float
 
 
@@ -125,6 +125,7 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
     of_head = draft_bytes(choice, head)
     kv, head_kv = layout.target_bytes(tokens, choice.concurrency), layout.head_bytes(tokens)
     activations, runtime = _activations(choice, box, model), _runtime(choice)
+    host_cache = host_cache_bytes(choice, box, model, layout)
     shared = f"1/{choice.tensor_parallel} of it" if choice.tensor_parallel > 1 else ""
     rows = (
         MemoryRow(owner="weights", num_bytes=ceil(weights), note=shared),
@@ -132,36 +133,38 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
         MemoryRow(owner="draft head", num_bytes=ceil(of_head), note=head.name if head else ""),
         MemoryRow(owner="KV cache", num_bytes=ceil(kv), note=_kv_note(choice, model)),
         MemoryRow(owner="KV cache of the head", num_bytes=ceil(head_kv)),
+        MemoryRow(owner="prompt cache", num_bytes=ceil(host_cache), note="and checkpoints, at most"),
         MemoryRow(owner="activations and CUDA graphs", num_bytes=ceil(activations), note="estimate"),
         MemoryRow(owner="CUDA and libraries", num_bytes=runtime, note="estimate"),
     )
     return _Needs(
         rows=tuple(row for row in rows if row.num_bytes),
         static=weights + padding + of_head,
-        work=activations + runtime,
+        work=activations + runtime + host_cache,
         kv=kv + head_kv,
     )
 
 
 def _limits(choice: Choice, box: Box, head: Head | None, needs: _Needs) -> tuple[float, float]:
-    """(what the engine may use, what it takes at start) of one GPU."""
+    """(what the engine may use, what it takes at start) of one GPU; it cannot take more than there is."""
     usable = box.hardware.usable_bytes
     free = float(usable - box.hardware.os_reserve_bytes)
     if choice.engine == "sglang":
         taken = engine_fraction(choice, box) * usable + needs.work
-        return min(taken, free), taken
+        return min(taken, free), min(taken, usable)
     if choice.engine == "vllm":
         taken = engine_fraction(choice, box) * usable
         return min(taken, free), taken
     if choice.engine == "tensorrt-llm":
         left = max(free - needs.static - needs.work, 0.0)
         taken = needs.static + needs.work + engine_fraction(choice, box) * left
-        return min(taken, free), taken
+        return min(taken, free), min(taken, usable)
     needed = sum(row.num_bytes for row in needs.rows)
     if choice.engine == "eyas":
         pool = EYAS_KV_SHARE * max(free - needs.static, 0.0)
-        return min(needs.static + needs.work + pool, free), needed
-    return free, needed
+        capacity = min(needs.static + needs.work + pool, free)
+        return capacity, min(needed, capacity)
+    return free, min(needed, usable)
 
 
 def _activations(choice: Choice, box: Box, model: Model) -> float:
@@ -181,7 +184,7 @@ def _chunk_tokens(choice: Choice, box: Box) -> int:
     """Prompt tokens of one step."""
     if choice.engine == "sglang":
         return _sglang_sizes(box.hardware.usable_bytes, choice.tensor_parallel)[0]
-    return IN_FLIGHT.get(choice.engine, 512)
+    return STEP_TOKENS.get(choice.engine, 512)
 
 
 def _sglang_sizes(usable: int, tensor_parallel: int) -> tuple[int, int]:
