@@ -41,13 +41,17 @@ def value(argv, option):
 
 
 def test_the_published_command_for_a_spark():
-    """The side file of the model's own repository is found by the server; the weights are read, not mapped."""
+    """The side file of the model's own repository is found by the server; the weights are read, not mapped.
+
+    Its copies of conversations, which would share the memory, have the limits that the memory map counts.
+    """
     emission = made(head="ggml-120b")
     (server,) = emission.launches
     assert server.argv == (
         "llama-server", "-hf", GGUF, "--alias", "openai/gpt-oss-120b", "-c", "65536", "-np", "1", "-b", "2048",
-        "-ub", "2048", "-ngl", "999", "-fa", "on", "--jinja", "--load-mode", "none", "--spec-type", "draft-eagle3",
-        "--spec-draft-n-max", "1", "-ngld", "999", "--metrics", "--host", "127.0.0.1", "--port", "8005", "--offline",
+        "-ub", "2048", "-ngl", "999", "-fa", "on", "--jinja", "--load-mode", "none", "--cache-ram", "3829",
+        "--ctx-checkpoints", "8", "--spec-type", "draft-eagle3", "--spec-draft-n-max", "1", "-ngld", "999", "--metrics",
+        "--host", "127.0.0.1", "--port", "8005", "--offline",
     )  # fmt: skip
     assert server.env == (EnvVar(name="HF_HOME", value=Home(path=".cache/huggingface")),)
     (download,) = emission.downloads
@@ -62,7 +66,7 @@ def test_the_published_command_for_a_spark():
 def test_without_a_head_its_file_is_not_downloaded():
     emission = made(H100)
     (server,) = emission.launches
-    assert not {"--spec-type", "-md", "--load-mode"} & set(server.argv) and "mmap" in emission.features
+    assert not {"--spec-type", "-md", "--load-mode", "--cache-ram"} & set(server.argv) and "mmap" in emission.features
     assert emission.downloads == (Download(repo=GGUF, num_bytes=63_400_000_000, exclude=("*eagle3-*",)),)
 
 

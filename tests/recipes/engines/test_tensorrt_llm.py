@@ -10,6 +10,7 @@ from eyas.recipes.boxes import parse_box
 from eyas.recipes.engines import flags
 from eyas.recipes.engines.tensorrt_llm import CONFIG, emit
 from eyas.recipes.knowledge import knowledge
+from eyas.recipes.kv import STEP_TOKENS
 from eyas.recipes.plan import Choice, Home, Node
 from eyas.recipes.versions import compare
 
@@ -178,13 +179,21 @@ def test_eight_b200_are_blog_11():
         "--tp_size": "8",
         "--ep_size": "4",
         "--max_batch_size": "10",
-        "--max_num_tokens": "131072",
+        "--max_num_tokens": "8192",  # the blog has 131072 and no chunks
         "--max_seq_len": "131072",
         "--host": "127.0.0.1",
     }.items():
         assert option(server.argv, name) == value
     assert ("TRTLLM_ENABLE_PDL", "1") in [(one.name, one.value) for one in server.env]
     assert "--trust_remote_code" not in server.argv
+
+
+@pytest.mark.parametrize(("context", "is_chunked"), [(1024, False), (8192, False), (8193, True), (131_072, True)])
+def test_prompts_longer_than_an_iteration_go_in_chunks(context, is_chunked):
+    """And an iteration has as many tokens as the memory map counts."""
+    argv = server_of(emission(context=context)).argv
+    assert int(option(argv, "--max_num_tokens")) == STEP_TOKENS["tensorrt-llm"] == 8192
+    assert ("--enable_chunked_prefill" in argv) is is_chunked
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from eyas.base.bundled import DEMO_NAME
 from eyas.base.errors import UserError
 from eyas.recipes.engines import common, flags
+from eyas.recipes.kv import CHECKPOINTS, STEP_TOKENS, prompt_cache_mib
 from eyas.recipes.plan import Box, Choice, Download, Emission, EnvVar, Launch, Readiness, Ref, Wait, Word
 from eyas.recipes.records import Head, Model
 
@@ -19,7 +20,7 @@ __all__ = ["emit"]
 ENGINE = "llama.cpp"
 FOLDER, MODEL_FILE, HEAD_FILE = "gguf", "model.gguf", "head.gguf"  # what `eyas export gguf` writes
 HEAD_FILES = "*eagle3-*"  # in the repository of a model
-CHUNK = "2048"  # prompt tokens at once
+CHUNK = str(STEP_TOKENS[ENGINE])  # prompt tokens at once
 EXPORT_S = 3600.0
 
 
@@ -43,7 +44,9 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     if choice.kv_dtype == "fp8":
         options += ["-ctk", "q8_0", "-ctv", "q8_0"]  # the nearest that it has
     if box.hardware.unified:
+        # Its copies of earlier conversations are in the same memory here, so they get a limit that is planned for.
         options += ["--load-mode", "none"]
+        options += ["--cache-ram", str(prompt_cache_mib(box)), "--ctx-checkpoints", str(CHECKPOINTS)]
     if head is not None:
         options += ["--spec-type", "draft-eagle3", "--spec-draft-n-max", str(choice.draft_tokens), "-ngld", "999"]
     options += ["--metrics", "--host", choice.listen, "--port", str(choice.port)]

@@ -12,6 +12,7 @@ import yaml
 from msgspec.structs import replace
 
 from eyas.recipes.engines import common, flags, mpi
+from eyas.recipes.kv import STEP_TOKENS
 from eyas.recipes.plan import Box, Choice, Emission, EnvVar, File, Launch, Mount, Readiness, Word
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
@@ -21,7 +22,10 @@ __all__ = ["CONFIG", "emit"]
 CONFIG = "trtllm.yaml"
 CONFIG_IN_CONTAINER = f"/opt/eyas/{CONFIG}"
 ULIMITS = ("--ulimit", "memlock=-1", "--ulimit", "stack=67108864")  # as NVIDIA's playbooks have them
-DEFAULT_TOKENS = 8192  # of one iteration
+
+# Tokens of one iteration. Longer prompts are refused without chunks, and so many more tokens take memory for all at
+# once, 28 GiB for 128k. NVIDIA's matrix of features has chunks with EAGLE-3 and with sliding windows as supported.
+ITERATION = STEP_TOKENS["tensorrt-llm"]
 
 # Since the YAML is checked against one class per `decoding_type`, the types are spelled as those classes spell them;
 # before, a table in `DecodingBaseConfig.from_dict` named them. The first build known to have the classes:
@@ -77,8 +81,9 @@ def _command(choice: Choice, model: Model, path: Word) -> tuple[Word, ...]:
     if choice.expert_parallel > 1:
         words += ["--ep_size", str(choice.expert_parallel)]
     words += ["--max_batch_size", str(choice.concurrency)]
-    # Without chunked prefill a prompt must fit into one iteration.
-    words += ["--max_num_tokens", str(max(choice.context, DEFAULT_TOKENS)), "--max_seq_len", str(choice.context)]
+    words += ["--max_num_tokens", str(ITERATION), "--max_seq_len", str(choice.context)]
+    if choice.context > ITERATION:
+        words.append("--enable_chunked_prefill")
     if model.architecture.startswith("Qwen3") and satisfies(choice.version, ">=1.2.0"):
         words += ["--reasoning_parser", "qwen3"]
         if choice.tools:
