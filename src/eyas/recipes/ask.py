@@ -185,9 +185,10 @@ def _nodes(ask: Ask, box: Box) -> tuple[Node, ...]:
     if box.nodes > len(TWO_SPARK_ADDRESSES) and not ask.nodes:
         raise UserError(f"{box.name} has {box.nodes} nodes; name each with --node USER@HOST=ADDRESS,INTERFACE")
     nodes = ask.nodes or ("local", *TWO_SPARK_ADDRESSES[1:])
+    interfaces = TWO_SPARK_INTERFACES if box.hardware.name == "spark" else ()
     addresses = (*TWO_SPARK_ADDRESSES, *("" for _ in nodes[len(TWO_SPARK_ADDRESSES) :]))
     return tuple(
-        _node(f"node-{chr(ord('a') + rank)}", node, address, TWO_SPARK_INTERFACES)
+        _node(f"node-{chr(ord('a') + rank)}", node, address, interfaces)
         for rank, (node, address) in enumerate(zip(nodes, addresses, strict=True))
     )
 
