@@ -51,6 +51,24 @@ def test_the_purpose_counts():
     assert code.low > chat.low
 
 
+def test_measured_numbers_of_drafts_bound_those_between():
+    """v3 with SGLang: 2.68 to 2.72 with 3 drafts; the card's 2.95 to 3.28 with 7 are for any engine."""
+    three, five, seven = (expected("nvidia-v3", drafts) for drafts in (3, 5, 7))
+    assert three.low < 2.68 < 2.72 < three.high
+    assert (seven.low, seven.high) == pytest.approx((2.95, 3.28), abs=0.01)
+    assert three.high < five.low < five.high < seven.high  # no bulge above what seven give
+
+
+def test_a_longer_chain_is_not_better_at_drafting():
+    """v3 with vLLM: 1.61 with 1 draft and 1.96 with 2 by a third party, 2.95 to 3.28 with 7 by the card."""
+    one, two, seven = (expected("nvidia-v3", drafts, "vllm") for drafts in (1, 2, 7))
+    assert one.low == pytest.approx(1.61, abs=0.01)
+    assert two.low == pytest.approx(1.96, abs=0.02)
+    assert seven.low < length(chance(1.61, 1), 7) < 2.95
+    assert seven.high == pytest.approx(3.28, abs=0.01)
+    assert one.high == pytest.approx(1 + chance(3.28, 7), abs=0.01)
+
+
 def test_contexts_that_a_head_is_not_meant_for_accept_less():
     for head, good, bad in (("lmsys-120b", 4096, 65_536), ("nvidia-long-context", 65_536, 1024)):
         inside, outside = (expected(head, 3, context=context) for context in (good, bad))
@@ -74,3 +92,18 @@ def test_the_throughput_head_drafts_one_token():
 def test_lengths_stay_between_one_and_all(head, drafts, engine, context, purpose):
     within = expected(head, drafts, engine, context=context, purpose=purpose)
     assert 1 <= within.low <= within.high <= drafts + 1
+
+
+@given(
+    st.sampled_from(list(HEADS)),
+    st.integers(1, 7),
+    st.sampled_from(["sglang", "vllm", "tensorrt-llm", "eyas", "llama.cpp"]),
+    st.sampled_from([1024, 8192, 65_536]),
+    st.sampled_from(["chat", "claude-code", "discord", "batch"]),
+)
+def test_another_draft_never_gives_less(head, drafts, engine, context, purpose):
+    """Up to as many as the head can draft; more are known to hurt."""
+    fewer, more = (expected(head, n, engine, context=context, purpose=purpose) for n in (drafts, drafts + 1))
+    if drafts + 1 <= (HEADS[head].max_draft_tokens or drafts + 1):
+        assert fewer.low <= more.low
+        assert fewer.high <= more.high <= fewer.high + 1

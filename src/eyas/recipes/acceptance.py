@@ -2,12 +2,13 @@
 
 Measured ones follow a constant chance p of each further draft within a few per cent (by position .62 .36 .20 .12 .06
 for 120b at five drafts, vllm-project/vllm#42764), so a measurement at one number of drafts says what others would
-give: 1 + p + ... + p^K.
+give: 1 + p + ... + p^K. Between measured numbers of drafts p is interpolated. Along a chain p never rises: where a
+longer one was measured to have a higher p, the text was an easier one, and the range spans both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from eyas.recipes.plan import Choice, Range
 from eyas.recipes.records import Acceptance, Head
@@ -55,21 +56,47 @@ def expected_acceptance(choice: Choice, head: Head, draft_tokens: int) -> Range:
 
 
 def _suiting(choice: Choice, measured: Sequence[Acceptance]) -> Sequence[Acceptance]:
-    """Of the choice's engine or of none in particular, of its purpose; each wish is dropped where nothing is left."""
+    """Of the choice's engine or of none in particular, then at each number of drafts those of its purpose.
+
+    Each wish is dropped where nothing is left.
+    """
     same = [one for one in measured if one.engine in ("", choice.engine)] or measured
     words = WORKLOADS[choice.purpose]
-    return [one for one in same if any(word in one.workload.lower() for word in words)] or same
+    suiting = [one for one in same if any(word in one.workload.lower() for word in words)]
+    covered = {one.draft_tokens for one in suiting}
+    return [*suiting, *(one for one in same if one.draft_tokens not in covered)]
 
 
 def _measured(measured: Sequence[Acceptance], draft_tokens: int) -> tuple[float, float] | None:
     if not measured:
         return None
-    exact = [one.length for one in measured if one.draft_tokens == draft_tokens]
-    lengths = exact or [length(chance(one.length, one.draft_tokens), draft_tokens) for one in measured]
-    low, high = min(lengths), max(lengths)
+    found: dict[int, list[float]] = {}
+    for one in measured:
+        found.setdefault(one.draft_tokens, []).append(chance(one.length, one.draft_tokens))
+    lows = {k: min(p for drafts, chances in found.items() if drafts <= k for p in chances) for k in found}
+    highs = {k: max(p for drafts, chances in found.items() if drafts >= k for p in chances) for k in found}
+    low, high = _longest(lows, draft_tokens), _longest(highs, draft_tokens)
     if high - low < SINGLE_SPREAD * (high - 1):
         low, high = 1 + (1 - SINGLE_SPREAD) * (low - 1), 1 + (1 + SINGLE_SPREAD) * (high - 1)
     return low, high
+
+
+def _longest(chances: Mapping[int, float], draft_tokens: int) -> float:
+    """Of all chains up to `draft_tokens`: measurements of different texts may have it otherwise."""
+    return max(_between(chances, drafts) for drafts in range(1, draft_tokens + 1))
+
+
+def _between(chances: Mapping[int, float], drafts: int) -> float:
+    """The length at `drafts`, with a chance between those of the nearest measured, and no more than at the longer one.
+
+    Beyond the ends the chance is that of the end.
+    """
+    below = max((known for known in chances if known <= drafts), default=min(chances))
+    above = min((known for known in chances if known >= drafts), default=max(chances))
+    if below >= above:
+        return length(chances[above], drafts)
+    p = chances[below] + (drafts - below) / (above - below) * (chances[above] - chances[below])
+    return min(length(p, drafts), length(chances[above], above))
 
 
 def _unmeasured(head: Head, draft_tokens: int) -> tuple[float, float]:
