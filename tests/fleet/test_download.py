@@ -260,12 +260,6 @@ def test_vocabulary_files_that_cannot_be_had_are_one_line(tmp_path, monkeypatch)
         fetch(small_plan(features=("vocab-files",)), LocalNode(), lambda _: None)
 
 
-def test_the_digests_are_those_of_the_plans_own_launch():
-    assert all(
-        f"fetch {name} {digest}\n" in common.FETCH_VOCABULARY for name, digest in vocabulary.VOCABULARIES.items()
-    )
-
-
 class Far(LocalNode):
     """This machine as if it were another: the interpreter is looked for there."""
 

@@ -10,12 +10,14 @@ from msgspec.structs import replace
 from tests.recipes.guide_commands import COMMANDS, RELEASE, SPARK_GUIDE, choice, typed
 
 from eyas.recipes.boxes import parse_box
-from eyas.recipes.guides import deviations, elements_of, guides
-from eyas.recipes.knowledge import knowledge
+from eyas.recipes.guides import Elements, deviations, elements_of, guides
+from eyas.recipes.knowledge import DATA, knowledge, read
 from eyas.recipes.plan import Choice, Home, Node
 
 GUIDES = {guide.name: guide for guide in guides()}
-GENERIC = ("keeps its own default", "set by this plan; the guide", "this plan's value for your box")
+ELEMENTS = read(DATA / "elements.yaml", Elements)
+GENERIC = ("keeps its own default", "this plan's value for your box")
+MOST_ADDED = 9
 
 
 def made(engine, box, head=None, **changes):
@@ -93,16 +95,37 @@ def test_every_difference_is_told_with_a_written_reason(name):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_nothing_of_the_guide_and_nothing_of_the_plan_is_passed_over(name):
-    """What is in one command and not, or not alike, in the other, is in a deviation."""
+def test_nothing_of_the_guide_is_passed_over(name):
+    """What is in its command and not, or not alike, in the plan's, is in a deviation."""
     chosen, _, emission = PLANS[name]
     ours, theirs = elements_of(chosen, emission), GUIDES[name].elements
     found = of(name, PLANS[name])
-    for key in ours.keys() | theirs.keys():
-        if ours.get(key, "").rstrip("/") == theirs.get(key, "-").rstrip("/"):
-            continue
-        word = key.partition(":")[2] or (ours.get(key) or theirs[key])
-        assert any(word.split(" ")[-1] in one.theirs + " " + one.ours for one in found), key
+    for key in theirs:
+        if ours.get(key, "-").rstrip("/") != theirs[key].rstrip("/"):
+            word = key.partition(":")[2] or theirs[key]
+            assert any(word.split(" ")[-1] in one.theirs for one in found), key
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_of_what_is_added_only_what_matters_is_told(name):
+    chosen, _, emission = PLANS[name]
+    ours = elements_of(chosen, emission)
+    added = [one for one in of(name, PLANS[name]) if not one.theirs]
+    worth = {ours.get(key) for engine in ELEMENTS.values() for key in engine.added}
+    assert 0 < len(added) <= MOST_ADDED
+    for one in added:
+        assert ours.get(f"flag:{one.ours}") == "" or any(value and one.ours.endswith(value) for value in worth)
+
+
+def test_every_written_reason_is_of_something_that_a_guide_has_or_that_is_told_when_added():
+    for engine, elements in ELEMENTS.items():
+        told = {*elements.added}
+        for guide in GUIDES.values():
+            if engine in ("all", guide.engine):
+                told |= {*guide.elements, *guide.instead.values()}
+                told |= {key.partition(":")[0] + ":*" for key in guide.elements}
+        assert elements.why.keys() - told == set()
+        assert set(elements.added) <= elements.why.keys()
 
 
 EXPECTED = [
@@ -110,7 +133,7 @@ EXPECTED = [
     ("spark-guide-sglang", "--quantization mxfp4", "", "draft head"),
     ("spark-guide-sglang", "--host 0.0.0.0", "--host 127.0.0.1", "without a key"),
     ("spark-guide-sglang", "--speculative-num-steps 3", "--speculative-num-steps 1", "bytes"),
-    ("spark-guide-sglang", "lmsysorg/sglang:spark", "lmsysorg/sglang:latest-cu130", "2025-10"),
+    ("spark-guide-sglang", "lmsysorg/sglang:spark", "lmsysorg/sglang:v0.5.21-cu130", "2025-10"),
     ("spark-guide-sglang", "-p 30000:30000", "--network host", "every address"),
     ("spark-guide-sglang", "HF_TOKEN=$HF_TOKEN", "", "docker inspect"),
     ("corti-llama-cpp", "--no-mmap", "--load-mode none", "mapped"),
@@ -120,7 +143,13 @@ EXPECTED = [
     ("playbook-eagle3", "speculative_config.max_draft_len: 5", "speculative_config.max_draft_len: 1", "bytes"),
     ("playbook-eagle3", "cat > /tmp/extra-llm-api-config.yml <<EOF, inside bash -c '...'", None, "EOF"),
     ("playbook-draft-target", "print_iter_log: false", "", "default"),
-    ("playbook-two-sparks", "--max_num_tokens 1024", "--max_num_tokens 40960", "longest prompt"),
+    (
+        "playbook-draft-target",
+        "speculative_config.decoding_type: DraftTarget",
+        "speculative_config.decoding_type: Draft_Target",
+        "TRTLLM-DRAFTTARGET",
+    ),
+    ("playbook-two-sparks", "--max_num_tokens 1024", "--max_num_tokens 8192", "longest prompt"),
     ("playbook-two-sparks", "-x HF_TOKEN", "", "no token"),
     ("blog-11", "--trust_remote_code", "", "Python code from the model's repository"),
     ("blog-11", "trust_remote_code: true", "", "Python code from the model's repository"),
@@ -155,11 +184,10 @@ def test_a_plan_that_drafts_nothing_says_so_instead_of_explaining_each_flag():
 
 def test_what_has_no_written_reason_gets_one_from_the_difference():
     chosen, box = choice("sglang", "spark", version="0.5.23")
-    launch = replace(SPARK_GUIDE.launches[0], argv=(*SPARK_GUIDE.launches[0].argv, "--brand-new", "7"))
+    launch = SPARK_GUIDE.launches[0]
     container = replace(launch.container, image="lmsysorg/sglang:latest", options=("--gpus", "all"))
     emission = replace(SPARK_GUIDE, launches=(replace(launch, container=container),))
-    found = {one.theirs or one.ours: one for one in of("spark-guide-sglang", (chosen, box, emission))}
-    assert found["--brand-new 7"].why == "set by this plan; the guide leaves it at sglang's own default"
+    found = {one.theirs: one for one in of("spark-guide-sglang", (chosen, box, emission))}
     assert {"--shm-size 32g", "-p 30000:30000", "--ipc host"} <= found.keys()
 
 

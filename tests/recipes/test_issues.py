@@ -18,6 +18,7 @@ KNOWN = [
     "TRTLLM-15022",
     "TRTLLM-SWA-TREE",
     "TRTLLM-GREEDY",
+    "TRTLLM-DRAFTTARGET",
     "TRTLLM-METRICS-JSON",
     "SGL-MAXMODELLEN",
     "SGL-QUANT-DRAFT",
@@ -27,6 +28,7 @@ KNOWN = [
     "SGL-9412",
     "SGL-36528",
     "SGL-CTX-DRAFT",
+    "SGL-KEY-ARGV",
     "SGL-DRIVER595",
     "SGL-36716",
     "SGL-CUDAGRAPHFLAG",
@@ -37,6 +39,7 @@ KNOWN = [
     "VLLM-25979",
     "VLLM-ASYNC",
     "VLLM-ENVGONE",
+    "VLLM-SHORT-HEAD",
     "VLLM-31422",
     "VLLM-41838",
     "VLLM-38754",
@@ -100,6 +103,7 @@ TREE = ("flag:--speculative-eagle-topk", "flag:--speculative-eagle-topk=4")
 CHAIN = ("flag:--speculative-eagle-topk", "flag:--speculative-eagle-topk=1")
 EAGLE3 = ("flag:--speculative-algorithm", "flag:--speculative-algorithm=EAGLE3")
 LONGER = "env:SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+DRAFT_TARGET = "yaml:speculative_config.decoding_type=DraftTarget"
 SCHEDULE = "yaml:speculative_config.draft_len_schedule"
 ONE_GPU = ("flag:--gpu-memory-utilization=0.95", "flag:--max-num-batched-tokens")
 
@@ -110,8 +114,8 @@ CASES = {
         [trt("1.3.0rc12"), trt("1.3.0rc13", **RTX), trt("1.2.0rc1", **B200), trt("1.2.0rc1", **PLAIN)],
     ),
     "TRTLLM-12795": (
-        [trt("1.3.0rc10"), trt("1.3.0rc11", **RTX)],
-        [trt("1.3.0rc12"), trt("1.3.0rc10", **B200), trt("1.3.0rc10", **PLAIN), trt("1.2.0rc6")],
+        [trt("1.3.0rc10"), trt("1.3.0rc11", **RTX), trt("1.4.0rc1", **RTX)],
+        [trt("1.3.0rc12"), trt("1.2.1", **RTX), trt("1.3.0rc10", **B200), trt("1.3.0rc10", **PLAIN), trt("1.2.0rc6")],
     ),
     "TRTLLM-16377": (
         [trt("1.3.0rc13", "tools"), trt("1.4.0rc1", "tools")],
@@ -145,6 +149,13 @@ CASES = {
             trt("1.3.0rc12"),
             trt("1.1.0rc0", **PLAIN),
             trt("1.2.0rc6", "yaml:speculative_config.allow_advanced_sampling=true"),
+        ],
+    ),
+    "TRTLLM-DRAFTTARGET": (
+        [trt("1.3.0rc12", DRAFT_TARGET, method="draft-model", model="llama-3.3-70b-fp4")],
+        [
+            trt("1.2.0rc6", DRAFT_TARGET, method="draft-model", model="llama-3.3-70b-fp4"),
+            trt("1.3.0rc12", "yaml:speculative_config.decoding_type=Draft_Target", method="draft-model"),
         ],
     ),
     "TRTLLM-METRICS-JSON": (
@@ -202,8 +213,12 @@ CASES = {
         ],
     ),
     "SGL-CTX-DRAFT": (
-        [sgl("0.5.23"), sgl("0.5.6", context=4097), sgl("0.5.23", head="specdrift-120b")],
-        [sgl("0.5.23", LONGER, f"{LONGER}=1"), sgl("0.5.23", context=4096), sgl("0.5.23", head="nvidia-v3")],
+        [sgl("0.5.23", "short-head"), sgl("0.5.6", "short-head", head="specdrift-120b")],
+        [sgl("0.5.23", "short-head", LONGER, f"{LONGER}=1"), sgl("0.5.23"), vllm("0.33.0", "short-head")],
+    ),
+    "SGL-KEY-ARGV": (
+        [sgl("0.5.23", "api-key", "flag:--api-key", "flag:--api-key=$KEY")],
+        [sgl("0.5.23", "api-key"), vllm("0.33.0", "api-key", "env:VLLM_API_KEY=$KEY"), sgl("0.5.23")],
     ),
     "SGL-DRIVER595": (
         [sgl("0.5.10", "flag:--moe-runner-backend=triton_kernel", **B200 | {"driver": "595.45.04"})],
@@ -231,7 +246,7 @@ CASES = {
     ),
     "AUX36": (
         [sgl("0.5.16", head="nvidia-v3"), vllm("0.14.1", head="nvidia-v3")],
-        [sgl("0.5.17", head="nvidia-v3"), vllm("0.25.1", head="nvidia-v3"), sgl("0.5.10"), vllm("0.14.1")],
+        [sgl("0.5.17", head="nvidia-v3"), vllm("0.19.0", head="nvidia-v3"), sgl("0.5.10"), vllm("0.14.1")],
     ),
     "HEAD-THROUGHPUT-3": (
         [vllm("0.33.0", head="nvidia-throughput"), trt("1.3.0rc13", head="nvidia-throughput", draft_tokens=2)],
@@ -270,6 +285,10 @@ CASES = {
             vllm("0.33.0", "env:VLLM_MXFP4_USE_MARLIN"),
         ],
         [vllm("0.14.1", "env:VLLM_ATTENTION_BACKEND"), vllm("0.33.0", "env:VLLM_SERVER_DEV_MODE")],
+    ),
+    "VLLM-SHORT-HEAD": (
+        [vllm("0.33.0", "short-head")],
+        [vllm("0.33.0"), vllm("0.33.0", "short-head", **PLAIN), sgl("0.5.23", "short-head")],
     ),
     "VLLM-31422": (
         [vllm("0.13.0", tensor_parallel=2, **RTX), vllm("0.11.1", tensor_parallel=2, **B200)],
@@ -350,7 +369,7 @@ CASES = {
 
 
 def test_all_known_issues_are_there_and_have_cases():
-    assert len(KNOWN) == 37
+    assert len(KNOWN) == 40
     assert set(ISSUES) == set(KNOWN) == set(CASES)
 
 
@@ -377,7 +396,7 @@ def test_each_way_in_which_an_issue_can_apply_is_in_a_case(name):
         sgl("0.5.23", *CHAIN, *EAGLE3, "flag:--speculative-draft-model-path", LONGER, **H100),
         vllm("0.33.0", "flag:--attention-backend=TRITON_ATTN", "tools"),
         vllm("0.33.0", *ONE_GPU, **H100),
-        trt("1.3.0rc13", **RTX),
+        trt("1.3.0rc12"),
         trt("1.3.0rc13", "tools", **PLAIN),
         trt("1.3.0rc13", "tools", **B200),
         llama("b10488", "flag:--load-mode=none"),

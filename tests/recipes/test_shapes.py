@@ -88,8 +88,7 @@ def test_bytes_of_models(name):
 
     expert_params = sum(numel for parameter, numel in numels.items() if ".experts." in parameter)
     chosen = expert_params * model.experts_per_token // model.num_experts if model.num_experts else 0
-    assert model.total_params == sum(numels.values())
-    assert model.active_params == model.total_params - numels["model.embed_tokens.weight"] - expert_params + chosen
+    assert model.active_params == sum(numels.values()) - numels["model.embed_tokens.weight"] - expert_params + chosen
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -119,7 +118,6 @@ def test_bytes_of_the_demo_are_those_of_its_files():
     assert head.fusion_bytes == tensors["fc.weight"][1]
     maps = tensors["d2t"][1] + tensors["t2d"][1]
     assert head.step_bytes == head.total_bytes - head.fusion_bytes - maps
-    assert head.draft_vocab_size == tensors["lm_head.weight"][0][0]
     assert head.kv_bytes_per_token == 2 * 2 * tensors["midlayer.self_attn.k_proj.weight"][0][0]
 
 

@@ -44,7 +44,7 @@ CASES = {
     "no-mmap": (LLAMA, changed(LLAMA, "flag:--no-mmap")),
     "enable-swap": (changed(SPARK, "no-swap"), SPARK),
     "one-engine-one-quant": (changed(SPARK, "several-copies"), SPARK),
-    "active-parameters": (SPARK, changed(model="llama-3.3-70b-fp4")),
+    "active-parameters": (SPARK, changed(compute_capability="cpu")),
     "few-drafts-on-slow-memory": (changed(**EAGLE), changed(**EAGLE | {"draft_tokens": 1})),
     "drafts-pay-under-latency": (H100, changed(H100, **EAGLE)),
     "long-drafts-need-acceptance": (changed(B200, **EAGLE | {"draft_tokens": 7}), changed(B200, **EAGLE)),

@@ -14,15 +14,11 @@ from pathlib import Path
 from eyas.base.errors import UserError
 from eyas.fleet.node import NodeRunner
 from eyas.recipes.emit.words import heredoc, shell
-from eyas.recipes.engines.common import FETCH_VOCABULARY, VOCABULARY_HOME
+from eyas.recipes.engines.common import FETCH_VOCABULARY, VOCABULARIES, VOCABULARY_HOME
 from eyas.recipes.plan import Plan
 
-__all__ = ["VOCABULARIES", "fetch_vocabulary", "lacking", "wants_vocabulary"]
+__all__ = ["fetch_vocabulary", "lacking", "wants_vocabulary"]
 
-VOCABULARIES = {  # file: sha256, as in the tiktoken package
-    "o200k_base.tiktoken": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-    "cl100k_base.tiktoken": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-}
 FETCH_S = 300
 
 

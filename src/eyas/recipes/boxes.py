@@ -30,14 +30,14 @@ def parse_box(text: str) -> Box:
 
 
 def box_of(hardware: Hardware, count: int = 1) -> Box:
-    """`count` of `hardware`, as machines or as GPUs of one machine, whichever the table says."""
-    are_nodes = hardware.several == "nodes"
+    """`count` GPUs of `hardware`, in as few machines as hold them."""
+    nodes = -(-count // hardware.gpus_per_node)
     return Box(
         name=_name(count, hardware),
         hardware=hardware,
         architecture=hardware.architectures[0],
-        nodes=count if are_nodes else 1,
-        gpus=1 if are_nodes else count,
+        nodes=nodes,
+        gpus=count // nodes,
     )
 
 

@@ -11,10 +11,10 @@ Features are tags. `facts_of` reads these from the commands, files and decisions
 | `flag:--x`, `flag:--x=VALUE` | the command holds it (also one-dash flags such as `-md`) |
 | `env:NAME`, `env:NAME=VALUE` | it is set; a value that is only referenced is `$NAME` |
 | `yaml:a.b`, `yaml:a.b=VALUE` | a YAML file of the plan has the key; booleans are `true`, `false` |
-| `image:TAG`, `container` | it runs in a container, of that image |
+| `image:TAG` | it runs in a container, of that image |
 | `tools`, `kv:fp8` | tool calls are wanted; the KV cache is fp8 |
 | `listen-all`, `api-key` | it listens beyond this machine; it asks for a key |
-| `gated`, `aarch64`, `x86_64` | a download wants a token; the processor of the box |
+| `short-head` | the head's positions end before the context does (emitters tell) |
 
 The planner, the probe and the preflight add what only they know: `guided-decoding`, `offline` (no internet inside the
 container), `page-cache-full`, `no-swap`, `old-firmware`, `several-copies` (of one model on the disk).
@@ -32,7 +32,7 @@ from msgspec import Struct
 from eyas.recipes.plan import Box, Choice, Emission, File, Home, Launch, Ref, Word
 from eyas.recipes.versions import satisfies
 
-__all__ = ["Facts", "When", "command_features", "facts_of", "matches", "settings", "text_of"]
+__all__ = ["Facts", "When", "command_features", "facts_of", "flags_of", "matches", "settings", "text_of"]
 
 Texts = str | tuple[str, ...]
 
@@ -109,7 +109,7 @@ def facts_of(choice: Choice, box: Box, emission: Emission, extra: Iterable[str] 
         concurrency=choice.concurrency,
         purpose=choice.purpose,
         driver=box.driver,
-        features=frozenset({*_choice_features(choice, box), *command_features(emission), *emission.features, *extra}),
+        features=frozenset({*_choice_features(choice), *command_features(emission), *emission.features, *extra}),
     )
 
 
@@ -151,7 +151,6 @@ def command_features(emission: Emission) -> frozenset[str]:
         for tags in (
             *(_launch_features(launch) for launch in emission.launches if not launch.is_once),
             *(_file_features(file) for file in emission.files),
-            ("gated" for download in emission.downloads if download.gated),
         )
         for tag in tags
     )
@@ -174,8 +173,17 @@ def text_of(word: Word) -> str:
     return word
 
 
-def _choice_features(choice: Choice, box: Box) -> Iterator[str]:
-    yield box.architecture
+def flags_of(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each flag of a command line with its value, "" where it has none."""
+    rest = list(words)
+    for word, following in zip(rest, [*rest[1:], "-x"], strict=True):
+        flag, equals, value = word.partition("=")
+        if FLAG.fullmatch(flag):
+            has_value = not equals and not FLAG.fullmatch(following.partition("=")[0])
+            yield flag, following if has_value else value
+
+
+def _choice_features(choice: Choice) -> Iterator[str]:
     if choice.tools:
         yield "tools"
     if choice.kv_dtype != "auto":
@@ -184,8 +192,6 @@ def _choice_features(choice: Choice, box: Box) -> Iterator[str]:
         yield "listen-all"
     if choice.api_key_env is not None:
         yield "api-key"
-    if choice.image is not None:
-        yield from ("container", f"image:{choice.image}")
 
 
 def _launch_features(launch: Launch) -> Iterator[str]:
@@ -193,13 +199,7 @@ def _launch_features(launch: Launch) -> Iterator[str]:
         yield f"image:{launch.container.image}"
     for variable in launch.env:
         yield from _tags("env", variable.name, text_of(variable.value))
-    words = [text_of(word) for word in launch.argv]
-    for word, following in zip(words, [*words[1:], "-x"], strict=True):
-        flag, _, value = word.partition("=")
-        if not FLAG.fullmatch(flag):
-            continue
-        if value == "" and not FLAG.fullmatch(following):
-            value = following
+    for flag, value in flags_of(map(text_of, launch.argv)):
         yield from _tags("flag", flag, value)
 
 

@@ -41,7 +41,6 @@ class HeadConfig(Struct, frozen=True):
     num_key_value_heads: int
     head_dim: int | None = None
     num_attention_heads: int = 1
-    draft_vocab_size: int | None = None
     max_position_embeddings: int | None = None
 
 
@@ -84,7 +83,6 @@ def head_of_folder(folder: Path, target: Model) -> Head:
         total_bytes=total,
         step_bytes=total - embedding if total > embedding else total,
         kv_bytes_per_token=2 * config.num_key_value_heads * head_dim * BF16,
-        draft_vocab_size=config.draft_vocab_size,
         max_positions=config.max_position_embeddings,
         engines=READERS,
         sources=(str(folder / "config.json"),),

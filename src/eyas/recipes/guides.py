@@ -9,13 +9,13 @@ then in `data/elements.yaml`; where none is written, one is derived from the dif
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from msgspec import Struct, field
 
 from eyas.base.errors import UserError
-from eyas.recipes.facts import FLAG, settings, text_of
+from eyas.recipes.facts import FLAG, flags_of, settings, text_of
 from eyas.recipes.knowledge import DATA, read
 from eyas.recipes.plan import Box, Choice, Deviation, Emission, Launch
 from eyas.recipes.records import EngineName, Record
@@ -56,9 +56,13 @@ class Guide(Record, frozen=True, kw_only=True):
 
 
 class Elements(Record, frozen=True, kw_only=True):
-    """Why eyas's command for one engine (or "all") has, lacks or changes an element, whatever the guide."""
+    """Why eyas's command for one engine (or "all") lacks or changes an element, whatever the guide.
+
+    `added` names those that are worth telling where a guide has nothing in their place.
+    """
 
     why: dict[str, str]
+    added: tuple[str, ...] = ()
 
 
 @cache
@@ -68,12 +72,15 @@ def guides() -> tuple[Guide, ...]:
 
 
 @cache
-def _reasons() -> dict[str, Elements]:
+def _elements() -> dict[str, Elements]:
     return read(DATA / "elements.yaml", Elements)
 
 
 def deviations(choice: Choice, box: Box, emission: Emission) -> tuple[Deviation, ...]:
-    """Every difference from the guides for this engine, model and box, with its reason; () where there is none."""
+    """What the plan changes or leaves out of the guides for this engine, model and box, each with its reason, and what
+
+    it adds where that is worth a sentence; () where there is none.
+    """
     ours = elements_of(choice, emission)
     text = "\n".join(_texts(emission))
     return tuple(
@@ -105,7 +112,7 @@ def _around(launch: Launch) -> Iterator[tuple[str, str]]:
     if launch.container is None:
         return
     yield "image", launch.container.image
-    for flag, value in _flags(launch.container.options):
+    for flag, value in flags_of(launch.container.options):
         name, _, setting = value.partition("=")
         yield (f"docker:{flag} {name}", setting) if flag in NAMED_OPTIONS else (f"docker:{flag}", value)
     for mount in launch.container.mounts:
@@ -115,22 +122,12 @@ def _around(launch: Launch) -> Iterator[tuple[str, str]]:
 def _command(choice: Choice, words: list[str]) -> dict[str, str]:
     program = PROGRAMS.get(choice.engine)
     start = words.index(program) + 1 if program in words else 1
-    exported = [value.partition("=") for flag, value in _flags(words[:start]) if flag == "-x"]
+    exported = [value.partition("=") for flag, value in flags_of(words[:start]) if flag == "-x"]
     found = {f"mpirun:-x {name}": value for name, _, value in exported}
     arguments = words[start:]
     if arguments and not FLAG.fullmatch(arguments[0].partition("=")[0]):
         found["model"] = arguments[0]
-    return found | {f"flag:{flag}": value for flag, value in _flags(arguments)}
-
-
-def _flags(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each flag with its value, "" where it has none."""
-    rest = list(words)
-    for word, following in zip(rest, [*rest[1:], "-x"], strict=True):
-        flag, equals, value = word.partition("=")
-        if FLAG.fullmatch(flag):
-            has_value = not equals and not FLAG.fullmatch(following.partition("=")[0])
-            yield flag, following if has_value else value
+    return found | {f"flag:{flag}": value for flag, value in flags_of(arguments)}
 
 
 def _differences(guide: Guide, ours: Mapping[str, str], choice: Choice) -> Iterator[Deviation]:
@@ -145,10 +142,11 @@ def _differences(guide: Guide, ours: Mapping[str, str], choice: Choice) -> Itera
             why=_why(guide, key, mine, theirs, ours.get(mine), choice),
         )
     told = {*guide.elements, *(guide.instead[key] for key in guide.elements if key in guide.instead)}
-    for key, value in ours.items():
-        if key not in told:
-            why = _why(guide, key, key, None, value, choice)
-            yield Deviation(guide=guide.title, theirs="", ours=_shown(key, value), why=why)
+    for elements in _elements_for(choice):
+        for key in elements.added:
+            if key in ours and key not in told:
+                why = guide.why.get(key, elements.why[key])
+                yield Deviation(guide=guide.title, theirs="", ours=_shown(key, ours[key]), why=why)
 
 
 def _steps(guide: Guide, text: str) -> Iterator[Deviation]:
@@ -164,20 +162,22 @@ def _texts(emission: Emission) -> Iterator[str]:
         yield file.content
 
 
-def _why(guide: Guide, key: str, mine: str, theirs: str | None, ours: str | None, choice: Choice) -> str:
+def _elements_for(choice: Choice) -> list[Elements]:
+    """What is written about the engine, then about all."""
+    return [_elements()[name] for name in (choice.engine, "all") if name in _elements()]
+
+
+def _why(guide: Guide, key: str, mine: str, theirs: str, ours: str | None, choice: Choice) -> str:
     if choice.method == "none" and ours is None and SPECULATION.search(key):
         return "this plan drafts nothing; its reasons say why"
-    written = (guide.why, *(_reasons()[name].why for name in (choice.engine, "all") if name in _reasons()))
-    for reasons in written:
+    for reasons in (guide.why, *(elements.why for elements in _elements_for(choice))):
         for name in (key, mine, _family(key), _family(mine)):
             if name in reasons:
                 return reasons[name]
-    if key == "image" and theirs is not None and ours is not None:
+    if key == "image" and ours is not None:
         return _about_images(theirs, ours)
     if ours is None:
         return f"this plan does not set it: {choice.engine} {choice.version} keeps its own default"
-    if theirs is None:
-        return f"set by this plan; the guide leaves it at {choice.engine}'s own default"
     return "this plan's value for your box, --context and --concurrency"
 
 

@@ -178,7 +178,6 @@ class Readiness(Data, frozen=True, kw_only=True):
     path: str
     timeout_s: float
     model: str  # as requests name it
-    metrics_path: str | None = None
 
 
 class Download(Data, frozen=True, kw_only=True):

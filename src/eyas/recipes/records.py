@@ -40,8 +40,8 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Hardware(Record, frozen=True, kw_only=True):
     """One kind of GPU and the machine around it. Several are written `NxNAME`, e.g. `2xspark`, `8xb200`.
 
-    `several` says what N counts: GPUs of one machine or machines of one GPU. `usable_bytes` is what engines can
-    address of one GPU's `memory_bytes`; on unified memory `os_reserve_bytes` of it stay with the system.
+    More than `gpus_per_node` of them are several machines. `usable_bytes` is what engines can address of one GPU's
+    `memory_bytes`; on unified memory `os_reserve_bytes` of it stay with the system.
     """
 
     title: str
@@ -53,9 +53,8 @@ class Hardware(Record, frozen=True, kw_only=True):
     measured_bandwidth: float | None = None  # of a streaming read
     unified: bool = False
     os_reserve_bytes: int = 0
-    several: Literal["gpus", "nodes"] = "gpus"
     counts: tuple[int, ...] = (1,)  # the N that exist
-    link_bandwidth: float = 0.0  # between two of them, one direction
+    gpus_per_node: int = 8
     disk_bandwidth: float = 0.0  # reading a checkpoint, where it is known
     aliases: tuple[str, ...] = ()
     device_names: tuple[str, ...] = ()  # as the driver prints them, for the probe
@@ -86,7 +85,6 @@ class Model(Record, frozen=True, kw_only=True):
     dense_bytes: int  # attention, routers, norms, dense MLPs: read by every pass
     head_bytes: int  # lm_head: read by every pass
     total_bytes: int  # all tensors of the checkpoint
-    total_params: float
     active_params: float  # that one token reads: without the embedding and the experts that it does not choose
     native_context: int
     weight_format: str  # "mxfp4", "nvfp4", "bf16"
@@ -125,7 +123,6 @@ class Head(Record, frozen=True, kw_only=True):
     fusion_bytes: int = 0
     kv_bytes_per_token: int
     taps: tuple[int, ...] = ()
-    draft_vocab_size: int | None = None  # None: the target's whole vocabulary
     max_positions: int | None = None
     max_draft_tokens: int | None = None  # more than this is known to hurt
     intended_context: tuple[int, int] = (0, 1 << 30)  # tokens, from..to
@@ -147,7 +144,6 @@ class Image(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: str | None = None
     compute_capabilities: tuple[str, ...] = ()  # empty: all that the engine runs on; "12.*" allowed
     nodes: Literal["one", "many", "any"] = "any"
-    registry_login: bool = False
     source: str
     date: str
 
@@ -159,7 +155,6 @@ class Engine(Record, frozen=True, kw_only=True):
     versions: str
     version: str
     port: int
-    ready_path: str
     images: tuple[Image, ...] = ()
     compute_capabilities: tuple[str, ...] = ()  # "9.0", "12.*"; empty: all
     max_nodes: int = 1

@@ -114,7 +114,7 @@ def hostile_plan(folder: Path) -> Plan:
             File(path="no end.txt", content="no line end " + HOSTILE),
         ),
         downloads=(
-            Download(repo="openai/gpt-oss-120b", num_bytes=1, exclude=("original/*", "metal/*")),
+            Download(repo="openai/gpt-oss-120b", num_bytes=1, exclude=("*/*",)),
             Download(repo="org/draft", num_bytes=1, revision="abc", gated=True),
         ),
         directory=directory,

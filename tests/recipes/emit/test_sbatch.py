@@ -103,13 +103,34 @@ def test_each_node_gets_its_files_and_its_launches(tmp_path):
     launches = [server(name=f"s{rank}", node=rank, container=None, argv=("serve", str(rank))) for rank in (0, 1)]
     made = plan(launches, nodes=nodes, files=(File(path="f", content="x\n", nodes=(1,)),), box=parse_box("2xspark"))
     assert run(machine, made).returncode == 0
-    places = [(argv[3], argv[4:]) for argv, _ in calls(machine)]
+    places = [(argv[3], argv[4:]) for argv, _ in calls(machine) if "curl" not in argv]
     assert places == [
         ("--nodelist=a", ["bash"]),
         ("--nodelist=b", ["bash"]),
         ("--nodelist=a", ["serve", "0"]),
         ("--nodelist=b", ["serve", "1"]),
     ]
+
+
+def test_machines_that_the_plan_names_are_asked_of_slurm_and_keep_their_ranks(tmp_path):
+    """Slurm sorts them; the plan's addresses are those of its ranks. The server is asked where it runs."""
+    machine = Machine(tmp_path)
+    nodes = (Node(name="node-a", ssh="me@spark-7"), Node(name="node-b", ssh="spark-3"))
+    launches = [server(name=f"s{rank}", node=rank, container=None, argv=("serve", str(rank))) for rank in (0, 1)]
+    made = plan(launches, nodes=nodes, box=parse_box("2xspark"))
+    ((_, text),) = render(made).items()
+    assert "#SBATCH --nodelist=spark-7,spark-3\n" in text
+    assert run(machine, made).returncode == 0
+    found = calls(machine)
+    assert [argv[3] for argv, _ in found if "serve" in argv] == ["--nodelist=spark-7", "--nodelist=spark-3"]
+    asked = [argv[3] for argv, _ in found if "curl" in argv]
+    assert len(asked) >= 2 and set(asked) == {"--nodelist=spark-7"}
+
+
+def test_machines_that_are_not_named_are_slurms_choice():
+    nodes = (Node(name="node-a"), Node(name="node-b", ssh="b"))
+    ((_, text),) = render(plan([server(container=None)], nodes=nodes, box=parse_box("2xspark"))).items()
+    assert "--nodelist=node" not in text and "#SBATCH --nodelist" not in text and "scontrol" in text
 
 
 def test_the_entry_point_comes_before_the_arguments_and_exec_joins_the_container(tmp_path):
@@ -139,6 +160,7 @@ def test_the_directives():
         (plan([server(container=container(options=("--privileged",)))]), "--privileged"),
         (plan([server(container=container(mounts=(Mount(source="/a:b", target="/c"),)))]), "cannot mount"),
         (plan([server(container=container(mounts=(Mount(source=Home("a,b"), target="/c"),)))]), "cannot mount"),
+        (plan([server()], nodes=(Node(name="a", ssh="a b"), Node(name="b", ssh="b"))), "no node by the name of 'a b'"),
     ],
 )
 def test_what_slurm_cannot_do_is_refused(made, message):

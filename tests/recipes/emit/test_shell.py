@@ -13,7 +13,7 @@ import pytest
 from tests.recipes.emit.plans import LINES, SECRET, Machine, hostile_plan, literal, plan, two_node_plan
 
 from eyas.recipes.emit.shell import render
-from eyas.recipes.plan import EnvVar, File, Launch, Node, Ref, Wait
+from eyas.recipes.plan import Download, EnvVar, File, Launch, Node, Ref, Wait
 
 needs_shellcheck = pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 
@@ -77,9 +77,15 @@ def test_downloads_leave_the_twins_out_and_go_to_the_cache(started):
     calls = [(argv, env["HF_HOME"]) for argv, env, _ in machine.calls("hf")]
     cache = f"{machine.folder}/hub cache"
     assert calls == [
-        (["download", "openai/gpt-oss-120b", "--exclude", "original/*", "--exclude", "metal/*"], cache),
+        (["download", "openai/gpt-oss-120b", "--exclude", "*/*"], cache),
         (["download", "org/draft", "--revision", "abc"], cache),
     ]
+
+
+def test_hf_is_given_one_pattern_of_a_kind(machine):
+    """Before 1.0 the second of two flags took the first one's place, since then one flag takes one pattern."""
+    with pytest.raises(ValueError, match="one pattern for --exclude"):
+        render(plan([], downloads=(Download(repo="org/x", num_bytes=1, exclude=("a/*", "b/*")),)))
 
 
 def test_it_asks_until_the_server_is_ready(started):

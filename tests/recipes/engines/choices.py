@@ -11,7 +11,7 @@ from eyas.recipes.plan import Box, Choice, Emission, Home, Launch, Node
 from eyas.recipes.records import Head, Model
 
 EMITTERS = {"sglang": sglang, "vllm": vllm}
-IMAGES = {"sglang": "lmsysorg/sglang:latest", "vllm": "vllm/vllm-openai:v0.33.0"}
+IMAGES = {"sglang": "lmsysorg/sglang:v0.5.21-cu130", "vllm": "vllm/vllm-openai:v0.33.0"}
 BOXES = ("spark", "2xspark", "rtx-pro-6000", "h100", "h200", "8xh200", "h800", "b200", "8xb200", "gb200")
 HEADS = ("lmsys-120b", "nvidia-long-context", "nvidia-throughput", "nvidia-v3", None)
 OTHERS = (("qwen3-235b-a22b-fp4", "qwen3-235b-eagle3"), ("llama-3.3-70b-fp4", None), ("qwen3-coder-30b-a3b", None))

@@ -46,7 +46,7 @@ def test_the_command():
     (server,) = emission.launches
     assert server.env == (EnvVar(name="HF_HOME", value=Home(path=".cache/huggingface")),)
     assert [d.repo for d in emission.downloads] == ["openai/gpt-oss-120b", "lmsys/EAGLE3-gpt-oss-120b-bf16"]
-    assert (emission.readiness.path, emission.readiness.metrics_path) == ("/ready", "/metrics")
+    assert emission.readiness.path == "/ready"
 
 
 def test_the_demo_model_needs_nothing_from_anywhere():

@@ -57,16 +57,15 @@ def test_the_published_command_for_a_spark():
     (download,) = emission.downloads
     assert download.repo == GGUF and not download.exclude and download.num_bytes > 64e9
     assert (emission.readiness.path, emission.readiness.model) == ("/health", "openai/gpt-oss-120b")
-    assert emission.readiness.metrics_path == "/metrics"
     facts = facts_of(choice(method="eagle3", head="ggml-120b", draft_tokens=1), SPARK, emission)
-    assert "flag:--load-mode=none" in facts.features and "mmap" not in facts.features
+    assert "flag:--load-mode=none" in facts.features
     assert "LCPP-MMAP" not in {issue.name for issue in matching(facts)}
 
 
 def test_without_a_head_its_file_is_not_downloaded():
     emission = made(H100)
     (server,) = emission.launches
-    assert not {"--spec-type", "-md", "--load-mode", "--cache-ram"} & set(server.argv) and "mmap" in emission.features
+    assert not {"--spec-type", "-md", "--load-mode", "--cache-ram"} & set(server.argv)
     assert emission.downloads == (Download(repo=GGUF, num_bytes=63_400_000_000, exclude=("*eagle3-*",)),)
 
 

@@ -12,7 +12,7 @@ from eyas.recipes.plan import Home, Node
 
 NODES = (
     Node(name="a", address="192.168.200.12", interfaces=("enp1s0f0np0", "enP2p1s0f0np0")),
-    Node(name="b", ssh="me@b", address="192.168.200.13"),
+    Node(name="b", ssh="me@b", address="192.168.200.13", interfaces=("enp1s0f1np1", "enP2p1s0f1np1")),
 )
 HEAD = "nvidia/Qwen3-235B-A22B-Eagle3"
 
@@ -50,7 +50,7 @@ def test_the_head_is_downloaded_on_both_and_named_by_its_repository(made):
 
 def test_each_container_uses_the_ports_of_its_own_machine(made):
     environments = [{one.name: one.value for one in launch.env} for launch in made.launches[:2]]
-    links = ["enp1s0f0np0,enP2p1s0f0np0", "enp1s0f1np1,enP2p1s0f1np1"]  # the second by default
+    links = ["enp1s0f0np0,enP2p1s0f0np0", "enp1s0f1np1,enP2p1s0f1np1"]
     for environment, link in zip(environments, links, strict=True):
         for name in ("UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include"):
             assert environment[name] == link
@@ -68,6 +68,21 @@ def test_both_get_the_host_file_and_only_the_first_the_settings(made):
     for mounted in targets:
         assert mounted["/etc/openmpi-hostfile"].source == Home(".local/share/eyas/x/openmpi-hostfile")
         assert mounted["/tmp/.ssh"].read_only
+
+
+def test_two_trays_of_four_gpus_have_eight_ranks():
+    trays = tuple(Node(name=f"t{rank}", ssh=f"t{rank}", address=f"10.0.0.{rank}") for rank in range(2))
+    made = emission(box="8xgb200", head="nvidia/gpt-oss-120b-Eagle3-v3", nodes=trays)
+    containers, server = made.launches[2:4], made.launches[-1]
+    assert server.argv[:3] == ("mpirun", "-np", "8") and server.argv[server.argv.index("--tp_size") + 1] == "8"
+    hosts = next(file for file in made.files if file.path == "openmpi-hostfile")
+    assert hosts.content == "10.0.0.0 slots=4\n10.0.0.1 slots=4\n"
+    for container in containers:
+        environment = {one.name: one.value for one in container.env}
+        assert environment["OMPI_MCA_rmaps_ppr_n_pernode"] == "4"
+        assert environment["NVIDIA_IMEX_CHANNELS"] == "0"
+        assert not {"UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME"} & set(environment), "a tray's ports are not a Spark's"
+    assert made.launches[-2].argv[-2:] == ("8", "2")
 
 
 def test_gpt_oss_over_two_sparks_also_brings_the_vocabulary_to_both():
@@ -88,7 +103,7 @@ def test_the_check_wants_two_different_machines(printed, code, tmp_path):
     (tmp_path / "mpirun").write_text(f"#!/bin/sh\nprintf '%s\\n' '{printed}'\n")
     (tmp_path / "mpirun").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = subprocess.run(["bash", "-c", CHECK, "hosts", "2"], env={"PATH": path}, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", CHECK, "hosts", "2", "2"], env={"PATH": path}, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert done.stdout.startswith(printed)
 
@@ -97,7 +112,7 @@ def test_the_check_fails_where_mpirun_does(tmp_path):
     (tmp_path / "mpirun").write_text("#!/bin/sh\nexit 7\n")
     (tmp_path / "mpirun").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    assert subprocess.run(["bash", "-c", CHECK, "hosts", "2"], env={"PATH": path}).returncode == 1
+    assert subprocess.run(["bash", "-c", CHECK, "hosts", "2", "2"], env={"PATH": path}).returncode == 1
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -31,7 +31,6 @@ def test_server_then_pull():
     assert pull.argv == ("ollama", "pull", "gpt-oss:120b") and pull.is_once and pull.wait.timeout_s > 30_000
     assert [variable.name for variable in pull.env] == ["OLLAMA_HOST"]
     assert (emission.readiness.path, emission.readiness.model) == ("/api/version", "gpt-oss:120b")
-    assert emission.readiness.metrics_path is None
 
 
 def test_addresses_and_a_smaller_cache():

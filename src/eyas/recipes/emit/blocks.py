@@ -6,7 +6,7 @@ Each is a run of lines for a script that begins with `LIBRARY`. Nothing here kno
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from posixpath import dirname
 
 from eyas.recipes.emit import docker
@@ -175,10 +175,13 @@ def fetch(plan: Plan) -> list[str]:
 
 
 def _download(download: Download, cache: Word) -> str:
+    """ValueError for several patterns of a kind: `hf` wants them behind one flag before 1.0, and a flag each since."""
     words = [*assignments([EnvVar(name="HF_HOME", value=cache)]), "hf", "download", shell(download.repo)]
     if download.revision is not None:
         words += ["--revision", shell(download.revision)]
     for flag, patterns in (("--include", download.include), ("--exclude", download.exclude)):
+        if len(patterns) > 1:
+            raise ValueError(f"{download.repo}: hf takes one pattern for {flag}")
         words += [word for pattern in patterns for word in (flag, shell(pattern))]
     return script_line(words)
 
@@ -254,20 +257,20 @@ def ask(plan: Plan) -> list[str]:
     ]
 
 
-def sample(plan: Plan) -> list[str]:
-    """A short chat."""
+def sample(plan: Plan, curl: Sequence[str] = ("curl",)) -> list[str]:
+    """A short chat, by the program whose words are `curl`."""
     body = {
         "model": plan.emission.readiness.model,
         "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
         "max_tokens": 256,
     }
-    curl = ["curl", "--fail", "--silent", "--show-error"]
+    command = [*curl, "--fail", "--silent", "--show-error"]
     key = plan.choice.api_key_env
     if key is not None:  # through a pipe: arguments are in the list of processes
-        curl = ["printf", "'Authorization: Bearer %s\\n'", shell(Ref(name=key)), "|", *curl, "--header", "@-"]
-    curl += ["--max-time", "300", "--header", "'Content-Type: application/json'", "--data-binary"]
+        command = ["printf", "'Authorization: Bearer %s\\n'", shell(Ref(name=key)), "|", *command, "--header", "@-"]
+    command += ["--max-time", "300", "--header", "'Content-Type: application/json'", "--data-binary"]
     return [
-        script_line([*curl, shell(json.dumps(body)), shell(f"{base_url(plan.choice)}/v1/chat/completions")]),
+        script_line([*command, shell(json.dumps(body)), shell(f"{base_url(plan.choice)}/v1/chat/completions")]),
         "echo",
     ]
 

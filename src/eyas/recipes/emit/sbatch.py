@@ -5,13 +5,11 @@ Containers of pyxis share the machine's network, GPUs and limits, so docker's op
 
 from __future__ import annotations
 
-import re
-
 from eyas.base.errors import UserError
 from eyas.recipes.emit import blocks
 from eyas.recipes.emit.shell import LITERAL
-from eyas.recipes.emit.words import assignments, heredoc, script_line, shell
-from eyas.recipes.plan import Home, Launch, Mount, Plan, Word
+from eyas.recipes.emit.words import assignments, heredoc, script_line, shell, slug
+from eyas.recipes.plan import Home, Launch, Mount, Node, Plan, Word
 
 __all__ = ["render"]
 
@@ -22,7 +20,6 @@ say() { printf '%s\\n' "$*" >&2; }
 fail() { say "error: $*"; exit 1; }
 deadline_in() { deadline=$(($(date +%s) + $1)); }
 in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
-mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 """
 
 
@@ -31,7 +28,7 @@ def render(plan: Plan) -> dict[str, str]:
     choice = plan.choice
     if any("mpirun" in launch.argv for launch in plan.emission.launches):
         raise UserError("this plan starts MPI over ssh, which Slurm does itself; use --emit shell or `eyas up`")
-    lines = ["#!/bin/bash", *_directives(plan), LITERAL, "set -euo pipefail", "", LIBRARY]
+    lines = ["#!/bin/bash", *_directives(plan), LITERAL, "set -euo pipefail", "", LIBRARY + _hosts(plan)]
     lines += [*blocks.required(blocks.references(plan)), ""]
     lines.append("# The same on every node, then the downloads into a cache that all of them see")
     for rank in range(len(choice.nodes)):
@@ -41,26 +38,38 @@ def render(plan: Plan) -> dict[str, str]:
     for launch in plan.emission.launches:
         lines += [*_launch(plan, launch), ""]
     lines += [*_ask(plan), "wait"]
-    return {f"{_slug(choice.name)}.sbatch": "\n".join(lines) + "\n"}
+    return {f"{slug(choice.name)}.sbatch": "\n".join(lines) + "\n"}
 
 
 def _directives(plan: Plan) -> list[str]:
     nodes = plan.choice.nodes
     settings = {
-        "job-name": _slug(plan.choice.name),
+        "job-name": slug(plan.choice.name),
         "nodes": str(len(nodes)),
         "ntasks-per-node": "1",
         "gpus-per-node": str(plan.box.gpus),
         "time": "24:00:00",
         "output": "%x-%j.log",
     }
-    if len(nodes) > 1:
-        settings["nodelist"] = ",".join(_slug(node.name) for node in nodes)  # their addresses are in the plan
+    if len(nodes) > 1 and all(node.ssh for node in nodes):
+        settings["nodelist"] = ",".join(map(_host, nodes))
     return [f"#SBATCH --{name}={value}" for name, value in settings.items()] + ["#SBATCH --exclusive"]
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)
+def _host(node: Node) -> str:
+    """The name in `user@host`, by which Slurm should know the machine too. Raises UserError for what cannot be one."""
+    host = (node.ssh or "").rpartition("@")[2]
+    if slug(host) != host:
+        raise UserError(f"Slurm knows no node by the name of {host!r}; name it with --node USER@HOST=ADDRESS")
+    return host
+
+
+def _hosts(plan: Plan) -> str:
+    """By rank: the machines that the plan names, whose addresses it holds; else as Slurm has chosen them."""
+    nodes = plan.choice.nodes
+    if len(nodes) > 1 and all(node.ssh for node in nodes):
+        return f"hosts=({' '.join(map(_host, nodes))})\n"
+    return 'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")\n'
 
 
 def _srun(rank: int) -> str:
@@ -70,12 +79,12 @@ def _srun(rank: int) -> str:
 def _launch(plan: Plan, launch: Launch) -> list[str]:
     words = [*assignments(launch.env), _srun(launch.node)]
     if launch.container is not None:
-        words += ["--no-container-mount-home", f"--container-name={_slug(launch.container.name)}"]
+        words += ["--no-container-mount-home", f"--container-name={slug(launch.container.name)}"]
         words.append(f"--container-image={shell(_image(launch.container.image))}")
         if launch.container.mounts:
             words.append(f"--container-mounts={_mounts(launch.container.mounts)}")
     elif launch.inside is not None:
-        name = _slug(blocks.container_of(plan, launch.inside))
+        name = slug(blocks.container_of(plan, launch.inside))
         words += ["--no-container-mount-home", f"--container-name={name}:exec"]
     if launch.env and (launch.container is not None or launch.inside is not None):
         words.append(f"--container-env={','.join(variable.name for variable in launch.env)}")
@@ -84,7 +93,7 @@ def _launch(plan: Plan, launch: Launch) -> list[str]:
     words += map(shell, launch.argv)
     if launch.is_once:
         return [f"say {shell(f'{launch.name} ...')}", f"{script_line(words)} || fail {shell(f'{launch.name} failed')}"]
-    log = f"{_slug(launch.name)}-$SLURM_JOB_ID.log"
+    log = f"{slug(launch.name)}-$SLURM_JOB_ID.log"
     lines = [f"say {shell(f'starting {launch.name}')}", script_line([*words, f'>"{log}" 2>&1 &'])]
     lines += ["pid=$!", 'pids+=("$pid")']
     if launch.wait.log is not None:
@@ -134,14 +143,15 @@ def _mounts(mounts: tuple[Mount, ...]) -> str:
 
 
 def _ask(plan: Plan) -> list[str]:
-    """The batch script runs on the first node, as the server does."""
+    """On the server's machine, which of several need not be the one where the batch script runs."""
     ready = plan.emission.readiness
+    curl = [*([_srun(0)] if len(plan.choice.nodes) > 1 else []), "curl"]
     url = shell(blocks.base_url(plan.choice) + ready.path)
     return [
         f"say {shell(f'waiting for {blocks.base_url(plan.choice)}{ready.path}')}",
         f"deadline_in {ready.timeout_s:.0f}",
-        f"until curl --fail --silent --output /dev/null --max-time 30 {url}; do",
+        f"until {' '.join(curl)} --fail --silent --output /dev/null --max-time 30 {url}; do",
         *_while_alive("the server", f"was not ready within {ready.timeout_s:.0f} s"),
         "done",
-        *blocks.sample(plan),
+        *blocks.sample(plan, curl),
     ]

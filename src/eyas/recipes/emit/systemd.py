@@ -10,7 +10,7 @@ import re
 from eyas.base.errors import UserError
 from eyas.recipes.emit import blocks, docker
 from eyas.recipes.emit.shell import LITERAL
-from eyas.recipes.emit.words import is_name, shell
+from eyas.recipes.emit.words import is_name, shell, slug
 from eyas.recipes.plan import EnvVar, Home, Launch, Plan, Ref, Word
 
 __all__ = ["argument", "render", "setting"]
@@ -74,12 +74,8 @@ def _units(plan: Plan, rank: int) -> list[Launch]:
     ]
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)
-
-
 def _unit_name(plan: Plan, launch: Launch) -> str:
-    return f"eyas-{_slug(plan.choice.name)}-{_slug(launch.name)}.service"
+    return f"eyas-{slug(plan.choice.name)}-{slug(launch.name)}.service"
 
 
 def _unit(plan: Plan, launch: Launch, before: str | None) -> str:
@@ -135,7 +131,7 @@ def _variable(variable: EnvVar) -> str:
 
 
 def _secrets(plan: Plan) -> str:
-    return f".config/eyas/{_slug(plan.choice.name)}.env"
+    return f".config/eyas/{slug(plan.choice.name)}.env"
 
 
 def _install(plan: Plan, rank: int) -> str:

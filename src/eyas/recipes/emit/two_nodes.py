@@ -76,12 +76,12 @@ esac
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """`two-nodes.sh`, and the netplan file of each node to read or to copy by hand. Nothing for other counts of nodes
+    """`two-nodes.sh`, and the netplan file of each node to read or to copy by hand. Nothing for other machines
 
-    or where the nodes have names instead of addresses: then their network is somebody else's.
+    than two Sparks, or where they have names instead of addresses: then their network is somebody else's.
     """
     nodes = plan.choice.nodes
-    if len(nodes) != 2 or any(_address(node) is None for node in nodes):
+    if len(nodes) != 2 or plan.box.hardware.name != "spark" or any(_address(node) is None for node in nodes):
         return {}
     first, second = (_plain(node.name) for node in nodes)
     pairs = " ".join(shell(",".join(pair)) for pair in dict.fromkeys((*map(_pair, nodes), *PAIRS)))

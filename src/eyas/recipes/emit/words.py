@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from eyas.recipes.plan import EnvVar, Home, Ref, Word
 
-__all__ = ["assignments", "heredoc", "is_name", "names_of", "script_line", "shell"]
+__all__ = ["assignments", "heredoc", "is_name", "names_of", "script_line", "shell", "slug"]
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
@@ -85,6 +85,11 @@ def script_line(words: Iterable[str], indent: str = "") -> str:
             current += " " + word
     lines.append(current)
     return indent + f" \\\n{indent}  ".join(lines)
+
+
+def slug(text: str) -> str:
+    """`text` as the name of a file, a unit or a job."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)
 
 
 def heredoc(command: str, content: str, word: str = "EOF") -> str:

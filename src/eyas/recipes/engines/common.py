@@ -14,12 +14,16 @@ from eyas.recipes.records import Head, Model
 
 __all__ = [
     "CACHE",
+    "FETCH_VOCABULARY",
+    "VOCABULARIES",
     "VOCABULARY",
+    "VOCABULARY_HOME",
     "Paths",
     "below",
     "common_env",
     "container",
     "downloads",
+    "fabric_env",
     "is_head_short",
     "paths",
     "start_timeout_s",
@@ -33,6 +37,10 @@ VOCABULARY_HOME = Home(".cache/eyas/tiktoken")
 
 # The Harmony renderer inside the engines downloads these at its first use, which fails in a container without internet.
 # Address and digests are those of the tiktoken package.
+VOCABULARIES = {  # file: sha256
+    "o200k_base.tiktoken": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base.tiktoken": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
 FETCH_VOCABULARY = """\
 set -eu
 mkdir -p "$1" && cd "$1"
@@ -43,9 +51,7 @@ fetch() {
         mv "$1.part" "$1"
     fi
 }
-fetch o200k_base.tiktoken 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d
-fetch cl100k_base.tiktoken 223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7
-"""
+""" + "".join(f"fetch {name} {digest}\n" for name, digest in VOCABULARIES.items())
 
 
 class Paths(NamedTuple):
@@ -90,13 +96,17 @@ def common_env(choice: Choice, model: Model) -> tuple[EnvVar, ...]:
 
     some engines would otherwise fetch the `original/` twin of the weights too.
     """
-    env = [EnvVar(name="HF_HUB_OFFLINE", value="1")]
-    if choice.image is None:
-        env.append(EnvVar(name="HF_HOME", value=choice.cache))
+    cache = choice.cache if choice.image is None else CACHE  # said: not every container runs as root
+    env = [EnvVar(name="HF_HUB_OFFLINE", value="1"), EnvVar(name="HF_HOME", value=cache)]
     if model.harmony:
         folder = VOCABULARY_HOME if choice.image is None else VOCABULARY
         env.append(EnvVar(name="TIKTOKEN_ENCODINGS_BASE", value=folder))
     return tuple(env)
+
+
+def fabric_env(box: Box) -> tuple[EnvVar, ...]:
+    """Lets a container reach the NVLink of other trays: the channel of NVIDIA's IMEX service. Spark has no such."""
+    return (EnvVar(name="NVIDIA_IMEX_CHANNELS", value="0"),) if box.nodes > 1 and box.gpus > 1 else ()
 
 
 def container(choice: Choice, box: Box, model: Model, launch: str, mounts: Sequence[Mount]) -> Container | None:
@@ -113,12 +123,14 @@ def container(choice: Choice, box: Box, model: Model, launch: str, mounts: Seque
 
 
 def downloads(choice: Choice, model: Model, head: Head | None) -> tuple[Download, ...]:
-    """What the hub must give, without the `original/` and `metal/` twins; folders at hand need nothing."""
+    """What the hub must give, without the `original/` and `metal/` twins of the weights; folders at hand need nothing.
+
+    One pattern says so: of several, `hf` before 1.0 heeds the last.
+    """
     found = []
     if choice.model_path is None:
         repo = model.repos.get(choice.engine, model.repo)
-        twins = ("original/*", "metal/*")
-        found.append(Download(repo=repo, num_bytes=model.total_bytes, exclude=twins, gated=model.gated))
+        found.append(Download(repo=repo, num_bytes=model.total_bytes, exclude=("*/*",), gated=model.gated))
     if head is not None and choice.head_path is None:
         repo = head.repos.get(choice.engine, head.repo)
         found.append(Download(repo=repo, num_bytes=head.total_bytes, gated=head.gated))
@@ -151,7 +163,8 @@ def start_timeout_s(model: Model) -> float:
     return 600.0 + model.total_bytes / 100e6
 
 
-def tags(launches: Iterable[Launch], more: Iterable[str] = ()) -> tuple[str, ...]:
-    """The features of `Facts` that a command does not show (`more`), sorted, and whether the vocabulary is at hand."""
+def tags(choice: Choice, head: Head | None, launches: Iterable[Launch], more: Iterable[str] = ()) -> tuple[str, ...]:
+    """The features of `Facts` that commands do not show: the vocabulary is at hand, the head is short; and `more`."""
     names = {variable.name for launch in launches for variable in launch.env}
-    return tuple(sorted({*more, *(("vocab-files",) if "TIKTOKEN_ENCODINGS_BASE" in names else ())}))
+    found = {"vocab-files": "TIKTOKEN_ENCODINGS_BASE" in names, "short-head": is_head_short(choice, head)}
+    return tuple(sorted({*more, *(tag for tag, is_so in found.items() if is_so)}))

@@ -43,10 +43,8 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     return Emission(
         launches=(server,),
         downloads=downloads,
-        readiness=Readiness(
-            path="/ready", timeout_s=common.start_timeout_s(model), model=model.repo, metrics_path="/metrics"
-        ),
-        features=common.tags((server,), ("cuda-graphs", "prefix-caching", "adaptive-drafts")),
+        readiness=Readiness(path="/ready", timeout_s=common.start_timeout_s(model), model=model.repo),
+        features=common.tags(choice, head, (server,)),
     )
 
 

@@ -65,14 +65,11 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         argv = ("eyas", "export", "gguf", *files.export)
         env = cache if model.repo != DEMO_NAME else ()
         launches = (Launch(name="gguf", argv=argv, env=env, wait=Wait(timeout_s=EXPORT_S), is_once=True), server)
-    more = {"cuda-graphs", "prefix-caching"} | (set() if box.hardware.unified else {"mmap"})
     return Emission(
         launches=launches,
         downloads=files.downloads,
-        readiness=Readiness(
-            path="/health", timeout_s=common.start_timeout_s(model), model=model.repo, metrics_path="/metrics"
-        ),
-        features=common.tags(launches, more | ({"kv:q8_0"} if choice.kv_dtype == "fp8" else set())),
+        readiness=Readiness(path="/health", timeout_s=common.start_timeout_s(model), model=model.repo),
+        features=common.tags(choice, head, launches),
     )
 
 

@@ -7,7 +7,7 @@ piped from a moving branch, their sshd listens on the address of the link only, 
 from __future__ import annotations
 
 from eyas.recipes.engines import common
-from eyas.recipes.plan import Choice, Container, EnvVar, File, Home, Launch, Mount, Wait, Word
+from eyas.recipes.plan import Box, Choice, Container, EnvVar, File, Home, Launch, Mount, Wait, Word
 
 __all__ = ["SSH_PORT", "launches"]
 
@@ -19,7 +19,6 @@ OPTIONS = (
     *("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
     *("--device", "/dev/infiniband:/dev/infiniband"),
 )
-DEFAULT_INTERFACES = ("enp1s0f1np1", "enP2p1s0f1np1")  # the pair that the playbook assumes
 
 # Keys are those of the person who starts the plan, as `ssh-copy-id` between the nodes left them. Sessions of sshd
 # start with a clean environment, so what ranks must see of this container's goes through SetEnv.
@@ -55,54 +54,61 @@ ssh-keygen -A >/dev/null
 mkdir -p /run/sshd
 exec /usr/sbin/sshd -D -e -p {SSH_PORT} -o "ListenAddress=$address" \\
     -o PasswordAuthentication=no -o PermitRootLogin=prohibit-password -o AllowUsers=root \\
-    -o "SetEnv=PATH=$PATH LD_LIBRARY_PATH=${{LD_LIBRARY_PATH:-}} \\
-NCCL_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME UCX_NET_DEVICES=$UCX_NET_DEVICES"
+    -o "SetEnv=PATH=$PATH LD_LIBRARY_PATH=${{LD_LIBRARY_PATH:-}}\\
+${{NCCL_SOCKET_IFNAME:+ NCCL_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME}}\\
+${{UCX_NET_DEVICES:+ UCX_NET_DEVICES=$UCX_NET_DEVICES}}"
 """
 
 CHECK = """\
 names=$(mpirun -np "$1" hostname) || exit 1
 printf '%s\\n' "$names"
-[ "$(printf '%s\\n' "$names" | sort -u | wc -l)" -eq "$1" ] || { echo "mpirun reached fewer than $1 machines"; exit 1; }
+[ "$(printf '%s\\n' "$names" | sort -u | wc -l)" -eq "$2" ] || { echo "mpirun reached fewer than $2 machines"; exit 1; }
 """
 
 
 def launches(
-    choice: Choice, command: tuple[Word, ...], env: tuple[EnvVar, ...], mounts: tuple[Mount, ...], config: Mount
+    choice: Choice,
+    box: Box,
+    command: tuple[Word, ...],
+    env: tuple[EnvVar, ...],
+    mounts: tuple[Mount, ...],
+    config: Mount,
 ) -> tuple[tuple[Launch, ...], tuple[File, ...]]:
     """The containers, a check that MPI reaches every machine, and the server; the files that they need."""
     nodes = range(len(choice.nodes))
-    hosts = "".join(f"{node.address} slots=1\n" for node in choice.nodes)
+    hosts = "".join(f"{node.address} slots={box.gpus}\n" for node in choice.nodes)
+    ranks = str(box.num_gpus)
     files = (
         File(path=HOSTS, content=hosts, nodes=tuple(nodes)),
         File(path=ENTRY, content=ENTRYPOINT, mode=0o755, nodes=tuple(nodes)),
     )
-    containers = tuple(_container(choice, rank, mounts, config) for rank in nodes)
+    containers = tuple(_container(choice, box, rank, mounts, config) for rank in nodes)
     first = containers[0].name
     check = Launch(
-        name="hosts", argv=("bash", "-c", CHECK, "hosts", str(len(nodes))), inside=first, wait=Wait(), is_once=True
+        name="hosts", argv=("bash", "-c", CHECK, "hosts", ranks, str(len(nodes))), inside=first, is_once=True
     )
     exported = [word for variable in env for word in ("-x", variable.name)]
     server = Launch(
         name="server",
-        argv=("mpirun", "-np", str(len(nodes)), *exported, "trtllm-llmapi-launch", *command),
+        argv=("mpirun", "-np", ranks, *exported, "trtllm-llmapi-launch", *command),
         env=env,
         inside=first,
     )
     return (*containers, check, server), files
 
 
-def _container(choice: Choice, rank: int, mounts: tuple[Mount, ...], config: Mount) -> Launch:
+def _container(choice: Choice, box: Box, rank: int, mounts: tuple[Mount, ...], config: Mount) -> Launch:
     if choice.image is None:
         raise ValueError("TensorRT-LLM on several nodes runs in containers")
     node = choice.nodes[rank]
-    links = ",".join(node.interfaces or DEFAULT_INTERFACES)
     name = f"node-{rank}"
-    variables = {
-        "UCX_NET_DEVICES": links,
-        "NCCL_SOCKET_IFNAME": links,
-        "OMPI_MCA_btl_tcp_if_include": links,
+    links = dict.fromkeys(
+        ("UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include") if node.interfaces else (),
+        ",".join(node.interfaces),
+    )
+    variables = links | {
         "OMPI_MCA_orte_default_hostfile": f"/etc/{HOSTS}",
-        "OMPI_MCA_rmaps_ppr_n_pernode": "1",
+        "OMPI_MCA_rmaps_ppr_n_pernode": str(box.gpus),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
@@ -115,7 +121,7 @@ def _container(choice: Choice, rank: int, mounts: tuple[Mount, ...], config: Mou
         name=name,
         node=rank,
         argv=("bash", f"/opt/eyas/{ENTRY}", node.address),
-        env=tuple(EnvVar(name=key, value=value) for key, value in variables.items()),
+        env=(*common.fabric_env(box), *(EnvVar(name=key, value=value) for key, value in variables.items())),
         container=Container(
             name=f"{choice.name}-{name}",
             image=choice.image,

@@ -56,5 +56,4 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     return Emission(
         launches=launches,
         readiness=Readiness(path="/api/version", timeout_s=common.start_timeout_s(model), model=tag),
-        features=common.tags(launches, ("mmap", "prefix-caching")),
     )

@@ -1,7 +1,7 @@
 """SGLang: the command of a choice, on one GPU, several, or two machines.
 
 Option names and automatic choices were read in the published packages 0.5.6, 0.5.10 and 0.5.23. What SGLang chooses by
-itself is left to it, unless a version is known to choose badly; the tags of the emission say what will be chosen.
+itself is left to it, unless a version is known to choose badly.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
             path="/ready" if _has_ready(choice) else "/health",
             timeout_s=common.start_timeout_s(model),
             model=model.repo,
-            metrics_path="/metrics",
         ),
-        features=common.tags(launches, _automatic(choice, box, model, head)),
+        features=common.tags(choice, head, launches),
     )
 
 
@@ -120,33 +119,6 @@ def _forced_moe_runner(choice: Choice, box: Box, model: Model) -> str | None:
     return "triton_kernel" if satisfies(choice.version, ">=0.5.6,<0.5.10") else None
 
 
-def _automatic(choice: Choice, box: Box, model: Model, head: Head | None) -> list[str]:
-    """Tags of what SGLang picks by itself, read in its server_args and model overrides."""
-    found = ["cuda-graphs", "prefix-caching"]
-    if choice.kv_dtype == "fp8":
-        found.append("kv:fp8")
-    if common.is_head_short(choice, head):
-        found.append("short-head")
-    if choice.api_key_env is not None:
-        found.append("key-in-argv")
-    if not model.harmony:
-        return found
-    major = box.hardware.compute_capability.partition(".")[0]
-    found.append("attention:" + {"9": "fa3", "10": "trtllm_mha"}.get(major, "triton"))
-    found.append(f"moe:{_forced_moe_runner(choice, box, model) or _automatic_moe_runner(choice, major)}")
-    if satisfies(choice.version, ">=0.5.10"):
-        found.append("hybrid-swa")
-    return found
-
-
-def _automatic_moe_runner(choice: Choice, major: str) -> str:
-    if major == "12":
-        if satisfies(choice.version, ">=0.5.18"):
-            return "flashinfer_mxfp4"
-        return "marlin" if satisfies(choice.version, ">=0.5.15") else "triton_kernel"
-    return "flashinfer_mxfp4" if major == "10" else "triton_kernel"
-
-
 def _launch(
     choice: Choice, box: Box, model: Model, head: Head | None, rank: int, options: tuple[Word, ...], paths: common.Paths
 ) -> Launch:
@@ -159,7 +131,7 @@ def _launch(
             *common.common_env(choice, model),
             *_health_env(choice),
             *_speculation_env(choice, head),
-            *_network_env(choice, choice.nodes[rank]),
+            *_network_env(choice, box, choice.nodes[rank]),
         ),
         container=common.container(choice, box, model, name, paths.mounts),
     )
@@ -169,7 +141,7 @@ def _rank_options(choice: Choice, rank: int) -> list[Word]:
     """What differs between nodes. Only the first answers requests, so only it needs the key."""
     options: list[Word] = []
     if rank == 0 and choice.api_key_env is not None:
-        options += ["--api-key", Ref(choice.api_key_env)]  # there is no variable for it
+        options += ["--api-key", Ref(choice.api_key_env)]  # there is no variable for it (SGL-KEY-ARGV)
     if len(choice.nodes) > 1:
         options += ["--nnodes", str(len(choice.nodes)), "--node-rank", str(rank)]
         options += ["--dist-init-addr", f"{choice.nodes[0].address}:{RENDEZVOUS_PORT}"]
@@ -194,10 +166,11 @@ def _speculation_env(choice: Choice, head: Head | None) -> list[EnvVar]:
     return env
 
 
-def _network_env(choice: Choice, node: Node) -> list[EnvVar]:
+def _network_env(choice: Choice, box: Box, node: Node) -> list[EnvVar]:
     if len(choice.nodes) == 1 or not node.interfaces:
-        return []
+        return [*common.fabric_env(box)]
     return [
+        *common.fabric_env(box),
         EnvVar(name="NCCL_SOCKET_IFNAME", value=",".join(node.interfaces)),
         EnvVar(name="GLOO_SOCKET_IFNAME", value=node.interfaces[0]),
     ]

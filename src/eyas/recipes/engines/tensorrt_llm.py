@@ -45,10 +45,10 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     command = _command(choice, model, paths.model)
     files: tuple[File, ...] = (config,)
     mount = Mount(source=common.below(choice.directory, CONFIG), target=CONFIG_IN_CONTAINER, read_only=True)
-    env = (*common.common_env(choice, model), *_env(box))
+    env = (*common.common_env(choice, model), *common.fabric_env(box), *_env(box))
     if len(choice.nodes) > 1:
         mounts = (*paths.mounts, *_vocabulary(model))
-        launches, more = mpi.launches(choice, command, env, mounts, mount)
+        launches, more = mpi.launches(choice, box, command, env, mounts, mount)
         files += more
     else:
         container = common.container(choice, box, model, "server", paths.mounts)
@@ -66,9 +66,8 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
             path="/health",
             timeout_s=common.start_timeout_s(model),
             model=_served_name(paths.model),
-            metrics_path="/prometheus/metrics",
         ),
-        features=common.tags(launches, _features(settings, choice)),
+        features=common.tags(choice, head, launches),
     )
 
 
@@ -166,14 +165,3 @@ def _served_name(path: Word) -> str:
     """A folder is served under its last name, a repository under its whole name."""
     name = str(path)
     return name.rstrip("/").rpartition("/")[2] if name.startswith("/") else name
-
-
-def _features(settings: dict[str, Any], choice: Choice) -> list[str]:
-    found = ["cuda-graphs"]
-    if "moe_config" in settings:
-        found.append(f"moe:{settings['moe_config']['backend']}")
-    if choice.kv_dtype == "fp8":
-        found.append("kv:fp8")
-    if settings["kv_cache_config"]["enable_block_reuse"]:
-        found.append("prefix-caching")
-    return found

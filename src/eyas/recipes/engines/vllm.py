@@ -8,6 +8,7 @@ it does not is an error. B200 and GB200 get vLLM's published recipe as a YAML fi
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -21,7 +22,8 @@ __all__ = ["CONFIG", "emit"]
 
 CONFIG = "vllm.yaml"
 CONFIG_IN_CONTAINER = f"/opt/eyas/{CONFIG}"
-OWN_IMAGES = "vllm/vllm-openai"  # these start the server whatever they are told
+OWN_IMAGES = "vllm-openai"  # named so, in whatever registry: they start the server whatever they are told
+SAFE_SEQUENCES = 2048  # at once, with the least number of tokens per iteration that vLLM takes by itself
 METHODS = {"eagle3": "eagle3", "draft-model": "draft_model"}
 
 
@@ -34,7 +36,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     options = (*_placement(choice, settings, bool(files)), *_server_options(choice, model))
     flags.check("vllm", choice.version, (*options, *(f"--{key}" for key in settings)))
 
-    env = (*common.common_env(choice, model), *kernel_env)
+    env = (*common.common_env(choice, model), *common.fabric_env(box), *kernel_env)
     key_env = _key_env(choice)
     command: tuple[Word, ...] = (choice.binary or "vllm", "serve", paths.model, *options)
 
@@ -52,10 +54,8 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         launches=launches,
         files=files,
         downloads=common.downloads(choice, model, head),
-        readiness=Readiness(
-            path="/health", timeout_s=common.start_timeout_s(model), model=model.repo, metrics_path="/metrics"
-        ),
-        features=common.tags(launches, _features(settings, kernel_env, choice, head)),
+        readiness=Readiness(path="/health", timeout_s=common.start_timeout_s(model), model=model.repo),
+        features=common.tags(choice, head, launches, _options_in_file(settings) if files else ()),
     )
 
 
@@ -70,12 +70,15 @@ def _settings(choice: Choice, box: Box, model: Model, head_path: Word | None) ->
         settings["kv-cache-dtype"] = "fp8"
     if capability.startswith("10."):
         settings["max-cudagraph-capture-size"] = 2048
-        settings["max-num-batched-tokens"] = 8192
+        settings["max-num-batched-tokens"] = max(8192, choice.concurrency)  # one each, or it does not start
         if choice.purpose == "batch":  # people want the second token early and their earlier turns remembered
             settings["stream-interval"] = 20
             settings["no-enable-prefix-caching"] = True
     elif model.harmony and choice.tensor_parallel == 1 and 64e9 < box.hardware.memory_bytes < 90e9:
-        settings["max-num-batched-tokens"] = 1024  # the recipe for 80 GB: little is left beside the weights
+        # The recipe for 80 GB: little is left beside the weights.
+        settings["max-num-batched-tokens"] = max(1024, choice.concurrency)
+    elif choice.concurrency > SAFE_SEQUENCES:
+        settings["max-num-batched-tokens"] = choice.concurrency
     if choice.method != "none" and head_path is not None:
         settings["speculative-config"] = json.dumps(_speculation(choice, head_path))
     return settings
@@ -168,26 +171,14 @@ def _key_env(choice: Choice) -> tuple[EnvVar, ...]:
 
 def _with_shell(container: Container | None) -> Container | None:
     """vLLM's own images put `vllm serve` before their arguments; `env` puts nothing there."""
-    if container is None or not container.image.startswith(OWN_IMAGES):
+    if container is None or OWN_IMAGES not in container.image.rpartition("/")[2]:
         return container
     return replace(container, options=(*container.options, "--entrypoint", "env"))
 
 
-def _features(settings: dict[str, Any], kernel_env: tuple[EnvVar, ...], choice: Choice, head: Head | None) -> list[str]:
-    found = ["cuda-graphs", *(f"flag:--{key}" for key in settings)]  # the options in the file count too
-    found += [f"flag:--{key}={value}" for key, value in settings.items() if value is not True]
-    variables = {variable.name: variable.value for variable in kernel_env}
-    if "no-enable-prefix-caching" not in settings:
-        found.append("prefix-caching")
-    if choice.kv_dtype == "fp8":
-        found.append("kv:fp8")
-    attention = settings.get("attention-backend", variables.get("VLLM_ATTENTION_BACKEND"))
-    if attention is not None:
-        found.append(f"attention:{attention}")
-    if settings.get("moe-backend") == "marlin" or "VLLM_MXFP4_USE_MARLIN" in variables:
-        found.append("moe:marlin")
-    if len(choice.nodes) > 1:
-        found.append("ray")
-    if common.is_head_short(choice, head):
-        found.append("short-head")
-    return found
+def _options_in_file(settings: dict[str, Any]) -> Iterator[str]:
+    """Tags as of the same options on the command line."""
+    for key, value in settings.items():
+        yield f"flag:--{key}"
+        if value is not True:
+            yield f"flag:--{key}={value}"
