@@ -17,7 +17,6 @@ from eyas.recipes.speed import (
     estimate,
     first_token,
     load_time,
-    published,
     rate,
     round_time,
 )
@@ -184,16 +183,6 @@ def test_a_full_context_is_slower_than_a_short_one():
     rates = [expected.tokens_per_second, *(point.tokens_per_second for point in expected.at_context)]
     assert all(before.low > after.low and before.high > after.high for before, after in pairwise(rates))
     assert not estimate(*spark(1, context=2048)).at_context
-
-
-def test_published_rows_are_of_the_same_setting():
-    choice, box, _, _ = spark(3)
-    rows = list(published(choice, box, KNOWN.measurements))
-    assert rows[0].text.startswith("52.37 tok/s") or rows[0].text.startswith("40.56 tok/s")
-    assert any("171.9 tok/s at 32 with 3 drafts of lmsys-120b, 140.3 without" in row.text for row in rows)
-    assert not any("vllm" in row.text.lower() for row in rows)
-    two = replace(box, nodes=2)
-    assert not list(published(choice, two, KNOWN.measurements))
 
 
 def test_every_head_has_an_estimate_on_each_of_its_engines():

@@ -269,6 +269,7 @@ class AtContext(Data, frozen=True, kw_only=True):
 
     context: int
     tokens_per_second: Range
+    at_once: int | None = None  # requests that run, where the others have to wait for room; None: not known
 
 
 class SpeedEstimate(Data, frozen=True, kw_only=True):
@@ -286,6 +287,7 @@ class SpeedEstimate(Data, frozen=True, kw_only=True):
     load_s: Range
     at_context: tuple[AtContext, ...] = ()
     published: tuple[Published, ...] = ()
+    at_once: int | None = None  # requests that run with short contexts
 
 
 class Plan(Data, frozen=True, kw_only=True):

@@ -167,7 +167,7 @@ class Engine(Record, frozen=True, kw_only=True):
 
 
 class Measurement(Record, frozen=True, kw_only=True):
-    """A published figure. It is shown beside estimates and never mixed into them."""
+    """A published figure. It is shown beside estimates, and narrows those of its own setting (`published.py`)."""
 
     model: str
     hardware: str  # with count: "spark", "8xb200"

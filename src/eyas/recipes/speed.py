@@ -2,24 +2,28 @@
 
 A round takes the layers' fixed cost, the communication of tensor parallelism, and bytes (`traffic.py`) over bandwidth
 at the engine's efficiency (`calibration.py`). At the better end of a range rows share experts, at the worse end their
-routing is independent.
+routing is independent. A measurement of the same setting narrows the range (`published.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import sqrt
+
+from msgspec.structs import replace
 
 from eyas.recipes.acceptance import expected_acceptance
 from eyas.recipes.calibration import Losses, calibration
 from eyas.recipes.knowledge import knowledge
-from eyas.recipes.plan import AtContext, Box, Choice, Published, Range, SpeedEstimate
+from eyas.recipes.memory import memory_map
+from eyas.recipes.plan import AtContext, Box, Choice, Range, SpeedEstimate
+from eyas.recipes.published import SHORT, drafted, narrowed, pessimism_of, plain, published
 from eyas.recipes.records import Head, Measurement, Model
 from eyas.recipes.traffic import Load, kv_read_bytes, pass_bytes, round_bytes
-from eyas.recipes.weights import checkpoint_bytes, dense_share, draft_share
+from eyas.recipes.weights import checkpoint_bytes, dense_share, draft_share, expert_share
 
-__all__ = ["best_draft_tokens", "cost_ratio", "estimate", "first_token", "load_time", "published", "rate", "round_time"]
+__all__ = ["best_draft_tokens", "cost_ratio", "estimate", "first_token", "load_time", "rate", "round_time"]
 
-SHORT = 2048  # tokens of context for which speeds are given and draft lengths chosen; benchmarks have about as many
 LONGER = (8192, 32_768, 131_072)
 MOST_DRAFTS = 8
 CAUTION = 2 / 3  # where between the ends drafting is judged: a promise of speed should be kept more often than not
@@ -34,42 +38,64 @@ DISK = (6e9, 0.8e9)  # bytes per second, where the box's disk is not known
 
 
 def estimate(
-    choice: Choice, box: Box, model: Model, head: Head | None, measurements: Iterable[Measurement] = ()
+    choice: Choice,
+    box: Box,
+    model: Model,
+    head: Head | None,
+    measurements: Iterable[Measurement] = (),
+    *,
+    max_tokens: int | None = None,
 ) -> SpeedEstimate:
     """Tokens per second are aggregate over `choice.concurrency`, `first_token_s` is of a prompt as long as the context.
 
-    `speedup` compares with and without drafts at the same point of the ranges; `break_even_length` is `cost_ratio`.
+    Where the KV cache of all does not fit, only as many are counted as do: `max_tokens` in all, the memory map's if it
+    is not given. `speedup` compares with and without drafts at the same point of the whole ranges; `break_even_length`
+    is `cost_ratio`.
     """
     drafts = choice.draft_tokens if head is not None else 0
     accepted = _accepted(choice, head, drafts)
     length = accepted or ONE_TOKEN
     ratios = [cost_ratio(choice, box, model, head, drafts, pessimism=end) for end in (0.0, CAUTION, 1.0)]
     short = min(SHORT, choice.context)
-    load = _load(choice, head, short, 1.0)
-    longer = [context for context in LONGER if context < choice.context]
+    load = _load(choice, model, head, short, 1.0)
+    room = memory_map(choice, box, model, head).max_tokens if max_tokens is None else max_tokens
+    running = _running(choice, room, short)
+    measured = tuple(measurements)
+    ends = _agreeing(choice, box, model, measured)
+    whole = rate(running, box, model, head, drafts, short, ends)
+    within = _as_drafted(whole, choice, box, model, head, measured, ends)
+    longer = [context for context in (*LONGER, choice.context) if short < context <= choice.context]
     return SpeedEstimate(
         round_bytes=round_bytes(model, head, drafts, load),
         baseline_bytes=round_bytes(model, None, 0, load),
         break_even_length=ratios[1],
         acceptance=accepted,
-        tokens_per_second=rate(choice, box, model, head, drafts, short),
-        baseline_tokens_per_second=rate(choice, box, model, None, 0, short),
+        tokens_per_second=within,
+        baseline_tokens_per_second=rate(running, box, model, None, 0, short, ends),
         speedup=Range(low=length.low / max(ratios), high=length.high / min(ratios)),
         first_token_s=first_token(choice, box, model, choice.context),
         load_s=load_time(choice, box, model, head),
         at_context=tuple(
-            AtContext(context=context, tokens_per_second=rate(choice, box, model, head, drafts, context))
-            for context in (*longer, choice.context)
-            if context > short
+            _at_context(_running(choice, room, context), box, model, head, context, ends, (whole, within))
+            for context in dict.fromkeys(longer)
         ),
-        published=tuple(published(choice, box, measurements)),
+        published=tuple(published(choice, box, measured)),
+        at_once=running.concurrency,
     )
 
 
-def rate(choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, context: int) -> Range:
-    """Aggregate tokens per second of all requests with `context` tokens each."""
+def rate(
+    choice: Choice,
+    box: Box,
+    model: Model,
+    head: Head | None,
+    draft_tokens: int,
+    context: int,
+    ends: tuple[float, float] = (0.0, 1.0),
+) -> Range:
+    """Aggregate tokens per second of all requests with `context` tokens each; `ends` are of the pessimism."""
     length = _accepted(choice, head, draft_tokens) or ONE_TOKEN
-    slow, fast = (round_time(choice, box, model, head, draft_tokens, context, end) for end in (1.0, 0.0))
+    fast, slow = (round_time(choice, box, model, head, draft_tokens, context, end) for end in ends)
     return Range(low=choice.concurrency * length.low / slow, high=choice.concurrency * length.high / fast)
 
 
@@ -101,7 +127,7 @@ def round_time(
 ) -> float:
     """Seconds of one round of all requests with `context` tokens each; `pessimism` 0..1 runs through the range."""
     losses = calibration(choice.engine, box.hardware).at(pessimism)
-    load = _load(choice, head, context, pessimism)
+    load = _load(choice, model, head, context, pessimism)
     cache = load.sequences * kv_read_bytes(model, context) * load.kv_share
     slow = 1 + pessimism * (KV_SLOWDOWN - 1)
     num_bytes = round_bytes(model, head, draft_tokens, load) + (slow - 1) * cache
@@ -128,29 +154,75 @@ def load_time(choice: Choice, box: Box, model: Model, head: Head | None) -> Rang
     return Range(low=ready[0] + num_bytes / fast, high=ready[1] + num_bytes / slow)
 
 
-def published(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> Iterable[Published]:
-    """Measurements of the same model, box and engine with the choice's head or none, the nearest concurrency first."""
-    hardware = box.hardware.name if box.num_gpus == 1 else f"{box.num_gpus}x{box.hardware.name}"
-    same = [
-        one
-        for one in measurements
-        if (one.model, one.hardware, one.engine) == (choice.model, hardware, choice.engine)
-        and one.head in ("", choice.head)
-    ]
-    for one in sorted(same, key=lambda one: abs(one.concurrency - choice.concurrency)):
-        yield Published(text=_said(one), source="; ".join(one.sources), date=one.date)
+def _running(choice: Choice, max_tokens: int, context: int) -> Choice:
+    """The choice with as many requests of `context` tokens as fit at once, at least one; others wait."""
+    return replace(choice, concurrency=max(min(choice.concurrency, max_tokens // context), 1))
+
+
+def _agreeing(choice: Choice, box: Box, model: Model, measurements: Iterable[Measurement]) -> tuple[float, float]:
+    """The ends of the pessimism that agree with what was measured without drafts."""
+    known = plain(choice, box, measurements)
+    if known is None:
+        return 0.0, 1.0
+    there = replace(choice, concurrency=known.concurrency, kv_dtype="auto")
+    return pessimism_of(
+        known, lambda end: known.concurrency / round_time(there, box, model, None, 0, known.context, end)
+    )
+
+
+def _as_drafted(
+    within: Range,
+    choice: Choice,
+    box: Box,
+    model: Model,
+    head: Head | None,
+    measurements: Iterable[Measurement],
+    ends: tuple[float, float],
+) -> Range:
+    """A range narrowed by what was measured with the same drafts, moved from its concurrency and context to these."""
+    known = drafted(choice, box, measurements) if head is not None else None
+    if known is None:
+        return within
+    there = replace(choice, concurrency=known.concurrency, kv_dtype="auto")
+    expected = rate(there, box, model, head, choice.draft_tokens, known.context, ends)
+    return narrowed(within, known.tokens_per_second * _middle(within) / _middle(expected))
+
+
+def _at_context(
+    running: Choice,
+    box: Box,
+    model: Model,
+    head: Head | None,
+    context: int,
+    ends: tuple[float, float],
+    short: tuple[Range, Range],
+) -> AtContext:
+    """As many requests as `running` has; the ends move as those of the short contexts did."""
+    drafts = running.draft_tokens if head is not None else 0
+    whole = rate(running, box, model, head, drafts, context, ends)
+    low, high = whole.low * (short[1].low / short[0].low), whole.high * (short[1].high / short[0].high)
+    return AtContext(
+        context=context,
+        tokens_per_second=Range(low=min(low, high), high=max(low, high)),
+        at_once=running.concurrency,
+    )
+
+
+def _middle(within: Range) -> float:
+    return sqrt(within.low * within.high)
 
 
 def _accepted(choice: Choice, head: Head | None, draft_tokens: int) -> Range | None:
     return expected_acceptance(choice, head, draft_tokens) if head is not None and draft_tokens else None
 
 
-def _load(choice: Choice, head: Head | None, context: int, uniform: float) -> Load:
+def _load(choice: Choice, model: Model, head: Head | None, context: int, uniform: float) -> Load:
     return Load(
         sequences=choice.concurrency,
         context=context,
         uniform=uniform,
-        dense_share=dense_share(choice),
+        dense_share=dense_share(choice, model),
+        expert_share=expert_share(choice, model),
         draft_share=draft_share(choice, head) if head is not None else 1.0,
         kv_share=0.5 if choice.kv_dtype == "fp8" else 1.0,
     )
@@ -172,7 +244,7 @@ def _communication(choice: Choice, box: Box, model: Model, pessimism: float) -> 
 def _prefill_time(choice: Choice, box: Box, model: Model, prompt_tokens: int, pessimism: float) -> float:
     losses = calibration(choice.engine, box.hardware).at(pessimism)
     gpus = 1 + (choice.tensor_parallel - 1) * (1 - pessimism * (1 - PARALLEL_PREFILL))
-    load = Load(context=0, dense_share=dense_share(choice))
+    load = Load(context=0, dense_share=dense_share(choice, model), expert_share=expert_share(choice, model))
     weights = pass_bytes(model, prompt_tokens, load) / choice.tensor_parallel
     read = weights / (box.hardware.bandwidth * losses.efficiency)
     arithmetic = _prefill_flops(model, prompt_tokens) / (losses.prefill_flops * gpus)
@@ -189,11 +261,3 @@ def _prefill_flops(model: Model, tokens: int) -> float:
     full = (model.num_layers - model.num_sliding_layers) * tokens * tokens / 2
     sliding = model.num_sliding_layers * tokens * min(model.window, tokens)
     return 2 * model.active_params * tokens + width * (full + sliding)
-
-
-def _said(one: Measurement) -> str:
-    drafts = f" with {one.draft_tokens} drafts of {one.head}" if one.head else " without drafts"
-    accepted = f", acceptance length {one.acceptance_length:g}" if one.acceptance_length else ""
-    against = f", {one.baseline_tokens_per_second:g} without" if one.baseline_tokens_per_second else ""
-    note = f" ({one.note})" if one.note else ""
-    return f"{one.tokens_per_second:g} tok/s at {one.concurrency}{drafts}{accepted}{against}{note}"

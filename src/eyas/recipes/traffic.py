@@ -21,14 +21,15 @@ CORRELATED = 0.75  # exponent of the rows that count
 class Load(Struct, frozen=True, kw_only=True):
     """What a pass works on: `sequences`, each with `context` tokens in the cache.
 
-    `uniform` is 1 for independent uniform routing, 0 for correlated rows, or between. `dense_share`, `draft_share`
-    and `kv_share` are the bytes of dense weights, of the head's and of the KV cache against what the records say.
+    `uniform` is 1 for independent uniform routing, 0 for correlated rows, or between. The shares are the bytes of
+    dense weights, experts, the head's weights and the KV cache against what the records say.
     """
 
     sequences: int = 1
     context: int = 1024
     uniform: float = 1.0
     dense_share: float = 1.0
+    expert_share: float = 1.0
     draft_share: float = 1.0
     kv_share: float = 1.0
 
@@ -55,7 +56,7 @@ def pass_bytes(model: Model, rows: float, load: Load) -> float:
     """Weights and KV cache of one pass of the target over `rows` in all."""
     weights = (model.dense_bytes + model.head_bytes) * load.dense_share
     experts = distinct_experts(model, rows, load.uniform) * model.num_expert_layers * model.expert_bytes
-    return weights + experts + load.sequences * kv_read_bytes(model, load.context) * load.kv_share
+    return weights + experts * load.expert_share + load.sequences * kv_read_bytes(model, load.context) * load.kv_share
 
 
 def round_bytes(model: Model, head: Head | None, draft_tokens: int, load: Load) -> float:

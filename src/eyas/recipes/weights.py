@@ -10,7 +10,15 @@ from eyas.recipes.plan import Box, Choice
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
 
-__all__ = ["Q8_SHARE", "checkpoint_bytes", "dense_share", "draft_bytes", "draft_share", "expert_padding"]
+__all__ = [
+    "Q8_SHARE",
+    "checkpoint_bytes",
+    "dense_share",
+    "draft_bytes",
+    "draft_share",
+    "expert_padding",
+    "expert_share",
+]
 
 Q8_SHARE = 8.5 / 16  # GGUF files keep what is bf16 elsewhere in Q8_0: 34 bytes for 32 weights
 MXFP4_BYTES = 17 / 32  # of a weight with its share of the scale
@@ -42,9 +50,16 @@ def draft_bytes(choice: Choice, head: Head | None) -> float:
     return head.total_bytes * draft_share(choice, head) / (1 if choice.engine == "vllm" else choice.tensor_parallel)
 
 
-def dense_share(choice: Choice) -> float:
+def expert_share(choice: Choice, model: Model) -> float:
+    """Experts as the engine keeps them against the checkpoint's: its own files shrink all but MXFP4."""
+    if model.weight_format == "mxfp4":
+        return 1.0
+    return model.repo_bytes.get(choice.engine, model.total_bytes) / model.total_bytes
+
+
+def dense_share(choice: Choice, model: Model) -> float:
     """Dense weights as the engine keeps them against the checkpoint's."""
-    return Q8_SHARE if choice.engine == "llama.cpp" else 1.0
+    return Q8_SHARE if choice.engine == "llama.cpp" else expert_share(choice, model)
 
 
 def draft_share(choice: Choice, head: Head) -> float:
