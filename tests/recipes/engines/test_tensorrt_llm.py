@@ -126,7 +126,7 @@ def test_one_spark_with_eagle_3_is_the_playbooks_file():
     made = emission(head="nvidia/gpt-oss-120b-Eagle3-long-context", draft_tokens=5)
     assert config_of(made) == {
         "return_perf_metrics": True,
-    "enable_iter_perf_stats": True,
+        "enable_iter_perf_stats": True,
         "enable_attention_dp": False,
         "enable_autotuner": False,
         "disable_overlap_scheduler": False,
