@@ -70,11 +70,10 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
     elif choice.method != "none" and estimate.speedup.low < 1:
         yield Note(text=f"whether speculation pays here is open ({span(estimate.speedup)}x expected): measure it")
     if target.box.nodes > 1 and not all("," in node for node in target.ask.nodes or ("",)):
-        yield Note(
-            text=f"interfaces {', '.join(choice.nodes[0].interfaces)} and addresses "
-            f"{', '.join(node.address for node in choice.nodes)} are assumed where --node does not say: "
-            "--node USER@HOST=ADDRESS,INTERFACE,..."
-        )
+        assumed = f"addresses {', '.join(node.address for node in choice.nodes)}"
+        if choice.nodes[0].interfaces:
+            assumed += f" and interfaces {', '.join(choice.nodes[0].interfaces)}"
+        yield Note(text=f"{assumed} are assumed where no --node says otherwise: --node USER@HOST=ADDRESS,INTERFACE,...")
     if any(image.tag == choice.image and image.version is None for image in known.engines[choice.engine].images):
         yield Note(text=f"{choice.image} is a tag that moves: pin the digest that works for you")
 
