@@ -28,7 +28,7 @@ def show(plan: Plan, *, explain: bool = False) -> str:
         ("Why", list(_notes(plan.reasons))),
         ("Why not", list(_notes(plan.refused)) if explain else []),
         ("Warnings", list(_notes(plan.warnings))),
-        ("Tuning", list(_notes(plan.tuning))),
+        ("Tuning", list(_notes(note for note in plan.tuning if note.issue or explain))),
         ("Evidence", [line for row in plan.evidence for line in _wrapped(f"{row.part}: {row.level}. {row.detail}")]),
         ("Unlike the guides", list(_deviations(plan)) if explain else []),
         ("What would be started", [line for launch in plan.emission.launches for line in _launch(plan, launch)]),
