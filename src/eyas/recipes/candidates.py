@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from importlib import import_module
 from math import prod, sqrt
@@ -24,7 +24,9 @@ from eyas.recipes.versions import satisfies
 
 __all__ = ["Candidate", "Refusal", "candidates", "emitter"]
 
+TROUBLED = 0.7  # where an issue that is grave but not certain may apply
 UNPUBLISHED = 0.85  # of the expected speed, where nobody has published this engine on this hardware
+FEWER_BITS = 0.8  # of the checkpoint's bytes: below it is another quantisation, not another layout
 BEST_RANK, RANK_WEIGHT = 100, 1 / 400  # a head loses 25 % at most: estimates of acceptance are not better
 PAGED = ("eyas", "sglang", "tensorrt-llm", "vllm")  # requests share the KV cache and wait for room in it
 NATIVE: tuple[EngineName, ...] = ("eyas", "llama.cpp", "ollama")  # run as processes; the others in containers
@@ -219,18 +221,19 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
     except (UserError, ValueError) as error:  # ValueError: an option that the version asked for lacks
         return Refusal(engine=base.engine, head=choice.head, reason=str(error))
     facts = facts_of(choice, box, emission, target.features)
-    forbidding = [issue for issue in issues.matching(facts) if issue.effect == "forbid"]
+    matching = issues.matching(facts)
+    forbidding = [issue for issue in matching if issue.effect == "forbid"]
     if forbidding and not target.is_speculation_asked:
         issue = forbidding[0]
         return Refusal(engine=base.engine, head=choice.head, reason=f"{issue.symptom} ({issue.name})")
-    estimate = speed.estimate(choice, box, model, head, known.measurements)
+    estimate = speed.estimate(choice, box, model, head, known.measurements, max_tokens=memory_map.max_tokens)
     return Candidate(
         choice=choice,
         emission=emission,
         memory=memory_map,
         speed=estimate,
         expected=sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high),
-        doubts=dict(_doubts(choice, head, memory_map, target, known)),
+        doubts=dict((*_doubts(choice, head, memory_map, target, known), *_trouble(matching))),
     )
 
 
@@ -242,9 +245,19 @@ def _doubts(
         yield "has no published figure there", UNPUBLISHED
     if head is not None and head.rank < BEST_RANK:
         yield f"drafts with {head.repo}, which others are recommended over", 1 - RANK_WEIGHT * (BEST_RANK - head.rank)
+    model = target.model
+    kept = model.repo_bytes.get(choice.engine, model.total_bytes) / model.total_bytes
+    if kept < FEWER_BITS:
+        yield "loads a build with fewer bits than were published", kept
     fit = memory_map.max_tokens / (choice.context * choice.concurrency)
     if fit < 1:
         yield "cannot hold all conversations in full length", fit
+
+
+def _trouble(matching: Sequence[issues.Issue]) -> Iterator[tuple[str, float]]:
+    grave = [issue.name for issue in matching if issue.effect == "warn" and issue.severity in ("critical", "high")]
+    if grave:
+        yield f"has known trouble there ({', '.join(grave)})", TROUBLED
 
 
 def emitter(engine: EngineName) -> ModuleType:

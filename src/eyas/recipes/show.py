@@ -82,7 +82,11 @@ def _speed(plan: Plan) -> Iterator[str]:
     plain = span(speed.baseline_tokens_per_second)
     yield f"  {span(speed.tokens_per_second)} tok/s over {num} at once; {plain} without speculation"
     if speed.at_context:
-        longer = ", ".join(f"{span(one.tokens_per_second)} at {one.context}" for one in speed.at_context)
+        longer = ", ".join(
+            f"{span(one.tokens_per_second)} at {one.context}"
+            + (f" (only {one.at_once} at once)" if one.at_once is not None and one.at_once < num else "")
+            for one in speed.at_context
+        )
         yield f"  with longer contexts {longer} tokens each"
     if plan.choice.head:
         acceptance = f"expected {span(speed.acceptance)}" if speed.acceptance else "unknown"

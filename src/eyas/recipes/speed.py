@@ -237,7 +237,8 @@ def _communication(choice: Choice, box: Box, model: Model, pessimism: float) -> 
     """Two all-reduces a layer, where GPUs work together."""
     if choice.tensor_parallel == 1:
         return 0.0
-    low, high = REDUCE_S["nodes" if box.nodes > 1 else "gpus"]
+    is_slow = box.nodes > 1 and box.gpus == 1  # trays of several GPUs share an NVLink domain (GB200)
+    low, high = REDUCE_S["nodes" if is_slow else "gpus"]
     return 2 * model.num_layers * (low + pessimism * (high - low))
 
 
