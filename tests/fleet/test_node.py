@@ -72,7 +72,7 @@ def test_a_destination_is_no_option(environ, destination):
         SshNode("b", destination, environ)
 
 
-def test_the_folder_of_sockets_is_private(tmp_path, environ):
+def test_sockets_are_private(tmp_path, environ):
     SshNode("b", "x", environ)
     folder = tmp_path / "eyas"
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -33,6 +33,8 @@ TIMED_OUT = (124, 137)  # how `timeout` exits after TERM and after KILL
 OPTIONS = "EYAS_SSH_OPTIONS"
 SSH_FAILED = 255
 OWN_VARIABLES = "EYAS_"  # settings of this process, none of the engine's
+NAME_CHARS = 16
+MAX_FOLDER = 107 - len("/") - NAME_CHARS - 17  # of a socket's path, with what ssh adds while it makes one
 KEEP_S = 60  # an idle connection
 
 
@@ -112,7 +114,7 @@ class SshNode:
             "BatchMode=yes",
             f"ConnectTimeout={CONNECT_S}",
             "ControlMaster=auto",
-            f"ControlPath={self._folder}/%C",
+            f"ControlPath={self._folder}/{_short(self.destination, environ.get(OPTIONS, ''))}",
             f"ControlPersist={KEEP_S}",
             "ServerAliveInterval=2",
             "ServerAliveCountMax=3",
@@ -130,8 +132,7 @@ class SshNode:
 
     def transport(self, host: str, port: int) -> httpx.BaseTransport:
         """Goes through a socket in the private folder, so that nobody else on this machine gets the server."""
-        digest = hashlib.sha256(f"{self.destination} {host} {port}".encode()).hexdigest()
-        path = self._folder / f"{digest[:24]}.http"
+        path = self._folder / f"{_short(self.destination, host, str(port))}.http"
         forward = ["ssh", *self._options, "-O", "forward", "-L", f"{path}:{host}:{port}", "--", self.destination]
         if _piped(forward, "", CONNECT_S).code != 0:
             self.run(":")  # makes the connection
@@ -209,10 +210,18 @@ def _last_line(text: str) -> str:
     return text.strip().splitlines()[-1] if text.strip() else ""
 
 
+def _short(*words: str) -> str:
+    """A name for a socket of these."""
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:NAME_CHARS]
+
+
 def _private_folder(environ: Mapping[str, str]) -> Path:
     """A folder with a short path (sockets have room for 108 characters) that is this person's alone."""
-    parent = environ.get("XDG_RUNTIME_DIR")
-    folder = Path(parent) / "eyas" if parent else Path(tempfile.gettempdir()) / f"eyas-{os.getuid()}"
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    own = f"eyas-{os.getuid()}"
+    folders = [Path(runtime) / "eyas"] if runtime else []
+    folders += [Path(tempfile.gettempdir()) / own, Path("/tmp") / own]
+    folder = next((one for one in folders if len(os.fsencode(one)) <= MAX_FOLDER), folders[-1])
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from itertools import pairwise
+from string import ascii_letters
 
 from eyas.recipes.plan import EnvVar, Home, Ref, Word
 
@@ -93,10 +94,20 @@ def slug(text: str) -> str:
 
 
 def heredoc(command: str, content: str, word: str = "EOF") -> str:
-    """`command` with `content` on its stdin, to the byte. `content` must be whole lines; else ValueError."""
+    """`command` with `content` on its stdin, to the byte. `content` must be whole lines; else ValueError.
+
+    dash 0.5.12 loses a byte of a line that begins like the delimiter and goes on beyond ASCII, so no such line may
+    share the delimiter's first letter.
+    """
     if "\0" in content or not content.endswith("\n"):
         raise ValueError("a here-document holds whole lines without NUL bytes")
     lines = set(content.split("\n"))
+    firsts = {line[:1] for line in lines if not line.isascii()}
+    first = next((letter for letter in word[0] + ascii_letters if letter not in firsts), None)
+    if first is None:
+        return f"printf %s {shell(content)} | {command}\n"
+    if first != word[0]:
+        word = first + word
     while word in lines:
         word += "_"
     return f"{command} <<'{word}'\n{content}{word}\n"
