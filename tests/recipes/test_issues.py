@@ -47,6 +47,7 @@ KNOWN = [
     "LCPP-18039",
     "LCPP-EAGLE-SLOW",
     "LCPP-MMAP",
+    "LCPP-CONTROL-TOKENS",
     "OLLAMA-EAGLE3",
     "OLLAMA-12403",
     "SPARK-PAGECACHE",
@@ -340,6 +341,10 @@ CASES = {
         [llama("b10488")],
         [llama("b10488", "flag:--no-mmap"), llama("b10488", "flag:--load-mode=none"), llama("b10488", **RTX)],
     ),
+    "LCPP-CONTROL-TOKENS": (
+        [llama("0.5.0", "api-key")],
+        [llama("0.5.0"), llama("0.5.0", "api-key", model="demo"), spark("ollama", "0.33.0-rc2", "api-key")],
+    ),
     "OLLAMA-EAGLE3": (
         [spark("ollama", "0.33.0-rc2", **EAGLE)],
         [spark("ollama", "0.33.0-rc2"), llama("b10488", **EAGLE)],
@@ -369,7 +374,7 @@ CASES = {
 
 
 def test_all_known_issues_are_there_and_have_cases():
-    assert len(KNOWN) == 40
+    assert len(KNOWN) == 41
     assert set(ISSUES) == set(KNOWN) == set(CASES)
 
 
