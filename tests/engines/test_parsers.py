@@ -78,7 +78,7 @@ def meant_in_sglang(one: Case, rank: int, names: dict) -> dict:
         "host": choice.listen,
         "port": choice.port,
         "enable_metrics": True,
-        "api_key": "/somewhere/Ref" if choice.api_key_env is not None and rank == 0 else None,
+        "api_key": None,  # put in inside the process
     }
 
 

@@ -28,7 +28,7 @@ KNOWN = [
     "SGL-9412",
     "SGL-36528",
     "SGL-CTX-DRAFT",
-    "SGL-KEY-ARGV",
+    "SGL-KEY-LOG",
     "SGL-DRIVER595",
     "SGL-36716",
     "SGL-CUDAGRAPHFLAG",
@@ -217,9 +217,14 @@ CASES = {
         [sgl("0.5.23", "short-head"), sgl("0.5.6", "short-head", head="specdrift-120b")],
         [sgl("0.5.23", "short-head", LONGER, f"{LONGER}=1"), sgl("0.5.23"), vllm("0.33.0", "short-head")],
     ),
-    "SGL-KEY-ARGV": (
-        [sgl("0.5.23", "api-key", "flag:--api-key", "flag:--api-key=$KEY")],
-        [sgl("0.5.23", "api-key"), vllm("0.33.0", "api-key", "env:VLLM_API_KEY=$KEY"), sgl("0.5.23")],
+    "SGL-KEY-LOG": (
+        [sgl("0.5.21", "api-key")],
+        [
+            sgl("0.5.23", "api-key"),
+            sgl("0.5.21", "api-key", "flag:--log-level=warning"),
+            sgl("0.5.21"),
+            vllm("0.33.0", "api-key", "env:VLLM_API_KEY=$KEY"),
+        ],
     ),
     "SGL-DRIVER595": (
         [sgl("0.5.10", "flag:--moe-runner-backend=triton_kernel", **B200 | {"driver": "595.45.04"})],

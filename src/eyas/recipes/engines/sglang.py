@@ -14,6 +14,12 @@ from eyas.recipes.versions import satisfies
 __all__ = ["emit"]
 
 RENDEZVOUS_PORT = 20000
+KEY = "SGLANG_SERVER_KEY"
+# SGLang takes its key as an argument only, which everybody on the machine can read: it is put in inside the process.
+START_WITH_KEY = (
+    f"import os, runpy, sys; sys.argv += ['--api-key', os.environ['{KEY}']]; "
+    "runpy.run_module('sglang.launch_server', run_name='__main__', alter_sys=True)"
+)
 ALGORITHMS = {"eagle3": "EAGLE3", "draft-model": "STANDALONE"}
 
 
@@ -126,8 +132,9 @@ def _launch(
     return Launch(
         name=name,
         node=rank,
-        argv=(choice.binary or "python3", "-m", "sglang.launch_server", *options, *_rank_options(choice, rank)),
+        argv=(choice.binary or "python3", *_start(choice, rank), *options, *_rank_options(choice, rank)),
         env=(
+            *([EnvVar(name=KEY, value=Ref(choice.api_key_env))] if choice.api_key_env and rank == 0 else []),
             *common.common_env(choice, model),
             *_health_env(choice),
             *_speculation_env(choice, head),
@@ -137,11 +144,16 @@ def _launch(
     )
 
 
+def _start(choice: Choice, rank: int) -> tuple[str, str]:
+    """Only the first rank answers requests, so only it needs the key."""
+    return ("-c", START_WITH_KEY) if rank == 0 and choice.api_key_env else ("-m", "sglang.launch_server")
+
+
 def _rank_options(choice: Choice, rank: int) -> list[Word]:
-    """What differs between nodes. Only the first answers requests, so only it needs the key."""
+    """What differs between nodes."""
     options: list[Word] = []
-    if rank == 0 and choice.api_key_env is not None:
-        options += ["--api-key", Ref(choice.api_key_env)]  # there is no variable for it (SGL-KEY-ARGV)
+    if rank == 0 and choice.api_key_env and satisfies(choice.version, "<0.5.23"):
+        options += ["--log-level", "warning"]  # they log all arguments, the key too (SGL-KEY-LOG)
     if len(choice.nodes) > 1:
         options += ["--nnodes", str(len(choice.nodes)), "--node-rank", str(rank)]
         options += ["--dist-init-addr", f"{choice.nodes[0].address}:{RENDEZVOUS_PORT}"]
