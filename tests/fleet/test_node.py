@@ -1,11 +1,15 @@
 """Scripts on this machine and what ssh's refusals become; the ssh that works is in test_two_nodes.py."""
 
 import os
+import shutil
+import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 from tests.fleet.lab import free_port, wait_until
+from tests.fleet.stand_ins import put
 
 from eyas.base.errors import UserError
 from eyas.fleet.node import LocalNode, NodeError, SshNode, runner
@@ -49,6 +53,17 @@ def test_threads_share_a_node():
     assert sorted(out) == [f"{n}\n" for n in range(8)]
 
 
+def test_an_interrupt_just_as_a_script_has_ended_is_only_an_interrupt(monkeypatch):
+    def interrupted(process, *args):
+        process.stdin.close()
+        process.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        LocalNode().run(":")
+
+
 @pytest.fixture
 def environ(tmp_path):
     return {"XDG_RUNTIME_DIR": str(tmp_path), "EYAS_SSH_OPTIONS": f"-F /dev/null -p {free_port()}"}
@@ -83,3 +98,36 @@ def test_sockets_are_private(tmp_path, environ):
     folder.symlink_to("/tmp")
     with pytest.raises(UserError, match="not yours alone"):
         SshNode("b", "x", environ)
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """A stand-in for ssh that runs its command here, after a banner; what it was asked, call by call."""
+    last = 'for word; do last=$word; done\ncase "$*" in *" -O "*) exit 0 ;; esac\necho welcome\nexec sh -c "$last"'
+    put(tmp_path / "bin", "ssh", f'printf "%s\\n" "$*" >>{tmp_path}/asked\n{last}')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return lambda: (tmp_path / "asked").read_text().splitlines()
+
+
+def test_supervision_outlives_the_last_logout(tmp_path, asked, monkeypatch):
+    """logind deletes XDG_RUNTIME_DIR then: the sockets of the next ssh are elsewhere."""
+    runtime, other = tmp_path / "r", tempfile.mkdtemp(prefix="eyas-")
+    monkeypatch.setattr(tempfile, "tempdir", other)
+    runtime.mkdir()
+    node = SshNode("b", "x", {"XDG_RUNTIME_DIR": str(runtime)})
+    assert node.run("echo one").out == "one\n"
+    shutil.rmtree(runtime)
+    assert node.run("echo two").out == "two\n"
+    first, second = asked()
+    assert f"ControlPath={runtime}/eyas/" in first and f"ControlPath={other}/eyas-{os.getuid()}/" in second
+    shutil.rmtree(other)
+
+
+def test_what_a_startup_file_prints_is_no_answer(environ, asked):
+    assert SshNode("b", "x", environ).run("echo 1; echo 2; exit 3") == (3, "1\n2\n", "")
+
+
+@pytest.mark.parametrize(("host", "target"), [("::1", "[::1]:80"), ("127.0.0.1", "127.0.0.1:80")])
+def test_what_is_forwarded(environ, asked, host, target):
+    SshNode("b", "x", environ).transport(host, 80)
+    assert f".http:{target} --" in asked()[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shlex
 import signal
 import stat
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -107,39 +109,46 @@ class SshNode:
             raise UserError(f"'{destination}' is no ssh destination; it looks like user@host")
         self.name = name
         self.destination = destination
-        environ = os.environ if environ is None else environ
-        self._folder = _private_folder(environ)
-        self._options = shlex.split(environ.get(OPTIONS, ""))  # ssh takes the first value of an option
-        for option in (
-            "BatchMode=yes",
-            f"ConnectTimeout={CONNECT_S}",
-            "ControlMaster=auto",
-            f"ControlPath={self._folder}/{_short(self.destination, environ.get(OPTIONS, ''))}",
-            f"ControlPersist={KEEP_S}",
-            "ServerAliveInterval=2",
-            "ServerAliveCountMax=3",
-            "StreamLocalBindUnlink=yes",
-            "LogLevel=ERROR",
-        ):
-            self._options += ["-o", option]
+        self._environ = os.environ if environ is None else environ
+        _private_folder(self._environ)
 
     def run(self, script: str, *, timeout_s: float = 30) -> Result:
-        command = ["ssh", "-T", *self._options, "--", self.destination, shlex.join(_shell(timeout_s))]
-        result = _piped(command, script, timeout_s + SLACK_S)
+        begin = f"eyas {secrets.token_hex(8)}\n"  # what its shell's startup files print comes before
+        command = ["ssh", "-T", *self._options(), "--", self.destination, shlex.join(_shell(timeout_s))]
+        result = _piped(command, f"echo {begin}{script}", timeout_s + SLACK_S)
         if result.code == SSH_FAILED:
             raise NodeError(self._why(result.err))
-        return _in_time(self.name, result, timeout_s)
+        return _in_time(self.name, result._replace(out=result.out.partition(begin)[2]), timeout_s)
 
     def transport(self, host: str, port: int) -> httpx.BaseTransport:
         """Goes through a socket in the private folder, so that nobody else on this machine gets the server."""
-        path = self._folder / f"{_short(self.destination, host, str(port))}.http"
-        forward = ["ssh", *self._options, "-O", "forward", "-L", f"{path}:{host}:{port}", "--", self.destination]
+        path = _private_folder(self._environ) / f"{_short(self.destination, host, str(port))}.http"
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        forward = ["ssh", *self._options(), "-O", "forward", "-L", f"{path}:{target}", "--", self.destination]
         if _piped(forward, "", CONNECT_S).code != 0:
             self.run(":")  # makes the connection
             result = _piped(forward, "", CONNECT_S)
             if result.code != 0:
                 raise NodeError(f"ssh cannot forward port {port} of {self.name}: {_last_line(result.err)}")
         return httpx.HTTPTransport(uds=str(path))
+
+    def _options(self) -> list[str]:
+        """Made anew for each ssh: the folder of the sockets goes with its person's last login (logind)."""
+        given = self._environ.get(OPTIONS, "")
+        options = shlex.split(given)  # ssh takes the first value of an option
+        for option in (
+            "BatchMode=yes",
+            f"ConnectTimeout={CONNECT_S}",
+            "ControlMaster=auto",
+            f"ControlPath={_private_folder(self._environ)}/{_short(self.destination, given)}",
+            f"ControlPersist={KEEP_S}",
+            "ServerAliveInterval=2",
+            "ServerAliveCountMax=3",
+            "StreamLocalBindUnlink=yes",
+            "LogLevel=ERROR",
+        ):
+            options += ["-o", option]
+        return options
 
     def _why(self, err: str) -> str:
         who = self.destination if self.name in self.destination else f"{self.name} ({self.destination})"
@@ -183,10 +192,10 @@ def _piped(
     try:
         out, err = process.communicate(text.encode("utf-8", "surrogateescape"), patience_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        _signal(process, signal.SIGKILL)
         return Result(TIMED_OUT[0], "", "")
     except BaseException:
-        os.killpg(process.pid, signal.SIGTERM)
+        _signal(process, signal.SIGTERM)
         raise
     finally:
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -194,6 +203,11 @@ def _piped(
                 pipe.close()
         process.wait()
     return Result(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.killpg(process.pid, number)
 
 
 def _package(program: str) -> str:
@@ -219,7 +233,7 @@ def _private_folder(environ: Mapping[str, str]) -> Path:
     """A folder with a short path (sockets have room for 108 characters) that is this person's alone."""
     runtime = environ.get("XDG_RUNTIME_DIR")
     own = f"eyas-{os.getuid()}"
-    folders = [Path(runtime) / "eyas"] if runtime else []
+    folders = [Path(runtime) / "eyas"] if runtime and Path(runtime).is_dir() else []
     folders += [Path(tempfile.gettempdir()) / own, Path("/tmp") / own]
     folder = next((one for one in folders if len(os.fsencode(one)) <= MAX_FOLDER), folders[-1])
     try:
