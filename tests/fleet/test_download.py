@@ -105,6 +105,20 @@ def test_an_interrupted_download_goes_on_where_it_stopped(hub, cache):
     assert (brought(cache) / "big.safetensors").read_bytes() == big
 
 
+def test_a_file_that_was_cut_off_in_the_cache_is_not_complete(hub, cache):
+    fetch(plan(cache), LocalNode(), lambda _: None)
+    shard, small = brought(cache) / next(iter(SHARDS)), brought(cache) / "config.json"
+    os.truncate(shard, 1000)
+    os.truncate(small, 0)
+    (need,) = needs(plan(cache), LocalNode())
+    assert need.missing_bytes == len(SHARDS[shard.name]) - 1000 + len(FILES["config.json"])
+    assert not need.is_complete
+    hub.asked.clear()
+    fetch(plan(cache), LocalNode(), lambda _: None)
+    assert sorted(hub.fetched()) == [("config.json", None), (shard.name, "bytes=1000-")]
+    assert all((brought(cache) / name).read_bytes() == FILES[name] for name in WANTED)
+
+
 @pytest.mark.slow
 def test_a_dropped_connection_alone_does_not_end_a_download(hub, cache):
     hub.cut_after = 200_000
@@ -281,5 +295,5 @@ def test_another_machine_without_huggingface_hub_is_one_line(hub, cache, tmp_pat
     put(folder, "python3", f'exec {sys.executable} -S "$@"')  # none of the installed packages
     put(folder, "hf", "exit 1")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    with pytest.raises(HubError, match=r"no huggingface_hub for python3 on far; run there: python3 -m pip install"):
+    with pytest.raises(HubError, match=r"no huggingface_hub for python3 on far; run there: pipx \(or uv tool\) install"):
         fetch(plan(cache), Far("far"), lambda _: None)

@@ -32,8 +32,10 @@ LOOK_S = 120
 FETCH_S = 7 * 24 * 3600.0
 POLL_S = 1.0
 PASSED_ON = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
-# On another machine the interpreter of its `hf` command has huggingface_hub for certain.
+# On another machine the interpreter of its `hf` command has huggingface_hub for certain; pipx and uv put it where a
+# login over ssh does not look.
 FIND_PYTHON = """
+PATH=$PATH:$HOME/.local/bin
 for python in "$(sed -n '1s/^#!//p' "$(command -v hf)" 2>/dev/null)" python3; do
   if [ -n "$python" ] && "$python" -c 'import huggingface_hub' 2>/dev/null; then break; fi
 done
@@ -202,6 +204,6 @@ def _error(kind: str, detail: str, repo: str, node: NodeRunner) -> HubError:
         "busy": f"{repo} is being downloaded{where} already; wait for that, or end it",
         "disk": f"the disk{where} is full while downloading {repo}; make room (eyas models rm), it resumes",
         "not writable": f"the cache{where} cannot be written ({detail}); often root's after docker: sudo chown -R",
-        "no module": f"no huggingface_hub for python3{where}; run there: python3 -m pip install --user huggingface_hub",
+        "no module": f"no huggingface_hub for python3{where}; run there: pipx (or uv tool) install huggingface_hub",
     }
     return HubError(said.get(kind, f"{repo} could not be fetched{where} ({detail}); try again, it resumes"), kind)

@@ -146,17 +146,28 @@ class Repo:
         is_included = not self.include or any(fnmatch(path, pattern) for pattern in self.include)
         return is_included and not any(fnmatch(path, pattern) for pattern in self.exclude)
 
+    def _place(self, file: File) -> Path:
+        return self.folder / "snapshots" / self.commit / file.path
+
     def _has(self, file: File) -> bool:
-        path: Path = self.folder / "snapshots" / self.commit / file.path
-        return path.exists()
+        return file.is_whole(self._place(file))
 
     def _here(self, file: File) -> int:
         """Bytes of it that need not come again."""
         blob = self.blobs / file.blob
-        if blob.exists() or self._has(file):
+        if file.is_whole(blob) or self._has(file):
             return file.size
-        partial = blob.with_name(file.blob + PARTIAL)
-        return min(partial.stat().st_size, file.size) if partial.exists() else 0
+        come = [path.stat().st_size for path in (blob, blob.with_name(file.blob + PARTIAL)) if path.exists()]
+        return min(max(come, default=0), file.size)
+
+    def _set_right(self, file: File) -> None:
+        """A blob that was cut off (a full disk, a crash) becomes a part that goes on; huggingface_hub would keep it."""
+        blob = self.blobs / file.blob
+        if blob.exists() and not file.is_whole(blob):
+            blob.replace(blob.with_name(file.blob + PARTIAL))
+        place = self._place(file)
+        if place.is_symlink() or place.exists():
+            place.unlink()
 
     def _free(self) -> int:
         folder = self.cache
@@ -185,6 +196,7 @@ class Repo:
     def _fetch_one(self, file: File) -> None:
         from huggingface_hub import hf_hub_download
 
+        self._set_right(file)
         if file.sha256 and file.size <= LARGEST_OVER_HTTP and not (self.blobs / file.blob).exists():
             self._fetch_large(file)
         try:
@@ -249,6 +261,9 @@ class File:
         self.size = int(entry.size or 0)
         self.sha256 = str(entry.lfs.sha256) if entry.lfs else ""
         self.blob = self.sha256 or str(entry.blob_id)
+
+    def is_whole(self, path: Path) -> bool:
+        return path.exists() and path.stat().st_size == self.size
 
 
 def _sha256(path: Path) -> str:
