@@ -70,6 +70,9 @@ def test_the_same_plan_comes_back(tmp_path):
         (plan(files=(File(path="a", content="", mode=0o4755),)), "mode 4755"),
         (plan(files=(File(path="a", content="", nodes=(1,)),)), "not there"),
         (msgspec.structs.replace(plan(), format=2), "format 2"),
+        (plan(Launch(name="a", argv=("x",), wait=Wait(timeout_s=float("nan")))), "nan, inf"),
+        (plan(Launch(name="a", argv=("x",), wait=Wait(timeout_s=float("inf")))), "nan, inf"),
+        (plan(Launch(name="a", argv=("\ud800",))), "half a character"),
     ],
 )
 def test_what_cannot_be_started_is_refused(made, says):

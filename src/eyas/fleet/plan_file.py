@@ -45,6 +45,8 @@ def read_plan(path: Path) -> Plan:
 def check_plan(plan: Plan) -> None:
     """Raises UserError for what the types allow and a machine would not."""
     choice, emission = plan.choice, plan.emission
+    if not _can_be_kept(plan):
+        raise UserError("the plan holds what no JSON does: nan, inf or half a character")
     if plan.format != 1:
         raise UserError(f"the plan has format {plan.format}, this eyas reads format 1; write it again with eyas plan")
     _check_name(choice.name, "choice.name")
@@ -69,6 +71,13 @@ def check_plan(plan: Plan) -> None:
     for launch in emission.launches:
         _check_launch(launch, earlier, len(choice.nodes))
         earlier[launch.name] = launch
+
+
+def _can_be_kept(plan: Plan) -> bool:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        return False
 
 
 def _check_launch(launch: Launch, earlier: dict[str, Launch], num_nodes: int) -> None:
