@@ -1,7 +1,6 @@
 """A launch as a `docker` command: quoted words of sh.
 
-Variables that are secret go by name, so that no list of processes shows them; an engine that wants its key as an
-argument (SGL-KEY-ARGV) shows it there all the same.
+Variables that are secret go by name, so that no list of processes shows them.
 """
 
 from __future__ import annotations
