@@ -14,7 +14,7 @@ from tests.fleet.box_plans import small_plan
 
 from eyas.base.errors import UserError
 from eyas.cli import main
-from eyas.fleet.cache import entries, find, hub_folder, remove
+from eyas.fleet.cache import cache_folder, entries, find, hub_folder, remove
 from eyas.fleet.state import Store, home
 from eyas.recipes.plan import Download
 
@@ -165,3 +165,44 @@ def test_nothing_is_removed_if_one_of_several_cannot_be(hub):
 )
 def test_where_the_cache_is(environ, expected):
     assert str(hub_folder(environ)) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"HF_HUB_CACHE": "/c/hub", "HF_HOME": "/h"}, "/c"),
+        ({"HF_HOME": "/h"}, "/h"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface"),
+        ({}, None),
+    ],
+)
+def test_a_plan_uses_the_cache_that_is_listed(environ, expected):
+    assert cache_folder(environ) == expected
+
+
+def test_a_cache_that_engines_would_not_find_is_refused():
+    with pytest.raises(UserError, match=r"HF_HUB_CACHE is /c/models.*--cache DIR"):
+        cache_folder({"HF_HUB_CACHE": "/c/models"})
+
+
+def test_a_linked_repository_is_not_removed(hub, tmp_path, capsys):
+    folder = put(hub, REPO, 1000)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert main(["models", "rm", REPO, "--yes"]) == 1
+    assert f"is a link to {tmp_path / 'elsewhere'}; delete both by hand" in capsys.readouterr().err
+    assert (tmp_path / "elsewhere" / "refs").is_dir()
+
+
+def test_names_in_the_cache_are_printed_without_their_escapes(hub, capsys):
+    folder = put(hub, "lmsys/\x1b[31mhead\udcff", 1000)
+    (folder / "refs" / "odd").write_bytes(b"\xff\n")
+    assert main(["models", "list"]) == 0
+    assert "lmsys/head?" in capsys.readouterr().out
+
+
+def test_the_list_needs_no_state_folder(hub, capsys, monkeypatch):
+    put(hub, REPO, 1000)
+    monkeypatch.setenv("EYAS_HOME", "/proc/none")
+    assert main(["models", "list"]) == 0
+    assert REPO in capsys.readouterr().out

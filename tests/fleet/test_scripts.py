@@ -81,6 +81,16 @@ def test_words_values_and_files_arrive_to_the_byte(owner, words, value, secret, 
     stop(owner, launch, mark)
 
 
+def test_an_engine_sees_the_cache_of_the_plan_and_no_other(owner, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", "/mine")
+    for env in ((EnvVar(name="HF_HOME", value="/plan"),), ()):
+        launch = Launch(name="server", argv=(sys.executable, "-SE", "-c", PROGRAM, f"{tmp_path}/out"), env=env)
+        mark = start(owner, launch)
+        wait_until(lambda launch=launch, mark=mark: state(owner, launch, mark).split() == ["0", "ended", "0"])
+        environ = json.loads((tmp_path / "out").read_text())[1]
+        assert (environ.get("HF_HOME"), environ.get("HF_HUB_CACHE")) == (("/plan", None) if env else (None, "/mine"))
+
+
 def test_a_start_is_one_start(owner):
     launch = sleeper()
     mark = start(owner, launch)

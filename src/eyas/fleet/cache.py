@@ -15,7 +15,7 @@ from msgspec import Struct
 from eyas.base.errors import UserError, nearest
 from eyas.fleet.state import Row
 
-__all__ = ["Entry", "entries", "find", "hub_folder", "remove"]
+__all__ = ["Entry", "cache_folder", "entries", "find", "hub_folder", "remove"]
 
 PREFIX = "models--"
 BLOCK = 512  # bytes in which stat counts, whatever the file system
@@ -42,6 +42,19 @@ def hub_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HF_HOME") or f"{cache}/huggingface").expanduser() / "hub"
 
 
+def cache_folder(environ: Mapping[str, str]) -> str | None:
+    """The HF_HOME whose `hub` is `hub_folder(environ)`; None: the default. Raises UserError where there is none."""
+    hub = hub_folder(environ)
+    if hub == hub_folder({}):
+        return None
+    if hub.name != "hub":
+        raise UserError(
+            f"HF_HUB_CACHE is {hub}, and engines find a cache only in a folder called hub; "
+            "rename it, or name another cache: --cache DIR (its models go to DIR/hub)"
+        )
+    return str(hub.parent.absolute())
+
+
 def entries(hub: Path, rows: Iterable[Row] = ()) -> tuple[Entry, ...]:
     """Every model repository in `hub`, the largest first. `rows` are the deployments of this machine."""
     here = [row for row in rows if any(node.ssh is None for node in row.plan.choice.nodes)]
@@ -65,11 +78,15 @@ def remove(entry: Entry) -> int:
     """Delete a repository and return the bytes that the disk got back. Raises UserError: in use, or not ours."""
     if entry.used_by:
         raise UserError(f"{entry.repo} is in use by {', '.join(entry.used_by)}; stop that first: eyas down NAME")
+    if entry.folder.is_symlink():
+        raise UserError(f"{entry.folder} is a link to {entry.folder.resolve()}; delete both by hand")
     try:
         shutil.rmtree(entry.folder)
     except PermissionError as error:
         step = "often root's after docker: sudo chown -R $USER " + str(entry.folder)
         raise UserError(f"{error.filename} cannot be deleted; {step}") from None
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be deleted: {error.strerror}; look at that disk") from None
     shutil.rmtree(entry.folder.parent / ".locks" / entry.folder.name, ignore_errors=True)
     return entry.disk_bytes
 
@@ -111,7 +128,8 @@ def _files(folder: Path) -> Iterator[Path]:
 def _revisions(folder: Path) -> tuple[str, ...]:
     """Names of what is there: a branch or tag where one points to it, else the beginning of its commit."""
     refs = folder / "refs"
-    named = {path.read_text().strip(): str(path.relative_to(refs)) for path in refs.rglob("*") if path.is_file()}
+    files = [path for path in refs.rglob("*") if path.is_file()]
+    named = {path.read_text(errors="replace").strip(): str(path.relative_to(refs)) for path in files}
     commits = sorted(path.name for path in (folder / "snapshots").glob("*"))
     return tuple(named.get(commit, commit[:12]) for commit in commits)
 

@@ -8,9 +8,11 @@ import os
 import shutil
 import time
 
+from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet.cache import Entry, entries, hub_folder
-from eyas.fleet.state import Store, home
+from eyas.fleet.state import Row, Store, home
+from eyas.fleet.terminal import plain
 
 __all__ = ["add_arguments", "run"]
 
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     hub = hub_folder(os.environ)
-    found = entries(hub, Store(home(os.environ)).rows())
+    found = entries(hub, _deployments())
     if args.json:
         for entry in found:
             print(json.dumps(_plain(entry)))
@@ -43,10 +45,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _deployments() -> list[Row]:
+    try:
+        return Store(home(os.environ)).rows()
+    except UserError:  # a cache is there all the same
+        return []
+
+
 def _row(entry: Entry) -> tuple[str, ...]:
     users = [*entry.used_by, *(f"{name} (stopped)" for name in entry.known_to)]
     when = time.strftime("%Y-%m-%d", time.localtime(entry.last_used))
-    return entry.repo, readable(entry.disk_bytes), ", ".join(entry.revisions) or "-", when, ", ".join(users) or "-"
+    words = (entry.repo, readable(entry.disk_bytes), ", ".join(entry.revisions), when, ", ".join(users))
+    return tuple(plain(word) or "-" for word in words)
 
 
 def _plain(entry: Entry) -> dict[str, object]:

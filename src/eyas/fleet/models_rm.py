@@ -10,6 +10,7 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet.cache import entries, find, hub_folder, remove
 from eyas.fleet.state import Store, home
+from eyas.fleet.terminal import plain
 
 __all__ = ["add_arguments", "run"]
 
@@ -27,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{entry.repo} is in use by {', '.join(entry.used_by)}; stop that first")
     for entry in dict.fromkeys(chosen):
         users = f", known to {', '.join(entry.known_to)}" if entry.known_to else ""
-        if not args.yes and not _agrees(f"remove {entry.repo} ({readable(entry.disk_bytes)}{users})?"):
+        if not args.yes and not _agrees(f"remove {plain(entry.repo)} ({readable(entry.disk_bytes)}{users})?"):
             continue
-        print(f"removed {entry.repo}, freed {readable(remove(entry))}")
+        print(f"removed {plain(entry.repo)}, freed {readable(remove(entry))}")
     return 0
 
 

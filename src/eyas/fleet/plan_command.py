@@ -15,6 +15,7 @@ import yaml
 
 from eyas.base.config import human_int
 from eyas.base.errors import UserError
+from eyas.fleet.cache import cache_folder
 from eyas.fleet.machine import Machine
 from eyas.fleet.node import LocalNode
 from eyas.fleet.probe import box_of, cpu_box, look
@@ -91,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ask_of(args: argparse.Namespace) -> Ask:
-    """The flags as a question. A plan for this machine uses its Hugging Face cache."""
-    is_here = args.on == "here" and not args.node
+    """The flags as a question."""
     return Ask(
         model=args.model,
         on=args.on,
@@ -113,18 +113,27 @@ def ask_of(args: argparse.Namespace) -> Ask:
         listen=args.listen,
         port=args.port,
         api_key_env=args.api_key_env,
-        cache=args.cache or (os.environ.get("HF_HOME") if is_here else None),
+        cache=args.cache,
         binary=args.binary,
     )
 
 
 def plan_of(ask: Ask) -> Plan:
     """Looks at this machine, and at what ran on it, where the plan is for it."""
+    if not ask.nodes:
+        ask = _for_this_machine(ask)
     if ask.on != "here":
         return make_plan(ask)
     machine = look(LocalNode())
     box = box_of(machine) if machine.gpus or machine.problems else cpu_box(machine)
     return make_plan(ask, box=box, features=tuple(_features(machine)), ran_here=_ran_here())
+
+
+def _for_this_machine(ask: Ask) -> Ask:
+    """A program's path is meant from this folder; a plan for what is here uses the Hugging Face cache that is here."""
+    cache = ask.cache or (cache_folder(os.environ) if ask.on == "here" else None)
+    binary = str(Path(ask.binary).absolute()) if ask.binary and "/" in ask.binary else ask.binary
+    return msgspec.structs.replace(ask, cache=cache, binary=binary)
 
 
 def _features(machine: Machine) -> Iterator[str]:
@@ -139,10 +148,10 @@ def _features(machine: Machine) -> Iterator[str]:
 
 def _ran_here() -> frozenset[tuple[str, str]]:
     """(model, engine) of the deployments that were ready on this machine."""
-    folder = home(os.environ)
-    if not folder.is_dir():
+    try:
+        store = Store(home(os.environ))
+    except UserError:  # planning needs no memory
         return frozenset()
-    store = Store(folder)
     try:
         plans = [row.plan for row in store.rows() if row.was_ready and row.plan.box.is_probed]
     finally:

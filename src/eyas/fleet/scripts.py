@@ -69,6 +69,8 @@ def start(owner: Owner, launch: Launch, containers: Mapping[str, Container], sec
         command = ["start_process", launch.name, shell(owner.tag(launch)), "docker", "exec", *tag]
         command += [*_docker_env(launch.env), shell(containers[launch.inside].name), *words]
     else:
+        if any(variable.name == "HF_HOME" for variable in launch.env):
+            exports.append("unset HF_HUB_CACHE")  # a person's own would be preferred to the plan's cache
         command = ["start_process", launch.name, shell(owner.tag(launch)), *words]
     return _script([_enter(owner), *exports, " ".join(command)])
 
