@@ -54,6 +54,11 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
             text=f"Claude Code's own prompt and tools take 20-30 thousand tokens and it assumes long contexts: "
             f"{choice.context} tokens are few, give it --context 128k"
         )
+    engine = known.engines[choice.engine]
+    if choice.purpose == "claude-code" and not engine.anthropic:
+        yield Note(
+            text=f"Claude Code speaks the Anthropic API, which {engine.title} does not: it needs a gateway that translates"
+        )
     if not best.memory.fits:
         num_whole = best.memory.max_tokens // choice.context
         yield Note(
@@ -74,7 +79,7 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
         if choice.nodes[0].interfaces:
             assumed += f" and interfaces {', '.join(choice.nodes[0].interfaces)}"
         yield Note(text=f"{assumed} are assumed where no --node says otherwise: --node USER@HOST=ADDRESS,INTERFACE,...")
-    if any(image.tag == choice.image and image.version is None for image in known.engines[choice.engine].images):
+    if any(image.tag == choice.image and image.version is None for image in engine.images):
         yield Note(text=f"{choice.image} is a tag that moves: pin the digest that works for you")
 
 
