@@ -20,11 +20,15 @@ def plan(*launches, files=(), **choice):
     return msgspec.structs.replace(plan, choice=msgspec.structs.replace(plan.choice, **choice))
 
 
+def ready(**fields):
+    made = plan()
+    readiness = msgspec.structs.replace(made.emission.readiness, **fields)
+    return msgspec.structs.replace(made, emission=msgspec.structs.replace(made.emission, readiness=readiness))
+
+
 def test_the_same_plan_comes_back(tmp_path):
     mount = Mount(source=Home(path="c"), target="/c")
-    box = Launch(
-        name="box", argv=("a", Ref(name="A"), Home(path="b")), container=Container(name="n", image="i", mounts=(mount,))
-    )
+    box = Launch(name="box", argv=("a", Home(path="b")), container=Container(name="n", image="i", mounts=(mount,)))
     inner = Launch(
         name="in", argv=("x",), env=(EnvVar(name="E", value=Ref(name="R")),), inside="box", wait=Wait(log="^a$")
     )
@@ -45,6 +49,12 @@ def test_the_same_plan_comes_back(tmp_path):
         (plan(directory="relative"), "absolute path"),
         (plan(directory=Ref(name="HERE")), "absolute path"),
         (plan(directory="/a\0b"), "NUL"),
+        (plan(directory=Home(path="../../etc/evil")), "without .."),
+        (plan(directory=Home(path="/etc")), "below home"),
+        (plan(directory=Home(path="")), "below home"),
+        (plan(directory="/srv/../etc"), "without .."),
+        (plan(directory="/"), "absolute path"),
+        (plan(cache="/a\0b"), "NUL"),
         (plan(port=0), "choice.port"),
         (plan(listen="0.0.0.0"), "api_key_env"),
         (plan(listen="0.0.0.0", api_key_env="a b"), "cannot name"),
@@ -58,6 +68,14 @@ def test_the_same_plan_comes_back(tmp_path):
         (plan(Launch(name="a", argv=(Ref(name="A$(id)"),))), "cannot name"),
         (plan(Launch(name="a", argv=("x",), env=(EnvVar(name="A=1;", value="x"),))), "cannot name"),
         (plan(Launch(name="a", argv=("x",), wait=Wait(log="("))), "no regular expression"),
+        (plan(Launch(name="a", argv=("x", Ref(name="KEY")))), "$KEY among its arguments"),
+        (plan(Launch(name="a", argv=("x",), wait=Wait(port=-1))), "waits for port -1"),
+        (plan(Launch(name="a", argv=("x",), wait=Wait(port=99999999))), "waits for port 99999999"),
+        (plan(Launch(name="a", argv=("x",), wait=Wait(timeout_s=-1.0))), "0 to 604800 seconds, got -1"),
+        (plan(*(Launch(name=f"a{n}", argv=("x",)) for n in range(101))), "more than 100"),
+        (ready(timeout_s=0.0), "readiness.timeout_s wants"),
+        (ready(timeout_s=1e9), "readiness.timeout_s wants"),
+        (ready(path="/a\n"), "readiness.path"),
         (plan(Launch(name="a", argv=("x",), inside="box")), "no earlier container"),
         (plan(Launch(name="a", argv=("x",), inside="server"), SERVER), "no earlier container"),
         (plan(BOX, msgspec.structs.replace(BOX, name="in", inside="box")), "not both"),

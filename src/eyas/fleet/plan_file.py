@@ -15,6 +15,9 @@ from eyas.recipes.plan import File, Home, Launch, Plan, Ref, Word
 __all__ = ["check_plan", "read_plan"]
 
 MAX_BYTES = 8 << 20
+MAX_ENTRIES = 100  # nodes, launches or files of a plan
+MAX_S = 7 * 24 * 3600.0  # of any wait
+MAX_PORT = 65535
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)  # what docker takes
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OWN_FOLDERS = ("run", "logs")
@@ -50,21 +53,21 @@ def check_plan(plan: Plan) -> None:
     if plan.format != 1:
         raise UserError(f"the plan has format {plan.format}, this eyas reads format 1; write it again with eyas plan")
     _check_name(choice.name, "choice.name")
-    if not isinstance(choice.directory, Home) and not (
-        isinstance(choice.directory, str) and choice.directory[:1] == "/"
-    ):
-        raise UserError("choice.directory wants an absolute path or a path below home")
-    _check_word(choice.directory, "choice.directory")
-    if not 1 <= choice.port <= 65535:
-        raise UserError(f"choice.port wants 1 to 65535, got {choice.port}")
+    _check_directory(choice.directory)
+    _check_word(choice.cache, "choice.cache")
+    if not 1 <= choice.port <= MAX_PORT:
+        raise UserError(f"choice.port wants 1 to {MAX_PORT}, got {choice.port}")
     if choice.listen not in LOOPBACK and choice.api_key_env is None:
         raise UserError(f"choice.listen {choice.listen} opens the server to the network; that wants choice.api_key_env")
     if choice.api_key_env is not None:
         _check_word(Ref(name=choice.api_key_env), "choice.api_key_env")
     if not emission.readiness.path.startswith("/") or not emission.readiness.path.isprintable():
         raise UserError("emission.readiness.path wants a path such as /health")
+    _check_seconds(emission.readiness.timeout_s, "emission.readiness.timeout_s")
     if not choice.nodes or not emission.launches:
         raise UserError("the plan starts nothing: it wants at least one node and one launch")
+    if max(len(choice.nodes), len(emission.launches), len(emission.files)) > MAX_ENTRIES:
+        raise UserError(f"the plan has more than {MAX_ENTRIES} nodes, launches or files")
     for file in emission.files:
         _check_file(file, len(choice.nodes))
     earlier: dict[str, Launch] = {}
@@ -104,14 +107,33 @@ def _check_launch(launch: Launch, earlier: dict[str, Launch], num_nodes: int) ->
             raise UserError(f"{where} is inside {launch.inside}, which is no earlier container on its node")
     for word in launch.argv:
         _check_word(word, where)
+        if isinstance(word, Ref):
+            raise UserError(f"{where} has ${word.name} among its arguments, which every list of processes shows")
     for variable in launch.env:
         _check_word(Ref(name=variable.name), where)
         _check_word(variable.value, where)
+    _check_seconds(launch.wait.timeout_s, f"{where} has a wait.timeout_s that")
+    if launch.wait.port is not None and not 1 <= launch.wait.port <= MAX_PORT:
+        raise UserError(f"{where} waits for port {launch.wait.port}; it wants 1 to {MAX_PORT}")
     if launch.wait.log is not None:
         try:
             re.compile(launch.wait.log)
         except re.error as error:
             raise UserError(f"{where} waits for a line that is no regular expression: {error}") from None
+
+
+def _check_directory(word: Word) -> None:
+    """The folder that a deployment writes to is its own: no other folder's parent, nothing beside home."""
+    _check_word(word, "choice.directory")
+    path = PurePosixPath(word.path if isinstance(word, Home) else "" if isinstance(word, Ref) else word)
+    is_below = bool(path.parts) and not path.is_absolute() if isinstance(word, Home) else len(path.parts) > 1
+    if not is_below or ".." in path.parts or (isinstance(word, str) and not path.is_absolute()):
+        raise UserError("choice.directory wants an absolute path or a path below home, without ..")
+
+
+def _check_seconds(seconds: float, what: str) -> None:
+    if not 0 < seconds <= MAX_S:
+        raise UserError(f"{what} wants 0 to {MAX_S:.0f} seconds, got {seconds:g}")
 
 
 def _check_file(file: File, num_nodes: int) -> None:
