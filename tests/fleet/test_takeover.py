@@ -8,11 +8,12 @@ import threading
 import pytest
 from tests.fleet.lab import Lab, engine, everything_written, free_port, is_alive, members, wait_until
 
+from eyas.fleet.state import holder
 from eyas.recipes.plan import EnvVar, Launch, Ref
 
 
 def kill_supervisor(lab):
-    os.kill(lab.row().supervisor, signal.SIGKILL)
+    os.kill(holder(lab.home, "lab"), signal.SIGKILL)
     wait_until(lambda: not lab.is_supervised())
 
 

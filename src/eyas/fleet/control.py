@@ -6,19 +6,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from eyas.base.errors import UserError
-from eyas.fleet.deployment import Deployment, secrets_of
+from eyas.fleet.deployment import secrets_of, stop_launches
 from eyas.fleet.node import NodeRunner, runner
-from eyas.fleet.state import Event, Row, Store, is_supervised, lock
+from eyas.fleet.policy import Limits
+from eyas.fleet.state import Event, Row, StateError, Store, holder, is_supervised, lock
 from eyas.fleet.supervisor import limits_of, log_path, spawn
-from eyas.recipes.plan import Plan
+from eyas.recipes.plan import Node, Plan
 
 __all__ = ["bring_up", "follow", "nodes_of", "take_down"]
 
 LOOK_S = 0.1  # between two looks at what a supervisor recorded
-PID_S = 5.0  # until whoever holds a deployment says which process it is
 
 Show = Callable[[Event], None]
 Ready = Callable[[Plan, list[NodeRunner]], None]
@@ -42,7 +43,7 @@ def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str],
     row = store.find(name)
     is_there = row is not None and (row.is_active or bool(store.launches(name)))
     try:
-        if row is not None and row.plan != plan and (is_there or held is None):
+        if row is not None and not _starts_the_same(row.plan, plan) and (is_there or held is None):
             raise UserError(f"{name} is up with another plan; stop it first: eyas down {name}")
         if held is None:
             if row is None or not row.is_active:
@@ -55,8 +56,7 @@ def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str],
             store.record(name, "starting", "taking over")
         else:
             store.renew(name)
-        store.set_supervisor(name, None)
-        store.set_supervisor(name, spawn(folder, name, held))
+        spawn(folder, name, held)
     finally:
         if held is not None:
             os.close(held)
@@ -82,39 +82,79 @@ def follow(folder: Path, store: Store, name: str, show: Show, after: int) -> Row
         time.sleep(LOOK_S)
 
 
-def take_down(folder: Path, store: Store, row: Row, environ: Mapping[str, str], show: Show) -> None:
-    """Stop everything of a deployment on all machines. Raises UserError for what could not be stopped."""
-    name = row.name
-    after = max((event.id for event in store.events(name)), default=0)
-    was_supervised = False
-    while (held := lock(folder, name)) is None:
-        was_supervised = True
-        os.kill(_supervisor(store, name), signal.SIGTERM)
-        while is_supervised(folder, name):
-            for event in store.events(name, after):
-                show(event)
-                after = event.id
-            time.sleep(LOOK_S)
+def take_down(
+    folder: Path, store: Store, name: str, environ: Mapping[str, str], show: Show, *, is_forgotten: bool = False
+) -> None:
+    """Stop everything of a deployment on all machines, and whoever looks after it or is about to start it.
+
+    With `is_forgotten`, what cannot be stopped is given up. Raises UserError for what could not be stopped.
+    """
+    limits = limits_of(environ)
+    news = _News(store, name, show)
+    held = _take_over(folder, store, name, limits, news)
     try:
-        row = store.get(name)
-        if not was_supervised and (row.is_active or store.launches(name)):
-            store.record(name, "stopping", "stopping")
-            deployment = Deployment(row, nodes_of(row.plan, environ), store, limits_of(environ), {})
-            left = deployment.stop()
-            deployment.close()
-            text = f"still to be stopped: {'; '.join(left)}; run eyas down again" if left else "stopped"
-            store.record(name, "failed" if left else "stopped", text)
-        if store.launches(name):
-            raise UserError(f"{name}: {store.get(name).note}")
+        found, launches = store.standing(name), store.launches(name)
+        if found is None or (found.status == "stopped" and not launches):
+            return
+        if launches:
+            with suppress(StateError):  # first of all it is stopped
+                store.record(name, "stopping", "stopping")
+            news.show()
+        left = stop_launches(
+            store, name, launches, lambda row: runner(Node(name=row.node, ssh=row.ssh), environ), limits
+        )
+        if left and not is_forgotten:
+            text = f"still to be stopped: {'; '.join(left.values())}; run eyas down again"
+            with suppress(StateError):
+                store.record(name, "failed", text)
+            raise UserError(f"{name}: {text} (--forget gives up what is gone for good)")
+        try:
+            for position in left:
+                store.stopped(name, position)
+            store.record(name, "stopped", f"given up: {'; '.join(left.values())}" if left else "stopped")
+        except StateError as error:
+            raise UserError(f"{name} is stopped, but that could not be recorded: {error}") from None
     finally:
+        news.show()
         os.close(held)
 
 
-def _supervisor(store: Store, name: str) -> int:
-    """The process that holds the deployment, once it has said so."""
-    deadline = time.monotonic() + PID_S
-    while (pid := store.get(name).supervisor) is None:
+def _take_over(folder: Path, store: Store, name: str, limits: Limits, news: _News) -> int:
+    """The lock of a deployment, once the process that holds it has done what it has to do at the end."""
+    asked: int | None = None
+    patience_s = (limits.grace_s + limits.stop_s) * (1 + len(store.launches(name)))
+    deadline = time.monotonic() + patience_s
+    while (held := lock(folder, name)) is None:
+        pid = holder(folder, name)
+        if pid is not None and pid != asked:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+            asked = pid
         if time.monotonic() > deadline:
-            raise UserError(f"another eyas is about to start {name}; end that one first, with Ctrl-C")
+            raise UserError(
+                f"{name}: process {asked} looks after it and has not stopped it within {patience_s:g} s; "
+                f"end that one, then stop it: kill -9 {asked}; eyas down {name}"
+            )
+        news.show()
         time.sleep(LOOK_S)
-    return pid
+    return held
+
+
+class _News:
+    """Shows what is recorded of a deployment from now on."""
+
+    def __init__(self, store: Store, name: str, show: Show) -> None:
+        self._store = store
+        self._name = name
+        self._show = show
+        self._after = max((event.id for event in store.events(name)), default=0)
+
+    def show(self) -> None:
+        for event in self._store.events(self._name, self._after):
+            self._show(event)
+            self._after = event.id
+
+
+def _starts_the_same(one: Plan, other: Plan) -> bool:
+    """What else a plan holds, such as what is known to have run, may change while it is up."""
+    return (one.choice, one.emission) == (other.choice, other.emission)

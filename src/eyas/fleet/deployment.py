@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 
@@ -19,15 +20,14 @@ from eyas.fleet import canary, scripts
 from eyas.fleet.node import NodeError, NodeRunner
 from eyas.fleet.policy import Found, Limits, Observe, Seen
 from eyas.fleet.scripts import Mark, Owner
-from eyas.fleet.state import Row, Store
-from eyas.recipes.plan import Container, Plan, Ref
+from eyas.fleet.state import LaunchRow, Row, StateError, Store
+from eyas.recipes.plan import Choice, Container, Plan, Ref
 
-__all__ = ["Deployment", "client", "references", "secrets_of"]
+__all__ = ["Deployment", "client", "references", "secrets_of", "stop_launches", "url_of"]
 
 NO_NEWS = "it was not asked yet"
 START_S = 600.0  # docker may still have to unpack
 PREPARE_S = 60.0
-STOP_SLACK_S = 30.0
 MAX_LOG = 256 << 10  # bytes of a log that are searched for the line that says "up"
 
 
@@ -50,19 +50,49 @@ def secrets_of(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in names}
 
 
+def url_of(choice: Choice) -> str:
+    """Of the plan's server, as its first machine reaches it."""
+    host = "127.0.0.1" if choice.listen in ("0.0.0.0", "::", "localhost") else choice.listen
+    return f"http://[{host}]:{choice.port}" if ":" in host else f"http://{host}:{choice.port}"
+
+
 def client(plan: Plan, node: NodeRunner, key: str | None = None) -> httpx.Client:
     """An HTTP client of the plan's server, by way of `node`, its first machine. Raises NodeError."""
-    host, port = plan.choice.listen, plan.choice.port
-    if host in ("0.0.0.0", "::", "localhost"):
-        host = "127.0.0.1"
-    name = f"[{host}]" if ":" in host else host
+    url = httpx.URL(url_of(plan.choice))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    transport = node.transport(host, port)
-    return httpx.Client(base_url=f"http://{name}:{port}", headers=headers, transport=transport, trust_env=False)
+    return httpx.Client(
+        base_url=url, headers=headers, transport=node.transport(url.host, plan.choice.port), trust_env=False
+    )
+
+
+def stop_launches(
+    store: Store, name: str, started: Iterable[LaunchRow], node_of: Callable[[LaunchRow], NodeRunner], limits: Limits
+) -> dict[int, str]:
+    """Stop what was started, the last first. What could not be stopped is returned in words, and stays recorded."""
+    left: dict[int, str] = {}
+    silent: dict[str, str] = {}
+    for row in sorted(started, key=lambda row: -row.position):
+        if row.node not in silent:
+            try:
+                _run(node_of(row), row.stop, limits.grace_s + limits.stop_s)
+            except NodeError as error:
+                silent[row.node] = str(error)
+            except UserError as error:
+                left[row.position] = f"{row.name} ({error})"
+                continue
+            else:
+                with suppress(StateError):  # to stop it once more does no harm
+                    store.stopped(name, row.position)
+                continue
+        left[row.position] = f"{row.name} ({silent[row.node]})"
+    return left
 
 
 class Deployment:
-    """The launches of one plan on its machines. `nodes` are in the plan's order."""
+    """The launches of one plan on its machines. `nodes` are in the plan's order.
+
+    What runs is kept in memory, too: without a database (a full disk) it is looked at and stopped all the same.
+    """
 
     def __init__(
         self, row: Row, nodes: Sequence[NodeRunner], store: Store, limits: Limits, secrets: Mapping[str, str]
@@ -80,6 +110,7 @@ class Deployment:
         }
         self._pool = ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="eyas-node")
         self._log = ("0", "")  # cursor and text of the launch that is watched
+        self._started: dict[int, LaunchRow] = {}
         self._forget_server()
 
     def close(self) -> None:
@@ -89,49 +120,45 @@ class Deployment:
 
     def look(self) -> Found:
         """What was started and lives. On a machine that does not answer, everything is taken to live."""
+        self._started = {row.position: row for row in self._store.launches(self._name)}
         marks = self._marks()
         seen = self._poll(marks, None)
         dead = [i for i, code in seen.ended if not (self._launches[i].is_once and code == 0)]
-        return Found(num_recorded=len(self._store.launches(self._name)), num_alive=len(marks) - len(dead))
+        return Found(len(self._started), len(marks) - len(dead), seen.silent)
 
     def prepare(self) -> None:
         """Write the files of every machine and see that the server's port is free. Raises UserError."""
         for rank, node in enumerate(self._nodes):
             files = [file for file in self._plan.emission.files if rank in file.nodes]
-            script = scripts.prepare(self._owner, files, self._plan.choice.port if rank == 0 else None)
-            self._run(node, script, PREPARE_S)
+            port = self._plan.choice.port if rank == 0 else None
+            script = scripts.prepare(self._owner, files, port, self._plan.choice.listen)
+            _run(node, script, PREPARE_S)
 
     def launch(self, index: int) -> None:
         """Start one launch. Raises UserError."""
         launch = self._launches[index]
         self._log = ("0", "")
-        self._store.launched(self._name, index, "")  # whatever happens from here on, it is to be stopped
+        self._remember(index, "")  # whatever happens from here on, it is to be stopped
         script = scripts.start(self._owner, launch, self._containers, self._secrets)
-        out = self._run(self._nodes[launch.node], script, START_S)
-        self._store.launched(self._name, index, out.strip().splitlines()[-1])
+        out = _run(self._nodes[launch.node], script, START_S)
+        self._remember(index, out.strip().splitlines()[-1])
+
+    def _remember(self, index: int, mark: Mark) -> None:
+        launch = self._launches[index]
+        node = self._plan.choice.nodes[launch.node]
+        stop = scripts.stop(self._owner, launch, self._containers, mark or None, self._limits.grace_s)
+        self._started[index] = LaunchRow(index, mark, launch.name, node.name, node.ssh, stop)
+        self._store.launched(self._name, self._started[index])
 
     def stop(self) -> tuple[str, ...]:
         """Stop what was started, the last first. What could not be stopped is returned in words and stays recorded."""
         self._forget_server()
-        left: list[str] = []
-        silent: dict[str, str] = {}
-        for row in reversed(self._store.launches(self._name)):
-            launch = self._launches[row.position]
-            node = self._nodes[launch.node]
-            if node.name not in silent:
-                mark = row.mark or None
-                script = scripts.stop(self._owner, launch, self._containers, mark, self._limits.grace_s)
-                try:
-                    self._run(node, script, self._limits.grace_s + STOP_SLACK_S)
-                    self._store.stopped(self._name, row.position)
-                    continue
-                except NodeError as error:
-                    silent[node.name] = str(error)
-                except UserError as error:
-                    left.append(f"{launch.name} ({error})")
-                    continue
-            left.append(f"{launch.name} ({silent[node.name]})")
-        return tuple(left)
+        left = stop_launches(self._store, self._name, self._started.values(), self._node_of, self._limits)
+        self._started = {index: row for index, row in self._started.items() if index in left}
+        return tuple(left.values())
+
+    def _node_of(self, row: LaunchRow) -> NodeRunner:
+        return self._nodes[self._launches[row.position].node]
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +189,7 @@ class Deployment:
         port = launch.wait.port if launch is not None else None
         try:
             script = scripts.poll(self._owner, here, self._limits.log_bytes, port)
-            lines = self._run(node, script, self._limits.answer_s).splitlines()
+            lines = _run(node, script, self._limits.answer_s).splitlines()
             states = {int(words[0]): words[1:] for line in lines if (words := line.split(" ", 2))[0].isdigit()}
             unknown = [words[1] for words in states.values() if words[0] == "unknown"]
             if unknown:
@@ -182,7 +209,7 @@ class Deployment:
         assert watched is not None
         cursor, text = self._log
         script = scripts.log(self._owner, self._launches[watched], cursor, MAX_LOG)
-        cursor, _, more = self._run(node, script, self._limits.answer_s).partition("\n")
+        cursor, _, more = _run(node, script, self._limits.answer_s).partition("\n")
         self._log = (cursor, (text + more)[-MAX_LOG:])
         return re.search(pattern, self._log[1]) is not None
 
@@ -229,14 +256,7 @@ class Deployment:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _marks(self) -> dict[int, Mark]:
-        return {row.position: row.mark for row in self._store.launches(self._name) if row.mark}
-
-    def _run(self, node: NodeRunner, script: str, timeout_s: float) -> str:
-        result = node.run(script, timeout_s=timeout_s)
-        if result.code != 0:
-            lines = (result.err.strip() or result.out.strip() or f"exit code {result.code}").splitlines()
-            raise UserError(f"{node.name}: {next((line for line in lines if 'rror' in line), lines[-1])}")
-        return result.out
+        return {index: row.mark for index, row in self._started.items() if row.mark}
 
 
 class _Question:
@@ -258,6 +278,14 @@ class _Question:
         except Exception as error:  # whatever a server or a way to it does, it is an answer
             self.answer = str(error) or type(error).__name__
         self._done.set()
+
+
+def _run(node: NodeRunner, script: str, timeout_s: float) -> str:
+    result = node.run(script, timeout_s=timeout_s)
+    if result.code != 0:
+        lines = (result.err.strip() or result.out.strip() or f"exit code {result.code}").splitlines()
+        raise UserError(f"{node.name}: {next((line for line in lines if 'rror' in line), lines[-1])}")
+    return result.out
 
 
 def _code(words: Sequence[str]) -> int | None:

@@ -7,14 +7,15 @@ import os
 
 from eyas.base.errors import UserError
 from eyas.fleet.control import take_down
-from eyas.fleet.state import Event, Store, home
+from eyas.fleet.state import Event, Store, home, is_supervised
 
 __all__ = ["add_arguments", "run", "show_event"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="*", metavar="NAME", help="deployments, as eyas ps lists them")
-    parser.add_argument("--all", action="store_true", help="every deployment that is up")
+    parser.add_argument("--all", action="store_true", help="every deployment that is not stopped")
+    parser.add_argument("--forget", action="store_true", help="give up what cannot be stopped: its machine is gone")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,17 +23,20 @@ def run(args: argparse.Namespace) -> int:
     store = Store(folder)
     if bool(args.name) == args.all:
         raise UserError("say which to stop: eyas down NAME, or eyas down --all; eyas ps lists them")
-    rows = [store.get(name) for name in dict.fromkeys(args.name)]
-    if args.all:
-        rows = [row for row in reversed(store.rows()) if row.is_active or store.launches(row.name)]
+    names = list(dict.fromkeys(args.name)) or store.names()[::-1]
     problems: list[str] = []
-    for row in rows:
-        if not row.is_active and not store.launches(row.name):
-            print(f"{row.name} is not up")
+    for name in names:
+        found = store.standing(name)
+        is_stopped = found is None or (found.status == "stopped" and not store.launches(name))
+        if is_stopped and not is_supervised(folder, name):
+            if found is None:
+                store.get(name)  # says what there is
+            if not args.all:
+                print(f"{name} is not up")
             continue
         try:
-            take_down(folder, store, row, os.environ, show_event)
-            print(f"{row.name} is down")
+            take_down(folder, store, name, os.environ, show_event, is_forgotten=args.forget)
+            print(f"{name} is down")
         except UserError as error:
             problems.append(str(error))
     if problems:

@@ -41,7 +41,7 @@ __all__ = [
 Phase = Literal[
     "looking", "preparing", "launching", "watching", "probing", "checking", "ready", "stopping", "waiting", "ended"
 ]
-Status = Literal["starting", "ready", "unreachable", "restarting", "stopping", "stopped", "failed"]
+Status = Literal["starting", "ready", "hung", "unreachable", "restarting", "stopping", "stopped", "failed"]
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,12 +50,13 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     poll_s: float = 1.0  # between two looks at everything
     start_poll_s: float = 0.3  # the same while it starts
     answer_s: float = 2.5  # that a machine may take for one look
-    lost_s: float = 20.0  # without an answer of a machine, until the group is restarted
+    lost_s: float = 20.0  # without an answer of one machine of several, until the group is restarted
     health_s: float = 5.0  # between two questions to a server that is well
     probe_s: float = 10.0  # that it may take to say how it is
     hung_s: float = 120.0  # without a good answer of a server that was ready, until the group is restarted
     canary_s: float = 180.0  # for a short answer, of a server that may still compile kernels
     grace_s: float = 20.0  # between TERM and KILL
+    stop_s: float = 30.0  # that stopping a launch may take beyond that
     backoff_s: float = 2.0  # before the first restart; doubles each time
     max_backoff_s: float = 60.0
     max_restarts: int = 5
@@ -70,6 +71,7 @@ class Shape(Struct, frozen=True):
     timeouts: tuple[float, ...]
     is_once: tuple[bool, ...]
     ready_s: float
+    num_nodes: int = 1
 
     @staticmethod
     def of(plan: Plan) -> Shape:
@@ -79,6 +81,7 @@ class Shape(Struct, frozen=True):
             timeouts=tuple(launch.wait.timeout_s for launch in launches),
             is_once=tuple(launch.is_once for launch in launches),
             ready_s=plan.emission.readiness.timeout_s,
+            num_nodes=len({launch.node for launch in launches}),
         )
 
 
@@ -87,19 +90,21 @@ class State(Struct, frozen=True, kw_only=True):
 
     phase: Phase = "looking"
     index: int = 0  # of the launch that is being started
-    since: float = 0.0  # when the phase began
+    since: float = 0.0  # when the phase began; later by the time that nobody could look
     note: str = ""
     goal: Literal["restart", "stopped", "failed"] = "restart"  # of stopping
     was_ready: bool = False
     failures: int = 0  # since it last was ready for long
-    silent_since: float | None = None  # a machine, while ready
+    silent_since: float | None = None  # a machine
     hung_since: float | None = None  # the server, while ready
     is_left: bool = False  # something could not be stopped yet
 
     @property
     def status(self) -> Status:
+        if self.silent_since is not None and self.was_ready:
+            return "unreachable"
         if self.phase == "ready":
-            return "ready" if self.silent_since is None else "unreachable"
+            return "ready" if self.hung_since is None else "hung"
         if self.phase == "ended":
             return "stopped" if self.goal == "stopped" else "failed"
         if self.phase == "stopping" and self.goal != "restart":
@@ -111,10 +116,12 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True):
-    """What runs of an earlier start: `num_recorded` launches were started, `num_alive` of them live."""
+    """What runs of an earlier start: `num_recorded` launches were started, `num_alive` of them live; those on machines
+    that do not answer, `silent`, are taken to live."""
 
     num_recorded: int
     num_alive: int
+    silent: tuple[str, ...] = ()
 
 
 class Succeeded(Struct, frozen=True):
@@ -272,9 +279,10 @@ def _seen(state: State, event: Seen, now: float, shape: Shape, limits: Limits) -
         if not is_done:
             return _fail(state, f"{shape.names[index]} {_ending(code)}", now, limits)
     if event.silent:
-        return _silent(state, event.silent, now, limits)
+        return _silent(state, event.silent, now, shape, limits)
     if state.silent_since is not None:
-        state = replace(state, silent_since=None, note="every machine answers again")
+        since = state.since + now - state.silent_since
+        state = replace(state, since=since, silent_since=None, note="every machine answers again")
     match state.phase:
         case "watching":
             return _watched(state, event, now, shape, limits)
@@ -287,6 +295,8 @@ def _seen(state: State, event: Seen, now: float, shape: Shape, limits: Limits) -
         case "checking":
             if event.canary is None:
                 return replace(_to(state, "ready", now, "ready"), was_ready=True)
+            if event.canary and state.was_ready and not state.failures:  # taken over: it may have a long queue
+                return _to(state, "ready", now, f"ready, but for a short question: {event.canary}")
             if event.canary:
                 return _fail(state, f"the server is up, its answer is not: {event.canary}", now, limits)
             return state
@@ -313,10 +323,13 @@ def _ready(state: State, event: Seen, now: float, limits: Limits) -> State:
     return state
 
 
-def _silent(state: State, silent: Sequence[str], now: float, limits: Limits) -> State:
+def _silent(state: State, silent: Sequence[str], now: float, shape: Shape, limits: Limits) -> State:
+    """A group that was ready and of which nothing is heard goes on as far as anybody knows: it is looked for again
+    until it answers. One machine of several that is lost is no group any more."""
     if state.silent_since is None:
-        return replace(state, silent_since=now, note="; ".join(silent))
-    if now - state.silent_since > limits.lost_s:
+        return replace(state, silent_since=now, hung_since=None, note="; ".join(silent))
+    is_unheard = state.was_ready and len(silent) == shape.num_nodes
+    if now - state.silent_since > limits.lost_s and not is_unheard:
         return _fail(state, "; ".join(silent), now, limits)
     return state
 
@@ -341,8 +354,8 @@ def _stopped(state: State, event: Stopped, now: float, limits: Limits) -> State:
             return _to(state, "ended", now, "stopped" if state.goal == "stopped" else None)
         return _to(state, "waiting" if state.failures else "preparing", now)
     left = "still to be stopped: " + "; ".join(event.left)
-    if state.goal == "restart" and state.failures < limits.max_restarts:
-        return replace(_to(state, "waiting", now, left), failures=state.failures + 1)
+    if state.goal == "restart":
+        return _to(state, "waiting", now, left)
     why = f"{state.note}; " if state.goal == "failed" else ""
     return replace(_to(state, "ended", now, f"{why}{left}; run eyas down again"), goal="failed")
 

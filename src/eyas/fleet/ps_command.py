@@ -6,20 +6,24 @@ import argparse
 import os
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from eyas.base.errors import EyasError
+from eyas.base.errors import EyasError, UserError
 from eyas.fleet.control import nodes_of
-from eyas.fleet.deployment import Deployment, client
+from eyas.fleet.deployment import Deployment, client, url_of
 from eyas.fleet.metrics import acceptance_length
-from eyas.fleet.state import Row, Store, home, is_supervised
+from eyas.fleet.state import Row, Standing, Store, home, is_supervised
 from eyas.fleet.supervisor import limits_of
 
 __all__ = ["add_arguments", "run"]
 
 HEADERS = ("NAME", "MODEL", "ENGINE", "BOX", "STATUS", "UPTIME", "RESTARTS", "ACCEPTANCE", "URL")
+MAX_AT_ONCE = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = home(os.environ)
-    store = Store(folder)
-    rows = [row for row in store.rows() if args.all or row.status != "stopped" or store.launches(row.name)]
-    found = [_describe(folder, store, row, os.environ) for row in rows]
+    with ThreadPoolExecutor(MAX_AT_ONCE) as pool:
+        items = pool.map(partial(_describe, folder, os.environ, args.all), Store(folder).names())
+    found = [item for item in items if item is not None]
     if args.json:
         for item in found:
             print(msgspec.json.encode(item).decode())
@@ -44,29 +48,38 @@ def run(args: argparse.Namespace) -> int:
     for line in table:
         print("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip())
     for item in found:
-        if item["status"] != "ready":
+        if item["note"] not in ("", item["status"]):
             print(f"{item['name']}: {item['note']}")
     return 0
 
 
-def _describe(folder: Path, store: Store, row: Row, environ: Mapping[str, str]) -> dict[str, object]:
+def _describe(folder: Path, environ: Mapping[str, str], is_all: bool, name: str) -> dict[str, object] | None:
+    """None for what was stopped, unless all are wanted."""
+    with closing(Store(folder)) as store:
+        found = store.standing(name)
+        if found is None or (found.status == "stopped" and not is_all and not store.launches(name)):
+            return None
+        item: dict[str, object] = dict.fromkeys((header.lower() for header in HEADERS), "-")
+        item |= {"name": name, "uptime": _uptime(found), "restarts": found.restarts}
+        try:
+            row = store.get(name)
+        except UserError as error:
+            return {**item, "status": "unreadable", "note": str(error)}
+        status, note = (
+            (row.status, row.note)
+            if not row.is_active or is_supervised(folder, name)
+            else _unsupervised(store, store.get(name), environ)
+        )
     choice = row.plan.choice
-    status, note = (
-        (row.status, row.note)
-        if not row.is_active or is_supervised(folder, row.name)
-        else _unsupervised(store, store.get(row.name), environ)
-    )
     ssh = choice.nodes[0].ssh
     return {
-        "name": row.name,
+        **item,
         "model": choice.model,
         "engine": f"{choice.engine} {choice.version}",
         "box": row.plan.box.name,
         "status": status,
-        "uptime": _uptime(row),
-        "restarts": row.restarts,
         "acceptance": _acceptance(row, environ) if status in ("ready", "unsupervised") else "-",
-        "url": f"http://{choice.listen}:{choice.port}/v1" + (f" on {ssh}" if ssh is not None else ""),
+        "url": f"{url_of(choice)}/v1" + (f" on {ssh}" if ssh is not None else ""),
         "note": note,
     }
 
@@ -78,6 +91,8 @@ def _unsupervised(store: Store, row: Row, environ: Mapping[str, str]) -> tuple[s
     deployment = Deployment(row, nodes_of(row.plan, environ), store, limits_of(environ), {})
     found = deployment.look()
     deployment.close()
+    if found.silent:
+        return "unreachable", f"{'; '.join(found.silent)}; nobody looks after it; take it over: eyas up {row.name}"
     if found.num_alive == len(row.plan.emission.launches):
         return "unsupervised", f"runs, but nobody would restart it; take it over: eyas up {row.name}"
     if found.num_alive:
@@ -85,10 +100,10 @@ def _unsupervised(store: Store, row: Row, environ: Mapping[str, str]) -> tuple[s
     return "dead", f"nothing of it runs any more; start anew: eyas up {row.name}"
 
 
-def _uptime(row: Row) -> str:
+def _uptime(row: Standing) -> str:
     if row.ready_since is None:
         return "-"
-    seconds = int(time.time() - row.ready_since)
+    seconds = max(0, int(time.time() - row.ready_since))  # a clock may be set back
     for size, unit, rest, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if seconds >= size:
             return f"{seconds // size}{unit}{seconds % size // rest}{small}"

@@ -1,4 +1,4 @@
-"""The process that looks after one deployment: `python -m eyas.fleet.supervisor NAME LOCK`, detached from any terminal.
+"""The process that looks after one deployment: `python -m eyas.fleet.supervisor NAME`, detached from any terminal.
 
 It asks the policy what to do, does it, and records what there is to say. SIGTERM stops the whole group. If the process
 is killed the engines go on, and the next one takes them over. Secrets come with its environment and stay there.
@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -34,6 +35,7 @@ from eyas.fleet.policy import (
     Shape,
     StartLaunch,
     State,
+    Status,
     StopAll,
     Stopped,
     Succeeded,
@@ -41,11 +43,12 @@ from eyas.fleet.policy import (
     advance,
     asked_down,
 )
-from eyas.fleet.state import Row, Store, home
+from eyas.fleet.state import Row, StateError, Store, home, sign
 
 __all__ = ["limits_of", "log_path", "main", "spawn", "supervise"]
 
 LIMITS = "EYAS_FLEET_LIMITS"
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def limits_of(environ: Mapping[str, str]) -> Limits:
@@ -60,37 +63,46 @@ def log_path(folder: Path, name: str) -> Path:
     return folder / "supervisors" / f"{name}.log"
 
 
-def spawn(folder: Path, name: str, lock: int) -> int:
-    """Start the supervisor of a recorded deployment; it holds `lock` from now on. Returns its pid."""
-    with log_path(folder, name).open("ab") as log:
+def spawn(folder: Path, name: str, lock: int) -> None:
+    """Start the supervisor of a recorded deployment; it holds `lock` from now on."""
+    descriptor = os.open(log_path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # it inherits that, until it can handle them
+    try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "eyas.fleet.supervisor", name, str(lock)],
+            [sys.executable, "-P", "-m", "eyas.fleet.supervisor", name],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=descriptor,
+            stderr=descriptor,
             cwd=folder,
             env={**os.environ, "EYAS_HOME": str(folder)},
             pass_fds=(lock,),
             start_new_session=True,
         )
+        sign(lock, process.pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        os.close(descriptor)
     threading.Thread(target=process.wait, name="eyas-reaper", daemon=True).start()  # it may end before we do
-    return process.pid
 
 
 def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, stop: threading.Event) -> State:
-    """Look after a deployment until it has ended; `stop` asks for that."""
+    """Look after a deployment until it has ended; `stop` asks for that. What cannot be recorded is recorded later."""
     shape = Shape.of(row.plan)
     state = State(since=time.monotonic(), was_ready=row.was_ready)
     doer = _Doer(deployment, stop)
+    recorded: tuple[Status, str] = (row.status, row.note)
+    restarts = 0
     while (what := act(state, limits)) is not None:
         event = doer.do(what)
         now = time.monotonic()
         new = advance(state, event, now, shape, limits)
         if stop.is_set():
             new = asked_down(new, now)
-        if (new.status, new.note) != (state.status, state.note):
-            is_restart = state.phase == "waiting" and new.phase == "preparing"
-            store.record(row.name, new.status, new.note, is_restart=is_restart)
+        restarts += state.phase == "waiting" and new.phase == "preparing"
+        if (new.status, new.note) != recorded:
+            with suppress(StateError):
+                store.record(row.name, new.status, new.note, restarts=restarts)
+                recorded, restarts = (new.status, new.note), 0
         state = new
     return state
 
@@ -132,8 +144,9 @@ def main(name: str) -> int:
     def on_signal(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     folder = home(os.environ)
     store = Store(folder)
     row = store.get(name)
@@ -144,10 +157,10 @@ def main(name: str) -> int:
         state = supervise(row, deployment, store, limits, stop)
         deployment.close()
     except Exception as error:
-        traceback.print_exc()
         store.record(
             name, "failed", f"the supervisor failed: {error or type(error).__name__}; {log_path(folder, name)}"
         )
+        traceback.print_exc()
         return 1
     return 0 if state.status == "stopped" else 1
 

@@ -14,13 +14,14 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet import scripts
 from eyas.fleet.control import bring_up, follow, take_down
+from eyas.fleet.deployment import url_of
 from eyas.fleet.down_command import show_event
 from eyas.fleet.download import Progress, fetch
 from eyas.fleet.node import NodeRunner
 from eyas.fleet.plan_command import add_ask_arguments, ask_of, plan_of
 from eyas.fleet.plan_file import check_plan, read_plan
 from eyas.fleet.preflight import Check, check
-from eyas.fleet.state import Event, Store, home
+from eyas.fleet.state import Event, Store, home, is_supervised
 from eyas.recipes.ask import Ask
 from eyas.recipes.plan import Node, Plan
 
@@ -42,17 +43,19 @@ def run(args: argparse.Namespace) -> int:
     plan = _plan(args, store)
     name = plan.choice.name
     after = max((event.id for event in store.events(name)), default=0)
-    if not bring_up(folder, store, plan, os.environ, partial(_make_ready, is_forced=args.force)):
-        print(f"{name} is up already")
-        after = 0 if store.get(name).status == "ready" else after
-    if args.detach:
-        print(f"{name} is starting; see: eyas ps, eyas logs {name} -f")
-        return 0
     try:
+        if not bring_up(folder, store, plan, os.environ, partial(_make_ready, is_forced=args.force)):
+            print(f"{name} is up already")
+            after = 0 if store.get(name).status == "ready" else after
+        if args.detach:
+            print(f"{name} is starting; see: eyas ps, eyas logs {name} -f")
+            return 0
         row = follow(folder, store, name, _show, after)
     except KeyboardInterrupt:
-        print(f"\nstopping what was started of {name}", file=sys.stderr)
-        take_down(folder, store, store.get(name), os.environ, _show)
+        found = store.standing(name)
+        if is_supervised(folder, name) or (found is not None and found.is_active):
+            print(f"\nstopping what was started of {name}", file=sys.stderr)
+            take_down(folder, store, name, os.environ, _show)
         raise
     if row.status != "ready":
         raise UserError(f"{name}: {row.note}; what its engine wrote: eyas logs {name} --explain")
@@ -66,11 +69,13 @@ def _plan(args: argparse.Namespace, store: Store) -> Plan:
     path = Path(target)
     is_file = path.is_file() or path.suffix in SUFFIXES
     row = None if is_file else store.find(target)
-    if not is_file and row is None:
+    has_flags = ask_of(args) != Ask(model=args.model, nodes=tuple(args.node))
+    is_there = row is not None and (row.is_active or bool(store.launches(target)))
+    if not is_file and (row is None or (has_flags and not is_there)):
         plan = plan_of(ask_of(args))
         check_plan(plan)
         return plan
-    if ask_of(args) != Ask(model=args.model, nodes=tuple(args.node)):
+    if has_flags:
         raise UserError(f"{target} is a plan already; only --node, --detach and --force go with it")
     plan = row.plan if row is not None else read_plan(path)
     return _on_nodes(plan, args.node) if args.node else plan
@@ -128,11 +133,10 @@ def _show(event: Event) -> None:
 
 
 def _address(plan: Plan) -> str:
-    choice = plan.choice
-    host = "127.0.0.1" if choice.listen in ("0.0.0.0", "::", "localhost") else choice.listen
+    choice, url = plan.choice, url_of(plan.choice)
     ssh = choice.nodes[0].ssh
-    lines = [f"{'url':<10}http://{host}:{choice.port}/v1   model {plan.emission.readiness.model}"]
+    lines = [f"{'url':<10}{url}/v1   model {plan.emission.readiness.model}"]
     if ssh is not None:
-        lines.append(f"{'from here':<10}ssh -N -L {choice.port}:{host}:{choice.port} {ssh}")
+        lines.append(f"{'from here':<10}ssh -N -L {choice.port}:{url.removeprefix('http://')} {ssh}")
     lines.append(f"{'next':<10}eyas ps, eyas logs {choice.name}, eyas down {choice.name}")
     return "\n".join(lines)
