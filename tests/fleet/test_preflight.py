@@ -13,7 +13,8 @@ from tests.fleet.box_plans import LAUNCH, small_plan
 
 from eyas.base.errors import UserError
 from eyas.fleet.download import Need
-from eyas.fleet.findings import Findings, ports_of, read_image, read_listeners, read_version
+from eyas.fleet.findings import Findings, ports_of, read_image, read_version
+from eyas.fleet.listeners import Listener
 from eyas.fleet.machine import Docker, Interface, Machine, read_gpus
 from eyas.fleet.node import LocalNode, runner
 from eyas.fleet.preflight import check
@@ -40,7 +41,7 @@ RIGHT, LEFT = PORTS[2:], PORTS[:2]
 
 
 def findings(machine=SPARK, **fields):
-    defaults = {"listeners": {}, "images": {SGLANG: "here"}, "gpu_in_container": {SGLANG: ""}}
+    defaults = {"listeners": (), "images": {SGLANG: "here"}, "gpu_in_container": {SGLANG: ""}}
     return Findings(machine=machine, **(defaults | fields))
 
 
@@ -91,8 +92,8 @@ def test_a_machine_as_it_should_be_passes_all():
         (findings(gpu_in_container={SGLANG: "could not select device driver"}), "image", "fail", "no GPU is visible"),
         (findings(images={SGLANG: "unauthorized: authentication required"}), "image", "fail", "without a login"),
         (findings(images={SGLANG: "no such manifest: docker.io/x"}), "image", "fail", "there is no image"),
-        (findings(images={SGLANG: "dial tcp: lookup registry: no such host"}), "image", "fail", "cannot be asked"),
-        (findings(listeners={30000: "sglang (pid 7)"}), "port", "fail", "in use by sglang (pid 7)"),
+        (findings(images={SGLANG: "dial tcp: lookup registry: no such host"}), "image", "warn", "cannot be asked"),
+        (findings(listeners=(Listener(None, 30000, "sglang (pid 7)"),)), "port", "fail", "in use by sglang (pid 7)"),
         (findings(hub_error="x asks for consent first; set HF_TOKEN"), "models", "fail", "asks for consent first"),
     ],
 )  # fmt: skip
@@ -125,6 +126,10 @@ def test_eight_gpus_with_one_busy():
     plan = small_plan(box="8xh200", image=SGLANG, needed=70 * GIB)
     assert "GPU 7 has" in one(plan, findings(machine), "memory").message
     assert "here are 7" in one(plan, findings(replace(machine, gpus=machine.gpus[:7])), "gpu").message
+    split = replace(machine, gpus=(replace(machine.gpus[0], is_split=True), *machine.gpus[1:]))
+    assert one(plan, findings(split), "gpu").level == "fail"
+    alone = small_plan(box="h200", image=SGLANG, needed=70 * GIB)
+    assert one(alone, findings(split), "gpu").level == "warn", "seven are whole"
 
 
 def test_vllm_does_not_start_on_less_than_it_takes():
@@ -173,6 +178,8 @@ def test_the_port_pair_of_two_sparks():
     assert "check the cable" in one(*two_sparks(up(address=""), address="10.0.0.1"), "interfaces").next_step
     item = one(*two_sparks(up(*RIGHT, address="10.0.0.9")), "interfaces")
     assert "no interface here has the address 192.168.200.12" in item.message
+    plan, found = two_sparks(up(*RIGHT), address="spark-a")
+    assert not [item for item in checks(plan, found) if item.name == "interfaces" and item.level != "ok"]
 
 
 @pytest.mark.parametrize(
@@ -189,15 +196,17 @@ def test_ssh_between_the_machines():
     assert "ssh-copy-id 192.168.200.13" in item.next_step
 
 
-def test_users_that_differ(monkeypatch):
+@pytest.mark.parametrize(("engine", "levels"), [("tensorrt-llm", ["fail"]), ("vllm", ["fail"]), ("sglang", [])])
+def test_users_that_differ(monkeypatch, engine, levels):
     nodes = (Node(name="a"), Node(name="b"))
-    plan = small_plan(box="2xspark", nodes=nodes)
+    plan = small_plan(box="2xspark", nodes=nodes, engine=engine)
     users = {"a": "ann", "b": "bob"}
     monkeypatch.setattr(
         "eyas.fleet.preflight.find", lambda plan, rank, node: findings(replace(SPARK, user=users[node.name]))
     )
-    (item,) = [item for item in check(plan, [LocalNode("a"), LocalNode("b")], {}) if item.name == "user"]
-    assert (item.level, "ann and bob" in item.message) == ("fail", True)
+    found = [item for item in check(plan, [LocalNode("a"), LocalNode("b")], {}) if item.name == "user"]
+    assert [item.level for item in found] == levels
+    assert all("ann and bob" in item.message for item in found)
 
 
 # -- on this machine ---------------------------------------------------------------------------------------------------
@@ -264,6 +273,9 @@ def test_a_port_that_this_very_process_has(tools):
         assert not item.ok
         assert f"port {port} is in use" in item.message
     assert found_here(small_plan(port=port))["port"].ok
+    with socket.create_server(("127.0.0.2", port)):
+        assert found_here(small_plan(port=port))["port"].ok, "another address"
+        assert not found_here(small_plan(port=port, listen="0.0.0.0"))["port"].ok
 
 
 def test_ports_of_other_launches_count_too(tools):
@@ -277,7 +289,7 @@ def test_ports_of_other_launches_count_too(tools):
 
 
 def test_references_must_be_set_where_eyas_runs(tools):
-    launch = Launch(name="server", argv=("python3", Ref("MY_KEY")), env=(EnvVar(name="A", value=Ref("OTHER")),))
+    launch = Launch(name="server", argv=("python3",), env=(EnvVar(name="A", value=Ref("OTHER")),))
     plan = small_plan(launches=(launch,), api_key_env="MY_KEY")
     found = [item for item in check(plan, [LocalNode()], {"OTHER": "secret value"}) if item.name == "environment"]
     assert [(item.level, item.message) for item in found] == [
@@ -307,15 +319,6 @@ def test_all_checks_run_and_nothing_is_changed(tools, tmp_path):
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------
-
-
-def test_listeners_by_name_and_from_the_kernel():
-    ss = 'LISTEN 0 128 127.0.0.1:8000 0.0.0.0:* users:(("python3",pid=12,fd=6))\nLISTEN 0 9 [::]:22 [::]:*'
-    assert read_listeners(ss) == {8000: "python3 (pid 12)", 22: ""}
-    kernel = (
-        "  sl  local_address rem_address   st tx\n   0: 0100007F:1F40 00000000:0000 0A 0\n   1: 0100007F:1F41 0:0 01 0"
-    )
-    assert read_listeners(kernel) == {8000: ""}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ No text for people here but one line for each thing that is missing; `doctor.py`
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 
 from msgspec import Struct
@@ -14,7 +14,8 @@ from msgspec import Struct
 from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet.bandwidth import measure
-from eyas.fleet.findings import LISTENERS, read_listeners, read_version
+from eyas.fleet.findings import read_version
+from eyas.fleet.listeners import LISTENERS, Listener, holder, read_listeners
 from eyas.fleet.machine import Machine
 from eyas.fleet.node import NodeRunner
 from eyas.fleet.probe import box_of, cpu_box, look
@@ -203,11 +204,12 @@ def _programs(fits: Iterable[Fit], engines: Mapping[str, str]) -> Iterator[Missi
         yield Missing(message="our own engine needs torch", next_step="pip install 'eyas[engine]'")
 
 
-def _ports(fits: Iterable[Fit], listeners: Mapping[int, str]) -> Iterator[Missing]:
+def _ports(fits: Iterable[Fit], listeners: Sequence[Listener]) -> Iterator[Missing]:
     """The engines' own ports that somebody else has."""
     engines = knowledge().engines
     ports = dict.fromkeys(engines[fit.engine].port for fit in fits)
     for port in ports:
-        if port in listeners:
-            who = f" by {listeners[port]}" if listeners[port] else ""
+        other = holder(listeners, port, "127.0.0.1")
+        if other is not None:
+            who = f" by {other.who}" if other.who else ""
             yield Missing(message=f"port {port} is in use{who}", next_step="plan with --port", is_needed=False)

@@ -10,6 +10,7 @@ import re
 from msgspec import Struct
 
 from eyas.fleet.download import HubError, Need, needs
+from eyas.fleet.listeners import LISTENERS, Listener, read_listeners
 from eyas.fleet.machine import Machine
 from eyas.fleet.node import NodeRunner
 from eyas.fleet.probe import look
@@ -22,7 +23,6 @@ from eyas.recipes.plan import Plan
 
 __all__ = [
     "DISTRIBUTIONS",
-    "LISTENERS",
     "Findings",
     "find",
     "images_of",
@@ -30,7 +30,6 @@ __all__ = [
     "ports_of",
     "program_of",
     "read_image",
-    "read_listeners",
     "read_version",
 ]
 
@@ -39,14 +38,13 @@ REGISTRY_S = 30
 CONTAINER_S = 60
 DISTRIBUTIONS = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "tensorrt_llm"}
 MEETING_PORTS = {"sglang": sglang.RENDEZVOUS_PORT, "vllm": ray.PORT}  # on the first of several machines
-LISTENERS = "section listeners; ss -Hltnp 2>/dev/null || cat /proc/net/tcp /proc/net/tcp6\n"
 
 
 class Findings(Struct, frozen=True, kw_only=True):
     """What was found. Empty where the plan does not ask for it."""
 
     machine: Machine
-    listeners: dict[int, str]  # ports in use, and by whom where that can be told
+    listeners: tuple[Listener, ...]
     images: dict[str, str]  # image: "here", "available" or what the registry answered
     gpu_in_container: dict[str, str]  # image that is here: "" or what went wrong
     program: str = ""  # path of a native engine
@@ -169,20 +167,6 @@ def _ssh_script(plan: Plan, rank: int) -> str:
         for number, node in enumerate(plan.choice.nodes)
         if number != 0
     )
-
-
-def read_listeners(text: str) -> dict[int, str]:
-    """Listening TCP ports and the program that has each, as `ss -Hltnp` or the kernel's table tells."""
-    found: dict[int, str] = {}
-    for line in text.splitlines():
-        fields = line.split()
-        if fields[:1] == ["LISTEN"]:
-            port = int(fields[3].rpartition(":")[2])
-            who = re.search(r'\(\("([^"]+)",pid=(\d+)', line)
-            found[port] = f"{who[1]} (pid {who[2]})" if who else found.get(port, "")
-        elif len(fields) > 3 and fields[3] == "0A":
-            found.setdefault(int(fields[1].rpartition(":")[2], 16), "")
-    return found
 
 
 def read_image(text: str) -> str:

@@ -16,8 +16,9 @@ write() { # PATH MODE, the content on standard input
     mkdir -p -- "$(dirname -- "$1")" && cat >"$1.new" && chmod "$2" -- "$1.new" && mv -f -- "$1.new" "$1"
 }
 
-listens() { # PORT: whether a server has it, on any address
-    cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ":$(printf %04X "$1") [0-9A-F]*:0000 0A "
+listens() { # PORT [ADDRESSES]: whether a server has it; on any address, or those that an expression of digits means
+    cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+        grep -qE " ${2:-[0-9A-F]*}:$(printf %04X "$1") [0-9A-F]*:0000 0A "
 }
 
 centiseconds() { # since boot

@@ -6,13 +6,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from eyas.fleet.deployment import references
 from eyas.fleet.findings import Findings, find
 from eyas.fleet.node import NodeError, NodeRunner
 from eyas.fleet.rules import RULES, Check, Site
-from eyas.recipes.emit.words import names_of
 from eyas.recipes.plan import Plan
 
 __all__ = ["Check", "check"]
+
+
+SAME_USER = ("tensorrt-llm", "vllm")  # MPI and Ray
 
 
 def check(plan: Plan, nodes: Sequence[NodeRunner], environ: Mapping[str, str] | None = None) -> tuple[Check, ...]:
@@ -45,9 +48,7 @@ def _find(plan: Plan, rank: int, node: NodeRunner) -> Findings | Check:
 
 def _environment(plan: Plan, node: str, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every variable that the plan refers to is set where eyas runs."""
-    launches = plan.emission.launches
-    words = [word for launch in launches for word in (*launch.argv, *(variable.value for variable in launch.env))]
-    for name in names_of(words):
+    for name in references(plan):
         if environ.get(name):
             yield Check(name="environment", node=node, level="ok", message=f"{name} is set")
             continue
@@ -57,8 +58,8 @@ def _environment(plan: Plan, node: str, environ: Mapping[str, str]) -> Iterator[
 
 
 def _same_user(plan: Plan, found: Sequence[Findings]) -> Iterator[Check]:
-    """MPI and Ray expect one user name on all machines."""
-    if len(plan.choice.nodes) == 1 or not found:
+    """MPI and Ray expect one user name on all machines; SGLang does not care."""
+    if len(plan.choice.nodes) == 1 or not found or plan.choice.engine not in SAME_USER:
         return
     users = {one.machine.user for one in found}
     node = plan.choice.nodes[0].name

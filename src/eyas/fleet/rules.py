@@ -5,6 +5,7 @@ Each rule is a generator of checks; a failed one says what is wrong in one line 
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet.findings import DISTRIBUTIONS, Findings, images_of, needs_cuda, ports_of, program_of
+from eyas.fleet.listeners import holder
 from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Node, Plan
 from eyas.recipes.versions import compare, satisfies
@@ -88,10 +90,13 @@ def gpus(site: Site) -> Iterator[Check]:
         here = f"{found.name} (compute capability {found.compute_capability})"
         planned = f"{box.hardware.title} ({box.hardware.compute_capability})"
         yield site.fail("gpu", f"the plan is for {planned}, here is {here}", again)
-    elif len(whole) < len(alike):
+    elif len(whole) < box.gpus <= len(alike):
         yield site.fail("gpu", f"{len(alike) - len(whole)} of the GPUs are split by MIG", "sudo nvidia-smi -mig 0")
     elif len(whole) < box.gpus:
         yield site.fail("gpu", f"the plan uses {box.gpus} GPUs, here are {len(whole)}", again)
+    elif len(whole) < len(alike):
+        says = f"{len(alike) - len(whole)} of the GPUs are split by MIG; the engine may take a part of one"
+        yield site.warn("gpu", says, "undo that: sudo nvidia-smi -mig 0, or hide them: export CUDA_VISIBLE_DEVICES=...")
     else:
         yield site.ok("gpu", f"{box.gpus} x {whole[0].name}")
 
@@ -153,7 +158,8 @@ def images(site: Site) -> Iterator[Check]:
             yield site.fail("image", f"there is no image {image}", "choose another: eyas plan ... --image IMAGE")
         else:
             said = said or "no answer"
-            yield site.fail("image", f"{image} is not here and its registry cannot be asked ({said})", "go online")
+            says = f"{image} is not here and its registry cannot be asked ({said})"
+            yield site.warn("image", says, "it will be tried to pull it; if that fails, go online")
 
 
 def driver(site: Site) -> Iterator[Check]:
@@ -176,7 +182,8 @@ def memory(site: Site) -> Iterator[Check]:
     """What the engine needs, and what it takes at its start, is free now."""
     machine, wanted = site.found.machine, site.plan.memory
     needed, taken = wanted.needed, wanted.reserved
-    used = [gpu for gpu in machine.gpus if gpu.free_bytes is not None][: site.plan.box.gpus]
+    whole = [gpu for gpu in machine.gpus if gpu.free_bytes is not None and not gpu.is_split]
+    used = whole[: site.plan.box.gpus]
     if used:
         least = min(used, key=lambda gpu: gpu.free_bytes or 0)
         free, where, step = least.free_bytes or 0, f"GPU {least.index}", "end what uses it: nvidia-smi"
@@ -235,9 +242,13 @@ def models(site: Site) -> Iterator[Check]:
 
 
 def ports(site: Site) -> Iterator[Check]:
+    """Each port is free, the server's at the address where it is to listen; the others may want any."""
+    choice = site.plan.choice
     for port in ports_of(site.plan, site.rank):
-        if port in site.found.listeners:
-            who = f" by {site.found.listeners[port]}" if site.found.listeners[port] else ""
+        is_server = site.rank == 0 and port == choice.port
+        other = holder(site.found.listeners, port, choice.listen if is_server else "")
+        if other is not None:
+            who = f" by {other.who}" if other.who else ""
             step = "end that (eyas ps shows what eyas started), or plan with another --port"
             yield site.fail("port", f"port {port} is in use{who}", step)
         else:
@@ -291,12 +302,21 @@ def interfaces(site: Site) -> Iterator[Check]:
     elif down:
         yield site.fail("interfaces", f"{' and '.join(down)} are not Up", "check the cable: ip -br link")
     addresses = {address for interface in machine.interfaces for address in interface.addresses}
-    if addresses and node.address not in addresses:
+    if addresses and _is_address(node.address) and node.address not in addresses:
         link = node.interfaces[0] if node.interfaces else "the link"
         step = f"give it to {link} with netplan, or plan with the address that it has: --node USER@HOST=ADDRESS"
         yield site.fail("interfaces", f"no interface here has the address {node.address}", step)
     elif not down:
         yield site.ok("interfaces", f"{' and '.join(node.interfaces) or node.address} up")
+
+
+def _is_address(text: str) -> bool:
+    """A host name may stand for any address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def ssh(site: Site) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from importlib import resources
 
 from msgspec import Struct
 
+from eyas.fleet.listeners import kernel_addresses
 from eyas.recipes.emit.words import shell
 from eyas.recipes.plan import Container, EnvVar, File, Launch, Mount, Ref, Word
 
@@ -35,12 +36,13 @@ class Owner(Struct, frozen=True, kw_only=True):
         return f"{self.token}/{launch.name}"
 
 
-def prepare(owner: Owner, files: Sequence[File], free_port: int | None) -> str:
-    """Make the deployment's folder and write its files, to the byte. Fails where somebody listens on `free_port`."""
+def prepare(owner: Owner, files: Sequence[File], free_port: int | None, listen: str = "") -> str:
+    """Make the deployment's folder and write its files, to the byte. Fails where `free_port` is not free for a server
+    that listens at the address `listen`."""
     lines = []
     if free_port is not None:
         text = f"port {free_port} is in use; ss -ltnp shows by whom"
-        lines.append(f"if listens {free_port}; then fail 4 {shell(text)}; fi")
+        lines.append(f"if listens {free_port} {shell(kernel_addresses(listen))}; then fail 4 {shell(text)}; fi")
     lines.append(_enter(owner))
     for file in files:
         lines.append(f"printf %s {shell(file.content)} | write {shell('./' + file.path)} {file.mode:o} || exit")
