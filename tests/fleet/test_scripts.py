@@ -157,6 +157,7 @@ def test_logs_are_read_on_and_trimmed(owner):
     assert read() == "one\ntwo\n" + "x" * 5000 + "\n"
     run(scripts.poll(owner, [(0, launch, mark)], 1000))
     assert log.read_bytes() == b"" and log.with_name("server.log.1").stat().st_size == 5009
+    assert stat.S_IMODE(log.with_name("server.log.1").stat().st_mode) == 0o600
     with log.open("a") as file:
         file.write("after\n")
     assert read().endswith("x\nafter\n")
@@ -165,6 +166,23 @@ def test_logs_are_read_on_and_trimmed(owner):
     stop(owner, launch, mark)
     mark = start(owner, launch)
     assert "after" in run(scripts.last_log(owner, launch, 1 << 20)), "a new start keeps the log of the last one"
+    stop(owner, launch, mark)
+
+
+def test_a_log_that_has_grown_is_cut_in_bounded_time_even_on_a_full_disk(owner):
+    launch = sleeper()
+    mark = start(owner, launch)
+    log = Path(owner.directory, "logs", "server.log")
+    with log.open("ab") as file:
+        file.truncate(1 << 32)
+        file.write(b"the end\n")
+    run(scripts.poll(owner, [(0, launch, mark)], 1000))
+    kept = log.with_name("server.log.1")
+    assert log.stat().st_size == 0 and kept.stat().st_size == 8 << 20 and kept.read_bytes().endswith(b"the end\n")
+    kept.unlink()
+    kept.symlink_to("/dev/full")
+    log.write_bytes(b"x" * 2000)
+    assert run(scripts.poll(owner, [(0, launch, mark)], 1000)) == "0 alive\n" and log.stat().st_size == 0
     stop(owner, launch, mark)
 
 
@@ -188,6 +206,7 @@ def test_every_script_passes_shellcheck(owner, tmp_path):
         *(scripts.start(owner, launch, containers, secrets) for launch in launches),
         *(scripts.stop(owner, launch, containers, None, 1.5) for launch in launches),
         *(scripts.log(owner, launch, "0", 100) for launch in launches),
+        *(scripts.last_log(owner, launch, 100) for launch in launches),
     ]
     paths = []
     for number, text in enumerate(texts):

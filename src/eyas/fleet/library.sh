@@ -122,9 +122,12 @@ end_process() { # LAUNCH TAG CENTISECONDS [PID START]
 
 # -- logs --------------------------------------------------------------------------------------------------------------
 
-trim() { # FILE BYTES: a longer one becomes FILE.1; its writer appends and goes on
+trim() { # FILE BYTES: the end of a longer one becomes FILE.1; its writer appends and goes on
     size=$(wc -c 2>/dev/null <"$1") || return 0
-    [ "$size" -le "$2" ] || { cp -- "$1" "$1.1" && : >"$1"; }
+    [ "$size" -gt "$2" ] || return 0
+    # No more than a slow disk takes while it is waited for. A full one gets its room back.
+    (umask 077 && tail -c 8388608 -- "$1" >"$1.1") 2>/dev/null
+    : >"$1"
 }
 
 show_file() { # FILE OFFSET MAX: where it ends now, then what is between

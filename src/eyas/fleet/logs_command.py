@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from eyas.base.errors import EyasError, UserError
 from eyas.fleet import scripts
@@ -13,6 +14,7 @@ from eyas.fleet.control import nodes_of
 from eyas.fleet.node import NodeRunner
 from eyas.fleet.scripts import Owner
 from eyas.fleet.state import Row, Store, home, is_supervised
+from eyas.fleet.terminal import plain
 from eyas.recipes.plan import Launch
 from eyas.recipes.symptoms import explain
 
@@ -20,6 +22,7 @@ __all__ = ["add_arguments", "run"]
 
 SHOWN_BYTES = 64 << 10
 READ_BYTES = 4 << 20
+MAX_LINE = 64 << 10  # characters, of one that does not end
 FOLLOW_S = 0.5
 
 
@@ -47,11 +50,14 @@ def run(args: argparse.Namespace) -> int:
     reader = _Reader(row, nodes_of(row.plan, os.environ))
     if args.explain:
         return _explain(reader, row, launches)
-    _show(reader, launches, SHOWN_BYTES)
-    while args.follow and is_supervised(folder, row.name):
+    screen = _Screen(launches)
+    screen.show(reader.read_all, SHOWN_BYTES, is_last=not args.follow)
+    is_up = args.follow
+    while is_up:
         time.sleep(FOLLOW_S)
-        _show(reader, launches, READ_BYTES)
-    return 0
+        is_up = is_supervised(folder, row.name)
+        screen.show(reader.read, READ_BYTES, is_last=not is_up)
+    return 1 if screen.problems else 0
 
 
 class _Reader:
@@ -69,8 +75,11 @@ class _Reader:
         return text
 
     def read_all(self, launch: Launch, max_bytes: int) -> str:
-        """With what it wrote before it was last restarted."""
-        return self._run(launch, scripts.last_log(self._owner, launch, max_bytes))[1] + self.read(launch, max_bytes)
+        """With what it wrote before it was last restarted or its log was cut, where there is room for that."""
+        text = self.read(launch, max_bytes)
+        room = max_bytes - len(text.encode())
+        before = self._run(launch, scripts.last_log(self._owner, launch, room))[1] if room > 0 else ""
+        return before + text
 
     def _run(self, launch: Launch, script: str) -> tuple[str, str]:
         node = self._nodes[launch.node]
@@ -81,16 +90,30 @@ class _Reader:
         return cursor, text
 
 
-def _show(reader: _Reader, launches: list[Launch], max_bytes: int) -> None:
-    for launch in launches:
-        try:
-            text = reader.read(launch, max_bytes)
-        except EyasError as error:
-            print(f"eyas: {error}", file=sys.stderr)
-            continue
-        for line in text.splitlines():
-            print(f"{launch.name} | {line}" if len(launches) > 1 else line)
-    sys.stdout.flush()
+class _Screen:
+    """Prints whole lines of several logs; a line that is still being written waits for its end."""
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self._launches = launches
+        self._unfinished = dict.fromkeys((launch.name for launch in launches), "")
+        self.problems: dict[str, str] = {}  # of the last look
+
+    def show(self, read: Callable[[Launch, int], str], max_bytes: int, *, is_last: bool) -> None:
+        before, self.problems = self.problems, {}
+        for launch in self._launches:
+            name = launch.name
+            try:
+                text = self._unfinished[name] + read(launch, max_bytes)
+            except EyasError as error:
+                self.problems[name] = str(error)
+                if before.get(name) != str(error):
+                    print(f"eyas: {error}", file=sys.stderr)
+                text = self._unfinished[name]
+            end = len(text) if is_last or len(text) > MAX_LINE else max(text.rfind("\n"), text.rfind("\r")) + 1
+            self._unfinished[name] = text[end:]
+            for line in text[:end].splitlines():
+                print(f"{name} | {plain(line)}" if len(self._launches) > 1 else plain(line))
+        sys.stdout.flush()
 
 
 def _explain(reader: _Reader, row: Row, launches: list[Launch]) -> int:
@@ -99,7 +122,9 @@ def _explain(reader: _Reader, row: Row, launches: list[Launch]) -> int:
     for launch in launches:
         for finding in explain(reader.read_all(launch, READ_BYTES), row.plan.choice.engine):
             num_found += 1
-            print(f"{launch.name} | {finding.line.strip()}\n  means  {finding.meaning}\n  do     {finding.remedy}")
+            print(
+                f"{launch.name} | {plain(finding.line.strip())}\n  means  {finding.meaning}\n  do     {finding.remedy}"
+            )
             if finding.issue is not None:
                 print(f"  known  {finding.issue}: {'; '.join(finding.sources)}")
     if row.status != "ready":

@@ -126,9 +126,12 @@ def log(owner: Owner, launch: Launch, since: str, max_bytes: int) -> str:
 
 
 def last_log(owner: Owner, launch: Launch, max_bytes: int) -> str:
-    """As `log`, of what `launch` wrote before it was last restarted or its log grew too long."""
-    file = f"logs/{launch.name}.log" + (".1" if launch.container is None else "")
-    return _script([_enter(owner), f"show_file {file} 0 {max_bytes}"])
+    """As `log`, of what `launch` wrote before it was last restarted or its log grew too long, and `log` leaves out."""
+    if launch.container is None:
+        return _script([_enter(owner), f"show_file logs/{launch.name}.log.1 0 {max_bytes}"])
+    name = shell(launch.container.name)
+    show = f"show_file logs/{launch.name}.log 0 {max_bytes}"
+    return _script([_enter(owner), f"if docker inspect {name} >/dev/null 2>&1; then {show}; else echo 0; fi"])
 
 
 def _script(lines: Iterable[str]) -> str:
