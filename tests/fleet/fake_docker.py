@@ -63,7 +63,7 @@ def options_of(words):
 def environment(options, base):
     """Of a container: nothing of the caller's but what is named."""
     for flag, value in options:
-        if flag == "-e":
+        if flag in ("-e", "--env"):
             name, has_value, text = value.partition("=")
             base[name] = text if has_value else os.environ[name]
     return base

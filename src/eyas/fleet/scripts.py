@@ -14,10 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eyas.fleet.listeners import kernel_addresses
+from eyas.recipes.emit.docker import env_words, mount_parts
 from eyas.recipes.emit.words import shell
-from eyas.recipes.plan import Container, EnvVar, File, Launch, Mount, Ref, Word
+from eyas.recipes.plan import Container, File, Launch, Mount, Ref, Word
 
 __all__ = ["Mark", "Owner", "Secrets", "last_log", "log", "poll", "prepare", "pull", "start", "stop"]
 
@@ -64,12 +66,12 @@ def start(owner: Owner, launch: Launch, containers: Mapping[str, Container], sec
         exports += [_present(mount, secrets) for mount in launch.container.mounts]
         mounts = [part for mount in launch.container.mounts for part in ("--mount", _mount(mount, secrets))]
         command = ["start_container", launch.name, owner.token, shell(launch.container.name)]
-        command += [*options, *mounts, *_docker_env(launch.env), shell(launch.container.image), *words]
+        command += [*options, *mounts, *env_words(launch.env), shell(launch.container.image), *words]
     elif launch.inside is not None:
         exports = [line for line, variable in zip(exports, launch.env, strict=True) if isinstance(variable.value, Ref)]
         tag = ["-e", shell(f"LAUNCHED_BY_EYAS={owner.tag(launch)}")]
         command = ["start_process", launch.name, shell(owner.tag(launch)), "docker", "exec", *tag]
-        command += [*_docker_env(launch.env), shell(containers[launch.inside].name), *words]
+        command += [*env_words(launch.env), shell(containers[launch.inside].name), *words]
     else:
         if any(variable.name == "HF_HOME" for variable in launch.env):
             exports.append("unset HF_HUB_CACHE")  # a person's own would be preferred to the plan's cache
@@ -150,26 +152,11 @@ def _split(mark: str) -> str:
     return " ".join(shell(part) for part in mark.split())
 
 
-def _docker_env(env: Iterable[EnvVar]) -> list[str]:
-    """A secret goes by name alone: the docker client takes its value from its own environment."""
-    words = []
-    for variable in env:
-        is_secret = isinstance(variable.value, Ref)
-        words += ["-e", variable.name if is_secret else shell(f"{variable.name}=", variable.value)]
-    return words
-
-
 def _present(mount: Mount, secrets: Secrets) -> str:
     source = _word(mount.source, secrets)
     return f"[ -e {source} ] || mkdir -p -- {source} || exit"
 
 
 def _mount(mount: Mount, secrets: Secrets) -> str:
-    """Docker reads the value as a line of CSV, so that a path may hold a comma or a colon."""
     source = secrets[mount.source.name] if isinstance(mount.source, Ref) else mount.source
-    parts = ['type=bind,"source=', _quotes(source), f'","target={_quotes(mount.target)}"']
-    return shell(*parts, ",readonly" if mount.read_only else "")
-
-
-def _quotes(path: Word) -> Word:
-    return path.replace('"', '""') if isinstance(path, str) else path
+    return shell(*mount_parts(replace(mount, source=source)))

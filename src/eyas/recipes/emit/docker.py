@@ -8,7 +8,7 @@ from __future__ import annotations
 from eyas.recipes.emit.words import assignments, is_name, shell
 from eyas.recipes.plan import EnvVar, Home, Launch, Mount, Ref, Word
 
-__all__ = ["exec_words", "mount_parts", "run_words"]
+__all__ = ["env_words", "exec_words", "mount_parts", "run_words"]
 
 
 def run_words(launch: Launch, *, detached: bool) -> list[str]:
@@ -17,7 +17,7 @@ def run_words(launch: Launch, *, detached: bool) -> list[str]:
     assert container is not None
     words = [*_secrets(launch.env), "docker", "run", "--detach" if detached else "--rm"]
     words += ["--name", shell(container.name), *map(shell, container.options)]
-    words += _variables(launch.env)
+    words += env_words(launch.env)
     for mount in container.mounts:
         words += ["--mount", shell(*mount_parts(mount))]
     return [*words, shell(container.image), *map(shell, launch.argv)]
@@ -25,7 +25,7 @@ def run_words(launch: Launch, *, detached: bool) -> list[str]:
 
 def exec_words(launch: Launch, container: str) -> list[str]:
     """`docker exec` of a launch inside a running container."""
-    words = [*_secrets(launch.env), "docker", "exec", *_variables(launch.env), shell(container)]
+    words = [*_secrets(launch.env), "docker", "exec", *env_words(launch.env), shell(container)]
     return [*words, *map(shell, launch.argv)]
 
 
@@ -46,7 +46,8 @@ def _doubled(text: str) -> str:
     return text.replace('"', '""')
 
 
-def _variables(env: tuple[EnvVar, ...]) -> list[str]:
+def env_words(env: tuple[EnvVar, ...]) -> list[str]:
+    """A secret goes by name alone: the docker client takes its value from its own environment."""
     words = []
     for variable in env:
         if not is_name(variable.name):
