@@ -6,9 +6,9 @@ guess. Read in the sources of SGLang 0.5.6 to 0.5.23, vLLM 0.14 to 0.33, TensorR
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from eyas.recipes.records import EngineName
 
-__all__ = ["Acceptance", "Counters", "acceptance_length", "acceptance_of_response", "between", "counters"]
+__all__ = ["Acceptance", "acceptance_length"]
 
 TIMEOUT_S = 5.0
 COUNTERS: dict[str, tuple[str, str, str]] = {
@@ -32,12 +32,6 @@ COUNTERS: dict[str, tuple[str, str, str]] = {
         "llamacpp:spec_decode_num_accepted_tokens_total",
         "llamacpp:spec_decode_num_draft_tokens_total",
     ),
-    # generated, rounds; of requests that are over
-    "sglang": (
-        "sglang:generation_tokens_total",
-        "sglang:spec_verify_calls_total",
-        "sglang:spec_verify_calls_total",
-    ),
 }
 COUNTERS["eyas"] = COUNTERS["vllm"]
 T = TypeVar("T")
@@ -46,22 +40,13 @@ T = TypeVar("T")
 class Acceptance(Struct, frozen=True, kw_only=True):
     """`length` is tokens per target pass, bonus included; `rounds` of how many passes, where the engine tells.
 
-    `is_recent`: of the last moments or since the last look, not since the engine started.
+    `is_recent`: of the last moments, not since the engine started.
     """
 
     length: float
     source: str
     rounds: float | None = None
     is_recent: bool = False
-
-
-class Counters(Struct, frozen=True, kw_only=True):
-    """Tokens committed, target passes of single sequences and tokens drafted, all since the engine started."""
-
-    tokens: float
-    rounds: float
-    drafted: float
-    source: str
 
 
 # What is read of engines' JSON, under their own names.
@@ -84,30 +69,6 @@ class _Iteration(Struct):
     specDecodingStats: _Speculation | None = None
 
 
-class _Mean(Struct):
-    mean_acceptance_length: float | None = None
-
-
-class _Metrics(Struct):
-    speculative_decoding: _Mean | None = None
-
-
-class _Timings(Struct):
-    predicted_n: int = 0
-    draft_n: int = 0
-    draft_n_accepted: int = 0
-
-
-class _Choice(Struct):
-    avg_decoded_tokens_per_iter: float | None = None
-
-
-class _Answer(Struct):
-    metrics: _Metrics | None = None
-    timings: _Timings | None = None
-    choices: list[_Choice] = []
-
-
 def acceptance_length(engine: EngineName, server: str | httpx.Client) -> Acceptance | None:
     """Since the engine started, or the best that it tells. None: no speculation, no traffic yet, or not reachable.
 
@@ -121,41 +82,7 @@ def acceptance_length(engine: EngineName, server: str | httpx.Client) -> Accepta
             case "tensorrt-llm":
                 return _tensorrt_llm(client)
             case _:
-                return _since_start(_counters(engine, client))
-
-
-def counters(engine: EngineName, server: str | httpx.Client) -> Counters | None:
-    """What the engine counts, for `between`. None where it counts nothing of the kind (TensorRT-LLM, Ollama)."""
-    with _client(server) as client:
-        return _counters(engine, client)
-
-
-def between(before: Counters, after: Counters) -> Acceptance | None:
-    """Of the rounds between two readings; an engine that was restarted in between counts from zero. None: no rounds."""
-    is_restarted = after.rounds < before.rounds or after.tokens < before.tokens
-    tokens = after.tokens - (0 if is_restarted else before.tokens)
-    rounds = after.rounds - (0 if is_restarted else before.rounds)
-    if rounds <= 0:
-        return None
-    return Acceptance(length=tokens / rounds, source=after.source, rounds=rounds, is_recent=True)
-
-
-def acceptance_of_response(engine: EngineName, body: Mapping[str, Any]) -> Acceptance | None:
-    """Of one answer, from the JSON of a chat completion (of a stream: its last event). None where it tells nothing."""
-    answer = msgspec.convert(body, _Answer)
-    per_request = answer.metrics.speculative_decoding if answer.metrics else None
-    if per_request and per_request.mean_acceptance_length is not None:  # vLLM, if asked to; ours
-        return Acceptance(length=per_request.mean_acceptance_length, source="metrics.speculative_decoding")
-    timings = answer.timings
-    if engine == "llama.cpp" and timings and timings.draft_n:
-        rounds = timings.predicted_n - timings.draft_n_accepted  # every pass adds one token of the target's own
-        length = timings.predicted_n / rounds if rounds > 0 else None
-        return None if length is None else Acceptance(length=length, source="timings", rounds=rounds)
-    lengths = [choice.avg_decoded_tokens_per_iter for choice in answer.choices]
-    known = [length for length in lengths if length is not None]
-    if engine == "tensorrt-llm" and known:
-        return Acceptance(length=sum(known) / len(known), source="avg_decoded_tokens_per_iter")
-    return None
+                return _since_start(engine, client)
 
 
 @contextmanager
@@ -168,25 +95,18 @@ def _client(server: str | httpx.Client) -> Iterator[httpx.Client]:
         yield client
 
 
-def _counters(engine: EngineName, client: httpx.Client) -> Counters | None:
+def _since_start(engine: EngineName, client: httpx.Client) -> Acceptance | None:
+    """From the counters of an engine that has them."""
     names = COUNTERS.get(engine)
     found = None if names is None else _sums(client, "/metrics", names)
     if found is None:
         return None
-    first, second, third = found
-    match engine:
-        case "llama.cpp":  # every pass adds one token of the target's own
-            return Counters(tokens=first, rounds=first - second, drafted=third, source="/metrics")
-        case "sglang":
-            return Counters(tokens=first, rounds=second, drafted=third, source="/metrics")
-        case _:
-            return Counters(tokens=first + second, rounds=first, drafted=third, source="/metrics")
-
-
-def _since_start(found: Counters | None) -> Acceptance | None:
-    if found is None or found.rounds <= 0 or found.drafted <= 0:
+    first, accepted, drafted = found
+    # llama.cpp counts tokens: every pass adds one of the target's own
+    tokens, rounds = (first, first - accepted) if engine == "llama.cpp" else (first + accepted, first)
+    if rounds <= 0 or drafted <= 0:
         return None
-    return Acceptance(length=found.tokens / found.rounds, source=found.source, rounds=found.rounds)
+    return Acceptance(length=tokens / rounds, source="/metrics", rounds=rounds)
 
 
 def _sglang(client: httpx.Client) -> Acceptance | None:
