@@ -57,7 +57,7 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
     engine = known.engines[choice.engine]
     if choice.purpose == "claude-code" and not engine.anthropic:
         yield Note(
-            text=f"Claude Code speaks Anthropic's API, which {engine.title} does not: a gateway that translates is needed"
+            text=f"Claude Code speaks Anthropic's API, {engine.title} does not: a gateway that translates is needed"
         )
     if not best.memory.fits:
         num_whole = best.memory.max_tokens // choice.context
