@@ -13,19 +13,18 @@ from msgspec import Struct
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
+from eyas.fleet import setup
 from eyas.fleet.bandwidth import measure
 from eyas.fleet.findings import read_version
 from eyas.fleet.listeners import LISTENERS, Listener, holder, read_listeners
 from eyas.fleet.machine import Machine
 from eyas.fleet.node import NodeRunner
 from eyas.fleet.probe import box_of, cpu_box, look
-from eyas.fleet.rules import DROP_CACHES, MIN_DRIVERS
 from eyas.fleet.sections import ask
 from eyas.recipes.knowledge import knowledge
 from eyas.recipes.memory import fitting
 from eyas.recipes.plan import Box, Plan, Range
 from eyas.recipes.planner import Ask, make_plan
-from eyas.recipes.versions import compare
 
 __all__ = ["Checkup", "Fit", "Missing", "examine"]
 
@@ -151,21 +150,13 @@ def _problems(machine: Machine, environ: Mapping[str, str]) -> Iterator[Missing]
             step = "plan for a machine that has one: eyas plan gpt-oss-120b --on spark"
             yield Missing(message="no NVIDIA GPU: large models want one", next_step=step)
         return
-    gpu, docker = machine.gpus[0], machine.docker
-    least = MIN_DRIVERS.get(gpu.compute_capability)
-    if least is not None and compare(gpu.driver, least) < 0:
-        yield Missing(message=f"driver {gpu.driver} is too old for {gpu.name}", next_step=f"install {least} or later")
-    if docker.state != "usable":
-        steps = {
-            "missing": "install it, then nvidia-container-toolkit",
-            "not running": "sudo systemctl start docker",
-            "not permitted": f"sudo usermod -aG docker {machine.user}, then log in again",
-        }
-        message = f"docker is {docker.state}: SGLang, vLLM and TensorRT-LLM come as images"
-        yield Missing(message=message, next_step=steps.get(docker.state, "look at: docker version"))
-    elif not docker.has_gpus:
-        step = "install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
-        yield Missing(message="docker cannot hand GPUs to containers", next_step=step)
+    gpu = machine.gpus[0]
+    lack = setup.driver(gpu.driver, gpu.compute_capability, gpu.name)
+    if lack is not None:
+        yield Missing(message=lack.message, next_step=lack.next_step)
+    lack = setup.docker(machine, for_gpus=True)
+    if lack is not None:
+        yield Missing(message=f"{lack.message}: most engines come as images", next_step=lack.next_step)
     if machine.is_unified:
         yield from _unified(machine)
     if not environ.get("HF_TOKEN"):
@@ -174,13 +165,12 @@ def _problems(machine: Machine, environ: Mapping[str, str]) -> Iterator[Missing]
 
 
 def _unified(machine: Machine) -> Iterator[Missing]:
-    cached = machine.available_bytes - machine.free_bytes
-    if cached > machine.memory_bytes // 8:
-        message = f"{readable(cached)} of page cache count as used for the GPU"
-        yield Missing(message=message, next_step=f"before a big load: {DROP_CACHES}", is_needed=False)
-    if machine.swap_bytes == 0:
-        message = "no swap: a peak while loading ends the engine"
-        yield Missing(message=message, next_step="add 16 GiB of swap", is_needed=False)
+    if machine.available_bytes - machine.free_bytes > machine.memory_bytes // 8:
+        message, step = setup.page_cache(machine)
+        yield Missing(message=message, next_step=f"before a big load, {step}", is_needed=False)
+    lack = setup.swap(machine)
+    if lack is not None:
+        yield Missing(message=lack.message, next_step=lack.next_step, is_needed=False)
 
 
 def _room(machine: Machine, fits: Iterable[Fit]) -> Iterator[Missing]:

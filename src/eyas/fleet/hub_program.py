@@ -147,7 +147,8 @@ class Repo:
         return is_included and not any(fnmatch(path, pattern) for pattern in self.exclude)
 
     def _place(self, file: File) -> Path:
-        return self.folder / "snapshots" / self.commit / file.path
+        place: Path = self.folder / "snapshots" / self.commit / file.path
+        return place
 
     def _has(self, file: File) -> bool:
         return file.is_whole(self._place(file))

@@ -13,26 +13,20 @@ from msgspec import Struct
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
+from eyas.fleet import setup
 from eyas.fleet.findings import DISTRIBUTIONS, Findings, images_of, needs_cuda, ports_of, program_of
 from eyas.fleet.listeners import holder
 from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Node, Plan
-from eyas.recipes.versions import compare, satisfies
+from eyas.recipes.versions import satisfies
 
-__all__ = ["DROP_CACHES", "MIN_DRIVERS", "RULES", "Check", "Site"]
+__all__ = ["RULES", "Check", "Site"]
 
 CPU_ENGINES = ("eyas", "llama.cpp", "ollama")  # run without a GPU, too, if slowly
-MIN_DRIVERS = {  # CUDA release notes: the first driver branch that knows a GPU
-    "12.1": "580",
-    "12.0": "570",
-    "10.0": "570",
-    "9.0": "525",
-}
 CUDA_13_DRIVER = "580"
 CUDA_13_IMAGES = ("cu13", "nvcr.io/nvidia/tensorrt-llm/release:1.3", "nvcr.io/nvidia/vllm:26", "sglang:spark")
 IMAGE_BYTES = 45 << 30  # room that an engine's image takes while it is unpacked
 SWAPPED_OUT = 1 << 30
-DROP_CACHES = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -113,25 +107,11 @@ def docker(site: Site) -> Iterator[Check]:
     """Docker is there, this person may use it, and it can hand GPUs to containers."""
     if not images_of(site.plan, site.rank):
         return
-    found = site.found.machine.docker
-    steps = {
-        "missing": ("docker is not installed", "install it: https://docs.docker.com/engine/install"),
-        "not running": ("docker's daemon does not run", "start it: sudo systemctl start docker"),
-        "not permitted": (
-            f"{site.found.machine.user} may not use docker",
-            f"sudo usermod -aG docker {site.found.machine.user}, then log in again",
-        ),
-        "broken": (f"docker fails: {found.detail}", "look at: docker version"),
-    }
-    if found.state != "usable":
-        yield site.fail("docker", *steps[found.state])
-    elif needs_cuda(site.plan) and not found.has_gpus:
-        toolkit = (
-            "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && sudo systemctl restart docker"
-        )
-        yield site.fail("docker", "docker cannot hand GPUs to containers", toolkit)
+    lack = setup.docker(site.found.machine, for_gpus=needs_cuda(site.plan))
+    if lack is not None:
+        yield site.fail("docker", *lack)
     else:
-        yield site.ok("docker", f"docker {found.version}")
+        yield site.ok("docker", f"docker {site.found.machine.docker.version}")
 
 
 def images(site: Site) -> Iterator[Check]:
@@ -167,12 +147,12 @@ def driver(site: Site) -> Iterator[Check]:
     version = site.found.machine.driver
     if not needs_cuda(site.plan) or not version:
         return
-    least = MIN_DRIVERS.get(site.plan.box.hardware.compute_capability, "525")
+    hardware = site.plan.box.hardware
     wants_13 = any(mark in image for image in images_of(site.plan, site.rank) for mark in CUDA_13_IMAGES)
-    least = CUDA_13_DRIVER if wants_13 else least
-    if compare(version, least) < 0:
-        why = "the image brings CUDA 13" if wants_13 else f"the GPU needs it ({site.plan.box.hardware.title})"
-        yield site.fail("driver", f"driver {version} is older than {least}: {why}", f"install driver {least} or later")
+    cuda = {"at_least": CUDA_13_DRIVER, "why": "the image brings CUDA 13"} if wants_13 else {}
+    lack = setup.driver(version, hardware.compute_capability, hardware.title, **cuda)
+    if lack is not None:
+        yield site.fail("driver", *lack)
     else:
         firmware = f", firmware {site.found.machine.firmware}" if site.found.machine.firmware else ""
         yield site.ok("driver", f"driver {version}{firmware}")
@@ -195,21 +175,19 @@ def memory(site: Site) -> Iterator[Check]:
         says = f"{site.plan.choice.engine} takes {readable(taken)} at its start, {where} has {readable(free)} free"
         yield site.fail("memory", says, step) if site.plan.choice.engine == "vllm" else site.warn("memory", says, step)
     elif machine.is_unified and machine.free_bytes < max(needed, taken):
-        cached = readable(machine.available_bytes - machine.free_bytes)
-        yield site.warn("memory", f"{cached} of page cache count as used for the GPU", f"drop it: {DROP_CACHES}")
+        yield site.warn("memory", *setup.page_cache(machine))
     else:
         yield site.ok("memory", f"{readable(free)} free of {readable(max(needed, taken))} wanted")
 
 
 def swap(site: Site) -> Iterator[Check]:
-    """On unified memory a peak while loading ends the engine where there is no swap."""
+    """Unified memory has swap, and not much of it is in use."""
     machine = site.found.machine
     out = machine.swap_bytes - machine.swap_free_bytes
-    if not machine.is_unified:
-        return
-    if machine.swap_bytes == 0:
-        yield site.warn("swap", "no swap: a peak while loading would end the engine", "add 16 GiB of swap")
-    elif out > SWAPPED_OUT:
+    lack = setup.swap(machine)
+    if lack is not None:
+        yield site.warn("swap", *lack)
+    elif machine.is_unified and out > SWAPPED_OUT:
         yield site.warn("swap", f"{readable(out)} are swapped out already", "sudo swapoff -a && sudo swapon -a")
 
 
