@@ -150,6 +150,8 @@ def test_the_lock(tmp_path):
     held = lock(tmp_path, "lab")
     assert held is not None and is_supervised(tmp_path, "lab")
     assert lock(tmp_path, "lab") is None
+    assert holder(tmp_path, "lab") is None
+    sign(held, os.getpid())
     assert holder(tmp_path, "lab") == os.getpid()
     other = lock(tmp_path, "other")
     assert other is not None

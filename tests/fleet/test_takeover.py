@@ -5,11 +5,13 @@ import os
 import signal
 import threading
 
+import msgspec
 import pytest
-from tests.fleet.lab import Lab, engine, everything_written, free_port, is_alive, members, wait_until
+from tests.fleet.lab import Lab, engine, everything_written, free_port, is_alive, members, wait_until, write_plan
 
+from eyas.fleet.plan_file import read_plan
 from eyas.fleet.state import holder
-from eyas.recipes.plan import EnvVar, Launch, Ref
+from eyas.recipes.plan import EnvVar, EvidenceRow, Launch, Ref
 
 
 def kill_supervisor(lab):
@@ -65,7 +67,10 @@ def test_killed_while_starting(lab):
 
 def test_another_plan_of_the_name_is_refused(lab):
     port = free_port()
-    lab.up(lab.plan(port=port))
+    path = lab.plan(port=port)
+    lab.up(path)
+    plan = msgspec.structs.replace(read_plan(path), evidence=(EvidenceRow(part="all", level="ran on this hardware"),))
+    assert "lab is up already" in lab.up(write_plan(path, plan)), "it would start the same"
     code, _, err = lab.run("up", lab.plan("--slow", 0.1, port=port))
     assert code == 1 and "lab is up with another plan; stop it first: eyas down lab" in err
     code, _, err = lab.run("up", "lab", "--context", "8k")

@@ -7,9 +7,10 @@ import sys
 
 import msgspec
 import pytest
-from tests.fleet.lab import Lab, engine, everything_written, is_alive, make_plan, members, write_plan
+from tests.fleet.lab import Lab, engine, everything_written, is_alive, make_plan, members, wait_until, write_plan
 from tests.fleet.namespaces import ADDRESSES, Namespaces, why_not
 
+from eyas.fleet.state import holder
 from eyas.recipes.plan import EnvVar, File, Home, Launch, Node, Ref, Wait
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -73,7 +74,7 @@ def desk(lab, net, monkeypatch):
     net.mend()
 
 
-def test_order_environment_readiness_and_a_clean_stop(desk, net):
+def test_order_environment_readiness_restart_and_a_clean_stop(desk, net):
     out = desk.up(desk.two_nodes())
     assert f"ssh -N -L {PORT}:127.0.0.1:{PORT} root@{ADDRESSES['a']}" in out
     worker, server = desk.journal_lines()
@@ -85,12 +86,6 @@ def test_order_environment_readiness_and_a_clean_stop(desk, net):
         assert (net.home(name) / "of eyas" / "lab" / "hosts").read_text() == "a\nb\n"
     assert "ready" in desk.run("ps")[1]
     assert SECRET not in everything_written(desk.home, net.home("a"), net.home("b"))
-    desk.down()
-    assert not is_alive(worker["pid"]) and not is_alive(server["pid"])
-
-
-def test_an_engine_that_dies_restarts_the_group(desk):
-    desk.up(desk.two_nodes())
     first = desk.newest()
     os.kill(first["worker"]["pid"], signal.SIGKILL)
     desk.wait_for_starts(4)
@@ -123,6 +118,27 @@ def test_a_machine_that_cannot_be_reached(desk, net, what):
     desk.down()
     assert not any(is_alive(line["pid"]) for line in second.values())
     assert not [pid for pid, words in members(desk.tmp).items() if "fake_engine" in words]
+
+
+@pytest.mark.slow
+def test_a_lone_machine_that_cannot_be_reached_goes_on(desk, net):
+    """Neither who looks after it nor who takes over does anything to it before it answers."""
+    server = Launch(name="server", argv=engine("--journal", desk.journal, "--port", PORT))
+    node = Node(name="node-a", ssh=f"root@{ADDRESSES['a']}", address=ADDRESSES["a"])
+    desk.up(write_plan(desk.tmp / "lab.yaml", make_plan(net.home("a") / "lab", PORT, (server,), nodes=(node,))))
+    net.set_link("a", is_up=False)
+    desk.wait_for_events("ready", "node-a")
+    assert "unreachable" in desk.run("ps")[1]
+    os.kill(holder(desk.home, "lab"), signal.SIGKILL)
+    wait_until(lambda: not desk.is_supervised())
+    assert "nobody looks after it; take it over: eyas up lab" in desk.run("ps")[1]
+    assert desk.run("up", "lab", "--detach")[0] == 0
+    desk.wait_for_events("taking over", "node-a")
+    net.set_link("a", is_up=True)
+    wait_until(lambda: desk.row().status == "ready")
+    assert desk.row().restarts == 0 and len(desk.journal_lines()) == 1
+    assert is_alive(desk.newest()["server"]["pid"])
+    desk.down()
 
 
 def test_refused_and_unknown(desk, net, monkeypatch):

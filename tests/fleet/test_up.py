@@ -14,7 +14,10 @@ from eyas.recipes.plan import EnvVar, File, Home, Launch, Ref, Wait
 
 def test_up_ps_logs_down(lab):
     path = lab.plan("--say", "loaded")
+    lab.home.mkdir()
+    (lab.home / "httpx.py").write_text("raise SystemExit('not meant')")
     out = lab.up(path)
+    assert stat.S_IMODE((lab.home / "supervisors" / "lab.log").stat().st_mode) == 0o600
     assert "ready" in out and "/v1" in out
     assert lab.row().status == "ready"
     code, table, _ = lab.run("ps")
@@ -45,9 +48,9 @@ def test_launches_start_in_order_with_their_environment_and_files(lab, monkeypat
     launches = (
         Launch(name="once", argv=engine(*record, "--exit", 0, name="once"), is_once=True),
         Launch(
-            name="log", argv=engine(*record, "--slow", 0.2, "--say", "now UP", name="log"), wait=Wait(log="now U[P]")
+            name="log", argv=engine(*record, "--slow", 0.05, "--say", "now UP", name="log"), wait=Wait(log="now U[P]")
         ),
-        Launch(name="port", argv=engine(*record, "--slow", 0.2, "--port", other, name="port"), wait=Wait(port=other)),
+        Launch(name="port", argv=engine(*record, "--slow", 0.05, "--port", other, name="port"), wait=Wait(port=other)),
         Launch(name="server", argv=engine(*record, "--port", port, "a b", "$x", name="server"), env=env),
     )
     launches = (*launches[:3], Launch(name="server", argv=engine(*record, "--port", port), env=env))
@@ -80,7 +83,7 @@ def test_ready_waits_for_green(lab):
     ("answer", "why"), [("garbage", "garbage came back: '!'"), ("empty", "empty answer"), ("never", "no answer within")]
 )
 def test_canary_refuses(lab, answer, why):
-    lab.limit(canary_s=1.0 if answer == "never" else 60.0)
+    lab.limit(canary_s=0.2 if answer == "never" else 60.0)
     code, _, err = lab.run("up", lab.plan("--answer", answer))
     assert code == 1 and "the server is up, its answer is not" in err and why in err
     assert err.count("eyas: error:") == 1 and err.splitlines()[-1].startswith("eyas: error: lab: ")
@@ -114,6 +117,8 @@ def test_a_first_start_that_fails_says_why_and_leaves_nothing(lab):
     assert not members(lab.tmp)
     assert "ends at once" in lab.run("logs", "lab")[1]
     assert "failed" in lab.run("ps")[1]
+    assert "is a plan already" not in lab.run("up", "lab", "--context", "8k")[2], "its name is free"
+    assert "lab is down" in lab.down() and "nothing is up" in lab.run("ps")[1]
 
 
 def test_a_command_that_is_not_there(lab):
@@ -161,11 +166,12 @@ def test_gives_up_after_its_restarts(lab):
 
 
 def test_a_server_that_hangs_is_restarted(lab):
-    lab.limit(probe_s=0.5, hung_s=0.5)
+    lab.limit(probe_s=0.2, hung_s=0.2)
     hang = lab.tmp / "hang"
     lab.up(lab.plan("--hang-file", hang))
     hang.touch()
-    lab.wait_for_events("the server does not answer", "did not answer for 0.5 s")
+    lab.wait_for_events("the server does not answer", "did not answer for 0.2 s")
+    assert "hung" in [status for status, _ in lab.events()]
     hang.unlink()
     lab.wait_for_starts(2)
     wait_until(lambda: lab.row().status == "ready")

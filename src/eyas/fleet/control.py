@@ -13,7 +13,7 @@ from eyas.base.errors import UserError
 from eyas.fleet.deployment import secrets_of, stop_launches
 from eyas.fleet.node import NodeRunner, runner
 from eyas.fleet.policy import Limits
-from eyas.fleet.state import Event, Row, StateError, Store, holder, is_supervised, lock
+from eyas.fleet.state import Event, Row, StateError, Store, holder, is_supervised, lock, sign
 from eyas.fleet.supervisor import limits_of, log_path, spawn
 from eyas.recipes.plan import Node, Plan
 
@@ -49,6 +49,7 @@ def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str],
             if row is None or not row.is_active:
                 raise UserError(f"another eyas is about to start {name}; wait for it: eyas ps")
             return False
+        sign(held, os.getpid())
         if row is None or not is_there:
             make_ready(plan, nodes)
             row = store.put(plan)
@@ -130,6 +131,8 @@ def _take_over(folder: Path, store: Store, name: str, limits: Limits, news: _New
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGINT)
             asked = pid
+        if time.monotonic() > deadline and asked is None:
+            raise UserError(f"another eyas down stops {name} since {patience_s:g} s; wait for it or end that one")
         if time.monotonic() > deadline:
             raise UserError(
                 f"{name}: process {asked} looks after it and has not stopped it within {patience_s:g} s; "

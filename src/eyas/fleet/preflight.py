@@ -26,8 +26,8 @@ def check(plan: Plan, nodes: Sequence[NodeRunner], environ: Mapping[str, str] | 
     """
     environ = os.environ if environ is None else environ
     with ThreadPoolExecutor(len(nodes)) as pool:
-        looks = [pool.submit(_find, plan, rank, node) for rank, node in enumerate(nodes)]
-        found = [look.result() for look in looks]
+        others = [pool.submit(_find, plan, rank, node) for rank, node in enumerate(nodes) if rank]
+        found = [_find(plan, 0, nodes[0]), *(look.result() for look in others)]  # Ctrl-C ends what this thread does
     checks: list[Check] = [*_environment(plan, nodes[0].name, environ)]
     for rank, one in enumerate(found):
         if isinstance(one, Check):

@@ -299,7 +299,7 @@ def lock(folder: Path, name: str) -> int | None:
     while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sign(descriptor, os.getpid())
+            os.ftruncate(descriptor, 0)
             return descriptor
         if is_supervised(folder, name):
             os.close(descriptor)
@@ -308,13 +308,13 @@ def lock(folder: Path, name: str) -> int | None:
 
 
 def sign(descriptor: int, pid: int) -> None:
-    """Write into a lock that is held which process looks after the deployment: its pid and kernel start time."""
+    """Write into a lock that is held which process SIGINT ends as it should be: its pid and kernel start time."""
     with suppress(OSError):  # a full disk; the lock counts all the same
         os.pwrite(descriptor, f"{pid} {_start_time(pid)}".ljust(SIGNATURE).encode(), 0)
 
 
 def holder(folder: Path, name: str) -> int | None:
-    """The process that looks after the deployment; None where it has not said so, or is no more."""
+    """The process that has signed the lock of a deployment; None where none has, or it is no more."""
     try:
         pid, start = map(int, _lock_path(folder, name).read_text().split())
     except (OSError, ValueError):
