@@ -12,7 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from huggingface_hub import snapshot_download
 from msgspec.structs import replace
 from tests.fleet.box_plans import small_plan
@@ -27,7 +29,14 @@ from eyas.recipes.engines import common
 from eyas.recipes.plan import Download
 
 REPO = "someone/model"
-SHARDS = {f"model-0000{i}-of-00002.safetensors": random.Random(i).randbytes(600_000 + i) for i in (1, 2)}
+
+
+def shard(number):
+    tensors = {"w": np.frombuffer(random.Random(number).randbytes(600_000 + number), np.uint8)}
+    return safetensors.numpy.save(tensors, {"format": "pt"})
+
+
+SHARDS = {f"model-0000{i}-of-00002.safetensors": shard(i) for i in (1, 2)}
 INDEX = {"weight_map": {f"w{i}": name for i, name in enumerate(SHARDS)}}
 FILES = {
     "config.json": b"{}",
@@ -165,9 +174,11 @@ def test_without_a_network_what_is_complete_does(hub, cache, monkeypatch):
     fetch(plan(cache), LocalNode(), lambda _: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     fetch(plan(cache), LocalNode(), lambda _: None)
-    (brought(cache) / next(iter(SHARDS))).unlink()
-    with pytest.raises(HubError, match="is not cached and the hub cannot be reached"):
-        fetch(plan(cache), LocalNode(), lambda _: None)
+    shard = brought(cache) / next(iter(SHARDS))
+    for spoil in (lambda: os.truncate(shard, 300_000), lambda: os.truncate(shard, 20), shard.unlink):
+        spoil()
+        with pytest.raises(HubError, match="is not cached and the hub cannot be reached"):
+            fetch(plan(cache), LocalNode(), lambda _: None)
 
 
 def test_a_plan_with_a_folder_of_its_own_downloads_nothing(hub, cache):

@@ -244,14 +244,15 @@ class Repo:
         return Problem("interrupted", f"{file.path}: {' '.join(str(error).split())[:200] or type(error).__name__}")
 
     def _is_usable(self) -> bool:
-        """Whether what is here does without the hub: every file that an index of weights names is here."""
+        """Whether what is here does without the hub: every file that an index of weights names is here, and whole."""
         ref = self.folder / "refs" / self.revision
         snapshot = self.folder / "snapshots" / (ref.read_text().strip() if ref.exists() else self.revision)
         indexes = list(snapshot.glob("*.index.json"))
         if not indexes:
-            return any(path.exists() for pattern in ("*.safetensors", "**/*.gguf") for path in snapshot.glob(pattern))
+            weights = [path for pattern in ("*.safetensors", "**/*.gguf") for path in snapshot.glob(pattern)]
+            return bool(weights) and all(_is_whole(path) for path in weights)
         named = {name for index in indexes for name in json.loads(index.read_text())["weight_map"].values()}
-        return all((snapshot / str(name)).exists() for name in named)
+        return all(_is_whole(snapshot / str(name)) for name in named)
 
 
 class File:
@@ -265,6 +266,21 @@ class File:
 
     def is_whole(self, path: Path) -> bool:
         return path.exists() and path.stat().st_size == self.size
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether it is there and, of safetensors, as long as its header says: 8 bytes of length, JSON, tensors."""
+    if not path.exists() or path.suffix != ".safetensors":
+        return path.exists()
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(min(length, size)))
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            return False
+    return size == 8 + length + max(ends, default=0)
 
 
 def _sha256(path: Path) -> str:
