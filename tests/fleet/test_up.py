@@ -185,10 +185,11 @@ def test_term_is_not_enough(lab):
     assert not members(lab.tmp)
 
 
-def test_ctrl_c_stops_what_was_started(lab):
+@pytest.mark.parametrize("when", ["recorded", "started"])
+def test_ctrl_c_stops_what_was_started(lab, when):
     path = lab.plan("--green-file", lab.tmp / "never")
     process = lab.start("up", path)
-    lab.wait_for_starts(1)
+    wait_until(lab.row if when == "recorded" else lab.journal_lines)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 130, out + err

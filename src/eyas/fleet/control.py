@@ -40,9 +40,9 @@ def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str],
     limits_of(environ)
     nodes = nodes_of(plan, environ)
     held = lock(folder, name)
-    row = store.find(name)
-    is_there = row is not None and (row.is_active or bool(store.launches(name)))
     try:
+        row = store.find(name)
+        is_there = row is not None and (row.is_active or bool(store.launches(name)))
         if row is not None and not _starts_the_same(row.plan, plan) and (is_there or held is None):
             raise UserError(f"{name} is up with another plan; stop it first: eyas down {name}")
         if held is None:
