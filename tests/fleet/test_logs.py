@@ -37,6 +37,10 @@ def test_escape_sequences_do_not_reach_the_terminal(lab, logs):
     assert lab.run("logs", "lab")[1] == "ERROR at\n50%\n100%\nlast\n"
     (logs / "server.log").write_text("torch.OutOfMemoryError: CUDA out of memory.\x1b[2J\n")
     assert "\x1b" not in lab.run("logs", "lab", "--explain")[1]
+    store = lab.store()
+    store.record("lab", "failed", "\x1b[2Jdocker: no\x07")
+    store.close()
+    assert lab.run("logs", "lab", "--events")[1].endswith("failed      docker: no?\n")
 
 
 def test_a_line_that_is_being_written_is_not_torn(lab, logs, monkeypatch):

@@ -1,10 +1,13 @@
 """What a plan for this machine takes from it: its cache, paths from here; and that it needs no memory of its own."""
 
+import argparse
 import json
 
 import pytest
 
 from eyas.cli import main
+from eyas.fleet.plan_command import add_ask_arguments, ask_of
+from eyas.recipes.ask import Ask
 
 
 @pytest.fixture
@@ -41,3 +44,11 @@ def test_a_program_is_found_from_here(planned, tmp_path):
 def test_no_state_folder_is_needed(planned, monkeypatch):
     monkeypatch.setenv("EYAS_HOME", "/proc/none")
     assert planned("--engine", "eyas")["choice"]["model"] == "demo"
+
+
+def test_flags_that_nobody_gave_ask_for_nothing(monkeypatch):
+    """`eyas up PLAN.yaml` refuses flags beside the file; a person's environment is none."""
+    monkeypatch.setenv("HF_HOME", "/h")
+    parser = argparse.ArgumentParser()
+    add_ask_arguments(parser)
+    assert ask_of(parser.parse_args(["plan.yaml"])) == Ask(model="plan.yaml")

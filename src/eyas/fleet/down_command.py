@@ -8,6 +8,7 @@ import os
 from eyas.base.errors import UserError
 from eyas.fleet.control import take_down
 from eyas.fleet.state import Event, Store, home, is_supervised
+from eyas.fleet.terminal import plain
 
 __all__ = ["add_arguments", "run", "show_event"]
 
@@ -45,4 +46,4 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_event(event: Event) -> None:
-    print(f"{event.status:<10}{event.text if event.text != event.status else ''}".rstrip(), flush=True)
+    print(f"{event.status:<10}{plain(event.text) if event.text != event.status else ''}".rstrip(), flush=True)

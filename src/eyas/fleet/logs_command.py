@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.events:
         for event in store.events(row.name):
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
-            print(f"{when}  {event.status:<12}{event.text}")
+            print(f"{when}  {event.status:<12}{plain(event.text)}")
         return 0
     launches = [launch for launch in row.plan.emission.launches if args.launch in (None, launch.name)]
     if not launches:

@@ -19,6 +19,7 @@ from eyas.fleet.deployment import Deployment, client, url_of
 from eyas.fleet.metrics import acceptance_length
 from eyas.fleet.state import Row, Standing, Store, home, is_supervised
 from eyas.fleet.supervisor import limits_of
+from eyas.fleet.terminal import plain
 
 __all__ = ["add_arguments", "run"]
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip())
     for item in found:
         if item["note"] not in ("", item["status"]):
-            print(f"{item['name']}: {item['note']}")
+            print(f"{item['name']}: {plain(str(item['note']))}")
     return 0
 
 

@@ -139,7 +139,7 @@ def images(site: Site) -> Iterator[Check]:
         else:
             said = said or "no answer"
             says = f"{image} is not here and its registry cannot be asked ({said})"
-            yield site.warn("image", says, "it will be tried to pull it; if that fails, go online")
+            yield site.warn("image", says, "go online, or pull it first: docker pull IMAGE")
 
 
 def driver(site: Site) -> Iterator[Check]:
