@@ -27,7 +27,7 @@ PROGRAM = "import json, os, sys; open(sys.argv[1], 'w').write(json.dumps([sys.ar
 
 @pytest.fixture
 def owner(tmp_path):
-    owner = Owner(token="0123456789abcdef", directory=f"{tmp_path}/{HOSTILE}")
+    owner = Owner(token=os.urandom(8).hex(), directory=f"{tmp_path}/{HOSTILE}")
     yield owner
     for pid in members(tmp_path):
         os.kill(pid, signal.SIGKILL)
