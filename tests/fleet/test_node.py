@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,10 @@ def test_a_destination_is_no_option(environ, destination):
         SshNode("b", destination, environ)
 
 
-def test_sockets_are_private(tmp_path, environ):
+def test_sockets_are_private(short_path):
+    environ = {"XDG_RUNTIME_DIR": str(short_path)}
     SshNode("b", "x", environ)
-    folder = tmp_path / "eyas"
+    folder = short_path / "eyas"
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
     with pytest.raises(UserError, match="not yours alone"):
@@ -109,18 +111,25 @@ def asked(tmp_path, monkeypatch):
     return lambda: (tmp_path / "asked").read_text().splitlines()
 
 
-def test_supervision_outlives_the_last_logout(tmp_path, asked, monkeypatch):
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's, as pytest's own may not."""
+    with tempfile.TemporaryDirectory(prefix="eyas-") as folder:
+        yield Path(folder)
+
+
+def test_supervision_outlives_the_last_logout(short_path, asked, monkeypatch):
     """logind deletes XDG_RUNTIME_DIR then: the sockets of the next ssh are elsewhere."""
-    runtime, other = tmp_path / "r", tempfile.mkdtemp(prefix="eyas-")
-    monkeypatch.setattr(tempfile, "tempdir", other)
+    runtime, other = short_path / "r", short_path / "t"
     runtime.mkdir()
+    other.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(other))
     node = SshNode("b", "x", {"XDG_RUNTIME_DIR": str(runtime)})
     assert node.run("echo one").out == "one\n"
     shutil.rmtree(runtime)
     assert node.run("echo two").out == "two\n"
     first, second = asked()
     assert f"ControlPath={runtime}/eyas/" in first and f"ControlPath={other}/eyas-{os.getuid()}/" in second
-    shutil.rmtree(other)
 
 
 def test_what_a_startup_file_prints_is_no_answer(environ, asked):
