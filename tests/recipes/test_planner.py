@@ -188,6 +188,8 @@ def test_a_head_of_ones_own_is_planned_from_its_folder(tmp_path):
     (server,) = [launch for launch in plan.emission.launches if not launch.is_once]
     (mount,) = [mount for mount in server.container.mounts if mount.source == str(tmp_path)]
     assert mount.target in server.argv
+    with pytest.raises(UserError, match=tmp_path.name):
+        make_plan(ask(engine="ollama", on="h200", head=str(tmp_path)))
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 4096}))
     with pytest.raises(UserError, match="is no head of gpt-oss-120b"):
         make_plan(ask(engine="sglang", on="h200", head=str(tmp_path)))

@@ -31,15 +31,15 @@ def refusals(refused: Sequence[Refusal], known: Knowledge) -> tuple[Note, ...]:
     for refusal in sorted(refused, key=lambda refusal: refusal.head is not None):
         engines.setdefault((refusal.head, refusal.reason), []).append(known.engines[refusal.engine].title)
     return tuple(
-        Note(
-            text=f"{', '.join(titles)}: {reason}" if head is None else _of_head(known.heads[head].repo, titles, reason)
-        )
+        Note(text=_refusal(known.heads[head].repo if head in known.heads else head, ", ".join(titles), reason))
         for (head, reason), titles in engines.items()
     )
 
 
-def _of_head(repo: str, titles: list[str], reason: str) -> str:
-    return f"{repo} {reason}" if reason.startswith("is ") else f"{repo} with {', '.join(titles)}: {reason}"
+def _refusal(head: str | None, titles: str, reason: str) -> str:
+    if head is None:
+        return f"{titles}: {reason}"
+    return f"{head} {reason}" if reason.startswith("is ") else f"{head} with {titles}: {reason}"
 
 
 def warnings(best: Candidate, target: Target, known: Knowledge) -> tuple[Note, ...]:
