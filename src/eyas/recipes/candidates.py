@@ -16,7 +16,7 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.recipes import issues, memory, speed
 from eyas.recipes.ask import Target
-from eyas.recipes.facts import facts_of
+from eyas.recipes.facts import Facts, facts_of
 from eyas.recipes.knowledge import Knowledge
 from eyas.recipes.plan import Choice, Emission, Home, MemoryMap, SpeedEstimate
 from eyas.recipes.records import Engine, EngineName, Head, Image
@@ -41,6 +41,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     emission: Emission
     memory: MemoryMap
     speed: SpeedEstimate
+    facts: Facts
+    issues: tuple[issues.Issue, ...]  # that apply
     expected: float
     doubts: dict[str, float]
 
@@ -232,6 +234,8 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         emission=emission,
         memory=memory_map,
         speed=estimate,
+        facts=facts,
+        issues=matching,
         expected=sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high),
         doubts=dict((*_doubts(choice, head, memory_map, target, known), *_trouble(matching))),
     )

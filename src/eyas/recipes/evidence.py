@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path
 
 import msgspec
-import yaml
 
+from eyas.recipes.knowledge import DATA, load
 from eyas.recipes.plan import Box, Choice, Data, EvidenceLevel, EvidenceRow
 from eyas.recipes.versions import satisfies
 
@@ -31,8 +30,7 @@ class Shown(Data, frozen=True, kw_only=True):
 
 @cache
 def shown() -> tuple[Shown, ...]:
-    text = (Path(__file__).parent / "data" / "evidence.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), tuple[Shown, ...])
+    return msgspec.convert(load(DATA / "evidence.yaml"), tuple[Shown, ...])
 
 
 def evidence(choice: Choice, box: Box, ran_here: frozenset[tuple[str, str]] = frozenset()) -> tuple[EvidenceRow, ...]:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from eyas.base.errors import UserError, nearest
 from eyas.recipes.records import Engine, Hardware, Head, Measurement, Model, Record
 
-__all__ = ["DATA", "Knowledge", "find", "knowledge", "read"]
+__all__ = ["DATA", "Knowledge", "find", "knowledge", "load", "read"]
 
 DATA = Path(__file__).parent / "data"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times as fast
@@ -65,10 +65,15 @@ def knowledge() -> Knowledge:
     )
 
 
+def load(path: Path) -> Any:
+    """What a YAML file holds, plain. Raises yaml.YAMLError."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+
+
 def read(path: Path, record: type[R]) -> dict[str, R]:
     """The entries of one file, in its order. Raises ValueError that names file, entry and field where one is wrong."""
     try:
-        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        entries = load(path)
     except yaml.YAMLError as error:
         raise ValueError(f"{path.name}: {error}") from None
     if not isinstance(entries, dict):

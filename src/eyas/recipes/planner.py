@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
-from eyas.recipes import guides, issues, tuning
+from eyas.recipes import guides, tuning
 from eyas.recipes.ask import Ask, Target, settle
 from eyas.recipes.candidates import Candidate, Refusal, candidates
 from eyas.recipes.evidence import evidence
-from eyas.recipes.facts import facts_of
+from eyas.recipes.issues import Issue
 from eyas.recipes.knowledge import Knowledge, knowledge
 from eyas.recipes.plan import Box, Note, Plan
 from eyas.recipes.reasons import reasons, refusals, warnings
@@ -56,7 +56,6 @@ def _plan(
     known: Knowledge,
     ran_here: frozenset[tuple[str, str]],
 ) -> Plan:
-    facts = facts_of(best.choice, target.box, best.emission, target.features)
     return Plan(
         box=target.box,
         choice=best.choice,
@@ -65,8 +64,8 @@ def _plan(
         speed=best.speed,
         reasons=reasons(best, others, refused, target, known),
         refused=refusals(refused, known),
-        warnings=(*warnings(best, target, known), *(_issue_note(issue) for issue in issues.matching(facts))),
-        tuning=(*tuning.advice(facts), *_advice(best, target, known)),
+        warnings=(*warnings(best, target, known), *(_issue_note(issue) for issue in best.issues)),
+        tuning=(*tuning.advice(best.facts), *_advice(best, target, known)),
         evidence=evidence(best.choice, target.box, ran_here),
         deviations=guides.deviations(best.choice, target.box, best.emission),
     )
@@ -78,7 +77,7 @@ def _advice(best: Candidate, target: Target, known: Knowledge) -> Iterator[Note]
             yield Note(text=text, source=record.sources[0])
 
 
-def _issue_note(issue: issues.Issue) -> Note:
+def _issue_note(issue: Issue) -> Note:
     return Note(
         text=f"{issue.symptom} ({issue.trigger}): {issue.workaround}", source="; ".join(issue.sources), issue=issue.name
     )
