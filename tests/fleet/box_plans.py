@@ -3,6 +3,7 @@
 from typing import Any
 
 from msgspec.structs import replace
+from tests.recipes.estimate import SPEED
 
 from eyas.recipes.boxes import parse_box
 from eyas.recipes.plan import (
@@ -15,24 +16,10 @@ from eyas.recipes.plan import (
     MemoryRow,
     Node,
     Plan,
-    Range,
     Readiness,
-    SpeedEstimate,
 )
 
 GIB = 1 << 30
-ONE = Range(low=1.0, high=1.0)
-SPEED = SpeedEstimate(
-    round_bytes=1.0,
-    baseline_bytes=1.0,
-    break_even_length=1.0,
-    acceptance=None,
-    tokens_per_second=ONE,
-    baseline_tokens_per_second=ONE,
-    speedup=ONE,
-    first_token_s=ONE,
-    load_s=ONE,
-)
 LAUNCH = Launch(name="server", argv=("python3", "-m", "sglang.launch_server"))
 MODEL = Download(repo="openai/gpt-oss-120b", num_bytes=65 * 10**9, exclude=("original/*", "metal/*"))
 

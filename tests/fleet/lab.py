@@ -13,10 +13,11 @@ from pathlib import Path
 
 import msgspec
 import yaml
+from tests.recipes.estimate import SPEED
 
 from eyas import cli
 from eyas.fleet.state import Store, is_supervised
-from eyas.recipes.plan import Box, Choice, Emission, Launch, MemoryMap, Node, Plan, Range, Readiness, SpeedEstimate
+from eyas.recipes.plan import Box, Choice, Emission, Launch, MemoryMap, Node, Plan, Readiness
 from eyas.recipes.records import Hardware
 
 ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -78,24 +79,12 @@ def make_plan(directory, port, launches, *, files=(), nodes=HERE, name="lab", **
         **choice,
     )
     readiness = Readiness(path="/health", timeout_s=PATIENCE_S, model="demo")
-    one = Range(low=1.0, high=1.0)
-    speed = SpeedEstimate(
-        round_bytes=1.0,
-        baseline_bytes=1.0,
-        break_even_length=1.0,
-        acceptance=None,
-        tokens_per_second=one,
-        baseline_tokens_per_second=one,
-        speedup=one,
-        first_token_s=one,
-        load_s=one,
-    )
     return Plan(
         box=BOX,
         choice=chosen,
         emission=Emission(launches=tuple(launches), files=tuple(files), readiness=readiness),
         memory=MemoryMap(rows=(), capacity=1, reserved=0, kv_bytes_per_token=0.0, max_tokens=0),
-        speed=speed,
+        speed=SPEED,
     )
 
 

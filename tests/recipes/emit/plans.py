@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.recipes.estimate import SPEED
+
 from eyas.recipes.boxes import parse_box
 from eyas.recipes.plan import (
     Box,
@@ -25,28 +27,14 @@ from eyas.recipes.plan import (
     Mount,
     Node,
     Plan,
-    Range,
     Readiness,
     Ref,
-    SpeedEstimate,
     Wait,
 )
 
 HOSTILE = "a 'q' \"d\" $HOME $(touch pwned) `touch pwned` \\n %h ; & * ~ é 名 #"
 LINES = HOSTILE + "\nsecond line\tx"
 SECRET = "s3cret $x 'q' \"d\" \\ %"
-NOTHING = Range(low=1.0, high=1.0)
-SPEED = SpeedEstimate(
-    round_bytes=1.0,
-    baseline_bytes=1.0,
-    break_even_length=1.0,
-    acceptance=None,
-    tokens_per_second=NOTHING,
-    baseline_tokens_per_second=NOTHING,
-    speedup=NOTHING,
-    first_token_s=NOTHING,
-    load_s=NOTHING,
-)
 MEMORY = MemoryMap(rows=(), capacity=1, reserved=0, kv_bytes_per_token=1.0, max_tokens=1)
 
 
