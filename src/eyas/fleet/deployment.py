@@ -21,9 +21,10 @@ from eyas.fleet.node import NodeError, NodeRunner
 from eyas.fleet.policy import Found, Limits, Observe, Seen
 from eyas.fleet.scripts import Mark, Owner
 from eyas.fleet.state import LaunchRow, Row, StateError, Store
-from eyas.recipes.plan import Choice, Container, Plan, Ref
+from eyas.recipes.emit import blocks
+from eyas.recipes.plan import Container, Plan
 
-__all__ = ["Deployment", "client", "references", "secrets_of", "stop_launches", "url_of"]
+__all__ = ["Deployment", "client", "secrets_of", "stop_launches"]
 
 NO_NEWS = "it was not asked yet"
 START_S = 600.0  # docker may still have to unpack
@@ -31,34 +32,18 @@ PREPARE_S = 60.0
 MAX_LOG = 256 << 10  # bytes of a log that are searched for the line that says "up"
 
 
-def references(plan: Plan) -> tuple[str, ...]:
-    """The environment variables whose values `plan` needs, in the order of their use."""
-    names = [plan.choice.api_key_env] if plan.choice.api_key_env is not None else []
-    for launch in plan.emission.launches:
-        mounts = launch.container.mounts if launch.container is not None else ()
-        words = [*launch.argv, *(item.value for item in launch.env), *(mount.source for mount in mounts)]
-        names += [word.name for word in words if isinstance(word, Ref)]
-    return tuple(dict.fromkeys(names))
-
-
 def secrets_of(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     """The values that `plan` refers to. Raises UserError that names those that are not set."""
-    names = references(plan)
+    names = blocks.secrets(plan)
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise UserError(f"the plan needs {' and '.join(missing)}; set it first: export {missing[0]}=...")
     return {name: environ[name] for name in names}
 
 
-def url_of(choice: Choice) -> str:
-    """Of the plan's server, as its first machine reaches it."""
-    host = "127.0.0.1" if choice.listen in ("0.0.0.0", "::", "localhost") else choice.listen
-    return f"http://[{host}]:{choice.port}" if ":" in host else f"http://{host}:{choice.port}"
-
-
 def client(plan: Plan, node: NodeRunner, key: str | None = None) -> httpx.Client:
     """An HTTP client of the plan's server, by way of `node`, its first machine. Raises NodeError."""
-    url = httpx.URL(url_of(plan.choice))
+    url = httpx.URL(blocks.base_url(plan.choice))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return httpx.Client(
         base_url=url, headers=headers, transport=node.transport(url.host, plan.choice.port), trust_env=False

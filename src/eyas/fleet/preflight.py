@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from eyas.fleet.deployment import references
 from eyas.fleet.findings import Findings, find
 from eyas.fleet.node import NodeError, NodeRunner
 from eyas.fleet.rules import RULES, Check, Site
+from eyas.recipes.emit import blocks
 from eyas.recipes.plan import Plan
 
 __all__ = ["Check", "check"]
@@ -48,7 +48,7 @@ def _find(plan: Plan, rank: int, node: NodeRunner) -> Findings | Check:
 
 def _environment(plan: Plan, node: str, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every variable that the plan refers to is set where eyas runs."""
-    for name in references(plan):
+    for name in blocks.secrets(plan):
         if environ.get(name):
             yield Check(name="environment", node=node, level="ok", message=f"{name} is set")
             continue

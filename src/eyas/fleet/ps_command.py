@@ -15,11 +15,12 @@ import msgspec
 
 from eyas.base.errors import EyasError, UserError
 from eyas.fleet.control import nodes_of
-from eyas.fleet.deployment import Deployment, client, url_of
+from eyas.fleet.deployment import Deployment, client
 from eyas.fleet.metrics import acceptance_length
 from eyas.fleet.state import Row, Standing, Store, home, is_supervised
 from eyas.fleet.supervisor import limits_of
 from eyas.fleet.terminal import plain
+from eyas.recipes.emit import blocks
 
 __all__ = ["add_arguments", "run"]
 
@@ -80,7 +81,7 @@ def _describe(folder: Path, environ: Mapping[str, str], is_all: bool, name: str)
         "box": row.plan.box.name,
         "status": status,
         "acceptance": _acceptance(row, environ) if status in ("ready", "unsupervised") else "-",
-        "url": f"{url_of(choice)}/v1" + (f" on {ssh}" if ssh is not None else ""),
+        "url": f"{blocks.base_url(choice)}/v1" + (f" on {ssh}" if ssh is not None else ""),
         "note": note,
     }
 

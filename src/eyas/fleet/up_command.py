@@ -14,7 +14,6 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet import scripts
 from eyas.fleet.control import bring_up, follow, take_down
-from eyas.fleet.deployment import url_of
 from eyas.fleet.down_command import show_event
 from eyas.fleet.download import Progress, fetch
 from eyas.fleet.node import NodeRunner
@@ -23,6 +22,7 @@ from eyas.fleet.plan_file import check_plan, read_plan
 from eyas.fleet.preflight import Check, check
 from eyas.fleet.state import Event, Store, home, is_supervised
 from eyas.recipes.ask import Ask
+from eyas.recipes.emit import blocks
 from eyas.recipes.plan import Node, Plan
 
 __all__ = ["add_arguments", "run"]
@@ -133,7 +133,7 @@ def _show(event: Event) -> None:
 
 
 def _address(plan: Plan) -> str:
-    choice, url = plan.choice, url_of(plan.choice)
+    choice, url = plan.choice, blocks.base_url(plan.choice)
     ssh = choice.nodes[0].ssh
     lines = [f"{'url':<10}{url}/v1   model {plan.emission.readiness.model}"]
     if ssh is not None:

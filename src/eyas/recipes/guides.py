@@ -77,9 +77,9 @@ def _elements() -> dict[str, Elements]:
 
 
 def deviations(choice: Choice, box: Box, emission: Emission) -> tuple[Deviation, ...]:
-    """What the plan changes or leaves out of the guides for this engine, model and box, each with its reason, and what
+    """What the plan changes or leaves out of the guides for this engine, model and box, each with its reason.
 
-    it adds where that is worth a sentence; () where there is none.
+    Also what it adds, where that is worth a sentence; () where there is no guide.
     """
     ours = elements_of(choice, emission)
     text = "\n".join(_texts(emission))

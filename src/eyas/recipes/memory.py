@@ -37,7 +37,7 @@ class Fits(Struct, frozen=True, kw_only=True):
 
 
 class _Needs(Struct, frozen=True, kw_only=True):
-    """Bytes of one GPU by owner; `fixed` is all but the KV cache."""
+    """Bytes of one GPU, by owner and in sums."""
 
     rows: tuple[MemoryRow, ...]
     static: float  # weights, padding, head
@@ -54,7 +54,7 @@ def memory_map(
     """
     needs = _needs(choice, box, model, head, weight_bytes)
     layout = kv_layout(choice, model, head)
-    capacity, reserved = _limits(choice, box, head, needs)
+    capacity, reserved = _limits(choice, box, needs)
     room = capacity - needs.static - needs.work
     return MemoryMap(
         rows=needs.rows,
@@ -145,7 +145,7 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
     )
 
 
-def _limits(choice: Choice, box: Box, head: Head | None, needs: _Needs) -> tuple[float, float]:
+def _limits(choice: Choice, box: Box, needs: _Needs) -> tuple[float, float]:
     """(what the engine may use, what it takes at start) of one GPU; it cannot take more than there is."""
     usable = box.hardware.usable_bytes
     free = float(usable - box.hardware.os_reserve_bytes)

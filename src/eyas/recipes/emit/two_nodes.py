@@ -76,9 +76,10 @@ esac
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """`two-nodes.sh`, and the netplan file of each node to read or to copy by hand. Nothing for other machines
+    """`two-nodes.sh`, and the netplan file of each node to read or to copy by hand.
 
-    than two Sparks, or where they have names instead of addresses: then their network is somebody else's.
+    Nothing for other machines than two Sparks, or where they have names instead of addresses: then their network is
+    somebody else's.
     """
     nodes = plan.choice.nodes
     if len(nodes) != 2 or plan.box.hardware.name != "spark" or any(_address(node) is None for node in nodes):

@@ -52,9 +52,9 @@ def _literal(text: str) -> str:
 
 
 def assignments(env: Iterable[EnvVar]) -> list[str]:
-    """`NAME=value` for each variable, to stand before a command. References come first: they mean the outer values;
+    """`NAME=value` for each variable, to stand before a command.
 
-    one to its own name needs no assignment.
+    References come first: they mean the outer values. One to its own name needs no assignment.
     """
     words: dict[bool, list[str]] = {True: [], False: []}
     for variable in env:

@@ -75,9 +75,9 @@ def _model_options(choice: Choice, box: Box, model: Model, path: Word) -> list[W
 
 
 def _quantization(choice: Choice, model: Model) -> list[Word]:
-    """MXFP4 is seen in config.json and must not be said: a head would be given it too. ModelOpt's FP4 must be said
+    """MXFP4 is seen in config.json and must not be said: a head would be given it too.
 
-    where the hub is not asked, and then the head be kept out of it.
+    ModelOpt's FP4 must be said where the hub is not asked, and then the head be kept out of it.
     """
     if model.weight_format != "nvfp4":
         return []

@@ -33,9 +33,9 @@ CLASSES = ">=1.3.0rc7"
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """One server; on several nodes a container each, joined by MPI. ValueError where an API key is asked for,
+    """One server; on several nodes a container each, joined by MPI.
 
-    and where `choice.version` lacks an option that the choice needs.
+    Raises ValueError where an API key is asked for, and where `choice.version` lacks an option that the choice needs.
     """
     if choice.api_key_env is not None:
         raise ValueError("trtllm-serve knows no API keys")
