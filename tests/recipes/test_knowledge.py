@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from eyas.base.errors import UserError
 from eyas.recipes.boxes import parse_box
 from eyas.recipes.knowledge import DATA, knowledge, read
-from eyas.recipes.records import Engine, EngineName, Hardware, Head, Measurement, Model
+from eyas.recipes.records import CPU, Engine, EngineName, Hardware, Head, Measurement, Model
 from eyas.recipes.versions import satisfies
 
 KNOWN = knowledge()
@@ -82,8 +82,12 @@ def test_references_of_engines(engine):
     assert set(engine.spec_methods) <= {"eagle3", "draft-model"}
     assert engine.ready_seconds[0] <= engine.ready_seconds[1]
     for model in KNOWN.models.values():  # who loads no safetensors must be told what to load instead
-        if engine.name in ("llama.cpp", "ollama") and model.name in engine.models and model.name != "demo":
+        if engine.runtime == "llama.cpp" and model.name in engine.models and model.name != "demo":
             assert engine.name in model.repos
+    assert (engine.joined_by is not None) == (engine.max_nodes > 1)
+    assert all(gpus % parts == 0 and engine.tensor_parallel for gpus, parts in engine.expert_parallel.items())
+    assert engine.is_native or not engine.program  # images need no program, and images of GPUs no CPU
+    assert engine.is_native == engine.runs_on(CPU)
 
 
 def test_the_engines_are_those_of_the_types():

@@ -29,11 +29,7 @@ from eyas.recipes.planner import Ask, make_plan
 __all__ = ["Checkup", "Fit", "Missing", "examine"]
 
 TOOLS_S = 60
-NATIVE_ENGINES = {"llama-server": "llama.cpp", "ollama": "ollama"}  # programs and what they are
-TOOLS = "section tools\n" + "".join(
-    f"command -v {name} >/dev/null && printf '%s %s\\n' {name} \"$(timeout 10 {name} --version 2>&1 | tr '\\n' ' ')\"\n"
-    for name in NATIVE_ENGINES
-)
+TOOL = "command -v {0} >/dev/null && printf '%s %s\\n' {0} \"$(timeout 10 {0} --version 2>&1 | tr '\\n' ' ')\"\n"
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -73,9 +69,10 @@ def examine(node: NodeRunner, *, is_measured: bool = False, environ: Mapping[str
     """Look at `node`. `is_measured`: read GPU memory for a second. Raises NodeError: no Linux machine."""
     machine = look(node)
     environ = os.environ if environ is None else environ
-    sections = ask(node, LISTENERS + TOOLS, timeout_s=TOOLS_S)
+    programs = {engine.program: engine.name for engine in knowledge().engines.values() if engine.program}
+    sections = ask(node, LISTENERS + "section tools\n" + "".join(map(TOOL.format, programs)), timeout_s=TOOLS_S)
     tools = dict(line.split(" ", 1) for line in sections["tools"].splitlines())
-    engines = {NATIVE_ENGINES[name]: read_version(said) for name, said in tools.items()}
+    engines = {programs[name]: read_version(said) for name, said in tools.items()}
     bandwidth = measure(node) if is_measured and machine.gpus else None
     box, unusable = _box(machine, bandwidth)
     fits, too_large = _fits(box) if box is not None else ((), ())
@@ -185,11 +182,10 @@ def _room(machine: Machine, fits: Iterable[Fit]) -> Iterator[Missing]:
 def _programs(fits: Iterable[Fit], engines: Mapping[str, str]) -> Iterator[Missing]:
     """Native engines that the table of what fits names and that are not installed."""
     wanted = dict.fromkeys(fit.engine for fit in fits)
-    for program, engine in NATIVE_ENGINES.items():
-        if engine in wanted and engine not in engines:
-            yield Missing(
-                message=f"{program} is not installed", next_step=f"install {knowledge().engines[engine].title}"
-            )
+    for name in wanted:
+        engine = knowledge().engines[name]
+        if engine.program and name not in engines:
+            yield Missing(message=f"{engine.program} is not installed", next_step=f"install {engine.title}")
     if "eyas" in wanted and find_spec("torch") is None:
         yield Missing(message="our own engine needs torch", next_step="pip install 'eyas[engine]'")
 

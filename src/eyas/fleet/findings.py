@@ -19,10 +19,10 @@ from eyas.fleet.vocabulary import lacking, wants_vocabulary
 from eyas.recipes.emit.words import shell
 from eyas.recipes.engines import ray, sglang
 from eyas.recipes.engines.mpi import SSH_PORT
+from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Plan
 
 __all__ = [
-    "DISTRIBUTIONS",
     "Findings",
     "find",
     "images_of",
@@ -36,8 +36,7 @@ __all__ = [
 FIND_S = 180
 REGISTRY_S = 30
 CONTAINER_S = 60
-DISTRIBUTIONS = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "tensorrt_llm"}
-MEETING_PORTS = {"sglang": sglang.RENDEZVOUS_PORT, "vllm": ray.PORT}  # on the first of several machines
+MEETING_PORTS = {"torch": sglang.RENDEZVOUS_PORT, "ray": ray.PORT}  # on the first of several machines
 
 
 class Findings(Struct, frozen=True, kw_only=True):
@@ -102,10 +101,11 @@ def ports_of(plan: Plan, rank: int) -> tuple[int, ...]:
     choice = plan.choice
     waits = [launch.wait.port for launch in plan.emission.launches if launch.node == rank]
     own = [choice.port] if rank == 0 else []
-    if len(choice.nodes) > 1 and choice.engine == "tensorrt-llm":
+    joined_by = knowledge().engines[choice.engine].joined_by if len(choice.nodes) > 1 else None
+    if joined_by == "mpi":
         own.append(SSH_PORT)
-    if len(choice.nodes) > 1 and rank == 0 and choice.engine in MEETING_PORTS:
-        own.append(MEETING_PORTS[choice.engine])
+    if rank == 0 and joined_by in MEETING_PORTS:
+        own.append(MEETING_PORTS[joined_by])
     return tuple(dict.fromkeys([*own, *(port for port in waits if port is not None)]))
 
 
@@ -144,8 +144,8 @@ def _program_script(plan: Plan, rank: int) -> str:
         return ""
     name = shell(program)
     script = f"section program; command -v {name}\nsection version\n"
-    distribution = DISTRIBUTIONS.get(plan.choice.engine)
-    if distribution is None:
+    distribution = knowledge().engines[plan.choice.engine].distribution
+    if not distribution:
         return script + f"timeout 20 {name} --version 2>&1\n"
     # Importing the engine takes many seconds; its metadata do not. A program's interpreter is on its first line.
     return (
@@ -159,7 +159,7 @@ python=$(sed -n '1s/^#! *//p' "$(command -v {name})" 2>/dev/null)
 
 def _ssh_script(plan: Plan, rank: int) -> str:
     """MPI starts its ranks over ssh, from the first machine, with this person's keys."""
-    if rank != 0 or plan.choice.engine != "tensorrt-llm":
+    if rank != 0 or knowledge().engines[plan.choice.engine].joined_by != "mpi":
         return ""
     options = "-o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes -o LogLevel=ERROR"
     return "".join(

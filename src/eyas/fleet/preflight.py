@@ -10,12 +10,12 @@ from eyas.fleet.findings import Findings, find
 from eyas.fleet.node import NodeError, NodeRunner
 from eyas.fleet.rules import RULES, Check, Site
 from eyas.recipes.emit import blocks
+from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Plan
 
 __all__ = ["Check", "check"]
 
-
-SAME_USER = ("tensorrt-llm", "vllm")  # MPI and Ray
+SAME_USER = ("mpi", "ray")  # torch does not care
 
 
 def check(plan: Plan, nodes: Sequence[NodeRunner], environ: Mapping[str, str] | None = None) -> tuple[Check, ...]:
@@ -58,8 +58,9 @@ def _environment(plan: Plan, node: str, environ: Mapping[str, str]) -> Iterator[
 
 
 def _same_user(plan: Plan, found: Sequence[Findings]) -> Iterator[Check]:
-    """MPI and Ray expect one user name on all machines; SGLang does not care."""
-    if len(plan.choice.nodes) == 1 or not found or plan.choice.engine not in SAME_USER:
+    """MPI and Ray expect one user name on all machines."""
+    joined_by = knowledge().engines[plan.choice.engine].joined_by
+    if len(plan.choice.nodes) == 1 or not found or joined_by not in SAME_USER:
         return
     users = {one.machine.user for one in found}
     node = plan.choice.nodes[0].name

@@ -14,15 +14,15 @@ from msgspec import Struct
 from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet import setup
-from eyas.fleet.findings import DISTRIBUTIONS, Findings, images_of, needs_cuda, ports_of, program_of
+from eyas.fleet.findings import Findings, images_of, needs_cuda, ports_of, program_of
 from eyas.fleet.listeners import holder
 from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Node, Plan
+from eyas.recipes.records import CPU, Engine
 from eyas.recipes.versions import satisfies
 
 __all__ = ["RULES", "Check", "Site"]
 
-CPU_ENGINES = ("eyas", "llama.cpp", "ollama")  # run without a GPU, too, if slowly
 CUDA_13_DRIVER = "580"
 CUDA_13_IMAGES = ("cu13", "nvcr.io/nvidia/tensorrt-llm/release:1.3", "nvcr.io/nvidia/vllm:26", "sglang:spark")
 IMAGE_BYTES = 45 << 30  # room that an engine's image takes while it is unpacked
@@ -54,6 +54,10 @@ class Site(NamedTuple):
     def node(self) -> Node:
         return self.plan.choice.nodes[self.rank]
 
+    @property
+    def engine(self) -> Engine:
+        return knowledge().engines[self.plan.choice.engine]
+
     def ok(self, name: str, message: str) -> Check:
         return Check(name=name, node=self.node.name, level="ok", message=message)
 
@@ -74,7 +78,7 @@ def gpus(site: Site) -> Iterator[Check]:
     again = f"plan for what is here: eyas plan {site.plan.choice.model} --on here"
     if not machine.gpus:
         problem = machine.problems[0] if machine.problems else "there is no NVIDIA GPU"
-        if site.plan.choice.engine in CPU_ENGINES:
+        if site.engine.runs_on(CPU):
             slow = f"{problem}: {site.plan.choice.engine} will compute on the CPU"
             yield site.warn("gpu", slow, "well enough for a small model; for a large one plan with --on BOX")
         else:
@@ -121,7 +125,7 @@ def images(site: Site) -> Iterator[Check]:
         if said == "here":
             error = site.found.gpu_in_container.get(image, "")
             step = "look at: docker run --rm --gpus all --entrypoint nvidia-smi IMAGE"
-            is_seen = not error or site.plan.choice.engine in CPU_ENGINES
+            is_seen = not error or site.engine.runs_on(CPU)
             yield (
                 site.ok("image", f"{image} is here")
                 if is_seen
@@ -173,7 +177,7 @@ def memory(site: Site) -> Iterator[Check]:
         yield site.fail("memory", f"{readable(needed)} are needed, {where} has {readable(free)} free", step)
     elif free < taken:
         says = f"{site.plan.choice.engine} takes {readable(taken)} at its start, {where} has {readable(free)} free"
-        yield site.fail("memory", says, step) if site.plan.choice.engine == "vllm" else site.warn("memory", says, step)
+        yield site.fail("memory", says, step) if site.engine.claims_share else site.warn("memory", says, step)
     elif machine.is_unified and machine.free_bytes < max(needed, taken):
         yield site.warn("memory", *setup.page_cache(machine))
     else:
@@ -239,13 +243,13 @@ def program(site: Site) -> Iterator[Check]:
     choice = site.plan.choice
     if name is None:
         return
-    engine = knowledge().engine(choice.engine)
+    engine = site.engine
     where = f"{engine.title} {choice.version}"
     if not site.found.program:
         yield site.fail(
             "program", f"{name} is not installed", f"install {where}, or give --binary PATH, or use an image"
         )
-    elif not site.found.version and choice.engine in DISTRIBUTIONS:
+    elif not site.found.version and engine.distribution:
         yield site.fail("program", f"{site.found.program} has no {engine.title}", f"install {where} there")
     elif not site.found.version:
         yield site.warn("program", f"{site.found.program} does not tell its version", f"the plan is for {where}")

@@ -151,7 +151,7 @@ def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | 
     if ask.head is not None:
         path = Path(ask.head).expanduser()
         if path.is_dir():
-            return head_of_folder(path, model), str(path.resolve())
+            return head_of_folder(path, model, known), str(path.resolve())
         head = known.head(ask.head)
         if head.target != model.name:
             raise UserError(f"{head.repo} is a head of {head.target}, not of {model.name}")

@@ -28,9 +28,6 @@ TROUBLED = 0.7  # where an issue that is grave but not certain may apply
 UNPUBLISHED = 0.85  # of the expected speed, where nobody has published this engine on this hardware
 FEWER_BITS = 0.8  # of the checkpoint's bytes: below it is another quantisation, not another layout
 BEST_RANK, RANK_WEIGHT = 100, 1 / 400  # a head loses 25 % at most: estimates of acceptance are not better
-PAGED = ("eyas", "sglang", "tensorrt-llm", "vllm")  # requests share the KV cache and wait for room in it
-NATIVE: tuple[EngineName, ...] = ("eyas", "llama.cpp", "ollama")  # run as processes; the others in containers
-EXPERT_PARALLEL = {("tensorrt-llm", 8): 4}  # blog 11: MoE TP2 x EP4 on eight GPUs
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -90,17 +87,17 @@ def _cannot_run(engine: Engine, target: Target) -> str | None:
     capability = box.hardware.compute_capability
     if engine.models and model.name not in engine.models:
         return f"does not run {model.name} (it runs {', '.join(engine.models)})"
-    if engine.compute_capabilities and not any(fnmatch(capability, known) for known in engine.compute_capabilities):
+    if not engine.runs_on(capability):
         return f"not planned on compute capability {capability}"
     if "/" not in model.repo and target.ask.engine == "auto" and engine.name != "eyas":
         return f"{model.name} comes with eyas, which serves it; --engine names another"
     if box.nodes > engine.max_nodes:
         return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
-    if target.model_path is not None and engine.name == "ollama":
+    if target.model_path is not None and not engine.folders:
         return "pulls its models by name"
-    if target.ask.binary is not None and engine.name not in NATIVE and not target.ask.native:
+    if target.ask.binary is not None and not engine.is_native and not target.ask.native:
         return "runs in a container, where --binary means nothing; --native runs it as a process"
-    if engine.name in ("tensorrt-llm", "ollama") and target.ask.api_key_env is not None:
+    if not engine.api_keys and target.ask.api_key_env is not None:
         return "its server knows no API keys"
     return None
 
@@ -112,7 +109,7 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
     version = ask.version or engine.version
     if ask.image is not None:
         image = ask.image
-    elif engine.name not in NATIVE and not ask.native:
+    elif not engine.is_native and not ask.native:
         found = _image(engine, target)
         image, version = found.tag, found.version or version
     if not satisfies(version, engine.versions):
@@ -129,8 +126,8 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
         concurrency=target.concurrency,
         purpose=ask.purpose,
         tools=target.tools,
-        tensor_parallel=box.num_gpus if engine.name not in NATIVE else 1,
-        expert_parallel=EXPERT_PARALLEL.get((engine.name, box.num_gpus), 1),
+        tensor_parallel=box.num_gpus if engine.tensor_parallel else 1,
+        expert_parallel=engine.expert_parallel.get(box.num_gpus, 1),
         nodes=target.nodes,
         listen=ask.listen,
         port=ask.port or engine.port,
@@ -216,7 +213,7 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         choice = replace(choice, draft_tokens=num_drafts, are_drafts_fixed=target.ask.draft_tokens is not None)
     choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
     memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
-    if not memory_map.fits and not (base.engine in PAGED and memory_map.max_tokens >= choice.context):
+    if not memory_map.fits and not (known.engines[base.engine].is_paged and memory_map.max_tokens >= choice.context):
         return _too_large(choice, head, memory_map, target)
     try:
         emission = emitter(choice.engine).emit(choice, box, model, head)

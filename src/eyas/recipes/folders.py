@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -14,14 +14,8 @@ from eyas.recipes.records import Head, Model
 
 __all__ = ["head_of_folder", "model_of_folder", "weight_bytes"]
 
-READERS = {
-    "eyas": ">=0.1",
-    "sglang": ">=0.5.6",
-    "vllm": ">=0.14",
-    "tensorrt-llm": ">=1.2.0rc6",
-    "llama.cpp": ">=b10158",
-}
 BF16 = 2
+KIND: Final = "eagle3"
 T = TypeVar("T", bound=Struct)
 
 
@@ -64,7 +58,7 @@ def model_of_folder(folder: Path, known: Knowledge) -> Model:
     )
 
 
-def head_of_folder(folder: Path, target: Model) -> Head:
+def head_of_folder(folder: Path, target: Model, known: Knowledge) -> Head:
     """A head of one's own for `target`: its shapes from config.json, its bytes from its files, acceptance unknown."""
     config = _read(folder / "config.json", HeadConfig)
     if (config.hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
@@ -78,13 +72,13 @@ def head_of_folder(folder: Path, target: Model) -> Head:
         name=folder.resolve().name,
         title="a head of your own",
         repo=str(folder),
-        kind="eagle3",
+        kind=KIND,
         target=target.name,
         total_bytes=total,
         step_bytes=total - embedding if total > embedding else total,
         kv_bytes_per_token=2 * config.num_key_value_heads * head_dim * BF16,
         max_positions=config.max_position_embeddings,
-        engines=READERS,
+        engines={engine.name: engine.versions for engine in known.engines.values() if KIND in engine.spec_methods},
         sources=(str(folder / "config.json"),),
         date="",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Box, Choice
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
@@ -25,7 +26,7 @@ __all__ = [
 
 SLIDING_POOL_RATIO = 0.8  # SGLang's --swa-full-tokens-ratio
 STEP_TOKENS = {"vllm": 8192, "tensorrt-llm": 8192, "llama.cpp": 2048, "ollama": 512}  # of prompts
-SLOTS, SLOT_CELLS = ("llama.cpp", "ollama"), 256  # engines with a cache of its own for each request, in such steps
+SLOT_CELLS = 256  # llama.cpp: a slot's cache grows in such steps
 EYAS_PAGE, EYAS_CHUNK = 16, 512  # eyas.engine.build: tokens of a page, prompt tokens of a step
 CHECKPOINTS = 8  # llama.cpp: states of a slot to go back to; its own default is 32
 PROMPT_CACHE_SHARE = 32  # llama.cpp: one part in so many of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
@@ -82,7 +83,7 @@ def kv_layout(choice: Choice, model: Model, head: Head | None) -> KvLayout:
         return KvLayout(full=full, sliding=sliding, head=of_head, ratio=ratio)
     rows = choice.draft_tokens + 1
     window, in_flight = model.window + rows, STEP_TOKENS.get(choice.engine, 0)
-    if choice.engine in SLOTS:
+    if not knowledge().engines[choice.engine].is_paged:
         window, in_flight = -(-(model.window + in_flight) // SLOT_CELLS) * SLOT_CELLS, 0
     if choice.engine == "eyas":  # eyas.engine.memory: twice the span of each sequence, a row of taps for each page
         window = 2 * (model.window + max(EYAS_CHUNK, 2 * rows) + EYAS_PAGE)

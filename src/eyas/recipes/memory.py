@@ -12,6 +12,7 @@ from math import ceil, floor
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eyas.recipes.knowledge import knowledge
 from eyas.recipes.kv import STEP_TOKENS, host_cache_bytes, kv_layout
 from eyas.recipes.plan import Box, Choice, MemoryMap, MemoryRow
 from eyas.recipes.records import Head, Model
@@ -170,9 +171,10 @@ def _limits(choice: Choice, box: Box, needs: _Needs) -> tuple[float, float]:
 def _activations(choice: Choice, box: Box, model: Model) -> float:
     chunk = _chunk_tokens(choice, box)
     rows = choice.concurrency * (choice.draft_tokens + 1)
-    logit_rows = max(rows, chunk) if choice.engine in ("llama.cpp", "ollama") else rows  # they keep those of a chunk
+    is_llama = knowledge().engines[choice.engine].runtime == "llama.cpp"
+    logit_rows = max(rows, chunk) if is_llama else rows  # it keeps those of a chunk
     logits = logit_rows * model.vocab_size * 4 * (1 if logit_rows > rows else 2)  # fp32, and a copy to sample from
-    graphs = GRAPH_BYTES + GRAPH_ROW_BYTES * choice.concurrency if choice.engine not in ("ollama", "llama.cpp") else 0
+    graphs = 0 if is_llama else GRAPH_BYTES + GRAPH_ROW_BYTES * choice.concurrency
     return chunk * model.hidden_size * ACTIVATION_BYTES + logits / choice.tensor_parallel + graphs
 
 

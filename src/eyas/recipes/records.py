@@ -6,6 +6,7 @@ strings as the engine prints them. `knowledge.py` reads the files.
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from typing import Literal
 
 from msgspec import Struct
@@ -149,21 +150,48 @@ class Image(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Engine(Record, frozen=True, kw_only=True):
-    """An engine that eyas can plan for. `versions` is the range that its emitter knows, `version` the default."""
+    """An engine that eyas can plan for. `versions` is the range that its emitter knows, `version` the default.
+
+    What it can do as far as plans depend on it; how much memory and time it takes are formulas (`memory.py`, `kv.py`,
+    `speed.py`), how it is told its emitter's.
+    """
 
     title: str
     versions: str
     version: str
     port: int
-    images: tuple[Image, ...] = ()
-    compute_capabilities: tuple[str, ...] = ()  # "9.0", "12.*"; empty: all
+    images: tuple[Image, ...] = ()  # empty: it runs as a process
+    program: str = ""  # that a person installs for it, where there are no images
+    distribution: str = ""  # Python package whose metadata tell its version; empty: its program does
+    runtime: Literal["own", "llama.cpp"] = "own"
+    compute_capabilities: tuple[str, ...] = ()  # "9.0", "12.*"; empty: all, and the CPU
     max_nodes: int = 1
+    joined_by: Literal["mpi", "ray", "torch"] | None = None  # how its processes on several nodes meet
+    tensor_parallel: bool = False  # spreads a model over all GPUs of a box
+    expert_parallel: dict[int, int] = {}  # GPUs: over how many parts whole experts are spread; else over one
+    claims_share: bool = False  # does not start where the share of memory that it is given is not free
     models: tuple[str, ...] = ()  # names of models it can run; empty: all
     spec_methods: tuple[str, ...] = ()  # "eagle3", "draft-model"
     anthropic: bool = False  # serves /v1/messages itself
+    api_keys: bool = False  # its server can ask clients for one
+    folders: bool = True  # loads a checkpoint from a folder
     aliases: tuple[str, ...] = ()
     ready_seconds: tuple[float, float] = (30.0, 600.0)  # from start to ready beside reading the weights
     advice: tuple[str, ...] = ()
+
+    @property
+    def is_native(self) -> bool:
+        """It runs as a process, not in a container, unless an image is named."""
+        return not self.images
+
+    @property
+    def is_paged(self) -> bool:
+        """Requests share the KV cache and wait for room in it; with llama.cpp each has a slot of its own."""
+        return self.runtime != "llama.cpp"
+
+    def runs_on(self, compute_capability: str) -> bool:
+        known = self.compute_capabilities
+        return not known or any(fnmatch(compute_capability, one) for one in known)
 
 
 class Measurement(Record, frozen=True, kw_only=True):
