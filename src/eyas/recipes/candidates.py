@@ -21,6 +21,7 @@ from eyas.recipes.knowledge import Knowledge
 from eyas.recipes.plan import Choice, Emission, Home, MemoryMap, SpeedEstimate
 from eyas.recipes.records import Engine, EngineName, Head, Image
 from eyas.recipes.versions import satisfies
+from eyas.recipes.wording import pays_from
 
 __all__ = ["Candidate", "Refusal", "candidates", "emitter"]
 
@@ -208,7 +209,8 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         least = int(target.is_speculation_asked)
         num_drafts = target.ask.draft_tokens or speed.best_draft_tokens(choice, box, model, head, least=least)
         if num_drafts == 0:
-            reason = _loses(speed.estimate(choice, box, model, head))
+            estimate = speed.estimate(choice, box, model, head)
+            reason = f"would cost time with even one draft token ({pays_from(estimate)})"
             return Refusal(engine=base.engine, head=head.name, reason=reason, loses=choice)
         choice = replace(choice, draft_tokens=num_drafts, are_drafts_fixed=target.ask.draft_tokens is not None)
     choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
@@ -264,14 +266,6 @@ def _trouble(matching: Sequence[issues.Issue]) -> Iterator[tuple[str, float]]:
 def emitter(engine: EngineName) -> ModuleType:
     """The module of an engine, with `emit(choice, box, model, head) -> Emission`."""
     return import_module(f"eyas.recipes.engines.{engine.replace('-', '_').replace('.', '_')}")
-
-
-def _loses(estimate: SpeedEstimate) -> str:
-    expected = f"{estimate.acceptance.low:.2f}..{estimate.acceptance.high:.2f}" if estimate.acceptance else "unknown"
-    return (
-        f"would cost time: even one draft token needs an acceptance length of {estimate.break_even_length:.2f}, "
-        f"expected are {expected}"
-    )
 
 
 def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target) -> Refusal:

@@ -10,9 +10,10 @@ from eyas.recipes import speed
 from eyas.recipes.ask import CLAUDE_CODE_CONTEXT, Target
 from eyas.recipes.candidates import Candidate, Refusal
 from eyas.recipes.knowledge import Knowledge
-from eyas.recipes.plan import Choice, Note, Range, SpeedEstimate
+from eyas.recipes.plan import Choice, Note, SpeedEstimate
+from eyas.recipes.wording import pays_from, span
 
-__all__ = ["reasons", "refusals", "span", "warnings"]
+__all__ = ["reasons", "refusals", "warnings"]
 
 MAX_OTHERS, MAX_PUBLISHED = 4, 3
 USUAL_DRAFTS = 3  # what guides and engines take by default
@@ -158,19 +159,10 @@ def _without(
 
 
 def _pays(num_drafts: int, estimate: SpeedEstimate) -> str:
-    expected = f", {span(estimate.acceptance)} are expected" if estimate.acceptance else ""
     verdict = "may gain or lose"
     if loses(estimate):
         verdict = "loses" if estimate.speedup.high < 1 else "loses, unless neighbouring tokens share experts"
     elif estimate.speedup.low >= 1:
         verdict = "gains"
-    return (
-        f"{num_drafts} draft token{'s' * (num_drafts != 1)} a round {verdict}, x{span(estimate.speedup)}: it pays "
-        f"from an acceptance length of {estimate.break_even_length:.2f}{expected}"
-    )
-
-
-def span(value: Range) -> str:
-    """E.g. `1.05..1.24`, `38..131`."""
-    digits = 0 if value.high >= 100 else 1 if value.high >= 10 else 2
-    return f"{value.low:.{digits}f}..{value.high:.{digits}f}"
+    drafts = f"{num_drafts} draft token{'s' * (num_drafts != 1)} a round"
+    return f"{drafts} {verdict}, x{span(estimate.speedup)}: {pays_from(estimate)}"

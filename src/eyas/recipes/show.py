@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from eyas.base.units import readable
 from eyas.recipes.emit.words import shell
 from eyas.recipes.plan import Launch, MemoryMap, Note, Plan
-from eyas.recipes.reasons import span
 from eyas.recipes.records import CPU
+from eyas.recipes.wording import pays_from, span
 
 __all__ = ["memory_bar", "show"]
 
@@ -89,11 +89,7 @@ def _speed(plan: Plan) -> Iterator[str]:
         )
         yield f"  with longer contexts {longer} tokens each"
     if plan.choice.head:
-        acceptance = f"expected {span(speed.acceptance)}" if speed.acceptance else "unknown"
-        yield (
-            f"  speculation x{span(speed.speedup)}; it pays from an acceptance length of "
-            f"{speed.break_even_length:.2f}, {acceptance}"
-        )
+        yield f"  speculation x{span(speed.speedup)}; {pays_from(speed)}"
     yield (
         f"  a round reads {speed.round_bytes / 1e9:.2f} GB, a plain step {speed.baseline_bytes / 1e9:.2f} GB; first "
         f"token of a full context after {span(speed.first_token_s)} s, ready after {span(speed.load_s)} s"
