@@ -25,7 +25,6 @@ from eyas.base.errors import UserError
 from eyas.fleet import download, vocabulary
 from eyas.fleet.download import HubError, fetch, needs
 from eyas.fleet.node import LocalNode
-from eyas.recipes.engines import common
 from eyas.recipes.plan import Download
 
 REPO = "someone/model"
@@ -264,7 +263,7 @@ def test_vocabulary_files_are_taken_from_this_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", str(tmp_path / "own"))
     content = {"o200k_base.tiktoken": b"IQ== 0\n" * 1000, "cl100k_base.tiktoken": bytes(range(256))}
     monkeypatch.setattr(
-        vocabulary, "VOCABULARIES", {name: hashlib.sha256(text).hexdigest() for name, text in content.items()}
+        vocabulary, "DIGESTS", {name: hashlib.sha256(text).hexdigest() for name, text in content.items()}
     )
     for name, text in content.items():
         (tmp_path / "own" / name).write_bytes(text)
@@ -272,15 +271,15 @@ def test_vocabulary_files_are_taken_from_this_machine(tmp_path, monkeypatch):
     assert set(vocabulary.lacking(LocalNode())) == set(content)
     fetch(wanted, LocalNode(), lambda _: None)
     assert vocabulary.lacking(LocalNode()) == ()
-    folder = tmp_path / common.VOCABULARY_HOME.path
+    folder = tmp_path / vocabulary.HOME.path
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == content
 
 
 def test_vocabulary_files_that_cannot_be_had_are_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TIKTOKEN_ENCODINGS_BASE", raising=False)
-    nowhere = re.sub(r"--retry \d+", "", re.sub(r"https://[^/]+", "http://127.0.0.1:9", common.FETCH_VOCABULARY))
-    monkeypatch.setattr(vocabulary, "FETCH_VOCABULARY", nowhere)
+    nowhere = re.sub(r"--retry \d+", "", re.sub(r"https://[^/]+", "http://127.0.0.1:9", vocabulary.FETCH))
+    monkeypatch.setattr(vocabulary, "FETCH", nowhere)
     with pytest.raises(UserError, match=r"cannot get the vocabulary.*put o200k_base.tiktoken and cl100k_base.tiktoken"):
         fetch(small_plan(features=("vocab-files",)), LocalNode(), lambda _: None)
 

@@ -1,7 +1,9 @@
-"""The two vocabulary files that Harmony engines want: brought to a machine before anything starts.
+"""Runs the plan's script for the vocabulary files of Harmony before anything starts, and first passes on what is here.
 
-The plan's own launch fetches them as well; it finds them whole and does nothing. What this machine has goes along, so
-that the other need not reach the internet.
+Names, digests, source and script are those of `recipes/engines/vocabulary.py`. The script runs twice on purpose: in a
+launch of the plan, since what `eyas plan --emit` writes must work without eyas; and here for `eyas up`, so that what
+cannot be had is one error before anything starts, and a machine without internet gets the files of this one. The
+launch then finds them whole and does nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 from eyas.base.errors import UserError
 from eyas.fleet.node import NodeRunner
 from eyas.recipes.emit.words import heredoc, shell
-from eyas.recipes.engines.common import FETCH_VOCABULARY, VOCABULARIES, VOCABULARY_HOME
+from eyas.recipes.engines.vocabulary import DIGESTS, FETCH, HOME, VARIABLE
 from eyas.recipes.plan import Plan
 
 __all__ = ["fetch_vocabulary", "lacking", "wants_vocabulary"]
@@ -28,38 +30,38 @@ def wants_vocabulary(plan: Plan) -> bool:
 
 def lacking(node: NodeRunner) -> tuple[str, ...]:
     """The vocabulary files that `node` does not have, or not with the right content."""
-    sums = node.run(f"cd {shell(VOCABULARY_HOME)} 2>/dev/null && sha256sum -- *.tiktoken 2>/dev/null").out
+    sums = node.run(f"cd {shell(HOME)} 2>/dev/null && sha256sum -- *.tiktoken 2>/dev/null").out
     found = {line.split()[1]: line.split()[0] for line in sums.splitlines()}
-    return tuple(name for name, digest in VOCABULARIES.items() if found.get(name) != digest)
+    return tuple(name for name, digest in DIGESTS.items() if found.get(name) != digest)
 
 
 def fetch_vocabulary(plan: Plan, node: NodeRunner) -> None:
     """Put the files where the plan's launches look for them. Raises UserError: they cannot be had."""
-    if not wants_vocabulary(plan) or not lacking(node):
+    if not wants_vocabulary(plan):
         return
     for name in lacking(node):
         content = _own(name)
         if content is not None:
-            folder = shell(VOCABULARY_HOME)
+            folder = shell(HOME)
             text = base64.encodebytes(content).decode("ascii")
             node.run(f"mkdir -p {folder}\n" + heredoc(f"base64 -d >{folder}/{name}", text), timeout_s=FETCH_S)
     if not lacking(node):
         return
-    result = node.run(heredoc(f"sh -s {shell(VOCABULARY_HOME)}", FETCH_VOCABULARY), timeout_s=FETCH_S)
+    result = node.run(heredoc(f"sh -s {shell(HOME)}", FETCH), timeout_s=FETCH_S)
     if result.code != 0:
         said = " ".join(result.err.split())[-200:] or "wrong checksum"
         raise UserError(
             f"{node.name} cannot get the vocabulary files of Harmony ({said}); put {' and '.join(lacking(node))} "
-            f"into ~/{VOCABULARY_HOME.path} there"
+            f"into ~/{HOME.path} there"
         )
 
 
 def _own(name: str) -> bytes | None:
-    """The file as this machine has it: in TIKTOKEN_ENCODINGS_BASE, or where an earlier plan has put it."""
-    for folder in (os.environ.get("TIKTOKEN_ENCODINGS_BASE"), Path.home() / VOCABULARY_HOME.path):
+    """The file as this machine has it: where `VARIABLE` says, or where an earlier plan has put it."""
+    for folder in (os.environ.get(VARIABLE), Path.home() / HOME.path):
         path = Path(folder or "") / name
         if folder and path.is_file():
             content = path.read_bytes()
-            if hashlib.sha256(content).hexdigest() == VOCABULARIES[name]:
+            if hashlib.sha256(content).hexdigest() == DIGESTS[name]:
                 return content
     return None

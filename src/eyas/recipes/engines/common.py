@@ -1,7 +1,6 @@
-"""What the emitters of several engines share: where the engine finds models, vocabulary files, downloads, tags.
+"""What the emitters of several engines share: where the engine finds models, its container, downloads, tags.
 
-A container sees the hub's cache at `CACHE`, local models below `/models` and the vocabulary files at `VOCABULARY`;
-a native process sees the node's own paths.
+A container sees the hub's cache at `CACHE` and local models below `/models`, a native process the node's own paths.
 """
 
 from __future__ import annotations
@@ -9,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from eyas.recipes.plan import Box, Choice, Container, Download, EnvVar, Home, Launch, Mount, Ref, Wait, Word
+from eyas.recipes.engines import vocabulary
+from eyas.recipes.plan import Box, Choice, Container, Download, EnvVar, Home, Launch, Mount, Ref, Word
 from eyas.recipes.records import Head, Model
 
 __all__ = [
     "CACHE",
-    "FETCH_VOCABULARY",
-    "VOCABULARIES",
-    "VOCABULARY",
-    "VOCABULARY_HOME",
     "Paths",
     "below",
     "common_env",
@@ -28,30 +24,9 @@ __all__ = [
     "paths",
     "start_timeout_s",
     "tags",
-    "vocabulary_launches",
 ]
 
 CACHE = "/root/.cache/huggingface"
-VOCABULARY = "/opt/tiktoken"
-VOCABULARY_HOME = Home(".cache/eyas/tiktoken")
-
-# The Harmony renderer inside the engines downloads these at its first use, which fails in a container without internet.
-# Address and digests are those of the tiktoken package.
-VOCABULARIES = {  # file: sha256
-    "o200k_base.tiktoken": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-    "cl100k_base.tiktoken": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-}
-FETCH_VOCABULARY = """\
-set -eu
-mkdir -p "$1" && cd "$1"
-fetch() {
-    if ! echo "$2  $1" | sha256sum -c - >/dev/null 2>&1; then
-        curl -fsSL --retry 3 -o "$1.part" "https://openaipublic.blob.core.windows.net/encodings/$1"
-        echo "$2  $1.part" | sha256sum -c - >/dev/null
-        mv "$1.part" "$1"
-    fi
-}
-""" + "".join(f"fetch {name} {digest}\n" for name, digest in VOCABULARIES.items())
 
 
 class Paths(NamedTuple):
@@ -92,16 +67,14 @@ def below(folder: Word, name: str) -> Word:
 
 
 def common_env(choice: Choice, model: Model) -> tuple[EnvVar, ...]:
-    """The hub's cache and the Harmony vocabulary. Everything is downloaded before the start, so the hub stays unasked:
+    """The hub's cache and the Harmony vocabulary.
 
-    some engines would otherwise fetch the `original/` twin of the weights too.
+    Everything is downloaded before the start, so the hub stays unasked: some engines would otherwise fetch the
+    `original/` twin of the weights too.
     """
     cache = choice.cache if choice.image is None else CACHE  # said: not every container runs as root
-    env = [EnvVar(name="HF_HUB_OFFLINE", value="1"), EnvVar(name="HF_HOME", value=cache)]
-    if model.harmony:
-        folder = VOCABULARY_HOME if choice.image is None else VOCABULARY
-        env.append(EnvVar(name="TIKTOKEN_ENCODINGS_BASE", value=folder))
-    return tuple(env)
+    hub = (EnvVar(name="HF_HUB_OFFLINE", value="1"), EnvVar(name="HF_HOME", value=cache))
+    return (*hub, *vocabulary.env(choice, model))
 
 
 def fabric_env(box: Box) -> tuple[EnvVar, ...]:
@@ -116,9 +89,11 @@ def container(choice: Choice, box: Box, model: Model, launch: str, mounts: Seque
     options = ["--gpus", "all", "--ipc", "host", "--shm-size", "32g", "--network", "host"]
     if box.nodes > 1:
         options += ["--ulimit", "memlock=-1", "--device", "/dev/infiniband:/dev/infiniband"]
-    vocabulary = [Mount(source=VOCABULARY_HOME, target=VOCABULARY, read_only=True)] if model.harmony else []
     return Container(
-        name=f"{choice.name}-{launch}", image=choice.image, options=tuple(options), mounts=(*mounts, *vocabulary)
+        name=f"{choice.name}-{launch}",
+        image=choice.image,
+        options=tuple(options),
+        mounts=(*mounts, *vocabulary.mounts(model)),
     )
 
 
@@ -137,22 +112,6 @@ def downloads(choice: Choice, model: Model, head: Head | None) -> tuple[Download
     return tuple(found)
 
 
-def vocabulary_launches(choice: Choice, model: Model) -> tuple[Launch, ...]:
-    """One launch per node that brings the Harmony vocabulary; it asks nobody when the files are there and whole."""
-    if not model.harmony:
-        return ()
-    return tuple(
-        Launch(
-            name=f"vocabulary-{rank}" if len(choice.nodes) > 1 else "vocabulary",
-            node=rank,
-            argv=("sh", "-c", FETCH_VOCABULARY, "vocabulary", VOCABULARY_HOME),
-            wait=Wait(timeout_s=120.0),
-            is_once=True,
-        )
-        for rank in range(len(choice.nodes))
-    )
-
-
 def is_head_short(choice: Choice, head: Head | None) -> bool:
     """Whether the head's rotary table ends before the context does."""
     return head is not None and head.max_positions is not None and head.max_positions < choice.context
@@ -166,5 +125,5 @@ def start_timeout_s(model: Model) -> float:
 def tags(choice: Choice, head: Head | None, launches: Iterable[Launch], more: Iterable[str] = ()) -> tuple[str, ...]:
     """The features of `Facts` that commands do not show: the vocabulary is at hand, the head is short; and `more`."""
     names = {variable.name for launch in launches for variable in launch.env}
-    found = {"vocab-files": "TIKTOKEN_ENCODINGS_BASE" in names, "short-head": is_head_short(choice, head)}
+    found = {"vocab-files": vocabulary.VARIABLE in names, "short-head": is_head_short(choice, head)}
     return tuple(sorted({*more, *(tag for tag, is_so in found.items() if is_so)}))

@@ -6,7 +6,7 @@ itself is left to it, unless a version is known to choose badly.
 
 from __future__ import annotations
 
-from eyas.recipes.engines import common, flags
+from eyas.recipes.engines import common, flags, vocabulary
 from eyas.recipes.plan import Box, Choice, Emission, EnvVar, Launch, Node, Readiness, Ref, Word
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
@@ -34,7 +34,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     servers = tuple(_launch(choice, box, model, head, rank, options, paths) for rank in range(len(choice.nodes)))
     for server in servers:
         flags.check("sglang", choice.version, server.argv[3:])
-    launches = (*common.vocabulary_launches(choice, model), *servers)
+    launches = (*vocabulary.launches(choice, model), *servers)
     return Emission(
         launches=launches,
         downloads=common.downloads(choice, model, head),

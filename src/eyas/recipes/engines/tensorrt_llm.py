@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from eyas.recipes.engines import common, flags, mpi
+from eyas.recipes.engines import common, flags, mpi, vocabulary
 from eyas.recipes.kv import STEP_TOKENS
 from eyas.recipes.plan import Box, Choice, Emission, EnvVar, File, Launch, Mount, Readiness, Word
 from eyas.recipes.records import Head, Model
@@ -47,7 +47,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     mount = Mount(source=common.below(choice.directory, CONFIG), target=CONFIG_IN_CONTAINER, read_only=True)
     env = (*common.common_env(choice, model), *common.fabric_env(box), *_env(box))
     if len(choice.nodes) > 1:
-        mounts = (*paths.mounts, *_vocabulary(model))
+        mounts = (*paths.mounts, *vocabulary.mounts(model))
         launches, more = mpi.launches(choice, box, command, env, mounts, mount)
         files += more
     else:
@@ -56,7 +56,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
             options = (*container.options, *ULIMITS)
             container = replace(container, options=options, mounts=(*container.mounts, mount))
         launches = (Launch(name="server", argv=command, env=env, container=container),)
-    launches = (*common.vocabulary_launches(choice, model), *launches)
+    launches = (*vocabulary.launches(choice, model), *launches)
     flags.check("tensorrt-llm", choice.version, command)
     return Emission(
         launches=launches,
@@ -153,12 +153,6 @@ def _env(box: Box) -> tuple[EnvVar, ...]:
             EnvVar(name="TRITON_PTXAS_PATH", value=f"{cuda}/bin/ptxas"),
         )
     return ()
-
-
-def _vocabulary(model: Model) -> tuple[Mount, ...]:
-    if not model.harmony:
-        return ()
-    return (Mount(source=common.VOCABULARY_HOME, target=common.VOCABULARY, read_only=True),)
 
 
 def _served_name(path: Word) -> str:

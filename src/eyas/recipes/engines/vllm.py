@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from eyas.recipes.engines import common, flags, ray
+from eyas.recipes.engines import common, flags, ray, vocabulary
 from eyas.recipes.plan import Box, Choice, Container, Emission, EnvVar, File, Launch, Mount, Readiness, Ref, Word
 from eyas.recipes.records import Head, Model
 
@@ -49,7 +49,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         launches = (Launch(name="server", argv=command, env=(*env, *key_env), container=around),)
     else:
         launches = ray.launches(choice, command, env, key_env, container)
-    launches = (*common.vocabulary_launches(choice, model), *launches)
+    launches = (*vocabulary.launches(choice, model), *launches)
     return Emission(
         launches=launches,
         files=files,
