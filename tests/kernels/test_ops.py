@@ -4,15 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from eyas.kernels.head import head
-from eyas.kernels.linear import linear, rms_norm, self_test
-from eyas.kernels.moe import moe_down, moe_up, swiglu_clamped
-from eyas.kernels.o_norm_router import o_norm_router
-from eyas.kernels.qkv_rope_write import qkv_rope_write
+from eyas.kernels.linear import linear, self_test
+from eyas.kernels.moe import moe_down_ref, moe_up_ref, swiglu_clamped
+from eyas.kernels.norm import Normed, inverse_rms, prepare_norm, rms_norm
+from eyas.kernels.plain import PlainOps
+from eyas.kernels.rope_write import finish, rope_write_ref
+from eyas.kernels.router import route
 
 HIDDEN, INTER, EXPERTS, TOP_K, LIMIT, EPS = 96, 160, 6, 3, 7.0, 1e-5
 HEADS, KV, DIM, PAGE = 4, 2, 16, 8
 CROWDS = (1, 2, 7, 8, 9, 21)
+OPS = PlainOps(dense=8, experts=1)
 
 
 def normal(*shape, seed, scale=1.0):
@@ -76,47 +78,55 @@ def test_rms_norm_multiplies_before_it_casts():
     assert torch.equal(rms_norm(half, WEIGHTS["norm"], EPS), rms_norm(half.float(), WEIGHTS["norm"], EPS).bfloat16())
 
 
-def test_head_is_norm_and_projection():
+def test_the_split_norm_is_the_norm():
+    x = normal(9, HIDDEN, seed=0, scale=3)
+    normed = prepare_norm(x, WEIGHTS["norm"], torch.float32)
+    close(normed.rows_TH * inverse_rms(normed, EPS), norm64(x, WEIGHTS["norm"]))
+    parts = Normed(normed.rows_TH, x.square().unflatten(1, (6, 16)).sum(-1))
+    torch.testing.assert_close(inverse_rms(parts, EPS), inverse_rms(normed, EPS))
+
+
+def test_logits_are_norm_and_projection():
     x = normal(5, HIDDEN, seed=0)
-    logits = head(x, norm_H=WEIGHTS["norm"], eps=EPS, lm_head_VH=WEIGHTS["matrix"], tile=8)
+    logits = OPS.logits(prepare_norm(x, WEIGHTS["norm"], x.dtype), WEIGHTS["matrix"], EPS)
     close(logits, norm64(x, WEIGHTS["norm"]) @ WEIGHTS["matrix"].double().T)
     assert logits.dtype == torch.float32
 
 
-def test_o_norm_router():
+def test_a_gated_layer():
+    x, both = normal(5, HIDDEN, seed=0), WEIGHTS["matrix"]
+    out = OPS.gated(prepare_norm(x, WEIGHTS["norm"], x.dtype), both, EPS)
+    gate, up = (norm64(x, WEIGHTS["norm"]) @ both.double().T).chunk(2, dim=-1)
+    close(out, gate * torch.sigmoid(gate) * up)
+
+
+def test_add_and_router():
     attn, residual = normal(11, HEADS * DIM, seed=30), normal(11, HIDDEN, seed=31)
     live = torch.arange(11) % 4 != 1
-    out, normed, ids, weights = run_router(attn, residual, live)
+    out, normed, logits = run_add_and_router(attn, residual)
     expected = residual.double() + attn.double() @ WEIGHTS["o"].double().T + WEIGHTS["o_bias"].double()
     close(out, expected)
-    close(normed, norm64(expected, WEIGHTS["norm"]))
-    logits = norm64(expected, WEIGHTS["norm"]) @ WEIGHTS["router"].double().T + WEIGHTS["router_bias"].double()
+    close(normed.rows_TH * inverse_rms(normed, EPS), norm64(expected, WEIGHTS["norm"]))
+    expected = norm64(expected, WEIGHTS["norm"]) @ WEIGHTS["router"].double().T + WEIGHTS["router_bias"].double()
+    close(logits, expected)
+    ids, weights = route(logits, live, TOP_K)
     for row in range(11):
-        order = logits[row].argsort(descending=True)[:TOP_K]
+        order = expected[row].argsort(descending=True)[:TOP_K]
         assert ids[row].tolist() == (order.tolist() if live[row] else [-1] * TOP_K)
-        close(weights[row], logits[row][order].softmax(0))
+        close(weights[row], expected[row][order].softmax(0))
 
 
-def run_router(attn, residual, live):
-    return o_norm_router(
-        attn,
-        residual,
-        live,
-        o_HN=WEIGHTS["o"],
-        o_bias_H=WEIGHTS["o_bias"],
-        norm_H=WEIGHTS["norm"],
-        eps=EPS,
-        router_EH=WEIGHTS["router"],
-        router_bias_E=WEIGHTS["router_bias"],
-        top_k=TOP_K,
-        tile=8,
-    )
+def run_add_and_router(attn, residual):
+    out, normed = OPS.add(attn, WEIGHTS["o"], WEIGHTS["o_bias"], residual, WEIGHTS["norm"])
+    return out, normed, OPS.router(normed, WEIGHTS["router"], WEIGHTS["router_bias"], EPS)
 
 
 def run_moe(x, ids, weights, residual, tile):
-    act = moe_up(x, ids, gate_up=WEIGHTS["gate_up"], bias_EN=WEIGHTS["gate_up_bias"], limit=LIMIT, tile=tile)
+    """The products of the rows are scaled by 1.5."""
+    up = {"gate_up": WEIGHTS["gate_up"], "bias_EN": WEIGHTS["gate_up_bias"], "limit": LIMIT, "tile": tile}
+    act = moe_up_ref(x, torch.full((len(x), 1), 1.5), ids, **up)
     down = {"down": WEIGHTS["down"], "bias_EH": WEIGHTS["down_bias"], "tile": tile}
-    return act, moe_down(act, ids, weights, residual, **down)
+    return act, moe_down_ref(act, ids, weights, residual, **down)
 
 
 @pytest.mark.parametrize("tile", [None, 1, 4, 16])
@@ -131,7 +141,8 @@ def test_moe_is_a_weighted_sum_of_clamped_swiglu_experts(tile):
             if expert < 0:
                 assert not act[row, rank].any()
                 continue
-            both = WEIGHTS["gate_up"][expert].double() @ x[row].double() + WEIGHTS["gate_up_bias"][expert].double()
+            both = WEIGHTS["gate_up"][expert].double() @ x[row].double() * 1.5
+            both += WEIGHTS["gate_up_bias"][expert].double()
             gate, up = both[::2].clamp(max=LIMIT), both[1::2].clamp(-LIMIT, LIMIT)
             clamped += int((both[::2] > LIMIT).sum()) * int((both[1::2].abs() > LIMIT).sum())
             hidden = gate * torch.sigmoid(1.702 * gate) * (up + 1)
@@ -150,7 +161,8 @@ def test_experts_that_no_row_picked_are_not_asked_for():
 
     asked = Asked()
     ids = torch.tensor([[4, 1], [-1, -1], [1, 4]])
-    moe_up(normal(3, HIDDEN, seed=0), ids, gate_up=asked, bias_EN=WEIGHTS["gate_up_bias"], limit=LIMIT, tile=8)
+    x, scale = normal(3, HIDDEN, seed=0), torch.ones(3, 1)
+    moe_up_ref(x, scale, ids, gate_up=asked, bias_EN=WEIGHTS["gate_up_bias"], limit=LIMIT, tile=8)
     assert set(asked) == {1, 4}
 
 
@@ -163,22 +175,18 @@ def test_swiglu_has_no_lower_clamp_on_the_gate():
 
 
 def run_qkv(x, slots, cos, sin, caches):
-    return qkv_rope_write(
-        x,
-        norm_C=WEIGHTS["norm"],
-        eps=EPS,
-        qkv_NC=WEIGHTS["qkv"],
-        bias_N=WEIGHTS["qkv_bias"],
+    product = OPS.project(prepare_norm(x, WEIGHTS["norm"], x.dtype), WEIGHTS["qkv"])
+    return rope_write_ref(
+        finish(product, WEIGHTS["qkv_bias"], EPS),
         cos_TD=cos,
         sin_TD=sin,
         k_cache_PBGD=caches[0],
         v_cache_PBGD=caches[1],
         slots_T=slots,
-        tile=8,
     )
 
 
-def test_qkv_rope_write_rotates_and_writes_only_its_slots():
+def test_rope_write_rotates_and_writes_only_its_slots():
     num_rows = 9
     x, angles = normal(num_rows, HIDDEN, seed=50), torch.rand(num_rows, DIM // 2) * 6
     caches = torch.full((2, 5, PAGE, KV, DIM), -7.0)
@@ -222,6 +230,11 @@ def qkv_of_rows(x):
     return torch.cat((q.flatten(1), caches[0].flatten(0, 1).flatten(1)[: len(x)]), dim=1)
 
 
+def add_and_router_of_rows(x):
+    out, normed, logits = run_add_and_router(x[:, : HEADS * DIM], x)
+    return torch.cat((out, *normed, logits), dim=1)
+
+
 def moe_of_rows(x):
     """Each row's experts follow from its own values."""
     scores = linear(x, WEIGHTS["router"], None, tile=8)
@@ -232,11 +245,10 @@ def moe_of_rows(x):
 ROW_WISE = {
     "linear": lambda x: linear(x, WEIGHTS["matrix"], WEIGHTS["bias"], tile=8),
     "rms_norm": lambda x: rms_norm(x, WEIGHTS["norm"], EPS),
-    "head": lambda x: head(x, norm_H=WEIGHTS["norm"], eps=EPS, lm_head_VH=WEIGHTS["matrix"], tile=8),
-    "qkv_rope_write": qkv_of_rows,
-    "o_norm_router": lambda x: torch.cat(
-        [part.float() for part in run_router(x[:, : HEADS * DIM], x, x[:, 0] > -9)], dim=1
-    ),
+    "logits": lambda x: OPS.logits(prepare_norm(x, WEIGHTS["norm"], x.dtype), WEIGHTS["matrix"], EPS),
+    "gated": lambda x: OPS.gated(prepare_norm(x, WEIGHTS["norm"], x.dtype), WEIGHTS["matrix"], EPS),
+    "rope_write": qkv_of_rows,
+    "add_and_router": add_and_router_of_rows,
     "moe": moe_of_rows,
 }
 

@@ -2,14 +2,14 @@
 
 import torch
 
-from eyas.engine.build import PROMPT_TILES
+from eyas.engine.build import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.gpt_oss import GptOss
 
 PAGE_SIZE = 16
 
 
-def row_batch(tokens_SR, *, start=0, tiles=PROMPT_TILES):
+def row_batch(tokens_SR, *, start=0, ops=PROMPT_OPS):
     """Positions start .. start + R - 1 of S sequences whose pages lie one after the other, from page 1."""
     num_seqs, num_rows = tokens_SR.shape
     pages = -(-(start + num_rows) // PAGE_SIZE)
@@ -21,7 +21,7 @@ def row_batch(tokens_SR, *, start=0, tiles=PROMPT_TILES):
         live_SR=torch.ones_like(positions, dtype=torch.bool),
         tables=PageTables(table, table),
         max_length=start + num_rows,
-        tiles=tiles,
+        ops=ops,
     )
 
 
@@ -31,4 +31,4 @@ def logits_of(config, weights, tokens_SR):
     batch = row_batch(tokens_SR)
     num_pages = batch.tables.full.numel() + 1
     output = model.forward(batch, model.new_cache(num_pages, num_pages, PAGE_SIZE))
-    return model.logits(output.hidden_TH, batch.tiles).unflatten(0, tokens_SR.shape)
+    return model.logits(output.normed, batch.ops).unflatten(0, tokens_SR.shape)

@@ -10,7 +10,8 @@ from transformers import GptOssConfig as HfConfig
 
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.build import EngineOptions, build_engine
-from eyas.model.batch import Tiles
+from eyas.kernels.plain import PlainOps
+from eyas.kernels.router import route
 from eyas.model.loader import load_target
 from eyas.model.make import make_target
 from eyas.model.presets import PRESETS
@@ -110,8 +111,10 @@ def test_experts_that_no_row_picked_are_not_dequantised(tmp_path):
 
     config, weights = load_target(make_target(TINY, tmp_path / "model"), device=CPU, dtype=torch.float32)
     model = GptOss(config, weights, max_positions=64, expert_cache_bytes=1 << 30)
-    output = model.forward(row_batch(torch.tensor([[7]]), tiles=Tiles(8, 1)), model.new_cache(2, 2, 16))
-    touched = {(layer, e) for layer, ids in enumerate(output.expert_ids_LTK) for e in ids.flatten().tolist()}
+    batch = row_batch(torch.tensor([[7]]), ops=PlainOps(dense=8, experts=1))
+    output = model.forward(batch, model.new_cache(2, 2, 16))
+    routed = [route(logits, batch.live_SR[0], config.experts_per_token)[0] for logits in output.router_logits]
+    touched = {(layer, e) for layer, ids in enumerate(routed) for e in ids.flatten().tolist()}
     one_expert = 4 * 3 * config.hidden_size * config.intermediate_size
     assert len(touched) == config.num_layers * config.experts_per_token
     assert model.expert_cache.used_bytes == len(touched) * one_expert

@@ -11,7 +11,7 @@ from reload import load_trainable
 from shapes import HEAD, SMOKE_HEAD, SMOKE_TARGET, TARGET
 from target import TargetModel, hidden_states, rms_norm
 
-from eyas.engine.build import PROMPT_TILES
+from eyas.engine.build import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.gpt_oss import GptOss
 from eyas.model.loader import load_head, load_target
@@ -59,10 +59,10 @@ def test_exported_target_computes_what_was_trained(tmp_path):
         live_SR=torch.ones_like(ids, dtype=torch.bool),
         tables=PageTables(table, table),
         max_length=200,
-        tiles=PROMPT_TILES,
+        ops=PROMPT_OPS,
     )
     output = serving.forward(batch, serving.new_cache(14, 14, 16))
-    found = serving.logits(output.hidden_TH, PROMPT_TILES)
+    found = serving.logits(output.normed, PROMPT_OPS)
     assert float((found - expected[0]).abs().max() / expected.abs().max()) < 1e-4
 
     again = load_trainable(tmp_path, config)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eyas.engine.build import PROMPT_TILES
+from eyas.engine.build import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.eagle3 import Eagle3Head
@@ -86,15 +86,16 @@ def test_drafts_what_the_serving_head_drafts(tmp_path, variant):
     num_steps = 4
     with torch.no_grad():
         training_time_test(reference, batch, num_steps=num_steps)
-        fused = serving.fuse(batch.taps_BTC[0], PROMPT_TILES)
+        fused = serving.fuse(batch.taps_BTC[0], PROMPT_OPS)
         for row in range(tokens.shape[1] - num_steps - 1):
             cache = serving.new_cache(3, 16)
-            hidden = serving.forward(rows_at(tokens[:, 1 : row + 2], 1), fused[: row + 1], cache)[-1:]
+            output = serving.forward(rows_at(tokens[:, 1 : row + 2], 1), fused[: row + 1], cache)
             for step in range(num_steps):
-                expected = serving.logits(hidden, PROMPT_TILES)[0]
+                expected = serving.logits(output.normed, PROMPT_OPS)[-1]
                 torch.testing.assert_close(reference.seen[step][0, row], expected, rtol=1e-4, atol=1e-4)
                 at = row + 2 + step
-                hidden = serving.forward(rows_at(tokens[:, at : at + 1], at), serving.recur(hidden), cache)
+                hidden = serving.recur(output.hidden_TH[-1:])
+                output = serving.forward(rows_at(tokens[:, at : at + 1], at), hidden, cache)
 
 
 def rows_at(tokens_SR, start):
@@ -106,7 +107,7 @@ def rows_at(tokens_SR, start):
         live_SR=torch.ones_like(positions, dtype=torch.bool),
         tables=PageTables(table, table),
         max_length=start + tokens_SR.shape[1],
-        tiles=PROMPT_TILES,
+        ops=PROMPT_OPS,
     )
 
 

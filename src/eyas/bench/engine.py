@@ -127,7 +127,7 @@ def _workload(args: argparse.Namespace, model: LoadedModel) -> Workload:
 
 def _arms(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, work: Workload) -> list[Arm]:
     """Without a drafter first, the others in the order asked for. One engine serves all draft lengths."""
-    from eyas.engine.build import MAX_AUTO_DRAFTS, PLAIN_TILES
+    from eyas.engine.build import MAX_AUTO_DRAFTS, PLAIN_OPS
     from eyas.engine.draft_length import AutoDraftLength, FixedDraftLength
 
     asked: tuple[Drafts, ...] = args.drafts or ((config.draft_tokens,) if "draft_tokens" in args else DRAFTS)
@@ -138,7 +138,7 @@ def _arms(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, wo
         common["context"] = max(longest, args.prompt_tokens + 1)
     arms: list[Arm] = []
     if args.plain:
-        plain = model.build(drafter="none", row_tiles=PLAIN_TILES, prompt_tiles=PLAIN_TILES, **common).core
+        plain = model.build(drafter="none", row_ops=PLAIN_OPS, prompt_ops=PLAIN_OPS, **common).core
         arms.append(Arm(tiles="plain", drafts=0, core=plain, draft_length=FixedDraftLength(0)))
     without = model.build(drafter="none", **common).core
     arms.append(Arm(tiles="tiled", drafts=0, core=without, draft_length=FixedDraftLength(0)))

@@ -19,7 +19,8 @@ from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_span
 from eyas.engine.state import DeviceState
 from eyas.kernels.attend import KEY_BLOCK
 from eyas.kernels.linear import self_test
-from eyas.model.batch import Tiles
+from eyas.kernels.ops import Ops
+from eyas.kernels.plain import PlainOps
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.eagle3 import Eagle3Head
 from eyas.model.experts import DequantCache, ExpertStack
@@ -28,7 +29,7 @@ from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
 
 __all__ = [
     "MAX_AUTO_DRAFTS",
-    "PLAIN_TILES",
+    "PLAIN_OPS",
     "BuiltEngine",
     "DrafterKind",
     "EngineOptions",
@@ -39,9 +40,9 @@ DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
 MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
 MAX_BACKLOG = 32  # rows of the head's catch-up pass
-ROW_TILES = Tiles(dense=8, experts=1)
-PROMPT_TILES = Tiles(dense=PROMPT_TILE, experts=16)
-PLAIN_TILES = Tiles(dense=None, experts=None)  # for comparison: not exact
+ROW_OPS = PlainOps(dense=8, experts=1)
+PROMPT_OPS = PlainOps(dense=PROMPT_TILE, experts=16)
+PLAIN_OPS = PlainOps(dense=None, experts=None)  # for comparison: not exact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +61,8 @@ class EngineOptions:
     chunk_tokens: int = 512
     kv_bytes: int | None = None
     lag: int | None = None
-    row_tiles: Tiles = ROW_TILES
-    prompt_tiles: Tiles = PROMPT_TILES
+    row_ops: Ops = ROW_OPS
+    prompt_ops: Ops = PROMPT_OPS
     expert_cache_bytes: int | None = None
     track_experts: bool = False
     tokenizer_json: Path | None = None
@@ -116,8 +117,8 @@ def build_engine(
         state,
         caches,
         torch.zeros(pages.full + 1, tap_width, dtype=dtype, device=device),
-        row_tiles=options.row_tiles,
-        prompt_tiles=options.prompt_tiles,
+        row_ops=options.row_ops,
+        prompt_ops=options.prompt_ops,
     )
     scheduler = Scheduler(
         SchedulerConfig(
@@ -208,7 +209,7 @@ def _drafter(
         raise UserError("the eagle3 drafter needs a head; name one with --draft")
     model = Eagle3Head(*head, max_positions=max_positions)
     cache = model.new_cache(pages.full + 1, options.page_size)
-    return Eagle3Drafter(model, cache, options.row_tiles, max_backlog=MAX_BACKLOG)
+    return Eagle3Drafter(model, cache, options.row_ops, max_backlog=MAX_BACKLOG)
 
 
 def _draft_length(options: EngineOptions, max_drafts: int) -> DraftLength:
@@ -243,6 +244,6 @@ def row_invariant(weights: TargetWeights, device_dtype: torch.dtype) -> bool:
     experts = tuple(stack[0] for stack in stacks)
     return all(
         tile is None or all(self_test(matrix, tile=tile) for matrix in matrices)
-        for tiles in (ROW_TILES, PROMPT_TILES)
-        for tile, matrices in ((tiles.dense, dense), (tiles.experts, experts))
+        for ops in (ROW_OPS, PROMPT_OPS)
+        for tile, matrices in ((ops.dense, dense), (ops.experts, experts))
     )

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from eyas.base.checks import check_request
 from eyas.base.errors import InvalidRequest
 from eyas.base.ports import Deliver
@@ -37,6 +35,8 @@ from eyas.engine.runner import Runner
 from eyas.engine.sampler import NOT_FINITE, Logprobs
 from eyas.engine.scheduler import Scheduler, StepPlan
 from eyas.engine.sequence import Phase, Sequence
+from eyas.engine.speculate import RoundOutput
+from eyas.kernels.router import route
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -243,7 +243,7 @@ class EngineCore:
         if output.round is not None:
             rounds.append((plan.decode, plan.num_drafts + 1, to_host(output.round)))
             if self.expert_counts is not None:
-                self.expert_counts.extend(_distinct_experts(output.round.expert_ids_LTK))
+                self.expert_counts.extend(_distinct_experts(output.round, self.runner.target.config.experts_per_token))
         watch.stop()
         self._launched.append(Launched(plan, rounds, watch))
         self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted)
@@ -378,6 +378,7 @@ def _prompt_logprobs(sequence: Sequence, results: HostRound) -> tuple[TokenLogpr
     return _token_logprobs(results.prompt_logprobs, wanted, count)
 
 
-def _distinct_experts(expert_ids_LTK: Tensor) -> list[int]:
-    """Distinct experts that a round read, per layer."""
-    return [len(set(layer.flatten().tolist()) - {-1}) for layer in expert_ids_LTK]
+def _distinct_experts(output: RoundOutput, top_k: int) -> list[int]:
+    """How many experts the live rows of a round chose, by layer."""
+    ids = [route(logits, output.live_T, top_k)[0] for logits in output.router_logits]
+    return [len(set(layer.flatten().tolist()) - {-1}) for layer in ids]

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
+from eyas.kernels.ops import LayerCache, Ops
 from eyas.kernels.sample import sample
-from eyas.model.batch import LayerCache, RowBatch, Tiles
-from eyas.model.eagle3 import Eagle3Head
+from eyas.model.batch import RowBatch
+from eyas.model.eagle3 import Eagle3Head, HeadOutput
 
 __all__ = ["Drafter", "Drafts", "Eagle3Drafter", "NgramDrafter"]
 
@@ -90,13 +91,13 @@ class Eagle3Drafter(Drafter):
 
     name = "eagle3"
 
-    def __init__(self, head: Eagle3Head, cache: LayerCache, tiles: Tiles, *, max_backlog: int) -> None:
+    def __init__(self, head: Eagle3Head, cache: LayerCache, ops: Ops, *, max_backlog: int) -> None:
         """`max_backlog` bounds the tokens of the first pass; older ones are skipped, which costs acceptance only."""
         self.head = head
         self.cache = cache
         self.taps = head.config.taps
         self.max_backlog = max_backlog
-        self._tiles = tiles
+        self._ops = ops
         self._backlog = 0  # bound on the tokens of any sequence that the head has not seen
 
     def note_commit(self, max_tokens: int) -> None:
@@ -107,11 +108,11 @@ class Eagle3Drafter(Drafter):
     ) -> Drafts:
         tables, sampling = state.tables_of(slots_S), state.sampling_of(slots_S, sequences)
         room_S = _room(state, slots_S, num_drafts)
-        hidden_SH = self._catch_up(state, slots_S, max_length)
+        output = self._catch_up(state, slots_S, max_length)
         position_S = state.length_S[slots_S]
         ids = []
         for step in range(num_drafts):
-            logits = self.head.logits(hidden_SH, self._tiles)
+            logits = self.head.logits(output.normed, self._ops)
             chosen = sample(logits, position_S, sampling, target_ids_V=self.head.weights.target_ids_V)
             if self.head.weights.target_ids_V is not None:
                 chosen = self.head.weights.target_ids_V[chosen]
@@ -123,14 +124,14 @@ class Eagle3Drafter(Drafter):
                     live_SR=(step + 1 < room_S).unsqueeze(1),  # beyond the budget there are no pages to write to
                     tables=tables,
                     max_length=max_length + step + 1,
-                    tiles=self._tiles,
+                    ops=self._ops,
                 )
-                hidden_SH = self.head.forward(batch, self.head.recur(hidden_SH), self.cache)
+                output = self.head.forward(batch, self.head.recur(output.hidden_TH), self.cache)
                 position_S = position_S + 1
         return Drafts(torch.stack(ids, dim=1), room_S)
 
-    def _catch_up(self, state: DeviceState, slots_S: Tensor, max_length: int) -> Tensor:
-        """Feed the head all committed tokens that it has not seen; its output [S, H] at each sequence's last token."""
+    def _catch_up(self, state: DeviceState, slots_S: Tensor, max_length: int) -> HeadOutput:
+        """Feed the head all committed tokens that it has not seen; its output at each sequence's last token."""
         num_rows, self._backlog = max(1, self._backlog), 0
         length_S = state.length_S[slots_S]
         offsets = torch.arange(num_rows, device=state.device)
@@ -145,8 +146,9 @@ class Eagle3Drafter(Drafter):
             live_SR=live_SR,
             tables=state.tables_of(slots_S),
             max_length=max_length,
-            tiles=self._tiles,
+            ops=self._ops,
         )
-        hidden = self.head.forward(batch, self.head.fuse(taps_TC, self._tiles), self.cache)
+        output = self.head.forward(batch, self.head.fuse(taps_TC, self._ops), self.cache)
         state.head_length_S[slots_S] = length_S
-        return hidden.view(-1, num_rows, hidden.shape[-1])[:, -1]
+        last = slice(num_rows - 1, None, num_rows)
+        return HeadOutput(output.hidden_TH[last], output.normed.take(last))

@@ -1,7 +1,7 @@
 """Executes a StepPlan on the device: page copies, prompt chunks, one speculative round. Reads nothing back.
 
-Prompt rows and generated rows are different roles with different tiles, chosen by the role of a row, never by the size
-of a launch. Prompt rows lie on a fixed grid of absolute positions, so a chunk's cut changes nothing.
+Prompt rows and generated rows are different roles with operations of their own, chosen by the role of a row, never by
+the size of a launch. Prompt rows lie on a fixed grid of absolute positions, so a chunk's cut changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from eyas.engine.scheduler import Chunk, StepPlan, SwapIn, SwapOut
 from eyas.engine.sequence import Sequence
 from eyas.engine.speculate import RoundOutput, commit, speculative_round
 from eyas.engine.state import DeviceState
-from eyas.model.batch import LayerCache, RowBatch, Tiles
+from eyas.kernels.norm import Normed
+from eyas.kernels.ops import LayerCache, Ops
+from eyas.model.batch import RowBatch
 from eyas.model.gpt_oss import GptOss
 
 __all__ = ["PROMPT_TILE", "Runner", "StepOutput", "Swapped"]
@@ -51,8 +53,8 @@ class Runner:
         caches: list[LayerCache],
         tap_pages_PC: Tensor,
         *,
-        row_tiles: Tiles,
-        prompt_tiles: Tiles,
+        row_ops: Ops,
+        prompt_ops: Ops,
     ) -> None:
         """`tap_pages_PC` holds, for each full page, the hidden states tapped at its last token."""
         self.target = target
@@ -60,8 +62,8 @@ class Runner:
         self.state = state
         self.caches = caches
         self.tap_pages_PC = tap_pages_PC
-        self.row_tiles = row_tiles
-        self.prompt_tiles = prompt_tiles
+        self.row_ops = row_ops
+        self.prompt_ops = prompt_ops
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepOutput:
@@ -100,7 +102,7 @@ class Runner:
             slots_S,
             num_drafts,
             max_length,
-            self.row_tiles,
+            self.row_ops,
         )
         self.drafter.note_commit(num_drafts + 1)
         return output
@@ -120,32 +122,33 @@ class Runner:
         if output.taps_TC is not None:
             self._prefill_taps(chunk, slots_S, output.taps_TC)
         if sequence.wants_prompt_logprobs:
-            self._score_prompt(chunk, slots_S, output.hidden_TH)
+            self._score_prompt(chunk, slots_S, output.normed)
         if not chunk.is_last:
             return None
         state.live_S[slots_S] = True
         last = slice(row_of_end, row_of_end + 1)
         none = Drafts(slots_S.new_zeros(1, 0), torch.zeros_like(slots_S))
         mask_input = read_for_masks(state, slots_S, [sequence], none)
-        logits_SRV = self.target.logits(output.hidden_TH[last], self.row_tiles).unsqueeze(0)
+        logits_SRV = self.target.logits(output.normed.take(last), self.row_ops).unsqueeze(0)
         masks = None if mask_input is None else mask_input.masks(state.vocab_size)
         sampled = sample_rows(logits_SRV, state.length_S[slots_S], none.ids_SK, state, [sequence], slots_S, masks)
         taps = None if output.taps_TC is None else output.taps_TC[last]
         self.drafter.note_commit(1)
-        first = commit(state, slots_S, none, sampled, taps, output.expert_ids_LTK)
+        first = commit(state, slots_S, none, sampled, taps, output.router_logits, batch.live_SR)
         if not sequence.prompt_logprobs:
             return first
         parts = zip(*sequence.prompt_logprobs, strict=True)
         return first._replace(prompt_logprobs=Logprobs(*(torch.cat(part) for part in parts)))
 
-    def _score_prompt(self, chunk: Chunk, slots_S: Tensor, hidden_TH: Tensor) -> None:
+    def _score_prompt(self, chunk: Chunk, slots_S: Tensor, normed: Normed) -> None:
         """Raw log-probabilities of the prompt tokens behind the chunk's rows. All rows' logits at once may not fit."""
         sequence, tokens_SN = chunk.sequence, self.state.tokens_SN
         num_top = sequence.request.params.prompt_logprobs
         assert num_top is not None
         low, end = chunk.start // PROMPT_TILE * PROMPT_TILE, min(chunk.end, sequence.prompt_length - 1)
         for first in range(low, end, PROMPT_TILE):
-            logits = self.target.logits(hidden_TH[first - low :][:PROMPT_TILE], self.prompt_tiles)
+            tile = slice(first - low, first - low + PROMPT_TILE)
+            logits = self.target.logits(normed.take(tile), self.prompt_ops)
             columns = torch.arange(first + 1, first + 1 + PROMPT_TILE, device=self.state.device)
             followers = tokens_SN[slots_S, columns.clamp(max=tokens_SN.shape[1] - 1)].unsqueeze(0)
             scored = top_logprobs(logits.unsqueeze(0), followers, num_top)
@@ -164,7 +167,7 @@ class Runner:
             live_SR=(positions_SR >= first_live) & (positions_SR < chunk.end),
             tables=state.tables_of(slots_S),
             max_length=high,
-            tiles=self.prompt_tiles,
+            ops=self.prompt_ops,
         )
 
     def _prefill_taps(self, chunk: Chunk, slots_S: Tensor, taps_TC: Tensor) -> None:
@@ -178,7 +181,7 @@ class Runner:
             before[chunk.start - low] = ring[slots_S, chunk.start % ring.shape[1]][0].to(before.dtype)
             batch = self._prompt_rows(chunk, slots_S, first_live=max(1, chunk.start))
             head = self.drafter.head
-            head.forward(batch, head.fuse(before, self.prompt_tiles), self.drafter.cache)
+            head.forward(batch, head.fuse(before, self.prompt_ops), self.drafter.cache)
             state.head_length_S[slots_S] = chunk.end
         ring[slots_S, chunk.end % ring.shape[1]] = taps_TC[chunk.end - 1 - low].to(ring.dtype)
         ends = range((chunk.start // page_size + 1) * page_size, chunk.end + 1, page_size)

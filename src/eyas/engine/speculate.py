@@ -16,7 +16,8 @@ from eyas.engine.sampler import Logprobs, Sampled, sample_rows
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
 from eyas.kernels.accept import Accepted, accept
-from eyas.model.batch import LayerCache, RowBatch, Tiles
+from eyas.kernels.ops import LayerCache, Ops
+from eyas.model.batch import RowBatch
 from eyas.model.gpt_oss import GptOss
 
 __all__ = ["RoundOutput", "commit", "speculative_round"]
@@ -37,7 +38,8 @@ class RoundOutput(NamedTuple):
     draft_SK: Tensor
     num_drafts_S: Tensor
     logprobs: Logprobs | None
-    expert_ids_LTK: Tensor
+    router_logits: tuple[Tensor, ...]  # [rows, E] of each layer
+    live_T: Tensor  # which of those rows were
     prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
 
 
@@ -50,17 +52,17 @@ def speculative_round(
     slots_S: Tensor,
     num_drafts: int,
     max_length: int,
-    tiles: Tiles,
+    ops: Ops,
 ) -> RoundOutput:
     """`max_length` bounds the sequences' lengths."""
     drafts = _propose(drafter, state, slots_S, sequences, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
-    batch = _verify_rows(state, slots_S, drafts, max_length, tiles)
+    batch = _verify_rows(state, slots_S, drafts, max_length, ops)
     output = target.forward(batch, caches)
-    logits_SRV = target.logits(output.hidden_TH, tiles).unflatten(0, (len(sequences), -1))
+    logits_SRV = target.logits(output.normed, ops).unflatten(0, (len(sequences), -1))
     masks = None if mask_input is None else mask_input.masks(state.vocab_size)
     sampled = sample_rows(logits_SRV, state.length_S[slots_S], drafts.ids_SK, state, sequences, slots_S, masks)
-    return commit(state, slots_S, drafts, sampled, output.taps_TC, output.expert_ids_LTK)
+    return commit(state, slots_S, drafts, sampled, output.taps_TC, output.router_logits, batch.live_SR)
 
 
 def _propose(
@@ -71,7 +73,7 @@ def _propose(
     return Drafts(slots_S.new_zeros(len(slots_S), 0), torch.zeros_like(slots_S))
 
 
-def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length: int, tiles: Tiles) -> RowBatch:
+def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length: int, ops: Ops) -> RowBatch:
     """The last committed token and the drafts behind it; rows past a sequence's valid drafts are dead."""
     length_S1 = state.length_S[slots_S].unsqueeze(1)
     num_rows = drafts.ids_SK.shape[1] + 1
@@ -83,7 +85,7 @@ def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length
         live_SR=(column <= drafts.num_valid_S.unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1),
         tables=state.tables_of(slots_S),
         max_length=max_length + num_rows - 1,
-        tiles=tiles,
+        ops=ops,
     )
 
 
@@ -93,7 +95,8 @@ def commit(
     drafts: Drafts,
     sampled: Sampled,
     taps_TC: Tensor | None,
-    expert_ids_LTK: Tensor,
+    router_logits: tuple[Tensor, ...],
+    rows_live_SR: Tensor,
 ) -> RoundOutput:
     """Accept, append the committed tokens, keep the hidden states that the head will need, advance the lengths."""
     ids_SR = sampled.ids_SR
@@ -134,5 +137,6 @@ def commit(
         drafts.ids_SK,
         drafts.num_valid_S,
         sampled.logprobs,
-        expert_ids_LTK,
+        router_logits,
+        rows_live_SR.flatten(),
     )

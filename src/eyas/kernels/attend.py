@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["KEY_BLOCK", "attend", "attend_ref"]
+__all__ = ["KEY_BLOCK", "attend_ref"]
 
 KEY_BLOCK = 128  # positions; page sizes must divide it
 
@@ -121,6 +121,3 @@ def attend_ref(
             )
         )
     return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))[:, :num_rows]
-
-
-attend = attend_ref

@@ -1,4 +1,4 @@
-"""Row-invariant linear layers and norms: a row's result does not depend on the rows beside it.
+"""Row-invariant linear layers: a row's result does not depend on the rows beside it.
 
 BLAS libraries pick another summation order for other row counts, so `F.linear` gives different bits for 1 and 2 rows.
 Here rows always go through in tiles of one fixed size. Within a tile of 8 or more (a multiple of 4) every position
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["linear", "rms_norm", "self_test"]
+__all__ = ["linear", "self_test"]
 
 
 def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, tile: int | None) -> Tensor:
@@ -25,13 +25,6 @@ def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, tile: int 
     parts = [F.linear(part, weight_NK, bias) for part in padded.split(tile)]
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out[:num_rows]
-
-
-def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm in fp32, multiplied by the weight before the cast back (gpt_oss/torch/model.py)."""
-    x = x_TH.float()
-    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    return (x * weight_H).to(x_TH.dtype)
 
 
 def self_test(weight_NK: Tensor, *, tile: int, num_probes: int = 4) -> bool:

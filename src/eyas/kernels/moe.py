@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eyas.kernels.linear import linear
 
-__all__ = ["SWIGLU_ALPHA", "ExpertMatrices", "moe_down", "moe_down_ref", "moe_up", "moe_up_ref", "swiglu_clamped"]
+__all__ = ["SWIGLU_ALPHA", "ExpertMatrices", "moe_down_ref", "moe_up_ref", "swiglu_clamped"]
 
 SWIGLU_ALPHA = 1.702  # gpt_oss/torch/model.py; not in any config
 
@@ -43,14 +43,25 @@ def _groups(ids_TK: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def moe_up_ref(
-    x_TH: Tensor, ids_TK: Tensor, *, gate_up: ExpertMatrices, bias_EN: Tensor, limit: float, tile: int | None
+    x_TH: Tensor,
+    scale_T1: Tensor,
+    ids_TK: Tensor,
+    *,
+    gate_up: ExpertMatrices,
+    bias_EN: Tensor,
+    limit: float,
+    tile: int | None,
 ) -> Tensor:
-    """Activations [T, k, I]; `gate_up[e]` is [2 I, H] with alternating gate and up rows. Dead entries are zero."""
+    """Activations [T, k, I] of rows whose products are to be scaled by `scale_T1`. Dead entries are zero.
+
+    `gate_up[e]` is [2 I, H] with alternating gate and up rows.
+    """
     top_k = ids_TK.shape[1]
-    out = x_TH.new_zeros(ids_TK.numel(), bias_EN.shape[1])
+    out = scale_T1.new_zeros(ids_TK.numel(), bias_EN.shape[1])
     for expert, members in _groups(ids_TK):
-        out[members] = linear(x_TH[members // top_k], gate_up[expert], bias_EN[expert], tile=tile)
-    return swiglu_clamped(out, limit).unflatten(0, ids_TK.shape)
+        rows = members // top_k
+        out[members] = linear(x_TH[rows], gate_up[expert], None, tile=tile) * scale_T1[rows] + bias_EN[expert]
+    return swiglu_clamped(out, limit).to(x_TH.dtype).unflatten(0, ids_TK.shape)
 
 
 def moe_down_ref(
@@ -64,16 +75,12 @@ def moe_down_ref(
     tile: int | None,
 ) -> Tensor:
     """residual + sum_k weight_k (down_k act_k + bias_k), summed in rank order; dead rows keep their residual."""
-    out = act_TKI.new_zeros(ids_TK.numel(), bias_EH.shape[1])
+    out = weights_TK.new_zeros(ids_TK.numel(), bias_EH.shape[1])
     flat = act_TKI.flatten(0, 1)
     for expert, members in _groups(ids_TK):
-        out[members] = linear(flat[members], down[expert], bias_EH[expert], tile=tile)
-    weighted = out.unflatten(0, ids_TK.shape) * weights_TK.unsqueeze(-1).to(out.dtype)
+        out[members] = linear(flat[members], down[expert], None, tile=tile) + bias_EH[expert]
+    weighted = out.unflatten(0, ids_TK.shape) * weights_TK.unsqueeze(-1)
     total = weighted[:, 0]
     for rank in range(1, ids_TK.shape[1]):
         total = total + weighted[:, rank]
     return residual_TH + total
-
-
-moe_up = moe_up_ref
-moe_down = moe_down_ref

@@ -8,17 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-__all__ = ["LayerCache", "PageTables", "RowBatch", "Tiles", "write_slots"]
+from eyas.kernels.ops import Ops, Rows
 
-
-class LayerCache(NamedTuple):
-    """Keys and values of one layer, [pages, B, G, D] each. Page 0 takes the writes of dead rows."""
-
-    k: Tensor
-    v: Tensor
+__all__ = ["PageTables", "RowBatch"]
 
 
 class PageTables(NamedTuple):
@@ -28,25 +22,11 @@ class PageTables(NamedTuple):
     sliding: Tensor
 
 
-class Tiles(NamedTuple):
-    """Row tiles of dense layers and of experts; None is plain matrix multiplication, which is not row-invariant."""
-
-    dense: int | None
-    experts: int | None
-
-
-def write_slots(table_SP: Tensor, positions_SR: Tensor, live_SR: Tensor, page_size: int) -> Tensor:
-    """Flat cache rows [T] for the tokens at `positions_SR`; dead rows go to page 0."""
-    columns = (positions_SR // page_size).clamp(max=table_SP.shape[1] - 1)
-    slots = table_SP.gather(1, columns) * page_size + positions_SR % page_size
-    return torch.where(live_SR, slots, positions_SR % page_size).flatten()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowBatch:
     """R consecutive positions for each of S sequences; dead rows are computed, write to page 0 and route to no expert.
 
-    `max_length` is a bound on position + 1 that the host knows.
+    `max_length` is a bound on position + 1 that the host knows, `ops` the operations of the rows' role.
     """
 
     tokens_SR: Tensor  # int64
@@ -54,4 +34,8 @@ class RowBatch:
     live_SR: Tensor  # bool
     tables: PageTables
     max_length: int
-    tiles: Tiles
+    ops: Ops
+
+    def rows(self, table_SP: Tensor) -> Rows:
+        """These rows over the pages of one group."""
+        return Rows(self.positions_SR, self.live_SR, table_SP, self.max_length)

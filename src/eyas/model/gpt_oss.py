@@ -1,4 +1,4 @@
-"""The gpt-oss target over the fused operations of `eyas.kernels`: embeddings in, residual stream and taps out.
+"""The gpt-oss target over the operations of `eyas.kernels.ops`: embeddings in, residual stream and taps out.
 
 Knows pages and rows, no requests and no sampling. Formulas: openai/gpt-oss, gpt_oss/torch/model.py.
 """
@@ -10,13 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.kernels.attend import attend
-from eyas.kernels.head import head
-from eyas.kernels.linear import rms_norm
-from eyas.kernels.moe import moe_down, moe_up
-from eyas.kernels.o_norm_router import o_norm_router
-from eyas.kernels.qkv_rope_write import qkv_rope_write
-from eyas.model.batch import LayerCache, RowBatch, Tiles, write_slots
+from eyas.kernels.norm import Normed, rms_norm
+from eyas.kernels.ops import LayerCache, Ops
+from eyas.model.batch import RowBatch
 from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
 from eyas.model.experts import DequantCache, ExpertStack
 from eyas.model.rope import rope_table
@@ -26,11 +22,11 @@ __all__ = ["GptOss", "TargetOutput"]
 
 
 class TargetOutput(NamedTuple):
-    """`hidden_TH` is the un-normed output of the last layer; `taps_TC` the tapped hidden states side by side."""
+    """What the last layer leaves: its norm for `logits`, and the tapped hidden states side by side."""
 
-    hidden_TH: Tensor
+    normed: Normed
     taps_TC: Tensor | None
-    expert_ids_LTK: Tensor  # routing of every layer, -1 on dead rows
+    router_logits: tuple[Tensor, ...]  # fp32 [T, E] of each layer
 
 
 class GptOss:
@@ -71,73 +67,38 @@ class GptOss:
 
     def forward(self, batch: RowBatch, caches: list[LayerCache]) -> TargetOutput:
         """Run all layers over the T = S R rows and write their keys and values."""
-        config = self.config
-        num_seqs, num_rows = batch.tokens_SR.shape
-        page_size = caches[0].k.shape[1]
-        positions_T, live_T = batch.positions_SR.flatten(), batch.live_SR.flatten()
-        cos, sin = self._rope.cos[positions_T], self._rope.sin[positions_T]
-        full_slots = write_slots(batch.tables.full, batch.positions_SR, batch.live_SR, page_size)
-        sliding_slots = write_slots(batch.tables.sliding, batch.positions_SR, batch.live_SR, page_size)
-        tile = batch.tiles.dense
+        config, layers, ops = self.config, self.weights.layers, batch.ops
+        eps, top_k = config.rms_norm_eps, config.experts_per_token
+        rows = {True: batch.rows(batch.tables.sliding), False: batch.rows(batch.tables.full)}
+        live_T = batch.live_SR.flatten()
+        norms = [*(layer.input_norm_H for layer in layers[1:]), self.weights.norm_H]
 
-        residual = self.weights.embed_VH[batch.tokens_SR.flatten()]
+        residual, normed = ops.embed(batch.tokens_SR.flatten(), self.weights.embed_VH, layers[0].input_norm_H)
         boundaries: dict[int, Tensor] = {}
         routing = []
-        for index, (layer, cache) in enumerate(zip(self.weights.layers, caches, strict=True)):
+        for index, (layer, cache, next_norm_H) in enumerate(zip(layers, caches, norms, strict=True)):
             boundaries[index] = residual
-            sliding = config.layer_is_sliding[index]
-            q = qkv_rope_write(
-                residual,
-                norm_C=layer.input_norm_H,
-                eps=config.rms_norm_eps,
-                qkv_NC=layer.qkv_NH,
+            is_sliding = config.layer_is_sliding[index]
+            attn = ops.attend(
+                ops.project(normed, layer.qkv_NH),
+                rows[is_sliding],
+                cache,
+                self._rope,
+                eps=eps,
                 bias_N=layer.qkv_bias_N,
-                cos_TD=cos,
-                sin_TD=sin,
-                k_cache_PBGD=cache.k,
-                v_cache_PBGD=cache.v,
-                slots_T=sliding_slots if sliding else full_slots,
-                tile=tile,
-            )
-            attn = attend(
-                q.unflatten(0, (num_seqs, num_rows)),
-                k_cache_PBGD=cache.k,
-                v_cache_PBGD=cache.v,
-                table_SP=batch.tables.sliding if sliding else batch.tables.full,
-                positions_SR=batch.positions_SR,
                 sinks_Q=layer.sinks_Q,
-                window=config.sliding_window if sliding else None,
-                max_length=batch.max_length,
-                tile=tile,
+                window=config.sliding_window if is_sliding else None,
             )
-            residual, normed, ids, weights = o_norm_router(
-                attn.flatten(0, 1).flatten(1),
-                residual,
-                live_T,
-                o_HN=layer.o_HN,
-                o_bias_H=layer.o_bias_H,
-                norm_H=layer.post_norm_H,
-                eps=config.rms_norm_eps,
-                router_EH=layer.router_EH,
-                router_bias_E=layer.router_bias_E,
-                top_k=config.experts_per_token,
-                tile=tile,
-            )
+            residual, normed = ops.add(attn, layer.o_HN, layer.o_bias_H, residual, layer.post_norm_H)
+            chosen = ops.router(normed, layer.router_EH, layer.router_bias_E, eps)
             gate_up, down = self._experts[index]
-            act = moe_up(
-                normed,
-                ids,
-                gate_up=gate_up,
-                bias_EN=layer.gate_up_bias,
-                limit=config.swiglu_limit,
-                tile=batch.tiles.experts,
+            act = ops.moe_up(
+                normed, chosen, live_T, gate_up, layer.gate_up_bias, top_k=top_k, limit=config.swiglu_limit, eps=eps
             )
-            residual = moe_down(
-                act, ids, weights, residual, down=down, bias_EH=layer.down_bias, tile=batch.tiles.experts
-            )
-            routing.append(ids)
+            residual, normed = ops.moe_down(act, chosen, live_T, down, layer.down_bias, residual, next_norm_H)
+            routing.append(chosen)
         boundaries[config.num_layers] = residual
-        return TargetOutput(residual, self._collect(boundaries), torch.stack(routing))
+        return TargetOutput(normed, self._collect(boundaries), tuple(routing))
 
     def _collect(self, boundaries: dict[int, Tensor]) -> Tensor | None:
         if not self.taps:
@@ -145,14 +106,8 @@ class GptOss:
         last = boundaries[self.config.num_layers]
         if FINAL_NORM_TAP in self.taps:
             boundaries[FINAL_NORM_TAP] = rms_norm(last, self.weights.norm_H, self.config.rms_norm_eps)
-        return torch.cat([boundaries[tap] for tap in self.taps], dim=-1)
+        return torch.cat([boundaries[tap] for tap in self.taps], dim=-1).to(self.dtype)
 
-    def logits(self, hidden_TH: Tensor, tiles: Tiles) -> Tensor:
-        """fp32 [T, V] of un-normed final hidden states."""
-        return head(
-            hidden_TH,
-            norm_H=self.weights.norm_H,
-            eps=self.config.rms_norm_eps,
-            lm_head_VH=self.weights.lm_head_VH,
-            tile=tiles.dense,
-        )
+    def logits(self, normed: Normed, ops: Ops) -> Tensor:
+        """fp32 [T, V] of `TargetOutput.normed`, or some of its rows."""
+        return ops.logits(normed, self.weights.lm_head_VH, self.config.rms_norm_eps)

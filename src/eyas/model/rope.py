@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from eyas.kernels.ops import RopeTable
 from eyas.model.config import RopeConfig
 
-__all__ = ["RopeTable", "inverse_frequencies", "rope_table"]
-
-
-class RopeTable(NamedTuple):
-    """Cosines and sines fp32 [positions, D / 2], the attention factor multiplied into both."""
-
-    cos: Tensor
-    sin: Tensor
+__all__ = ["inverse_frequencies", "rope_table"]
 
 
 def _yarn(config: RopeConfig, plain: Tensor, head_dim: int) -> Tensor:
