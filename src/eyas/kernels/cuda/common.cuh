@@ -1,0 +1,246 @@
+// What every kernel here is written in: types, loads, bf16 arithmetic, the matrix instruction, reductions, PDL, tickets.
+//
+// Includes nothing of the CUDA toolkit, so NVRTC alone compiles it. With -DEYAS_EMULATE the same names come from
+// emulate.h (tests/kernels/cuda/emulator), where g++ compiles them for fibers on a CPU; a kernel that keeps to these
+// names and to CUDA's own __syncthreads, __shfl_*_sync, __ballot_sync, atomics and math functions runs on both.
+#pragma once
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+constexpr u32 FULL_WARP = 0xffffffffu;
+
+#ifdef EYAS_EMULATE
+#include "emulate.h"
+#else
+
+#define DEVICE __device__ __forceinline__
+
+// Dynamic shared memory as T*, 128-byte aligned. Its size is the `shared` argument of Kernel.launch.
+#define SHARED(T, name)                                          \
+    extern __shared__ __align__(128) unsigned char eyas_shared[]; \
+    T* const name = reinterpret_cast<T*>(eyas_shared)
+
+// ---- programmatic dependent launch -------------------------------------------------------------------------------
+// Read what other kernels of the chain write only after pdl_wait(); every kernel must call it before it ends.
+
+DEVICE void pdl_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+DEVICE void pdl_trigger() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- loads of 16 bytes (addresses aligned to 16) -----------------------------------------------------------------
+// Volatile: they are issued where they are written, before a pdl_wait() that follows them.
+
+// Streamed data that no kernel writes (weights): past the L1 cache, through the read-only path.
+DEVICE uint4 load_weights_16(const void* address) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address));
+    return v;
+}
+
+DEVICE uint2 load_weights_8(const void* address) {
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
+    return v;
+}
+
+DEVICE u32 load_weights_4(const void* address) {
+    u32 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(v) : "l"(address));
+    return v;
+}
+
+// Zeros without touching memory where `valid` is false.
+DEVICE uint4 load_weights_16_if(const void* address, bool valid) {
+    uint4 v = {0, 0, 0, 0};
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+        "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(address), "r"(static_cast<u32>(valid)));
+    return v;
+}
+
+// Data that an earlier kernel wrote; the memory clobber keeps it behind pdl_wait() and barriers.
+DEVICE uint4 load_16(const void* address) {
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address)
+                 : "memory");
+    return v;
+}
+
+DEVICE uint4 load_16_if(const void* address, bool valid) {
+    uint4 v = {0, 0, 0, 0};
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+        "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(address), "r"(static_cast<u32>(valid))
+        : "memory");
+    return v;
+}
+
+// Brings the 128-byte line into L2 and waits for nothing.
+DEVICE void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
+// ---- copies to shared memory that do not pass through registers --------------------------------------------------
+
+DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
+
+// 16 bytes; zeros where `valid` is false.
+DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most N of this thread's groups are under way; a barrier then shows the data to others.
+template <int N>
+DEVICE void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// ---- bf16, two to a word -----------------------------------------------------------------------------------------
+
+// Rounds to nearest even; NaN becomes 0x7fff.
+DEVICE u32 pack_bf16(float low, float high) {
+    u32 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+DEVICE u16 to_bf16(float value) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+DEVICE float from_bf16(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
+DEVICE float bf16_low(u32 packed) { return __uint_as_float(packed << 16); }
+DEVICE float bf16_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
+
+// Both halves, rounded to nearest even, subnormals kept.
+DEVICE u32 mul_bf16x2(u32 a, u32 b) {
+    u32 product;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+
+// ---- matrix instruction ------------------------------------------------------------------------------------------
+// c[16][8] += a[16][16] b[16][8], bf16 in, fp32 out. Lane 4 g + t holds
+//   a: {row g, k 2t 2t+1}, {row g+8, same k}, {row g, k 2t+8 2t+9}, {row g+8, same k};  b: k 2t 2t+1 | k 2t+8 2t+9 of column g
+//   c: (row g, column 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
+// Which k of memory these sixteen are is free, as long as a and b agree.
+DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- fast functions (relative error about 2^-22; exp2 flushes subnormals) ----------------------------------------
+
+DEVICE float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float fast_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float fast_rsqrt(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// ---- barriers and tickets ----------------------------------------------------------------------------------------
+
+// A barrier of `threads` threads (a multiple of 32) of a block; ids 1 .. 15 (0 is __syncthreads).
+DEVICE void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+// Adds one to a counter that returns to 0 after `expected` calls. True for the last of them, which then sees what
+// the others wrote before theirs.
+DEVICE bool take_ticket(u32* counter, u32 expected) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(expected - 1)
+                 : "memory");
+    return before == expected - 1;
+}
+
+#endif  // EYAS_EMULATE
+
+// ---- built on the above ------------------------------------------------------------------------------------------
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+DEVICE float fast_exp(float x) { return fast_exp2(x * LOG2_E); }
+
+DEVICE int lane_id() { return threadIdx.x & 31; }
+DEVICE int warp_id() { return threadIdx.x >> 5; }
+
+// Over all lanes, in one fixed order; every lane gets the result.
+DEVICE float warp_sum(float v) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) v += __shfl_xor_sync(FULL_WARP, v, step);
+    return v;
+}
+
+DEVICE float warp_max(float v) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, step));
+    return v;
+}
+
+// Sum over the block's warps in the order of their numbers. `scratch`: one float per warp, in shared memory, free
+// again when the function returns. Every thread of the block calls it.
+DEVICE float block_sum(float v, float* scratch) {
+    v = warp_sum(v);
+    if (lane_id() == 0) scratch[warp_id()] = v;
+    __syncthreads();
+    float total = 0.f;
+    for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) total += scratch[w];
+    __syncthreads();
+    return total;
+}
+
+// Every thread of `expected` blocks calls it once, after the writes that the last block is to read. True in the block
+// that came last; the counter is 0 again then. Counters start at 0 and belong to one launch at a time.
+DEVICE bool arrive_last(u32* counter, u32 expected) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) last = take_ticket(counter, expected);
+    __syncthreads();
+    return last;
+}
+
+// The same for warps: every lane of `expected` warps.
+DEVICE bool arrive_last_warp(u32* counter, u32 expected) {
+    __syncwarp();
+    bool last = false;
+    if (lane_id() == 0) last = take_ticket(counter, expected);
+    return __shfl_sync(FULL_WARP, static_cast<int>(last), 0) != 0;
+}

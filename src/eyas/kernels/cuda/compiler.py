@@ -1,0 +1,167 @@
+"""Compiles the .cu files of this folder with NVRTC (through cuda-core) and keeps the result on disk.
+
+`load` is for the current device and gives kernels to launch; `compile_for` and `build` need no GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from eyas.kernels.cuda.launch import Kernel
+
+__all__ = ["Build", "Module", "Usage", "build", "cache_folder", "compile_for", "device_arch", "load"]
+
+FOLDER = Path(__file__).parent
+INSTALL_HINT = "CUDA kernels need cuda-core, cuda-bindings and NVRTC: pip install 'eyas[gpu]'"
+DIGEST_BYTES = 32
+
+Defines = Mapping[str, int | str]
+
+
+class Usage(NamedTuple):
+    """What one kernel takes of a multiprocessor, as ptxas reports it."""
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+class Build(NamedTuple):
+    cubin: bytes
+    usage: dict[str, Usage]
+
+
+class Module:
+    """The kernels of one compiled source on one device."""
+
+    def __init__(self, cubin: bytes, name: str) -> None:
+        from cuda.core import ObjectCode
+
+        self._code = ObjectCode.from_cubin(cubin, name=name)
+        self._kernels: dict[str, Kernel] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel `extern "C" __global__ void name(...)`."""
+        if name not in self._kernels:
+            self._kernels[name] = Kernel(self._code.get_kernel(name), name)
+        return self._kernels[name]
+
+
+def load(source: str, defines: Defines | None = None) -> Module:
+    """`source`.cu with these defines, for the current CUDA device; compiled once per machine, loaded once per process.
+
+    Raises RuntimeError that says what to install when cuda-core or NVRTC is missing.
+    """
+    return _load(source, tuple(sorted((defines or {}).items())), torch.cuda.current_device())
+
+
+@functools.cache
+def _load(source: str, defines: tuple[tuple[str, int | str], ...], device: int) -> Module:
+    return Module(compile_for(source, dict(defines), device_arch(device)), source)
+
+
+def device_arch(device: int | None = None) -> str:
+    """NVRTC's name for a device, such as sm_90a or sm_121."""
+    major, minor = torch.cuda.get_device_capability(device)
+    # wgmma and setmaxnreg are in the "a" target alone
+    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90a") -> bytes:
+    """Machine code (a cubin) of `source`.cu for `arch`, from the disk cache where that has it."""
+    path = cache_folder() / f"{source}-{arch}-{_key(source, defines or {}, arch)}.cubin"
+    cubin = _read_checked(path)
+    if cubin is None:
+        cubin = build(source, defines, arch).cubin
+        _write_checked(path, cubin)
+    return cubin
+
+
+def build(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, folder: Path = FOLDER) -> Build:
+    """Compiles without looking into the cache, and says what each kernel uses."""
+    _nvrtc_version()  # a clear error first
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(
+        name=f"{source}.cu",
+        arch=arch,
+        std="c++17",
+        define_macro=[(name, str(value)) for name, value in sorted((defines or {}).items())],
+        include_path=str(FOLDER),
+        ptxas_options=["-v"],
+    )
+    log = io.StringIO()
+    code = Program((folder / f"{source}.cu").read_text(), "c++", options).compile("cubin", logs=log)
+    return Build(bytes(code.code), _parse_usage(log.getvalue()))
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eyas" / "kernels"
+
+
+@functools.cache
+def _nvrtc_version() -> tuple[int, int]:
+    try:
+        import cuda.core  # noqa: F401
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:  # the bindings are there, libnvrtc is not: RuntimeError
+        raise RuntimeError(f"{INSTALL_HINT} ({error})") from error
+    return major, minor
+
+
+def _key(source: str, defines: Defines, arch: str) -> str:
+    texts = [path.read_bytes() for path in (FOLDER / f"{source}.cu", *sorted(FOLDER.glob("*.cuh")))]
+    parts = (texts, sorted(defines.items()), arch, _nvrtc_version())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def _read_checked(path: Path) -> bytes | None:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, cubin = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+    return cubin if hashlib.sha256(cubin).digest() == digest else None
+
+
+def _write_checked(path: Path, cubin: bytes) -> None:
+    """A folder that cannot be written costs a compilation per start, nothing else."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(cubin).digest() + cubin)
+        Path(file.name).replace(path)
+    except OSError:
+        pass
+
+
+def _parse_usage(log: str) -> dict[str, Usage]:
+    """The report of ptxas -v: a block of lines per kernel, its name on the first."""
+    usage = {}
+    for block in log.split("Compiling entry function ")[1:]:
+        name = block.split("'")[1]
+        numbers = (
+            r"Used (\d+) registers",
+            r"(\d+) bytes spill stores",
+            r"(\d+) bytes spill loads",
+            r"(\d+) bytes stack frame",
+            r"(\d+) bytes smem",
+        )
+        registers, stores, loads, stack, shared = (
+            int(found[1]) if (found := re.search(pattern, block)) else 0 for pattern in numbers
+        )
+        usage[name] = Usage(registers, stores + loads, stack, shared)
+    return usage

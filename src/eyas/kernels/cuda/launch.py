@@ -1,0 +1,148 @@
+"""Launches a compiled kernel on PyTorch's current stream, with programmatic dependent launch, in or out of a graph.
+
+Calls the driver's cuLaunchKernelEx through ctypes: a few microseconds of host time, which counts where prefill runs
+without a graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Kernel"]
+
+DEFAULT_SHARED_LIMIT = 48 * 1024
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
+PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_...
+
+Size = int | tuple[int, ...]
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute of cuda.h."""
+
+    _fields_ = (("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_uint * 16))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig of cuda.h: grid, block, dynamic shared bytes, stream, attributes."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
+class Kernel:
+    """One kernel on the device that was current when it was loaded."""
+
+    def __init__(self, kernel: Any, name: str) -> None:
+        """`kernel`: a cuda.core Kernel; it keeps the loaded code alive."""
+        self.name = name
+        self._kernel = kernel
+        self._device = torch.cuda.current_device()
+        self._driver = _driver()
+        function = ctypes.c_void_p()
+        _check(self._driver, self._driver.cuKernelGetFunction(ctypes.byref(function), int(kernel.handle)))
+        self._function = function.value
+        self._places = [(info.offset, info.size) for info in kernel.arguments_info]
+        self._num_bytes = ctypes.c_size_t(max((offset + size for offset, size in self._places), default=0))
+        self._packers: dict[tuple[type, ...], struct.Struct] = {}
+        self._shared_limit = DEFAULT_SHARED_LIMIT
+        self._attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION, value=(1,))
+        self._attribute_address = ctypes.addressof(self._attribute)
+        self._can_pdl = torch.cuda.get_device_capability(self._device) >= (9, 0)
+
+    def launch(self, grid: Size, block: Size, *args: Any, shared: int = 0, pdl: bool = True) -> None:
+        """Runs `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory.
+
+        Arguments: tensors (their address), None (a null pointer), ints (i32 or i64, whichever the kernel declares),
+        floats. Nothing is checked about a tensor: its device, type and layout are the caller's. `pdl`: the kernel may
+        start while the one before it in the stream still runs; it must then call pdl_wait() before it reads or writes
+        what the others write.
+        """
+        packer = self._packers.get(types := tuple(map(type, args)))
+        if packer is None:
+            packer = self._packers[types] = _packer(self.name, self._places, types)
+        if shared > self._shared_limit:
+            self._raise_shared_limit(shared)
+        params = ctypes.create_string_buffer(packer.size)
+        packer.pack_into(params, 0, *[_value(arg) for arg in args])
+        extra = (ctypes.c_void_p * 5)(
+            PARAM_BUFFER_POINTER,
+            ctypes.addressof(params),
+            PARAM_BUFFER_SIZE,
+            ctypes.addressof(self._num_bytes),
+            0,
+        )
+        config = _Config(
+            *_three(grid),
+            *_three(block),
+            shared,
+            torch._C._cuda_getCurrentRawStream(self._device),
+            self._attribute_address,
+            1 if pdl and self._can_pdl else 0,
+        )
+        result = self._driver.cuLaunchKernelEx(ctypes.byref(config), self._function, None, extra)
+        if result:
+            _check(self._driver, result, f"{self.name}, grid {grid}, block {block}, {shared} bytes shared")
+
+    def _raise_shared_limit(self, shared: int) -> None:
+        result = self._driver.cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+        _check(self._driver, result, f"{self.name}: {shared} bytes of dynamic shared memory")
+        self._shared_limit = shared
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    driver = ctypes.CDLL("libcuda.so.1")
+    pointer = ctypes.c_void_p
+    driver.cuLaunchKernelEx.argtypes = (pointer, pointer, pointer, pointer)
+    driver.cuKernelGetFunction.argtypes = (pointer, pointer)
+    driver.cuFuncSetAttribute.argtypes = (pointer, ctypes.c_int, ctypes.c_int)
+    driver.cuGetErrorString.argtypes = (ctypes.c_int, pointer)
+    return driver
+
+
+def _check(driver: ctypes.CDLL, result: int, what: str = "") -> None:
+    if result:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(result, ctypes.byref(text))
+        raise RuntimeError(f"CUDA error {result}: {(text.value or b'unknown').decode()} {what}".rstrip())
+
+
+def _three(size: Size) -> tuple[int, ...]:
+    return (size, 1, 1) if isinstance(size, int) else size + (1,) * (3 - len(size))
+
+
+def _value(arg: Any) -> Any:
+    if isinstance(arg, Tensor):
+        return arg.data_ptr()
+    return 0 if arg is None else arg
+
+
+def _packer(name: str, places: list[tuple[int, int]], types: tuple[type, ...]) -> struct.Struct:
+    """How arguments of these types lie in the kernel's parameter block; TypeError where they do not fit."""
+    if len(types) != len(places):
+        raise TypeError(f"{name} takes {len(places)} arguments, not {len(types)}")
+    layout, end = "<", 0
+    for i, ((offset, size), kind) in enumerate(zip(places, types, strict=True)):
+        if issubclass(kind, Tensor) or kind is type(None):
+            code = {8: "Q"}.get(size)
+        elif issubclass(kind, float):
+            code = {4: "f", 8: "d"}.get(size)
+        else:
+            code = {1: "b", 4: "i", 8: "q"}.get(size)
+        if code is None:
+            raise TypeError(f"argument {i} of {name} has {size} bytes: a {kind.__name__} does not fit")
+        layout += f"{offset - end}x{code}"
+        end = offset + size
+    return struct.Struct(layout)
