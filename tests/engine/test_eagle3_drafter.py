@@ -37,7 +37,7 @@ class Recorder(Eagle3Drafter):
     """Keeps what the drafter drafts, and proposes the coming tokens instead, some wrong, so that rounds accept some."""
 
     def __init__(self, drafter, reference):
-        super().__init__(drafter.head, drafter.cache, drafter._tiles, max_backlog=drafter.max_backlog)
+        super().__init__(drafter.head, drafter.cache, drafter._ops, max_backlog=drafter.max_backlog)
         self.reference = reference
         self.seen = []  # (request id, choice), length, drafts
 
@@ -79,6 +79,20 @@ def target(tmp_path_factory):
         attn_implementation="eager",
     ).float()  # some versions leave the experts in bf16 whatever dtype says
     return folder, load_target(folder, device=CPU, dtype=torch.float32), oracle
+
+
+@pytest.fixture(scope="module")
+def alone(target):
+    """What each of some requests says alone, which no head has a part in: computed once for all heads."""
+    config, weights = target[1]
+    model, known = Model(config=config, weights=weights, head=None), {}
+
+    def results(requests):
+        if (key := repr(requests)) not in known:
+            known[key] = reference_of(model, requests)
+        return known[key]
+
+    return results
 
 
 @pytest.fixture(scope="module", params=HEAD_KINDS)
@@ -167,9 +181,9 @@ def requests_of(num_requests, *, temperature=0, prefix=80, own=1, max_tokens=40)
     return requests
 
 
-def drafted(model, requests, course, **options):
+def drafted(model, alone, requests, course, **options):
     """All requests together under a course of draft lengths: their results, the drafts, and the engine's counters."""
-    reference = reference_of(replace(model, head=None), requests)
+    reference = alone(requests)
     core = build(model, drafter="eagle3", draft_tokens=MAX_DRAFTS, **options)
     core.draft_length = Scripted(course)
     core.runner.drafter = Recorder(core.runner.drafter, reference)
@@ -178,56 +192,62 @@ def drafted(model, requests, course, **options):
     return results, core.runner.drafter.seen, core.stats()
 
 
-def check(target, heads, requests, course, **options):
+@pytest.fixture
+def check(target, heads, alone):
+    """`check(requests, course, **options)`: every draft is the dense head's; the engine's counters."""
     (model, head), oracle = heads, target[2]
-    results, seen, stats = drafted(model, requests, course, **options)
-    assert compare(oracle, head, requests, results, seen) >= 40
-    return stats
+
+    def check(requests, course, **options):
+        results, seen, stats = drafted(model, alone, requests, course, **options)
+        assert compare(oracle, head, requests, results, seen) >= 40
+        return stats
+
+    return check
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_rounds_that_accept(target, heads, temperature):
+def test_rounds_that_accept(check, temperature):
     """Several sequences in one batch, each round committing 1 to 6 tokens, up to the last token of each budget."""
-    stats = check(target, heads, requests_of(4, temperature=temperature), [5, 3, 4, 1], concurrency=4, page_size=8)
+    stats = check(requests_of(4, temperature=temperature), [5, 3, 4, 1], concurrency=4, page_size=8)
     assert stats.num_accepted_tokens > 20
 
 
-def test_rounds_without_drafts_are_caught_up(target, heads):
+def test_rounds_without_drafts_are_caught_up(check):
     """After 32 tokens, a full backlog, the drafts are those of a head that never paused."""
-    check(target, heads, requests_of(2, max_tokens=80), [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4], concurrency=2)
+    check(requests_of(2, max_tokens=80), [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4], concurrency=2)
 
 
-def test_prefix_cache_hits(target, heads):
+def test_prefix_cache_hits(check):
     """One slot: each later request starts from pages, and the tap row of the last one, that an earlier one left."""
-    stats = check(target, heads, requests_of(3), [4], concurrency=1, page_size=8, chunk_tokens=37)
+    stats = check(requests_of(3), [4], concurrency=1, page_size=8, chunk_tokens=37)
     assert stats.num_cached_tokens >= 2 * 64
 
 
 @pytest.mark.parametrize("heads", ["specforge", "fc-norm"], indirect=True)
-def test_preempted_sequences(target, heads):
+def test_preempted_sequences(check):
     """Swapped out and back while others draft, one step ahead of the host, after rounds without drafts."""
     requests = requests_of(5, prefix=8, own=120, max_tokens=60)
     course = [*[0] * 26, *[3] * 400]  # swapped out with tokens that the head has not seen
-    stats = check(target, heads, requests, course, concurrency=5, memory="tight", lag=1)
+    stats = check(requests, course, concurrency=5, memory="tight", lag=1)
     assert stats.num_preemptions > 0
 
 
 @pytest.mark.parametrize("heads", ["specforge"], indirect=True)
-def test_drafts_beyond_the_budget_touch_no_page_of_others(target, heads):
+def test_drafts_beyond_the_budget_touch_no_page_of_others(check):
     """Answers that end with a page, in slots whose page tables still name pages of longer answers before them."""
     requests = []
     for index, request in enumerate(requests_of(9, prefix=7)):
         max_tokens = 100 if index < 3 else 16 - len(request.prompt_ids) % 8
         requests.append(replace(request, params=replace(request.params, max_tokens=max_tokens)))
-    check(target, heads, requests, [5, 4], concurrency=3, page_size=8)
+    check(requests, [5, 4], concurrency=3, page_size=8)
 
 
 @pytest.mark.parametrize("heads", ["specforge"], indirect=True)
-def test_the_comparison_notices_a_hidden_state_off_by_one(target, heads):
+def test_the_comparison_notices_a_hidden_state_off_by_one(target, heads, alone):
     """The oracle has teeth: paired with the state of one token later, few drafts are the same."""
     (model, head), oracle = heads, target[2]
     requests = requests_of(1)
-    results, seen, _ = drafted(model, requests, [3], concurrency=1)
+    results, seen, _ = drafted(model, alone, requests, [3], concurrency=1)
     expected, _ = dense_drafts(oracle, head, list(requests[0].prompt_ids) + results["0", 0][0], requests[0])
     shifted = [drafts[0] == expected[length - 3, 0] for _, length, drafts in seen if drafts]
     assert sum(shifted) < len(shifted) / 4
