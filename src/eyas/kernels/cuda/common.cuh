@@ -117,6 +117,48 @@ DEVICE void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+// ---- bulk copies to shared memory: one thread asks, a barrier in shared memory counts the bytes -------------------
+
+// For `arrivals` calls of copy_barrier_expect per phase. Then copy_barrier_fence(), then a barrier of the users.
+DEVICE void copy_barrier_init(u64* barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+DEVICE void copy_barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// One arrival; the phase ends when all have arrived and their bytes are there.
+DEVICE void copy_barrier_expect(u64* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// Phases count 0, 1, 0, 1 ...: waits until the current phase of this parity has ended.
+DEVICE void copy_barrier_wait(u64* barrier, u32 parity) {
+    u32 done = 0;
+    while (!done) {
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(shared_address(barrier)), "r"(parity)
+            : "memory");
+    }
+}
+
+// `bytes` (a multiple of 16) of data that is read once: the first to leave L2.
+DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(0x12f0000000000000ull)  // evict_first
+        : "memory");
+}
+
+// Brings `bytes` (a multiple of 16) into L2 and waits for nothing.
+DEVICE void prefetch_l2_bulk(const void* global, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+}
+
 // ---- bf16, two to a word -----------------------------------------------------------------------------------------
 
 // Rounds to nearest even; NaN becomes 0x7fff.
