@@ -16,6 +16,7 @@ from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
 from eyas.engine.memory import PageCounts, available_bytes, page_bytes, page_counts
 from eyas.engine.runner import PROMPT_TILE, Runner
 from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_span
+from eyas.engine.stages import CudaGraphs, Stages
 from eyas.engine.state import DeviceState
 from eyas.kernels.attend import KEY_BLOCK
 from eyas.kernels.linear import self_test
@@ -66,6 +67,7 @@ class EngineOptions:
     expert_cache_bytes: int | None = None
     track_experts: bool = False
     tokenizer_json: Path | None = None
+    use_graphs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,12 @@ def build_engine(
         tap_dtype=dtype,
         device=device,
     )
-    drafter = _drafter(options, head, max_positions, pages, max_drafts)
+    stages = (
+        CudaGraphs(device, max_sequences=options.concurrency)
+        if options.use_graphs and device.type == "cuda"
+        else Stages()
+    )
+    drafter = _drafter(options, head, max_positions, pages, stages)
     runner = Runner(
         target,
         drafter,
@@ -119,6 +126,7 @@ def build_engine(
         torch.zeros(pages.full + 1, tap_width, dtype=dtype, device=device),
         row_ops=options.row_ops,
         prompt_ops=options.prompt_ops,
+        stages=stages,
     )
     scheduler = Scheduler(
         SchedulerConfig(
@@ -199,7 +207,7 @@ def _drafter(
     head: tuple[HeadConfig, HeadWeights] | None,
     max_positions: int,
     pages: PageCounts,
-    max_drafts: int,
+    stages: Stages,
 ) -> Drafter:
     if options.drafter == "ngram":
         return NgramDrafter()
@@ -209,7 +217,7 @@ def _drafter(
         raise UserError("the eagle3 drafter needs a head; name one with --draft")
     model = Eagle3Head(*head, max_positions=max_positions)
     cache = model.new_cache(pages.full + 1, options.page_size)
-    return Eagle3Drafter(model, cache, options.row_ops, max_backlog=MAX_BACKLOG)
+    return Eagle3Drafter(model, cache, options.row_ops, stages, max_backlog=MAX_BACKLOG)
 
 
 def _draft_length(options: EngineOptions, max_drafts: int) -> DraftLength:

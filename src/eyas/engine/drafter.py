@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from eyas.engine.sequence import Sequence
-from eyas.engine.state import DeviceState
+from eyas.engine.stages import Stages
+from eyas.engine.state import DeviceState, SamplingFlags
 from eyas.kernels.ops import LayerCache, Ops
 from eyas.kernels.sample import sample
 from eyas.model.batch import RowBatch
 from eyas.model.eagle3 import Eagle3Head, HeadOutput
 
 __all__ = ["Drafter", "Drafts", "Eagle3Drafter", "NgramDrafter"]
+
+FEW_ROWS = 8  # of the first pass, up to which every number has a graph of its own
 
 
 class Drafts(NamedTuple):
@@ -91,9 +94,12 @@ class Eagle3Drafter(Drafter):
 
     name = "eagle3"
 
-    def __init__(self, head: Eagle3Head, cache: LayerCache, ops: Ops, *, max_backlog: int) -> None:
+    def __init__(
+        self, head: Eagle3Head, cache: LayerCache, ops: Ops, stages: Stages | None = None, *, max_backlog: int
+    ) -> None:
         """`max_backlog` bounds the tokens of the first pass; older ones are skipped, which costs acceptance only."""
         self.head = head
+        self.stages = stages or Stages()
         self.cache = cache
         self.taps = head.config.taps
         self.max_backlog = max_backlog
@@ -106,10 +112,54 @@ class Eagle3Drafter(Drafter):
     def propose(
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
-        tables, sampling = state.tables_of(slots_S), state.sampling_of(slots_S, sequences)
-        room_S = _room(state, slots_S, num_drafts)
-        output = self._catch_up(state, slots_S, max_length)
-        position_S = state.length_S[slots_S]
+        num_rows, self._backlog = self._rows(max(1, self._backlog)), 0
+        flags = state.flags_of(sequences)
+
+        def stage(slots_S: Tensor) -> Drafts:
+            first = self._catch_up(state, slots_S, num_rows, max_length)
+            return self._chain(state, slots_S, flags, first, num_drafts, max_length)
+
+        return self.stages.run(("eagle3", len(slots_S), num_rows, num_drafts, flags), stage, slots_S)
+
+    def _rows(self, backlog: int) -> int:
+        """Rows of the first pass: few different numbers where each is another graph."""
+        if not self.stages.has_fixed_shapes or backlog <= FEW_ROWS:
+            return backlog
+        return min(1 << (backlog - 1).bit_length(), self.max_backlog)
+
+    def _catch_up(self, state: DeviceState, slots_S: Tensor, num_rows: int, max_length: int) -> HeadOutput:
+        """Feed the head the committed tokens that it has not seen; its output at each sequence's last token."""
+        length_S = state.length_S[slots_S]
+        offsets = torch.arange(num_rows, device=state.device)
+        positions_SR = length_S.unsqueeze(1) - num_rows + offsets
+        live_SR = (positions_SR >= state.head_length_S[slots_S].unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1)
+        ring = state.tap_ring_SWC
+        taps_TC = ring[slots_S.unsqueeze(1), positions_SR % ring.shape[1]].flatten(0, 1)
+        batch = RowBatch(
+            tokens_SR=state.tokens_SN[slots_S.unsqueeze(1), positions_SR.clamp(min=0)],
+            positions_SR=positions_SR.clamp(min=0),
+            live_SR=live_SR,
+            tables=state.tables_of(slots_S),
+            max_length=max_length,
+            ops=self._ops,
+        )
+        output = self.head.forward(batch, self.head.fuse(taps_TC, self._ops), self.cache)
+        state.head_length_S[slots_S] = length_S
+        last = slice(num_rows - 1, None, num_rows)
+        return HeadOutput(output.hidden_TH[last], output.normed.take(last))
+
+    def _chain(
+        self,
+        state: DeviceState,
+        slots_S: Tensor,
+        flags: SamplingFlags,
+        output: HeadOutput,
+        num_drafts: int,
+        max_length: int,
+    ) -> Drafts:
+        """Draw a token from the head's output, feed it, and so on."""
+        tables, sampling = state.tables_of(slots_S), state.sampling_of(slots_S, flags)
+        room_S, position_S = _room(state, slots_S, num_drafts), state.length_S[slots_S]
         ids = []
         for step in range(num_drafts):
             logits = self.head.logits(output.normed, self._ops)
@@ -129,26 +179,3 @@ class Eagle3Drafter(Drafter):
                 output = self.head.forward(batch, self.head.recur(output.hidden_TH), self.cache)
                 position_S = position_S + 1
         return Drafts(torch.stack(ids, dim=1), room_S)
-
-    def _catch_up(self, state: DeviceState, slots_S: Tensor, max_length: int) -> HeadOutput:
-        """Feed the head all committed tokens that it has not seen; its output at each sequence's last token."""
-        num_rows, self._backlog = max(1, self._backlog), 0
-        length_S = state.length_S[slots_S]
-        offsets = torch.arange(num_rows, device=state.device)
-        positions_SR = length_S.unsqueeze(1) - num_rows + offsets
-        live_SR = (positions_SR >= state.head_length_S[slots_S].unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1)
-        positions_SR = positions_SR.clamp(min=0)
-        ring = state.tap_ring_SWC
-        taps_TC = ring[slots_S.unsqueeze(1), positions_SR % ring.shape[1]].flatten(0, 1)
-        batch = RowBatch(
-            tokens_SR=state.tokens_SN[slots_S.unsqueeze(1), positions_SR],
-            positions_SR=positions_SR,
-            live_SR=live_SR,
-            tables=state.tables_of(slots_S),
-            max_length=max_length,
-            ops=self._ops,
-        )
-        output = self.head.forward(batch, self.head.fuse(taps_TC, self._ops), self.cache)
-        state.head_length_S[slots_S] = length_S
-        last = slice(num_rows - 1, None, num_rows)
-        return HeadOutput(output.hidden_TH[last], output.normed.take(last))

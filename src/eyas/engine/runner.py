@@ -18,6 +18,7 @@ from eyas.engine.sampler import Logprobs, sample_rows, top_logprobs
 from eyas.engine.scheduler import Chunk, StepPlan, SwapIn, SwapOut
 from eyas.engine.sequence import Sequence
 from eyas.engine.speculate import RoundOutput, commit, speculative_round
+from eyas.engine.stages import Stages
 from eyas.engine.state import DeviceState
 from eyas.kernels.norm import Normed
 from eyas.kernels.ops import LayerCache, Ops
@@ -55,6 +56,7 @@ class Runner:
         *,
         row_ops: Ops,
         prompt_ops: Ops,
+        stages: Stages,
     ) -> None:
         """`tap_pages_PC` holds, for each full page, the hidden states tapped at its last token."""
         self.target = target
@@ -64,6 +66,7 @@ class Runner:
         self.tap_pages_PC = tap_pages_PC
         self.row_ops = row_ops
         self.prompt_ops = prompt_ops
+        self.stages = stages
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepOutput:
@@ -90,9 +93,11 @@ class Runner:
     # -- generated rows -----------------------------------------------------------------------------------------------
 
     def _decode(self, sequences: list[Sequence], num_drafts: int) -> RoundOutput:
-        slots_S = self._slots(sequences)
+        slots_S = self._slots(sequences, self.stages.rows(len(sequences)))
         # length_bound already counts this round's tokens.
         max_length = max(s.length_bound for s in sequences)
+        if self.stages.has_fixed_shapes:
+            max_length = self.state.tokens_SN.shape[1]
         output = speculative_round(
             self.target,
             self.caches,
@@ -103,12 +108,15 @@ class Runner:
             num_drafts,
             max_length,
             self.row_ops,
+            self.stages,
         )
         self.drafter.note_commit(num_drafts + 1)
         return output
 
-    def _slots(self, sequences: Seq[Sequence]) -> Tensor:
-        return torch.tensor([s.slot for s in sequences]).to(self.state.device, non_blocking=True)
+    def _slots(self, sequences: Seq[Sequence], num_rows: int = 1) -> Tensor:
+        """On the device, filled up to `num_rows` with the dead slot."""
+        slots = [s.slot for s in sequences] + [self.state.dead_slot] * (num_rows - len(sequences))
+        return torch.tensor(slots).to(self.state.device, non_blocking=True)
 
     # -- prompt rows --------------------------------------------------------------------------------------------------
 

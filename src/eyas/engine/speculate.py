@@ -14,6 +14,7 @@ from eyas.engine.drafter import Drafter, Drafts
 from eyas.engine.masking import read_for_masks
 from eyas.engine.sampler import Logprobs, Sampled, sample_rows
 from eyas.engine.sequence import Sequence
+from eyas.engine.stages import Stages
 from eyas.engine.state import DeviceState
 from eyas.kernels.accept import Accepted, accept
 from eyas.kernels.ops import LayerCache, Ops
@@ -43,6 +44,15 @@ class RoundOutput(NamedTuple):
     prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
 
 
+class Verified(NamedTuple):
+    """What the target says of a round's rows."""
+
+    logits_SRV: Tensor
+    taps_TC: Tensor | None
+    router_logits: tuple[Tensor, ...]
+    live_SR: Tensor
+
+
 def speculative_round(
     target: GptOss,
     caches: list[LayerCache],
@@ -53,16 +63,22 @@ def speculative_round(
     num_drafts: int,
     max_length: int,
     ops: Ops,
+    stages: Stages,
 ) -> RoundOutput:
-    """`max_length` bounds the sequences' lengths."""
+    """`max_length` bounds the sequences' lengths. `slots_S` may end with dead slots beyond `sequences`."""
     drafts = _propose(drafter, state, slots_S, sequences, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
-    batch = _verify_rows(state, slots_S, drafts, max_length, ops)
-    output = target.forward(batch, caches)
-    logits_SRV = target.logits(output.normed, ops).unflatten(0, (len(sequences), -1))
+
+    def verify(slots_S: Tensor, *drafts: Tensor) -> Verified:
+        batch = _verify_rows(state, slots_S, Drafts(*drafts), max_length, ops)
+        output = target.forward(batch, caches)
+        logits_SRV = target.logits(output.normed, ops).unflatten(0, batch.tokens_SR.shape)
+        return Verified(logits_SRV, output.taps_TC, output.router_logits, batch.live_SR)
+
+    verified = stages.run(("verify", len(slots_S), num_drafts), verify, slots_S, *drafts)
     masks = None if mask_input is None else mask_input.masks(state.vocab_size)
-    sampled = sample_rows(logits_SRV, state.length_S[slots_S], drafts.ids_SK, state, sequences, slots_S, masks)
-    return commit(state, slots_S, drafts, sampled, output.taps_TC, output.router_logits, batch.live_SR)
+    sampled = sample_rows(verified.logits_SRV, state.length_S[slots_S], drafts.ids_SK, state, sequences, slots_S, masks)
+    return commit(state, slots_S, drafts, sampled, verified.taps_TC, verified.router_logits, verified.live_SR)
 
 
 def _propose(

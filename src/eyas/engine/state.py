@@ -7,6 +7,7 @@ Shape letters: S slots, N positions, P pages a sequence, V vocabulary, W tap rin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +17,18 @@ from eyas.engine.sequence import Sequence
 from eyas.kernels.sample import SamplingRows
 from eyas.model.batch import PageTables
 
-__all__ = ["DeviceState"]
+__all__ = ["DeviceState", "SamplingFlags"]
 
 GREEDY_BELOW = 1e-5  # a temperature that fp32 logits cannot be divided by; vLLM's bound
 
 MAX_STOPS = 2 * MAX_STOP_IDS  # the request's and the model's end-of-turn ids
+
+
+class SamplingFlags(NamedTuple):
+    """What no sequence of a step needs can be left out of it."""
+
+    any_random: bool
+    any_filter: bool
 
 
 class DeviceState:
@@ -36,13 +44,17 @@ class DeviceState:
         tap_dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(num_slots, *shape, dtype=dtype, device=device)
+        """One more slot than `num_slots` is there, `dead_slot`: no sequence ever enters it."""
 
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(num_slots + 1, *shape, dtype=dtype, device=device)
+
+        self.dead_slot = num_slots
         self.device = device
         self.vocab_size = vocab_size
         self.tokens_SN = zeros(max_positions)
         self.length_S = zeros()
+        self.length_S[self.dead_slot] = 1
         self.live_S = zeros(dtype=torch.bool)
         self.remaining_S = zeros()
         num_pages = -(-max_positions // page_size)
@@ -128,13 +140,17 @@ class DeviceState:
     def tables_of(self, slots_S: Tensor) -> PageTables:
         return PageTables(self.tables.full[slots_S], self.tables.sliding[slots_S])
 
-    def sampling_of(self, slots_S: Tensor, sequences: list[Sequence]) -> SamplingRows:
-        """Settings of some slots, with the host's flags over their sequences."""
+    @staticmethod
+    def flags_of(sequences: list[Sequence]) -> SamplingFlags:
         params = [sequence.request.params for sequence in sequences]
-        return self.sampling.take(slots_S)._replace(
+        return SamplingFlags(
             any_random=any(p.temperature > 0 for p in params),
             any_filter=any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0) for p in params),
         )
+
+    def sampling_of(self, slots_S: Tensor, flags: SamplingFlags) -> SamplingRows:
+        """Settings of some slots."""
+        return self.sampling.take(slots_S)._replace(**flags._asdict())
 
 
 def uses_penalties(sequence: Sequence) -> bool:

@@ -1,0 +1,84 @@
+"""How the stages of a round run: as they are, or as CUDA graphs that are captured once and replayed.
+
+A stage is a function of tensors and of buffers that it closes over. It must not look at a value on the host, and what
+shapes and branches depend on is in its key. Replays of one key reuse inputs and outputs in place, so results are to be
+taken (copied or handed to another stage) before the same key runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+__all__ = ["CudaGraphs", "Stages"]
+
+T = TypeVar("T")
+
+
+class Stages:
+    """Runs every stage as it is."""
+
+    has_fixed_shapes = False  # bounds are then those of the engine, not of the step
+
+    def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
+        """`stage(*inputs)`; `key` names the stage and all that its shapes and branches depend on."""
+        return stage(*inputs)
+
+    def rows(self, num_sequences: int) -> int:
+        """With how many sequences a round is computed, the surplus ones dead."""
+        return num_sequences
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    outputs: Any
+
+
+class CudaGraphs(Stages):
+    """Runs a key as it is at its first use, which compiles and allocates what is lazy, and captures it then.
+
+    All graphs share one memory pool: they run one after the other, and what a later stage reads lies outside of it.
+    """
+
+    has_fixed_shapes = True
+
+    def __init__(self, device: torch.device, *, max_sequences: int) -> None:
+        self._device = device
+        self._max_sequences = max_sequences
+        self._pool = torch.cuda.graph_pool_handle()
+        self._captured: dict[Hashable, _Captured] = {}
+
+    def rows(self, num_sequences: int) -> int:
+        """The next power of two, but no more than there can be."""
+        return min(1 << (num_sequences - 1).bit_length(), self._max_sequences)
+
+    def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
+        captured = self._captured.get(key)
+        if captured is None:
+            outputs = stage(*inputs)
+            self._captured[key] = self._capture(stage, inputs, outputs)
+            return outputs
+        for own, given in zip(captured.inputs, inputs, strict=True):
+            if own.data_ptr() != given.data_ptr():
+                own.copy_(given, non_blocking=True)
+        captured.graph.replay()
+        return captured.outputs
+
+    def _capture(self, stage: Callable[..., Any], inputs: tuple[Tensor, ...], outputs: Any) -> _Captured:
+        """`outputs` are what the stage returned once; replays write to the same tensors."""
+        own = tuple(tensor.clone() for tensor in inputs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            results = tree_flatten(stage(*own))[0]
+            for output, result in zip(tree_flatten(outputs)[0], results, strict=True):
+                # The same address twice: a buffer that the stage has of its own.
+                if isinstance(result, Tensor) and result.data_ptr() != output.data_ptr():
+                    output.copy_(result)
+        return _Captured(graph, own, outputs)
