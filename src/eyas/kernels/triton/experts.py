@@ -1,0 +1,145 @@
+"""The experts of prompt rows: two grouped MXFP4 matrix products on tensor cores, and the sum over ranks.
+
+The weights are unpacked in registers and are the tall side of the product, so few rows per expert waste little. All
+row counts give the same bits (`products`), so the tile follows the number of rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eyas.kernels.moe import SWIGLU_ALPHA
+from eyas.kernels.mxfp4_layout import PackedExperts
+from eyas.kernels.norm import Normed
+from eyas.kernels.triton.products import expert_product
+from eyas.kernels.triton.route import Groups, Routing
+
+__all__ = ["combine", "expert_tile_rows", "experts_down", "experts_up"]
+
+_ALPHA = tl.constexpr(SWIGLU_ALPHA)
+
+
+@triton.jit
+def _experts_kernel(
+    x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, tiles_ptr, num_tiles_ptr,
+    N, K, limit,
+    TOP_K: tl.constexpr, UP: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(N, BLOCK_F)
+    tile = tl.program_id(0) // blocks
+    if tile >= tl.load(num_tiles_ptr):
+        return
+    block = tl.program_id(0) % blocks
+    expert = tl.load(tiles_ptr + tile * 4).to(tl.int64)
+    entry = tl.load(tiles_ptr + tile * 4 + 1) + tl.arange(0, BLOCK_T)
+    inside = entry < tl.load(tiles_ptr + tile * 4 + 2)
+    pairs = tl.load(pairs_ptr + entry, mask=inside, other=0)
+    rows = pairs // TOP_K if UP else pairs
+    num_tiles = N // 16
+    num_k64 = (K + 63) // 64
+    acc = expert_product(
+        x_ptr, rows, words_ptr + expert * num_tiles * num_k64 * 128, scales_ptr + expert * num_tiles * num_k64 * 8,
+        block * (BLOCK_F // 16), num_tiles, K, BLOCK_F, BLOCK_T,
+    )  # fmt: skip
+
+    feature = block * BLOCK_F + tl.arange(0, BLOCK_F)
+    bias = tl.load(bias_ptr + expert * N + feature, mask=feature < N, other=0.0).reshape(BLOCK_F // 16, 8, 2, 1)
+    if UP:
+        acc = acc * tl.load(rms_ptr + rows) + bias
+        gate, up = acc.permute(0, 1, 3, 2).split()
+        # Not tl.minimum, which would turn NaN into the limit.
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        act = gate / (1 + tl.exp(-_ALPHA * gate)) * (up + 1)
+        act = act.reshape(BLOCK_F // 64, 4, 2, 2, 2, BLOCK_T)  # block of 32, t, i, c, e of `word_order`
+        out = act.permute(0, 2, 3, 1, 4, 5).reshape(BLOCK_F // 2, BLOCK_T)
+        column = block * (BLOCK_F // 2) + tl.arange(0, BLOCK_F // 2)
+        width = N // 2
+    else:
+        out = (acc + bias).reshape(BLOCK_F, BLOCK_T)
+        column = feature
+        width = N
+    out_ptrs = out_ptr + pairs.to(tl.int64)[None, :] * width + column[:, None]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside[None, :] & (column < width)[:, None])
+
+
+@triton.jit
+def _combine_kernel(
+    y_ptr, ids_ptr, weights_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
+    H,
+    TOP_K: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK_H)
+    inside = column < H
+    live = tl.load(ids_ptr + row * TOP_K) >= 0
+    total = tl.zeros((BLOCK_H,), tl.float32)
+    for rank in tl.static_range(TOP_K):
+        y = tl.load(y_ptr + (row * TOP_K + rank) * H + column, mask=inside & live, other=0.0)
+        total += y.to(tl.float32) * tl.load(weights_ptr + row * TOP_K + rank)
+    out = tl.load(residual_ptr + row * H + column, mask=inside, other=0.0) + tl.where(live, total, 0.0)
+    tl.store(out_ptr + row * H + column, out, mask=inside)
+    norm = tl.load(norm_ptr + column, mask=inside, other=0.0)
+    tl.store(rows_ptr + row * H + column, (out * norm).to(rows_ptr.dtype.element_ty), mask=inside)
+    tl.store(sums_ptr + row, tl.sum(out * out))
+
+
+def expert_tile_rows(num_pairs: int, num_experts: int) -> int:
+    """Rows of a tile: a power of two at or above the mean of a group, from 16 to 128."""
+    return min(128, max(16, triton.next_power_of_2(num_pairs // num_experts)))
+
+
+def _config(tile_rows: int) -> tuple[int, int, int]:
+    """(BLOCK_F, num_warps, num_stages)"""
+    return 128, 8, 4
+
+
+def _launch(
+    x: Tensor,
+    routing: Routing,
+    groups: Groups,
+    experts: PackedExperts,
+    bias_EN: Tensor,
+    out: Tensor,
+    limit: float | None,
+) -> None:
+    num_features = experts.num_rows
+    block_f, num_warps, num_stages = _config(groups.tile_rows)
+    _experts_kernel[(groups.tiles.shape[0] * triton.cdiv(num_features, block_f),)](
+        x, routing.inverse_rms_T, experts.words, experts.scales, bias_EN, out,
+        groups.pairs, groups.tiles, groups.num_tiles,
+        num_features, experts.num_columns, limit or 0.0,
+        TOP_K=routing.ids_TK.shape[1], UP=limit is not None, BLOCK_F=block_f, BLOCK_T=groups.tile_rows,
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+
+
+def experts_up(routing: Routing, groups: Groups, gate_up: PackedExperts, bias_EN: Tensor, *, limit: float) -> Tensor:
+    """Activations [T * k, I] of the live pairs, columns in word order: gate and up product, clamped SwiGLU."""
+    act = torch.empty(routing.ids_TK.numel(), gate_up.num_rows // 2, dtype=routing.rows_TH.dtype, device=bias_EN.device)
+    _launch(routing.rows_TH, routing, groups, gate_up, bias_EN, act, limit)
+    return act
+
+
+def experts_down(act_PI: Tensor, routing: Routing, groups: Groups, down: PackedExperts, bias_EH: Tensor) -> Tensor:
+    """Outputs [T * k, H] of the live pairs, not yet weighted."""
+    out = torch.empty(act_PI.shape[0], down.num_rows, dtype=act_PI.dtype, device=act_PI.device)
+    _launch(act_PI, routing, groups, down, bias_EH, out, None)
+    return out
+
+
+def combine(y_PH: Tensor, routing: Routing, residual_TH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
+    """residual + the weighted outputs, added by rank, fp32 [T, H]; and the next norm. Dead rows keep their residual."""
+    num_rows, width = residual_TH.shape
+    out = torch.empty_like(residual_TH)
+    rows = torch.empty(num_rows, width, dtype=y_PH.dtype, device=out.device)
+    sums = torch.empty(num_rows, 1, dtype=torch.float32, device=out.device)
+    _combine_kernel[(num_rows,)](
+        y_PH, routing.ids_TK, routing.weights_TK, residual_TH, norm_H, out, rows, sums,
+        width,
+        TOP_K=routing.ids_TK.shape[1], BLOCK_H=triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+    return out, Normed(rows, sums)

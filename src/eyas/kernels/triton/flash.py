@@ -1,0 +1,132 @@
+"""Causal attention of one sequence's prompt rows over its pages, with sinks and an optional window.
+
+Online softmax over blocks of keys (Dao, "FlashAttention-2", 2023) that start at absolute multiples of the block, for
+tiles of rows that start at absolute multiples of the tile, so a row's bits depend on its own position alone, however
+the prompt was cut into chunks (at multiples of 16). The query heads of a key/value head lie side by side in a tile.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eyas.kernels.ops import LayerCache, Rows
+
+__all__ = ["flash_attend"]
+
+_FULL = dict(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=3)
+_SLIDING = dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _key_block(
+    q, peak, total, acc, start, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+    G: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """One step of the online softmax, in powers of 2; `scale` includes log2(e)."""
+    key = start + tl.arange(0, BLOCK_N)
+    page = tl.load(table_ptr + tl.minimum(key // PAGE, num_pages - 1))
+    offsets = (page * PAGE + key % PAGE)[:, None] * (G * 64) + tl.arange(0, 64)[None, :]
+    k = tl.load(k_ptr + offsets)
+    scores = tl.dot(q, k.T)
+    if MASKED:
+        hidden = key[None, :] > position[:, None]
+        hidden |= key[None, :] < tl.minimum(position, first_key)[:, None]
+        if WINDOW:
+            hidden |= key[None, :] <= position[:, None] - window
+        scores = tl.where(hidden, float("-inf"), scores)
+    new_peak = tl.maximum(peak, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - new_peak[:, None])
+    fade = tl.exp2(peak - new_peak)
+    total = total * fade + tl.sum(weights, 1)
+    v = tl.load(v_ptr + offsets)
+    acc = tl.dot(weights.to(v.dtype), v, acc * fade[:, None])
+    return new_peak, total, acc
+
+
+@triton.jit
+def _flash_kernel(
+    q_ptr, k_ptr, v_ptr, table_ptr, positions_ptr, sinks_ptr, out_ptr,
+    num_rows, num_pages, window, first_key, scale,
+    Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, SINKS: tl.constexpr, WINDOW: tl.constexpr,
+    FIRST_KEY: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    GROUP: tl.constexpr = Q // G
+    TILE: tl.constexpr = BLOCK_M // GROUP
+    first = tl.load(positions_ptr)
+    # The longest rows first: programs of a launch start in ascending order.
+    tile = first // TILE + tl.num_programs(0) - 1 - tl.program_id(0)
+    kv_head = tl.program_id(1)
+    m = tl.arange(0, BLOCK_M)
+    position = tile * TILE + m // GROUP
+    row = position - first
+    inside = (row >= 0) & (row < num_rows)
+    head = kv_head * GROUP + m % GROUP
+    offsets = ((row * Q + head) * 64)[:, None] + tl.arange(0, 64)[None, :]
+    q = tl.load(q_ptr + offsets, mask=inside[:, None], other=0.0)
+    k_ptr += kv_head * 64
+    v_ptr += kv_head * 64
+
+    if SINKS:
+        peak = tl.load(sinks_ptr + head).to(tl.float32) * _LOG2_E
+        total = tl.full((BLOCK_M,), 1.0, tl.float32)
+    else:
+        peak = tl.full((BLOCK_M,), -1e30, tl.float32)  # not -inf, whose difference with itself is NaN
+        total = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, 64), tl.float32)
+    end = tile * TILE + TILE  # one past the last row's own key
+    if WINDOW:
+        start = tl.maximum(tile * TILE - window + 1, 0) // BLOCK_N * BLOCK_N
+        for block in tl.range(start, end, BLOCK_N):
+            peak, total, acc = _key_block(
+                q, peak, total, acc, block, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+                G, PAGE, BLOCK_N, True, True,
+            )  # fmt: skip
+    else:
+        start = tl.full((), 0, tl.int64)
+        whole = (tile * TILE + 1) // BLOCK_N * BLOCK_N  # blocks that end at or before the first row
+        if FIRST_KEY:
+            whole = start
+        for block in tl.range(start, whole, BLOCK_N):
+            peak, total, acc = _key_block(
+                q, peak, total, acc, block, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+                G, PAGE, BLOCK_N, False, False,
+            )  # fmt: skip
+        for block in tl.range(whole, end, BLOCK_N):
+            peak, total, acc = _key_block(
+                q, peak, total, acc, block, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+                G, PAGE, BLOCK_N, True, False,
+            )  # fmt: skip
+    out = acc / total[:, None]
+    tl.store(out_ptr + offsets, out.to(out_ptr.dtype.element_ty), mask=inside[:, None])
+
+
+def flash_attend(
+    q_TQD: Tensor,
+    rows: Rows,
+    cache: LayerCache,
+    *,
+    sinks_Q: Tensor | None,
+    window: int | None,
+    first_key: int = 0,
+) -> Tensor:
+    """Attention [T, Q D] of consecutive rows of one sequence, whose keys and values are in their pages already.
+
+    Same visibility as `kernels.attend.attend_ref`. Page sizes are powers of two, D is 64.
+    """
+    num_rows, num_heads, dim = q_TQD.shape
+    _, page_size, num_kv, _ = cache.k.shape
+    config = _FULL if window is None else _SLIDING
+    tile = config["BLOCK_M"] * num_kv // num_heads
+    out = torch.empty(num_rows, num_heads * dim, dtype=q_TQD.dtype, device=q_TQD.device)
+    # One tile more than the rows fill, as they may start inside of one.
+    _flash_kernel[(triton.cdiv(num_rows + tile - 1, tile), num_kv)](
+        q_TQD, cache.k, cache.v, rows.table_SP, rows.positions_SR, q_TQD if sinks_Q is None else sinks_Q, out,
+        num_rows, rows.table_SP.shape[1], window or 0, first_key, dim**-0.5 * _LOG2_E.value,
+        Q=num_heads, G=num_kv, PAGE=page_size, SINKS=sinks_Q is not None, WINDOW=window is not None,
+        FIRST_KEY=first_key > 0, **config,
+    )  # fmt: skip
+    return out

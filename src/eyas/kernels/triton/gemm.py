@@ -1,0 +1,126 @@
+"""Dense matrix products of prompt rows over `BlockedMatrix`: plain, gated (SiLU), and with residual and next norm."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.norm import Normed
+from eyas.kernels.triton.products import dense_product, inverse_rms
+
+__all__ = ["add", "gated", "linear"]
+
+# GROUP_T tiles of rows go through all features before the next ones.
+_CONFIG = dict(BLOCK_T=128, BLOCK_N=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+
+
+@triton.jit
+def _tile(num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.constexpr):
+    """(tile of rows, tile of features), so that programs that run together share rows and features."""
+    program = tl.program_id(0)
+    group = program // (GROUP_T * blocks_n) * GROUP_T
+    size = tl.minimum(tl.cdiv(num_rows, BLOCK_T) - group, GROUP_T)
+    inner = program % (GROUP_T * blocks_n)
+    return group + inner % size, inner // size
+
+
+@triton.jit
+def _linear_kernel(
+    x_ptr, sums_ptr, w_ptr, out_ptr,
+    num_rows, num_parts, N, K, eps,
+    NORMED: tl.constexpr, GATED: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
+):  # fmt: skip
+    tile_t, tile_n = _tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
+    t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
+    inside = t < num_rows
+    rows = tl.where(inside, t, 0)
+    feature = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = dense_product(x_ptr, rows, w_ptr, tl.minimum(feature, N - 1), K, BLOCK_T, BLOCK_N, BLOCK_K)
+    if NORMED:
+        acc = acc * inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS)[:, None]
+    if GATED:
+        gate, up = acc.reshape(BLOCK_T, BLOCK_N // 16, 2, 8).permute(0, 1, 3, 2).split()
+        out = (gate / (1 + tl.exp(-gate)) * up).reshape(BLOCK_T, BLOCK_N // 2)
+        column = tile_n * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        width = N // 2
+    else:
+        out = acc
+        column = feature
+        width = N
+    mask = inside[:, None] & (column < width)[None, :]
+    out_ptrs = out_ptr + t.to(tl.int64)[:, None] * width + column[None, :]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _add_kernel(
+    x_ptr, w_ptr, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
+    num_rows, N, K,
+    BIAS: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
+):  # fmt: skip
+    blocks_n = tl.cdiv(N, BLOCK_N)
+    tile_t, tile_n = _tile(num_rows, blocks_n, BLOCK_T, GROUP_T)
+    t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
+    inside = t < num_rows
+    feature = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    within = feature < N
+    acc = dense_product(x_ptr, tl.where(inside, t, 0), w_ptr, tl.minimum(feature, N - 1), K, BLOCK_T, BLOCK_N, BLOCK_K)
+    if BIAS:
+        acc += tl.load(bias_ptr + feature, mask=within, other=0.0)[None, :]
+    mask = inside[:, None] & within[None, :]
+    offsets = t.to(tl.int64)[:, None] * N + feature[None, :]
+    out = acc + tl.load(residual_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    norm = tl.load(norm_ptr + feature, mask=within, other=0.0)
+    tl.store(out_ptr + offsets, out, mask=mask)
+    tl.store(rows_ptr + offsets, (out * norm[None, :]).to(rows_ptr.dtype.element_ty), mask=mask)
+    squares = tl.sum(tl.where(within[None, :], out * out, 0.0), axis=1)
+    tl.store(sums_ptr + t * blocks_n + tile_n, squares, mask=inside)
+
+
+def _product(
+    x: Normed | Tensor, weight: BlockedMatrix, width: int, dtype: torch.dtype | None, eps: float, *, gated: bool
+) -> Tensor:
+    normed = isinstance(x, Normed)
+    rows, sums = (x.rows_TH, x.square_sums_TP) if normed else (x, x)
+    num_rows, num_features = rows.shape[0], weight.num_rows
+    num_parts = sums.shape[1] if normed else 1
+    out = torch.empty(num_rows, width, dtype=dtype or rows.dtype, device=rows.device)
+    _linear_kernel[(triton.cdiv(num_rows, _CONFIG["BLOCK_T"]) * triton.cdiv(num_features, _CONFIG["BLOCK_N"]),)](
+        rows, sums, weight.data, out,
+        num_rows, num_parts, num_features, weight.num_columns, eps,
+        NORMED=normed, GATED=gated, PARTS=triton.next_power_of_2(num_parts), **_CONFIG,
+    )  # fmt: skip
+    return out
+
+
+def linear(x: Normed | Tensor, weight: BlockedMatrix, *, eps: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
+    """W x in `dtype`, that of x unless given: [T, N]. Rows in split form are divided by their norm, with `eps`."""
+    return _product(x, weight, weight.num_rows, dtype, eps, gated=False)
+
+
+def gated(x: Normed | Tensor, gate_up: BlockedMatrix, *, eps: float = 0.0) -> Tensor:
+    """silu(gate) * up in the dtype of x, [T, I]; `gate_up` [2 I, K] is packed as gated."""
+    assert gate_up.gated
+    return _product(x, gate_up, gate_up.num_rows // 2, None, eps, gated=True)
+
+
+def add(
+    x_TK: Tensor, weight: BlockedMatrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
+) -> tuple[Tensor, Normed]:
+    """residual + W x + b, fp32 [T, H], and the split form of its norm in the dtype of x."""
+    num_rows, width = residual_TH.shape
+    blocks_n = triton.cdiv(width, _CONFIG["BLOCK_N"])
+    out = torch.empty(num_rows, width, dtype=torch.float32, device=x_TK.device)
+    rows = torch.empty(num_rows, width, dtype=x_TK.dtype, device=x_TK.device)
+    sums = torch.empty(num_rows, blocks_n, dtype=torch.float32, device=x_TK.device)
+    _add_kernel[(triton.cdiv(num_rows, _CONFIG["BLOCK_T"]) * blocks_n,)](
+        x_TK, weight.data, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
+        num_rows, width, weight.num_columns,
+        BIAS=bias_H is not None, **_CONFIG,
+    )  # fmt: skip
+    return out, Normed(rows, sums)

@@ -1,0 +1,124 @@
+"""The operations of prompt rows in Triton: the rows of one sequence, in chunks that start at multiples of 64.
+
+Implements `kernels.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. What one operation
+leaves to the next is held back until its launch has all that it fuses.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.mxfp4_layout import PackedExperts
+from eyas.kernels.norm import Normed
+from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.triton import experts, flash, gemm, norm, qkv, route
+
+__all__ = ["PromptOps", "RoutedRows", "Unprojected", "Unrouted"]
+
+
+class Unprojected(NamedTuple):
+    """Rows whose queries, keys and values `attend` computes."""
+
+    x: Normed | Tensor
+    weight: BlockedMatrix
+
+
+class Unrouted(NamedTuple):
+    """Rows whose experts `moe_up` picks."""
+
+    weight: BlockedMatrix
+    bias_E: Tensor
+
+
+class RoutedRows(NamedTuple):
+    """Activations [T * k, I] of (row, rank) pairs in the experts' column order, and where they belong."""
+
+    act_PI: Tensor
+    routing: route.Routing
+    groups: route.Groups
+
+
+class PromptOps:
+    def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
+        return norm.embed(tokens_T, embed_VH, norm_H)
+
+    def pair(
+        self,
+        tokens_T: Tensor,
+        embed_VH: Tensor,
+        embed_norm_H: Tensor,
+        hidden_TH: Tensor,
+        hidden_norm_H: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:
+        return norm.pair(tokens_T, embed_VH, embed_norm_H, hidden_TH, hidden_norm_H, eps)
+
+    def project(self, x: Normed | Tensor, weight_NK: BlockedMatrix) -> Unprojected:
+        return Unprojected(x, weight_NK)
+
+    def attend(
+        self,
+        qkv_rows: Unprojected,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+        sinks_Q: Tensor | None,
+        window: int | None,
+        first_key: int = 0,
+    ) -> Tensor:
+        q = qkv.qkv_rope_write(qkv_rows.x, qkv_rows.weight, bias_N, rows, cache, rope, eps=eps)
+        return flash.flash_attend(q, rows, cache, sinks_Q=sinks_Q, window=window, first_key=first_key)
+
+    def add(
+        self, x_TK: Tensor, weight_HK: BlockedMatrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
+    ) -> tuple[Tensor, Normed]:
+        return gemm.add(x_TK, weight_HK, bias_H, residual_TH, norm_H)
+
+    def router(self, normed: Normed, weight_EH: BlockedMatrix, bias_E: Tensor, eps: float) -> Unrouted:
+        return Unrouted(weight_EH, bias_E)
+
+    def moe_up(
+        self,
+        normed: Normed,
+        unrouted: Unrouted,
+        live_T: Tensor,
+        gate_up: PackedExperts,
+        bias_EN: Tensor,
+        *,
+        top_k: int,
+        limit: float,
+        eps: float,
+    ) -> RoutedRows:
+        routing = route.route_rows(normed, live_T, unrouted.weight, unrouted.bias_E, top_k=top_k, eps=eps)
+        tile_rows = experts.expert_tile_rows(live_T.shape[0] * top_k, gate_up.num_experts)
+        groups = route.group(routing, tile_rows)
+        return RoutedRows(experts.experts_up(routing, groups, gate_up, bias_EN, limit=limit), routing, groups)
+
+    def moe_down(
+        self,
+        rows: RoutedRows,
+        unrouted: Unrouted,
+        live_T: Tensor,
+        down: PackedExperts,
+        bias_EH: Tensor,
+        residual_TH: Tensor,
+        norm_H: Tensor,
+    ) -> tuple[Tensor, Normed]:
+        outputs = experts.experts_down(rows.act_PI, rows.routing, rows.groups, down, bias_EH)
+        return experts.combine(outputs, rows.routing, residual_TH, norm_H)
+
+    def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float) -> Tensor:
+        return gemm.linear(normed, lm_head_VH, eps=eps, dtype=torch.float32)
+
+    def linear(self, x_TK: Tensor, weight_NK: BlockedMatrix) -> Tensor:
+        return gemm.linear(x_TK, weight_NK)
+
+    def gated(self, normed: Normed, gate_up_IH: BlockedMatrix, eps: float) -> Tensor:
+        return gemm.gated(normed, gate_up_IH, eps=eps)

@@ -1,0 +1,103 @@
+"""Queries, keys and values of prompt rows in one launch: product, norm, bias, rotary embedding, write to the pages."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.norm import Normed
+from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.triton.gemm import _tile
+from eyas.kernels.triton.products import dense_product, inverse_rms
+
+__all__ = ["HEAD_DIM", "qkv_rope_write"]
+
+HEAD_DIM = 64
+_CONFIG = dict(BLOCK_T=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+
+
+@triton.jit
+def _qkv_kernel(
+    x_ptr, sums_ptr, w_ptr, bias_ptr, cos_ptr, sin_ptr, positions_ptr, live_ptr, table_ptr,
+    q_ptr, k_ptr, v_ptr,
+    num_rows, num_parts, K, num_pages, eps,
+    Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
+):  # fmt: skip
+    tile_t, tile_n = _tile(num_rows, Q // 2 + G, BLOCK_T, GROUP_T)
+    t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
+    inside = t < num_rows
+    rows = tl.where(inside, t, 0)
+    # A tile has two query heads, or one key head and its value head.
+    kv_head = tile_n - Q // 2
+    n = tl.arange(0, 128)
+    head = tl.where(kv_head < 0, tile_n * 2 + n // 64, Q + kv_head + n // 64 * G)
+    feature = head * 64 + n % 64
+    acc = dense_product(x_ptr, rows, w_ptr, feature, K, BLOCK_T, 128, BLOCK_K)
+    if NORMED:
+        acc = acc * inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS)[:, None]
+    if BIAS:
+        acc += tl.load(bias_ptr + feature)[None, :]
+
+    position = tl.load(positions_ptr + rows)
+    half = tl.arange(0, 32)
+    cos = tl.load(cos_ptr + position[:, None] * 32 + half[None, :])[:, None, :]
+    sin = tl.load(sin_ptr + position[:, None] * 32 + half[None, :])[:, None, :]
+    first, second = acc.reshape(BLOCK_T, 2, 2, 32).permute(0, 1, 3, 2).split()
+    slot = tl.arange(0, 2)[None, :, None]
+    is_value = (slot == 1) & (kv_head >= 0)
+    turned_first = tl.where(is_value, first, first * cos - second * sin).to(q_ptr.dtype.element_ty)
+    turned_second = tl.where(is_value, second, second * cos + first * sin).to(q_ptr.dtype.element_ty)
+    if kv_head < 0:
+        out = q_ptr + (rows.to(tl.int64) * (Q * 64))[:, None, None] + (tile_n * 2 + slot) * 64 + half[None, None, :]
+        tl.store(out, turned_first, mask=inside[:, None, None])
+        tl.store(out + 32, turned_second, mask=inside[:, None, None])
+    else:
+        inf = float("inf")
+        finite = (tl.abs(turned_first.to(tl.float32)) < inf) & (tl.abs(turned_second.to(tl.float32)) < inf)
+        broken = tl.max(tl.max(tl.where(finite | (slot == 0), 0, 1), axis=2), axis=1)[:, None, None] != 0
+        live = tl.load(live_ptr + rows) != 0
+        page = tl.load(table_ptr + tl.minimum(position // PAGE, num_pages - 1), mask=live, other=0)
+        token = page * PAGE + position % PAGE
+        offsets = ((token * G + kv_head) * 64)[:, None, None] + half[None, None, :] + slot * 0
+        nan = float("nan")
+        keys = inside[:, None, None] & (slot == 0)
+        values = inside[:, None, None] & (slot == 1)
+        tl.store(k_ptr + offsets, tl.where(broken, nan, turned_first), mask=keys)
+        tl.store(k_ptr + offsets + 32, tl.where(broken, nan, turned_second), mask=keys)
+        tl.store(v_ptr + offsets, tl.where(broken, 0.0, turned_first), mask=values)
+        tl.store(v_ptr + offsets + 32, tl.where(broken, 0.0, turned_second), mask=values)
+
+
+def qkv_rope_write(
+    x: Normed | Tensor,
+    weight: BlockedMatrix,
+    bias_N: Tensor | None,
+    rows: Rows,
+    cache: LayerCache,
+    rope: RopeTable,
+    *,
+    eps: float,
+) -> Tensor:
+    """Rotated queries [T, Q, 64] of one sequence's rows; keys and values go to their pages.
+
+    A value that is not finite is written as 0 under a NaN key, as in `kernels.rope_write`. A plain `x` is normed
+    already. Q is even.
+    """
+    x_rows, sums = x if isinstance(x, Normed) else (x, x)
+    num_rows, width = x_rows.shape
+    _, page_size, num_kv, _ = cache.k.shape
+    num_heads = weight.num_rows // HEAD_DIM - 2 * num_kv
+    num_parts = sums.shape[1] if isinstance(x, Normed) else 1
+    q = torch.empty(num_rows, num_heads, HEAD_DIM, dtype=x_rows.dtype, device=x_rows.device)
+    _qkv_kernel[(triton.cdiv(num_rows, _CONFIG["BLOCK_T"]) * (num_heads // 2 + num_kv),)](
+        x_rows, sums, weight.data, sums if bias_N is None else bias_N, rope.cos, rope.sin,
+        rows.positions_SR, rows.live_SR, rows.table_SP, q, cache.k, cache.v,
+        num_rows, num_parts, width, rows.table_SP.shape[1], eps,
+        Q=num_heads, G=num_kv, PAGE=page_size, NORMED=isinstance(x, Normed), BIAS=bias_N is not None,
+        PARTS=triton.next_power_of_2(num_parts), **_CONFIG,
+    )  # fmt: skip
+    return q
