@@ -1,0 +1,190 @@
+// Dense products for more rows than linear.cu keeps in registers: matrix and rows go through shared memory in stages.
+//
+// A block multiplies ROW_TILES tiles of 16 features with all rows of the launch's chunk. The chains of matrix
+// instructions, the slices of K and the order in which their sums are added are those of linear.cu, so a row's bits are
+// the same there and here.
+//
+// Defines: COLUMN_TILES (n-tiles of 8 rows: 4, 8, 16), ROW_TILES (2, 4, 8), STAGES, GATED (see linear.cu).
+#include "linear.cuh"
+
+constexpr int WARPS = 8;
+constexpr int COLUMNS = 8 * COLUMN_TILES;
+constexpr int STAGE_BLOCKS = 3;               // of K: a row's 192 bytes lie in other banks than its neighbours'
+constexpr int STAGE_ROW = 64 * STAGE_BLOCKS;  // bytes
+constexpr int MATRIX_BYTES = ROW_TILES * STAGE_BLOCKS * BLOCK_BYTES;
+constexpr int STAGE_BYTES = MATRIX_BYTES + COLUMNS * STAGE_ROW;
+// A warp's share of the block's product.
+constexpr int PRODUCTS = ROW_TILES * COLUMN_TILES / WARPS;
+constexpr int M = PRODUCTS > 1 ? 2 : 1, N = PRODUCTS / M;
+constexpr int WARPS_M = ROW_TILES / M;
+static_assert(M * N * WARPS == ROW_TILES * COLUMN_TILES && WARPS_M * M == ROW_TILES, "every warp has the same share");
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
+    linear_tiles(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles, int num_blocks,
+                 const float* square_sums, int num_parts, float eps, const float* bias, const float* residual,
+                 const float* norm, float* out, u16* out_bf16, u16* normed, float* out_square_sums, float* partials,
+                 u32* tickets) {
+    SHARED(u8, shared);
+    float* const scales = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES);  // [COLUMNS]
+    u64* const barriers = reinterpret_cast<u64*>(scales + COLUMNS);                 // [STAGES]
+    const Output output = {bias, residual, norm, out, out_bf16, normed};
+
+    const int warp = warp_id(), lane = lane_id(), g = lane >> 2, t = lane & 3;
+    const int first_tile = blockIdx.x * ROW_TILES, live_tiles = min(ROW_TILES, num_tiles - first_tile);
+    const int first_row = blockIdx.y * COLUMNS, live_rows = min(COLUMNS, num_rows - first_row);
+    const int share = blockIdx.z, num_shares = gridDim.z;
+    const int begin = part_of(share * SLICES, num_shares * SLICES, num_blocks).begin;
+    const int end = part_of(share * SLICES + SLICES - 1, num_shares * SLICES, num_blocks).end;
+    const int num_stages = (end - begin + STAGE_BLOCKS - 1) / STAGE_BLOCKS;
+
+    auto expect = [&](int i) {
+        const int blocks = min(STAGE_BLOCKS, end - begin - i * STAGE_BLOCKS);
+        copy_barrier_expect(barriers + i % STAGES, blocks * (live_tiles * BLOCK_BYTES + live_rows * 64));
+    };
+    auto copy_matrix = [&](int i) {
+        const int block = begin + i * STAGE_BLOCKS, blocks = min(STAGE_BLOCKS, end - block);
+        if (lane < live_tiles) {
+            const u8* const source = matrix + (static_cast<i64>(first_tile + lane) * num_blocks + block) * BLOCK_BYTES;
+            copy_bulk(shared + i % STAGES * STAGE_BYTES + lane * STAGE_BLOCKS * BLOCK_BYTES, source,
+                      blocks * BLOCK_BYTES, barriers + i % STAGES);
+        }
+    };
+    auto copy_rows = [&](int i) {
+        const int block = begin + i * STAGE_BLOCKS, blocks = min(STAGE_BLOCKS, end - block);
+        u8* const target = shared + i % STAGES * STAGE_BYTES + MATRIX_BYTES;
+        for (int row = lane; row < live_rows; row += 32)
+            copy_bulk(target + row * STAGE_ROW, rows + (first_row + row) * row_stride + block * 32, blocks * 64,
+                      barriers + i % STAGES);
+    };
+    const int ahead = min(STAGES, num_stages);
+    if (warp == 0) {
+        if (lane == 0) {
+            for (int i = 0; i < STAGES; ++i) copy_barrier_init(barriers + i, 1);
+            copy_barrier_fence();
+            for (int i = 0; i < ahead; ++i) expect(i);
+        }
+        __syncwarp();
+        for (int i = 0; i < ahead; ++i) copy_matrix(i);
+    }
+    pdl_trigger();
+    pdl_wait();
+    if (warp == 0)
+        for (int i = 0; i < ahead; ++i) copy_rows(i);
+    if (square_sums != nullptr)
+        for (int row = warp; row < live_rows; row += WARPS) {
+            const float* const parts = square_sums + static_cast<i64>(first_row + row) * num_parts;
+            const float scale = inverse_rms(parts, num_parts, num_blocks * 32, eps);
+            if (lane == 0) scales[row] = scale;
+        }
+    __syncthreads();
+
+    const int m0 = warp % WARPS_M * M, n0 = warp / WARPS_M * N;
+    float total[M][N][4] = {}, c[M][N][4] = {};
+    auto end_slice = [&] {
+#pragma unroll
+        for (int i = 0; i < M * N * 4; ++i) {
+            float& sum = c[i / (4 * N)][i / 4 % N][i % 4];
+            total[i / (4 * N)][i / 4 % N][i % 4] += sum;
+            sum = 0.f;
+        }
+    };
+    int slice = share * SLICES;
+    for (int i = 0; i < num_stages; ++i) {
+        copy_barrier_wait(barriers + i % STAGES, i / STAGES & 1);
+        const u8* const stage = shared + i % STAGES * STAGE_BYTES;
+#pragma unroll
+        for (int k = 0; k < STAGE_BLOCKS; ++k) {
+            const int block = begin + i * STAGE_BLOCKS + k;
+            if (block >= end) break;
+            if (block == part_of(slice, num_shares * SLICES, num_blocks).end) {
+                end_slice();
+                while (block >= part_of(slice, num_shares * SLICES, num_blocks).end) ++slice;
+            }
+            u32 first[M][4], second[M][4];
+#pragma unroll
+            for (int m = 0; m < M; ++m) {
+                const u8* const source = stage + ((m0 + m) * STAGE_BLOCKS + k) * BLOCK_BYTES + lane * 16;
+                const uint4 low = *reinterpret_cast<const uint4*>(source);
+                const uint4 high = *reinterpret_cast<const uint4*>(source + BLOCK_BYTES / 2);
+                first[m][0] = low.x, first[m][1] = high.x, first[m][2] = low.y, first[m][3] = high.y;
+                second[m][0] = low.z, second[m][1] = high.z, second[m][2] = low.w, second[m][3] = high.w;
+            }
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                const u8* const source = stage + MATRIX_BYTES + ((n0 + n) * 8 + g) * STAGE_ROW + k * 64 + t * 16;
+                const uint4 b = *reinterpret_cast<const uint4*>(source);
+#pragma unroll
+                for (int m = 0; m < M; ++m) {
+                    mma_bf16(c[m][n], first[m], b.x, b.y);
+                    mma_bf16(c[m][n], second[m], b.z, b.w);
+                }
+            }
+        }
+        __syncthreads();
+        if (warp == 0 && i + STAGES < num_stages) {
+            if (lane == 0) expect(i + STAGES);
+            __syncwarp();
+            copy_matrix(i + STAGES);
+            copy_rows(i + STAGES);
+        }
+    }
+    end_slice();
+
+    const int num_features = num_tiles * TILE;
+    const i64 plane = static_cast<i64>(num_rows) * num_features;
+    auto each = [&](auto&& visit) {  // (place in `total`, tile, row of the launch, half of the tile)
+#pragma unroll
+        for (int i = 0; i < M * N * 4; ++i) {
+            const int m = i / (4 * N), n = i / 4 % N, half = i % 4 / 2;
+            const int tile = first_tile + m0 + m, row = first_row + (n0 + n) * 8 + 2 * t + i % 2;
+            visit(total[m][n][i % 4], tile, row, half, tile < num_tiles && row < num_rows);
+        }
+    };
+    auto place_of = [&](int tile, int row, int half) {
+        return static_cast<i64>(row) * num_features + tile * TILE + g + 8 * half;
+    };
+    if (num_shares > 1) {
+        each([&](float& sum, int tile, int row, int half, bool live) {
+            if (live) partials[share * plane + place_of(tile, row, half)] = sum;
+        });
+        if (tickets == nullptr || !arrive_last(tickets + blockIdx.x * gridDim.y + blockIdx.y, num_shares)) return;
+        each([&](float& sum, int tile, int row, int half, bool live) {
+            sum = 0.f;
+            if (live)
+                for (int s = 0; s < num_shares; ++s) sum += partials[s * plane + place_of(tile, row, half)];
+        });
+    }
+    each([&](float& sum, int tile, int row, int half, bool live) {
+        const float scale = live && square_sums != nullptr ? scales[row - first_row] : 1.f;
+        const i64 place = place_of(tile, row, half);
+        sum = __fmaf_rn(sum, scale, live ? output.addend(tile * TILE + g + 8 * half, place) : 0.f);
+    });
+#if GATED
+#pragma unroll
+    for (int i = 0; i < M * N * 2; ++i) {
+        const int m = i / (2 * N), n = i / 2 % N;
+        const int tile = first_tile + m0 + m, row = first_row + (n0 + n) * 8 + 2 * t + i % 2;
+        if (tile < num_tiles && row < num_rows)
+            out_bf16[static_cast<i64>(row) * (num_features / 2) + tile * (TILE / 2) + g] =
+                to_bf16(silu_times(total[m][n][i % 2], total[m][n][i % 2 + 2]));
+    }
+#else
+    each([&](float& sum, int tile, int row, int half, bool live) {
+        const int feature = tile * TILE + g + 8 * half;
+        if (live) output.write(sum, norm == nullptr ? 0.f : norm[feature], place_of(tile, row, half));
+    });
+    if (out_square_sums != nullptr) {
+#pragma unroll
+        for (int i = 0; i < M * N * 2; ++i) {
+            const int m = i / (2 * N), n = i / 2 % N;
+            const int tile = first_tile + m0 + m, row = first_row + (n0 + n) * 8 + 2 * t + i % 2;
+            const float low = total[m][n][i % 2], high = total[m][n][i % 2 + 2];
+            float square = __fmul_rn(low, low) + __fmul_rn(high, high);
+#pragma unroll
+            for (int step = 16; step > 2; step >>= 1) square += __shfl_xor_sync(FULL_WARP, square, step);
+            if (g == 0 && tile < num_tiles && row < num_rows)
+                out_square_sums[static_cast<i64>(row) * num_tiles + tile] = square;
+        }
+    }
+#endif
+}

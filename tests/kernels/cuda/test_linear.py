@@ -1,0 +1,120 @@
+"""Dense products against fp64, in the emulator and on a GPU, and each row's bits in launches of any size."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from eyas.kernels.cuda import linear as ops
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.norm import Normed, prepare_norm
+from tests.kernels.cuda.emulator import emulated
+
+EPS = 1e-5
+SHAPES = [(48, 64), (176, 544), (32, 4640)]  # features, inputs: an empty slice; uneven slices; two shares
+ROWS = [1, 8, 11, 19, 40, 70]
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    if request.param == "emulated":
+        monkeypatch.setattr(ops, "load", emulated)
+        monkeypatch.setattr(ops, "_limits", lambda device: ops.Limits(3, 99 << 10))
+        # so that few rows and more rows differ in the emulator's small shapes too
+        monkeypatch.setattr(ops, "FEW_TILES", 1)
+        return "cpu"
+    return request.param
+
+
+def normal(*shape, device, scale=1.0):
+    return torch.randn(shape, device=device) * scale
+
+
+def close(ours, expected, tolerance=1e-5):
+    assert ours.isfinite().all()
+    assert (ours.double() - expected).norm() <= tolerance * expected.norm()
+
+
+def product(rows, weight):
+    return rows.double() @ weight.double().T
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [3, 9, 20])
+def test_project(device, shape, num_rows):
+    weight = normal(*shape, device=device).bfloat16()
+    rows = normal(num_rows, shape[1], device=device).bfloat16()
+    out = ops.project(rows, BlockedMatrix.pack(weight))
+    assert out.shape == (ops.num_shares(shape[1]), num_rows, shape[0])
+    close(out.sum(0), product(rows, weight))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [5, 20])
+def test_add_prepares_the_next_norm(device, shape, num_rows):
+    weight = normal(*shape, device=device).bfloat16()
+    rows = normal(num_rows, shape[1], device=device).bfloat16()
+    bias, norm = normal(shape[0], device=device), normal(shape[0], device=device)
+    residual = normal(num_rows, shape[0], device=device, scale=30)
+    workspace = ops.Workspace(device)
+    out, normed = ops.add(rows, BlockedMatrix.pack(weight), bias, residual, norm, workspace)
+    close(out, product(rows, weight) + bias.double() + residual.double())
+    assert torch.equal(normed.rows_TH, (out * norm).bfloat16())
+    parts = out.double().square().unflatten(1, (-1, 16)).sum(-1)
+    close(normed.square_sums_TP, parts)
+    assert not workspace.tickets.any()
+
+
+@pytest.mark.parametrize("num_rows", [2, 20])
+def test_logits_divide_by_the_norm(device, num_rows):
+    weight, bias = normal(48, 544, device=device).bfloat16(), normal(48, device=device)
+    hidden, norm = normal(num_rows, 544, device=device, scale=5), normal(544, device=device)
+    sums = hidden.square().unflatten(1, (-1, 16)).sum(-1)
+    normed = Normed(prepare_norm(hidden, norm, torch.bfloat16).rows_TH, sums)
+    packed = BlockedMatrix.pack(weight)
+    scale = torch.rsqrt(hidden.double().square().mean(-1, keepdim=True) + EPS)
+    expected = product(normed.rows_TH, weight) * scale
+    close(ops.logits(normed, packed, EPS), expected)
+    close(ops.router(normed, packed, bias, EPS), expected + bias.double())
+
+
+@pytest.mark.parametrize("num_rows", [2, 20])
+def test_gated(device, num_rows):
+    weight = normal(96, 64, device=device, scale=0.2).bfloat16()
+    normed = Normed(normal(num_rows, 64, device=device).bfloat16(), torch.full((num_rows, 4), 16.0, device=device))
+    gate, up = (product(normed.rows_TH, weight) * (1 + EPS) ** -0.5).chunk(2, dim=-1)
+    out = ops.gated(normed, BlockedMatrix.pack(weight, gated=True), EPS)
+    close(out, F.silu(gate) * up, tolerance=3e-3)
+
+
+def test_linear_takes_a_view_of_rows_and_either_type(device):
+    weight = normal(32, 4640, device=device).bfloat16()
+    wide, residual = normal(3, 5000, device=device).bfloat16(), normal(3, 32, device=device)
+    rows, workspace = wide[:, 8:4648], ops.Workspace(device)
+    out = ops.linear(rows, BlockedMatrix.pack(weight), workspace, residual_TN=residual, dtype=torch.float32)
+    close(out, product(rows, weight) + residual.double())
+    assert torch.equal(ops.linear(rows, BlockedMatrix.pack(weight), workspace, residual_TN=residual), out.bfloat16())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_row_has_the_same_bits_in_every_launch(device, shape):
+    packed = BlockedMatrix.pack(normal(*shape, device=device).bfloat16(), gated=True)
+    plain = BlockedMatrix(packed.data)
+    rows = normal(max(ROWS), shape[1], device=device).bfloat16()
+    sums = normal(max(ROWS), 7, device=device).square() * shape[1]
+    residual, norm = normal(max(ROWS), shape[0], device=device), normal(shape[0], device=device)
+    workspace = ops.Workspace(device)
+
+    def outputs(where):
+        normed = Normed(rows[where], sums[where])
+        total, after = ops.add(rows[where], plain, norm, residual[where], norm, workspace)
+        single = (
+            [] if ops.num_shares(shape[1]) > 1 else [ops.logits(normed, plain, EPS), ops.gated(normed, packed, EPS)]
+        )
+        return [*ops.project(normed, plain), total, *after, *single]
+
+    expected = outputs(slice(None))
+    for num_rows in ROWS:
+        for start in {0, max(ROWS) - num_rows}:
+            where = slice(start, start + num_rows)
+            for whole, part in zip(expected, outputs(where), strict=True):
+                assert torch.equal(whole[where], part)
