@@ -1,0 +1,1 @@
+"""Triton kernels: the rows of prompts, and what turns logits into tokens."""
