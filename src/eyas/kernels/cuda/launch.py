@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel"]
+__all__ = ["Kernel", "Parameters"]
 
 DEFAULT_SHARED_LIMIT = 48 * 1024
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
@@ -41,6 +42,47 @@ class _Config(ctypes.Structure):
     )
 
 
+class Parameters:
+    """How the arguments of one kernel lie in its parameter block."""
+
+    def __init__(self, name: str, places: list[tuple[int, int]]) -> None:
+        """`places`: offset and size in bytes of every parameter."""
+        self.num_bytes = max((offset + size for offset, size in places), default=0)
+        self._name = name
+        self._places = places
+        self._layouts: dict[tuple[type, ...], struct.Struct] = {}
+
+    def pack(
+        self, args: tuple[Any, ...], address: Callable[[Tensor], int] = Tensor.data_ptr
+    ) -> ctypes.Array[ctypes.c_char]:
+        """The parameter block for these arguments; TypeError where they do not fit the kernel's parameters."""
+        types = tuple(map(type, args))
+        layout = self._layouts.get(types)
+        if layout is None:
+            layout = self._layouts[types] = self._layout(types)
+        values = [0 if arg is None else address(arg) if isinstance(arg, Tensor) else arg for arg in args]
+        block = ctypes.create_string_buffer(max(1, self.num_bytes))
+        layout.pack_into(block, 0, *values)
+        return block
+
+    def _layout(self, types: tuple[type, ...]) -> struct.Struct:
+        if len(types) != len(self._places):
+            raise TypeError(f"{self._name} takes {len(self._places)} arguments, not {len(types)}")
+        layout, end = "<", 0
+        for i, ((offset, size), kind) in enumerate(zip(self._places, types, strict=True)):
+            if issubclass(kind, Tensor) or kind is type(None):
+                code = {8: "Q"}.get(size)
+            elif issubclass(kind, float):
+                code = {4: "f"}.get(size)
+            else:
+                code = {1: "b", 4: "i", 8: "q"}.get(size)
+            if code is None:
+                raise TypeError(f"argument {i} of {self._name} has {size} bytes: a {kind.__name__} does not fit")
+            layout += f"{offset - end}x{code}"
+            end = offset + size
+        return struct.Struct(layout)
+
+
 class Kernel:
     """One kernel on the device that was current when it was loaded."""
 
@@ -53,9 +95,8 @@ class Kernel:
         function = ctypes.c_void_p()
         _check(self._driver, self._driver.cuKernelGetFunction(ctypes.byref(function), int(kernel.handle)))
         self._function = function.value
-        self._places = [(info.offset, info.size) for info in kernel.arguments_info]
-        self._num_bytes = ctypes.c_size_t(max((offset + size for offset, size in self._places), default=0))
-        self._packers: dict[tuple[type, ...], struct.Struct] = {}
+        self._parameters = Parameters(name, [(info.offset, info.size) for info in kernel.arguments_info])
+        self._num_bytes = ctypes.c_size_t(self._parameters.num_bytes)
         self._shared_limit = DEFAULT_SHARED_LIMIT
         self._attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION, value=(1,))
         self._attribute_address = ctypes.addressof(self._attribute)
@@ -69,13 +110,10 @@ class Kernel:
         start while the one before it in the stream still runs; it must then call pdl_wait() before it reads or writes
         what the others write.
         """
-        packer = self._packers.get(types := tuple(map(type, args)))
-        if packer is None:
-            packer = self._packers[types] = _packer(self.name, self._places, types)
+        params = self._parameters.pack(args)
         if shared > self._shared_limit:
             self._raise_shared_limit(shared)
-        params = ctypes.create_string_buffer(packer.size)
-        packer.pack_into(params, 0, *[_value(arg) for arg in args])
+        params = self._parameters.pack(args)
         extra = (ctypes.c_void_p * 5)(
             PARAM_BUFFER_POINTER,
             ctypes.addressof(params),
@@ -121,28 +159,3 @@ def _check(driver: ctypes.CDLL, result: int, what: str = "") -> None:
 
 def _three(size: Size) -> tuple[int, ...]:
     return (size, 1, 1) if isinstance(size, int) else size + (1,) * (3 - len(size))
-
-
-def _value(arg: Any) -> Any:
-    if isinstance(arg, Tensor):
-        return arg.data_ptr()
-    return 0 if arg is None else arg
-
-
-def _packer(name: str, places: list[tuple[int, int]], types: tuple[type, ...]) -> struct.Struct:
-    """How arguments of these types lie in the kernel's parameter block; TypeError where they do not fit."""
-    if len(types) != len(places):
-        raise TypeError(f"{name} takes {len(places)} arguments, not {len(types)}")
-    layout, end = "<", 0
-    for i, ((offset, size), kind) in enumerate(zip(places, types, strict=True)):
-        if issubclass(kind, Tensor) or kind is type(None):
-            code = {8: "Q"}.get(size)
-        elif issubclass(kind, float):
-            code = {4: "f", 8: "d"}.get(size)
-        else:
-            code = {1: "b", 4: "i", 8: "q"}.get(size)
-        if code is None:
-            raise TypeError(f"argument {i} of {name} has {size} bytes: a {kind.__name__} does not fit")
-        layout += f"{offset - end}x{code}"
-        end = offset + size
-    return struct.Struct(layout)
