@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import linear as ops
 from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.norm import Normed, prepare_norm
-from tests.kernels.cuda.emulator import emulated
 
 EPS = 1e-5
 SHAPES = [(48, 64), (176, 544), (32, 4640)]  # features, inputs: an empty slice; uneven slices; two shares
