@@ -1,8 +1,13 @@
-"""The same ground for every test: one thread for tensors, and Ctrl-C for the processes that tests start."""
+"""One thread for tensors: the test models are tiny, and spinning threads fight over few cores. GPU tests need a GPU."""
 
-import signal
-
+import pytest
 import torch
 
-torch.set_num_threads(1)  # the test models are tiny, and spinning threads fight over few cores
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job and in its children
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -17,7 +17,6 @@ from torch import Tensor
 
 __all__ = ["Kernel", "Parameters"]
 
-DEFAULT_SHARED_LIMIT = 48 * 1024
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
 PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_...
@@ -97,7 +96,7 @@ class Kernel:
         self._function = function.value
         self._parameters = Parameters(name, [(info.offset, info.size) for info in kernel.arguments_info])
         self._num_bytes = ctypes.c_size_t(self._parameters.num_bytes)
-        self._shared_limit = DEFAULT_SHARED_LIMIT
+        self._shared_limit = 0
         self._attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION, value=(1,))
         self._attribute_address = ctypes.addressof(self._attribute)
         self._can_pdl = torch.cuda.get_device_capability(self._device) >= (9, 0)
@@ -110,7 +109,6 @@ class Kernel:
         start while the one before it in the stream still runs; it must then call pdl_wait() before it reads or writes
         what the others write.
         """
-        params = self._parameters.pack(args)
         if shared > self._shared_limit:
             self._raise_shared_limit(shared)
         params = self._parameters.pack(args)
