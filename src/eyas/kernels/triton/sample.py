@@ -1,0 +1,291 @@
+"""From logits to tokens in one launch: edits, temperature, filters, noise, argmax, finite check and log-probabilities.
+
+The Triton twin of `kernels.sample` and of what `engine.sampler` does around it. One program for each (row, chunk of the
+vocabulary); a row's last program merges its chunks. Which rows want what stands in tensors on the device, so one CUDA
+graph serves every mixture of requests, and a row pays for its own wishes only. Chunks depend on the size of the
+vocabulary and on the device, not on the rows: a row's token has the same bits in every launch.
+
+Shape letters: T rows (R for each sequence), S sequences or slots, K drafts, V vocabulary, C chunks, N top tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eyas.kernels.sample import SamplingRows
+from eyas.kernels.triton.edits import Edits, Masks, edit_chunk
+from eyas.kernels.triton.filters import SHARED, filter_chunk
+from eyas.kernels.triton.noise import gumbel, gumbel_of, log
+from eyas.kernels.triton.order import LOWEST, pack, packed_id, packed_score
+
+__all__ = ["MAX_TOP", "NOT_FINITE", "NO_TOKEN_LEFT", "Drawn", "SampleSpace", "draw"]
+
+MAX_TOP = 20  # most likely tokens that a row can report
+NOT_FINITE = 1
+NO_TOKEN_LEFT = 2
+_MAX_TOP = tl.constexpr(32)  # a power of two
+_SHARED = tl.constexpr(SHARED)
+_NOT_FINITE = tl.constexpr(NOT_FINITE)
+_NO_TOKEN_LEFT = tl.constexpr(NO_TOKEN_LEFT)
+_PER_THREAD = 8  # scores of a thread, in registers
+
+
+class _Settings(NamedTuple):
+    """The tensors of `SamplingRows`, by slot."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    choice: Tensor
+
+
+class Drawn(NamedTuple):
+    """What `draw` found for each row; views of the space, valid until its next launch."""
+
+    ids_T: Tensor  # int64
+    failed_T: Tensor  # int64: 0, NOT_FINITE or NO_TOKEN_LEFT
+    logprobs_T: Tensor  # fp32, of the token under the raw logits
+    top_logprobs_TN: Tensor  # fp32, of the `num_top` most likely tokens of rows that ask; the rest is undefined
+    top_ids_TN: Tensor  # int64
+
+
+class SampleSpace:
+    """Results and scratch memory for launches of up to `max_rows` rows on one device, one launch at a time."""
+
+    def __init__(self, max_rows: int, vocab_size: int, device: torch.device | str, *, chunk_size: int = 0) -> None:
+        """`chunk_size` is chosen so that all chunks of a row run at once, which the filters need, unless given."""
+
+        def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(max_rows, *shape, dtype=dtype, device=device)
+
+        self.vocab_size = vocab_size
+        self.chunk_size = chunk_size or _chunk_size(vocab_size, device)
+        self.num_chunks = -(-vocab_size // self.chunk_size)
+        self.arrived_T = torch.zeros(max_rows, dtype=torch.int32, device=device)  # each launch leaves zeros
+        self.shared_TC = empty(2, self.num_chunks, SHARED, dtype=torch.float32)
+        self.stats_TC = empty(self.num_chunks, 2, dtype=torch.float32)
+        self.best_TC = empty(self.num_chunks, dtype=torch.int64)
+        self.tops_TCN = empty(self.num_chunks, _MAX_TOP.value, dtype=torch.int64)
+        self.drawn = Drawn(
+            ids_T=empty(dtype=torch.int64),
+            failed_T=empty(dtype=torch.int64),
+            logprobs_T=empty(dtype=torch.float32),
+            top_logprobs_TN=empty(MAX_TOP, dtype=torch.float32),
+            top_ids_TN=empty(MAX_TOP, dtype=torch.int64),
+        )
+
+
+def _chunk_size(vocab_size: int, device: torch.device | str) -> int:
+    device = torch.device(device)
+    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return max(4096, triton.next_power_of_2(triton.cdiv(vocab_size, processors)))
+
+
+@triton.jit
+def _top_of_chunk(raw, ids, inside, tops_ptr, num_top):
+    rest = tl.where(inside, pack(raw, ids), LOWEST)
+    n = 0
+    while n < num_top:
+        best = tl.max(rest)
+        tl.store(tops_ptr + n, best)
+        rest = tl.where(rest == best, LOWEST, rest)
+        n += 1
+
+
+@triton.jit
+def _merge_top(tops_ptr, num_top, normalizer, logprobs_ptr, ids_ptr, CHUNKS: tl.constexpr, PADDED: tl.constexpr):
+    chunks, columns = tl.arange(0, PADDED)[:, None], tl.arange(0, _MAX_TOP)[None, :]
+    known = (chunks < CHUNKS) & (columns < num_top)
+    rest = tl.load(tops_ptr + chunks * _MAX_TOP + columns, mask=known, other=LOWEST, cache_modifier=".cg")
+    n = 0
+    while n < num_top:
+        best = tl.max(tl.max(rest, axis=1), axis=0)
+        tl.store(logprobs_ptr + n, packed_score(best) - normalizer)
+        tl.store(ids_ptr + n, packed_id(best).to(tl.int64))
+        rest = tl.where(rest == best, LOWEST, rest)
+        n += 1
+
+
+@triton.jit(do_not_specialize=["R", "K", "offset"])
+def _draw(
+    logits_ptr,
+    slots_ptr,
+    length_ptr,
+    live_ptr,
+    ancestors_ptr,
+    settings,
+    edits,
+    masks,
+    num_top_ptr,
+    target_ids_ptr,
+    arrived_ptr,
+    shared_ptr,
+    stats_ptr,
+    best_ptr,
+    tops_ptr,
+    drawn,
+    V,
+    R,
+    K,
+    offset,
+    NUM_BIAS: tl.constexpr,
+    NUM_STOPS: tl.constexpr,
+    NUM_TOP: tl.constexpr,
+    SIZE: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    row, chunk = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
+    if live_ptr is not None:
+        if tl.load(live_ptr + row) == 0:
+            tl.store(drawn.ids_T + row, 0)
+            tl.store(drawn.failed_T + row, 0)
+            return
+    ids = chunk * SIZE + tl.arange(0, SIZE)
+    inside = ids < V
+    logits_ptr += row.to(tl.int64) * V
+    raw = tl.load(logits_ptr + ids, mask=inside, other=float("-inf"))
+    sequence, column = row // R, row % R
+    slot = tl.load(slots_ptr + sequence)
+    position = (tl.load(length_ptr + slot) + offset + column).to(tl.int32)
+    temperature = tl.load(settings.temperature + slot)
+    seed, choice = tl.load(settings.seed + slot), tl.load(settings.choice + slot).to(tl.int32)
+    top_k, top_p = tl.load(settings.top_k + slot), tl.load(settings.top_p + slot)
+    min_p = tl.load(settings.min_p + slot)
+    arrived_ptr += row
+    best_ptr += row * CHUNKS
+
+    if num_top_ptr is not None:
+        finite = tl.abs(raw) < float("inf")
+        highest = tl.max(raw)
+        mass = tl.sum(tl.where(finite, tl.exp(raw - highest), tl.where(inside, float("nan"), 0.0)))
+        stats_ptr += row * (2 * CHUNKS)
+        tl.store(stats_ptr + chunk, highest)
+        tl.store(stats_ptr + CHUNKS + chunk, mass)
+        num_top = tl.load(num_top_ptr + slot)
+        tops_ptr += row * (CHUNKS * _MAX_TOP)
+        _top_of_chunk(raw, ids, inside, tops_ptr + chunk * _MAX_TOP, num_top)
+
+    scores = edit_chunk(
+        raw,
+        ids,
+        inside,
+        row,
+        slot,
+        position,
+        edits,
+        masks,
+        ancestors_ptr,
+        sequence * K,
+        tl.minimum(column, K),
+        V,
+        NUM_BIAS,
+        NUM_STOPS,
+        SIZE,
+    )
+    round = 0
+    if temperature > 0:
+        scores = tl.div_rn(scores, temperature)
+        if ((top_k > 0) & (top_k < V)) | (top_p < 1) | (min_p > 0):
+            row_shared_ptr = shared_ptr + row * (2 * CHUNKS * _SHARED)
+            scores, round = filter_chunk(
+                scores, top_k, top_p, min_p, chunk, arrived_ptr, row_shared_ptr, V, CHUNKS, PADDED
+            )
+        if target_ids_ptr is None:
+            scores += gumbel(seed, choice, position, chunk * SIZE, SIZE)
+        else:
+            target_ids = tl.load(target_ids_ptr + ids, mask=inside, other=0).to(tl.int32)
+            scores += gumbel_of(seed, choice, position, target_ids)
+
+    tl.store(best_ptr + chunk, tl.max(tl.where(inside, pack(scores, ids), LOWEST)))
+    tl.debug_barrier()
+    if tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == (round + 1) * CHUNKS - 1:
+        tl.store(arrived_ptr, 0)
+        chunks = tl.arange(0, PADDED)
+        known = chunks < CHUNKS
+        best = tl.max(tl.load(best_ptr + chunks, mask=known, other=LOWEST, cache_modifier=".cg"))
+        token = packed_id(best).to(tl.int64)
+        if num_top_ptr is not None:
+            peaks = tl.load(stats_ptr + chunks, mask=known, other=float("-inf"), cache_modifier=".cg")
+            masses = tl.load(stats_ptr + CHUNKS + chunks, mask=known, other=0.0, cache_modifier=".cg")
+            peak = tl.max(peaks)
+            total = tl.sum(masses * tl.exp(peaks - peak))
+            normalizer = peak + log(total)
+            failed = tl.where(packed_score(best) == float("-inf"), _NO_TOKEN_LEFT, 0)
+            failed = tl.where(total > 0, failed, _NOT_FINITE)  # false for NaN
+            tl.store(drawn.failed_T + row, failed.to(tl.int64))
+            tl.store(drawn.logprobs_T + row, tl.load(logits_ptr + token) - normalizer)
+            out = row * NUM_TOP
+            _merge_top(
+                tops_ptr, num_top, normalizer, drawn.top_logprobs_TN + out, drawn.top_ids_TN + out, CHUNKS, PADDED
+            )
+        if target_ids_ptr is not None:
+            token = tl.load(target_ids_ptr + token).to(tl.int64)
+        tl.store(drawn.ids_T + row, token)
+
+
+def draw(
+    logits_TV: Tensor,
+    slots_S: Tensor,
+    length_S: Tensor,
+    settings: SamplingRows,
+    space: SampleSpace,
+    *,
+    offset: int = 0,
+    live_T: Tensor | None = None,
+    edits: Edits | None = None,
+    ancestors_SK: Tensor | None = None,
+    masks: Masks | None = None,
+    num_top_S: Tensor | None = None,
+    target_ids_V: Tensor | None = None,
+) -> Drawn:
+    """The token of each row: row r of the sequence in slot s stands at position `length_S`[s] + `offset` + r.
+
+    `logits_TV` is fp32, R rows for each entry of `slots_S`. `settings`, `length_S`, `edits` and `num_top_S` have a row
+    for each slot, `live_T` and the index of `masks` one for each row. Rows that are not live get token 0 and cost
+    nothing. With `num_top_S` (0..20 tokens to report) rows are checked for numbers that are not finite, and
+    log-probabilities are filled in; without it `ids_T` alone is. `target_ids_V` int64 names the target id of each column
+    of a draft vocabulary: the noise is that of the target ids, and target ids come out.
+    """
+    num_rows, vocab_size = logits_TV.shape
+    assert logits_TV.is_contiguous() and logits_TV.dtype == torch.float32 and vocab_size == space.vocab_size
+    drawn = Drawn(*(field[:num_rows] for field in space.drawn))
+    kernel: Any = _draw
+    kernel[(num_rows * space.num_chunks,)](
+        logits_TV,
+        slots_S,
+        length_S,
+        live_T,
+        ancestors_SK,
+        _Settings(*settings[:6]),
+        edits,
+        masks,
+        num_top_S,
+        target_ids_V,
+        space.arrived_T,
+        space.shared_TC,
+        space.stats_TC,
+        space.best_TC,
+        space.tops_TCN,
+        drawn,
+        vocab_size,
+        num_rows // len(slots_S),
+        0 if ancestors_SK is None else ancestors_SK.shape[1],
+        offset,
+        NUM_BIAS=1 if edits is None else edits.bias_ids_SN.shape[1],
+        NUM_STOPS=1 if edits is None else edits.stop_ids_SN.shape[1],
+        NUM_TOP=MAX_TOP,
+        SIZE=space.chunk_size,
+        CHUNKS=space.num_chunks,
+        PADDED=triton.next_power_of_2(space.num_chunks),
+        num_warps=max(1, space.chunk_size // (32 * _PER_THREAD)),
+        enable_fp_fusion=False,
+    )
+    return drawn
