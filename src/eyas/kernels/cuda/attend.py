@@ -1,0 +1,161 @@
+"""Attention of the decode path in one launch, from the QKV product's slices to the rows of the output projection.
+
+Does what `kernels.rope_write` and `kernels.attend` do one after the other, for few rows a sequence. How the work is
+cut, and why the bits of a row depend on its position and keys alone, stands in attend.cu.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.cuda.compiler import load
+from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
+
+__all__ = ["AttendWorkspace", "attend", "attend_workspace"]
+
+DIM = 64
+PAGE = 16
+WARPS = 8
+LEAF = 256  # keys
+MAX_SEQS = 128
+MAX_ROWS = 32
+MAX_STAGES = 5
+STAGE_BYTES = WARPS * 2 * PAGE * DIM * 2
+WARP_OUT_BYTES = WARPS * 16 * (DIM + 4) * 4
+STATIC_SHARED_BYTES = 2048  # above what the kernel declares
+
+
+class AttendWorkspace(NamedTuple):
+    """Partial results and tickets (zero between launches), for the launches of one stream on one device."""
+
+    piece_outs: Tensor
+    piece_sums: Tensor
+    tickets: Tensor
+    num_multiprocessors: int
+    shared_limit: int  # bytes of shared memory that one block may have
+
+
+class _Config(NamedTuple):
+    tiles: int  # of 16 pairs of row and query head, a block
+    resident: int  # blocks a multiprocessor
+    row_blocks: int
+
+
+def _config(num_rows: int, group: int) -> _Config:
+    tiles = 1 if num_rows * group <= 16 else 2 if num_rows * group <= 32 else 4
+    return _Config(tiles, 2 if tiles == 1 else 1, -(-num_rows * group // (16 * tiles)))
+
+
+def attend_workspace(
+    max_seqs: int,
+    max_rows: int,
+    num_heads: int,
+    num_kv: int,
+    device: torch.device,
+    *,
+    num_multiprocessors: int | None = None,
+    shared_limit: int | None = None,
+) -> AttendWorkspace:
+    """For launches of up to `max_seqs` sequences of up to `max_rows` rows; the limits are the device's by default."""
+    if num_multiprocessors is None or shared_limit is None:
+        properties = torch.cuda.get_device_properties(device)
+        num_multiprocessors = properties.multi_processor_count
+        shared_limit = properties.shared_memory_per_block_optin
+    config = _config(max_rows, num_heads // num_kv)
+    num_pairs = max_seqs * config.row_blocks * num_kv
+    rows = max(2 * num_multiprocessors, num_pairs) * config.tiles * 16
+    return AttendWorkspace(
+        torch.empty(rows, DIM, dtype=torch.float32, device=device),
+        torch.empty(rows, 2, dtype=torch.float32, device=device),
+        torch.zeros(num_pairs, dtype=torch.int32, device=device),
+        num_multiprocessors,
+        shared_limit,
+    )
+
+
+def attend(
+    qkv: Product,
+    rows: Rows,
+    cache: LayerCache,
+    rope: RopeTable,
+    *,
+    eps: float,
+    bias_N: Tensor | None,
+    sinks_Q: Tensor | None,
+    window: int | None,
+    first_key: int = 0,
+    workspace: AttendWorkspace,
+    out: Tensor | None = None,
+) -> Tensor:
+    """bf16 [T, Q * 64]: `Ops.attend` for slices in fp32 and caches in bf16.
+
+    Queries stay unrounded until they are bf16 after the rotation. Dead rows write nothing and give 0.
+    `rows.max_length` bounds the grid and nothing else.
+
+    Pages, positions, tables and `live_SR` are read before the kernel waits for its predecessor: between their last
+    write and this launch there must be a kernel that triggers its successor only after its own wait, as this one does.
+
+    Raises ValueError on shapes that the kernel does not have.
+    """
+    num_slices, num_tokens, num_features = qkv.slices_STN.shape
+    num_seqs, num_rows = rows.positions_SR.shape
+    page_size, num_kv, dim = cache.k.shape[1:]
+    num_heads = num_features // DIM - 2 * num_kv
+    group = num_heads // num_kv
+    if (page_size, dim) != (PAGE, DIM) or group not in (4, 8) or num_heads != group * num_kv:
+        raise ValueError(
+            f"attend needs pages of {PAGE}, dimension {DIM} and 4 or 8 query heads per key head, "
+            f"not {page_size}, {dim} and {num_heads} / {num_kv}"
+        )
+    if num_seqs > MAX_SEQS or num_rows > MAX_ROWS or first_key >= LEAF:
+        raise ValueError(
+            f"attend takes {MAX_SEQS} sequences of {MAX_ROWS} rows and a first key below {LEAF}, "
+            f"not {num_seqs}, {num_rows} and {first_key}"
+        )
+    assert num_tokens == num_seqs * num_rows
+    assert qkv.slices_STN.dtype == torch.float32
+    config = _config(num_rows, group)
+    grid = num_seqs * config.row_blocks * num_kv
+    if window is None:
+        leaves = max(1, -(-rows.max_length // LEAF))
+        grid = min(grid * leaves, config.resident * workspace.num_multiprocessors)
+    rest = WARP_OUT_BYTES + config.tiles * 16 * DIM * 2 + num_rows * 2 * DIM * 2
+    room = workspace.shared_limit // config.resident - STATIC_SHARED_BYTES - rest
+    stages = max(1, min(MAX_STAGES, room // STAGE_BYTES))
+    if out is None:
+        out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=qkv.slices_STN.device)
+    defines = {"GROUP": group, "MT": config.tiles, "STAGES": stages, "RESIDENT": config.resident}
+    load("attend", defines).kernel("attend").launch(
+        grid,
+        WARPS * 32,
+        out,
+        qkv.slices_STN,
+        num_slices,
+        qkv.square_sums_TP,
+        0 if qkv.square_sums_TP is None else qkv.square_sums_TP.shape[1],
+        eps,
+        qkv.width,
+        bias_N,
+        rope.cos,
+        rope.sin,
+        cache.k,
+        cache.v,
+        rows.table_SP,
+        rows.table_SP.stride(0),
+        rows.positions_SR,
+        rows.live_SR,
+        sinks_Q,
+        window or 0,
+        first_key,
+        num_seqs,
+        num_rows,
+        num_kv,
+        workspace.piece_outs,
+        workspace.piece_sums,
+        workspace.tickets,
+        shared=stages * STAGE_BYTES + rest,
+    )
+    return out

@@ -1,0 +1,264 @@
+"""Decode attention against its plain twins, its cache writes, and its promise: bits do not depend on the launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from tests.kernels.cuda.emulator import emulated
+from torch import Tensor
+
+from eyas.kernels.attend import attend_ref
+from eyas.kernels.cuda import attend as module
+from eyas.kernels.cuda.attend import attend, attend_workspace
+from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.rope_write import rotate
+
+PAGE, DIM, NUM_SLICES, HIDDEN = 16, 64, 3, 96
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sequences of different lengths with everything that a launch needs; caches are NaN where nothing was written."""
+
+    group: int
+    num_kv: int
+    max_pages: int
+    bias_N: Tensor | None
+    sinks_Q: Tensor | None
+    rope: RopeTable
+    k_cache: Tensor
+    v_cache: Tensor
+    table_SP: Tensor
+    partials_SLN: Tensor  # [slices, sequences, position, features]: what each position's product is
+    square_sums_SLP: Tensor | None
+    window: int | None = None
+    first_key: int = 0
+
+
+def make_case(
+    device: torch.device,
+    lengths: list[int],
+    *,
+    group: int = 8,
+    num_kv: int = 2,
+    plain: bool = False,
+    window: int | None = None,
+    first_key: int = 0,
+    ahead: int = 8,
+) -> Case:
+    """`lengths`: keys written before the launch. `plain`: no bias, no norm and no sinks, as in a draft head."""
+    num_seqs, longest = len(lengths), max(lengths) + ahead
+    max_pages = -(-longest // PAGE)
+    num_features = (group + 2) * num_kv * DIM
+    num_pages = num_seqs * max_pages + 3
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device)
+
+    table_SP = (torch.randperm(num_pages - 1, device=device)[: num_seqs * max_pages] + 1).view(num_seqs, max_pages)
+    shape = (num_pages, PAGE, num_kv, DIM)
+    k_cache, v_cache = (torch.full(shape, torch.nan, dtype=torch.bfloat16, device=device) for _ in range(2))
+    for seq, length in enumerate(lengths):
+        at = torch.arange(first_key, length, device=device)
+        slots = table_SP[seq, at // PAGE] * PAGE + at % PAGE
+        k_cache.view(-1, num_kv, DIM)[slots] = (2 * randn(len(at), num_kv, DIM)).bfloat16()
+        v_cache.view(-1, num_kv, DIM)[slots] = randn(len(at), num_kv, DIM).bfloat16()
+    angles = torch.outer(
+        torch.arange(longest, device=device).float(), 50.0 ** -torch.linspace(0, 1, DIM // 2, device=device)
+    )
+    return Case(
+        group=group,
+        num_kv=num_kv,
+        max_pages=max_pages,
+        bias_N=None if plain else randn(num_features),
+        sinks_Q=None if plain else randn(group * num_kv),
+        rope=RopeTable(1.1 * angles.cos(), 1.1 * angles.sin()),
+        k_cache=k_cache,
+        v_cache=v_cache,
+        table_SP=table_SP,
+        partials_SLN=randn(NUM_SLICES, num_seqs, longest, num_features),
+        square_sums_SLP=None if plain else randn(num_seqs, longest, 6).square() * 30,
+        window=window,
+        first_key=first_key,
+    )
+
+
+def run(
+    case: Case,
+    starts: list[int],
+    num_rows: int,
+    *,
+    seqs: list[int] | None = None,
+    live_SR: Tensor | None = None,
+    max_length: int | None = None,
+    num_multiprocessors: int = 5,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows `starts[i] ..` of sequence `seqs[i]`: the output [S, R, Q, D] and the caches after it."""
+    device = case.k_cache.device
+    seqs = list(range(len(starts))) if seqs is None else seqs
+    positions_SR = torch.tensor(starts, device=device).unsqueeze(1) + torch.arange(num_rows, device=device)
+    k_cache, v_cache = case.k_cache.clone(), case.v_cache.clone()
+    index = torch.tensor(seqs, device=device).unsqueeze(1)
+    workspace = attend_workspace(
+        len(starts),
+        num_rows,
+        case.group * case.num_kv,
+        case.num_kv,
+        device,
+        num_multiprocessors=num_multiprocessors,
+        shared_limit=227 * 1024,
+    )
+    out = torch.full((len(starts) * num_rows, case.group * case.num_kv * DIM), torch.nan, device=device).bfloat16()
+    attend(
+        Product(
+            case.partials_SLN[:, index, positions_SR].flatten(1, 2).contiguous(),
+            None
+            if case.square_sums_SLP is None
+            else case.square_sums_SLP[index, positions_SR].flatten(0, 1).contiguous(),
+            HIDDEN,
+        ),
+        Rows(
+            positions_SR,
+            torch.ones_like(positions_SR, dtype=torch.bool) if live_SR is None else live_SR,
+            case.table_SP[seqs],
+            max_length or case.max_pages * PAGE,
+        ),
+        LayerCache(k_cache, v_cache),
+        case.rope,
+        eps=EPS,
+        bias_N=case.bias_N,
+        sinks_Q=case.sinks_Q,
+        window=case.window,
+        first_key=case.first_key,
+        workspace=workspace,
+        out=out,
+    )
+    assert not workspace.tickets.any()
+    return out.view(len(starts), num_rows, -1, DIM), k_cache, v_cache
+
+
+def expected(case: Case, starts: list[int], num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The plain twins in fp32 on the same caches."""
+    device = case.k_cache.device
+    positions_SR = torch.tensor(starts, device=device).unsqueeze(1) + torch.arange(num_rows, device=device)
+    index = torch.arange(len(starts), device=device).unsqueeze(1)
+    product = case.partials_SLN[:, index, positions_SR].sum(0)
+    if case.square_sums_SLP is not None:
+        product = product * (case.square_sums_SLP[index, positions_SR].sum(-1, keepdim=True) / HIDDEN + EPS).rsqrt()
+    if case.bias_N is not None:
+        product = product + case.bias_N
+    heads = product.unflatten(-1, (-1, DIM))
+    num_heads = case.group * case.num_kv
+    rotated = rotate(heads[:, :, : num_heads + case.num_kv], case.rope.cos[positions_SR], case.rope.sin[positions_SR])
+    keys, values = rotated[:, :, num_heads:].bfloat16(), heads[:, :, num_heads + case.num_kv :].bfloat16()
+    finite = values.isfinite().all(-1, keepdim=True)
+    k_cache, v_cache = case.k_cache.clone(), case.v_cache.clone()
+    slots = case.table_SP.gather(1, positions_SR // PAGE) * PAGE + positions_SR % PAGE
+    k_cache.view(-1, case.num_kv, DIM)[slots] = torch.where(finite, keys, torch.nan)
+    v_cache.view(-1, case.num_kv, DIM)[slots] = torch.where(finite, values, 0.0)
+    out = attend_ref(
+        rotated[:, :, :num_heads],
+        k_cache_PBGD=k_cache,
+        v_cache_PBGD=v_cache.nan_to_num(),
+        table_SP=case.table_SP,
+        positions_SR=positions_SR,
+        sinks_Q=case.sinks_Q,
+        window=case.window,
+        max_length=case.max_pages * PAGE,
+        tile=None,
+        first_key=case.first_key,
+    )
+    return out, k_cache, v_cache
+
+
+def check(case: Case, starts: list[int], num_rows: int) -> None:
+    out, k_cache, v_cache = run(case, starts, num_rows)
+    right, right_k, right_v = expected(case, starts, num_rows)
+    assert torch.linalg.vector_norm(out - right) / torch.linalg.vector_norm(right) < 4e-3
+    torch.testing.assert_close(k_cache, right_k, rtol=1e-2, atol=1e-2, equal_nan=True)
+    torch.testing.assert_close(v_cache, right_v, rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    torch.manual_seed(0)
+    if request.param == "emulated":
+        monkeypatch.setattr(module, "load", emulated)
+        return torch.device("cpu")
+    return torch.device("cuda")
+
+
+SHAPES = {
+    "full": {},
+    "window": {"window": 128},
+    "head": {"plain": True, "first_key": 1},
+    "demo": {"group": 4},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [1, 4, 8])
+def test_agrees_with_the_twins(device: torch.device, shape: str, num_rows: int):
+    starts = [1, 130, 700] if shape == "head" else [0, 130, 700]
+    check(make_case(device, starts, **SHAPES[shape]), starts, num_rows)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bits_do_not_depend_on_the_launch(device: torch.device, shape: str):
+    """Rows at 253 .. 260, alone and in company: other row counts, sequences, splits and bounds, around a leaf's end."""
+    case = make_case(device, [253, 20, 600], **SHAPES[shape])
+    whole, k_cache, v_cache = run(case, [253], 8, num_multiprocessors=1)
+    alone = replace(case, k_cache=k_cache, v_cache=v_cache)
+    assert whole.isfinite().all()
+    for row in range(8):
+        out, _, _ = run(alone, [253 + row], 1, max_length=260 + 500 * row)
+        assert torch.equal(out[0, 0], whole[0, row])
+    for num_rows in (2, 3, 5):
+        out, k_again, v_again = run(case, [600, 253, 20], num_rows, seqs=[2, 0, 1], num_multiprocessors=3)
+        assert torch.equal(out[1], whole[0, :num_rows])
+        written = case.table_SP[0, 253 // PAGE], slice(253 % PAGE, 253 % PAGE + min(num_rows, 3))
+        assert torch.equal(k_again[written], k_cache[written])
+        assert torch.equal(v_again[written], v_cache[written])
+
+
+def test_dead_rows_write_nothing_and_give_zeros(device: torch.device):
+    case = make_case(device, [40, 300, 7])
+    live_SR = torch.tensor([[True, True, False], [True] * 3, [False] * 3], device=device)
+    out, k_cache, v_cache = run(case, [40, 300, 7], 3, live_SR=live_SR)
+    whole, _, _ = run(case, [40, 300, 7], 3)
+    assert torch.equal(out[live_SR], whole[live_SR])
+    assert not out[~live_SR].any()
+    for cache, before in ((k_cache, case.k_cache), (v_cache, case.v_cache)):
+        assert cache.isnan().sum() == before.isnan().sum() - 5 * case.num_kv * DIM
+
+
+def test_a_value_that_is_not_finite_poisons_those_who_see_it(device: torch.device):
+    case = make_case(device, [250])
+    feature = (case.group + 1) * case.num_kv * DIM + 5  # value of head 0
+    case.partials_SLN[1, 0, 252, feature] = torch.inf
+    out, k_cache, v_cache = run(case, [250], 4)
+    right, right_k, _ = expected(case, [250], 4)
+    assert torch.equal(out.isnan(), right.isnan())
+    assert out[0, 2:, : case.group].isnan().all()
+    assert torch.equal(k_cache.isnan(), right_k.isnan())
+    later, _, _ = run(replace(case, k_cache=k_cache, v_cache=v_cache), [254], 1)
+    assert later[0, 0, : case.group].isnan().all()
+    assert later[0, 0, case.group :].isfinite().all()
+
+
+def test_many_rows_of_a_sequence(device: torch.device):
+    """The draft head catches up with up to 32 rows, some of them dead at the end."""
+    case = make_case(device, [1, 500], ahead=32, **SHAPES["head"])
+    check(case, [1, 500], 32)
+    whole, _, _ = run(case, [1, 500], 32)
+    short, _, _ = run(case, [1, 500], 7)
+    assert torch.equal(whole[:, :7], short)
+
+
+def test_what_the_kernel_lacks_is_an_error(device: torch.device):
+    case = make_case(device, [4], group=2)
+    with pytest.raises(ValueError, match="4 or 8 query heads"):
+        run(case, [4], 1)
