@@ -95,6 +95,13 @@ DEVICE uint4 load_16_if(const void* address, bool valid) {
     return v;
 }
 
+// 4 bytes that other blocks of this launch, or kernels before the one that comes before this, wrote.
+DEVICE u32 load_l2(const void* address) {
+    u32 v;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+    return v;
+}
+
 // Brings the 128-byte line into L2 and waits for nothing.
 DEVICE void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
@@ -185,6 +192,23 @@ DEVICE u32 mul_bf16x2(u32 a, u32 b) {
     return product;
 }
 
+// The same with one half of b for both.
+DEVICE u32 mul_bf16x2_low(u32 a, u32 b) {
+    u32 product;
+    asm("{ .reg .b16 l, h; .reg .b32 f; mov.b32 {l, h}, %2; mov.b32 f, {l, l}; mul.rn.bf16x2 %0, %1, f; }"
+        : "=r"(product)
+        : "r"(a), "r"(b));
+    return product;
+}
+
+DEVICE u32 mul_bf16x2_high(u32 a, u32 b) {
+    u32 product;
+    asm("{ .reg .b16 l, h; .reg .b32 f; mov.b32 {l, h}, %2; mov.b32 f, {h, h}; mul.rn.bf16x2 %0, %1, f; }"
+        : "=r"(product)
+        : "r"(a), "r"(b));
+    return product;
+}
+
 // ---- matrix instruction ------------------------------------------------------------------------------------------
 // c[16][8] += a[16][16] b[16][8], bf16 in, fp32 out. Lane 4 g + t holds
 //   a: {row g, k 2t 2t+1}, {row g+8, same k}, {row g, k 2t+8 2t+9}, {row g+8, same k};  b: k 2t 2t+1 | k 2t+8 2t+9 of column g
@@ -231,6 +255,17 @@ DEVICE bool take_ticket(u32* counter, u32 expected) {
                  : "l"(counter), "r"(expected - 1)
                  : "memory");
     return before == expected - 1;
+}
+
+// One thread of each block, all of which must be resident: returns when all have called it, and then sees what they
+// wrote before. The counter is 0 at first and needs no reset: every barrier adds 2^31 to it.
+DEVICE void grid_barrier(u32* counter) {
+    const u32 mine = blockIdx.x == 0 ? 0x80000001u - gridDim.x : 1u;
+    u32 before, now;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(mine) : "memory");
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    } while (((before ^ now) & 0x80000000u) == 0);
 }
 
 #endif  // EYAS_EMULATE

@@ -1,0 +1,179 @@
+"""moe_up and moe_down against their plain twins: in the emulator with one block, on a GPU at the true shapes."""
+
+import pytest
+import torch
+from tests.kernels.cuda.emulator import emulated
+
+from eyas.kernels.cuda import moe
+from eyas.kernels.moe import moe_down_ref, moe_up_ref
+from eyas.kernels.mxfp4_layout import pack_experts
+from eyas.kernels.norm import Normed, inverse_rms
+from eyas.kernels.router import route
+from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
+
+LIMIT, EPS = 7.0, 1e-5
+
+
+class _Dense:
+    """Experts dequantised to fp32 when asked for."""
+
+    def __init__(self, blocks, scales):
+        self.packed = Mxfp4Tensor(blocks, scales)
+
+    def __getitem__(self, expert: int) -> torch.Tensor:
+        return dequantize(self.packed[expert], torch.float32)
+
+
+class _Layer:
+    def __init__(self, hidden: int, intermediate: int, num_experts: int, device: str):
+        self.hidden, self.intermediate, self.num_experts, self.device = hidden, intermediate, num_experts, device
+        self.gate_up, self.gate_up_dense = self._experts(2 * intermediate, hidden)
+        self.down, self.down_dense = self._experts(hidden, intermediate)
+        self.gate_up_bias = torch.randn(num_experts, 2 * intermediate, device=device)
+        self.down_bias = torch.randn(num_experts, hidden, device=device)
+        self.norm = torch.rand(hidden, device=device) + 0.5
+        self.barrier = moe.GridBarrier(device)
+
+    def _experts(self, num_rows: int, num_columns: int):
+        shape = self.num_experts, num_rows, num_columns // 32
+        blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, device=self.device)
+        scales = torch.randint(118, 124, shape, dtype=torch.uint8, device=self.device)
+        return pack_experts(blocks, scales), _Dense(blocks, scales)
+
+    def rows(self, num_rows: int):
+        """Random (normed, logits, residual)."""
+        rows = torch.randn(num_rows, self.hidden, device=self.device).bfloat16()
+        sums = torch.rand(num_rows, self.hidden // 16, device=self.device) * 32
+        logits = torch.randn(num_rows, self.num_experts, device=self.device)
+        return Normed(rows, sums), logits, torch.randn(num_rows, self.hidden, device=self.device)
+
+    def run(self, normed, logits, residual, live, top_k: int = 4):
+        act = moe.moe_up(normed, logits, live, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT, eps=EPS)
+        return act, *moe.moe_down(act, logits, live, self.down, self.down_bias, residual, self.norm, self.barrier)
+
+    def reference(self, normed, logits, residual, live, act, top_k: int = 4):
+        """In fp32; `act` are the bf16 activations that moe_down is to start from."""
+        ids, weights = route(logits, live, top_k)
+        up = moe_up_ref(
+            normed.rows_TH.float(), inverse_rms(normed, EPS), ids,
+            gate_up=self.gate_up_dense, bias_EN=self.gate_up_bias, limit=LIMIT, tile=None,
+        )  # fmt: skip
+        down = moe_down_ref(
+            torch.where(live[:, None, None], act.float(), 0.0), ids, weights, residual,
+            down=self.down_dense, bias_EH=self.down_bias, tile=None,
+        )  # fmt: skip
+        return up, down
+
+
+def _error(out: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((out.float() - expected).norm() / expected.norm())
+
+
+def _check(layer: _Layer, num_rows: int, dead: tuple[int, ...] = (), top_k: int = 4, repeats: int = 1):
+    normed, logits, residual = layer.rows(num_rows)
+    live = torch.ones(num_rows, dtype=torch.bool, device=layer.device)
+    live[list(dead)] = False
+    for _ in range(repeats):
+        act, out, after = layer.run(normed, logits, residual, live, top_k)
+    up, down = layer.reference(normed, logits, residual, live, act, top_k)
+    if live.any():
+        assert _error(act[live], up[live]) < 3e-3
+    assert _error(out, down) < 1e-5
+    assert torch.equal(out[~live], residual[~live])
+    torch.testing.assert_close(after.rows_TH, (out * layer.norm).bfloat16(), rtol=0, atol=0)
+    sums = out.square().view(num_rows, -1, 16).sum(-1)
+    torch.testing.assert_close(after.square_sums_TP, sums, rtol=1e-6, atol=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def poison():
+    """Unwritten outputs are NaN."""
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def emulator(monkeypatch):
+    monkeypatch.setattr(moe, "load", emulated)
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_rows", "dead", "top_k"),
+    [
+        ((64, 32, 8), 1, (), 4),
+        ((64, 32, 8), 1, (0,), 4),
+        ((96, 160, 5), 3, (1,), 2),
+        ((1056, 64, 4), 2, (), 4),  # 17 units: slices of 2, the last of 1
+        ((64, 64, 40), 13, (0, 12), 4),
+        ((64, 32, 4), 21, (), 4),  # 21 rows of every expert: three passes
+    ],
+)
+def test_emulated(emulator, shape, num_rows: int, dead, top_k: int):
+    torch.manual_seed(num_rows)
+    _check(_Layer(*shape, "cpu"), num_rows, dead, top_k, repeats=2)
+
+
+def test_equal_logits_take_the_lower_id(emulator):
+    torch.manual_seed(0)
+    layer = _Layer(64, 32, 8, "cpu")
+    normed, logits, residual = layer.rows(1)
+    live = torch.ones(1, dtype=torch.bool)
+    logits[:] = torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 2.0, 0.0, 2.0])
+    equal = layer.run(normed, logits, residual, live)
+    logits[:] = torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 1.0, 0.0, 1.0])
+    assert all(map(torch.equal, equal[:2], layer.run(normed, logits, residual, live)[:2]))
+
+
+@pytest.mark.parametrize("company", [2, 9])
+def test_emulated_rows_do_not_depend_on_company(emulator, company: int):
+    torch.manual_seed(3)
+    layer = _Layer(64, 32, 4, "cpu")
+    normed, logits, residual = layer.rows(company)
+    live = torch.ones(company, dtype=torch.bool)
+    act, out, after = layer.run(normed, logits, residual, live)
+    for row in (0, company - 1):
+        only = slice(row, row + 1)
+        alone = layer.run(normed.take(only), logits[only], residual[only], live[only])
+        assert torch.equal(alone[0][0], act[row])
+        assert torch.equal(alone[1][0], out[row])
+        assert torch.equal(alone[2].square_sums_TP[0], after.square_sums_TP[row])
+
+
+def test_too_many_rows(emulator):
+    layer = _Layer(64, 32, 4, "cpu")
+    with pytest.raises(ValueError, match="at most 512"):
+        layer.run(*layer.rows(513), torch.ones(513, dtype=torch.bool))
+
+
+@pytest.fixture(scope="module")
+def true_layer():
+    torch.manual_seed(0)
+    return _Layer(2880, 2880, 32, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("num_rows", "dead"), [(1, ()), (2, (0,)), (5, ()), (8, ()), (33, (4, 32)), (128, ()), (512, (7,))]
+)
+def test_true_shapes(true_layer, num_rows: int, dead):
+    torch.manual_seed(num_rows)
+    _check(true_layer, num_rows, dead, repeats=3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 8, 9, 16, 33, 64, 128, 512])
+def test_rows_do_not_depend_on_company(true_layer, num_rows: int):
+    torch.manual_seed(num_rows)
+    normed, logits, residual = true_layer.rows(num_rows)
+    live = torch.rand(num_rows, device="cuda") < 0.9
+    act, out, after = true_layer.run(normed, logits, residual, live)
+    for row in range(0, num_rows, max(1, num_rows // 9)):
+        only = slice(row, row + 1)
+        alone = true_layer.run(normed.take(only), logits[only], residual[only], live[only])
+        if live[row]:
+            assert torch.equal(alone[0][0], act[row])
+        assert torch.equal(alone[1][0], out[row])
+        assert torch.equal(alone[2].rows_TH[0], after.rows_TH[row])
+        assert torch.equal(alone[2].square_sums_TP[0], after.square_sums_TP[row])
