@@ -89,3 +89,48 @@ extern "C" __global__ void add_one(float* out, const float* in, int count) {
     if (i < count) out[i] = in[i] + 1.f;
     pdl_trigger();
 }
+
+// Two warps: one asks for chunks of 256 bytes in a ring of two places, the other adds them up and frees the place.
+extern "C" __global__ void ring(float* out, const float* in, int num_chunks) {
+    SHARED(float, places);  // [2][64], then 2 x 2 copy barriers
+    u64* const full = reinterpret_cast<u64*>(places + 128);
+    u64* const done = full + 2;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; ++i) copy_barrier_init(full + i, 1), copy_barrier_init(done + i, 32);
+        copy_barrier_fence();
+    }
+    __syncthreads();
+    pdl_wait();
+    if (warp_id() == 0) {
+        for (int i = 0; i < num_chunks && lane_id() == 0; ++i) {
+            copy_barrier_wait(done + i % 2, (i / 2 & 1) ^ 1);
+            copy_barrier_expect(full + i % 2, 256);
+            copy_bulk(places + i % 2 * 64, in + i * 64, 256, full + i % 2);
+        }
+        return;
+    }
+    float low = 0.f, high = 0.f;
+    for (int i = 0; i < num_chunks; ++i) {
+        copy_barrier_wait(full + i % 2, i / 2 & 1);
+        low += places[i % 2 * 64 + lane_id()];
+        high += places[i % 2 * 64 + 32 + lane_id()];
+        copy_barrier_expect(done + i % 2, 0);
+    }
+    out[lane_id()] = low;
+    out[32 + lane_id()] = high;
+}
+
+// All blocks write, meet, and read what their neighbour wrote; twice.
+extern "C" __global__ void meet(float* out, float* scratch, u32* counter) {
+    __shared__ float mine;
+    pdl_wait();
+    if (threadIdx.x == 0) mine = static_cast<float>(blockIdx.x);
+    for (int round = 0; round < 2; ++round) {
+        if (threadIdx.x == 0) scratch[round * gridDim.x + blockIdx.x] = mine + round;
+        __syncthreads();
+        if (threadIdx.x == 0) grid_barrier(counter);
+        __syncthreads();
+        const u32 other = __float_as_uint(scratch[round * gridDim.x + (blockIdx.x + 1) % gridDim.x]);
+        if (threadIdx.x == 32) out[round * gridDim.x + blockIdx.x] = __uint_as_float(other);
+    }
+}

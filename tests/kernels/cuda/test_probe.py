@@ -75,6 +75,25 @@ def test_copies_through_much_shared_memory(probe):
     assert torch.equal(out, 2 * kept.reshape(2, count).flip(1))
 
 
+@pytest.mark.parametrize("num_chunks", [1, 2, 7])
+def test_bulk_copies_in_a_ring(probe, num_chunks: int):
+    module, device = probe
+    values = torch.randint(0, 99, (num_chunks, 64), device=device).float()
+    out = _nan(64, device=device)
+    module.kernel("ring").launch(1, 64, out, values, num_chunks, shared=544)
+    assert torch.equal(out, values.sum(0))
+
+
+def test_blocks_meet(probe):
+    module, device = probe
+    out, scratch = _nan(2, 5, device=device), _nan(2, 5, device=device)
+    counter = torch.zeros(1, dtype=torch.int32, device=device)
+    for _ in range(2):
+        module.kernel("meet").launch(5, 64, out, scratch, counter)
+        assert out.tolist() == [[1, 2, 3, 4, 0], [2, 3, 4, 5, 1]]
+        out.fill_(torch.nan)
+
+
 def test_conversions(probe):
     module, device = probe
     edges = [

@@ -97,7 +97,7 @@ def build(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, 
         name=f"{source}.cu",
         arch=arch,
         std="c++17",
-        define_macro=[(name, str(value)) for name, value in sorted((defines or {}).items())],
+        define_macro=[(name, str(value)) for name, value in sorted((defines or {}).items())] or None,
         include_path=str(FOLDER),
         ptxas_options=["-v"],
     )
