@@ -19,6 +19,41 @@ constexpr int M = PRODUCTS > 1 ? 2 : 1, N = PRODUCTS / M;
 constexpr int WARPS_M = ROW_TILES / M;
 static_assert(M * N * WARPS == ROW_TILES * COLUMN_TILES && WARPS_M * M == ROW_TILES, "every warp has the same share");
 
+// Where a thread's sums belong.
+struct Place {
+    int tile, feature, row;  // of the launch
+    bool live;
+    i64 index;
+};
+
+struct Places {
+    int first_tile, first_row, num_tiles, num_rows;
+
+    __device__ Place operator()(int m, int n, int half, int odd) const {
+        const int tile = first_tile + m, row = first_row + n * 8 + 2 * (lane_id() & 3) + odd;
+        const int feature = tile * TILE + half * 8 + (lane_id() >> 2);
+        const bool live = tile < num_tiles && row < num_rows;
+        return {tile, feature, row, live, static_cast<i64>(row) * (num_tiles * TILE) + feature};
+    }
+};
+
+template <class F>
+DEVICE void each_sum(float (&sums)[M][N][4], const Places& places, F f) {
+#pragma unroll
+    for (int i = 0; i < M * N * 4; ++i)
+        f(sums[i / (4 * N)][i / 4 % N][i % 4], places(i / (4 * N), i / 4 % N, i % 4 / 2, i % 2));
+}
+
+// The sums of features g and g + 8 of a tile.
+template <class F>
+DEVICE void each_pair(float (&sums)[M][N][4], const Places& places, F f) {
+#pragma unroll
+    for (int i = 0; i < M * N * 2; ++i) {
+        float(&c)[4] = sums[i / (2 * N)][i / 2 % N];
+        f(c[i % 2], c[i % 2 + 2], places(i / (2 * N), i / 2 % N, 0, i % 2));
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     linear_tiles(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles, int num_blocks,
                  const float* square_sums, int num_parts, float eps, const float* bias, const float* residual,
@@ -130,61 +165,38 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     }
     end_slice();
 
-    const int num_features = num_tiles * TILE;
-    const i64 plane = static_cast<i64>(num_rows) * num_features;
-    auto each = [&](auto&& visit) {  // (place in `total`, tile, row of the launch, half of the tile)
-#pragma unroll
-        for (int i = 0; i < M * N * 4; ++i) {
-            const int m = i / (4 * N), n = i / 4 % N, half = i % 4 / 2;
-            const int tile = first_tile + m0 + m, row = first_row + (n0 + n) * 8 + 2 * t + i % 2;
-            visit(total[m][n][i % 4], tile, row, half, tile < num_tiles && row < num_rows);
-        }
-    };
-    auto place_of = [&](int tile, int row, int half) {
-        return static_cast<i64>(row) * num_features + tile * TILE + g + 8 * half;
-    };
+    const Places places = {first_tile + m0, first_row + n0 * 8, num_tiles, num_rows};
     if (num_shares > 1) {
-        each([&](float& sum, int tile, int row, int half, bool live) {
-            if (live) partials[share * plane + place_of(tile, row, half)] = sum;
+        const i64 plane = static_cast<i64>(num_rows) * num_tiles * TILE;
+        each_sum(total, places, [&](float& sum, const Place& at) {
+            if (at.live) partials[share * plane + at.index] = sum;
         });
         if (tickets == nullptr || !arrive_last(tickets + blockIdx.x * gridDim.y + blockIdx.y, num_shares)) return;
-        each([&](float& sum, int tile, int row, int half, bool live) {
+        each_sum(total, places, [&](float& sum, const Place& at) {
             sum = 0.f;
-            if (live)
-                for (int s = 0; s < num_shares; ++s) sum += partials[s * plane + place_of(tile, row, half)];
+            if (at.live)
+                for (int s = 0; s < num_shares; ++s) sum += partials[s * plane + at.index];
         });
     }
-    each([&](float& sum, int tile, int row, int half, bool live) {
-        const float scale = live && square_sums != nullptr ? scales[row - first_row] : 1.f;
-        const i64 place = place_of(tile, row, half);
-        sum = __fmaf_rn(sum, scale, live ? output.addend(tile * TILE + g + 8 * half, place) : 0.f);
+    each_sum(total, places, [&](float& sum, const Place& at) {
+        const float scale = at.live && square_sums != nullptr ? scales[at.row - first_row] : 1.f;
+        sum = __fmaf_rn(sum, scale, at.live ? output.addend(at.feature, at.index) : 0.f);
     });
 #if GATED
-#pragma unroll
-    for (int i = 0; i < M * N * 2; ++i) {
-        const int m = i / (2 * N), n = i / 2 % N;
-        const int tile = first_tile + m0 + m, row = first_row + (n0 + n) * 8 + 2 * t + i % 2;
-        if (tile < num_tiles && row < num_rows)
-            out_bf16[static_cast<i64>(row) * (num_features / 2) + tile * (TILE / 2) + g] =
-                to_bf16(silu_times(total[m][n][i % 2], total[m][n][i % 2 + 2]));
-    }
-#else
-    each([&](float& sum, int tile, int row, int half, bool live) {
-        const int feature = tile * TILE + g + 8 * half;
-        if (live) output.write(sum, norm == nullptr ? 0.f : norm[feature], place_of(tile, row, half));
+    each_pair(total, places, [&](float gate, float up, const Place& at) {
+        const i64 index = static_cast<i64>(at.row) * (num_tiles * TILE / 2) + at.tile * (TILE / 2) + g;
+        if (at.live) out_bf16[index] = to_bf16(silu_times(gate, up));
     });
-    if (out_square_sums != nullptr) {
-#pragma unroll
-        for (int i = 0; i < M * N * 2; ++i) {
-            const int m = i / (2 * N), n = i / 2 % N;
-            const int tile = first_tile + m0 + m, row = first_row + (n0 + n) * 8 + 2 * t + i % 2;
-            const float low = total[m][n][i % 2], high = total[m][n][i % 2 + 2];
+#else
+    each_sum(total, places, [&](float& sum, const Place& at) {
+        if (at.live) output.write(sum, norm == nullptr ? 0.f : norm[at.feature], at.index);
+    });
+    if (out_square_sums != nullptr)
+        each_pair(total, places, [&](float low, float high, const Place& at) {
             float square = __fmul_rn(low, low) + __fmul_rn(high, high);
 #pragma unroll
             for (int step = 16; step > 2; step >>= 1) square += __shfl_xor_sync(FULL_WARP, square, step);
-            if (g == 0 && tile < num_tiles && row < num_rows)
-                out_square_sums[static_cast<i64>(row) * num_tiles + tile] = square;
-        }
-    }
+            if (g == 0 && at.live) out_square_sums[static_cast<i64>(at.row) * num_tiles + at.tile] = square;
+        });
 #endif
 }
