@@ -46,8 +46,9 @@ class Module:
     """The kernels of one compiled source on one device."""
 
     def __init__(self, cubin: bytes, name: str) -> None:
-        from cuda.core import ObjectCode
+        from cuda.core import Device, ObjectCode
 
+        Device(torch.cuda.current_device()).set_current()  # PyTorch makes its context with its first tensor
         self._code = ObjectCode.from_cubin(cubin, name=name)
         self._kernels: dict[str, Kernel] = {}
 
