@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALL := $(PIP) install --quiet -c constraints-$(TORCH).txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PINS := pyproject.toml constraints.txt constraints-$(TORCH).txt
+EXTRAS := $(if $(filter cuda,$(TORCH)),gpu,engine)
 ENGINE := $(VENV)/.engine-$(TORCH)
 DEV := $(VENV)/.dev-$(TORCH)
 
@@ -61,10 +62,10 @@ $(BIN)/python:
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
 
 $(ENGINE): $(PINS) | $(BIN)/python
-	$(INSTALL) -e '.[engine]'
+	$(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $@
 
 # --group needs pip 25.1
 $(DEV): $(ENGINE)
-	$(INSTALL) -e '.[engine]' --group dev
+	$(INSTALL) -e '.[$(EXTRAS)]' --group dev
 	@touch $@
