@@ -92,9 +92,8 @@ def expert_tile_rows(num_pairs: int, num_experts: int) -> int:
     return min(128, max(16, triton.next_power_of_2(num_pairs // num_experts)))
 
 
-def _config(tile_rows: int) -> tuple[int, int, int]:
-    """(BLOCK_F, num_warps, num_stages)"""
-    return 128, 8, 4
+def _config(tile_rows: int) -> dict[str, int]:
+    return dict(BLOCK_F=128, num_warps=8, num_stages=4)
 
 
 def _launch(
@@ -107,20 +106,19 @@ def _launch(
     limit: float | None,
 ) -> None:
     num_features = experts.num_rows
-    block_f, num_warps, num_stages = _config(groups.tile_rows)
-    _experts_kernel[(groups.tiles.shape[0] * triton.cdiv(num_features, block_f),)](
+    config = _config(groups.tile_rows)
+    _experts_kernel[(groups.tiles.shape[0] * triton.cdiv(num_features, config["BLOCK_F"]),)](
         x, routing.inverse_rms_T, experts.words, experts.scales, bias_EN, out,
         groups.pairs, groups.tiles, groups.num_tiles,
         num_features, experts.num_columns, limit or 0.0,
-        TOP_K=routing.ids_TK.shape[1], UP=limit is not None, BLOCK_F=block_f, BLOCK_T=groups.tile_rows,
-        num_warps=num_warps, num_stages=num_stages,
+        TOP_K=routing.ids_TK.shape[1], UP=limit is not None, BLOCK_T=groups.tile_rows, **config,
     )  # fmt: skip
 
 
 def experts_up(routing: Routing, groups: Groups, gate_up: PackedExperts, bias_EN: Tensor, *, limit: float) -> Tensor:
     """Activations [T * k, I] of the live pairs, columns in word order: gate and up product, clamped SwiGLU."""
-    act = torch.empty(routing.ids_TK.numel(), gate_up.num_rows // 2, dtype=routing.rows_TH.dtype, device=bias_EN.device)
-    _launch(routing.rows_TH, routing, groups, gate_up, bias_EN, act, limit)
+    act = torch.empty(routing.ids_TK.numel(), gate_up.num_rows // 2, dtype=groups.rows_TH.dtype, device=bias_EN.device)
+    _launch(groups.rows_TH, routing, groups, gate_up, bias_EN, act, limit)
     return act
 
 

@@ -98,7 +98,7 @@ class PromptOps:
     ) -> RoutedRows:
         routing = route.route_rows(normed, live_T, unrouted.weight, unrouted.bias_E, top_k=top_k, eps=eps)
         tile_rows = experts.expert_tile_rows(live_T.shape[0] * top_k, gate_up.num_experts)
-        groups = route.group(routing, tile_rows)
+        groups = route.group(normed.rows_TH, routing, tile_rows)
         return RoutedRows(experts.experts_up(routing, groups, gate_up, bias_EN, limit=limit), routing, groups)
 
     def moe_down(

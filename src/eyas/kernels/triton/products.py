@@ -104,6 +104,17 @@ def _times(pair, factors):
 
 
 @triton.jit
+def _finished(acc):
+    """`acc`, behind a use that makes the compiler wait for the matrix instructions of this step of a loop.
+
+    Otherwise Triton 3.6 overwrites their operands in registers while they run (triton-lang/triton issue 9433).
+    """
+    if _INTERPRETED:
+        return acc
+    return tl.inline_asm_elementwise("", "=f,0", args=[acc], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
 def expert_product(
     x_ptr, x_rows, words_ptr, scales_ptr, first_tile, num_tiles, K, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr
 ):
@@ -133,7 +144,7 @@ def expert_product(
         pair0, pair1, pair2, pair3 = _unpack(words, factors)
         weights = tl.join(tl.join(pair0, pair2), tl.join(pair1, pair3))
         weights = weights.permute(0, 4, 1, 3, 6, 7, 2, 5).reshape(BLOCK_F, 64)
-        acc = tl.dot(weights.to(x.dtype), x.T, acc)
+        acc = _finished(tl.dot(weights.to(x.dtype), x.T, acc))
         w_ptrs += 256
         s_ptrs += 8
         x_ptrs += 64

@@ -1,0 +1,35 @@
+"""Without a GPU, Triton kernels run in Triton's interpreter, which has to be chosen before they are imported."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+try:
+    import triton
+    import triton.runtime.interpreter as interpreter
+except ImportError:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    _patch_tensor = interpreter._patch_lang_tensor
+
+    def _patch(tensor, scope):
+        _patch_tensor(tensor, scope)
+        # Triton 3.6 calls int() on arrays of one element, which numpy 2.4 refuses.
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = _patch
+
+
+@pytest.fixture
+def device() -> str:
+    return "cpu" if triton.knobs.runtime.interpret else "cuda"
+
+
+@pytest.fixture
+def dtype() -> torch.dtype:
+    """The interpreter multiplies no bf16."""
+    return torch.float32 if triton.knobs.runtime.interpret else torch.bfloat16

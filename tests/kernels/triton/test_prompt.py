@@ -1,0 +1,266 @@
+"""Prompt kernels against the plain twins, and the bits of rows over cuts of the prompt and tiles of rows."""
+
+import pytest
+import torch
+
+from eyas.kernels.attend import attend_ref
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.moe import moe_down_ref, moe_up_ref
+from eyas.kernels.mxfp4_layout import pack_experts
+from eyas.kernels.norm import Normed, inverse_rms, prepare_norm, rms_norm
+from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.rope_write import rope_write_ref, write_slots
+from eyas.kernels.router import route
+from eyas.kernels.triton import experts, flash, gemm, qkv
+from eyas.kernels.triton import route as routing
+from eyas.kernels.triton.norm import embed, pair
+from eyas.kernels.triton.ops import PromptOps
+from eyas.kernels.triton.products import word_order
+from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
+
+EPS = 1e-5
+PAGE = 16
+
+
+class Case:
+    """Random tensors and matrices whose values bf16 holds exactly."""
+
+    def __init__(self, device, dtype):
+        self.device, self.dtype = device, dtype
+        self.tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+        self.generator = torch.Generator().manual_seed(0)
+
+    def random(self, *shape, scale=1.0):
+        values = torch.randn(*shape, generator=self.generator) * scale
+        return values.bfloat16().float().to(self.device)
+
+    def rows(self, *shape):
+        return self.random(*shape).to(self.dtype)
+
+    def blocked(self, weight, gated=False):
+        matrix = BlockedMatrix.pack(weight, gated=gated)
+        return BlockedMatrix(matrix.data.to(self.dtype), gated)
+
+    def experts(self, *shape):
+        """(packed, dequantised fp32)"""
+        *rows, columns = shape
+        codes = torch.randint(256, (*rows, columns // 32, 16), generator=self.generator, dtype=torch.uint8)
+        scales = torch.randint(118, 124, (*rows, columns // 32), generator=self.generator, dtype=torch.uint8)
+        tensor = Mxfp4Tensor(codes, scales).to(self.device)
+        return pack_experts(tensor.blocks, tensor.scales), dequantize(tensor, torch.float32)
+
+    def normed(self, num_rows, width):
+        return prepare_norm(self.random(num_rows, width), self.random(width).abs(), self.dtype)
+
+    def sequence(self, first, num_rows, num_pages=8, dead=0):
+        order = torch.randperm(num_pages - 1, generator=self.generator) + 1
+        positions = torch.arange(first, first + num_rows).unsqueeze(0)
+        live = torch.arange(num_rows).unsqueeze(0) < num_rows - dead
+        to = self.device
+        return Rows(positions.to(to), live.to(to), order.unsqueeze(0).to(to), first + num_rows)
+
+    def cache(self, num_kv, num_pages=8):
+        return LayerCache(*(self.rows(num_pages, PAGE, num_kv, 64) for _ in range(2)))
+
+    def close(self, actual, expected):
+        assert actual.shape == expected.shape
+        difference = (actual.float() - expected.float()).norm() / expected.float().norm()
+        assert difference < self.tolerance, f"relative error {difference:.2e}"
+
+
+@pytest.fixture
+def case(device, dtype):
+    return Case(device, dtype)
+
+
+@pytest.mark.parametrize(("num_rows", "width", "num_features"), [(1, 64, 48), (37, 96, 160), (130, 64, 16)])
+def test_linear(case, num_rows, width, num_features):
+    x, weight = case.rows(num_rows, width), case.random(num_features, width)
+    case.close(gemm.linear(x, case.blocked(weight)), x.float() @ weight.T)
+
+
+def test_linear_of_split_norm_divides(case):
+    normed, weight = case.normed(20, 64), case.random(48, 64)
+    parts = torch.stack((normed.square_sums_TP[:, 0] * 0.25, normed.square_sums_TP[:, 0] * 0.75), dim=1)
+    expected = (normed.rows_TH.float() @ weight.T) * inverse_rms(normed, EPS)
+    out = gemm.linear(Normed(normed.rows_TH, parts), case.blocked(weight), eps=EPS, dtype=torch.float32)
+    case.close(out, expected)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # rows behind the last in the interpreter
+def test_gated(case):
+    normed, weight = case.normed(20, 64), case.random(2 * 72, 64, scale=0.2)
+    gate, up = ((normed.rows_TH.float() @ weight.T) * inverse_rms(normed, EPS)).chunk(2, dim=-1)
+    case.close(gemm.gated(normed, case.blocked(weight, gated=True), eps=EPS), torch.nn.functional.silu(gate) * up)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_add(case, biased):
+    x, weight, residual = case.rows(21, 96), case.random(160, 96), case.random(21, 160)
+    bias, norm = case.random(160) if biased else None, case.random(160)
+    out, normed = gemm.add(x, case.blocked(weight), bias, residual, norm)
+    expected = residual + x.float() @ weight.T + (bias if biased else 0)
+    case.close(out, expected)
+    case.close(normed.rows_TH, expected * norm)
+    case.close(normed.square_sums_TP.sum(-1), expected.square().sum(-1))
+
+
+def test_embed_and_pair(case):
+    tokens = torch.tensor([3, 0, 3, 9], device=case.device)
+    table, hidden, first, second = case.rows(10, 96), case.random(4, 96), case.random(96), case.random(96)
+    residual, normed = embed(tokens, table, first)
+    case.close(residual, table[tokens])
+    case.close(normed.rows_TH, table[tokens].float() * first)
+    case.close(normed.square_sums_TP[:, 0], table[tokens].float().square().sum(-1))
+    pairs, alone = pair(tokens, table, first, hidden, second, EPS)
+    case.close(alone, rms_norm(hidden, second, EPS))
+    case.close(pairs, torch.cat((rms_norm(table[tokens].float(), first, EPS), alone.float()), dim=-1))
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv"), [(8, 2), (8, 1)])
+def test_qkv_rope_write(case, num_heads, num_kv):
+    rows, cache, normed = case.sequence(32, 21, dead=2), case.cache(num_kv), case.normed(21, 64)
+    weight = case.random((num_heads + 2 * num_kv) * 64, 64, scale=0.125)
+    bias = case.random(weight.shape[0])
+    bias[(num_heads + num_kv) * 64 + 5] = float("inf")  # the first value head is broken in all rows
+    rope = RopeTable(case.random(64, 32), case.random(64, 32))
+    expected_cache = LayerCache(cache.k.float(), cache.v.float())
+    q = qkv.qkv_rope_write(normed, case.blocked(weight), bias, rows, cache, rope, eps=EPS)
+    positions = rows.positions_SR[0]
+    expected = rope_write_ref(
+        (normed.rows_TH.float() @ weight.T) * inverse_rms(normed, EPS) + bias,
+        cos_TD=rope.cos[positions],
+        sin_TD=rope.sin[positions],
+        k_cache_PBGD=expected_cache.k,
+        v_cache_PBGD=expected_cache.v,
+        slots_T=write_slots(rows, PAGE),
+    )
+    case.close(q, expected)
+    broken = expected_cache.k[1:].isnan()
+    assert torch.equal(cache.k[1:].isnan(), broken)
+    case.close(cache.k[1:].masked_fill(broken, 0), expected_cache.k[1:].masked_fill(broken, 0))
+    case.close(cache.v[1:], expected_cache.v[1:])
+
+
+@pytest.mark.parametrize("window", [None, 24])
+@pytest.mark.parametrize("sinks", [True, False])
+@pytest.mark.parametrize(("first", "first_key"), [(0, 0), (48, 0), (32, 40)])
+def test_flash(case, window, sinks, first, first_key):
+    rows, cache, q = case.sequence(first, 45), case.cache(2), case.rows(45, 8, 64)
+    cache.k[rows.table_SP[0, 5]] = float("nan")  # positions 80..95 are seen by rows at the end, or by none
+    sinks_q = case.random(8) if sinks else None
+    out = flash.flash_attend(q, rows, cache, sinks_Q=sinks_q, window=window, first_key=first_key)
+    expected = attend_ref(
+        q.float().unsqueeze(0),
+        k_cache_PBGD=cache.k.float(),
+        v_cache_PBGD=cache.v.float(),
+        table_SP=rows.table_SP,
+        positions_SR=rows.positions_SR,
+        sinks_Q=sinks_q,
+        window=window,
+        max_length=128,
+        tile=None,
+        first_key=first_key,
+    )
+    expected = expected[0].flatten(1)
+    seen = rows.positions_SR[0] < 80
+    assert out[~seen].isnan().all()
+    case.close(out[seen], expected[seen])
+
+
+def test_route_and_group(case):
+    normed, weight, bias = case.normed(40, 96), case.random(16, 96), case.random(16)
+    live = torch.arange(40, device=case.device) % 7 != 3
+    got = routing.route_rows(normed, live, case.blocked(weight), bias, top_k=4, eps=EPS)
+    logits = (normed.rows_TH.float() @ weight.T) * inverse_rms(normed, EPS) + bias
+    ids, weights = route(logits, live, 4)
+    assert torch.equal(got.ids_TK.long(), ids)
+    case.close(got.weights_TK, weights)
+    groups = routing.group(normed.rows_TH, got, 8)
+    assert torch.equal(groups.rows_TH, normed.rows_TH[:, word_order.fn(torch.arange(96, device=case.device))])
+    flat = got.ids_TK.flatten()
+    assert sorted(groups.pairs[: int((flat >= 0).sum())].tolist()) == (flat >= 0).nonzero()[:, 0].tolist()
+    tiles = groups.tiles[: int(groups.num_tiles)].tolist()
+    for expert, first, end, _ in tiles:
+        assert 0 < end - first <= 8
+        assert (flat[groups.pairs[first:end].long()] == expert).all()
+    assert sum(end - first for _, first, end, _ in tiles) == int((flat >= 0).sum())
+
+
+@pytest.mark.parametrize(("width", "inner"), [(96, 160), (64, 32)])
+def test_experts(case, width, inner):
+    num_experts, top_k, num_rows = 16, 4, 21
+    normed, residual, norm = case.normed(num_rows, width), case.random(num_rows, width), case.random(width)
+    live = torch.arange(num_rows, device=case.device) != 5
+    weight, bias = case.random(num_experts, width), case.random(num_experts)
+    gate_up, gate_up_plain = case.experts(num_experts, 2 * inner, width)
+    down, down_plain = case.experts(num_experts, width, inner)
+    gate_up_bias, down_bias = case.random(num_experts, 2 * inner), case.random(num_experts, width)
+
+    got = routing.route_rows(normed, live, case.blocked(weight), bias, top_k=top_k, eps=EPS)
+    groups = routing.group(normed.rows_TH, got, 16)
+    act = experts.experts_up(got, groups, gate_up, gate_up_bias, limit=7.0)
+    out, after = experts.combine(experts.experts_down(act, got, groups, down, down_bias), got, residual, norm)
+
+    ids = got.ids_TK.long()
+    scale = inverse_rms(normed, EPS)
+    expected = moe_up_ref(
+        normed.rows_TH.float(), scale, ids, gate_up=gate_up_plain, bias_EN=gate_up_bias, limit=7.0, tile=None
+    )
+    alive = (ids >= 0).flatten()
+    order = word_order.fn(torch.arange(inner, device=case.device))
+    case.close(act[alive], expected.flatten(0, 1)[:, order][alive])
+    final = moe_down_ref(expected, ids, got.weights_TK, residual, down=down_plain, bias_EH=down_bias, tile=None)
+    case.close(out, final)
+    assert torch.equal(out[5], residual[5])
+    case.close(after.rows_TH, final * norm)
+    case.close(after.square_sums_TP[:, 0], final.square().sum(-1))
+
+
+@pytest.mark.gpu
+def test_bits_do_not_depend_on_cuts_and_tiles(case, monkeypatch):
+    """A layer over 96 rows, at once and in chunks with other tiles of experts. The interpreter multiplies with BLAS."""
+    width, inner, num_heads, num_kv, num_experts, num_rows = 64, 32, 8, 2, 16, 96
+    weights = {
+        "qkv": case.blocked(case.random((num_heads + 2 * num_kv) * 64, width, scale=0.2)),
+        "o": case.blocked(case.random(width, num_heads * 64, scale=0.1)),
+        "router": case.blocked(case.random(num_experts, width)),
+    }
+    gate_up, _ = case.experts(num_experts, 2 * inner, width)
+    down, _ = case.experts(num_experts, width, inner)
+    biases = {name: case.random(*shape) for name, shape in {
+        "qkv": ((num_heads + 2 * num_kv) * 64,), "o": (width,), "router": (num_experts,),
+        "gate_up": (num_experts, 2 * inner), "down": (num_experts, width),
+    }.items()}  # fmt: skip
+    norm, sinks, table = case.random(width), case.random(num_heads), case.rows(50, width)
+    tokens = torch.arange(num_rows, device=case.device) % 50
+    rope = RopeTable(case.random(num_rows, 32), case.random(num_rows, 32))
+    whole, empty, ops = case.sequence(0, num_rows), case.cache(num_kv), PromptOps()
+
+    def layer(first, end, cache):
+        rows = Rows(whole.positions_SR[:, first:end], whole.live_SR[:, first:end], whole.table_SP, end)
+        residual, normed = ops.embed(tokens[first:end], table, norm)
+        attn = ops.attend(
+            ops.project(normed, weights["qkv"]), rows, cache, rope,
+            eps=EPS, bias_N=biases["qkv"], sinks_Q=sinks, window=40,
+        )  # fmt: skip
+        residual, normed = ops.add(attn, weights["o"], biases["o"], residual, norm)
+        chosen = ops.router(normed, weights["router"], biases["router"], EPS)
+        live = rows.live_SR[0]
+        act = ops.moe_up(normed, chosen, live, gate_up, biases["gate_up"], top_k=4, limit=7.0, eps=EPS)
+        residual, normed = ops.moe_down(act, chosen, live, down, biases["down"], residual, norm)
+        return torch.cat((residual, normed.rows_TH.float(), normed.square_sums_TP), dim=1)
+
+    def run(cuts, tile_rows):
+        monkeypatch.setattr(experts, "expert_tile_rows", lambda num_pairs, num_experts: tile_rows)
+        cache = LayerCache(empty.k.clone(), empty.v.clone())
+        parts = [layer(first, end, cache) for first, end in zip(cuts, cuts[1:], strict=False)]
+        return torch.cat(parts), cache
+
+    expected, cache = run((0, 96), 32)
+    assert expected.isfinite().all()
+    for cuts, tile_rows in (((0, 64, 96), 16), ((0, 16, 80, 96), 64)):
+        actual, other = run(cuts, tile_rows)
+        assert torch.equal(actual, expected)
+        assert torch.equal(other.k, cache.k)
+        assert torch.equal(other.v, cache.v)
