@@ -68,7 +68,7 @@ def _cut(
     above = 0.0
     inside = 2.0
     first_round = True
-    while (hi - lo > 1) & (inside != 1.0):
+    while first_round | ((hi - lo > 1) & (inside != 1.0)):
         below_hi = scores < score_of(hi)
         mine = shared_ptr + (round % 2) * (CHUNKS * _SHARED) + chunk * _SHARED
         in_interval = (scores >= score_of(lo)) & below_hi

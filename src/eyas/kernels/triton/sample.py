@@ -143,7 +143,7 @@ def _draw(
     PADDED: tl.constexpr,
 ):
     row, chunk = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
-    if live_ptr is not None:
+    if live_ptr is not None:  # noqa: SIM102
         if tl.load(live_ptr + row) == 0:
             tl.store(drawn.ids_T + row, 0)
             tl.store(drawn.failed_T + row, 0)
@@ -251,8 +251,8 @@ def draw(
     `logits_TV` is fp32, R rows for each entry of `slots_S`. `settings`, `length_S`, `edits` and `num_top_S` have a row
     for each slot, `live_T` and the index of `masks` one for each row. Rows that are not live get token 0 and cost
     nothing. With `num_top_S` (0..20 tokens to report) rows are checked for numbers that are not finite, and
-    log-probabilities are filled in; without it `ids_T` alone is. `target_ids_V` int64 names the target id of each column
-    of a draft vocabulary: the noise is that of the target ids, and target ids come out.
+    log-probabilities are filled in; without it `ids_T` alone is. `target_ids_V` int64 names the target id of each
+    column of a draft vocabulary: the noise is that of the target ids, and target ids come out.
     """
     num_rows, vocab_size = logits_TV.shape
     assert logits_TV.is_contiguous() and logits_TV.dtype == torch.float32 and vocab_size == space.vocab_size
