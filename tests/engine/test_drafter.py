@@ -21,6 +21,7 @@ def state_of(rows, *, remaining, live=None, junk=None):
         tokens_SN=tokens,
         length_S=torch.tensor([len(row) for row in rows]),
         remaining_S=torch.tensor(remaining),
+        draft_limit_S=torch.full((len(remaining),), 1000),
         live_S=torch.tensor([True] * len(rows) if live is None else live),
     )
 

@@ -66,8 +66,9 @@ class Scripted(FixedDraftLength):
     def __init__(self, course):
         self.course = cycle(course)
 
-    def choose(self, num_sequences):
-        return next(self.course)
+    def choose(self, slots, rooms):
+        self.num_drafts = next(self.course)
+        return super().choose(slots, rooms)
 
 
 @pytest.fixture(scope="module")

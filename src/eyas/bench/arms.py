@@ -15,13 +15,13 @@ from eyas.bench.rounds import Acceptance, count_rounds
 
 if TYPE_CHECKING:
     from eyas.engine.core import EngineCore
-    from eyas.engine.draft_length import DraftLength
+    from eyas.engine.draft_length import DraftLength, RoundTimer
 
 __all__ = ["Arm", "Drafts", "Workload", "measure"]
 
 Drafts: TypeAlias = int | Literal["auto"]
 
-WARM_UP_ROUNDS = 48  # at each batch size: `auto` tries every draft length four times before it chooses
+WARM_UP_ROUNDS = 48  # at each batch size, behind those in which `auto` learns what they cost
 
 
 @dataclass(kw_only=True, slots=True)
@@ -32,6 +32,7 @@ class Arm:
     drafts: Drafts
     core: EngineCore
     draft_length: DraftLength
+    timer: RoundTimer | None = None  # of all batch sizes so far
     prefill: list[float] = field(default_factory=list)  # tokens/s, by repeat
     decode: list[float] = field(default_factory=list)
     counts: Acceptance = field(default_factory=Acceptance)
@@ -96,6 +97,12 @@ def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
             f"no round ran with {batch} answers at once; try --ignore-eos, a longer --max-tokens or a smaller --batch"
         )
     arm.experts, arm.answers = mean(done.steady_experts), done.answers
+    arm.timer = arm.timer or arm.draft_length.timer()
+    if arm.timer is not None:
+        while not arm.timer.is_done(batch):
+            arm.core.draft_length = arm.timer
+            run_requests(arm.core, work.requests(batch), batch=batch, to_end=False)
+        arm.draft_length.learn(arm.timer.timings)
     num_rounds = done.steady_rounds
     while num_rounds < WARM_UP_ROUNDS:
         num_rounds += arm.run(work.requests(batch), batch, to_end=False).steady_rounds

@@ -18,6 +18,7 @@ from eyas.engine.runner import PROMPT_TILE, Runner
 from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_span
 from eyas.engine.stages import CudaGraphs, Stages
 from eyas.engine.state import DeviceState
+from eyas.engine.step_costs import RoundCosts
 from eyas.kernels.attend import KEY_BLOCK
 from eyas.kernels.linear import self_test
 from eyas.kernels.ops import Ops
@@ -142,7 +143,7 @@ def build_engine(
     core = EngineCore(
         runner,
         scheduler,
-        _draft_length(options, max_drafts),
+        _draft_length(options, max_drafts, config),
         GrammarCache(options.tokenizer_json, vocab_size=config.vocab_size, eos_ids=config.eos_ids),
         context=options.context,
         eos_ids=config.eos_ids,
@@ -220,9 +221,11 @@ def _drafter(
     return Eagle3Drafter(model, cache, options.row_ops, stages, max_backlog=MAX_BACKLOG)
 
 
-def _draft_length(options: EngineOptions, max_drafts: int) -> DraftLength:
+def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig) -> DraftLength:
     if options.draft_tokens == "auto" and max_drafts:
-        return AutoDraftLength(max_drafts)
+        costs = RoundCosts(max_drafts, expert_share=config.experts_per_token / config.num_experts)
+        looks_up = options.drafter == "ngram"
+        return AutoDraftLength(max_drafts, costs, has_head=not looks_up, has_lookup=looks_up)
     return FixedDraftLength(max_drafts)
 
 

@@ -28,14 +28,15 @@ from eyas.base.types import (
     TokenLogprob,
 )
 from eyas.engine.constraint import Constraint, GrammarCache, GrammarMatcher, is_constrained
-from eyas.engine.draft_length import DraftLength
+from eyas.engine.draft_length import DraftLength, RoundOutcome, RoundTimer
 from eyas.engine.pages import page_keys
-from eyas.engine.results import HostRound, Launched, Stopwatch, to_host
+from eyas.engine.results import NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
 from eyas.engine.runner import Runner
 from eyas.engine.sampler import NOT_FINITE, Logprobs
 from eyas.engine.scheduler import Scheduler, StepPlan
 from eyas.engine.sequence import Phase, Sequence
 from eyas.engine.speculate import RoundOutput
+from eyas.engine.step_costs import Timing
 from eyas.kernels.router import route
 
 if TYPE_CHECKING:
@@ -174,21 +175,32 @@ class EngineCore:
         return not self._sequences and not self._launched
 
     def warm_up(self, seconds: float) -> None:
-        """Touch every kind of step, and time each number of drafts for one sequence, for at most about `seconds`."""
-        size = self.runner.state.vocab_size
-        prompt = tuple(random.Random(0).randrange(size) for _ in range(min(64, self.context - 1)))
-        params = SamplingParams(ignore_eos=True, seed=0, max_tokens=max(1, min(256, self.context - len(prompt))))
-        counters = dict(self._counters)
-        self.add(Request(request_id="warm-up", prompt_ids=prompt, params=params), lambda event: None)
-        end = time.perf_counter() + seconds
-        while not self.is_idle:
-            self.step()
-            seen = self._counters["num_rounds"] > counters["num_rounds"] + self.lag
-            if seen and (self.draft_length.is_calibrated or time.perf_counter() > end):
-                self.cancel("warm-up")
-        self.draft_length.forget_acceptance()
+        """Touch every kind of step, and time rounds for more and more sequences, for at most about `seconds`."""
+        counters, end = dict(self._counters), time.perf_counter() + seconds
+        chosen, timer, num_choices = self.draft_length, self.draft_length.timer(), 1
+        self.draft_length = timer or chosen
+        while True:
+            self._warm_up(num_choices, timer, end)
+            num_choices *= 2
+            if timer is None or num_choices > self.scheduler.config.num_slots or time.perf_counter() > end:
+                break
+        self.draft_length = chosen
+        if timer is not None:
+            chosen.learn(timer.timings)
         self._counters, self._num_steps = counters, 0
         self._unreported.clear()
+
+    def _warm_up(self, num_choices: int, timer: RoundTimer | None, end: float) -> None:
+        size, before = self.runner.state.vocab_size, self._counters["num_rounds"]
+        prompt = tuple(random.Random(0).randrange(size) for _ in range(min(64, self.context - 1)))
+        budget = max(1, min(256, self.context - len(prompt)))
+        params = SamplingParams(ignore_eos=True, seed=0, max_tokens=budget, n=num_choices)
+        self.add(Request(request_id="warm-up", prompt_ids=prompt, params=params), lambda event: None)
+        while not self.is_idle:
+            self.step()
+            seen = self._counters["num_rounds"] > before + self.lag
+            if seen and (timer is None or timer.is_done(num_choices) or time.perf_counter() > end):
+                self.cancel("warm-up")
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -202,8 +214,7 @@ class EngineCore:
         """
         if self._compiling:
             self._take_compiled()
-        num_running = sum(s.phase is Phase.DECODE for s in self.scheduler.running)
-        plan = self.scheduler.plan(self.draft_length.choose(num_running) if num_running else 0)
+        plan = self._plan()
         if not plan.is_empty:
             self._launch(plan)
         if not self._launched or not (plan.is_empty or len(self._launched) > self.lag):
@@ -212,6 +223,16 @@ class EngineCore:
         self._read(step)
         self._num_steps += 1
         return self._report(step.watch.seconds() * 1e3, step.plan.num_drafts if step.plan.decode else 0)
+
+    def _plan(self) -> StepPlan:
+        running = {s.slot: s for s in self.scheduler.running if s.phase is Phase.DECODE and s.slot is not None}
+        if not running:
+            return self.scheduler.plan(0)
+        rooms = [max(0, s.max_length - s.known_length - 1) for s in running.values()]
+        choice = self.draft_length.choose(list(running), rooms)
+        plan = self.scheduler.plan(max(choice.limits))
+        plan.limits, plan.num_steps = dict(zip(running, choice.limits, strict=True)), choice.num_steps
+        return plan
 
     def take_report(self) -> StepReport | None:
         """The events that no report has held yet; None without any. For use after `fail_all` or a failed step."""
@@ -238,6 +259,9 @@ class EngineCore:
 
     def _launch(self, plan: StepPlan) -> None:
         watch = Stopwatch(self.runner.state.device)
+        for sequence in plan.admitted:
+            assert sequence.slot is not None
+            self.draft_length.enter(sequence.slot)
         output = self.runner.run(plan)
         rounds = [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
         if output.round is not None:
@@ -249,35 +273,42 @@ class EngineCore:
         self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted)
 
     def _read(self, step: Launched) -> None:
+        plan, tried = step.plan, []
         for sequences, reserved, results in step.rounds:
             if results.event is not None:
                 results.event.synchronize()
             # The newest first: its first words wait for nobody, and nobody else's rhythm changes.
             for row, sequence in reversed(list(enumerate(sequences))):
                 if sequence.phase is not Phase.DONE:  # cancelled or ended while this step was under way
-                    self._deliver(sequence, reserved, results, row)
-        plan = step.plan
+                    tried += self._deliver(sequence, reserved, results, row, plan.limits)
         if plan.decode:
             self._counters["num_rounds"] += 1
+            timing = None
             if not (plan.chunks or plan.swap_in or plan.swap_out):
-                self.draft_length.observe_cost(len(plan.decode), plan.num_drafts, step.watch.seconds())
+                num_rows = len(plan.decode) + int(step.rounds[-1][2].packed[:, NUM_DRAFTS].sum())
+                timing = Timing(len(plan.decode), num_rows, plan.num_steps, step.watch.seconds())
+            slots, num_tried, num_accepted = zip(*tried, strict=True) if tried else ((), (), ())
+            self.draft_length.observe(RoundOutcome(slots, num_tried, num_accepted, timing))
 
-    def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int) -> None:
+    def _deliver(
+        self, sequence: Sequence, reserved: int, results: HostRound, row: int, limits: Mapping[int, int]
+    ) -> list[tuple[int, int, int]]:
+        """The slot of the sequence, the drafts that it tried and those that were right, unless it drew its first."""
         committed, accepted, stopped, ended, failed, num_drafts, *rest = results.packed[row].tolist()
         tokens, drafts = rest[:committed], rest[results.num_rows : results.num_rows + num_drafts]
         is_first = sequence.known_length == sequence.prompt_length
-        # Drafts that the budget cut were not wrong.
-        num_tried = min(reserved, sequence.max_length - sequence.known_length) - 1
+        slot, room = sequence.slot, sequence.max_length - sequence.known_length - 1
         self.scheduler.committed(sequence, reserved, committed)
         if committed == 0 and not failed:
-            return
-        trace = None
+            return []
+        trace, tried = None, []
         if not is_first:
             trace = RoundTrace(draft_ids=tuple(drafts), num_accepted=accepted)
             self._counters["num_draft_tokens"] += num_drafts
             self._counters["num_accepted_tokens"] += accepted
-            # A drafter that had nothing to offer counts as wrong: the rows were paid for.
-            self.draft_length.observe_accepted(num_tried, accepted)
+            # Drafts that the budget cut were not wrong. A drafter that had nothing to offer was.
+            assert slot is not None
+            tried = [(slot, min(limits[slot], room), accepted)]
         self._counters["num_generated_tokens"] += committed
         finish, error = (FinishReason.STOP if stopped else FinishReason.LENGTH) if ended else None, None
         if failed:
@@ -296,6 +327,7 @@ class EngineCore:
             error=error,
             prompt_logprobs=prompt_logprobs,
         )
+        return tried
 
     def _failure_of(self, sequence: Sequence, code: int) -> str:
         if code == NOT_FINITE:

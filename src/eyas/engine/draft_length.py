@@ -1,139 +1,274 @@
-"""How many tokens to draft: fixed, or chosen each round from measured costs and the running acceptance, zero included.
+"""How many tokens to draft: fixed, or for each round and sequence what costs and acceptance make fastest, 0 included.
 
-Expected tokens of a round with K drafts are 1 + a_1 + a_1 a_2 + ... where a_i is the chance that draft i is
-accepted after the ones before it. The best K has the most expected tokens per measured second; a K that has not been
-timed lately is tried now and then. The choice never changes a token.
+`step_costs` says what a round takes, `acceptance` what a draft is worth, `goodput` puts the two together. Here they are
+kept up to date, and numbers that have not been tried lately are tried for a hundredth of the time at most. A choice
+depends on nothing but what was observed, and it never changes a token.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple, Protocol
 
-__all__ = ["AutoDraftLength", "DraftLength", "FixedDraftLength"]
+import numpy as np
+from numpy.typing import NDArray
+
+from eyas.engine.acceptance import Acceptance, ConfidenceCurve
+from eyas.engine.goodput import DraftChoice, best_choice, rate_choice
+from eyas.engine.step_costs import RoundCosts, Timing
+
+__all__ = ["AutoDraftLength", "DraftLength", "FixedDraftLength", "RoundOutcome", "RoundTimer"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class RoundOutcome(NamedTuple):
+    """What became of a round. `tried` are the drafts asked for, without those that the budget cut.
+
+    Fewer are `verified` where a drafter had less to offer, or the device found a draft not worth its row: then its
+    `confidences` say why, the probabilities that the head gave to all drafts of a sequence. `timing` is None where
+    other work ran in the same step.
+    """
+
+    slots: Sequence[int]
+    tried: Sequence[int]
+    accepted: Sequence[int]
+    timing: Timing | None
+    by_lookup: Sequence[bool] = ()
+    verified: Sequence[int] = ()
+    confidences: Sequence[Sequence[float]] = ()
 
 
 class DraftLength(Protocol):
-    def choose(self, num_sequences: int) -> int: ...
+    """Slots name sequences; whoever comes anew into a slot is announced by `enter`."""
 
-    def observe_cost(self, num_sequences: int, num_drafts: int, seconds: float) -> None: ...
+    def enter(self, slot: int) -> None: ...
 
-    def observe_accepted(self, num_drafts: int, num_accepted: int) -> None: ...
+    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
+        """Drafts for the sequences of a round, of which at most `rooms` can be accepted."""
 
-    def forget_acceptance(self) -> None:
-        """What was accepted so far says nothing about what comes."""
+    def observe(self, outcome: RoundOutcome) -> None: ...
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether every choice has been timed for one sequence."""
+    def timer(self) -> RoundTimer | None:
+        """What should choose at start-up, until its timings are handed to `learn`; None if nothing needs timing."""
+
+    def learn(self, timings: Sequence[Timing]) -> None: ...
 
 
 class FixedDraftLength:
     def __init__(self, num_drafts: int) -> None:
         self.num_drafts = num_drafts
 
-    def choose(self, num_sequences: int) -> int:
-        return self.num_drafts
-
-    def observe_cost(self, num_sequences: int, num_drafts: int, seconds: float) -> None:
+    def enter(self, slot: int) -> None:
         pass
 
-    def observe_accepted(self, num_drafts: int, num_accepted: int) -> None:
+    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
+        return DraftChoice((self.num_drafts,) * len(slots), self.num_drafts, (False,) * len(slots), 0.0, 0.0, 0.0)
+
+    def observe(self, outcome: RoundOutcome) -> None:
         pass
 
-    def forget_acceptance(self) -> None:
-        pass
+    def timer(self) -> RoundTimer | None:
+        return None
 
-    @property
-    def is_calibrated(self) -> bool:
-        return True
+    def learn(self, timings: Sequence[Timing]) -> None:
+        pass
 
 
 class AutoDraftLength:
-    """Costs are kept per power of two of sequences; acceptance per draft position over all sequences."""
+    """The choice with the most expected tokens a second, and probes of others within a budget."""
 
-    TRIALS = 4  # timings of a K before its cost is believed
-    PROBE_EVERY = 24  # rounds between trials of a K that is not the best, at first
-    PROBE_SELDOM = 384  # and after trials that changed nothing, each of which doubles the distance
-    MARGIN = 1.02  # a K must beat none at all by this factor, or timing noise would choose
-    FIRST_GUESS = 0.6  # acceptance before any was seen
-    PRIOR_TRIES = 4.0  # weight of what the position before says, in drafts
-    MEMORY = 0.98  # of acceptance, per draft seen: about the last 50 count
-    COST_RATE = 0.15
+    PROBE_SHARE = 0.01  # of the time, for all probes together
+    PROBE_PACE = 0.0075  # for those that come regularly; the rest is there when one surprises
+    CREDIT_ROUNDS = 5  # rounds' time that may be saved up for probes
+    PROBE_EVERY = 16  # rounds between probes of longer chains, at least
+    RETIME_OFTEN = 16  # rounds between rounds without drafts, where drafts pay, at least
+    RETIME_SELDOM = 256  # and while their times are what was expected, each of which doubles the distance
+    AS_EXPECTED = 0.1
 
-    def __init__(self, max_drafts: int) -> None:
+    def __init__(
+        self, max_drafts: int, costs: RoundCosts | None = None, *, has_head: bool = True, has_lookup: bool = False
+    ) -> None:
         self.max_drafts = max_drafts
-        self._costs: dict[int, list[float | None]] = {}
-        self._trials: dict[int, list[int]] = {}
-        self._last_best = 0
-        self._probe_every = self.PROBE_EVERY
-        self._until_probe = self.PROBE_EVERY
-        self._num_probes = 0
-        self.forget_acceptance()
+        self.costs = costs or RoundCosts(max_drafts)
+        self.head = Acceptance(max_drafts) if has_head else None
+        self.lookup = Acceptance(max_drafts) if has_lookup else None
+        self.confidence = ConfidenceCurve()
+        self.probes_s = 0.0  # what probes should have cost so far
+        self.elapsed_s = 0.0  # what all rounds should have taken
+        self._credit_s = 0.0
+        self._since_longer = self._since_none = 0
+        self._retime_every = self.RETIME_OFTEN
+        self._num_probes, self._again = 0, False
+        self._head_paused = False
+        self._best: DraftChoice | None = None
 
-    def forget_acceptance(self) -> None:
-        self._hits, self._tries = [0.0] * self.max_drafts, [0.0] * self.max_drafts
+    def enter(self, slot: int) -> None:
+        for acceptance in (self.head, self.lookup):
+            if acceptance is not None:
+                acceptance.enter(slot)
+
+    def timer(self) -> RoundTimer | None:
+        return None if self.costs.is_measured else RoundTimer(self.max_drafts, has_head=self.head is not None)
+
+    def learn(self, timings: Sequence[Timing]) -> None:
+        self.costs.learn(timings)
+
+    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
+        seconds, rooms_S = self.costs.table(len(slots)), np.asarray(rooms)
+        chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
+        lookup_SK = None if self.lookup is None else self.lookup.chances(slots)
+        self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
+        self.elapsed_s += best.seconds
+        self._credit_s = min(self._credit_s + self.PROBE_SHARE * best.seconds, self.CREDIT_ROUNDS * best.seconds)
+        return self._probe(best, seconds, chances_SK, rooms_S, lookup_SK) or best
+
+    def _probe(
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
+    ) -> DraftChoice | None:
+        self._since_longer, self._since_none = self._since_longer + 1, self._since_none + 1
+        is_again, self._again = self._again, False
+        if is_again or (self._since_longer >= self.PROBE_EVERY and self._since_longer % 4 == 0):
+            probe = self._longer(best, seconds, chances_SK, rooms_S, lookup_SK)
+            if probe is not None:
+                loss = _loss(probe, best)
+                pace = loss / (self.PROBE_PACE * best.seconds)
+                if loss <= self._credit_s and (is_again or self._since_longer >= pace):
+                    self._again = not is_again and best.num_steps == 0 and self._is_untimed(probe)
+                    self._since_longer = 0
+                    self._num_probes += 1
+                    return self._paid(probe, best)
+        if any(best.limits) and self._since_none >= self._retime_every:
+            none = rate_choice(seconds, chances_SK, np.zeros_like(rooms_S))
+            if _loss(none, best) <= self._credit_s:
+                self._since_none = 0
+                return self._paid(none, best)
+        return None
+
+    def _longer(
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
+    ) -> DraftChoice | None:
+        """One draft more for every sequence that has room; None if that could not pay were it always accepted."""
+        limits_S, by_lookup_S = np.asarray(best.limits), np.asarray(best.by_lookup)
+        longer_S = np.minimum(limits_S + 1, np.minimum(rooms_S, self.max_drafts))
+        if self.head is None:
+            by_lookup_S = np.ones_like(by_lookup_S)
+        elif self.lookup is not None and self._num_probes % 2:
+            by_lookup_S = by_lookup_S | (limits_S == 0) if self._num_probes % 4 == 1 else ~by_lookup_S
+        if (longer_S == limits_S).all() and (by_lookup_S == best.by_lookup).all():
+            return None
+        probe = rate_choice(seconds, chances_SK, longer_S, lookup_SK, by_lookup_S)
+        most = best.tokens + len(limits_S)
+        return probe if most / probe.seconds > best.tokens / best.seconds else None
+
+    def _is_untimed(self, probe: DraftChoice) -> bool:
+        """Such a probe is made twice: a head that paused catches up first, and only the next round shows the cost."""
+        num_sequences = len(probe.limits)
+        rows = num_sequences + sum(probe.limits)
+        return probe.num_steps > 0 and self.costs.age(num_sequences, rows, probe.num_steps) > self.RETIME_SELDOM
+
+    def _is_surprise(self, timing: Timing, num_accepted: int) -> bool:
+        """Drafts did better than none while none seem best: to be tried again at once."""
+        best, num_sequences = self._best, timing.num_sequences
+        if best is None or any(best.limits) or num_accepted == 0:
+            return False
+        table = self.costs.table(num_sequences)
+        gain = (num_sequences + num_accepted) / num_sequences
+        return bool(gain * table[0, 0] > table[timing.num_steps, timing.num_rows - num_sequences])
+
+    def _observe_timing(self, timing: Timing) -> None:
+        if timing.num_rows == timing.num_sequences:
+            expected = self.costs.table(timing.num_sequences)[0, 0]
+            is_expected = abs(timing.seconds / expected - 1) < self.AS_EXPECTED
+            self._retime_every = min(2 * self._retime_every, self.RETIME_SELDOM) if is_expected else self.RETIME_OFTEN
+        if timing.num_steps == 0 or not self._head_paused:
+            self.costs.observe(timing)
+        self._head_paused = timing.num_steps == 0
+
+    def _observe_confidences(self, outcome: RoundOutcome) -> list[float]:
+        """Chances of the drafts that were cut behind an accepted chain."""
+        unseen = []
+        for confidences, verified, accepted in zip(
+            outcome.confidences, outcome.verified, outcome.accepted, strict=True
+        ):
+            self.confidence.observe(confidences[:verified], accepted)
+            was_cut = accepted == verified < len(confidences)
+            bucket = self.confidence.bucket(confidences[verified]) if was_cut else 0
+            unseen.append(float(self.confidence.chances()[bucket]) if was_cut else 0.0)
+        return unseen
+
+    def _paid(self, probe: DraftChoice, best: DraftChoice) -> DraftChoice:
+        loss = _loss(probe, best)
+        self.probes_s += loss
+        self._credit_s -= loss
+        return probe
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        slots, tried, accepted = outcome.slots, outcome.tried, outcome.accepted
+        unseen = self._observe_confidences(outcome) if outcome.confidences else [0.0] * len(slots)
+        if self.head is None or self.lookup is None:
+            acceptance = self.head or self.lookup
+            if acceptance is not None:
+                acceptance.observe(slots, tried, accepted, unseen)
+        else:
+            for acceptance, wanted in ((self.head, False), (self.lookup, True)):
+                rows = [i for i, looked_up in enumerate(outcome.by_lookup) if looked_up == wanted]
+                if rows:
+                    slots, tried, accepted = (
+                        [column[i] for i in rows] for column in (outcome.slots, outcome.tried, outcome.accepted)
+                    )
+                    acceptance.observe(slots, tried, accepted, [unseen[i] for i in rows])
+        if outcome.timing is not None:
+            self._again |= self._is_surprise(outcome.timing, sum(outcome.accepted))
+            self._observe_timing(outcome.timing)
+
+
+def _loss(probe: DraftChoice, best: DraftChoice) -> float:
+    """Seconds that a probe takes beyond what its tokens take otherwise."""
+    return max(0.0, probe.seconds - probe.tokens * best.seconds / best.tokens)
+
+
+class RoundTimer:
+    """Chooses every number of drafts a few times at start-up, for all sequences alike, and keeps the median times."""
+
+    TRIALS = 4  # the first of which pays for allocations and captures
+
+    def __init__(self, max_drafts: int, *, has_head: bool = True) -> None:
+        self.max_drafts = max_drafts
+        self.has_head = has_head
+        self._course: dict[int, list[int]] = {}  # numbers still to be tried, by sequences
+        self._seconds: dict[tuple[int, int, int], list[float]] = {}
+
+    def enter(self, slot: int) -> None:
+        pass
+
+    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
+        num_sequences = len(slots)
+        course = self._course.get(num_sequences)
+        if course is None:
+            numbers = range(self.max_drafts + 1) if num_sequences == 1 else {0, 1, 3, self.max_drafts}
+            course = [k for k in sorted(numbers) if k <= self.max_drafts for _ in range(self.TRIALS)]
+            self._course[num_sequences] = course
+        num_drafts = min(course.pop() if course else 0, *rooms)
+        by_lookup = (not self.has_head,) * num_sequences
+        return DraftChoice((num_drafts,) * num_sequences, num_drafts if self.has_head else 0, by_lookup, 0.0, 0.0, 0.0)
+
+    def is_done(self, num_sequences: int) -> bool:
+        return self._course.get(num_sequences) == []
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        if outcome.timing is not None:
+            key = outcome.timing[:3]
+            self._seconds.setdefault(key, []).append(outcome.timing.seconds)
+
+    def timer(self) -> RoundTimer | None:
+        return self
+
+    def learn(self, timings: Sequence[Timing]) -> None:
+        pass
 
     @property
-    def is_calibrated(self) -> bool:
-        _, trials = self._table(1)
-        return min(trials) >= self.TRIALS
-
-    @staticmethod
-    def _bucket(num_sequences: int) -> int:
-        return max(0, num_sequences - 1).bit_length()
-
-    def _table(self, num_sequences: int) -> tuple[list[float | None], list[int]]:
-        bucket, size = self._bucket(num_sequences), self.max_drafts + 1
-        return self._costs.setdefault(bucket, [None] * size), self._trials.setdefault(bucket, [0] * size)
-
-    def choose(self, num_sequences: int) -> int:
-        _, trials = self._table(num_sequences)
-        untried = [k for k in range(self.max_drafts, -1, -1) if trials[k] < self.TRIALS]
-        if untried:
-            return untried[0]
-        best = self.best(num_sequences)
-        if best != self._last_best:
-            self._last_best, self._probe_every = best, self.PROBE_EVERY
-        self._until_probe -= 1
-        if self._until_probe > 0:
-            return best
-        # The neighbours, in turn: costs and acceptance drift, and K = 0 learns nothing of acceptance.
-        neighbours = [k for k in (best + 1, best - 1, 0) if 0 <= k <= self.max_drafts and k != best]
-        self._num_probes += 1
-        self._until_probe = self._probe_every
-        self._probe_every = min(2 * self._probe_every, self.PROBE_SELDOM)
-        return neighbours[self._num_probes % len(neighbours)]
-
-    def best(self, num_sequences: int) -> int:
-        """The K with the most expected tokens per second among those timed."""
-        costs, _ = self._table(num_sequences)
-        goodput, expected, reach = [], 1.0, 1.0
-        for cost, accept in zip(costs, (*self.acceptance(), 0.0), strict=True):
-            goodput.append(0.0 if cost is None else expected / cost)
-            reach *= accept
-            expected += reach
-        best = max(range(len(goodput)), key=goodput.__getitem__)
-        return best if goodput[best] > goodput[0] * self.MARGIN else 0
-
-    def acceptance(self) -> list[float]:
-        """a_1, a_2, ...; where little was seen a position is taken to be like the one before it."""
-        estimates, before = [], self.FIRST_GUESS
-        for hits, tries in zip(self._hits, self._tries, strict=True):
-            before = (hits + self.PRIOR_TRIES * before) / (tries + self.PRIOR_TRIES)
-            estimates.append(before)
-        return estimates
-
-    def observe_cost(self, num_sequences: int, num_drafts: int, seconds: float) -> None:
-        costs, trials = self._table(num_sequences)
-        trials[num_drafts] += 1
-        old = costs[num_drafts]
-        # The first timing of a shape pays for allocations; forget it.
-        if old is None or trials[num_drafts] == 2:
-            costs[num_drafts] = seconds
-        else:
-            costs[num_drafts] = old + self.COST_RATE * (min(seconds, 3 * old) - old)
-
-    def observe_accepted(self, num_drafts: int, num_accepted: int) -> None:
-        for position in range(min(num_accepted + 1, num_drafts)):
-            self._hits[position] = self._hits[position] * self.MEMORY + (position < num_accepted)
-            self._tries[position] = self._tries[position] * self.MEMORY + 1
+    def timings(self) -> list[Timing]:
+        return [Timing(*key, median(seconds[1:])) for key, seconds in self._seconds.items() if len(seconds) > 1]

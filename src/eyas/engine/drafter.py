@@ -48,8 +48,9 @@ class Drafter:
 
 
 def _room(state: DeviceState, slots_S: Tensor, num_drafts: int) -> Tensor:
-    """Draft tokens that can still be accepted: the bonus token takes the last of the budget."""
-    return (state.remaining_S[slots_S] - 1).clamp(0, num_drafts) * state.live_S[slots_S]
+    """Draft tokens that are wanted and can still be accepted: the bonus token takes the last of the budget."""
+    wanted_S = torch.minimum(state.remaining_S[slots_S] - 1, state.draft_limit_S[slots_S])
+    return wanted_S.clamp(0, num_drafts) * state.live_S[slots_S]
 
 
 class NgramDrafter(Drafter):

@@ -14,7 +14,10 @@ from eyas.engine.scheduler import StepPlan
 from eyas.engine.sequence import Sequence
 from eyas.engine.speculate import RoundOutput
 
-__all__ = ["HostRound", "Launched", "Stopwatch", "to_host"]
+__all__ = ["NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
+
+
+NUM_DRAFTS = 5  # column of `HostRound.packed`: drafts that were verified
 
 
 class HostRound(NamedTuple):

@@ -80,6 +80,8 @@ class Runner:
         for sequence in plan.page_updates:
             if sequence.slot is not None:
                 self.state.set_pages(sequence)
+        if plan.num_drafts:
+            self.state.limit_drafts(plan.limits)
         output = self._decode(plan.decode, plan.num_drafts) if plan.decode else None
         if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
             self.drafter.note_commit(1 << 30)

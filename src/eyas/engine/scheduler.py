@@ -72,7 +72,9 @@ class StepPlan:
     page_updates: list[Sequence] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     decode: list[Sequence] = field(default_factory=list)
-    num_drafts: int = 0
+    num_drafts: int = 0  # rows behind the last token of each sequence
+    limits: dict[int, int] = field(default_factory=dict)  # by slot: how many of them are to be drafted
+    num_steps: int = 0  # passes of the head
 
     @property
     def is_empty(self) -> bool:

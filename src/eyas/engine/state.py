@@ -57,6 +57,8 @@ class DeviceState:
         self.length_S[self.dead_slot] = 1
         self.live_S = zeros(dtype=torch.bool)
         self.remaining_S = zeros()
+        self.draft_limit_S = zeros()
+        self._draft_limits: list[int] = []  # what the device was last told
         num_pages = -(-max_positions // page_size)
         self.tables = PageTables(zeros(num_pages), zeros(num_pages))
         self.sampling = SamplingRows(
@@ -131,6 +133,13 @@ class DeviceState:
         self.output_counts_SV[slot] = 0
         self.in_prompt_SV[slot] = False
         self.in_prompt_SV[slot, prompt.to(self.device)] = True
+
+    def limit_drafts(self, limits: Mapping[int, int]) -> None:
+        """How many drafts each slot may have from now on; nothing is copied where nothing changes."""
+        wanted = [limits.get(slot, 0) for slot in range(len(self.draft_limit_S))]
+        if wanted != self._draft_limits:
+            self.draft_limit_S.copy_(torch.tensor(wanted), non_blocking=True)
+            self._draft_limits = wanted
 
     def set_pages(self, sequence: Sequence) -> None:
         slot = sequence.slot

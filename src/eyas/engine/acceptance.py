@@ -1,0 +1,182 @@
+"""How likely drafts are accepted, by sequence and position in the chain, learned from the rounds that ran.
+
+Each sequence's own history is shrunk towards the mean of all sequences at its own level, and that mean towards the
+position before and a first guess. Histories of several lengths are kept, each weighted by how well it foretold what
+came (prediction with experts and fixed share: Herbster and Warmuth, "Tracking the best expert", 1998), so that the
+long one steadies the estimate and the short one follows a change within a few rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Acceptance", "ConfidenceCurve"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FIRST_GUESS = 0.6
+GUESS_TRIES = 4.0  # weight of the first guess, and of the position before, in drafts
+MEMORIES = np.array([12.0, 256.0])  # drafts of a sequence at a position that its histories hold
+SHARED_MEMORIES = np.array([4.0, 256.0])  # rounds that the histories of all sequences together hold
+SHRINK_TRIES = 16.0  # weight of all sequences against one's own drafts, and of its own level against a position's
+SHARE = 0.003  # of a history's weight that goes to the others with each round
+CHANGED = 0.95  # trust in the short history from which the long one starts anew with it
+LEAST, MOST = 0.005, 0.995
+
+
+class Acceptance:
+    """`enter` gives a slot to a new sequence. Shape letters: M histories, S sequences, K positions."""
+
+    def __init__(self, max_drafts: int) -> None:
+        self.max_drafts = max_drafts
+        self._shared = _Histories(SHARED_MEMORIES, 1, np.full(max_drafts, FIRST_GUESS))
+        self._own = _Histories(MEMORIES, 8, self._shared.chances_SK[0])
+        self._column = np.arange(max_drafts)
+
+    def enter(self, slot: int) -> None:
+        if slot >= len(self._own.chances_SK):
+            self._own.grow(2 * slot, self._shared.chances_SK[0])
+        self._own.forget(slot, self._shared.chances_SK[0])
+
+    def chances(self, slots: Sequence[int]) -> Floats:
+        """[S, K]: of each draft, given that all before it were accepted."""
+        return self._own.chances_SK[list(slots)]
+
+    def observe(
+        self, slots: Sequence[int], tried: Sequence[int], accepted: Sequence[int], unseen: Sequence[float] = ()
+    ) -> None:
+        """What a round tried in each sequence; of the drafts behind the first wrong one nothing is learned.
+
+        `unseen` are the chances of first wrong drafts that were never verified, 0 for those that were.
+        """
+        tried_S, accepted_S = np.array(tried), np.array(accepted)[:, None]
+        in_reach_SK = self._column < tried_S[:, None]
+        tries_SK = ((self._column <= accepted_S) & in_reach_SK).astype(float)
+        if not tries_SK.any():
+            return
+        hits_SK = ((self._column < accepted_S) & in_reach_SK).astype(float)
+        if any(unseen):
+            hits_SK += ((self._column == accepted_S) & in_reach_SK) * np.array(unseen)[:, None]
+        hits_K, tries_K = hits_SK.sum(0, keepdims=True), tries_SK.sum(0, keepdims=True)
+        self._shared.add(np.zeros(1, dtype=np.int64), hits_K, tries_K, _shared_estimates)
+        shared_K = self._shared.chances_SK[0]
+        self._own.add(np.array(slots), hits_SK, tries_SK, lambda hits, tries: _own_estimates(hits, tries, shared_K))
+
+
+class _Histories:
+    """Forgotten sums of hits and tries, an estimate from each, and the estimates' mean by how well they foretold."""
+
+    def __init__(self, memories: Floats, num_rows: int, first_K: Floats) -> None:
+        self._keep_M11 = 1 - 1 / memories[:, None, None]
+        self._hits_MSK = self._tries_MSK = self._estimates_MSK = np.zeros((len(memories), 0, len(first_K)))
+        self._trust_MS = np.zeros((len(memories), 0))
+        self.chances_SK = np.zeros((0, len(first_K)))
+        self.grow(num_rows, first_K)
+
+    def grow(self, num_rows: int, first_K: Floats) -> None:
+        num_old = len(self.chances_SK)
+        more = ((0, 0), (0, num_rows - num_old), (0, 0))
+        self._hits_MSK, self._tries_MSK, self._estimates_MSK = (
+            np.pad(old, more) for old in (self._hits_MSK, self._tries_MSK, self._estimates_MSK)
+        )
+        self._trust_MS, self.chances_SK = np.pad(self._trust_MS, more[:2]), np.pad(self.chances_SK, more[1:])
+        for row in range(num_old, num_rows):
+            self.forget(row, first_K)
+
+    def forget(self, row: int, first_K: Floats) -> None:
+        self._hits_MSK[:, row] = self._tries_MSK[:, row] = 0
+        self._trust_MS[:, row] = 1 / len(self._trust_MS)
+        self._estimates_MSK[:, row] = self.chances_SK[row] = first_K
+
+    def add(self, rows: Ints, hits_SK: Floats, tries_SK: Floats, estimates: Callable[[Floats, Floats], Floats]) -> None:
+        was_tried_SK = tries_SK > 0
+        old_MSK, trust_MS = self._estimates_MSK[:, rows], self._trust_MS[:, rows]
+        foretold_MSK = old_MSK**hits_SK * (1 - old_MSK) ** (tries_SK - hits_SK)
+        trust_MS = trust_MS * foretold_MSK.prod(2) + 1e-30
+        trust_MS /= trust_MS.sum(0)
+        trust_MS += (1 / len(trust_MS) - trust_MS) * (SHARE * was_tried_SK[:, 0])
+        keep_MSK = np.where(was_tried_SK, self._keep_M11, 1.0)
+        hits_MSK = self._hits_MSK[:, rows] * keep_MSK + hits_SK
+        tries_MSK = self._tries_MSK[:, rows] * keep_MSK + tries_SK
+        if (trust_MS[0] > CHANGED).any():
+            changed_S1 = (trust_MS[0] > CHANGED)[:, None]
+            hits_MSK[1:] = np.where(changed_S1, hits_MSK[0], hits_MSK[1:])
+            tries_MSK[1:] = np.where(changed_S1, tries_MSK[0], tries_MSK[1:])
+            trust_MS = np.where(changed_S1.T, 1 / len(trust_MS), trust_MS)
+        new_MSK = estimates(hits_MSK, tries_MSK)
+        self._hits_MSK[:, rows], self._tries_MSK[:, rows] = hits_MSK, tries_MSK
+        self._estimates_MSK[:, rows], self._trust_MS[:, rows] = new_MSK, trust_MS
+        self.chances_SK[rows] = (new_MSK * trust_MS[:, :, None]).sum(0)
+
+
+def _shared_estimates(hits_MSK: Floats, tries_MSK: Floats) -> Floats:
+    """Of all sequences: little seen at a position makes it like the one before."""
+    estimates = []
+    for hits_K, tries_K in zip(hits_MSK[:, 0].tolist(), tries_MSK[:, 0].tolist(), strict=True):
+        before = FIRST_GUESS
+        for hits, tries in zip(hits_K, tries_K, strict=True):
+            before = (hits + GUESS_TRIES * before) / (tries + GUESS_TRIES)
+            estimates.append(min(max(before, LEAST), MOST))
+    return np.array(estimates).reshape(hits_MSK.shape)
+
+
+def _own_estimates(hits_MSK: Floats, tries_MSK: Floats, shared_K: Floats) -> Floats:
+    """Of each sequence: its level against all sequences' over what it tried, then its own drafts at a position."""
+    weight_MS = tries_MSK.sum(2) + SHRINK_TRIES
+    expected_MS = (tries_MSK @ shared_K + SHRINK_TRIES * shared_K[0]) / weight_MS
+    level_MS = (hits_MSK.sum(2) + SHRINK_TRIES * shared_K[0]) / weight_MS
+    odds_MS = level_MS * (1 - expected_MS) / ((1 - level_MS) * expected_MS)
+    odds_MSK = odds_MS[:, :, None] * (shared_K / (1 - shared_K))
+    estimates: Floats = (hits_MSK + SHRINK_TRIES * odds_MSK / (1 + odds_MSK)) / (tries_MSK + SHRINK_TRIES)
+    return estimates.clip(LEAST, MOST)
+
+
+class ConfidenceCurve:
+    """Chance that a draft is accepted, by the probability that the head gave it: measured in buckets, never falling.
+
+    A head's probabilities are a signal, not a promise: it is sure of itself where its training text was easy.
+    """
+
+    NUM_BUCKETS = 10
+    KEEP = 1 - 1 / 400  # about the last 400 drafts in a bucket count
+    GUESS_TRIES = 8.0
+
+    def __init__(self) -> None:
+        self._centres = (np.arange(self.NUM_BUCKETS) + 0.5) / self.NUM_BUCKETS
+        self._hits, self._tries = np.zeros(self.NUM_BUCKETS), np.zeros(self.NUM_BUCKETS)
+        self._chances: Floats | None = None
+
+    def observe(self, confidences: Sequence[float], num_accepted: int) -> None:
+        """Of the drafts of one sequence that were verified, in order."""
+        for position, confidence in enumerate(confidences[: num_accepted + 1]):
+            bucket = self.bucket(confidence)
+            self._hits[bucket] = self._hits[bucket] * self.KEEP + (position < num_accepted)
+            self._tries[bucket] = self._tries[bucket] * self.KEEP + 1
+        self._chances = None
+
+    def bucket(self, confidence: float) -> int:
+        return min(int(confidence * self.NUM_BUCKETS), self.NUM_BUCKETS - 1)
+
+    def chances(self) -> Floats:
+        """By bucket, for a table on the device. Before anything was seen the head is taken at its word."""
+        if self._chances is None:
+            weights = self._tries + self.GUESS_TRIES
+            self._chances = _rising((self._hits + self.GUESS_TRIES * self._centres) / weights, weights)
+        return self._chances
+
+
+def _rising(values: Floats, weights: Floats) -> Floats:
+    """The nearest values that never fall: weighted least squares, by pooling adjacent violators."""
+    pools: list[list[float]] = []  # mean, weight, length
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        pools.append([value, weight, 1])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            mean, total, length = pools.pop()
+            last = pools[-1]
+            last[0] = (last[0] * last[1] + mean * total) / (last[1] + total)
+            last[1], last[2] = last[1] + total, last[2] + length
+    return np.repeat([mean for mean, _, _ in pools], [int(length) for _, _, length in pools])

@@ -1,0 +1,214 @@
+"""What a round costs in seconds, by sequences, verified rows and passes of the head: fitted, then corrected.
+
+A fit to the timings of start-up has the shape of the bytes: a fixed part, the experts that n rows read (uniform
+routing, E (1 - (1 - k/E)^n) of E), a part per row, a part per pass of the head. What the fit misses at a measured
+point is kept as a factor, and rounds that run later correct it further. Tables are monotone whatever was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["RoundCosts", "Timing", "load_timings", "save_timings"]
+
+Floats = NDArray[np.float64]
+Numbers = int | NDArray[Any]
+
+# Of a round of one sequence without drafts: fixed, experts, a row; a pass of the head, a sequence in it.
+GUESS = (0.6, 0.38, 0.02, 0.1, 0.01)
+TRUST_IN_GUESS = 0.01  # a part that is twice its guess weighs as much as a timing that is 1 % off
+FIT_REACH = 0.02  # weight of a timing one cell away, against one in the cell, for what the fit misses
+LIVE_REACH = 0.05  # and for corrections by rounds that run
+MEMORY = 32.0  # timings of a cell that count, at most
+FADE = 512.0  # rounds in which a cell that is not timed loses its weight to its neighbours, by a factor e
+REFRESH = 8  # rounds between two makings of a table
+CLIP = 3.0  # usual deviations that a slow round counts at most; nothing makes a round fast by accident
+
+
+class Timing(NamedTuple):
+    """One round: `num_rows` were verified, last tokens included, behind `num_steps` passes of the head."""
+
+    num_sequences: int
+    num_rows: int
+    num_steps: int
+    seconds: float
+
+
+class RoundCosts:
+    """Cells of corrections are (power of two of sequences, passes of the head, draft rows a sequence)."""
+
+    def __init__(self, max_drafts: int, *, expert_share: float = 4 / 128) -> None:
+        """`expert_share` is the part of a layer's experts that one token reads."""
+        self.max_drafts = max_drafts
+        self.expert_share = expert_share
+        self._fit = _Fit(np.array(GUESS), expert_share)
+        self._missed = _Factors(max_drafts, FIT_REACH)
+        self._live = _Factors(max_drafts, LIVE_REACH)
+        self._tables: dict[int, Floats] = {}
+        self._round = 0
+        self._deviation = 0.05  # usual distance of a timing from what was expected, as a factor
+        self.is_measured = False
+
+    def learn(self, timings: Iterable[Timing]) -> None:
+        """Start anew from timings of start-up, which should be medians of a few rounds each."""
+        timings = list(timings)
+        if not timings:
+            return
+        self._fit = _Fit.to(timings, self.expert_share)
+        self._missed, self._live = _Factors(self.max_drafts, FIT_REACH), _Factors(self.max_drafts, LIVE_REACH)
+        for timing in timings:
+            miss = math.log(timing.seconds / float(self._fit.seconds(*timing[:3])))
+            cell = self._missed.cell(*timing[:3])
+            self._missed.log[cell], self._missed.weight[cell] = miss, 1.0
+        self._tables.clear()
+        self.is_measured = True
+
+    def observe(self, timing: Timing) -> None:
+        """Correct the costs by a round that ran. One slow round changes little."""
+        self._round += 1
+        table, live = self.table(timing.num_sequences), self._live
+        cell = live.cell(*timing[:3])
+        expected = float(table[timing.num_steps, timing.num_rows - timing.num_sequences])
+        before = live.log[cell] if live.weight[cell] else live.near(cell, self._round)
+        surprise = math.log(timing.seconds / expected)
+        if live.weight.any() or self.is_measured:
+            bound = CLIP * self._deviation
+            self._deviation += (min(abs(surprise), bound + 0.01) - self._deviation) / 16
+            surprise = min(surprise, bound)
+            weight = min(live.faded(cell, self._round), MEMORY - 1) + (1 if live.weight[cell] else 2)
+        else:
+            weight = 1.0  # the very first timing sets the scale
+        live.log[cell] = before + surprise / weight
+        live.weight[cell], live.last[cell] = weight, self._round
+        if weight < REFRESH or self._round % REFRESH == 0:
+            self._tables.clear()
+
+    def age(self, num_sequences: int, num_rows: int, num_steps: int) -> int:
+        """Rounds since such a round was timed."""
+        return int(self._round - self._live.last[self._live.cell(num_sequences, num_rows, num_steps)])
+
+    def table(self, num_sequences: int) -> Floats:
+        """[passes of the head, draft rows] -> seconds, never falling along either axis."""
+        found = self._tables.get(num_sequences)
+        if found is None:
+            found = self._tables[num_sequences] = self._make(num_sequences)
+        return found
+
+    def _make(self, num_sequences: int) -> Floats:
+        steps = np.arange(self.max_drafts + 1).reshape(-1, 1)
+        drafts = np.arange(num_sequences * self.max_drafts + 1)
+        seconds = self._fit.seconds(num_sequences, num_sequences + drafts, steps)
+        bucket = _bucket(num_sequences)
+        logs = self._missed.of(bucket, self._round) + self._live.of(bucket, self._round)
+        depth, part = np.divmod(drafts, num_sequences)
+        between = part / num_sequences
+        above = np.minimum(depth + 1, self.max_drafts)
+        return _monotone(seconds * np.exp(logs[:, depth] * (1 - between) + logs[:, above] * between))
+
+
+class _Fit(NamedTuple):
+    parts: Floats  # seconds: fixed, all experts, a row, a pass of the head, a sequence in a pass
+    expert_share: float
+
+    @classmethod
+    def to(cls, timings: list[Timing], expert_share: float) -> _Fit:
+        """Least squares of relative errors, no part below 0; what was not measured keeps its share of the guess."""
+        sequences, rows, steps, seconds = (np.array(column, dtype=float) for column in zip(*timings, strict=True))
+        columns = _columns(sequences, rows, steps, expert_share)
+        guess = np.array(GUESS) * float(np.median(seconds / (columns @ GUESS)))
+        matrix = np.concatenate((columns / seconds[:, None], TRUST_IN_GUESS * np.diag(1 / guess)))
+        target = np.concatenate((np.ones(len(seconds)), np.full(len(guess), TRUST_IN_GUESS)))
+        return cls(np.maximum(_nonnegative_least_squares(matrix, target), 0.01 * guess), expert_share)  # none is free
+
+    def seconds(self, sequences: Numbers, rows: Numbers, steps: Numbers) -> Floats:
+        seconds: Floats = _columns(sequences, rows, steps, self.expert_share) @ self.parts
+        return seconds
+
+
+def _columns(sequences: Numbers, rows: Numbers, steps: Numbers, expert_share: float) -> Floats:
+    """[..., 5]: what a unit of each part is multiplied by."""
+    s, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (sequences, rows, steps)))
+    return np.stack([np.ones_like(n), (1 - (1 - expert_share) ** n) / expert_share, n, k, k * s], axis=-1)
+
+
+def _nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
+    """The best of all sets of columns that may be used: there are few."""
+    best, least = np.zeros(matrix.shape[1]), float("inf")
+    for size in range(1, matrix.shape[1] + 1):
+        for used in map(list, combinations(range(matrix.shape[1]), size)):
+            solution = np.linalg.lstsq(matrix[:, used], target)[0]
+            error = float(((matrix[:, used] @ solution - target) ** 2).sum())
+            if error < least and (solution >= 0).all():
+                least, best = error, np.zeros_like(best)
+                best[used] = solution
+    return best
+
+
+class _Factors:
+    """Logarithms of factors on the fit. A cell without weight takes the mean of its neighbours, the near ones first."""
+
+    def __init__(self, max_drafts: int, reach: float) -> None:
+        depths = np.arange(max_drafts + 1)
+        near = np.abs(depths[:, None] - depths)
+        # Chebyshev distance of (passes, depth) pairs.
+        distance = np.maximum(near[:, None, :, None], near[None, :, None, :])
+        self._near_cells = reach ** distance.reshape((max_drafts + 1) ** 2, -1).astype(float)
+        buckets = np.arange(12)
+        self._near_buckets = reach ** np.abs(buckets[:, None] - buckets).astype(float)
+        shape = (len(buckets), max_drafts + 1, max_drafts + 1)
+        self.log, self.weight = np.zeros(shape), np.zeros(shape)
+        self.last = np.full(shape, -(10**9))
+
+    def cell(self, num_sequences: int, num_rows: int, num_steps: int) -> tuple[int, int, int]:
+        depth = round((num_rows - num_sequences) / num_sequences)
+        return _bucket(num_sequences), num_steps, depth
+
+    def faded(self, cell: tuple[int, int, int], now: int) -> float:
+        return float(self.weight[cell]) * math.exp((int(self.last[cell]) - now) / FADE)
+
+    def near(self, cell: tuple[int, int, int], now: int) -> float:
+        return float(self.of(cell[0], now)[cell[1:]])
+
+    def of(self, bucket: int, now: int) -> Floats:
+        """[passes, depth] of one bucket."""
+        weight = self.weight * np.exp((np.maximum(self.last, now - 20 * FADE) - now) / FADE)
+        over_buckets = self._near_buckets[bucket] @ np.stack((weight * self.log, weight)).reshape(2, len(weight), -1)
+        total, weights = over_buckets @ self._near_cells
+        means: Floats = np.divide(total, weights, out=np.zeros_like(total), where=weights > 0)
+        return means.reshape(self.log.shape[1:])
+
+
+def _bucket(num_sequences: int) -> int:
+    return (num_sequences - 1).bit_length()
+
+
+def _monotone(seconds: Floats) -> Floats:
+    """Never falling along either axis: halfway between the tightest such tables above and below."""
+    above = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
+    below = seconds[::-1, ::-1]
+    below = np.minimum.accumulate(np.minimum.accumulate(below, axis=0), axis=1)[::-1, ::-1]
+    return (above + below) / 2
+
+
+def save_timings(path: Path, timings: Iterable[Timing]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps([list(timing) for timing in timings]), encoding="utf-8")
+    temporary.replace(path)
+
+
+def load_timings(path: Path) -> list[Timing]:
+    """None at all where the file is not there or not ours."""
+    try:
+        return [Timing(int(s), int(n), int(k), float(t)) for s, n, k, t in json.loads(path.read_text("utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []
