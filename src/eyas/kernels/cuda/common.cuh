@@ -161,6 +161,10 @@ DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier)
         : "memory");
 }
 
+// Before a bulk copy into shared memory that has been read or written: every thread that did so, then a barrier, then
+// the copy. Without it the copy overtakes reads under load (seen on an H200, about one in 10^5).
+DEVICE void copy_bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Brings `bytes` (a multiple of 16) into L2 and waits for nothing.
 DEVICE void prefetch_l2_bulk(const void* global, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));

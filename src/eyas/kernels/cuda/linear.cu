@@ -92,6 +92,7 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
                 low[k] = *reinterpret_cast<const uint4*>(source);
                 high[k] = *reinterpret_cast<const uint4*>(source + BLOCK_BYTES / 2);
             }
+            copy_bulk_fence();
             __syncwarp();
             if (lane == 0 && number + DEPTH < num_copies) copy(number + DEPTH);
 #pragma unroll

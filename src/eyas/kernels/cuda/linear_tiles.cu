@@ -72,46 +72,40 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     const int end = part_of(share * SLICES + SLICES - 1, num_shares * SLICES, num_blocks).end;
     const int num_stages = (end - begin + STAGE_BLOCKS - 1) / STAGE_BLOCKS;
 
-    auto expect = [&](int i) {
-        const int blocks = min(STAGE_BLOCKS, end - begin - i * STAGE_BLOCKS);
-        copy_barrier_expect(barriers + i % STAGES, blocks * (live_tiles * BLOCK_BYTES + live_rows * 64));
-    };
+    auto blocks_of = [&](int i) { return min(STAGE_BLOCKS, end - begin - i * STAGE_BLOCKS); };
     auto copy_matrix = [&](int i) {
-        const int block = begin + i * STAGE_BLOCKS, blocks = min(STAGE_BLOCKS, end - block);
-        if (lane < live_tiles) {
-            const u8* const source = matrix + (static_cast<i64>(first_tile + lane) * num_blocks + block) * BLOCK_BYTES;
-            copy_bulk(shared + i % STAGES * STAGE_BYTES + lane * STAGE_BLOCKS * BLOCK_BYTES, source,
-                      blocks * BLOCK_BYTES, barriers + i % STAGES);
+        if (threadIdx.x == 0) copy_barrier_expect(barriers + i % STAGES, blocks_of(i) * live_tiles * BLOCK_BYTES);
+        if (lane == 0 && warp < live_tiles) {
+            const i64 block = static_cast<i64>(first_tile + warp) * num_blocks + begin + i * STAGE_BLOCKS;
+            copy_bulk(shared + i % STAGES * STAGE_BYTES + warp * STAGE_BLOCKS * BLOCK_BYTES,
+                      matrix + block * BLOCK_BYTES, blocks_of(i) * BLOCK_BYTES, barriers + i % STAGES);
         }
     };
-    auto copy_rows = [&](int i) {
-        const int block = begin + i * STAGE_BLOCKS, blocks = min(STAGE_BLOCKS, end - block);
+    auto copy_rows = [&](int i) {  // one group of copies, empty behind the last stage
         u8* const target = shared + i % STAGES * STAGE_BYTES + MATRIX_BYTES;
-        for (int row = lane; row < live_rows; row += 32)
-            copy_bulk(target + row * STAGE_ROW, rows + (first_row + row) * row_stride + block * 32, blocks * 64,
-                      barriers + i % STAGES);
-    };
-    const int ahead = min(STAGES, num_stages);
-    if (warp == 0) {
-        if (lane == 0) {
-            for (int i = 0; i < STAGES; ++i) copy_barrier_init(barriers + i, 1);
-            copy_barrier_fence();
-            for (int i = 0; i < ahead; ++i) expect(i);
+        const u16* const source = rows + first_row * row_stride + (begin + i * STAGE_BLOCKS) * 32;
+        const int pieces = i < num_stages ? 4 * blocks_of(i) : 0;
+        for (int piece = threadIdx.x; piece < live_rows * 4 * STAGE_BLOCKS; piece += WARPS * 32) {
+            const int row = piece / (4 * STAGE_BLOCKS), column = piece % (4 * STAGE_BLOCKS);
+            if (column < pieces) copy_async_16(target + piece * 16, source + row * row_stride + column * 8);
         }
-        __syncwarp();
-        for (int i = 0; i < ahead; ++i) copy_matrix(i);
+        copy_async_commit();
+    };
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) copy_barrier_init(barriers + i, 1);
+        copy_barrier_fence();
     }
+    __syncthreads();
+    for (int i = 0; i < min(STAGES - 1, num_stages); ++i) copy_matrix(i);
     pdl_trigger();
     pdl_wait();
-    if (warp == 0)
-        for (int i = 0; i < ahead; ++i) copy_rows(i);
+    for (int i = 0; i < STAGES - 1; ++i) copy_rows(i);
     if (square_sums != nullptr)
         for (int row = warp; row < live_rows; row += WARPS) {
             const float* const parts = square_sums + static_cast<i64>(first_row + row) * num_parts;
             const float scale = inverse_rms(parts, num_parts, num_blocks * 32, eps);
             if (lane == 0) scales[row] = scale;
         }
-    __syncthreads();
 
     const int m0 = warp % WARPS_M * M, n0 = warp / WARPS_M * N;
     float total[M][N][4] = {}, c[M][N][4] = {};
@@ -123,17 +117,22 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
             sum = 0.f;
         }
     };
-    int slice = share * SLICES;
+    int slice = share * SLICES, border = part_of(slice, num_shares * SLICES, num_blocks).end;
     for (int i = 0; i < num_stages; ++i) {
+        copy_async_wait<STAGES - 2>();
         copy_barrier_wait(barriers + i % STAGES, i / STAGES & 1);
+        copy_bulk_fence();
+        __syncthreads();  // stage i is there, and nobody reads stage i - 1
+        if (i + STAGES - 1 < num_stages) copy_matrix(i + STAGES - 1);
+        copy_rows(i + STAGES - 1);
         const u8* const stage = shared + i % STAGES * STAGE_BYTES;
 #pragma unroll
         for (int k = 0; k < STAGE_BLOCKS; ++k) {
             const int block = begin + i * STAGE_BLOCKS + k;
             if (block >= end) break;
-            if (block == part_of(slice, num_shares * SLICES, num_blocks).end) {
+            if (block == border) {
                 end_slice();
-                while (block >= part_of(slice, num_shares * SLICES, num_blocks).end) ++slice;
+                while (block == border) border = part_of(++slice, num_shares * SLICES, num_blocks).end;
             }
             u32 first[M][4], second[M][4];
 #pragma unroll
@@ -154,13 +153,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
                     mma_bf16(c[m][n], second[m], b.z, b.w);
                 }
             }
-        }
-        __syncthreads();
-        if (warp == 0 && i + STAGES < num_stages) {
-            if (lane == 0) expect(i + STAGES);
-            __syncwarp();
-            copy_matrix(i + STAGES);
-            copy_rows(i + STAGES);
         }
     }
     end_slice();

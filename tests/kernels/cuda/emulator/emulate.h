@@ -204,6 +204,7 @@ DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier)
     emulate::copy_barrier(barrier);
     emulate::state.here->copies.push_back(emulate::ask(shared, global, bytes, barrier));
 }
+DEVICE void copy_bulk_fence() {}
 DEVICE void prefetch_l2_bulk(const void* global, u32 bytes) {
     emulate::check_aligned<16>(global);
     if (bytes % 16) emulate::fail("bulk prefetch of %u bytes: not a multiple of 16", bytes);
