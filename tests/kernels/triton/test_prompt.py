@@ -1,5 +1,7 @@
 """Prompt kernels against the plain twins, and the bits of rows over cuts of the prompt and tiles of rows."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -254,7 +256,7 @@ def test_bits_do_not_depend_on_cuts_and_tiles(case, monkeypatch):
     def run(cuts, tile_rows):
         monkeypatch.setattr(experts, "expert_tile_rows", lambda num_pairs, num_experts: tile_rows)
         cache = LayerCache(empty.k.clone(), empty.v.clone())
-        parts = [layer(first, end, cache) for first, end in zip(cuts, cuts[1:], strict=False)]
+        parts = [layer(first, end, cache) for first, end in itertools.pairwise(cuts)]
         return torch.cat(parts), cache
 
     expected, cache = run((0, 96), 32)

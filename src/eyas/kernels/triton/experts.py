@@ -23,30 +23,21 @@ _ALPHA = tl.constexpr(SWIGLU_ALPHA)
 
 
 @triton.jit
-def _experts_kernel(
-    x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, tiles_ptr, num_tiles_ptr,
-    N, K, limit,
-    TOP_K: tl.constexpr, UP: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr,
+def _expert_tile(
+    x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr,
+    first, end, block, N, K, limit,
+    TOP_K: tl.constexpr, UP: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(N, BLOCK_F)
-    tile = tl.program_id(0) // blocks
-    if tile >= tl.load(num_tiles_ptr):
-        return
-    block = tl.program_id(0) % blocks
-    expert = tl.load(tiles_ptr + tile * 4).to(tl.int64)
-    entry = tl.load(tiles_ptr + tile * 4 + 1) + tl.arange(0, BLOCK_T)
-    inside = entry < tl.load(tiles_ptr + tile * 4 + 2)
+    """Features `block` of the entries first..end of `pairs`, at most BLOCK_T, of one expert."""
+    entry = first + tl.arange(0, BLOCK_T)
+    inside = entry < end
     pairs = tl.load(pairs_ptr + entry, mask=inside, other=0)
     rows = pairs // TOP_K if UP else pairs
-    num_tiles = N // 16
-    num_k64 = (K + 63) // 64
     acc = expert_product(
-        x_ptr, rows, words_ptr + expert * num_tiles * num_k64 * 128, scales_ptr + expert * num_tiles * num_k64 * 8,
-        block * (BLOCK_F // 16), num_tiles, K, BLOCK_F, BLOCK_T,
-    )  # fmt: skip
-
+        x_ptr, rows, words_ptr, scales_ptr, block * (BLOCK_F // 16), N // 16, K, BLOCK_F, BLOCK_T, BLOCK_K
+    )
     feature = block * BLOCK_F + tl.arange(0, BLOCK_F)
-    bias = tl.load(bias_ptr + expert * N + feature, mask=feature < N, other=0.0).reshape(BLOCK_F // 16, 8, 2, 1)
+    bias = tl.load(bias_ptr + feature, mask=feature < N, other=0.0).reshape(BLOCK_F // 16, 8, 2, 1)
     if UP:
         acc = acc * tl.load(rms_ptr + rows) + bias
         gate, up = acc.permute(0, 1, 3, 2).split()
@@ -64,6 +55,36 @@ def _experts_kernel(
         width = N
     out_ptrs = out_ptr + pairs.to(tl.int64)[None, :] * width + column[:, None]
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside[None, :] & (column < width)[:, None])
+
+
+@triton.jit
+def _experts_kernel(
+    x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, tiles_ptr, num_tiles_ptr,
+    N, K, limit,
+    TOP_K: tl.constexpr, UP: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(N, BLOCK_F)
+    tile = tl.program_id(0) // blocks
+    if tile >= tl.load(num_tiles_ptr):
+        return
+    block = tl.program_id(0) % blocks
+    expert = tl.load(tiles_ptr + tile * 4).to(tl.int64)
+    first, end = tl.load(tiles_ptr + tile * 4 + 1), tl.load(tiles_ptr + tile * 4 + 2)
+    num_words = expert * (N // 16) * ((K + 63) // 64) * 8
+    words_ptr += num_words * 16
+    scales_ptr += num_words
+    bias_ptr += expert * N
+    # The last tile of an expert is often half empty.
+    if BLOCK_T > 16 and (end - first) * 2 <= BLOCK_T:
+        _expert_tile(
+            x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, limit,
+            TOP_K, UP, BLOCK_F, max(BLOCK_T // 2, 16), BLOCK_K,
+        )  # fmt: skip
+    else:
+        _expert_tile(
+            x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, limit,
+            TOP_K, UP, BLOCK_F, BLOCK_T, BLOCK_K,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -93,7 +114,7 @@ def expert_tile_rows(num_pairs: int, num_experts: int) -> int:
 
 
 def _config(tile_rows: int) -> dict[str, int]:
-    return dict(BLOCK_F=128, num_warps=8, num_stages=4)
+    return dict(BLOCK_F=128, BLOCK_K=64, num_warps=4, num_stages=4)
 
 
 def _launch(

@@ -116,38 +116,48 @@ def _finished(acc):
 
 @triton.jit
 def expert_product(
-    x_ptr, x_rows, words_ptr, scales_ptr, first_tile, num_tiles, K, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr
-):
+    x_ptr, x_rows, words_ptr, scales_ptr, first_tile, num_tiles, K,
+    BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """fp32 [BLOCK_F / 16, 8, 2, BLOCK_T]: 16-row tiles `first_tile`... of a packed expert times `x_rows`, transposed.
 
     The first three axes are the matrix's rows in order. The columns of `x_rows` stand in the order in which the packed
     words hold them (`word_order`), so that weights go from a 16-byte load to the registers of the tensor cores without
-    leaving their thread. K is a multiple of 32.
+    leaving their thread. K is a multiple of 32, BLOCK_K of 64.
     """
     TILES: tl.constexpr = BLOCK_F // 16
+    STEPS: tl.constexpr = BLOCK_K // 64
     num_k64 = (K + 63) // 64
     tile = tl.minimum(first_tile + tl.arange(0, TILES), num_tiles - 1)
     halves_ptr = words_ptr.to(tl.pointer_type(tl.uint16), bitcast=True)
-    w_ptrs = halves_ptr + tile[:, None] * (num_k64 * 256) + tl.arange(0, 256)[None, :]
-    s_ptrs = scales_ptr + tile[:, None] * (num_k64 * 8) + tl.arange(0, 8)[None, :]
-    k = tl.arange(0, 64)
+    half, scale, k = tl.arange(0, STEPS * 256), tl.arange(0, STEPS * 8), tl.arange(0, BLOCK_K)
+    w_ptrs = halves_ptr + tile[:, None] * (num_k64 * 256) + half[None, :]
+    s_ptrs = scales_ptr + tile[:, None] * (num_k64 * 8) + scale[None, :]
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * K + k[None, :]
     # Right rotations of a word of scales that bring the factor of (block of 32, row half) to bits 14..7: 0, 16, 24, 8.
-    rotation = (tl.arange(0, 2)[:, None] * 24 + tl.arange(0, 2)[None, :] * 16).reshape(1, 1, 1, 2, 2, 1) & 31
+    rotation = (tl.arange(0, 2)[:, None] * 24 + tl.arange(0, 2)[None, :] * 16).reshape(1, 1, 1, 1, 2, 2, 1) & 31
     acc = tl.zeros((BLOCK_F, BLOCK_T), tl.float32)
-    for start in range(0, K, 64):
-        words = tl.load(w_ptrs).reshape(TILES, 8, 4, 2, 2, 2)  # g, t, block of 32 columns, row half, register half
-        scales = tl.load(s_ptrs).to(tl.uint32, bitcast=True).reshape(TILES, 8, 1, 1, 1, 1)
+    for start in range(0, K, BLOCK_K):
+        if STEPS == 1:
+            words = tl.load(w_ptrs)
+            scales = tl.load(s_ptrs)
+        else:
+            steps = num_k64 - start // 64
+            words = tl.load(w_ptrs, mask=(half // 256 < steps)[None, :], other=0)
+            scales = tl.load(s_ptrs, mask=(scale // 8 < steps)[None, :], other=0)
+        # Axes: tile, step of 64 columns, g, t, block of 32 columns, row half, register half.
+        words = words.reshape(TILES, STEPS, 8, 4, 2, 2, 2)
+        scales = scales.to(tl.uint32, bitcast=True).reshape(TILES, STEPS, 8, 1, 1, 1, 1)
         factors = ((scales >> rotation) | (scales << ((32 - rotation) & 31))) & 0x7F80
-        factors = tl.broadcast_to(factors.to(tl.uint16), TILES, 8, 4, 2, 2, 2)
+        factors = tl.broadcast_to(factors.to(tl.uint16), TILES, STEPS, 8, 4, 2, 2, 2)
         x = tl.load(x_ptrs, mask=(start + k < K)[None, :], other=0.0)
         pair0, pair1, pair2, pair3 = _unpack(words, factors)
         weights = tl.join(tl.join(pair0, pair2), tl.join(pair1, pair3))
-        weights = weights.permute(0, 4, 1, 3, 6, 7, 2, 5).reshape(BLOCK_F, 64)
+        weights = weights.permute(0, 5, 2, 1, 4, 7, 8, 3, 6).reshape(BLOCK_F, BLOCK_K)
         acc = _finished(tl.dot(weights.to(x.dtype), x.T, acc))
-        w_ptrs += 256
-        s_ptrs += 8
-        x_ptrs += 64
+        w_ptrs += STEPS * 256
+        s_ptrs += STEPS * 8
+        x_ptrs += BLOCK_K
     return acc.reshape(TILES, 2, 8, BLOCK_T).permute(0, 2, 1, 3)
 
 

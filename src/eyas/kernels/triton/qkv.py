@@ -47,29 +47,23 @@ def _qkv_kernel(
     cos = tl.load(cos_ptr + position[:, None] * 32 + half[None, :])[:, None, :]
     sin = tl.load(sin_ptr + position[:, None] * 32 + half[None, :])[:, None, :]
     first, second = acc.reshape(BLOCK_T, 2, 2, 32).permute(0, 1, 3, 2).split()
-    slot = tl.arange(0, 2)[None, :, None]
-    is_value = (slot == 1) & (kv_head >= 0)
-    turned_first = tl.where(is_value, first, first * cos - second * sin).to(q_ptr.dtype.element_ty)
-    turned_second = tl.where(is_value, second, second * cos + first * sin).to(q_ptr.dtype.element_ty)
+    is_value = (tl.arange(0, 2) == 1)[None, :, None] & (kv_head >= 0)
+    turned_first = tl.where(is_value, first, first * cos - second * sin)
+    turned_second = tl.where(is_value, second, second * cos + first * sin)
+    turned = tl.join(turned_first, turned_second).permute(0, 1, 3, 2).reshape(BLOCK_T, 128)
+    out = turned.to(q_ptr.dtype.element_ty)
     if kv_head < 0:
-        out = q_ptr + (rows.to(tl.int64) * (Q * 64))[:, None, None] + (tile_n * 2 + slot) * 64 + half[None, None, :]
-        tl.store(out, turned_first, mask=inside[:, None, None])
-        tl.store(out + 32, turned_second, mask=inside[:, None, None])
+        tl.store(q_ptr + t.to(tl.int64)[:, None] * (Q * 64) + feature[None, :], out, mask=inside[:, None])
     else:
-        inf = float("inf")
-        finite = (tl.abs(turned_first.to(tl.float32)) < inf) & (tl.abs(turned_second.to(tl.float32)) < inf)
-        broken = tl.max(tl.max(tl.where(finite | (slot == 0), 0, 1), axis=2), axis=1)[:, None, None] != 0
+        finite = tl.abs(out.to(tl.float32)) < float("inf")
+        broken = tl.max(tl.where(finite | (n < 64)[None, :], 0, 1), axis=1)[:, None] != 0
+        out = tl.where(broken, tl.where(n < 64, float("nan"), 0.0)[None, :].to(out.dtype), out)
         live = tl.load(live_ptr + rows) != 0
         page = tl.load(table_ptr + tl.minimum(position // PAGE, num_pages - 1), mask=live, other=0)
         token = page * PAGE + position % PAGE
-        offsets = ((token * G + kv_head) * 64)[:, None, None] + half[None, None, :] + slot * 0
-        nan = float("nan")
-        keys = inside[:, None, None] & (slot == 0)
-        values = inside[:, None, None] & (slot == 1)
-        tl.store(k_ptr + offsets, tl.where(broken, nan, turned_first), mask=keys)
-        tl.store(k_ptr + offsets + 32, tl.where(broken, nan, turned_second), mask=keys)
-        tl.store(v_ptr + offsets, tl.where(broken, 0.0, turned_first), mask=values)
-        tl.store(v_ptr + offsets + 32, tl.where(broken, 0.0, turned_second), mask=values)
+        offsets = ((token * G + kv_head) * 64)[:, None] + (n % 64)[None, :]
+        tl.store(k_ptr + offsets, out, mask=inside[:, None] & (n < 64)[None, :])
+        tl.store(v_ptr + offsets, out, mask=inside[:, None] & (n >= 64)[None, :])
 
 
 def qkv_rope_write(
