@@ -95,6 +95,7 @@ def run(
     live_SR: Tensor | None = None,
     max_length: int | None = None,
     num_multiprocessors: int = 5,
+    shared_limit: int = 227 * 1024,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows `starts[i] ..` of sequence `seqs[i]`: the output [S, R, Q, D] and the caches after it."""
     device = case.k_cache.device
@@ -109,7 +110,7 @@ def run(
         case.num_kv,
         device,
         num_multiprocessors=num_multiprocessors,
-        shared_limit=227 * 1024,
+        shared_limit=shared_limit,
     )
     out = torch.full((len(starts) * num_rows, case.group * case.num_kv * DIM), torch.nan, device=device).bfloat16()
     attend(
@@ -174,10 +175,10 @@ def expected(case: Case, starts: list[int], num_rows: int) -> tuple[Tensor, Tens
     return out, k_cache, v_cache
 
 
-def check(case: Case, starts: list[int], num_rows: int) -> None:
-    out, k_cache, v_cache = run(case, starts, num_rows)
+def check(case: Case, starts: list[int], num_rows: int, **limits: int) -> None:
+    out, k_cache, v_cache = run(case, starts, num_rows, **limits)
     right, right_k, right_v = expected(case, starts, num_rows)
-    assert torch.linalg.vector_norm(out - right) / torch.linalg.vector_norm(right) < 4e-3
+    assert torch.linalg.vector_norm(out - right) / torch.linalg.vector_norm(right) < 6e-3
     torch.testing.assert_close(k_cache, right_k, rtol=1e-2, atol=1e-2, equal_nan=True)
     torch.testing.assert_close(v_cache, right_v, rtol=1e-2, atol=1e-2, equal_nan=True)
 
@@ -222,6 +223,16 @@ def test_bits_do_not_depend_on_the_launch(device: torch.device, shape: str):
         written = case.table_SP[0, 253 // PAGE], slice(253 % PAGE, 253 % PAGE + min(num_rows, 3))
         assert torch.equal(k_again[written], k_cache[written])
         assert torch.equal(v_again[written], v_cache[written])
+
+
+@pytest.mark.parametrize("shape", ["full", "window"])
+def test_with_little_shared_memory(device: torch.device, shape: str):
+    """Half as many warps: other bits, but the same promise."""
+    case = make_case(device, [253, 20, 600], **SHAPES[shape])
+    check(case, [253, 20, 600], 4, shared_limit=99 * 1024)
+    whole, _, _ = run(case, [253, 20, 600], 8, shared_limit=99 * 1024)
+    short, _, _ = run(case, [253], 3, shared_limit=99 * 1024)
+    assert torch.equal(whole[:1, :3], short)
 
 
 def test_dead_rows_write_nothing_and_give_zeros(device: torch.device):

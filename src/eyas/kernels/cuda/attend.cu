@@ -1,38 +1,44 @@
 // Attention of the decode path in one launch: sums of the QKV product, RoPE, cache write, split-KV attention, merge.
 //
-// Keys are dealt in leaves of 256 at absolute positions. Warp w of 8 chains the pages p of a leaf with p % 8 == w in
-// ascending order, the warps' states (maximum, sum, output) are added in order, and leaves are joined by a binary tree
+// Keys are dealt in leaves of 32 WARPS at absolute positions, 32 to each warp. A warp's softmax state (peak, sum,
+// output) is not carried from leaf to leaf: the warps' states are added in order, and leaves are joined by a binary tree
 // over their absolute numbers. A piece, the work of one block, is one aligned node of that tree, as large as the grid
 // makes necessary; the block that comes last joins the pieces by the same tree. What a row does not see is the
-// identity of each of these steps, so its bits depend on nothing but its position and its keys. A sliding window is one
-// leaf.
+// identity of each of these steps, so its bits depend on nothing but its position and its keys.
 //
-// Matrix instructions: 16 row-heads (pairs of row and query head) times 8 keys for the scores, then probabilities, as
-// bf16 value and bf16 remainder, times 8 dimensions. Scores become the left operand without moving between lanes, as in
-// FlashAttention-2 (Dao, 2023).
+// Matrix instructions: 16 row-heads (pairs of row and query head) times 8 keys for the scores, then probabilities
+// (bf16; their sum is taken in fp32 before rounding) times 8 dimensions. Scores become the left operand without moving
+// between lanes, as in FlashAttention-2 (Dao, 2023). All row-heads of a sequence share the copy of the keys.
 //
-// Defines: GROUP (query heads per key/value head, 4 or 8), MT (tiles of 16 row-heads), STAGES (pages a warp has under
-// way), RESIDENT (blocks per multiprocessor).
+// Defines: GROUP (query heads per key/value head, 4 or 8), NUM_KV, WARPS (8, or 4 where shared memory is small), STAGES
+// (leaves under way), RESIDENT (blocks per multiprocessor).
 #include "common.cuh"
 
 constexpr int D = 64;
 constexpr int PAGE = 16;
-constexpr int WARPS = 8;
-constexpr int LEAF_PAGES = 16;
-constexpr int BLOCK_ROWS = 16 * MT / GROUP;
-constexpr int QUERY_TASKS = GROUP * 8 / 32;  // warps for the query heads of one row
-constexpr int PAGE_BYTES = PAGE * D * 2;     // of one key/value head
-constexpr int STAGE_BYTES = 2 * PAGE_BYTES;
-constexpr int SUM_STRIDE = D + 4;  // floats; padded against bank conflicts
+constexpr int STEP = 2 * PAGE;  // keys of a warp in a leaf
+constexpr int LEAF = STEP * WARPS;
+constexpr int THREADS = 32 * WARPS;
+constexpr int TILES = 4;                       // of 16 row-heads, most in a block
+constexpr int BLOCK_ROWS = 16 * TILES / GROUP;
+constexpr int QUERY_TASKS = GROUP * 8 / 32;    // warps for the query heads of one row
+constexpr int TOKEN = NUM_KV * D;              // elements from token to token in a cache
+constexpr int ROW_BYTES = D * 2;
+constexpr int HALF_BYTES = STEP * ROW_BYTES;   // keys, or values, of a step
+constexpr int SUM_STRIDE = D + 4;              // floats; padded against bank conflicts
+constexpr int ITEMS = 256 / THREADS;           // (row-head, four dimensions) of a tile per thread
 constexpr int LEVELS = 16;
-constexpr int SEQ_STEPS = 4;  // each lane plans for as many sequences
+constexpr int SEQ_STEPS = 4;                   // each lane plans for as many sequences
+constexpr int SLICES_AT_ONCE = 4, PARTS_AT_ONCE = 6;
 constexpr float SCALE = 0.125f * LOG2_E;
 #define NEVER __int_as_float(0xff800000)
 
 // 16-byte chunk c of row r stands at chunk c ^ swizzle(r): no bank conflicts for fragments of keys nor of values.
 DEVICE int swizzle(int r) { return (r & 6) ^ ((r & 1) << 2); }
 
+DEVICE float4 zero4() { return make_float4(0.f, 0.f, 0.f, 0.f); }
 DEVICE float4 add4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+DEVICE float4 read4(const float* address) { return *reinterpret_cast<const float4*>(address); }
 
 // Softmax over some keys for one row-head and four dimensions, not yet normalised; exponents have base 2.
 struct State {
@@ -40,7 +46,7 @@ struct State {
     float4 out;
 };
 
-DEVICE State nothing() { return {NEVER, 0.f, make_float4(0.f, 0.f, 0.f, 0.f)}; }
+DEVICE State nothing() { return {NEVER, 0.f, zero4()}; }
 
 DEVICE float weight_of(float peak, float new_peak) { return peak == NEVER ? 0.f : fast_exp2(peak - new_peak); }
 
@@ -72,11 +78,12 @@ struct Rows {
     int first, last;
 };
 
+DEVICE int last_live(u32 live, int first) { return live ? first + 31 - __clz(static_cast<int>(live)) : -1; }
+
 DEVICE Rows rows_of(int seq, const i64* positions, const u8* live, int num_rows) {
-    Rows rows = {0, static_cast<int>(positions[static_cast<i64>(seq) * num_rows]), -1};
-    for (int r = 0; r < num_rows; ++r) rows.live |= live[seq * num_rows + r] ? 1u << r : 0u;
-    if (rows.live) rows.last = rows.first + 31 - __clz(static_cast<int>(rows.live));
-    return rows;
+    const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
+    const u32 bits = __ballot_sync(FULL_WARP, lane_id() < num_rows && live[seq * num_rows + lane_id()]);
+    return {bits, first, last_live(bits, first)};
 }
 
 // How the launch is cut: a unit is 2^shift leaves of one sequence, for all its pairs of row block and key/value head.
@@ -95,7 +102,12 @@ DEVICE Plan plan_all(const i64* positions, const u8* live, int num_seqs, int num
 #pragma unroll
     for (int i = 0; i < SEQ_STEPS; ++i) {
         const int seq = lane_id() + 32 * i;
-        if (seq < num_seqs) plan.leaves[i] = max(0, rows_of(seq, positions, live, num_rows).last) / (LEAF_PAGES * PAGE) + 1;
+        if (seq < num_seqs) {
+            const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
+            u32 bits = 0;
+            for (int r = 0; r < num_rows; ++r) bits |= live[seq * num_rows + r] ? 1u << r : 0u;
+            plan.leaves[i] = max(0, last_live(bits, first)) / LEAF + 1;
+        }
         total += plan.leaves[i];
         most = max(most, static_cast<u32>(plan.leaves[i]));
     }
@@ -132,26 +144,29 @@ DEVICE Unit find_unit(const Plan& plan, int unit) {
     return {0, 0, 1};
 }
 
+// What 32 lanes of a warp make of the product: four pairs (d, d + 32) of features of a row's query head each; or, of
+// its key (lanes 0 .. 7) and value (8 .. 15).
+struct Task {
+    int row, head, feature;  // `feature` of the product, its partner is D / 2 further
+    bool is_query, is_value, active;
+    float4 low_bias, high_bias, cosine, sine;
+};
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     attend(u16* out, const float* partials, int num_slices, const float* square_sums, int num_parts, float eps,
            int hidden_size, const float* bias, const float* cosines, const float* sines, u16* k_cache, u16* v_cache,
            const i64* table, int table_stride, const i64* positions, const u8* live, const float* sinks, int window,
-           int first_key, int num_seqs, int num_rows, int num_kv, float4* piece_outs, float2* piece_sums,
-           u32* tickets) {
+           int first_key, int num_seqs, int num_rows, float4* piece_outs, float2* piece_sums, u32* tickets) {
     SHARED(u8, shared);
-    float* const warp_outs = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);  // [WARPS][16][SUM_STRIDE]
-    u8* const queries = reinterpret_cast<u8*>(warp_outs + WARPS * 16 * SUM_STRIDE);            // bf16 [16 MT][D]
-    u8* const new_keys = queries + MT * 16 * D * 2;                                            // bf16 [num_rows][D]
-    u8* const new_values = new_keys + num_rows * D * 2;
+    float* const warp_outs = reinterpret_cast<float*>(shared + STAGES * WARPS * 2 * HALF_BYTES);  // [WARPS][16][SUM_STRIDE]
+    u8* const queries = reinterpret_cast<u8*>(warp_outs + WARPS * 16 * SUM_STRIDE);  // bf16 [16 tiles][D]
     __shared__ float2 warp_sums[WARPS][16];
 
     const int lane = lane_id(), warp = warp_id(), g = lane >> 2, t = lane & 3;
-    u8* const ring = shared + warp * STAGES * STAGE_BYTES;
-    const int num_blocks = (num_rows + BLOCK_ROWS - 1) / BLOCK_ROWS, pairs = num_blocks * num_kv;
-    const int num_heads = num_kv * GROUP;
-    const i64 num_features = static_cast<i64>(num_heads + 2 * num_kv) * D;
-    const i64 slice_stride = num_seqs * num_rows * num_features;
-    const int token_stride = num_kv * D;
+    const int num_blocks = (num_rows + BLOCK_ROWS - 1) / BLOCK_ROWS, pairs = num_blocks * NUM_KV;
+    const int piece_tiles = (min(BLOCK_ROWS, num_rows) * GROUP + 15) / 16;
+    constexpr int NUM_HEADS = NUM_KV * GROUP, NUM_FEATURES = (NUM_HEADS + 2 * NUM_KV) * D;
+    const i64 slice_stride = static_cast<i64>(num_seqs) * num_rows * NUM_FEATURES;
 
     Plan plan = {};
     plan.units = num_seqs;
@@ -161,367 +176,376 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     for (int piece = blockIdx.x; piece < plan.units * pairs; piece += gridDim.x) {
         Unit unit = {piece / pairs, 0, 1};
         if (window == 0) unit = find_unit(plan, piece / pairs);
-        const int seq = unit.seq, kv = piece % num_kv, first_row = piece % pairs / num_kv * BLOCK_ROWS;
+        const int seq = unit.seq, kv = piece % NUM_KV, first_row = piece % pairs / NUM_KV * BLOCK_ROWS;
         const int block_rows = min(BLOCK_ROWS, num_rows - first_row);
+        const int num_tiles = (block_rows * GROUP + 15) / 16;
+        u8* const new_keys = queries + piece_tiles * 16 * ROW_BYTES;  // bf16 [num_rows][D]
+        u8* const new_values = new_keys + num_rows * ROW_BYTES;
         const Rows rows = rows_of(seq, positions, live, num_rows);
         const int first_pos = rows.first + first_row, last_pos = min(rows.last, first_pos + block_rows - 1);
 
-        // Pages that the block reads, and this warp's share of them.
-        const int lowest = window ? max(0, first_pos - window + 1) : 0;
-        int begin = max(lowest, min(first_key, first_pos)) / PAGE, end = last_pos / PAGE + 1;
-        if (window == 0) {
-            begin = max(begin, unit.index * LEAF_PAGES << plan.shift);
-            end = min(end, (unit.index + 1) * LEAF_PAGES << plan.shift);
-        }
+        // Steps (of 32 keys) that the block reads; this warp's share of them, one in each leaf.
+        const int lowest = window ? max(0, first_pos - window + 1) : 0, lowest_key = max(lowest, min(first_key, first_pos));
+        int begin = lowest_key / STEP, end = last_pos / STEP + 1;
+        if (window == 0) begin = unit.index * WARPS << plan.shift, end = min(end, (unit.index + 1) * WARPS << plan.shift);
+        if (WARPS < 8) begin &= ~(WARPS - 1);  // a window meets more steps than there are warps
         if (last_pos < first_pos) end = begin;
+        const int num_leaves = max(1, (end - begin + WARPS - 1) / WARPS);
         const int my_begin = begin + ((warp - begin) & (WARPS - 1));
-        const int num_pages = end > my_begin ? (end - my_begin + WARPS - 1) / WARPS : 0;
-        const int lowest_key = max(lowest, min(first_key, first_pos));
         const i64* const seq_table = table + static_cast<i64>(seq) * table_stride;
 
-        int pages = 0;  // ids of this warp's pages 32 n + lane
-        auto fetch = [&](int i) {
-            if (i < num_pages) {
-                if (i % 32 == 0 && i + lane < num_pages) pages = static_cast<int>(seq_table[my_begin + WARPS * (i + lane)]);
-                const i64 id = __shfl_sync(FULL_WARP, pages, i % 32);
-                const int chunk = lane & 7, position = (my_begin + WARPS * i) * PAGE;
-                u8* const stage = ring + i % STAGES * STAGE_BYTES;
+        // Copies of a step's keys or values that are in the cache before this launch, zeros instead of all others.
+        int pages = 0;  // ids, of this warp's steps 16 n + lane / 2
+        const int copy_row = lane >> 3, chunk = lane & 7;
+        auto fetch = [&](int i, u16* cache, int half) {
+            const int step = my_begin + WARPS * i;
+            if (step < end) {
+                if (half == 0 && i % 16 == 0) {
+                    const int mine = step + WARPS * (lane >> 1);
+                    if (mine < end && 2 * mine + (lane & 1) <= last_pos / PAGE)
+                        pages = static_cast<int>(seq_table[2 * mine + (lane & 1)]);
+                }
+                u8* const stage = shared + ((i % STAGES * WARPS + warp) * 2 + half) * HALF_BYTES + copy_row * ROW_BYTES;
+                u8* const targets[2] = {stage + (chunk ^ swizzle(copy_row)) * 16, stage + (chunk ^ swizzle(copy_row + 4)) * 16};
+                const bool whole = step * STEP >= lowest_key && step * STEP + STEP <= rows.first;
 #pragma unroll
-                for (int r = lane >> 3; r < PAGE; r += 4) {
-                    const int key = position + r, row = key - rows.first;
-                    const bool is_new = row >= 0 && row < 32 && (rows.live >> row & 1);
-                    const bool old = key >= lowest_key && key <= last_pos && !is_new;
-                    const i64 place = (id * PAGE + r) * token_stride + kv * D + chunk * 8;
-                    u8* const target = stage + r * D * 2 + (chunk ^ swizzle(r)) * 16;
-                    copy_async_16(target, k_cache + place, old);
-                    copy_async_16(target + PAGE_BYTES, v_cache + place, old);
+                for (int page = 0; page < 2; ++page) {
+                    const i64 id = __shfl_sync(FULL_WARP, pages, i % 16 * 2 + page);
+                    const u16* const source = cache + id * (PAGE * TOKEN) + copy_row * TOKEN + kv * D + chunk * 8;
+#pragma unroll
+                    for (int r = 0; r < PAGE; r += 4) {
+                        bool valid = true;
+                        if (!whole) {
+                            const int key = step * STEP + page * PAGE + r + copy_row, row = key - rows.first;
+                            const bool is_new = row >= 0 && row < 32 && (rows.live >> row & 1);
+                            valid = key >= lowest_key && key <= last_pos && !is_new;
+                        }
+                        copy_async_16(targets[r / 4 & 1] + (page * PAGE + r / 8 * 8 + r / 4 % 2 * 4) * ROW_BYTES,
+                                      source + r * TOKEN, valid);
+                    }
                 }
             }
             copy_async_commit();
         };
-        for (int i = 0; i < STAGES; ++i) fetch(i);
+        for (int i = 0; i < STAGES; ++i) {
+            fetch(i, k_cache, 0);
+            fetch(i, v_cache, 1);
+        }
+
+        // Queries of the block, and keys and values of the new tokens among its steps.
+        const int new_begin = max(0, begin * STEP - rows.first), new_end = min(num_rows, end * STEP - rows.first);
+        const int query_tasks = block_rows * QUERY_TASKS, num_tasks = query_tasks + max(0, new_end - new_begin);
+        auto make_task = [&](int index) {
+            Task task = {};
+            task.is_query = index < query_tasks;
+            task.row = task.is_query ? first_row + index / QUERY_TASKS : new_begin + index - query_tasks;
+            task.head = task.is_query ? index % QUERY_TASKS * 4 + lane / 8 : 0;
+            task.is_value = !task.is_query && lane / 8 == 1;
+            task.active = index < num_tasks && (rows.live >> task.row & 1) && (task.is_query || lane < 16);
+            const int quad = lane % 8 * 4;
+            task.feature =
+                quad + D * (task.is_query ? kv * GROUP + task.head : NUM_HEADS + kv + (task.is_value ? NUM_KV : 0));
+            if (task.active && bias != nullptr) {
+                task.low_bias = read4(bias + task.feature);
+                task.high_bias = read4(bias + task.feature + D / 2);
+            }
+            task.cosine = make_float4(1.f, 1.f, 1.f, 1.f);
+            if (task.active && !task.is_value) {
+                const i64 place = static_cast<i64>(rows.first + task.row) * (D / 2) + quad;
+                task.cosine = read4(cosines + place);
+                task.sine = read4(sines + place);
+            }
+            return task;
+        };
+        Task task = make_task(warp);
+        const int item_row = threadIdx.x / 16, quad = threadIdx.x % 16 * 4;
+        const float sink = sinks == nullptr ? 0.f : __fmul_rn(sinks[kv * GROUP + item_row % GROUP], LOG2_E);
         if (!waited) {
             pdl_wait();
             pdl_trigger();
             waited = true;
         }
-
-        // Queries of the block, and keys and values of the new tokens among its pages. One task: 32 pairs of four
-        // features of a row's query heads, or the key and the value of a row.
-        const int new_begin = max(0, begin * PAGE - rows.first), new_end = min(num_rows, end * PAGE - rows.first);
-        const int query_tasks = block_rows * QUERY_TASKS, num_tasks = query_tasks + max(0, new_end - new_begin);
-        for (int task = warp; task < num_tasks; task += WARPS) {
-            const bool is_query = task < query_tasks;
-            const int r = is_query ? first_row + task / QUERY_TASKS : new_begin + task - query_tasks;
+        for (int index = warp; index < num_tasks; index += WARPS) {
+            if (index != warp) task = make_task(index);
+            const int r = task.row;
             if (!(rows.live >> r & 1)) continue;
-            const int position = rows.first + r, quad = lane % 8 * 4;
-            const int head = is_query ? task % QUERY_TASKS * 4 + lane / 8 : 0;
-            // Lanes 8 .. 15 of a key's task take the value's features, the others nothing.
-            const bool is_value = !is_query && lane / 8 == 1, active = is_query || lane < 16;
-            const int feature = quad + D * (is_query ? kv * GROUP + head : num_heads + kv + (is_value ? num_kv : 0));
-            float4 low = make_float4(0.f, 0.f, 0.f, 0.f), high = low;
-            if (active) {
-                const float* source = partials + (static_cast<i64>(seq) * num_rows + r) * num_features + feature;
-                low = *reinterpret_cast<const float4*>(source);
-                high = *reinterpret_cast<const float4*>(source + D / 2);
-                for (int i = 1; i < num_slices; ++i) {
-                    source += slice_stride;
-                    low = add4(low, *reinterpret_cast<const float4*>(source));
-                    high = add4(high, *reinterpret_cast<const float4*>(source + D / 2));
+            const float* source = partials + (static_cast<i64>(seq) * num_rows + r) * NUM_FEATURES + task.feature;
+            float4 lows[SLICES_AT_ONCE], highs[SLICES_AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < SLICES_AT_ONCE; ++i) {
+                lows[i] = highs[i] = zero4();
+                if (task.active && i < num_slices) {
+                    lows[i] = read4(source + i * slice_stride);
+                    highs[i] = read4(source + i * slice_stride + D / 2);
                 }
             }
             float rstd = 1.f;
             if (square_sums != nullptr) {
                 const float* const parts = square_sums + (static_cast<i64>(seq) * num_rows + r) * num_parts;
-                float sum = 0.f;
-                for (int i = lane; i < num_parts; i += 32) sum += parts[i];
+                float several[PARTS_AT_ONCE], sum = 0.f;
+#pragma unroll
+                for (int i = 0; i < PARTS_AT_ONCE; ++i)
+                    several[i] = lane + 32 * i < num_parts ? parts[lane + 32 * i] : 0.f;
+#pragma unroll
+                for (int i = 0; i < PARTS_AT_ONCE; ++i) sum += several[i];
+                for (int i = lane + 32 * PARTS_AT_ONCE; i < num_parts; i += 32) sum += parts[i];
                 rstd = fast_rsqrt(warp_sum(sum) / hidden_size + eps);
             }
-            float4 low_bias = make_float4(0.f, 0.f, 0.f, 0.f), high_bias = low_bias;
-            if (bias != nullptr && active) {
-                low_bias = *reinterpret_cast<const float4*>(bias + feature);
-                high_bias = *reinterpret_cast<const float4*>(bias + feature + D / 2);
-            }
-            float4 cosine = make_float4(1.f, 1.f, 1.f, 1.f), sine = make_float4(0.f, 0.f, 0.f, 0.f);
-            if (active && !is_value) {
-                cosine = *reinterpret_cast<const float4*>(cosines + static_cast<i64>(position) * (D / 2) + quad);
-                sine = *reinterpret_cast<const float4*>(sines + static_cast<i64>(position) * (D / 2) + quad);
+            float4 low = lows[0], high = highs[0];
+#pragma unroll
+            for (int i = 1; i < SLICES_AT_ONCE; ++i)
+                if (i < num_slices) low = add4(low, lows[i]), high = add4(high, highs[i]);
+            for (int i = SLICES_AT_ONCE; i < num_slices; ++i) {
+                if (task.active) {
+                    low = add4(low, read4(source + i * slice_stride));
+                    high = add4(high, read4(source + i * slice_stride + D / 2));
+                }
             }
             auto turn = [&](float& a, float& b, float bias_a, float bias_b, float c, float s) {
                 const float x = fmaf(a, rstd, bias_a), y = fmaf(b, rstd, bias_b);
                 a = fmaf(-y, s, __fmul_rn(x, c));
                 b = fmaf(x, s, __fmul_rn(y, c));
             };
-            turn(low.x, high.x, low_bias.x, high_bias.x, cosine.x, sine.x);
-            turn(low.y, high.y, low_bias.y, high_bias.y, cosine.y, sine.y);
-            turn(low.z, high.z, low_bias.z, high_bias.z, cosine.z, sine.z);
-            turn(low.w, high.w, low_bias.w, high_bias.w, cosine.w, sine.w);
-            uint2 first = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w)};
-            uint2 second = {pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
-            if (is_query) {
-                const int row = (r - first_row) * GROUP + head, chunk = quad / 8;
-                u8* const target = queries + row * D * 2 + (quad & 4) * 2;
-                *reinterpret_cast<uint2*>(target + (chunk ^ swizzle(row)) * 16) = first;
-                *reinterpret_cast<uint2*>(target + ((chunk + 4) ^ swizzle(row)) * 16) = second;
+            turn(low.x, high.x, task.low_bias.x, task.high_bias.x, task.cosine.x, task.sine.x);
+            turn(low.y, high.y, task.low_bias.y, task.high_bias.y, task.cosine.y, task.sine.y);
+            turn(low.z, high.z, task.low_bias.z, task.high_bias.z, task.cosine.z, task.sine.z);
+            turn(low.w, high.w, task.low_bias.w, task.high_bias.w, task.cosine.w, task.sine.w);
+            if (task.is_query) {
+                const float s = SCALE;  // scores come out with base 2
+                const uint2 first = {pack_bf16(low.x * s, low.y * s), pack_bf16(low.z * s, low.w * s)};
+                const uint2 second = {pack_bf16(high.x * s, high.y * s), pack_bf16(high.z * s, high.w * s)};
+                const int row = (r - first_row) * GROUP + task.head, at = lane % 8 / 2;
+                u8* const target = queries + row * ROW_BYTES + lane % 2 * 8;
+                *reinterpret_cast<uint2*>(target + (at ^ swizzle(row)) * 16) = first;
+                *reinterpret_cast<uint2*>(target + ((at + 4) ^ swizzle(row)) * 16) = second;
                 continue;
             }
+            uint2 first = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w)};
+            uint2 second = {pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
             // A value that is not finite is written as 0 under a key of NaN.
             auto finite = [](u32 pair) { return (pair & 0x7f80u) != 0x7f80u && (pair & 0x7f800000u) != 0x7f800000u; };
-            const bool bad = is_value && !(finite(first.x) && finite(first.y) && finite(second.x) && finite(second.y));
-            if (__any_sync(FULL_WARP, bad)) first.x = first.y = second.x = second.y = is_value ? 0u : 0x7fff7fffu;
-            if (lane < 16) {
-                u8* const target = (is_value ? new_values : new_keys) + r * D * 2 + quad * 2;
+            const bool bad = task.is_value && !(finite(first.x) && finite(first.y) && finite(second.x) && finite(second.y));
+            if (__any_sync(FULL_WARP, bad)) first.x = first.y = second.x = second.y = task.is_value ? 0u : 0x7fff7fffu;
+            if (task.active) {
+                u8* const target = (task.is_value ? new_values : new_keys) + r * ROW_BYTES + lane % 8 * 8;
                 *reinterpret_cast<uint2*>(target) = first;
                 *reinterpret_cast<uint2*>(target + D) = second;
-            }
-            if (lane < 16 && r >= first_row && r < first_row + block_rows) {
-                const i64 slot = seq_table[position / PAGE] * PAGE + position % PAGE;
-                u16* const place = (is_value ? v_cache : k_cache) + slot * token_stride + kv * D + quad;
-                *reinterpret_cast<uint2*>(place) = first;
-                *reinterpret_cast<uint2*>(place + D / 2) = second;
+                if (r >= first_row && r < first_row + block_rows) {
+                    const int position = rows.first + r;
+                    const i64 slot = seq_table[position / PAGE] * PAGE + position % PAGE;
+                    u16* const place = (task.is_value ? v_cache : k_cache) + slot * TOKEN + kv * D + lane % 8 * 4;
+                    *reinterpret_cast<uint2*>(place) = first;
+                    *reinterpret_cast<uint2*>(place + D / 2) = second;
+                }
             }
         }
         __syncthreads();
 
-        // Left operand of a 32-wide half of the dimensions: rows g and g + 8 of tile m.
-        auto load_queries = [&](int m, int half, uint4& upper, uint4& lower) {
-            const u8* const row = queries + (16 * m + g) * D * 2 + ((4 * half + t) ^ swizzle(g)) * 16;
-            upper = *reinterpret_cast<const uint4*>(row);
-            lower = *reinterpret_cast<const uint4*>(row + 8 * D * 2);
+        auto write_out = [&](int row_head, const State& all) {
+            const int r = first_row + row_head / GROUP;
+            float weight = 1.f, total = all.sum;
+            if (sinks != nullptr) {
+                const float peak = fmaxf(all.peak, sink);
+                weight = weight_of(all.peak, peak);
+                total = fmaf(all.sum, weight, fast_exp2(sink - peak));
+            }
+            weight = weight / total;
+            uint2 packed = {0u, 0u};
+            if (rows.live >> r & 1)
+                packed = {pack_bf16(all.out.x * weight, all.out.y * weight),
+                          pack_bf16(all.out.z * weight, all.out.w * weight)};
+            const i64 head = (static_cast<i64>(seq) * num_rows + r) * NUM_HEADS + kv * GROUP + row_head % GROUP;
+            *reinterpret_cast<uint2*>(out + head * D + quad) = packed;
         };
-#if MT <= 2
-        uint4 q[MT][2][2];
-#pragma unroll
-        for (int m = 0; m < MT; ++m)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) load_queries(m, half, q[m][half][0], q[m][half][1]);
-#endif
 
-        State nodes[MT][LEVELS];
-        const int num_leaves = window ? 1 : (end + LEAF_PAGES - 1) / LEAF_PAGES - begin / LEAF_PAGES;
-        int i = 0;
-        for (int leaf = 0; leaf < max(1, num_leaves); ++leaf) {
-            const int leaf_end = window ? end : min(end, (begin / LEAF_PAGES + leaf + 1) * LEAF_PAGES);
-            float acc[MT][8][4] = {}, peak[MT][2], sum[MT][2] = {};
-#pragma unroll
-            for (int m = 0; m < MT; ++m) peak[m][0] = peak[m][1] = NEVER;
-
-            for (; my_begin + WARPS * i < leaf_end; ++i) {
-                const int position = (my_begin + WARPS * i) * PAGE;
-                u8* const stage = ring + i % STAGES * STAGE_BYTES;
-                copy_async_wait<STAGES - 1>();
+        State nodes[TILES][ITEMS][LEVELS];
+        for (int leaf = 0; leaf < num_leaves; ++leaf) {
+            const int step = my_begin + WARPS * leaf, position = step * STEP;
+            u8* const keys = shared + (leaf % STAGES * WARPS + warp) * 2 * HALF_BYTES;
+            const bool any = step < end;
+            const bool masked = position + STEP - 1 > first_pos || position < lowest + block_rows || position < first_key;
+            auto put_new = [&](u8* stage, const u8* from) {
+                for (int r = max(0, position - rows.first); r < min(new_end, position + STEP - rows.first); ++r) {
+                    const int row = rows.first + r - position;
+                    if (lane < 8 && (rows.live >> r & 1))
+                        *reinterpret_cast<uint4*>(stage + row * ROW_BYTES + (lane ^ swizzle(row)) * 16) =
+                            *reinterpret_cast<const uint4*>(from + r * ROW_BYTES + lane * 16);
+                }
                 __syncwarp();
-                if (position + PAGE > rows.first) {
-                    for (int r = max(0, position - rows.first); r < min(new_end, position + PAGE - rows.first); ++r) {
-                        const int row = rows.first + r - position, chunk = lane & 7;
-                        if (lane < 16 && (rows.live >> r & 1))
-                            *reinterpret_cast<uint4*>(stage + lane / 8 * PAGE_BYTES + row * D * 2 +
-                                                      (chunk ^ swizzle(row)) * 16) =
-                                *reinterpret_cast<const uint4*>((lane < 8 ? new_keys : new_values) + r * D * 2 + chunk * 16);
+            };
+            for (int tile = 0; tile < num_tiles; ++tile) {
+                const bool second = block_rows * GROUP - 16 * tile > 8;  // rows 8 .. 15 of the tile are in use
+                float acc[8][4] = {}, peak[2] = {NEVER, NEVER}, sum[2] = {};
+                if (any) {
+                    if (tile == 0) {
+                        copy_async_wait<2 * STAGES - 1>();
+                        __syncwarp();
+                        if (position + STEP > rows.first) put_new(keys, new_keys);
                     }
-                    __syncwarp();
-                }
-                uint4 key[2][2], value[4];
-#pragma unroll
-                for (int n = 0; n < 2; ++n)
-#pragma unroll
-                    for (int half = 0; half < 2; ++half)
-                        key[n][half] = *reinterpret_cast<const uint4*>(stage + (8 * n + g) * D * 2 +
-                                                                       ((4 * half + t) ^ swizzle(g)) * 16);
-#pragma unroll
-                for (int n = 0; n < 4; ++n) {
-                    const int row = 2 * t + (n & 1) + (n & 2) * 4;
-                    value[n] = *reinterpret_cast<const uint4*>(stage + PAGE_BYTES + row * D * 2 +
-                                                               (g ^ swizzle(row)) * 16);
-                }
-                __syncwarp();
-                fetch(i + STAGES);
-
-                const bool masked = position + PAGE - 1 > first_pos || position < lowest + block_rows ||
-                                    position < first_key;
-#pragma unroll
-                for (int m = 0; m < MT; ++m) {
-                    float s[2][4] = {};
+                    float s[4][4] = {};
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
-#if MT <= 2
-                        const uint4 upper = q[m][half][0], lower = q[m][half][1];
-#else
-                        uint4 upper, lower;
-                        load_queries(m, half, upper, lower);
-#endif
+                        const int at = ((4 * half + t) ^ swizzle(g)) * 16 + g * ROW_BYTES;
+                        const uint4 upper = *reinterpret_cast<const uint4*>(queries + tile * 16 * ROW_BYTES + at);
+                        const uint4 lower = *reinterpret_cast<const uint4*>(queries + (tile * 16 + 8) * ROW_BYTES + at);
                         const u32 a[4] = {upper.x, lower.x, upper.y, lower.y};
                         const u32 b[4] = {upper.z, lower.z, upper.w, lower.w};
 #pragma unroll
-                        for (int n = 0; n < 2; ++n) {
-                            mma_bf16(s[n], a, key[n][half].x, key[n][half].y);
-                            mma_bf16(s[n], b, key[n][half].z, key[n][half].w);
+                        for (int n = 0; n < 4; ++n) {
+                            const uint4 key = *reinterpret_cast<const uint4*>(keys + n * 8 * ROW_BYTES + at);
+                            mma_bf16(s[n], a, key.x, key.y);
+                            mma_bf16(s[n], b, key.z, key.w);
                         }
                     }
-#pragma unroll
-                    for (int n = 0; n < 2; ++n)
-#pragma unroll
-                        for (int j = 0; j < 4; ++j) s[n][j] = __fmul_rn(s[n][j], SCALE);
-                    if (masked) {
-#pragma unroll
-                        for (int side = 0; side < 2; ++side) {
-                            const int row = (16 * m + g + 8 * side) / GROUP, at = first_pos + row;
+                    if (tile == num_tiles - 1) {
+                        __syncwarp();
+                        fetch(leaf + STAGES, k_cache, 0);
+                    }
+                    u32 p[2][4] = {};
+                    auto soften = [&](int side) {
+                        if (masked) {
+                            const int at = first_pos + (16 * tile + g + 8 * side) / GROUP;
                             const int low = max(window ? at - window + 1 : 0, min(first_key, at));
 #pragma unroll
-                            for (int n = 0; n < 2; ++n)
+                            for (int n = 0; n < 4; ++n)
 #pragma unroll
                                 for (int j = 0; j < 2; ++j) {
-                                    const int k = position + 8 * n + 2 * t + j;
-                                    if (k > at || k < low) s[n][2 * side + j] = NEVER;
+                                    const int key = position + 8 * n + 2 * t + j;
+                                    if (key > at || key < low) s[n][2 * side + j] = NEVER;
                                 }
                         }
+                        float high = NEVER;
+#pragma unroll
+                        for (int n = 0; n < 4; ++n) high = fmaxf(high, fmaxf(s[n][2 * side], s[n][2 * side + 1]));
+                        high = fmaxf(high, __shfl_xor_sync(FULL_WARP, high, 1));
+                        high = fmaxf(high, __shfl_xor_sync(FULL_WARP, high, 2));
+                        const float reference = high == NEVER ? 0.f : high;
+                        float total = 0.f;
+#pragma unroll
+                        for (int n = 0; n < 4; ++n) {
+                            const float x = fast_exp2(s[n][2 * side] - reference);
+                            const float y = fast_exp2(s[n][2 * side + 1] - reference);
+                            p[n / 2][side + n % 2 * 2] = pack_bf16(x, y);
+                            total += x + y;
+                        }
+                        total += __shfl_xor_sync(FULL_WARP, total, 1);
+                        total += __shfl_xor_sync(FULL_WARP, total, 2);
+                        peak[side] = high;
+                        sum[side] = total;
+                    };
+                    soften(0);
+                    if (second) soften(1);
+                    if (tile == 0) {
+                        // Where a tile is the last one too, keys of the next leaf were asked for already.
+                        if (num_tiles == 1) copy_async_wait<2 * STAGES - 1>();
+                        else copy_async_wait<2 * STAGES - 2>();
+                        __syncwarp();
+                        if (position + STEP > rows.first) put_new(keys + HALF_BYTES, new_values);
                     }
-                    float new_peak[2];
 #pragma unroll
-                    for (int side = 0; side < 2; ++side) {
-                        float p = fmaxf(fmaxf(s[0][2 * side], s[0][2 * side + 1]), fmaxf(s[1][2 * side], s[1][2 * side + 1]));
-                        p = fmaxf(p, __shfl_xor_sync(FULL_WARP, p, 1));
-                        p = fmaxf(p, __shfl_xor_sync(FULL_WARP, p, 2));
-                        new_peak[side] = fmaxf(peak[m][side], p);
-                    }
-                    // Where no peak rises, all factors would be 1.
-                    if (__any_sync(FULL_WARP, new_peak[0] > peak[m][0] || new_peak[1] > peak[m][1])) {
+                    for (int page = 0; page < 2; ++page) {
+                        uint4 value[4];
 #pragma unroll
-                        for (int side = 0; side < 2; ++side) {
-                            const float w = weight_of(peak[m][side], new_peak[side]);
-                            peak[m][side] = new_peak[side];
-                            sum[m][side] = __fmul_rn(sum[m][side], w);
+                        for (int n = 0; n < 4; ++n) {
+                            const int row = 2 * t + (n & 1);
+                            value[n] = *reinterpret_cast<const uint4*>(
+                                keys + HALF_BYTES + (page * PAGE + (n & 2) * 4 + row) * ROW_BYTES + (g ^ swizzle(row)) * 16);
+                        }
 #pragma unroll
-                            for (int n = 0; n < 8; ++n) {
-                                acc[m][n][2 * side] *= w;
-                                acc[m][n][2 * side + 1] *= w;
+                        for (int j = 0; j < 4; ++j) {
+                            auto word = [j](const uint4& v) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; };
+#pragma unroll
+                            for (int odd = 0; odd < 2; ++odd) {
+                                const u32 pick = odd ? 0x7632u : 0x5410u;
+                                mma_bf16(acc[2 * j + odd], p[page], __byte_perm(word(value[0]), word(value[1]), pick),
+                                         __byte_perm(word(value[2]), word(value[3]), pick));
                             }
                         }
                     }
-                    u32 p[4], rest[4];
-#pragma unroll
-                    for (int side = 0; side < 2; ++side) {
-                        const float zero = peak[m][side] == NEVER ? 0.f : peak[m][side];
-                        float total = 0.f;
-#pragma unroll
-                        for (int n = 0; n < 2; ++n) {
-                            const float x = fast_exp2(s[n][2 * side] - zero), y = fast_exp2(s[n][2 * side + 1] - zero);
-                            const u32 pair = pack_bf16(x, y);
-                            p[side + 2 * n] = pair;
-                            rest[side + 2 * n] = pack_bf16(x - bf16_low(pair), y - bf16_high(pair));
-                            total += x + y;
-                        }
-                        sum[m][side] += total;
-                    }
-#pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        auto word = [j](const uint4& v) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; };
-#pragma unroll
-                        for (int odd = 0; odd < 2; ++odd) {
-                            const u32 pick = odd ? 0x7632u : 0x5410u;
-                            const u32 b0 = __byte_perm(word(value[0]), word(value[1]), pick);
-                            const u32 b1 = __byte_perm(word(value[2]), word(value[3]), pick);
-                            mma_bf16(acc[m][2 * j + odd], p, b0, b1);
-                            mma_bf16(acc[m][2 * j + odd], rest, b0, b1);
-                        }
+                    if (tile == num_tiles - 1) {
+                        __syncwarp();
+                        fetch(leaf + STAGES, v_cache, 1);
                     }
                 }
-            }
 
-            // The warps' states of this leaf, in order.
-#pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                if (leaf > 0 || m > 0) __syncthreads();
-#pragma unroll
-                for (int side = 0; side < 2; ++side) {
-                    float total = sum[m][side];
-                    total += __shfl_xor_sync(FULL_WARP, total, 1);
-                    total += __shfl_xor_sync(FULL_WARP, total, 2);
+                // The warps' states of this leaf, in order. acc[n] holds dimensions 16 t + n and 16 t + 8 + n.
+                if (leaf > 0 || tile > 0) __syncthreads();
+                auto hand_over = [&](int side) {
                     const int row = g + 8 * side;
-                    if (t == 0) warp_sums[warp][row] = make_float2(peak[m][side], total);
+                    if (t == 0) warp_sums[warp][row] = make_float2(peak[side], sum[side]);
                     float* const target = warp_outs + (warp * 16 + row) * SUM_STRIDE + 16 * t;
 #pragma unroll
                     for (int odd = 0; odd < 2; ++odd)
 #pragma unroll
                         for (int n = 0; n < 8; n += 4)
                             *reinterpret_cast<float4*>(target + 8 * odd + n) =
-                                make_float4(acc[m][n][2 * side + odd], acc[m][n + 1][2 * side + odd],
-                                            acc[m][n + 2][2 * side + odd], acc[m][n + 3][2 * side + odd]);
-                }
+                                make_float4(acc[n][2 * side + odd], acc[n + 1][2 * side + odd],
+                                            acc[n + 2][2 * side + odd], acc[n + 3][2 * side + odd]);
+                };
+                hand_over(0);
+                if (second) hand_over(1);
                 __syncthreads();
-                const int row = threadIdx.x / 16;
-                State state = nothing();
 #pragma unroll
-                for (int w = 0; w < WARPS; ++w) state.peak = fmaxf(state.peak, warp_sums[w][row].x);
+                for (int item = 0; item < ITEMS; ++item) {
+                    const int row = item_row + item * (THREADS / 16);
+                    if (16 * tile + row >= block_rows * GROUP) continue;
+                    float2 sums[WARPS];
+                    State state = nothing();
 #pragma unroll
-                for (int w = 0; w < WARPS; ++w) {
-                    const float2 part = warp_sums[w][row];
-                    const float4 o = *reinterpret_cast<const float4*>(warp_outs + (w * 16 + row) * SUM_STRIDE +
-                                                                      threadIdx.x % 16 * 4);
-                    const float weight = weight_of(part.x, state.peak);
-                    state.sum = fmaf(part.y, weight, state.sum);
-                    state.out.x = fmaf(o.x, weight, state.out.x);
-                    state.out.y = fmaf(o.y, weight, state.out.y);
-                    state.out.z = fmaf(o.z, weight, state.out.z);
-                    state.out.w = fmaf(o.w, weight, state.out.w);
+                    for (int w = 0; w < WARPS; ++w) {
+                        sums[w] = warp_sums[w][row];
+                        state.peak = fmaxf(state.peak, sums[w].x);
+                    }
+#pragma unroll
+                    for (int w = 0; w < WARPS; ++w) {
+                        const float4 o = read4(warp_outs + (w * 16 + row) * SUM_STRIDE + quad);
+                        const float weight = weight_of(sums[w].x, state.peak);
+                        state.sum = fmaf(sums[w].y, weight, state.sum);
+                        state.out = make_float4(fmaf(o.x, weight, state.out.x), fmaf(o.y, weight, state.out.y),
+                                                fmaf(o.z, weight, state.out.z), fmaf(o.w, weight, state.out.w));
+                    }
+                    if (num_leaves > 1) {
+                        push(nodes[tile][item], leaf, state);
+                        if (leaf < num_leaves - 1) continue;
+                        state = root(nodes[tile][item], num_leaves);
+                    }
+                    if (unit.count == 1) {
+                        write_out(16 * tile + row, state);
+                    } else {
+                        const i64 place = (static_cast<i64>(piece) * piece_tiles + tile) * 16 + row;
+                        piece_outs[place * 16 + quad / 4] = state.out;
+                        if (quad == 0) piece_sums[place] = make_float2(state.peak, state.sum);
+                    }
                 }
-                push(nodes[m], leaf, state);
             }
         }
 
-        // One thread: 4 dimensions of one row-head per tile.
-        const int place = threadIdx.x / 16;
-        if (unit.count > 1) {
+        if (unit.count > 1 && arrive_last(tickets + seq * pairs + piece % pairs, unit.count)) {
+            const i64 first_piece = piece - static_cast<i64>(unit.index) * pairs;
+            for (int row_head = item_row; row_head < block_rows * GROUP; row_head += THREADS / 16) {
+                State all = nothing();
+                for (int base = 0; base < unit.count; base += 8) {
+                    State part[8];
 #pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                const State state = root(nodes[m], max(1, num_leaves));
-                const i64 index = static_cast<i64>(piece) * MT + m;
-                piece_outs[index * (32 * WARPS) + threadIdx.x] = state.out;
-                if (threadIdx.x % 16 == 0) piece_sums[index * 16 + place] = make_float2(state.peak, state.sum);
-            }
-        }
-        if (unit.count == 1 || arrive_last(tickets + seq * pairs + piece % pairs, unit.count)) {
-#pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                const int row_head = 16 * m + place, r = first_row + row_head / GROUP;
-                if (r >= num_rows) continue;
-                if (unit.count > 1) {
-                    const i64 first_piece = piece - static_cast<i64>(unit.index) * pairs;
-                    for (int base = 0; base < unit.count; base += 8) {
-                        State part[8];
-#pragma unroll
-                        for (int j = 0; j < 8; ++j) {
-                            part[j] = nothing();
-                            if (base + j < unit.count) {
-                                const i64 index = (first_piece + (base + j) * pairs) * MT + m;
-                                const uint4 o = load_16(piece_outs + index * (32 * WARPS) + threadIdx.x);
-                                const float2 s = piece_sums[index * 16 + place];
-                                part[j] = {s.x, s.y, make_float4(__uint_as_float(o.x), __uint_as_float(o.y),
-                                                                 __uint_as_float(o.z), __uint_as_float(o.w))};
-                            }
+                    for (int j = 0; j < 8; ++j) {
+                        part[j] = nothing();
+                        if (base + j < unit.count) {
+                            const i64 place = (first_piece + (base + j) * pairs) * piece_tiles * 16 + row_head;
+                            const uint4 o = load_16(piece_outs + place * 16 + quad / 4);
+                            const float2 s = piece_sums[place];
+                            part[j] = {s.x, s.y, make_float4(__uint_as_float(o.x), __uint_as_float(o.y),
+                                                             __uint_as_float(o.z), __uint_as_float(o.w))};
                         }
-#pragma unroll
-                        for (int step = 1; step < 8; step *= 2)
-#pragma unroll
-                            for (int j = 0; j < 8; j += 2 * step) part[j] = join(part[j], part[j + step]);
-                        push(nodes[m], base / 8, part[0]);
                     }
+#pragma unroll
+                    for (int width = 1; width < 8; width *= 2)
+#pragma unroll
+                        for (int j = 0; j < 8; j += 2 * width) part[j] = join(part[j], part[j + width]);
+                    all = part[0];
+                    if (unit.count > 8) push(nodes[0][0], base / 8, all);
                 }
-                const State all = root(nodes[m], unit.count > 1 ? (unit.count + 7) / 8 : max(1, num_leaves));
-                const int head = kv * GROUP + row_head % GROUP;
-                float weight = 1.f, total = all.sum;
-                if (sinks != nullptr) {
-                    const float sink = __fmul_rn(sinks[head], LOG2_E), peak = fmaxf(all.peak, sink);
-                    weight = weight_of(all.peak, peak);
-                    total = fmaf(all.sum, weight, fast_exp2(sink - peak));
-                }
-                weight = weight / total;
-                uint2 packed = {0u, 0u};
-                if (rows.live >> r & 1)
-                    packed = {pack_bf16(all.out.x * weight, all.out.y * weight),
-                              pack_bf16(all.out.z * weight, all.out.w * weight)};
-                u16* const target = out + ((static_cast<i64>(seq) * num_rows + r) * num_heads + head) * D;
-                *reinterpret_cast<uint2*>(target + threadIdx.x % 16 * 4) = packed;
+                if (unit.count > 8) all = root(nodes[0][0], (unit.count + 7) / 8);
+                write_out(row_head, all);
             }
         }
         __syncthreads();

@@ -18,14 +18,11 @@ __all__ = ["AttendWorkspace", "attend", "attend_workspace"]
 
 DIM = 64
 PAGE = 16
-WARPS = 8
-LEAF = 256  # keys
 MAX_SEQS = 128
 MAX_ROWS = 32
-MAX_STAGES = 5
-STAGE_BYTES = WARPS * 2 * PAGE * DIM * 2
-WARP_OUT_BYTES = WARPS * 16 * (DIM + 4) * 4
-STATIC_SHARED_BYTES = 2048  # above what the kernel declares
+TILES = 4  # of 16 pairs of row and query head, most in a block
+MAX_FIRST_KEY = 128
+STATIC_SHARED_BYTES = 2560  # what the kernel declares, and the system's own
 
 
 class AttendWorkspace(NamedTuple):
@@ -39,14 +36,28 @@ class AttendWorkspace(NamedTuple):
 
 
 class _Config(NamedTuple):
-    tiles: int  # of 16 pairs of row and query head, a block
-    resident: int  # blocks a multiprocessor
+    tiles: int  # a block
     row_blocks: int
+    warps: int
+    stages: int
+    resident: int  # blocks a multiprocessor
+    shared: int  # bytes
 
 
-def _config(num_rows: int, group: int) -> _Config:
-    tiles = 1 if num_rows * group <= 16 else 2 if num_rows * group <= 32 else 4
-    return _Config(tiles, 2 if tiles == 1 else 1, -(-num_rows * group // (16 * tiles)))
+def _shared_bytes(warps: int, stages: int, tiles: int, num_rows: int) -> int:
+    step = 2 * 2 * PAGE * DIM * 2  # keys and values of a warp
+    warp_out = 16 * (DIM + 4) * 4
+    return warps * (stages * step + warp_out) + tiles * 16 * DIM * 2 + num_rows * 2 * DIM * 2
+
+
+def _config(num_rows: int, group: int, shared_limit: int) -> _Config:
+    """The number of warps, on which bits depend, follows from the device alone."""
+    warps = 8 if _shared_bytes(8, 1, TILES, MAX_ROWS) + STATIC_SHARED_BYTES <= shared_limit else 4
+    tiles = min(TILES, -(-num_rows * group // 16))
+    row_blocks = -(-num_rows * group // (16 * TILES))
+    shared = _shared_bytes(warps, 1, tiles, num_rows)
+    resident = 2 if 2 * (shared + STATIC_SHARED_BYTES) <= shared_limit else 1
+    return _Config(tiles, row_blocks, warps, 1, resident, shared)
 
 
 def attend_workspace(
@@ -64,7 +75,7 @@ def attend_workspace(
         properties = torch.cuda.get_device_properties(device)
         num_multiprocessors = properties.multi_processor_count
         shared_limit = properties.shared_memory_per_block_optin
-    config = _config(max_rows, num_heads // num_kv)
+    config = _config(max_rows, num_heads // num_kv, shared_limit)
     num_pairs = max_seqs * config.row_blocks * num_kv
     rows = max(2 * num_multiprocessors, num_pairs) * config.tiles * 16
     return AttendWorkspace(
@@ -110,27 +121,32 @@ def attend(
             f"attend needs pages of {PAGE}, dimension {DIM} and 4 or 8 query heads per key head, "
             f"not {page_size}, {dim} and {num_heads} / {num_kv}"
         )
-    if num_seqs > MAX_SEQS or num_rows > MAX_ROWS or first_key >= LEAF:
+    if window is not None and window > 128:
+        raise ValueError(f"attend takes a window of 128 at most, not {window}")
+    if num_seqs > MAX_SEQS or num_rows > MAX_ROWS or first_key > MAX_FIRST_KEY:
         raise ValueError(
-            f"attend takes {MAX_SEQS} sequences of {MAX_ROWS} rows and a first key below {LEAF}, "
+            f"attend takes {MAX_SEQS} sequences of {MAX_ROWS} rows and a first key up to {MAX_FIRST_KEY}, "
             f"not {num_seqs}, {num_rows} and {first_key}"
         )
     assert num_tokens == num_seqs * num_rows
     assert qkv.slices_STN.dtype == torch.float32
-    config = _config(num_rows, group)
+    config = _config(num_rows, group, workspace.shared_limit)
     grid = num_seqs * config.row_blocks * num_kv
     if window is None:
-        leaves = max(1, -(-rows.max_length // LEAF))
+        leaves = max(1, -(-rows.max_length // (32 * config.warps)))
         grid = min(grid * leaves, config.resident * workspace.num_multiprocessors)
-    rest = WARP_OUT_BYTES + config.tiles * 16 * DIM * 2 + num_rows * 2 * DIM * 2
-    room = workspace.shared_limit // config.resident - STATIC_SHARED_BYTES - rest
-    stages = max(1, min(MAX_STAGES, room // STAGE_BYTES))
     if out is None:
         out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=qkv.slices_STN.device)
-    defines = {"GROUP": group, "MT": config.tiles, "STAGES": stages, "RESIDENT": config.resident}
+    defines = {
+        "GROUP": group,
+        "NUM_KV": num_kv,
+        "WARPS": config.warps,
+        "STAGES": config.stages,
+        "RESIDENT": config.resident,
+    }
     load("attend", defines).kernel("attend").launch(
         grid,
-        WARPS * 32,
+        config.warps * 32,
         out,
         qkv.slices_STN,
         num_slices,
@@ -152,10 +168,9 @@ def attend(
         first_key,
         num_seqs,
         num_rows,
-        num_kv,
         workspace.piece_outs,
         workspace.piece_sums,
         workspace.tickets,
-        shared=stages * STAGE_BYTES + rest,
+        shared=config.shared,
     )
     return out
