@@ -1,11 +1,15 @@
-"""Top-k, top-p and min-p without sorting: the programs of a row narrow the cut together, inside one launch.
+"""Top-k, top-p and min-p without sorting: the programs of a row test one candidate after the other, inside one launch.
 
-A row's chunks stay in registers. In each round every program publishes what its chunk weighs above 15 pivots, waits for
-the others, and adds up all chunks in order, so all find the same narrower interval. A round divides the interval by 16;
-most rows need four to seven. Programs wait for one another: all chunks of a row must fit the device at once.
+All three filters drop a token together with all that rank behind it. So the token with the highest perturbed score is
+tested first; if it is dropped, the next candidate is the best of those that rank before it. A token is dropped with the
+probability of all dropped ones, so nearly always one or two tests do, and about ln V at worst. Testing by rejection is
+FlashInfer's idea (its sorting-free sampling kernels); as the noise here belongs to the ids, the result is the argmax over
+the tokens that are kept, however many tests it takes.
 
-The rule is that of `kernels.sample.filter_scores`, ties included. Weights are fp32, added in an order that depends on
-the size of the vocabulary alone.
+For a test every program adds up what ranks before the candidate in its chunk, publishes that and its next candidate,
+waits for the other programs of the row, and adds up all chunks in order: all come to the same end. The chunks stay in
+registers. The rule is that of `kernels.sample.filter_scores`, ties included; sums are fp32, in an order that depends on
+the size of the vocabulary alone. All programs of a row must fit the device at once.
 """
 
 from __future__ import annotations
@@ -13,126 +17,141 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from eyas.kernels.triton.order import key_of, score_of
+from eyas.kernels.triton.order import LOWEST, key_of, pack, packed_id, score_of
 
-__all__ = ["SHARED", "filter_chunk"]
+__all__ = ["SHARED", "choose"]
 
-SHARED = 16  # numbers that a program publishes in a round: a total, and the weight above each pivot
+SHARED = 4  # fp32 and int64 numbers that a program publishes at a time
 _SHARED = tl.constexpr(SHARED)
+_WAYS = tl.constexpr(16)
+_BEHIND = tl.constexpr(-3e38)  # instead of -inf, so that differences are numbers
 
 
 @triton.jit
-def meet(arrived_ptr, shared_ptr, round, CHUNKS: tl.constexpr, PADDED: tl.constexpr):
-    """Wait until all programs of the row have published; what they have, fp32 [PADDED, SHARED], 0 in the padding."""
+def _meet(arrived_ptr, round, CHUNKS: tl.constexpr):
+    """Wait until all programs of the row have published. Rounds have two buffers: nobody is two rounds ahead."""
     tl.debug_barrier()
     count = tl.atomic_add(arrived_ptr, 1, sem="acq_rel") + 1
     while count < (round + 1) * CHUNKS:
         count = tl.atomic_add(arrived_ptr, 0, sem="acquire")
-    chunks, columns = tl.arange(0, PADDED)[:, None], tl.arange(0, _SHARED)[None, :]
-    # Two buffers: who is a round ahead cannot be two ahead.
-    table = shared_ptr + (round % 2) * (CHUNKS * _SHARED) + chunks * _SHARED + columns
-    return tl.load(table, mask=(chunks < CHUNKS) & (columns >= 0), other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
-def _pivot(number, lo, hi, peak, first_round):
-    """Pivot 1..15 as a key: score distances from the peak in the first round, then equal parts of the interval."""
-    steps = (number - _SHARED).to(tl.float32)
+def _pivot(number, lo, hi, peak, first):
+    """Key 1..15 that divides an interval: by distance from the peak at first, then into equal parts."""
+    steps = number - _WAYS
     by_score = tl.maximum(key_of(peak - steps * steps * 0.125).to(tl.int64), lo)
-    return tl.where(first_round, by_score, lo + (hi - lo) * number // _SHARED)
+    return tl.where(first, by_score, lo + (hi - lo) * number // _WAYS)
 
 
 @triton.jit
-def _cut(
+def _floor_of_top_k(
+    scores, top_k, chunk, arrived_ptr, numbers_ptr, words_ptr, CHUNKS: tl.constexpr, PADDED: tl.constexpr
+):
+    """The score that the top k and their ties reach and no other token does, and the number of rounds it took.
+
+    Counts by 16 parts of an interval of keys, again and again, until the parts from one on hold k tokens, or ties.
+    """
+    chunks, ways = tl.arange(0, PADDED), tl.arange(0, _WAYS)
+    tl.store(numbers_ptr + chunk * _SHARED, tl.max(scores))
+    _meet(arrived_ptr, 0, CHUNKS)
+    peaks = tl.load(numbers_ptr + chunks * _SHARED, mask=chunks < CHUNKS, other=float("-inf"), cache_modifier=".cg")
+    peak = tl.max(peaks)
+    round = 1
+    lo = key_of(tl.full((), float("-inf"), tl.float32)).to(tl.int64)
+    hi = key_of(peak).to(tl.int64) + 1
+    above = 0
+    held = 0
+    while (hi - lo > 1) & (held != top_k):
+        part = tl.zeros(scores.shape, tl.int32)
+        number = 1
+        while number < _WAYS:
+            part += (scores >= score_of(_pivot(number, lo, hi, peak, round == 1))).to(tl.int32)
+            number += 1
+        inside = (scores >= score_of(lo)) & (scores < score_of(hi))
+        unit = tl.where(inside, tl.full((), 1, tl.int64) << ((part % 4) * 16).to(tl.int64), 0)
+        row_words_ptr = words_ptr + (round % 2) * (CHUNKS * _SHARED)
+        for word in tl.static_range(4):  # four counts of 16 bits each
+            tl.store(row_words_ptr + chunk * _SHARED + word, tl.sum(tl.where(part // 4 == word, unit, 0)))
+        _meet(arrived_ptr, round, CHUNKS)
+        at = row_words_ptr + chunks[:, None] * _SHARED + ways[None, :] // 4
+        words = tl.load(at, mask=(chunks[:, None] < CHUNKS) & (ways[None, :] >= 0), other=0, cache_modifier=".cg")
+        counts = tl.sum(((words >> ((ways[None, :] % 4) * 16).to(tl.int64)) & 0xFFFF).to(tl.int32), axis=0)
+        reach = above + tl.cumsum(counts, axis=0, reverse=True)
+        best = tl.sum(((ways > 0) & (reach >= top_k)).to(tl.int32))
+        held = tl.sum(tl.where(ways == best, reach, 0))
+        above = held - tl.sum(tl.where(ways == best, counts, 0))
+        next_hi = tl.where(best + 1 < _WAYS, _pivot(best + 1, lo, hi, peak, round == 1), hi)
+        lo = tl.where(best > 0, _pivot(best, lo, hi, peak, round == 1), lo)
+        hi = next_hi
+        round += 1
+    return score_of(lo), round
+
+
+@triton.jit
+def choose(
     scores,
-    weights,
-    lo,
-    peak,
-    wanted,
-    share,
+    perturbed,
+    ids,
+    top_k,
+    top_p,
+    min_p,
+    size,
     chunk,
     arrived_ptr,
-    shared_ptr,
-    round,
+    numbers_ptr,
+    words_ptr,
     CHUNKS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """The interval [lo, hi) of keys with the largest score t such that the scores >= t weigh at least the target.
+    """The token with the highest perturbed score among those of the row that are kept, and the number of rounds.
 
-    The target is `wanted`, or the part `share` of the weight of all scores above `lo`. Also returned: the target, the
-    weight of the scores >= hi, the number of scores of the interval as of one round before, and the next round.
+    `top_k` is int64; 0, or `size` and above, is off. `top_p` 1 and `min_p` 0 are off. Scores behind the end of the
+    vocabulary, which has `size` tokens, are -inf.
     """
-    columns = tl.arange(0, _SHARED)
-    hi = key_of(peak).to(tl.int64) + 1
-    target = wanted
-    above = 0.0
-    inside = 2.0
-    first_round = True
-    while first_round | ((hi - lo > 1) & (inside != 1.0)):
-        below_hi = scores < score_of(hi)
-        mine = shared_ptr + (round % 2) * (CHUNKS * _SHARED) + chunk * _SHARED
-        in_interval = (scores >= score_of(lo)) & below_hi
-        tl.store(mine, tl.sum(tl.where(in_interval, tl.where(first_round, weights, 1.0), 0.0)))
-        number = 1
-        while number < _SHARED:
-            pivot = score_of(_pivot(number, lo, hi, peak, first_round))
-            tl.store(mine + number, tl.sum(tl.where((scores >= pivot) & below_hi, weights, 0.0)))
-            number += 1
-        sums = tl.sum(meet(arrived_ptr, shared_ptr, round, CHUNKS, PADDED), axis=0)
-        round += 1
-        first = tl.sum(tl.where(columns == 0, sums, 0.0))
-        target = tl.where(first_round & (share < 1.0), share * first, target)
-        inside = tl.where(first_round, inside, first)
-        best = tl.sum(((columns > 0) & (above + sums >= target)).to(tl.int32))
-        above += tl.sum(tl.where(columns == best + 1, sums, 0.0))
-        next_hi = tl.where(best + 1 < _SHARED, _pivot(best + 1, lo, hi, peak, first_round), hi)
-        lo = tl.where(best > 0, _pivot(best, lo, hi, peak, first_round), lo)
-        hi = next_hi
-        first_round = False
-    return lo, hi, target, above, inside, round
-
-
-@triton.jit
-def filter_chunk(
-    scores, top_k, top_p, min_p, chunk, arrived_ptr, shared_ptr, size, CHUNKS: tl.constexpr, PADDED: tl.constexpr
-):
-    """One chunk's scores with -inf where the row's filters drop a token, and the number of rounds it took.
-
-    `top_k` is int64 and 0 or `size` and above is off; `top_p` 1 and `min_p` 0 are off. Scores behind the end of the
-    vocabulary are -inf.
-    """
-    chunks, columns = tl.arange(0, PADDED)[:, None], tl.arange(0, _SHARED)[None, :]
-    published = (chunks < CHUNKS) & (columns == 0)
-    tl.store(shared_ptr + chunk * _SHARED, tl.max(scores))
-    table = meet(arrived_ptr, shared_ptr, 0, CHUNKS, PADDED)
-    round = 1
-    peak = tl.max(tl.max(tl.where(published, table, float("-inf")), axis=1), axis=0)
-    weights = tl.exp(scores - peak)
-    lo = key_of(tl.full((), float("-inf"), tl.float32)).to(tl.int64)
-    hi = lo
-    target = 0.0
-    above = 0.0
-    inside = 1.0
+    chunks = tl.arange(0, PADDED)
+    known = chunks < CHUNKS
     by_count = (top_k > 0) & (top_k < size)
-    phase = tl.where(by_count, 0, 1)
-    while phase < tl.where(top_p < 1, 2, 1):  # one copy of the code for both: top-k in phase 0, top-p in phase 1
-        counted = tl.where(phase == 0, 1.0, weights)
-        wanted = tl.where(phase == 0, top_k, 0).to(tl.float32)
-        share = tl.where(phase == 0, 1.0, top_p)
-        lo, hi, target, above, inside, round = _cut(
-            scores, counted, lo, peak, wanted, share, chunk, arrived_ptr, shared_ptr, round, CHUNKS, PADDED
+    round = 0
+    if by_count & (top_p < 1):  # top-p is of what top-k leaves
+        floor, round = _floor_of_top_k(scores, top_k, chunk, arrived_ptr, numbers_ptr, words_ptr, CHUNKS, PADDED)
+        scores = tl.where(scores >= floor, scores, float("-inf"))
+        by_count = False
+    local_peak = tl.maximum(tl.max(scores), _BEHIND)
+    weights = tl.exp(scores - local_peak)
+    limit = tl.where(by_count, top_k.to(tl.float32), float("inf"))
+    peak = local_peak
+    candidate = size  # behind all tokens: its test finds the first candidate
+    score = float("-inf")
+    first = True
+    searching = True
+    while searching:
+        before = (scores > score) | ((scores == score) & (ids < candidate))
+        counted = tl.where(by_count & (first == 0), (scores > score).to(tl.float32), tl.where(before, weights, 0.0))
+        next_best = tl.max(tl.where(before, pack(perturbed, ids), LOWEST))
+        row_numbers_ptr = numbers_ptr + (round % 2) * (CHUNKS * _SHARED)
+        row_words_ptr = words_ptr + (round % 2) * (CHUNKS * _SHARED)
+        tl.store(row_numbers_ptr + chunk * _SHARED, tl.sum(counted))
+        tl.store(row_numbers_ptr + chunk * _SHARED + 1, local_peak)
+        tl.store(
+            row_numbers_ptr + chunk * _SHARED + 2,
+            tl.max(tl.where(ids == packed_id(next_best), scores, float("-inf"))),
         )
-        phase += 1
-    kept = scores >= score_of(lo)
-    if (top_p < 1) & (inside != 1.0):  # one value is left in the interval, but several ids may have it
-        tied = kept & (scores < score_of(hi))
-        mine = shared_ptr + (round % 2) * (CHUNKS * _SHARED) + chunk * _SHARED
-        tl.store(mine, tl.sum(tied.to(tl.float32)))
-        table = meet(arrived_ptr, shared_ptr, round, CHUNKS, PADDED)
+        tl.store(row_words_ptr + chunk * _SHARED, next_best)
+        _meet(arrived_ptr, round, CHUNKS)
         round += 1
-        before = tl.sum(tl.sum(tl.where(published & (chunks < chunk), table, 0.0), axis=1), axis=0)
-        rank = before + tl.cumsum(tied.to(tl.float32)) - 1.0
-        room = tl.maximum((target - above) / tl.exp(score_of(lo) - peak), 1.0)
-        kept = kept & ((rank < room) | (scores >= score_of(hi)))
-    kept = kept & (weights >= min_p)  # p / p_max is the weight, however much was dropped
-    return tl.where(kept, scores, float("-inf")), round
+        sums = tl.load(row_numbers_ptr + chunks * _SHARED, mask=known, other=0.0, cache_modifier=".cg")
+        peaks = tl.load(row_numbers_ptr + chunks * _SHARED + 1, mask=known, other=_BEHIND, cache_modifier=".cg")
+        found = tl.load(row_numbers_ptr + chunks * _SHARED + 2, mask=known, other=0.0, cache_modifier=".cg")
+        bests = tl.load(row_words_ptr + chunks * _SHARED, mask=known, other=LOWEST, cache_modifier=".cg")
+        peak = tl.max(peaks)
+        ahead = tl.sum(tl.where(by_count & (first == 0), sums, sums * tl.exp(peaks - peak)))
+        kept = ((ahead < limit) | (ahead == 0)) & (tl.exp(score - peak) >= min_p)
+        limit = tl.where(first & (top_p < 1), top_p * ahead, limit)
+        best = tl.max(bests)
+        searching = (first | (kept == 0)) & (best != LOWEST)
+        if searching:
+            candidate = packed_id(best)
+            score = tl.max(tl.where(bests == best, found, float("-inf")))
+        first = False
+    return candidate, round

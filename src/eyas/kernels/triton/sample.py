@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eyas.kernels.sample import SamplingRows
 from eyas.kernels.triton.edits import Edits, Masks, edit_chunk
-from eyas.kernels.triton.filters import SHARED, filter_chunk
+from eyas.kernels.triton.filters import SHARED, choose
 from eyas.kernels.triton.noise import gumbel, gumbel_of, log
 from eyas.kernels.triton.order import LOWEST, pack, packed_id, packed_score
 
@@ -69,7 +69,8 @@ class SampleSpace:
         self.chunk_size = chunk_size or _chunk_size(vocab_size, device)
         self.num_chunks = -(-vocab_size // self.chunk_size)
         self.arrived_T = torch.zeros(max_rows, dtype=torch.int32, device=device)  # each launch leaves zeros
-        self.shared_TC = empty(2, self.num_chunks, SHARED, dtype=torch.float32)
+        self.numbers_TC = empty(2, self.num_chunks, SHARED, dtype=torch.float32)
+        self.words_TC = empty(2, self.num_chunks, SHARED, dtype=torch.int64)
         self.stats_TC = empty(self.num_chunks, 2, dtype=torch.float32)
         self.best_TC = empty(self.num_chunks, dtype=torch.int64)
         self.tops_TCN = empty(self.num_chunks, _MAX_TOP.value, dtype=torch.int64)
@@ -126,7 +127,8 @@ def _draw(
     num_top_ptr,
     target_ids_ptr,
     arrived_ptr,
-    shared_ptr,
+    numbers_ptr,
+    words_ptr,
     stats_ptr,
     best_ptr,
     tops_ptr,
@@ -193,16 +195,30 @@ def _draw(
     round = 0
     if temperature > 0:
         scores = tl.div_rn(scores, temperature)
-        if ((top_k > 0) & (top_k < V)) | (top_p < 1) | (min_p > 0):
-            row_shared_ptr = shared_ptr + row * (2 * CHUNKS * _SHARED)
-            scores, round = filter_chunk(
-                scores, top_k, top_p, min_p, chunk, arrived_ptr, row_shared_ptr, V, CHUNKS, PADDED
-            )
         if target_ids_ptr is None:
-            scores += gumbel(seed, choice, position, chunk * SIZE, SIZE)
+            perturbed = scores + gumbel(seed, choice, position, chunk * SIZE, SIZE)
         else:
             target_ids = tl.load(target_ids_ptr + ids, mask=inside, other=0).to(tl.int32)
-            scores += gumbel_of(seed, choice, position, target_ids)
+            perturbed = scores + gumbel_of(seed, choice, position, target_ids)
+        if ((top_k > 0) & (top_k < V)) | (top_p < 1) | (min_p > 0):
+            first = row * (2 * CHUNKS * _SHARED)
+            token, round = choose(
+                scores,
+                perturbed,
+                ids,
+                top_k,
+                top_p,
+                min_p,
+                V,
+                chunk,
+                arrived_ptr,
+                numbers_ptr + first,
+                words_ptr + first,
+                CHUNKS,
+                PADDED,
+            )
+            perturbed = tl.where(ids == token, perturbed, float("-inf"))
+        scores = perturbed
 
     tl.store(best_ptr + chunk, tl.max(tl.where(inside, pack(scores, ids), LOWEST)))
     tl.debug_barrier()
@@ -270,7 +286,8 @@ def draw(
         num_top_S,
         target_ids_V,
         space.arrived_T,
-        space.shared_TC,
+        space.numbers_TC,
+        space.words_TC,
         space.stats_TC,
         space.best_TC,
         space.tops_TCN,
