@@ -152,7 +152,7 @@ def route_rows(
         x, sums, live_T, router.data, bias_E, *routing,
         num_rows, sums.shape[1], width, num_experts, eps,
         TOP_K=top_k, RANKS=triton.next_power_of_2(top_k), BLOCK_E=triton.next_power_of_2(num_experts),
-        BLOCK_T=_BLOCK_T, PARTS=triton.next_power_of_2(sums.shape[1]), BLOCK_H=128, num_warps=4, num_stages=4,
+        BLOCK_T=_BLOCK_T, PARTS=triton.next_power_of_2(sums.shape[1]), BLOCK_H=64, num_warps=4, num_stages=4,
     )  # fmt: skip
     return routing
 

@@ -1,0 +1,117 @@
+"""Compiles what a prompt launches at a model's shapes, for a GPU that need not be here. Prints one line a kernel.
+
+`python -m tests.kernels.triton.offline 90`. Not in the interpreter, so tests run it as a process of its own.
+"""
+
+import sys
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.mxfp4_layout import PackedExperts
+from eyas.kernels.norm import Normed
+from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.triton.ops import PromptOps
+
+_DTYPES = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+}  # fmt: skip
+_HIDDEN, _HEADS, _KV_HEADS, _EXPERTS, _INNER = 2880, 64, 8, 128, 2880  # gpt-oss-120b
+
+
+def sources(run):
+    """(name, source, options) of each kernel that `run` launches, once."""
+    found = {}
+
+    def record(kernel, *args, grid, warmup, **kwargs):
+        names = kernel.arg_names
+        values = dict(zip(names, args, strict=False)) | {name: kwargs[name] for name in names if name in kwargs}
+        options = {name: value for name, value in kwargs.items() if name not in names}
+        constants = {kernel.params[i].name for i in range(len(names)) if kernel.params[i].is_constexpr}
+        signature, attrs = {}, {}
+        for i, name in enumerate(names):
+            value = values[name]
+            if name in constants:
+                signature[name] = "constexpr"
+            elif isinstance(value, torch.Tensor):
+                signature[name], attrs[i,] = _DTYPES[value.dtype], [["tt.divisibility", 16]]
+            else:
+                signature[name] = "fp32" if isinstance(value, float) else "i32"
+                if isinstance(value, int) and value % 16 == 0:
+                    attrs[i,] = [["tt.divisibility", 16]]
+        constexprs = {(names.index(name),): values[name] for name in constants}
+        key = (kernel.__name__, str(signature), str(attrs), str(sorted(constexprs.items())), str(options))
+        found[key] = (ASTSource(kernel, signature, constexprs, attrs), options)
+
+    original, JITFunction.run = JITFunction.run, record
+    try:
+        run()
+    finally:
+        JITFunction.run = original
+    return [(key[0], *source) for key, source in found.items()]
+
+
+def prompt(num_rows):
+    """Launches of a layer over `num_rows` rows, and of a draft head's products."""
+
+    def fake(*shape, dtype=torch.float32):
+        return torch.empty(shape, dtype=dtype)
+
+    def matrix(num_features, width, gated=False):
+        return BlockedMatrix(fake(num_features // 16, width // 32, 16, 32, dtype=torch.bfloat16), gated)
+
+    def packed(num_features, width):
+        words = fake(1, 1, 1, 1, 1, dtype=torch.int32).expand(_EXPERTS, num_features // 16, width // 64, 32, 4)
+        return PackedExperts(words, words[..., 0], num_features, width)
+
+    ops, norm, live = PromptOps(), fake(_HIDDEN), fake(1, num_rows, dtype=torch.bool)
+    rows = Rows(fake(1, num_rows, dtype=torch.int64), live, fake(1, 100, dtype=torch.int64), num_rows)
+    cache = LayerCache(*(fake(100, 16, _KV_HEADS, 64, dtype=torch.bfloat16) for _ in range(2)))
+    rope = RopeTable(fake(num_rows, 32), fake(num_rows, 32))
+    tokens, table = fake(num_rows, dtype=torch.int64), fake(10, _HIDDEN, dtype=torch.bfloat16)
+    num_features = (_HEADS + 2 * _KV_HEADS) * 64
+    residual, normed = ops.embed(tokens, table, norm)
+    for window in (None, 128):
+        attn = ops.attend(
+            ops.project(normed, matrix(num_features, _HIDDEN)), rows, cache, rope,
+            eps=1e-5, bias_N=fake(num_features), sinks_Q=fake(_HEADS), window=window,
+        )  # fmt: skip
+    residual, normed = ops.add(attn, matrix(_HIDDEN, _HEADS * 64), norm, residual, norm)
+    chosen = ops.router(normed, matrix(_EXPERTS, _HIDDEN), fake(_EXPERTS), 1e-5)
+    up_bias = fake(_EXPERTS, 2 * _INNER)
+    act = ops.moe_up(normed, chosen, live[0], packed(2 * _INNER, _HIDDEN), up_bias, top_k=4, limit=7.0, eps=1e-5)
+    residual, normed = ops.moe_down(
+        act, chosen, live[0], packed(_HIDDEN, _INNER), fake(_EXPERTS, _HIDDEN), residual, norm
+    )
+    ops.logits(normed, matrix(512, _HIDDEN), 1e-5)
+
+    pairs, hidden = ops.pair(tokens, table, norm, residual, norm, 1e-5)
+    ops.attend(
+        ops.project(pairs, matrix(num_features, 2 * _HIDDEN)), rows, cache, rope,
+        eps=1e-5, bias_N=None, sinks_Q=None, window=None, first_key=1,
+    )  # fmt: skip
+    residual, normed = ops.add(attn, matrix(_HIDDEN, _HEADS * 64), None, hidden, norm)
+    assert isinstance(normed, Normed)
+    ops.gated(normed, matrix(2 * 17280, _HIDDEN, gated=True), 1e-5)
+    ops.linear(attn, matrix(_HIDDEN, _HEADS * 64))
+
+
+def main(arch):
+    def run():
+        for num_rows in (128, 1024, 8192):
+            prompt(num_rows)
+
+    for name, source, options in sources(run):
+        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+        ptx = compiled.asm["ptx"]
+        kinds = [kind for kind in ("wgmma.mma", "tcgen05.mma", "mma.sync") if kind in ptx]
+        spills = ".local" in ptx
+        print(name, f"shared={compiled.metadata.shared}", *kinds, *(["local"] if spills else []))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
