@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools.drafting.machines import H200, SPARK
 
-from eyas.engine.step_costs import RoundCosts, Timing, load_timings, save_timings
+from eyas.engine.step_costs import RoundCosts, Timing
 
 MAX_DRAFTS = 5
 
@@ -116,13 +116,3 @@ def test_age_counts_rounds():
     for _ in range(9):
         costs.observe(Timing(1, 1, 0, 1.0))
     assert costs.age(1, 2, 1) == 9
-
-
-def test_timings_are_kept_in_a_file(tmp_path):
-    timings, path = timed(H200), tmp_path / "cache" / "H200.json"
-    assert load_timings(path) == []
-    save_timings(path, timings)
-    assert load_timings(path) == timings
-    for text in ("", "[1, 2]", "[[1, 2, 3]]", '{"a": 1}', '[["x", 1, 1, 1]]'):
-        path.write_text(text)
-        assert load_timings(path) == []

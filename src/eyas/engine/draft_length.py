@@ -8,7 +8,7 @@ depends on nothing but what was observed, and it never changes a token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import median_low
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -81,7 +81,7 @@ class AutoDraftLength:
     """The choice with the most expected tokens a second, and probes of others within a budget."""
 
     PROBE_SHARE = 0.01  # of the time, for all probes together
-    PROBE_PACE = 0.0075  # for those that come regularly; the rest is there when one surprises
+    PROBE_PACE = 0.006  # for those that come regularly; the rest is there when one surprises
     CREDIT_ROUNDS = 5  # rounds' time that may be saved up for probes
     PROBE_EVERY = 16  # rounds between probes of longer chains, at least
     RETIME_OFTEN = 16  # rounds between rounds without drafts, where drafts pay, at least
@@ -271,4 +271,4 @@ class RoundTimer:
 
     @property
     def timings(self) -> list[Timing]:
-        return [Timing(*key, median(seconds[1:])) for key, seconds in self._seconds.items() if len(seconds) > 1]
+        return [Timing(*key, median_low(seconds[1:])) for key, seconds in self._seconds.items() if len(seconds) > 1]

@@ -7,18 +7,15 @@ point is kept as a factor, and rounds that run later correct it further. Tables 
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterable
 from itertools import combinations
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RoundCosts", "Timing", "load_timings", "save_timings"]
+__all__ = ["RoundCosts", "Timing"]
 
 Floats = NDArray[np.float64]
 Numbers = int | NDArray[Any]
@@ -197,18 +194,3 @@ def _monotone(seconds: Floats) -> Floats:
     below = seconds[::-1, ::-1]
     below = np.minimum.accumulate(np.minimum.accumulate(below, axis=0), axis=1)[::-1, ::-1]
     return (above + below) / 2
-
-
-def save_timings(path: Path, timings: Iterable[Timing]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps([list(timing) for timing in timings]), encoding="utf-8")
-    temporary.replace(path)
-
-
-def load_timings(path: Path) -> list[Timing]:
-    """None at all where the file is not there or not ours."""
-    try:
-        return [Timing(int(s), int(n), int(k), float(t)) for s, n, k, t in json.loads(path.read_text("utf-8"))]
-    except (OSError, ValueError, TypeError):
-        return []
