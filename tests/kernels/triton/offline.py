@@ -1,4 +1,4 @@
-"""Compiles what a prompt launches at a model's shapes, for a GPU that need not be here. Prints one line a kernel.
+"""Compiles what a prompt and a draw launch at a model's shapes, for a GPU that need not be here. Prints one line a kernel.
 
 `python -m tests.kernels.triton.offline 90`. Not in the interpreter, so tests run it as a process of its own.
 """
@@ -15,7 +15,11 @@ from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.mxfp4_layout import PackedExperts
 from eyas.kernels.norm import Normed
 from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.sample import SamplingRows
+from eyas.kernels.triton.commit import Ledger, commit
+from eyas.kernels.triton.edits import Edits, Masks
 from eyas.kernels.triton.ops import PromptOps
+from eyas.kernels.triton.sample import SampleSpace, draw
 
 _DTYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
@@ -32,18 +36,24 @@ def sources(run):
         values = dict(zip(names, args, strict=False)) | {name: kwargs[name] for name in names if name in kwargs}
         options = {name: value for name, value in kwargs.items() if name not in names}
         constants = {kernel.params[i].name for i in range(len(names)) if kernel.params[i].is_constexpr}
-        signature, attrs = {}, {}
+        signature, constexprs, attrs = {}, {}, {}
+
+        def describe(value, path):
+            if isinstance(value, tuple):
+                parts = [describe(part, (*path, i)) for i, part in enumerate(value)]
+                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+            if value is None or names[path[0]] in constants:
+                constexprs[path] = value
+                return "constexpr"
+            if isinstance(value, torch.Tensor):
+                attrs[path] = [["tt.divisibility", 16]]
+                return _DTYPES[value.dtype]
+            if isinstance(value, int) and value % 16 == 0:
+                attrs[path] = [["tt.divisibility", 16]]
+            return "fp32" if isinstance(value, float) else "i32"
+
         for i, name in enumerate(names):
-            value = values[name]
-            if name in constants:
-                signature[name] = "constexpr"
-            elif isinstance(value, torch.Tensor):
-                signature[name], attrs[i,] = _DTYPES[value.dtype], [["tt.divisibility", 16]]
-            else:
-                signature[name] = "fp32" if isinstance(value, float) else "i32"
-                if isinstance(value, int) and value % 16 == 0:
-                    attrs[i,] = [["tt.divisibility", 16]]
-        constexprs = {(names.index(name),): values[name] for name in constants}
+            signature[name] = describe(values[name], (i,))
         key = (kernel.__name__, str(signature), str(attrs), str(sorted(constexprs.items())), str(options))
         found[key] = (ASTSource(kernel, signature, constexprs, attrs), options)
 
@@ -100,8 +110,33 @@ def prompt(num_rows):
     ops.linear(attn, matrix(_HIDDEN, _HEADS * 64))
 
 
+def sampling():
+    """Draws from a target's logits and from those of a draft vocabulary, and the commit of a round."""
+
+    def fake(*shape, dtype=torch.int64):
+        return torch.empty(shape, dtype=dtype)
+
+    vocab_size, slots, floats = 201088, fake(32), fake(32, dtype=torch.float32)
+    settings = SamplingRows(floats, slots, floats, floats, slots, slots, True, True)
+    counts = fake(1, dtype=torch.int32).expand(32, vocab_size)
+    edits = Edits(
+        floats, floats, floats, counts, counts.bool(), fake(32, 300), floats.expand(300, 32).T, slots, fake(32, 32), slots
+    )  # fmt: skip
+    masks = Masks(fake(32, vocab_size // 32, dtype=torch.int32), slots)
+    space = SampleSpace(1, vocab_size, "cpu", chunk_size=4096)
+    logits = torch.empty(32, vocab_size, device="meta")
+    live = slots.bool()
+    draw(logits, slots, slots, settings, space, live_T=live, edits=edits, ancestors_SK=fake(32, 3), num_top_S=slots)
+    draw(logits, slots, slots, settings, space, edits=edits, masks=masks, num_top_S=slots)
+    draft_space = SampleSpace(1, 32000, "cpu", chunk_size=4096)
+    draw(logits[:, :32000].contiguous(), slots, slots, settings, draft_space, target_ids_V=fake(32000))
+    ledger = Ledger(fake(32, 1024), slots, live, slots, fake(32, 32), counts, fake(32, 8, 8640, dtype=torch.bfloat16))
+    commit(ledger, slots, fake(32, 3), slots, fake(32, 4), fake(32, 4), fake(128, 8640, dtype=torch.bfloat16))
+
+
 def main(arch):
     def run():
+        sampling()
         for num_rows in (128, 1024, 8192):
             prompt(num_rows)
 
