@@ -1,4 +1,4 @@
-"""Compiles what a prompt and a draw launch at a model's shapes, for a GPU that need not be here. Prints one line a kernel.
+"""Compiles what prompts and draws launch at a model's shapes, for a GPU that need not be here: a line for each kernel.
 
 `python -m tests.kernels.triton.offline 90`. Not in the interpreter, so tests run it as a process of its own.
 """
@@ -119,9 +119,8 @@ def sampling():
     vocab_size, slots, floats = 201088, fake(32), fake(32, dtype=torch.float32)
     settings = SamplingRows(floats, slots, floats, floats, slots, slots, True, True)
     counts = fake(1, dtype=torch.int32).expand(32, vocab_size)
-    edits = Edits(
-        floats, floats, floats, counts, counts.bool(), fake(32, 300), floats.expand(300, 32).T, slots, fake(32, 32), slots
-    )  # fmt: skip
+    bias = fake(32, 300, dtype=torch.float32)
+    edits = Edits(floats, floats, floats, counts, counts.bool(), fake(32, 300), bias, slots, fake(32, 32), slots)
     masks = Masks(fake(32, vocab_size // 32, dtype=torch.int32), slots)
     space = SampleSpace(1, vocab_size, "cpu", chunk_size=4096)
     logits = torch.empty(32, vocab_size, device="meta")
