@@ -16,11 +16,14 @@ from eyas.kernels.mxfp4_layout import PackedExperts
 from eyas.kernels.norm import Normed
 from eyas.kernels.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.sample import SamplingRows
+from eyas.kernels.triton import gemm, qkv
 from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
 from eyas.kernels.triton.ops import PromptOps
 from eyas.kernels.triton.sample import SampleSpace, draw
 
+# Bytes that one block may have (CUDA C++ programming guide, table of compute capabilities).
+SHARED_BYTES = {90: 227 << 10, 100: 227 << 10, 120: 99 << 10, 121: 99 << 10}
 _DTYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
 }  # fmt: skip
@@ -134,6 +137,9 @@ def sampling():
 
 
 def main(arch):
+    for module in (gemm, qkv):
+        module.shared_bytes = lambda device: SHARED_BYTES[arch]
+
     def run():
         sampling()
         for num_rows in (128, 1024, 8192):

@@ -5,13 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from tests.kernels.triton.offline import SHARED_BYTES
 
-# Bytes that one block may have (CUDA C++ programming guide, table of compute capabilities).
-SHARED = {90: 227 << 10, 100: 227 << 10, 120: 99 << 10, 121: 99 << 10}
 UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
 
 
-@pytest.mark.parametrize("arch", [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in SHARED])
+@pytest.mark.parametrize("arch", [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in UNIT])
 def test_compiles_without_a_gpu(arch, tmp_path):
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.kernels.triton.offline", str(arch)]
@@ -22,5 +21,5 @@ def test_compiles_without_a_gpu(arch, tmp_path):
     products = {"_linear_kernel", "_add_kernel", "_qkv_kernel", "_flash_kernel", "_route_kernel", "_experts_kernel"}
     assert products < names
     for name, shared, *units in lines:
-        assert int(shared.removeprefix("shared=")) <= SHARED[arch], name
+        assert int(shared.removeprefix("shared=")) <= SHARED_BYTES[arch], name
         assert units == ([UNIT[arch]] if name in products else []), name

@@ -114,7 +114,8 @@ def expert_tile_rows(num_pairs: int, num_experts: int) -> int:
 
 
 def _config(tile_rows: int) -> dict[str, int]:
-    return dict(BLOCK_F=128, BLOCK_K=64, num_warps=4, num_stages=4)
+    """With few rows the accumulator leaves registers for more weights at a time."""
+    return dict(BLOCK_F=128, BLOCK_K=128 if tile_rows <= 32 else 64, num_warps=4, num_stages=4)
 
 
 def _launch(

@@ -16,8 +16,8 @@ from eyas.kernels.ops import LayerCache, Rows
 
 __all__ = ["flash_attend"]
 
-_FULL = dict(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=3)
-_SLIDING = dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
+_FULL = dict(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=2, maxnreg=128)  # two programs share an SM
+_SLIDING = dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 

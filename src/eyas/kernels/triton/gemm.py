@@ -9,12 +9,20 @@ from torch import Tensor
 
 from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.norm import Normed
-from eyas.kernels.triton.products import dense_product, inverse_rms
+from eyas.kernels.triton.products import dense_product, inverse_rms, shared_bytes
 
 __all__ = ["add", "gated", "linear"]
 
-# GROUP_T tiles of rows go through all features before the next ones.
-_CONFIG = dict(BLOCK_T=128, BLOCK_N=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+_SUM_PART = 64  # features of one part of the sums of squares, whatever the tile
+
+
+def _config(num_rows: int, device: torch.device) -> dict[str, int]:
+    """GROUP_T tiles of rows go through all features before the next ones."""
+    if num_rows <= 512:
+        return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, GROUP_T=8, num_warps=4, num_stages=3)
+    if shared_bytes(device) < 160 << 10:
+        return dict(BLOCK_T=128, BLOCK_N=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+    return dict(BLOCK_T=128, BLOCK_N=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
 
 
 @triton.jit
@@ -61,10 +69,10 @@ def _add_kernel(
     x_ptr, w_ptr, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
     num_rows, N, K,
     BIAS: tl.constexpr,
+    SUM_PART: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
-    blocks_n = tl.cdiv(N, BLOCK_N)
-    tile_t, tile_n = _tile(num_rows, blocks_n, BLOCK_T, GROUP_T)
+    tile_t, tile_n = _tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     feature = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -78,8 +86,11 @@ def _add_kernel(
     norm = tl.load(norm_ptr + feature, mask=within, other=0.0)
     tl.store(out_ptr + offsets, out, mask=mask)
     tl.store(rows_ptr + offsets, (out * norm[None, :]).to(rows_ptr.dtype.element_ty), mask=mask)
-    squares = tl.sum(tl.where(within[None, :], out * out, 0.0), axis=1)
-    tl.store(sums_ptr + t * blocks_n + tile_n, squares, mask=inside)
+    squares = tl.where(within[None, :], out * out, 0.0).reshape(BLOCK_T, BLOCK_N // SUM_PART, SUM_PART)
+    part = tile_n * (BLOCK_N // SUM_PART) + tl.arange(0, BLOCK_N // SUM_PART)
+    num_parts = tl.cdiv(N, SUM_PART)
+    sums_ptrs = sums_ptr + t[:, None] * num_parts + part[None, :]
+    tl.store(sums_ptrs, tl.sum(squares, axis=2), mask=inside[:, None] & (part < num_parts)[None, :])
 
 
 def _product(
@@ -90,10 +101,12 @@ def _product(
     num_rows, num_features = rows.shape[0], weight.num_rows
     num_parts = sums.shape[1] if normed else 1
     out = torch.empty(num_rows, width, dtype=dtype or rows.dtype, device=rows.device)
-    _linear_kernel[(triton.cdiv(num_rows, _CONFIG["BLOCK_T"]) * triton.cdiv(num_features, _CONFIG["BLOCK_N"]),)](
+    config = _config(num_rows, rows.device)
+    tiles = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(num_features, config["BLOCK_N"])
+    _linear_kernel[(tiles,)](
         rows, sums, weight.data, out,
         num_rows, num_parts, num_features, weight.num_columns, eps,
-        NORMED=normed, GATED=gated, PARTS=triton.next_power_of_2(num_parts), **_CONFIG,
+        NORMED=normed, GATED=gated, PARTS=triton.next_power_of_2(num_parts), **config,
     )  # fmt: skip
     return out
 
@@ -114,13 +127,13 @@ def add(
 ) -> tuple[Tensor, Normed]:
     """residual + W x + b, fp32 [T, H], and the split form of its norm in the dtype of x."""
     num_rows, width = residual_TH.shape
-    blocks_n = triton.cdiv(width, _CONFIG["BLOCK_N"])
     out = torch.empty(num_rows, width, dtype=torch.float32, device=x_TK.device)
     rows = torch.empty(num_rows, width, dtype=x_TK.dtype, device=x_TK.device)
-    sums = torch.empty(num_rows, blocks_n, dtype=torch.float32, device=x_TK.device)
-    _add_kernel[(triton.cdiv(num_rows, _CONFIG["BLOCK_T"]) * blocks_n,)](
+    sums = torch.empty(num_rows, triton.cdiv(width, _SUM_PART), dtype=torch.float32, device=x_TK.device)
+    config = _config(num_rows, x_TK.device)
+    _add_kernel[(triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(width, config["BLOCK_N"]),)](
         x_TK, weight.data, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
         num_rows, width, weight.num_columns,
-        BIAS=bias_H is not None, **_CONFIG,
+        BIAS=bias_H is not None, SUM_PART=_SUM_PART, **config,
     )  # fmt: skip
     return out, Normed(rows, sums)

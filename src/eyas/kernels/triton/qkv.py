@@ -11,12 +11,19 @@ from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.norm import Normed
 from eyas.kernels.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.triton.gemm import _tile
-from eyas.kernels.triton.products import dense_product, inverse_rms
+from eyas.kernels.triton.products import dense_product, inverse_rms, shared_bytes
 
 __all__ = ["HEAD_DIM", "qkv_rope_write"]
 
 HEAD_DIM = 64
-_CONFIG = dict(BLOCK_T=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+
+
+def _config(num_rows: int, device: torch.device) -> dict[str, int]:
+    if num_rows <= 512:
+        return dict(BLOCK_T=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=4)
+    if num_rows <= 2048 or shared_bytes(device) < 160 << 10:
+        return dict(BLOCK_T=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+    return dict(BLOCK_T=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
 
 
 @triton.jit
@@ -87,11 +94,12 @@ def qkv_rope_write(
     num_heads = weight.num_rows // HEAD_DIM - 2 * num_kv
     num_parts = sums.shape[1] if isinstance(x, Normed) else 1
     q = torch.empty(num_rows, num_heads, HEAD_DIM, dtype=x_rows.dtype, device=x_rows.device)
-    _qkv_kernel[(triton.cdiv(num_rows, _CONFIG["BLOCK_T"]) * (num_heads // 2 + num_kv),)](
+    config = _config(num_rows, x_rows.device)
+    _qkv_kernel[(triton.cdiv(num_rows, config["BLOCK_T"]) * (num_heads // 2 + num_kv),)](
         x_rows, sums, weight.data, sums if bias_N is None else bias_N, rope.cos, rope.sin,
         rows.positions_SR, rows.live_SR, rows.table_SP, q, cache.k, cache.v,
         num_rows, num_parts, width, rows.table_SP.shape[1], eps,
         Q=num_heads, G=num_kv, PAGE=page_size, NORMED=isinstance(x, Normed), BIAS=bias_N is not None,
-        PARTS=triton.next_power_of_2(num_parts), **_CONFIG,
+        PARTS=triton.next_power_of_2(num_parts), **config,
     )  # fmt: skip
     return q
