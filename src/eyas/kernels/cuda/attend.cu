@@ -20,7 +20,7 @@ constexpr int STEP = 2 * PAGE;  // keys of a warp in a leaf
 constexpr int LEAF = STEP * WARPS;
 constexpr int THREADS = 32 * WARPS;
 constexpr int TILES = 4;                       // of 16 row-heads, most in a block
-constexpr int BLOCK_ROWS = 16 * TILES / GROUP;
+constexpr int SPAN = 16;                       // pieces that a thread reads at once
 constexpr int QUERY_TASKS = GROUP * 8 / 32;    // warps for the query heads of one row
 constexpr int TOKEN = NUM_KV * D;              // elements from token to token in a cache
 constexpr int ROW_BYTES = D * 2;
@@ -29,7 +29,7 @@ constexpr int SUM_STRIDE = D + 4;              // floats; padded against bank co
 constexpr int ITEMS = 256 / THREADS;           // (row-head, four dimensions) of a tile per thread
 constexpr int LEVELS = 16;
 constexpr int SEQ_STEPS = 4;                   // each lane plans for as many sequences
-constexpr int SLICES_AT_ONCE = 4, PARTS_AT_ONCE = 6;
+constexpr int SLICES_AT_ONCE = 2, PARTS_AT_ONCE = 6;
 constexpr float SCALE = 0.125f * LOG2_E;
 #define NEVER __int_as_float(0xff800000)
 
@@ -86,9 +86,10 @@ DEVICE Rows rows_of(int seq, const i64* positions, const u8* live, int num_rows)
     return {bits, first, last_live(bits, first)};
 }
 
-// How the launch is cut: a unit is 2^shift leaves of one sequence, for all its pairs of row block and key/value head.
+// How the launch is cut: rows in blocks, and leaves in units of 2^shift. A piece is a unit of one of the `pairs` of row
+// block and key/value head.
 struct Plan {
-    int shift, units;
+    int shift, units, pairs, block_size;
     int leaves[SEQ_STEPS];  // of sequences lane + 32 i
 };
 
@@ -96,30 +97,41 @@ struct Unit {
     int seq, index, count;  // `index` among the `count` units of `seq`
 };
 
-DEVICE Plan plan_all(const i64* positions, const u8* live, int num_seqs, int num_rows, int pairs) {
+DEVICE Plan plan_all(const i64* positions, const u8* live, int num_seqs, int num_rows, int window) {
     Plan plan = {};
-    u32 total = 0, most = 1;
+    u32 total = num_seqs, most = 1;
+    plan.units = num_seqs;
+    if (window == 0) {
+        total = 0;
 #pragma unroll
-    for (int i = 0; i < SEQ_STEPS; ++i) {
-        const int seq = lane_id() + 32 * i;
-        if (seq < num_seqs) {
-            const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
-            u32 bits = 0;
-            for (int r = 0; r < num_rows; ++r) bits |= live[seq * num_rows + r] ? 1u << r : 0u;
-            plan.leaves[i] = max(0, last_live(bits, first)) / LEAF + 1;
+        for (int i = 0; i < SEQ_STEPS; ++i) {
+            const int seq = lane_id() + 32 * i;
+            if (seq < num_seqs) {
+                const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
+                u32 bits = 0;
+                for (int r = 0; r < num_rows; ++r) bits |= live[seq * num_rows + r] ? 1u << r : 0u;
+                plan.leaves[i] = max(0, last_live(bits, first)) / LEAF + 1;
+            }
+            total += plan.leaves[i];
+            most = max(most, static_cast<u32>(plan.leaves[i]));
         }
-        total += plan.leaves[i];
-        most = max(most, static_cast<u32>(plan.leaves[i]));
+        total = __reduce_add_sync(FULL_WARP, total);
+        most = __reduce_max_sync(FULL_WARP, most);
     }
-    total = __reduce_add_sync(FULL_WARP, total);
-    most = __reduce_max_sync(FULL_WARP, most);
-    while ((total * pairs >> plan.shift) > gridDim.x && (most - 1) >> plan.shift) ++plan.shift;
+    // Small blocks of rows where that leaves no block idle that would have worked; otherwise keys are read once.
+    for (int tiles = 1; tiles <= TILES; tiles += TILES - 1) {
+        plan.block_size = 16 * tiles / GROUP;
+        plan.pairs = (num_rows + plan.block_size - 1) / plan.block_size * NUM_KV;
+        if (total * plan.pairs <= gridDim.x) break;
+    }
+    if (window) return plan;
+    while ((total * plan.pairs >> plan.shift) > gridDim.x && (most - 1) >> plan.shift) ++plan.shift;
     for (;; ++plan.shift) {
         u32 units = 0;
 #pragma unroll
         for (int i = 0; i < SEQ_STEPS; ++i) units += (plan.leaves[i] + (1 << plan.shift) - 1) >> plan.shift;
         plan.units = static_cast<int>(__reduce_add_sync(FULL_WARP, units));
-        if (plan.units * pairs <= static_cast<int>(gridDim.x) || (most - 1) >> plan.shift == 0) return plan;
+        if (plan.units * plan.pairs <= static_cast<int>(gridDim.x) || (most - 1) >> plan.shift == 0) return plan;
     }
 }
 
@@ -148,8 +160,13 @@ DEVICE Unit find_unit(const Plan& plan, int unit) {
 // its key (lanes 0 .. 7) and value (8 .. 15).
 struct Task {
     int row, head, feature;  // `feature` of the product, its partner is D / 2 further
-    bool is_query, is_value, active;
+    bool is_query, is_value, alive, active;  // live row; lane with features
     float4 low_bias, high_bias, cosine, sine;
+};
+
+struct Loaded {
+    float4 lows[SLICES_AT_ONCE], highs[SLICES_AT_ONCE];
+    float parts[PARTS_AT_ONCE];
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
@@ -163,21 +180,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     __shared__ float2 warp_sums[WARPS][16];
 
     const int lane = lane_id(), warp = warp_id(), g = lane >> 2, t = lane & 3;
-    const int num_blocks = (num_rows + BLOCK_ROWS - 1) / BLOCK_ROWS, pairs = num_blocks * NUM_KV;
-    const int piece_tiles = (min(BLOCK_ROWS, num_rows) * GROUP + 15) / 16;
     constexpr int NUM_HEADS = NUM_KV * GROUP, NUM_FEATURES = (NUM_HEADS + 2 * NUM_KV) * D;
     const i64 slice_stride = static_cast<i64>(num_seqs) * num_rows * NUM_FEATURES;
 
-    Plan plan = {};
-    plan.units = num_seqs;
-    if (window == 0) plan = plan_all(positions, live, num_seqs, num_rows, pairs);
+    const Plan plan = plan_all(positions, live, num_seqs, num_rows, window);
+    const int pairs = plan.pairs, size = plan.block_size, piece_tiles = (min(size, num_rows) * GROUP + 15) / 16;
 
     bool waited = false;
     for (int piece = blockIdx.x; piece < plan.units * pairs; piece += gridDim.x) {
         Unit unit = {piece / pairs, 0, 1};
         if (window == 0) unit = find_unit(plan, piece / pairs);
-        const int seq = unit.seq, kv = piece % NUM_KV, first_row = piece % pairs / NUM_KV * BLOCK_ROWS;
-        const int block_rows = min(BLOCK_ROWS, num_rows - first_row);
+        const int seq = unit.seq, kv = piece % NUM_KV, first_row = piece % pairs / NUM_KV * size;
+        const int block_rows = min(size, num_rows - first_row);
         const int num_tiles = (block_rows * GROUP + 15) / 16;
         u8* const new_keys = queries + piece_tiles * 16 * ROW_BYTES;  // bf16 [num_rows][D]
         u8* const new_values = new_keys + num_rows * ROW_BYTES;
@@ -241,7 +255,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             task.row = task.is_query ? first_row + index / QUERY_TASKS : new_begin + index - query_tasks;
             task.head = task.is_query ? index % QUERY_TASKS * 4 + lane / 8 : 0;
             task.is_value = !task.is_query && lane / 8 == 1;
-            task.active = index < num_tasks && (rows.live >> task.row & 1) && (task.is_query || lane < 16);
+            task.alive = index < num_tasks && (rows.live >> task.row & 1);
+            task.active = task.alive && (task.is_query || lane < 16);
             const int quad = lane % 8 * 4;
             task.feature =
                 quad + D * (task.is_query ? kv * GROUP + task.head : NUM_HEADS + kv + (task.is_value ? NUM_KV : 0));
@@ -257,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             }
             return task;
         };
-        Task task = make_task(warp);
+        Task tasks[2] = {make_task(warp), make_task(warp + WARPS)};
         const int item_row = threadIdx.x / 16, quad = threadIdx.x % 16 * 4;
         const float sink = sinks == nullptr ? 0.f : __fmul_rn(sinks[kv * GROUP + item_row % GROUP], LOG2_E);
         if (!waited) {
@@ -265,40 +280,45 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             pdl_trigger();
             waited = true;
         }
-        for (int index = warp; index < num_tasks; index += WARPS) {
-            if (index != warp) task = make_task(index);
-            const int r = task.row;
-            if (!(rows.live >> r & 1)) continue;
-            const float* source = partials + (static_cast<i64>(seq) * num_rows + r) * NUM_FEATURES + task.feature;
-            float4 lows[SLICES_AT_ONCE], highs[SLICES_AT_ONCE];
+        auto load_product = [&](const Task& task) {
+            Loaded loaded = {};
+            const i64 row = static_cast<i64>(seq) * num_rows + task.row;
+            if (task.active) {
+                const float* const source = partials + row * NUM_FEATURES + task.feature;
 #pragma unroll
-            for (int i = 0; i < SLICES_AT_ONCE; ++i) {
-                lows[i] = highs[i] = zero4();
-                if (task.active && i < num_slices) {
-                    lows[i] = read4(source + i * slice_stride);
-                    highs[i] = read4(source + i * slice_stride + D / 2);
+                for (int i = 0; i < SLICES_AT_ONCE; ++i) {
+                    if (i >= num_slices) break;
+                    loaded.lows[i] = read4(source + i * slice_stride);
+                    loaded.highs[i] = read4(source + i * slice_stride + D / 2);
                 }
             }
-            float rstd = 1.f;
-            if (square_sums != nullptr) {
-                const float* const parts = square_sums + (static_cast<i64>(seq) * num_rows + r) * num_parts;
-                float several[PARTS_AT_ONCE], sum = 0.f;
+            if (square_sums != nullptr && task.alive) {
 #pragma unroll
                 for (int i = 0; i < PARTS_AT_ONCE; ++i)
-                    several[i] = lane + 32 * i < num_parts ? parts[lane + 32 * i] : 0.f;
+                    if (lane + 32 * i < num_parts) loaded.parts[i] = square_sums[row * num_parts + lane + 32 * i];
+            }
+            return loaded;
+        };
+        auto finish = [&](const Task& task, const Loaded& loaded) {
+            if (!task.alive) return;
+            const i64 row = static_cast<i64>(seq) * num_rows + task.row;
+            float rstd = 1.f;
+            if (square_sums != nullptr) {
+                float sum = 0.f;
 #pragma unroll
-                for (int i = 0; i < PARTS_AT_ONCE; ++i) sum += several[i];
-                for (int i = lane + 32 * PARTS_AT_ONCE; i < num_parts; i += 32) sum += parts[i];
+                for (int i = 0; i < PARTS_AT_ONCE; ++i) sum += loaded.parts[i];
+                for (int i = lane + 32 * PARTS_AT_ONCE; i < num_parts; i += 32) sum += square_sums[row * num_parts + i];
                 rstd = fast_rsqrt(warp_sum(sum) / hidden_size + eps);
             }
-            float4 low = lows[0], high = highs[0];
+            float4 low = loaded.lows[0], high = loaded.highs[0];
 #pragma unroll
             for (int i = 1; i < SLICES_AT_ONCE; ++i)
-                if (i < num_slices) low = add4(low, lows[i]), high = add4(high, highs[i]);
+                if (i < num_slices) low = add4(low, loaded.lows[i]), high = add4(high, loaded.highs[i]);
             for (int i = SLICES_AT_ONCE; i < num_slices; ++i) {
                 if (task.active) {
-                    low = add4(low, read4(source + i * slice_stride));
-                    high = add4(high, read4(source + i * slice_stride + D / 2));
+                    const float* const source = partials + i * slice_stride + row * NUM_FEATURES + task.feature;
+                    low = add4(low, read4(source));
+                    high = add4(high, read4(source + D / 2));
                 }
             }
             auto turn = [&](float& a, float& b, float bias_a, float bias_b, float c, float s) {
@@ -314,11 +334,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                 const float s = SCALE;  // scores come out with base 2
                 const uint2 first = {pack_bf16(low.x * s, low.y * s), pack_bf16(low.z * s, low.w * s)};
                 const uint2 second = {pack_bf16(high.x * s, high.y * s), pack_bf16(high.z * s, high.w * s)};
-                const int row = (r - first_row) * GROUP + task.head, at = lane % 8 / 2;
-                u8* const target = queries + row * ROW_BYTES + lane % 2 * 8;
-                *reinterpret_cast<uint2*>(target + (at ^ swizzle(row)) * 16) = first;
-                *reinterpret_cast<uint2*>(target + ((at + 4) ^ swizzle(row)) * 16) = second;
-                continue;
+                const int row_head = (task.row - first_row) * GROUP + task.head, at = lane % 8 / 2;
+                u8* const target = queries + row_head * ROW_BYTES + lane % 2 * 8;
+                *reinterpret_cast<uint2*>(target + (at ^ swizzle(row_head)) * 16) = first;
+                *reinterpret_cast<uint2*>(target + ((at + 4) ^ swizzle(row_head)) * 16) = second;
+                return;
             }
             uint2 first = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w)};
             uint2 second = {pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
@@ -327,17 +347,23 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             const bool bad = task.is_value && !(finite(first.x) && finite(first.y) && finite(second.x) && finite(second.y));
             if (__any_sync(FULL_WARP, bad)) first.x = first.y = second.x = second.y = task.is_value ? 0u : 0x7fff7fffu;
             if (task.active) {
-                u8* const target = (task.is_value ? new_values : new_keys) + r * ROW_BYTES + lane % 8 * 8;
+                u8* const target = (task.is_value ? new_values : new_keys) + task.row * ROW_BYTES + lane % 8 * 8;
                 *reinterpret_cast<uint2*>(target) = first;
                 *reinterpret_cast<uint2*>(target + D) = second;
-                if (r >= first_row && r < first_row + block_rows) {
-                    const int position = rows.first + r;
+                if (task.row >= first_row && task.row < first_row + block_rows) {
+                    const int position = rows.first + task.row;
                     const i64 slot = seq_table[position / PAGE] * PAGE + position % PAGE;
                     u16* const place = (task.is_value ? v_cache : k_cache) + slot * TOKEN + kv * D + lane % 8 * 4;
                     *reinterpret_cast<uint2*>(place) = first;
                     *reinterpret_cast<uint2*>(place + D / 2) = second;
                 }
             }
+        };
+        for (int index = warp; index < num_tasks; index += 2 * WARPS) {
+            if (index != warp) tasks[0] = make_task(index), tasks[1] = make_task(index + WARPS);
+            const Loaded loaded[2] = {load_product(tasks[0]), load_product(tasks[1])};
+            finish(tasks[0], loaded[0]);
+            finish(tasks[1], loaded[1]);
         }
         __syncthreads();
 
@@ -524,27 +550,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             const i64 first_piece = piece - static_cast<i64>(unit.index) * pairs;
             for (int row_head = item_row; row_head < block_rows * GROUP; row_head += THREADS / 16) {
                 State all = nothing();
-                for (int base = 0; base < unit.count; base += 8) {
-                    State part[8];
+                for (int base = 0; base < unit.count; base += SPAN) {
+                    State part[SPAN];
 #pragma unroll
-                    for (int j = 0; j < 8; ++j) {
+                    for (int j = 0; j < SPAN; ++j) {
                         part[j] = nothing();
-                        if (base + j < unit.count) {
-                            const i64 place = (first_piece + (base + j) * pairs) * piece_tiles * 16 + row_head;
-                            const uint4 o = load_16(piece_outs + place * 16 + quad / 4);
-                            const float2 s = piece_sums[place];
-                            part[j] = {s.x, s.y, make_float4(__uint_as_float(o.x), __uint_as_float(o.y),
-                                                             __uint_as_float(o.z), __uint_as_float(o.w))};
-                        }
+                        if (base + j >= unit.count) continue;
+                        const i64 place = (first_piece + (base + j) * pairs) * piece_tiles * 16 + row_head;
+                        const float2 sums = piece_sums[place];
+                        part[j] = {sums.x, sums.y, piece_outs[place * 16 + quad / 4]};
                     }
 #pragma unroll
-                    for (int width = 1; width < 8; width *= 2)
+                    for (int width = 1; width < SPAN; width *= 2)
 #pragma unroll
-                        for (int j = 0; j < 8; j += 2 * width) part[j] = join(part[j], part[j + width]);
+                        for (int j = 0; j < SPAN; j += 2 * width) part[j] = join(part[j], part[j + width]);
                     all = part[0];
-                    if (unit.count > 8) push(nodes[0][0], base / 8, all);
+                    if (unit.count > SPAN) push(nodes[0][0], base / SPAN, all);
                 }
-                if (unit.count > 8) all = root(nodes[0][0], (unit.count + 7) / 8);
+                if (unit.count > SPAN) all = root(nodes[0][0], (unit.count + SPAN - 1) / SPAN);
                 write_out(row_head, all);
             }
         }

@@ -37,7 +37,7 @@ class AttendWorkspace(NamedTuple):
 
 class _Config(NamedTuple):
     tiles: int  # a block
-    row_blocks: int
+    most_blocks: int  # into which the rows of a sequence may be cut
     warps: int
     stages: int
     resident: int  # blocks a multiprocessor
@@ -54,10 +54,9 @@ def _config(num_rows: int, group: int, shared_limit: int) -> _Config:
     """The number of warps, on which bits depend, follows from the device alone."""
     warps = 8 if _shared_bytes(8, 1, TILES, MAX_ROWS) + STATIC_SHARED_BYTES <= shared_limit else 4
     tiles = min(TILES, -(-num_rows * group // 16))
-    row_blocks = -(-num_rows * group // (16 * TILES))
     shared = _shared_bytes(warps, 1, tiles, num_rows)
     resident = 2 if 2 * (shared + STATIC_SHARED_BYTES) <= shared_limit else 1
-    return _Config(tiles, row_blocks, warps, 1, resident, shared)
+    return _Config(tiles, -(-num_rows * group // 16), warps, 1, resident, shared)
 
 
 def attend_workspace(
@@ -76,12 +75,13 @@ def attend_workspace(
         num_multiprocessors = properties.multi_processor_count
         shared_limit = properties.shared_memory_per_block_optin
     config = _config(max_rows, num_heads // num_kv, shared_limit)
-    num_pairs = max_seqs * config.row_blocks * num_kv
-    rows = max(2 * num_multiprocessors, num_pairs) * config.tiles * 16
+    row_blocks = -(-config.most_blocks // TILES)
+    num_pieces = max(2 * num_multiprocessors, max_seqs * row_blocks * num_kv)
+    rows = num_pieces * config.tiles * 16
     return AttendWorkspace(
         torch.empty(rows, DIM, dtype=torch.float32, device=device),
         torch.empty(rows, 2, dtype=torch.float32, device=device),
-        torch.zeros(num_pairs, dtype=torch.int32, device=device),
+        torch.zeros(num_pieces, dtype=torch.int32, device=device),
         num_multiprocessors,
         shared_limit,
     )
@@ -131,10 +131,9 @@ def attend(
     assert num_tokens == num_seqs * num_rows
     assert qkv.slices_STN.dtype == torch.float32
     config = _config(num_rows, group, workspace.shared_limit)
-    grid = num_seqs * config.row_blocks * num_kv
-    if window is None:
-        leaves = max(1, -(-rows.max_length // (32 * config.warps)))
-        grid = min(grid * leaves, config.resident * workspace.num_multiprocessors)
+    leaves = 1 if window else -(-rows.max_length // (32 * config.warps))
+    grid = num_seqs * config.most_blocks * num_kv * leaves
+    grid = max(1, min(grid, config.resident * workspace.num_multiprocessors))
     if out is None:
         out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=qkv.slices_STN.device)
     defines = {
