@@ -7,6 +7,7 @@ import sys
 
 import torch
 import triton
+from tests.kernels.triton.hazards import overwritten_operands
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -149,8 +150,9 @@ def main(arch):
         compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
         ptx = compiled.asm["ptx"]
         kinds = [kind for kind in ("wgmma.mma", "tcgen05.mma", "mma.sync") if kind in ptx]
-        spills = ".local" in ptx
-        print(name, f"shared={compiled.metadata.shared}", *kinds, *(["local"] if spills else []))
+        races = overwritten_operands(compiled.asm["sass"]) if arch == 90 else []
+        faults = (["local"] if ".local" in ptx else []) + (["race"] if races else [])
+        print(name, f"shared={compiled.metadata.shared}", *kinds, *faults)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.kernels.triton.hazards import overwritten_operands
 from tests.kernels.triton.offline import SHARED_BYTES
 
 UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
@@ -23,3 +24,26 @@ def test_compiles_without_a_gpu(arch, tmp_path):
     for name, shared, *units in lines:
         assert int(shared.removeprefix("shared=")) <= SHARED_BYTES[arch], name
         assert units == ([UNIT[arch]] if name in products else []), name
+
+
+LOOP = """
+.L_x_1:
+        /*0100*/                   HMUL2.BF16_V2 R{first}, R5, R4.reuse.H0_H0 ;
+        /*0110*/                   HGMMA.64x128x16.F32.BF16 R24, R88, gdesc[UR8], R24, gsb0 ;
+        /*0120*/                   WARPGROUP.DEPBAR.LE gsb0, {pending} ;
+        /*0130*/                   HGMMA.64x128x16.F32.BF16 R24, R92, gdesc[UR8], R24, gsb0 ;
+        /*0140*/              @!P1 BRA `(.L_x_1) ;
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "pending", "num_races"),
+    [
+        (92, "0x0", 1),  # the second instruction is in flight when the next round begins
+        (88, "0x0", 0),  # the first one was waited for
+        (88, "0x1", 1),
+        (96, "0x1", 0),
+    ],
+)
+def test_races_are_found(first, pending, num_races):
+    assert len(overwritten_operands(LOOP.format(first=first, pending=pending))) == num_races

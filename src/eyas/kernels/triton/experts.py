@@ -74,8 +74,13 @@ def _experts_kernel(
     words_ptr += num_words * 16
     scales_ptr += num_words
     bias_ptr += expert * N
-    # The last tile of an expert is often half empty.
-    if BLOCK_T > 16 and (end - first) * 2 <= BLOCK_T:
+    # The last tile of an expert may hold much less than the others.
+    if BLOCK_T >= 64 and (end - first) * 4 <= BLOCK_T:
+        _expert_tile(
+            x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, limit,
+            TOP_K, UP, BLOCK_F, max(BLOCK_T // 4, 16), BLOCK_K,
+        )  # fmt: skip
+    elif BLOCK_T >= 32 and (end - first) * 2 <= BLOCK_T:
         _expert_tile(
             x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, limit,
             TOP_K, UP, BLOCK_F, max(BLOCK_T // 2, 16), BLOCK_K,
@@ -109,8 +114,9 @@ def _combine_kernel(
 
 
 def expert_tile_rows(num_pairs: int, num_experts: int) -> int:
-    """Rows of a tile: a power of two at or above the mean of a group, from 16 to 128."""
-    return min(128, max(16, triton.next_power_of_2(num_pairs // num_experts)))
+    """Rows of a tile, 16 to 128: at least the mean of a group, with room above where that costs little."""
+    mean = num_pairs // num_experts
+    return 16 if mean <= 4 else min(128, max(32, triton.next_power_of_2(mean)))
 
 
 def _config(tile_rows: int) -> dict[str, int]:

@@ -23,16 +23,21 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _key_block(
-    q, peak, total, acc, start, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+    q, peak, total, acc, start, position, inner, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
     G: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """One step of the online softmax, in powers of 2; `scale` includes log2(e)."""
-    key = start + tl.arange(0, BLOCK_N)
-    page = tl.load(table_ptr + tl.minimum(key // PAGE, num_pages - 1))
-    offsets = (page * PAGE + key % PAGE)[:, None] * (G * 64) + tl.arange(0, 64)[None, :]
+    key = tl.arange(0, BLOCK_N)
+    column = start // PAGE + key // PAGE
+    if MASKED:
+        column = tl.minimum(column, num_pages - 1)
+    page = tl.load(table_ptr + column).to(tl.int32)
+    # All but the pages is the same in each step.
+    offsets = (page.to(tl.int64) * (PAGE * G * 64))[:, None] + inner
     k = tl.load(k_ptr + offsets)
     scores = tl.dot(q, k.T)
     if MASKED:
+        key += start
         hidden = key[None, :] > position[:, None]
         hidden |= key[None, :] < tl.minimum(position, first_key)[:, None]
         if WINDOW:
@@ -56,7 +61,8 @@ def _flash_kernel(
 ):  # fmt: skip
     GROUP: tl.constexpr = Q // G
     TILE: tl.constexpr = BLOCK_M // GROUP
-    first = tl.load(positions_ptr)
+    tl.static_assert(BLOCK_N % PAGE == 0)
+    first = tl.load(positions_ptr).to(tl.int32)
     # The longest rows first: programs of a launch start in ascending order.
     tile = first // TILE + tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -65,10 +71,9 @@ def _flash_kernel(
     row = position - first
     inside = (row >= 0) & (row < num_rows)
     head = kv_head * GROUP + m % GROUP
-    offsets = ((row * Q + head) * 64)[:, None] + tl.arange(0, 64)[None, :]
+    offsets = ((row.to(tl.int64) * Q + head) * 64)[:, None] + tl.arange(0, 64)[None, :]
     q = tl.load(q_ptr + offsets, mask=inside[:, None], other=0.0)
-    k_ptr += kv_head * 64
-    v_ptr += kv_head * 64
+    inner = (tl.arange(0, BLOCK_N) % PAGE * (G * 64) + kv_head * 64)[:, None] + tl.arange(0, 64)[None, :]
 
     if SINKS:
         peak = tl.load(sinks_ptr + head).to(tl.float32) * _LOG2_E
@@ -82,22 +87,22 @@ def _flash_kernel(
         start = tl.maximum(tile * TILE - window + 1, 0) // BLOCK_N * BLOCK_N
         for block in tl.range(start, end, BLOCK_N):
             peak, total, acc = _key_block(
-                q, peak, total, acc, block, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
                 G, PAGE, BLOCK_N, True, True,
             )  # fmt: skip
     else:
-        start = tl.full((), 0, tl.int64)
+        start = tl.full((), 0, tl.int32)
         whole = (tile * TILE + 1) // BLOCK_N * BLOCK_N  # blocks that end at or before the first row
         if FIRST_KEY:
             whole = start
         for block in tl.range(start, whole, BLOCK_N):
             peak, total, acc = _key_block(
-                q, peak, total, acc, block, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
                 G, PAGE, BLOCK_N, False, False,
             )  # fmt: skip
         for block in tl.range(whole, end, BLOCK_N):
             peak, total, acc = _key_block(
-                q, peak, total, acc, block, position, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
+                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
                 G, PAGE, BLOCK_N, True, False,
             )  # fmt: skip
     out = acc / total[:, None]
