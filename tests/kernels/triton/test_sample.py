@@ -147,7 +147,10 @@ def test_a_draft_vocabulary_shares_the_noise_of_its_target_ids():
     whole = torch.full((50, V), -torch.inf, device=DEVICE)
     whole[:, target_ids] = scores
     rows, space = rows_of(50, seeds=True), SampleSpace(50, 90, DEVICE, chunk_size=128)
-    drafted = draw(scores, counted(50), counted(50), rows, space, target_ids_V=target_ids).ids_T
+    drafts = torch.full((50, 3), -1, device=DEVICE)
+    draw(scores, counted(50), counted(50), rows, space, target_ids_V=target_ids, ids_T=drafts[:, 1])
+    assert (drafts[:, ::2] == -1).all()
+    drafted = drafts[:, 1]
     target = draw(whole, counted(50), counted(50), rows, SampleSpace(50, V, DEVICE, chunk_size=1024)).ids_T
     assert torch.equal(drafted, target)
     assert torch.equal(drafted, target_ids[sample_ref(scores, counted(50), rows, target_ids_V=target_ids)])

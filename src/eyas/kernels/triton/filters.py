@@ -1,10 +1,10 @@
 """Top-k, top-p and min-p without sorting: the programs of a row test one candidate after the other, inside one launch.
 
 All three filters drop a token together with all that rank behind it. So the token with the highest perturbed score is
-tested first; if it is dropped, the next candidate is the best of those that rank before it. A token is dropped with the
-probability of all dropped ones, so nearly always one or two tests do, and about ln V at worst. Testing by rejection is
-FlashInfer's idea (its sorting-free sampling kernels); as the noise here belongs to the ids, the result is the argmax over
-the tokens that are kept, however many tests it takes.
+tested first; if it is dropped, the next candidate is the best of those that rank before it. A candidate falls among the
+dropped tokens as often as their share of the mass says, so one or two tests nearly always do, and about ln V at worst.
+Testing by rejection is FlashInfer's idea (its sorting-free sampling kernels); as the noise here belongs to the ids, the
+result is the argmax over the tokens that are kept, however many tests it takes.
 
 For a test every program adds up what ranks before the candidate in its chunk, publishes that and its next candidate,
 waits for the other programs of the row, and adds up all chunks in order: all come to the same end. The chunks stay in
@@ -37,11 +37,10 @@ def _meet(arrived_ptr, round, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def _pivot(number, lo, hi, peak, first):
-    """Key 1..15 that divides an interval: by distance from the peak at first, then into equal parts."""
+def _by_distance(number, peak):
+    """Key 1..15 of 16 parts at growing distances from the peak."""
     steps = number - _WAYS
-    by_score = tl.maximum(key_of(peak - steps * steps * 0.125).to(tl.int64), lo)
-    return tl.where(first, by_score, lo + (hi - lo) * number // _WAYS)
+    return key_of(peak - steps * steps * 0.125)
 
 
 @triton.jit
@@ -50,25 +49,32 @@ def _floor_of_top_k(
 ):
     """The score that the top k and their ties reach and no other token does, and the number of rounds it took.
 
-    Counts by 16 parts of an interval of keys, again and again, until the parts from one on hold k tokens, or ties.
+    Counts by 16 parts of an interval of keys, then of one of the parts, until all that is from a part on is the top k.
     """
     chunks, ways = tl.arange(0, PADDED), tl.arange(0, _WAYS)
     tl.store(numbers_ptr + chunk * _SHARED, tl.max(scores))
     _meet(arrived_ptr, 0, CHUNKS)
     peaks = tl.load(numbers_ptr + chunks * _SHARED, mask=chunks < CHUNKS, other=float("-inf"), cache_modifier=".cg")
     peak = tl.max(peaks)
+    keys = key_of(scores + 0.0)  # -0 counts as +0
     round = 1
     lo = key_of(tl.full((), float("-inf"), tl.float32)).to(tl.int64)
-    hi = key_of(peak).to(tl.int64) + 1
-    above = 0
-    held = 0
+    hi = key_of(peak + 0.0).to(tl.int64) + 1
+    above = 0  # tokens from hi on
+    held = 0  # tokens from lo on
     while (hi - lo > 1) & (held != top_k):
-        part = tl.zeros(scores.shape, tl.int32)
-        number = 1
-        while number < _WAYS:
-            part += (scores >= score_of(_pivot(number, lo, hi, peak, round == 1))).to(tl.int32)
-            number += 1
-        inside = (scores >= score_of(lo)) & (scores < score_of(hi))
+        shift = 0
+        part = tl.zeros(keys.shape, tl.int32)
+        if round == 1:
+            number = 1
+            while number < _WAYS:
+                part += (keys >= _by_distance(number, peak)).to(tl.int32)
+                number += 1
+        else:
+            length = (hi - 1 - lo).to(tl.float32).to(tl.int32, bitcast=True)  # its exponent is that of the length
+            shift = tl.maximum((length >> 23) - 130, 0)
+            part = ((keys.to(tl.int64) - lo).to(tl.uint32) >> shift.to(tl.uint32)).to(tl.int32)
+        inside = (keys >= lo) & (keys < hi)
         unit = tl.where(inside, tl.full((), 1, tl.int64) << ((part % 4) * 16).to(tl.int64), 0)
         row_words_ptr = words_ptr + (round % 2) * (CHUNKS * _SHARED)
         for word in tl.static_range(4):  # four counts of 16 bits each
@@ -81,9 +87,12 @@ def _floor_of_top_k(
         best = tl.sum(((ways > 0) & (reach >= top_k)).to(tl.int32))
         held = tl.sum(tl.where(ways == best, reach, 0))
         above = held - tl.sum(tl.where(ways == best, counts, 0))
-        next_hi = tl.where(best + 1 < _WAYS, _pivot(best + 1, lo, hi, peak, round == 1), hi)
-        lo = tl.where(best > 0, _pivot(best, lo, hi, peak, round == 1), lo)
-        hi = next_hi
+        if round == 1:
+            hi = tl.where(best + 1 < _WAYS, _by_distance(best + 1, peak).to(tl.int64), hi)
+            lo = tl.where(best > 0, _by_distance(best, peak).to(tl.int64), lo)
+        else:
+            lo += best.to(tl.int64) << shift
+            hi = tl.minimum(hi, lo + (tl.full((), 1, tl.int64) << shift))
         round += 1
     return score_of(lo), round
 

@@ -114,7 +114,7 @@ def _merge_top(tops_ptr, num_top, normalizer, logprobs_ptr, ids_ptr, CHUNKS: tl.
         n += 1
 
 
-@triton.jit(do_not_specialize=["R", "K", "offset"])
+@triton.jit(do_not_specialize=["R", "K", "offset", "stride"])
 def _draw(
     logits_ptr,
     slots_ptr,
@@ -137,6 +137,7 @@ def _draw(
     R,
     K,
     offset,
+    stride,
     NUM_BIAS: tl.constexpr,
     NUM_STOPS: tl.constexpr,
     NUM_TOP: tl.constexpr,
@@ -147,7 +148,7 @@ def _draw(
     row, chunk = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
     if live_ptr is not None:  # noqa: SIM102
         if tl.load(live_ptr + row) == 0:
-            tl.store(drawn.ids_T + row, 0)
+            tl.store(drawn.ids_T + row * stride, 0)
             tl.store(drawn.failed_T + row, 0)
             return
     ids = chunk * SIZE + tl.arange(0, SIZE)
@@ -244,7 +245,7 @@ def _draw(
             )
         if target_ids_ptr is not None:
             token = tl.load(target_ids_ptr + token).to(tl.int64)
-        tl.store(drawn.ids_T + row, token)
+        tl.store(drawn.ids_T + row * stride, token)
 
 
 def draw(
@@ -261,6 +262,7 @@ def draw(
     masks: Masks | None = None,
     num_top_S: Tensor | None = None,
     target_ids_V: Tensor | None = None,
+    ids_T: Tensor | None = None,
 ) -> Drawn:
     """The token of each row: row r of the sequence in slot s stands at position `length_S`[s] + `offset` + r.
 
@@ -268,11 +270,14 @@ def draw(
     for each slot, `live_T` and the index of `masks` one for each row. Rows that are not live get token 0 and cost
     nothing. With `num_top_S` (0..20 tokens to report) rows are checked for numbers that are not finite, and
     log-probabilities are filled in; without it `ids_T` alone is. `target_ids_V` int64 names the target id of each
-    column of a draft vocabulary: the noise is that of the target ids, and target ids come out.
+    column of a draft vocabulary: the noise is that of the target ids, and target ids come out. `ids_T` int64 of
+    any stride receives the tokens in place of the space's own.
     """
     num_rows, vocab_size = logits_TV.shape
     assert logits_TV.is_contiguous() and logits_TV.dtype == torch.float32 and vocab_size == space.vocab_size
     drawn = Drawn(*(field[:num_rows] for field in space.drawn))
+    if ids_T is not None:
+        drawn = drawn._replace(ids_T=ids_T)
     kernel: Any = _draw
     kernel[(num_rows * space.num_chunks,)](
         logits_TV,
@@ -296,13 +301,14 @@ def draw(
         num_rows // len(slots_S),
         0 if ancestors_SK is None else ancestors_SK.shape[1],
         offset,
+        drawn.ids_T.stride(0),
         NUM_BIAS=1 if edits is None else edits.bias_ids_SN.shape[1],
         NUM_STOPS=1 if edits is None else edits.stop_ids_SN.shape[1],
         NUM_TOP=MAX_TOP,
         SIZE=space.chunk_size,
         CHUNKS=space.num_chunks,
         PADDED=triton.next_power_of_2(space.num_chunks),
-        num_warps=max(1, space.chunk_size // (32 * _PER_THREAD)),
+        num_warps=min(16, max(1, space.chunk_size // (32 * _PER_THREAD))),
         enable_fp_fusion=False,
     )
     return drawn
