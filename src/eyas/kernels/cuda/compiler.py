@@ -79,12 +79,12 @@ def device_arch(device: int | None = None) -> str:
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 
-def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90a") -> bytes:
+def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, folder: Path = FOLDER) -> bytes:
     """Machine code (a cubin) of `source`.cu for `arch`, from the disk cache where that has it."""
-    path = cache_folder() / f"{source}-{arch}-{_key(source, defines or {}, arch)}.cubin"
+    path = cache_folder() / f"{source}-{arch}-{_key(folder / f'{source}.cu', defines or {}, arch)}.cubin"
     cubin = _read_checked(path)
     if cubin is None:
-        cubin = build(source, defines, arch).cubin
+        cubin = build(source, defines, arch, folder=folder).cubin
         _write_checked(path, cubin)
     return cubin
 
@@ -123,8 +123,8 @@ def _nvrtc_version() -> tuple[int, int]:
     return major, minor
 
 
-def _key(source: str, defines: Defines, arch: str) -> str:
-    texts = [path.read_bytes() for path in (FOLDER / f"{source}.cu", *sorted(FOLDER.glob("*.cuh")))]
+def _key(source: Path, defines: Defines, arch: str) -> str:
+    texts = [path.read_bytes() for path in (source, *sorted(FOLDER.glob("*.cuh")))]
     parts = (texts, sorted(defines.items()), arch, _nvrtc_version())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
