@@ -1,10 +1,13 @@
 """The emulator names what a kernel does wrong."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from tests.kernels.cuda.emulator import emulated
+
+from eyas.kernels.cuda.compiler import FOLDER
 
 HERE = Path(__file__).parent
 
@@ -28,6 +31,14 @@ def _launch(name: str, block: int, *args: object, shared: int = 0, seed: int = 0
 def test_a_fault_is_named(name: str, args: tuple, message: str):
     with pytest.raises(RuntimeError, match=rf"{name}, block .*{message}"):
         _launch(name, 32, *args, shared=128)
+
+
+def test_it_has_every_helper_of_the_device():
+    helper = re.compile(r"^DEVICE [\w ]+ (\w+)\(", re.MULTILINE)
+    device = (FOLDER / "common.cuh").read_text().split("#else")[1].split("#endif  // EYAS_EMULATE")[0]
+    emulator = (HERE / "emulator" / "emulate.h").read_text()
+    only_inside_others = {"shared_address"}
+    assert set(helper.findall(device)) - only_inside_others <= set(helper.findall(emulator))
 
 
 def test_shared_memory_starts_as_nan():

@@ -175,6 +175,7 @@ DEVICE uint4 load_16(const void* address) {
 }
 DEVICE uint4 load_16_if(const void* address, bool valid) { return valid ? load_16(address) : uint4{0, 0, 0, 0}; }
 DEVICE u32 load_l2(const void* address) { return emulate::load<u32>(address); }
+DEVICE uint4 load_l2_16_if(const void* address, bool valid) { return valid ? load_weights_16(address) : uint4{0, 0, 0, 0}; }
 DEVICE void prefetch_l2(const void*) {}
 
 DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
@@ -228,25 +229,32 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     struct Lane { u32 a[4], b[2]; float c[4]; };
     const Lane mine{{a[0], a[1], a[2], a[3]}, {b0, b1}, {c[0], c[1], c[2], c[3]}};
     const Lane result = emulate::collective("mma_bf16", mine, [](Lane* all) {
-        float left[16][16], right[16][8];
+        using Row = double __attribute__((vector_size(64)));
+        double left[16][16];
+        Row right[16], sum[16];
+        for (int lane = 0; lane < 32; ++lane) {
+            const int g = lane / 4, t = lane % 4;
+            for (int i = 0; i < 4; ++i) {
+                const u32 word = all[lane].a[i];
+                double* const pair = &left[g + i % 2 * 8][2 * t + i / 2 * 8];
+                pair[0] = bf16_low(word), pair[1] = bf16_high(word);
+                sum[g + i / 2 * 8][2 * t + i % 2] = all[lane].c[i];
+            }
+            for (int i = 0; i < 2; ++i) {
+                right[2 * t + 8 * i][g] = bf16_low(all[lane].b[i]);
+                right[2 * t + 8 * i + 1][g] = bf16_high(all[lane].b[i]);
+            }
+        }
+        for (int row = 0; row < 16; ++row)
+            for (int k = 0; k < 16; ++k) sum[row] += left[row][k] * right[k];
         for (int lane = 0; lane < 32; ++lane)
             for (int i = 0; i < 4; ++i)
-                for (int half = 0; half < 2; ++half) {
-                    const int g = lane / 4, k = lane % 4 * 2 + half;
-                    const auto value = [half](u32 word) { return half ? bf16_high(word) : bf16_low(word); };
-                    left[g + i % 2 * 8][k + i / 2 * 8] = value(all[lane].a[i]);
-                    if (i < 2) right[k + i * 8][g] = value(all[lane].b[i]);
-                }
-        for (int lane = 0; lane < 32; ++lane)
-            for (int i = 0; i < 4; ++i) {
-                const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-                double sum = all[lane].c[i];
-                for (int k = 0; k < 16; ++k) sum += double(left[row][k]) * right[k][column];
-                all[lane].c[i] = static_cast<float>(sum);
-            }
+                all[lane].c[i] = static_cast<float>(sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
     });
     for (int i = 0; i < 4; ++i) c[i] = result.c[i];
 }
+
+DEVICE void keep_order(float (&)[4]) {}
 
 DEVICE float fast_exp2(float x) { return exp2f(x); }
 DEVICE float fast_reciprocal(float x) { return 1.f / x; }
