@@ -101,6 +101,7 @@ def build(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, 
         define_macro=[(name, str(value)) for name, value in sorted((defines or {}).items())] or None,
         include_path=str(FOLDER),
         ptxas_options=["-v"],
+        no_cache=True,  # code from the driver's own cache comes without the report
     )
     log = io.StringIO()
     code = Program((folder / f"{source}.cu").read_text(), "c++", options).compile("cubin", logs=log)
