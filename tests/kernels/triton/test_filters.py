@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.kernels.triton.rows import DEVICE
 
 from eyas.kernels.sample import filter_scores
-from eyas.kernels.triton.filters import SHARED, choose
+from eyas.kernels.triton.filters import BINS, SHARED, choose
 
-_SHARED = tl.constexpr(SHARED)
+_SHARED, _BINS = tl.constexpr(SHARED), tl.constexpr(BINS)
 
 
 @triton.jit
@@ -24,7 +24,8 @@ def _choose(
     min_ptr,
     arrived_ptr,
     numbers_ptr,
-    words_ptr,
+    bests_ptr,
+    counts_ptr,
     V,
     SIZE: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -35,12 +36,22 @@ def _choose(
     scores = tl.load(scores_ptr + row * V + ids, mask=ids < V, other=float("-inf"))
     perturbed = tl.load(perturbed_ptr + row * V + ids, mask=ids < V, other=float("-inf"))
     top_k, top_p, min_p = tl.load(k_ptr), tl.load(p_ptr), tl.load(min_ptr)
-    first = row * (2 * CHUNKS * _SHARED)
-    numbers_ptr += first
-    words_ptr += first
-    arrived_ptr += row
+    first = row * (2 * CHUNKS)
     token, _ = choose(
-        scores, perturbed, ids, top_k, top_p, min_p, V, chunk, arrived_ptr, numbers_ptr, words_ptr, CHUNKS, PADDED
+        scores,
+        perturbed,
+        ids,
+        top_k,
+        top_p,
+        min_p,
+        V,
+        chunk,
+        arrived_ptr + row,
+        numbers_ptr + first * _SHARED,
+        bests_ptr + first,
+        counts_ptr + first * _BINS,
+        CHUNKS,
+        PADDED,
     )
     tl.store(out_ptr + row, token)
 
@@ -53,8 +64,9 @@ def chosen(scores, perturbed, top_k, top_p, min_p, *, size):
     numbers = torch.full((num_rows, 2, chunks, SHARED), float("nan"), device=DEVICE)
     settings_of_rows = (torch.tensor([value], device=DEVICE) for value in (top_k, top_p, min_p))
     arrived = torch.zeros(num_rows, dtype=torch.int32, device=DEVICE)
-    words = torch.zeros(numbers.shape, dtype=torch.int64, device=DEVICE)
-    arguments = (scores, perturbed, out, *settings_of_rows, arrived, numbers, words, vocab_size)
+    bests = torch.zeros(num_rows, 2, chunks, dtype=torch.int64, device=DEVICE)
+    counts = torch.full((num_rows, 2, chunks, BINS), -1, dtype=torch.int32, device=DEVICE)
+    arguments = (scores, perturbed, out, *settings_of_rows, arrived, numbers, bests, counts, vocab_size)
     padded = triton.next_power_of_2(chunks)
     _choose[(num_rows * chunks,)](*arguments, SIZE=size, CHUNKS=chunks, PADDED=padded, enable_fp_fusion=False)
     return out.long()

@@ -19,10 +19,12 @@ import triton.language as tl
 
 from eyas.kernels.triton.order import LOWEST, key_of, pack, packed_id, score_of
 
-__all__ = ["SHARED", "choose"]
+__all__ = ["BINS", "SHARED", "choose"]
 
-SHARED = 4  # fp32 and int64 numbers that a program publishes at a time
+SHARED = 4  # fp32 numbers that a program publishes at a time
+BINS = 32  # or counts
 _SHARED = tl.constexpr(SHARED)
+_BINS = tl.constexpr(BINS)
 _WAYS = tl.constexpr(16)
 _BEHIND = tl.constexpr(-3e38)  # instead of -inf, so that differences are numbers
 
@@ -45,13 +47,13 @@ def _by_distance(number, peak):
 
 @triton.jit
 def _floor_of_top_k(
-    scores, top_k, chunk, arrived_ptr, numbers_ptr, words_ptr, CHUNKS: tl.constexpr, PADDED: tl.constexpr
+    scores, top_k, chunk, arrived_ptr, numbers_ptr, counts_ptr, CHUNKS: tl.constexpr, PADDED: tl.constexpr
 ):
     """The score that the top k and their ties reach and no other token does, and the number of rounds it took.
 
-    Counts by 16 parts of an interval of keys, then of one of the parts, until all that is from a part on is the top k.
+    Counts by parts of an interval of keys, then of one of the parts, until all that is from a part on is the top k.
     """
-    chunks, ways = tl.arange(0, PADDED), tl.arange(0, _WAYS)
+    chunks, bins = tl.arange(0, PADDED), tl.arange(0, _BINS)
     tl.store(numbers_ptr + chunk * _SHARED, tl.max(scores))
     _meet(arrived_ptr, 0, CHUNKS)
     peaks = tl.load(numbers_ptr + chunks * _SHARED, mask=chunks < CHUNKS, other=float("-inf"), cache_modifier=".cg")
@@ -72,21 +74,23 @@ def _floor_of_top_k(
                 number += 1
         else:
             length = (hi - 1 - lo).to(tl.float32).to(tl.int32, bitcast=True)  # its exponent is that of the length
-            shift = tl.maximum((length >> 23) - 130, 0)
+            shift = tl.maximum((length >> 23) - 131, 0)
             part = ((keys.to(tl.int64) - lo).to(tl.uint32) >> shift.to(tl.uint32)).to(tl.int32)
-        inside = (keys >= lo) & (keys < hi)
-        unit = tl.where(inside, tl.full((), 1, tl.int64) << ((part % 4) * 16).to(tl.int64), 0)
-        row_words_ptr = words_ptr + (round % 2) * (CHUNKS * _SHARED)
-        for word in tl.static_range(4):  # four counts of 16 bits each
-            tl.store(row_words_ptr + chunk * _SHARED + word, tl.sum(tl.where(part // 4 == word, unit, 0)))
+        own = tl.histogram(part, _BINS, mask=(keys >= lo) & (keys < hi))
+        table_ptr = counts_ptr + (round % 2) * (CHUNKS * _BINS)
+        tl.store(table_ptr + chunk * _BINS + bins, own)
         _meet(arrived_ptr, round, CHUNKS)
-        at = row_words_ptr + chunks[:, None] * _SHARED + ways[None, :] // 4
-        words = tl.load(at, mask=(chunks[:, None] < CHUNKS) & (ways[None, :] >= 0), other=0, cache_modifier=".cg")
-        counts = tl.sum(((words >> ((ways[None, :] % 4) * 16).to(tl.int64)) & 0xFFFF).to(tl.int32), axis=0)
+        table = tl.load(
+            table_ptr + chunks[:, None] * _BINS + bins[None, :],
+            mask=(chunks[:, None] < CHUNKS) & (bins[None, :] >= 0),
+            other=0,
+            cache_modifier=".cg",
+        )
+        counts = tl.sum(table, axis=0)
         reach = above + tl.cumsum(counts, axis=0, reverse=True)
-        best = tl.sum(((ways > 0) & (reach >= top_k)).to(tl.int32))
-        held = tl.sum(tl.where(ways == best, reach, 0))
-        above = held - tl.sum(tl.where(ways == best, counts, 0))
+        best = tl.sum(((bins > 0) & (reach >= top_k)).to(tl.int32))
+        held = tl.sum(tl.where(bins == best, reach, 0))
+        above = held - tl.sum(tl.where(bins == best, counts, 0))
         if round == 1:
             hi = tl.where(best + 1 < _WAYS, _by_distance(best + 1, peak).to(tl.int64), hi)
             lo = tl.where(best > 0, _by_distance(best, peak).to(tl.int64), lo)
@@ -109,7 +113,8 @@ def choose(
     chunk,
     arrived_ptr,
     numbers_ptr,
-    words_ptr,
+    bests_ptr,
+    counts_ptr,
     CHUNKS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
@@ -123,7 +128,7 @@ def choose(
     by_count = (top_k > 0) & (top_k < size)
     round = 0
     if by_count & (top_p < 1):  # top-p is of what top-k leaves
-        floor, round = _floor_of_top_k(scores, top_k, chunk, arrived_ptr, numbers_ptr, words_ptr, CHUNKS, PADDED)
+        floor, round = _floor_of_top_k(scores, top_k, chunk, arrived_ptr, numbers_ptr, counts_ptr, CHUNKS, PADDED)
         scores = tl.where(scores >= floor, scores, float("-inf"))
         by_count = False
     local_peak = tl.maximum(tl.max(scores), _BEHIND)
@@ -138,21 +143,21 @@ def choose(
         before = (scores > score) | ((scores == score) & (ids < candidate))
         counted = tl.where(by_count & (first == 0), (scores > score).to(tl.float32), tl.where(before, weights, 0.0))
         next_best = tl.max(tl.where(before, pack(perturbed, ids), LOWEST))
-        row_numbers_ptr = numbers_ptr + (round % 2) * (CHUNKS * _SHARED)
-        row_words_ptr = words_ptr + (round % 2) * (CHUNKS * _SHARED)
-        tl.store(row_numbers_ptr + chunk * _SHARED, tl.sum(counted))
-        tl.store(row_numbers_ptr + chunk * _SHARED + 1, local_peak)
+        round_ptr = numbers_ptr + (round % 2) * (CHUNKS * _SHARED)
+        round_bests_ptr = bests_ptr + (round % 2) * CHUNKS
+        tl.store(round_ptr + chunk * _SHARED, tl.sum(counted))
+        tl.store(round_ptr + chunk * _SHARED + 1, local_peak)
         tl.store(
-            row_numbers_ptr + chunk * _SHARED + 2,
+            round_ptr + chunk * _SHARED + 2,
             tl.max(tl.where(ids == packed_id(next_best), scores, float("-inf"))),
         )
-        tl.store(row_words_ptr + chunk * _SHARED, next_best)
+        tl.store(round_bests_ptr + chunk, next_best)
         _meet(arrived_ptr, round, CHUNKS)
         round += 1
-        sums = tl.load(row_numbers_ptr + chunks * _SHARED, mask=known, other=0.0, cache_modifier=".cg")
-        peaks = tl.load(row_numbers_ptr + chunks * _SHARED + 1, mask=known, other=_BEHIND, cache_modifier=".cg")
-        found = tl.load(row_numbers_ptr + chunks * _SHARED + 2, mask=known, other=0.0, cache_modifier=".cg")
-        bests = tl.load(row_words_ptr + chunks * _SHARED, mask=known, other=LOWEST, cache_modifier=".cg")
+        sums = tl.load(round_ptr + chunks * _SHARED, mask=known, other=0.0, cache_modifier=".cg")
+        peaks = tl.load(round_ptr + chunks * _SHARED + 1, mask=known, other=_BEHIND, cache_modifier=".cg")
+        found = tl.load(round_ptr + chunks * _SHARED + 2, mask=known, other=0.0, cache_modifier=".cg")
+        bests = tl.load(round_bests_ptr + chunks, mask=known, other=LOWEST, cache_modifier=".cg")
         peak = tl.max(peaks)
         ahead = tl.sum(tl.where(by_count & (first == 0), sums, sums * tl.exp(peaks - peak)))
         kept = ((ahead < limit) | (ahead == 0)) & (tl.exp(score - peak) >= min_p)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eyas.kernels.sample import SamplingRows
 from eyas.kernels.triton.edits import Edits, Masks, edit_chunk
-from eyas.kernels.triton.filters import SHARED, choose
+from eyas.kernels.triton.filters import BINS, SHARED, choose
 from eyas.kernels.triton.noise import gumbel, gumbel_of, log
 from eyas.kernels.triton.order import LOWEST, pack, packed_id, packed_score
 
@@ -30,9 +30,11 @@ NOT_FINITE = 1
 NO_TOKEN_LEFT = 2
 _MAX_TOP = tl.constexpr(32)  # a power of two
 _SHARED = tl.constexpr(SHARED)
+_BINS = tl.constexpr(BINS)
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
 _NO_TOKEN_LEFT = tl.constexpr(NO_TOKEN_LEFT)
-_PER_THREAD = 8  # scores of a thread, in registers
+_PER_THREAD = 16  # scores of a thread, in registers
+_REGISTERS = 128  # of a thread; spilling what the rarer wishes need costs less than fewer programs at a time
 
 
 class _Settings(NamedTuple):
@@ -70,7 +72,8 @@ class SampleSpace:
         self.num_chunks = -(-vocab_size // self.chunk_size)
         self.arrived_T = torch.zeros(max_rows, dtype=torch.int32, device=device)  # each launch leaves zeros
         self.numbers_TC = empty(2, self.num_chunks, SHARED, dtype=torch.float32)
-        self.words_TC = empty(2, self.num_chunks, SHARED, dtype=torch.int64)
+        self.bests_TC = empty(2, self.num_chunks, dtype=torch.int64)
+        self.counts_TC = empty(2, self.num_chunks, BINS, dtype=torch.int32)
         self.stats_TC = empty(self.num_chunks, 2, dtype=torch.float32)
         self.best_TC = empty(self.num_chunks, dtype=torch.int64)
         self.tops_TCN = empty(self.num_chunks, _MAX_TOP.value, dtype=torch.int64)
@@ -86,7 +89,7 @@ class SampleSpace:
 def _chunk_size(vocab_size: int, device: torch.device | str) -> int:
     device = torch.device(device)
     processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    return max(4096, triton.next_power_of_2(triton.cdiv(vocab_size, processors)))
+    return max(2048, triton.next_power_of_2(triton.cdiv(vocab_size, processors)))
 
 
 @triton.jit
@@ -128,7 +131,8 @@ def _draw(
     target_ids_ptr,
     arrived_ptr,
     numbers_ptr,
-    words_ptr,
+    bests_ptr,
+    counts_ptr,
     stats_ptr,
     best_ptr,
     tops_ptr,
@@ -202,7 +206,7 @@ def _draw(
             target_ids = tl.load(target_ids_ptr + ids, mask=inside, other=0).to(tl.int32)
             perturbed = scores + gumbel_of(seed, choice, position, target_ids)
         if ((top_k > 0) & (top_k < V)) | (top_p < 1) | (min_p > 0):
-            first = row * (2 * CHUNKS * _SHARED)
+            first = row * (2 * CHUNKS)  # of the two buffers of the row
             token, round = choose(
                 scores,
                 perturbed,
@@ -213,8 +217,9 @@ def _draw(
                 V,
                 chunk,
                 arrived_ptr,
-                numbers_ptr + first,
-                words_ptr + first,
+                numbers_ptr + first * _SHARED,
+                bests_ptr + first,
+                counts_ptr + first * _BINS,
                 CHUNKS,
                 PADDED,
             )
@@ -292,7 +297,8 @@ def draw(
         target_ids_V,
         space.arrived_T,
         space.numbers_TC,
-        space.words_TC,
+        space.bests_TC,
+        space.counts_TC,
         space.stats_TC,
         space.best_TC,
         space.tops_TCN,
@@ -309,6 +315,7 @@ def draw(
         CHUNKS=space.num_chunks,
         PADDED=triton.next_power_of_2(space.num_chunks),
         num_warps=min(16, max(1, space.chunk_size // (32 * _PER_THREAD))),
+        maxnreg=_REGISTERS,
         enable_fp_fusion=False,
     )
     return drawn
