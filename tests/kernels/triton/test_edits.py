@@ -23,7 +23,7 @@ EDITS = {
         "repetition_penalty": 1.3,
         "presence_penalty": 0.5,
         "frequency_penalty": 0.4,
-        "logit_bias": {i: (-1.0) ** i * 2 for i in range(0, 600, 2)},
+        "logit_bias": {i: (-1.0) ** i * 2 for i in range(0, 600, 9)},
         "min_tokens": 20,
     },
 }
