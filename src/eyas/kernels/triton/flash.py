@@ -16,7 +16,7 @@ from eyas.kernels.ops import LayerCache, Rows
 
 __all__ = ["flash_attend"]
 
-_FULL = dict(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=2, maxnreg=128)  # two programs share an SM
+_FULL = dict(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=3, maxnreg=128)  # two programs share an SM
 _SLIDING = dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -65,6 +65,8 @@ def _flash_kernel(
     first = tl.load(positions_ptr).to(tl.int32)
     # The longest rows first: programs of a launch start in ascending order.
     tile = first // TILE + tl.num_programs(0) - 1 - tl.program_id(0)
+    if tile * TILE >= first + num_rows:
+        return
     kv_head = tl.program_id(1)
     m = tl.arange(0, BLOCK_M)
     position = tile * TILE + m // GROUP
