@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.rows import DEVICE, rows_of, shared_launch
 
-from eyas.engine.sampler import NO_TOKEN_LEFT, NOT_FINITE, top_logprobs
 from eyas.kernels.sample import sample_ref
 from eyas.kernels.triton.edits import Masks
-from eyas.kernels.triton.sample import SampleSpace, draw
+from eyas.kernels.triton.sample import NO_TOKEN_LEFT, NOT_FINITE, SampleSpace, draw
 
 # Interpreted, infinities make numpy warn.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")
@@ -88,11 +87,12 @@ def test_logprobs_are_of_the_raw_logits():
     space.drawn.top_ids_TN.fill_(-7)
     num_top = torch.tensor([0, 1, 2, 3, 5, 8, 13, 20], device=DEVICE)
     drawn = draw(logits, counted(8), counted(8), rows, space, num_top_S=num_top)
-    expected = top_logprobs(logits.unsqueeze(1), drawn.ids_T.unsqueeze(1), 20)
-    torch.testing.assert_close(drawn.logprobs_T, expected.chosen_SR[:, 0])
+    expected = logits.log_softmax(-1)
+    top = expected.topk(20)
+    torch.testing.assert_close(drawn.logprobs_T, expected.gather(1, drawn.ids_T.unsqueeze(1))[:, 0])
     for row, count in enumerate(num_top.tolist()):
-        torch.testing.assert_close(drawn.top_logprobs_TN[row, :count], expected.top_SRn[row, 0, :count])
-        assert torch.equal(drawn.top_ids_TN[row, :count], expected.top_ids_SRn[row, 0, :count])
+        torch.testing.assert_close(drawn.top_logprobs_TN[row, :count], top.values[row, :count])
+        assert torch.equal(drawn.top_ids_TN[row, :count], top.indices[row, :count])
         assert (drawn.top_ids_TN[row, count:] == -7).all()
 
 

@@ -34,7 +34,7 @@ _BINS = tl.constexpr(BINS)
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
 _NO_TOKEN_LEFT = tl.constexpr(NO_TOKEN_LEFT)
 _PER_THREAD = 16  # scores of a thread, in registers
-_REGISTERS = 128  # of a thread; spilling what the rarer wishes need costs less than fewer programs at a time
+_REGISTERS = 96  # of a thread; spilling what the rarer wishes need costs less than fewer programs at a time
 
 
 class _Settings(NamedTuple):
