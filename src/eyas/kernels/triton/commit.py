@@ -130,6 +130,8 @@ def commit(
 
     `taps_TC` holds the hidden states of the rows, R for each sequence. Slots of dead sequences may repeat.
     """
+    assert draft_SK.is_contiguous() and sampled_SR.is_contiguous() and failed_SR.is_contiguous()
+    assert taps_TC is None or taps_TC.is_contiguous()
     num_seqs, num_rows = sampled_SR.shape
     out = slots_S.new_empty(5, num_seqs) if out_5S is None else out_5S
     ring = ledger.tap_ring_SWC

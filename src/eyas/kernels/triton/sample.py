@@ -280,6 +280,7 @@ def draw(
     """
     num_rows, vocab_size = logits_TV.shape
     assert logits_TV.is_contiguous() and logits_TV.dtype == torch.float32 and vocab_size == space.vocab_size
+    assert ancestors_SK is None or ancestors_SK.is_contiguous()
     drawn = Drawn(*(field[:num_rows] for field in space.drawn))
     if ids_T is not None:
         drawn = drawn._replace(ids_T=ids_T)
