@@ -14,7 +14,8 @@ import torch
 from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.build import EngineOptions, build_engine
-from eyas.engine.drafter import Drafter, Drafts
+from eyas.engine.drafter import Drafter
+from eyas.engine.round import Drafts
 
 CONTEXT = 512
 FACTORS = {

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, Mxfp4Config
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.build import MAX_BACKLOG
 from eyas.engine.draft_length import FixedDraftLength
-from eyas.engine.drafter import Drafts, Eagle3Drafter
+from eyas.engine.drafter import Eagle3Drafter
+from eyas.engine.round import Drafts
 from eyas.kernels.noise import gumbel
 from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.loader import load_head, load_target
@@ -37,7 +38,9 @@ class Recorder(Eagle3Drafter):
     """Keeps what the drafter drafts, and proposes the coming tokens instead, some wrong, so that rounds accept some."""
 
     def __init__(self, drafter, reference):
-        super().__init__(drafter.head, drafter.cache, drafter._ops, max_backlog=drafter.max_backlog)
+        super().__init__(
+            drafter.head, drafter.cache, drafter._ops, drafter.sampler, drafter.stages, max_backlog=drafter.max_backlog
+        )
         self.reference = reference
         self.seen = []  # (request id, choice), length, drafts
 

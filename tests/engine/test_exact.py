@@ -16,7 +16,7 @@ from tests.engine.exactness import (
 )
 
 from eyas.base.harmony import Message, render_conversation
-from eyas.engine.build import PLAIN_OPS
+from eyas.engine.backend import PLAIN_OPS
 
 ORACLE_SETUP = {"drafter": "oracle", "draft_tokens": 3, "concurrency": 4}
 HELD_OUT = Path(__file__).parents[1] / "assets" / "demo_heldout.jsonl"

@@ -8,8 +8,9 @@ from tests.engine.exactness import build, run
 
 from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.engine.core import MODEL_FAILED
-from eyas.engine.drafter import Drafter, Drafts
+from eyas.engine.drafter import Drafter
 from eyas.engine.masking import RowMasks
+from eyas.engine.round import Drafts
 from eyas.engine.sampler import NO_TOKEN_LEFT, NOT_FINITE, sample_rows
 
 POISON = 77

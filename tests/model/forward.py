@@ -2,7 +2,7 @@
 
 import torch
 
-from eyas.engine.build import PROMPT_OPS
+from eyas.engine.backend import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.gpt_oss import GptOss
 

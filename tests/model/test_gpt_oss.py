@@ -113,7 +113,7 @@ def test_experts_that_no_row_picked_are_not_dequantised(tmp_path):
     model = GptOss(config, weights, max_positions=64, expert_cache_bytes=1 << 30)
     batch = row_batch(torch.tensor([[7]]), ops=PlainOps(dense=8, experts=1))
     output = model.forward(batch, model.new_cache(2, 2, 16))
-    routed = [route(logits, batch.live_SR[0], config.experts_per_token)[0] for logits in output.router_logits]
+    routed = [route(logits, batch.live_SR[0], config.experts_per_token)[0] for logits in output.choices]
     touched = {(layer, e) for layer, ids in enumerate(routed) for e in ids.flatten().tolist()}
     one_expert = 4 * 3 * config.hidden_size * config.intermediate_size
     assert len(touched) == config.num_layers * config.experts_per_token

@@ -11,7 +11,7 @@ from reload import load_trainable
 from shapes import HEAD, SMOKE_HEAD, SMOKE_TARGET, TARGET
 from target import TargetModel, hidden_states, rms_norm
 
-from eyas.engine.build import PROMPT_OPS
+from eyas.engine.backend import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.gpt_oss import GptOss
 from eyas.model.loader import load_head, load_target

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eyas.engine.build import PROMPT_OPS
+from eyas.engine.backend import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.eagle3 import Eagle3Head

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         except InvalidRequest as error:
             raise UserError(f"{args.file}, prompt {number}: {error}") from error
 
-    lines, origin = provenance(hardware(model.weights.lm_head_VH.device))
+    lines, origin = provenance(hardware(model.weights.embed_VH.device))
     print("\n".join([*_title(args, config, model), *lines]))
     print(f"prompts   {len(prompts)}, answers of at most {args.max_tokens} tokens", end="")
     print(f" ({num_left_out} lines without messages or prompt left out)" if num_left_out else "", flush=True)

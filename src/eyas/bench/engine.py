@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(config)
     work = _workload(args, model)
     arms = _arms(args, config, model, work)
-    lines, origin = provenance(hardware(model.weights.lm_head_VH.device))
+    lines, origin = provenance(hardware(model.weights.embed_VH.device))
     print("\n".join(_header(args, config, model, work, lines)))
     figures = []
     for batch in args.batch:
@@ -127,7 +127,8 @@ def _workload(args: argparse.Namespace, model: LoadedModel) -> Workload:
 
 def _arms(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, work: Workload) -> list[Arm]:
     """Without a drafter first, the others in the order asked for. One engine serves all draft lengths."""
-    from eyas.engine.build import MAX_AUTO_DRAFTS, PLAIN_OPS
+    from eyas.engine.backend import PLAIN_OPS
+    from eyas.engine.build import MAX_AUTO_DRAFTS
     from eyas.engine.draft_length import AutoDraftLength, FixedDraftLength
 
     asked: tuple[Drafts, ...] = args.drafts or ((config.draft_tokens,) if "draft_tokens" in args else DRAFTS)

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
 
 from eyas.base.errors import UserError
+from eyas.engine.backend import PROMPT_OPS, PROMPT_TILE, ROW_OPS, Backend, kernel_backend, plain_backend
 from eyas.engine.constraint import GrammarCache
 from eyas.engine.core import EngineCore
 from eyas.engine.draft_length import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
 from eyas.engine.memory import PageCounts, available_bytes, page_bytes, page_counts
-from eyas.engine.runner import PROMPT_TILE, Runner
+from eyas.engine.round import Sampler
+from eyas.engine.runner import Runner
 from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_span
-from eyas.engine.stages import CudaGraphs, Stages
 from eyas.engine.state import DeviceState
 from eyas.engine.step_costs import RoundCosts
 from eyas.kernels.attend import KEY_BLOCK
 from eyas.kernels.linear import self_test
 from eyas.kernels.ops import Ops
-from eyas.kernels.plain import PlainOps
 from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.device_layout import is_packed
 from eyas.model.eagle3 import Eagle3Head
 from eyas.model.experts import DequantCache, ExpertStack
 from eyas.model.gpt_oss import GptOss
+from eyas.model.mxfp4 import Mxfp4Tensor
 from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
 
 __all__ = [
     "MAX_AUTO_DRAFTS",
-    "PLAIN_OPS",
     "BuiltEngine",
     "DrafterKind",
     "EngineOptions",
@@ -42,14 +43,13 @@ DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
 MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
 MAX_BACKLOG = 32  # rows of the head's catch-up pass
-ROW_OPS = PlainOps(dense=8, experts=1)
-PROMPT_OPS = PlainOps(dense=PROMPT_TILE, experts=16)
-PLAIN_OPS = PlainOps(dense=None, experts=None)  # for comparison: not exact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineOptions:
     """`kv_bytes` None takes what the device has left; `lag` None is 1 on a GPU and 0 on a CPU (see EngineCore).
+
+    Operations and prompt tokens of a step are those of the backend where they are None.
 
     `tokenizer_json` is read when the first grammar arrives; without one grammars are refused.
     """
@@ -60,15 +60,14 @@ class EngineOptions:
     draft_tokens: int | Literal["auto"] = "auto"
     seed: int | None = None
     page_size: int = 16
-    chunk_tokens: int = 512
+    chunk_tokens: int | None = None
     kv_bytes: int | None = None
     lag: int | None = None
-    row_ops: Ops = ROW_OPS
-    prompt_ops: Ops = PROMPT_OPS
+    row_ops: Ops | None = None
+    prompt_ops: Ops | None = None
     expert_cache_bytes: int | None = None
     track_experts: bool = False
     tokenizer_json: Path | None = None
-    use_graphs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +85,75 @@ def build_engine(
 ) -> BuiltEngine:
     """Raises UserError if the context is longer than the model's or memory does not suffice."""
     _check(config, options)
-    device, dtype = weights.lm_head_VH.device, weights.lm_head_VH.dtype
     if options.drafter != "eagle3":
         head = None
     max_drafts = _max_drafts(options)
+    backend = _backend(config, weights, options, head, max_drafts)
+    pages = _size(config, head, options, weights.embed_VH, max_drafts, backend.chunk_tokens)
+    runner = _runner(config, weights, options, head, max_drafts, backend, pages)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            page_size=options.page_size,
+            num_full_pages=pages.full,
+            num_sliding_pages=pages.sliding,
+            window=config.sliding_window,
+            num_slots=options.concurrency,
+            chunk_tokens=backend.chunk_tokens,
+            max_drafts=max_drafts,
+        )
+    )
+    core = EngineCore(
+        runner,
+        scheduler,
+        _draft_length(options, max_drafts, config),
+        GrammarCache(options.tokenizer_json, vocab_size=config.vocab_size, eos_ids=config.eos_ids),
+        context=options.context,
+        eos_ids=config.eos_ids,
+        seed=options.seed,
+        lag=int(runner.state.device.type == "cuda") if options.lag is None else options.lag,
+        track_experts=options.track_experts,
+    )
+    return BuiltEngine(core, _memory_map(weights, head, runner))
+
+
+def _backend(
+    config: GptOssConfig,
+    weights: TargetWeights,
+    options: EngineOptions,
+    head: tuple[HeadConfig, HeadWeights] | None,
+    max_drafts: int,
+) -> Backend:
+    """Kernels where the weights are packed for them, with what the options say instead."""
+    backend = plain_backend()
+    if is_packed(weights):
+        backend = kernel_backend(
+            config,
+            head[0] if head else None,
+            weights.embed_VH.device,
+            concurrency=options.concurrency,
+            max_drafts=max_drafts,
+            max_backlog=MAX_BACKLOG,
+        )
+    return replace(
+        backend,
+        row_ops=options.row_ops or backend.row_ops,
+        prompt_ops=options.prompt_ops or backend.prompt_ops,
+        chunk_tokens=options.chunk_tokens or backend.chunk_tokens,
+    )
+
+
+def _runner(
+    config: GptOssConfig,
+    weights: TargetWeights,
+    options: EngineOptions,
+    head: tuple[HeadConfig, HeadWeights] | None,
+    max_drafts: int,
+    backend: Backend,
+    pages: PageCounts,
+) -> Runner:
+    device, dtype = weights.embed_VH.device, weights.embed_VH.dtype
     # Room for the drafts behind the last token, filled up to whole tiles of prompt rows.
     max_positions = -(-(options.context + max_drafts + 1) // PROMPT_TILE) * PROMPT_TILE
-    pages = _size(config, head, options, device, dtype, max_drafts)
-
     target = GptOss(
         config,
         weights,
@@ -113,45 +173,19 @@ def build_engine(
         tap_dtype=dtype,
         device=device,
     )
-    stages = (
-        CudaGraphs(device, max_sequences=options.concurrency)
-        if options.use_graphs and device.type == "cuda"
-        else Stages()
-    )
-    drafter = _drafter(options, head, max_positions, pages, stages)
-    runner = Runner(
+    sampler, prompt_sampler = backend.new_samplers(state, options.concurrency * (max_drafts + 1))
+    return Runner(
         target,
-        drafter,
+        _drafter(options, head, max_positions, pages, backend, sampler),
         state,
         caches,
         torch.zeros(pages.full + 1, tap_width, dtype=dtype, device=device),
-        row_ops=options.row_ops,
-        prompt_ops=options.prompt_ops,
-        stages=stages,
+        row_ops=backend.row_ops,
+        prompt_ops=backend.prompt_ops,
+        sampler=sampler,
+        prompt_sampler=prompt_sampler,
+        stages=backend.stages,
     )
-    scheduler = Scheduler(
-        SchedulerConfig(
-            page_size=options.page_size,
-            num_full_pages=pages.full,
-            num_sliding_pages=pages.sliding,
-            window=config.sliding_window,
-            num_slots=options.concurrency,
-            chunk_tokens=options.chunk_tokens,
-            max_drafts=max_drafts,
-        )
-    )
-    core = EngineCore(
-        runner,
-        scheduler,
-        _draft_length(options, max_drafts, config),
-        GrammarCache(options.tokenizer_json, vocab_size=config.vocab_size, eos_ids=config.eos_ids),
-        context=options.context,
-        eos_ids=config.eos_ids,
-        seed=options.seed,
-        lag=int(device.type == "cuda") if options.lag is None else options.lag,
-        track_experts=options.track_experts,
-    )
-    return BuiltEngine(core, _memory_map(weights, head, runner))
 
 
 def _check(config: GptOssConfig, options: EngineOptions) -> None:
@@ -173,10 +207,12 @@ def _size(
     config: GptOssConfig,
     head: tuple[HeadConfig, HeadWeights] | None,
     options: EngineOptions,
-    device: torch.device,
-    dtype: torch.dtype,
+    like: torch.Tensor,
     max_drafts: int,
+    chunk_tokens: int,
 ) -> PageCounts:
+    """Pages for caches on the device and in the dtype of `like`."""
+    device, dtype = like.device, like.dtype
     budget = options.kv_bytes
     if budget is None:
         # Activations and the allocator's slack need the rest; on a CPU other programs do too.
@@ -187,15 +223,15 @@ def _size(
         page_size=options.page_size,
         context=options.context,
         num_sequences=options.concurrency,
-        sliding_span=sliding_span(config.sliding_window, options.chunk_tokens, max_drafts, options.page_size),
+        sliding_span=sliding_span(config.sliding_window, chunk_tokens, max_drafts, options.page_size),
     )
 
 
 def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: EngineOptions) -> int:
     """What dequantised experts may take: never more than all of them, nothing where they are stored dense."""
-    if isinstance(weights.layers[0].gate_up, torch.Tensor):
+    if not isinstance(weights.layers[0].gate_up, Mxfp4Tensor):
         return 0
-    device, dtype = weights.lm_head_VH.device, weights.lm_head_VH.dtype
+    device, dtype = weights.embed_VH.device, weights.embed_VH.dtype
     one_layer = config.num_experts * 3 * config.hidden_size * config.intermediate_size * dtype.itemsize
     limit = options.expert_cache_bytes
     if limit is None:
@@ -208,7 +244,8 @@ def _drafter(
     head: tuple[HeadConfig, HeadWeights] | None,
     max_positions: int,
     pages: PageCounts,
-    stages: Stages,
+    backend: Backend,
+    sampler: Sampler,
 ) -> Drafter:
     if options.drafter == "ngram":
         return NgramDrafter()
@@ -218,7 +255,7 @@ def _drafter(
         raise UserError("the eagle3 drafter needs a head; name one with --draft")
     model = Eagle3Head(*head, max_positions=max_positions)
     cache = model.new_cache(pages.full + 1, options.page_size)
-    return Eagle3Drafter(model, cache, options.row_ops, stages, max_backlog=MAX_BACKLOG)
+    return Eagle3Drafter(model, cache, backend.row_ops, sampler, backend.stages, max_backlog=MAX_BACKLOG)
 
 
 def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig) -> DraftLength:

@@ -31,11 +31,11 @@ from eyas.engine.constraint import Constraint, GrammarCache, GrammarMatcher, is_
 from eyas.engine.draft_length import DraftLength, RoundOutcome, RoundTimer
 from eyas.engine.pages import page_keys
 from eyas.engine.results import NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
+from eyas.engine.round import Logprobs, RoundOutput
 from eyas.engine.runner import Runner
-from eyas.engine.sampler import NOT_FINITE, Logprobs
+from eyas.engine.sampler import NOT_FINITE
 from eyas.engine.scheduler import Scheduler, StepPlan
 from eyas.engine.sequence import Phase, Sequence
-from eyas.engine.speculate import RoundOutput
 from eyas.engine.step_costs import Timing
 from eyas.kernels.router import route
 
@@ -262,7 +262,7 @@ class EngineCore:
         for sequence in plan.admitted:
             assert sequence.slot is not None
             self.draft_length.enter(sequence.slot)
-        output = self.runner.run(plan)
+        output = self.runner.run(plan, keeps_routing=self.expert_counts is not None)
         rounds = [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
         if output.round is not None:
             rounds.append((plan.decode, plan.num_drafts + 1, to_host(output.round)))

@@ -5,29 +5,20 @@ A drafter never affects which tokens come out, only how many a round commits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
+from eyas.engine.round import Drafts, Sampler
 from eyas.engine.sequence import Sequence
 from eyas.engine.stages import Stages
-from eyas.engine.state import DeviceState, SamplingFlags
+from eyas.engine.state import DeviceState
 from eyas.kernels.ops import LayerCache, Ops
-from eyas.kernels.sample import sample
 from eyas.model.batch import RowBatch
 from eyas.model.eagle3 import Eagle3Head, HeadOutput
 
-__all__ = ["Drafter", "Drafts", "Eagle3Drafter", "NgramDrafter"]
+__all__ = ["Drafter", "Eagle3Drafter", "NgramDrafter"]
 
 FEW_ROWS = 8  # of the first pass, up to which every number has a graph of its own
-
-
-class Drafts(NamedTuple):
-    """`ids_SK` in target ids; the first `num_valid_S` of each row are guesses, the rest is ignored."""
-
-    ids_SK: Tensor
-    num_valid_S: Tensor
 
 
 class Drafter:
@@ -96,11 +87,12 @@ class Eagle3Drafter(Drafter):
     name = "eagle3"
 
     def __init__(
-        self, head: Eagle3Head, cache: LayerCache, ops: Ops, stages: Stages | None = None, *, max_backlog: int
+        self, head: Eagle3Head, cache: LayerCache, ops: Ops, sampler: Sampler, stages: Stages, *, max_backlog: int
     ) -> None:
         """`max_backlog` bounds the tokens of the first pass; older ones are skipped, which costs acceptance only."""
         self.head = head
-        self.stages = stages or Stages()
+        self.sampler = sampler
+        self.stages = stages
         self.cache = cache
         self.taps = head.config.taps
         self.max_backlog = max_backlog
@@ -114,13 +106,13 @@ class Eagle3Drafter(Drafter):
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
         num_rows, self._backlog = self._rows(max(1, self._backlog)), 0
-        flags = state.flags_of(sequences)
 
         def stage(slots_S: Tensor) -> Drafts:
             first = self._catch_up(state, slots_S, num_rows, max_length)
-            return self._chain(state, slots_S, flags, first, num_drafts, max_length)
+            return self._chain(state, slots_S, sequences, first, num_drafts, max_length)
 
-        return self.stages.run(("eagle3", len(slots_S), num_rows, num_drafts, flags), stage, slots_S)
+        key = ("eagle3", len(slots_S), num_rows, num_drafts, self.sampler.key(sequences))
+        return self.stages.run(key, stage, slots_S)
 
     def _rows(self, backlog: int) -> int:
         """Rows of the first pass: few different numbers where each is another graph."""
@@ -147,26 +139,24 @@ class Eagle3Drafter(Drafter):
         output = self.head.forward(batch, self.head.fuse(taps_TC, self._ops), self.cache)
         state.head_length_S[slots_S] = length_S
         last = slice(num_rows - 1, None, num_rows)
-        return HeadOutput(output.hidden_TH[last], output.normed.take(last))
+        return HeadOutput(output.hidden_TH[last].contiguous(), output.normed.take(last))
 
     def _chain(
         self,
         state: DeviceState,
         slots_S: Tensor,
-        flags: SamplingFlags,
+        sequences: list[Sequence],
         output: HeadOutput,
         num_drafts: int,
         max_length: int,
     ) -> Drafts:
         """Draw a token from the head's output, feed it, and so on."""
-        tables, sampling = state.tables_of(slots_S), state.sampling_of(slots_S, flags)
+        tables = state.tables_of(slots_S)
         room_S, position_S = _room(state, slots_S, num_drafts), state.length_S[slots_S]
         ids = []
         for step in range(num_drafts):
             logits = self.head.logits(output.normed, self._ops)
-            chosen = sample(logits, position_S, sampling, target_ids_V=self.head.weights.target_ids_V)
-            if self.head.weights.target_ids_V is not None:
-                chosen = self.head.weights.target_ids_V[chosen]
+            chosen = self.sampler.draft(logits, slots_S, sequences, step, self.head.weights.target_ids_V)
             ids.append(chosen)
             if step + 1 < num_drafts:
                 batch = RowBatch(

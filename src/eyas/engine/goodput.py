@@ -37,8 +37,15 @@ def best_choice(
     """`seconds` [passes of the head, draft rows] never fall; `chances` are conditional on the drafts before.
 
     `rooms` bound the drafts of each sequence. With `lookup`, the chances of drafts that cost no passes, each sequence
-    takes its drafts from where more are expected to be accepted.
+    takes its drafts from where more are expected to be accepted, unless the round is better off without.
     """
+    if lookup_SK is not None:
+        both, alone = (_best(seconds, chances_SK, rooms_S, given) for given in (lookup_SK, None))
+        return max(both, alone, key=lambda choice: choice.tokens / choice.seconds)
+    return _best(seconds, chances_SK, rooms_S, None)
+
+
+def _best(seconds: Floats, chances_SK: Floats, rooms_S: NDArray[np.int64], lookup_SK: Floats | None) -> DraftChoice:
     survival_NSK, by_lookup_NS = _survival(chances_SK, rooms_S, lookup_SK)
     num_sequences = len(chances_SK)
     flat = survival_NSK.reshape(len(survival_NSK), -1)

@@ -21,8 +21,9 @@ from eyas.base.units import readable
 from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
 from eyas.engine.memory import available_bytes
 from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.device_layout import has_device_layout, pack_ends, pack_layer
 from eyas.model.hub import resolve
-from eyas.model.loader import load_head, load_target
+from eyas.model.loader import inspect_target, load_head, load_target
 from eyas.model.make import has_random_weights
 from eyas.model.shards import StoredTensor, read_headers
 from eyas.model.weights import HeadWeights, TargetWeights
@@ -84,8 +85,8 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
 
 
 def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
-    head = model.weights.lm_head_VH
-    details = {"device": f"{head.device}, {str(head.dtype).removeprefix('torch.')}"}
+    embed = model.weights.embed_VH
+    details = {"device": f"{embed.device}, {str(embed.dtype).removeprefix('torch.')}"}
     if model.head is not None:
         details["head"] = str(model.folder / OWN_HEAD) if config.draft == "auto" else config.draft
     if model.options.drafter != "none":
@@ -103,12 +104,25 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     stored = read_headers(folder)
     head_stored = {} if head_folder is None else read_headers(head_folder)
     _check_room([*stored.values(), *head_stored.values()], device, dtype)
-    target_config, weights = load_target(folder, device=device, dtype=dtype, stored=stored, progress=progress)
+    has_kernels = device.type == "cuda" and has_device_layout(inspect_target(folder, stored)[0])
+    target_config, weights = load_target(
+        folder,
+        device=device,
+        dtype=dtype,
+        stored=stored,
+        progress=progress,
+        layout=pack_layer if has_kernels else None,
+    )
     if device.type == "cpu" and target_config.hidden_size < SMALL_HIDDEN:
         torch.set_num_threads(1)
     head = None
     if head_folder is not None:
         head = load_head(head_folder, target_config, weights, device=device, dtype=dtype, stored=head_stored)
+    if has_kernels:
+        if head is not None and not has_device_layout(head[0]):
+            raise UserError(f"{head_folder}: the kernels of this GPU cannot compute a head of these shapes")
+        weights, packed = pack_ends(weights, head[1] if head else None)
+        head = (head[0], packed) if head and packed else None
     options = EngineOptions(
         context=_context(config, target_config),
         concurrency=config.concurrency,
@@ -117,7 +131,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         seed=config.seed,
         tokenizer_json=folder / "tokenizer.json",
     )
-    if not row_invariant(weights, dtype):
+    if not has_kernels and not row_invariant(weights, dtype):
         log.warning(
             "matrix products on this machine depend on a row's place among others; "
             "speculation may change a token where two are nearly as likely"

@@ -13,18 +13,11 @@ import torch
 from torch import Tensor
 
 from eyas.engine.constraint import Constraint, num_words
-from eyas.engine.drafter import Drafts
+from eyas.engine.round import Drafts, RowMasks
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
 
-__all__ = ["MaskInput", "RowMasks", "read_for_masks"]
-
-
-class RowMasks(NamedTuple):
-    """Packed masks int32 [C, R, words] of the sequences at the indices `rows_C` of a batch."""
-
-    rows_C: Tensor
-    words_CRW: Tensor
+__all__ = ["MaskInput", "read_for_masks"]
 
 
 class MaskInput(NamedTuple):

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.engine.sampler import Logprobs
+from eyas.engine.round import Logprobs, RoundOutput
 from eyas.engine.scheduler import StepPlan
 from eyas.engine.sequence import Sequence
-from eyas.engine.speculate import RoundOutput
 
 __all__ = ["NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
 

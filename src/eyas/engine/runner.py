@@ -12,12 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.engine.drafter import Drafter, Drafts, Eagle3Drafter
+from eyas.engine.backend import PROMPT_TILE
+from eyas.engine.drafter import Drafter, Eagle3Drafter
 from eyas.engine.masking import read_for_masks
-from eyas.engine.sampler import Logprobs, sample_rows, top_logprobs
+from eyas.engine.round import Drafts, Logprobs, RoundOutput, Sampler, Verified
+from eyas.engine.sampler import top_logprobs
 from eyas.engine.scheduler import Chunk, StepPlan, SwapIn, SwapOut
 from eyas.engine.sequence import Sequence
-from eyas.engine.speculate import RoundOutput, commit, speculative_round
+from eyas.engine.speculate import speculative_round
 from eyas.engine.stages import Stages
 from eyas.engine.state import DeviceState
 from eyas.kernels.norm import Normed
@@ -25,9 +27,7 @@ from eyas.kernels.ops import LayerCache, Ops
 from eyas.model.batch import RowBatch
 from eyas.model.gpt_oss import GptOss
 
-__all__ = ["PROMPT_TILE", "Runner", "StepOutput", "Swapped"]
-
-PROMPT_TILE = 64  # absolute grid of prompt rows
+__all__ = ["Runner", "StepOutput", "Swapped"]
 
 
 class StepOutput(NamedTuple):
@@ -56,6 +56,8 @@ class Runner:
         *,
         row_ops: Ops,
         prompt_ops: Ops,
+        sampler: Sampler,
+        prompt_sampler: Sampler,
         stages: Stages,
     ) -> None:
         """`tap_pages_PC` holds, for each full page, the hidden states tapped at its last token."""
@@ -66,10 +68,12 @@ class Runner:
         self.tap_pages_PC = tap_pages_PC
         self.row_ops = row_ops
         self.prompt_ops = prompt_ops
+        self.sampler = sampler
+        self.prompt_sampler = prompt_sampler
         self.stages = stages
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepOutput:
+    def run(self, plan: StepPlan, *, keeps_routing: bool = False) -> StepOutput:
         for swap_out in plan.swap_out:
             self._swap_out(swap_out)
         for swap_in in plan.swap_in:
@@ -82,7 +86,7 @@ class Runner:
                 self.state.set_pages(sequence)
         if plan.num_drafts:
             self.state.limit_drafts(plan.limits)
-        output = self._decode(plan.decode, plan.num_drafts) if plan.decode else None
+        output = self._decode(plan.decode, plan.num_drafts, keeps_routing) if plan.decode else None
         if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
             self.drafter.note_commit(1 << 30)
         first_tokens = []
@@ -94,7 +98,7 @@ class Runner:
 
     # -- generated rows -----------------------------------------------------------------------------------------------
 
-    def _decode(self, sequences: list[Sequence], num_drafts: int) -> RoundOutput:
+    def _decode(self, sequences: list[Sequence], num_drafts: int, keeps_routing: bool) -> RoundOutput:
         slots_S = self._slots(sequences, self.stages.rows(len(sequences)))
         # length_bound already counts this round's tokens.
         max_length = max(s.length_bound for s in sequences)
@@ -110,7 +114,9 @@ class Runner:
             num_drafts,
             max_length,
             self.row_ops,
+            self.sampler,
             self.stages,
+            keeps_routing=keeps_routing,
         )
         self.drafter.note_commit(num_drafts + 1)
         return output
@@ -141,10 +147,10 @@ class Runner:
         mask_input = read_for_masks(state, slots_S, [sequence], none)
         logits_SRV = self.target.logits(output.normed.take(last), self.row_ops).unsqueeze(0)
         masks = None if mask_input is None else mask_input.masks(state.vocab_size)
-        sampled = sample_rows(logits_SRV, state.length_S[slots_S], none.ids_SK, state, [sequence], slots_S, masks)
         taps = None if output.taps_TC is None else output.taps_TC[last]
+        verified = Verified(logits_SRV, taps, (), batch.live_SR[:, last])
         self.drafter.note_commit(1)
-        first = commit(state, slots_S, none, sampled, taps, output.router_logits, batch.live_SR)
+        first = self.prompt_sampler.finish(verified, slots_S, [sequence], none, masks)
         if not sequence.prompt_logprobs:
             return first
         parts = zip(*sequence.prompt_logprobs, strict=True)

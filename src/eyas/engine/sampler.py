@@ -11,31 +11,50 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.engine.masking import RowMasks
+from eyas.engine.commit import commit
+from eyas.engine.round import Drafts, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState, uses_penalties
 from eyas.kernels.mask import mask_scores
 from eyas.kernels.sample import sample
 
-__all__ = ["NOT_FINITE", "NO_TOKEN_LEFT", "Logprobs", "Sampled", "sample_rows", "top_logprobs"]
+__all__ = ["NOT_FINITE", "NO_TOKEN_LEFT", "PlainSampler", "Sampled", "sample_rows", "top_logprobs"]
 
 # Why a row has no token, in `Sampled.failed_SR`; 0 where it has one.
 NOT_FINITE = 1
 NO_TOKEN_LEFT = 2
 
 
-class Logprobs(NamedTuple):
-    """Of the raw logits: chosen token [S, R]; the n most likely, values and ids [S, R, n]."""
-
-    chosen_SR: Tensor
-    top_SRn: Tensor
-    top_ids_SRn: Tensor
-
-
 class Sampled(NamedTuple):
     ids_SR: Tensor
     failed_SR: Tensor
     logprobs: Logprobs | None
+
+
+class PlainSampler:
+    """`engine.round.Sampler` in plain PyTorch; leaves out what no sequence wants."""
+
+    def __init__(self, state: DeviceState) -> None:
+        self._state = state
+
+    def key(self, sequences: list[Sequence]) -> object:
+        """Plain stages are not captured."""
+        return None
+
+    def draft(
+        self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
+    ) -> Tensor:
+        rows = self._state.sampling_of(slots_S, self._state.flags_of(sequences))
+        chosen = sample(logits_SV, self._state.length_S[slots_S] + step, rows, target_ids_V=target_ids_V)
+        return chosen if target_ids_V is None else target_ids_V[chosen]
+
+    def finish(
+        self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None
+    ) -> RoundOutput:
+        state = self._state
+        first_position_S = state.length_S[slots_S]
+        sampled = sample_rows(verified.logits_SRV, first_position_S, drafts.ids_SK, state, sequences, slots_S, masks)
+        return commit(state, slots_S, drafts, sampled, verified)
 
 
 def _penalize(

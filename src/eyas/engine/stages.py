@@ -69,7 +69,8 @@ class CudaGraphs(Stages):
             if own.data_ptr() != given.data_ptr():
                 own.copy_(given, non_blocking=True)
         captured.graph.replay()
-        return captured.outputs
+        replayed: T = captured.outputs
+        return replayed
 
     def _capture(self, stage: Callable[..., Any], inputs: tuple[Tensor, ...], outputs: Any) -> _Captured:
         """`outputs` are what the stage returned once; replays write to the same tensors."""

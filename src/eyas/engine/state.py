@@ -78,6 +78,8 @@ class DeviceState:
         self.repetition_S = zeros(dtype=torch.float32)
         self.bias_ids_SN = zeros(MAX_LOGIT_BIAS)
         self.bias_SN = zeros(MAX_LOGIT_BIAS, dtype=torch.float32)
+        self.num_bias_S = zeros()
+        self.num_top_S = zeros()  # most likely tokens to report
         # Counts for penalties: allocated when the first request asks for one.
         self.output_counts_SV: Tensor | None = None
         self.in_prompt_SV: Tensor | None = None
@@ -112,6 +114,7 @@ class DeviceState:
         self.presence_S[slot] = params.presence_penalty
         self.frequency_S[slot] = params.frequency_penalty
         self.repetition_S[slot] = params.repetition_penalty
+        self.num_top_S[slot] = params.logprobs or 0
         self.head_length_S[slot] = 1  # position 0 has no hidden state before it
         self._enter_bias(slot, params.logit_bias)
         if uses_penalties(sequence):
@@ -120,16 +123,22 @@ class DeviceState:
     def _enter_bias(self, slot: int, bias: Mapping[int, float]) -> None:
         self.bias_SN[slot] = 0
         self.bias_ids_SN[slot] = 0
+        self.num_bias_S[slot] = len(bias)
         if bias:
             ids, values = zip(*bias.items(), strict=True)
             self.bias_ids_SN[slot, : len(ids)] = torch.tensor(ids, device=self.device)
             self.bias_SN[slot, : len(ids)] = torch.tensor(values, dtype=torch.float32, device=self.device)
 
-    def _enter_counts(self, slot: int, prompt: Tensor) -> None:
-        if self.output_counts_SV is None or self.in_prompt_SV is None:
+    def allocate_counts(self) -> None:
+        """What penalties count, for all slots."""
+        if self.output_counts_SV is None:
             shape = (self.length_S.shape[0], self.vocab_size)
             self.output_counts_SV = torch.zeros(shape, dtype=torch.int32, device=self.device)
             self.in_prompt_SV = torch.zeros(shape, dtype=torch.bool, device=self.device)
+
+    def _enter_counts(self, slot: int, prompt: Tensor) -> None:
+        self.allocate_counts()
+        assert self.output_counts_SV is not None and self.in_prompt_SV is not None
         self.output_counts_SV[slot] = 0
         self.in_prompt_SV[slot] = False
         self.in_prompt_SV[slot, prompt.to(self.device)] = True

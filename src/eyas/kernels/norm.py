@@ -21,7 +21,7 @@ class Normed(NamedTuple):
     square_sums_TP: Tensor
 
     def take(self, rows: Tensor | slice) -> Normed:
-        return Normed(self.rows_TH[rows], self.square_sums_TP[rows])
+        return Normed(self.rows_TH[rows].contiguous(), self.square_sums_TP[rows].contiguous())
 
 
 def prepare_norm(residual_TH: Tensor, weight_H: Tensor, dtype: torch.dtype) -> Normed:

@@ -15,9 +15,13 @@ from torch import Tensor
 
 from eyas.kernels.norm import Normed
 
-__all__ = ["LayerCache", "Matrix", "Ops", "Product", "RopeTable", "Rows"]
+__all__ = ["Choice", "LayerCache", "Matrix", "Ops", "Product", "RopeTable", "Rows"]
 
 Matrix = Any  # a [N, K] matrix, or a stack of them, in the form of the set of operations
+# What one operation leaves to the next, in the set's own form.
+Qkv = Any  # queries, keys and values still to be finished
+Choice = Any  # the router's word on experts
+Activations = Any  # of the chosen experts, by rank
 
 
 class Product(NamedTuple):
@@ -69,15 +73,16 @@ class Ops(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """A draft head's input [T, 2 H], normed embeddings beside normed hidden states; and the latter alone."""
 
-    def project(self, x: Normed | Tensor, weight_NK: Matrix) -> Product:
+    def project(self, x: Normed | Tensor, weight_NK: Matrix) -> Qkv:
         """Queries, keys and values of rows, for `attend` to finish. A plain tensor is normed already."""
 
     def attend(
         self,
-        qkv: Product,
+        qkv: Qkv,
         rows: Rows,
         cache: LayerCache,
         rope: RopeTable,
+        /,
         *,
         eps: float,
         bias_N: Tensor | None,
@@ -92,32 +97,34 @@ class Ops(Protocol):
     ) -> tuple[Tensor, Normed]:
         """residual + W x + b, and the norm that follows."""
 
-    def router(self, normed: Normed, weight_EH: Matrix, bias_E: Tensor, eps: float) -> Tensor:
-        """Logits fp32 [T, E] of the experts."""
+    def router(self, normed: Normed, weight_EH: Matrix, bias_E: Tensor, eps: float) -> Choice:
+        """Logits fp32 [T, E] of the experts, or what leads to them."""
 
     def moe_up(
         self,
         normed: Normed,
-        logits_TE: Tensor,
+        choice: Choice,
         live_T: Tensor,
         gate_up: Matrix,
         bias_EN: Tensor,
+        /,
         *,
         top_k: int,
         limit: float,
         eps: float,
-    ) -> Tensor:
-        """Activations [T, k, I] of the top k experts of each live row, by rank."""
+    ) -> Activations:
+        """[T, k, I] of the top k experts of each live row, by rank."""
 
     def moe_down(
         self,
-        act_TKI: Tensor,
-        logits_TE: Tensor,
+        act: Activations,
+        choice: Choice,
         live_T: Tensor,
         down: Matrix,
         bias_EH: Tensor,
         residual_TH: Tensor,
         norm_H: Tensor,
+        /,
     ) -> tuple[Tensor, Normed]:
         """residual + the experts' outputs weighted by a softmax over the top k, added by rank; and the next norm."""
 

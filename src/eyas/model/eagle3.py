@@ -33,8 +33,8 @@ class Eagle3Head:
     def __init__(self, config: HeadConfig, weights: HeadWeights, *, max_positions: int) -> None:
         self.config = config
         self.weights = weights
-        self.dtype = weights.qkv_NH.dtype
-        self.device = weights.qkv_NH.device
+        self.dtype = weights.embed_VH.dtype
+        self.device = weights.embed_VH.device
         self._rope = rope_table(config.rope, config.head_dim, max_positions, self.device)
 
     def new_cache(self, num_pages: int, page_size: int) -> LayerCache:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eyas.kernels.mxfp4_layout import PackedExperts
 from eyas.kernels.norm import Normed, rms_norm
-from eyas.kernels.ops import LayerCache, Ops
+from eyas.kernels.ops import Choice, LayerCache, Matrix, Ops
 from eyas.model.batch import RowBatch
 from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
 from eyas.model.experts import DequantCache, ExpertStack
@@ -26,7 +27,7 @@ class TargetOutput(NamedTuple):
 
     normed: Normed
     taps_TC: Tensor | None
-    router_logits: tuple[Tensor, ...]  # fp32 [T, E] of each layer
+    choices: tuple[Choice, ...]  # the routing of each layer
 
 
 class GptOss:
@@ -43,17 +44,17 @@ class GptOss:
         self.config = config
         self.weights = weights
         self.taps = taps
-        self.dtype = weights.lm_head_VH.dtype
-        self.device = weights.lm_head_VH.device
+        self.dtype = weights.embed_VH.dtype
+        self.device = weights.embed_VH.device
         self.expert_cache = DequantCache(expert_cache_bytes)
         self._rope = rope_table(config.rope, config.head_dim, max_positions, self.device)
-        self._experts = [
-            (
-                ExpertStack(layer.gate_up, self.dtype, self.expert_cache),
-                ExpertStack(layer.down, self.dtype, self.expert_cache),
-            )
-            for layer in weights.layers
-        ]
+        self._experts = [(self._stack(layer.gate_up), self._stack(layer.down)) for layer in weights.layers]
+
+    def _stack(self, experts: Matrix) -> Matrix:
+        """Kernels read packed experts as they are; the plain operations ask for one matrix at a time."""
+        if isinstance(experts, PackedExperts):
+            return experts
+        return ExpertStack(experts, self.dtype, self.expert_cache)
 
     def new_cache(self, num_full_pages: int, num_sliding_pages: int, page_size: int) -> list[LayerCache]:
         """Zeroed keys and values of all layers; the page counts include page 0."""

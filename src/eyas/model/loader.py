@@ -7,7 +7,7 @@ mapped file: pages come in as experts are used. Nothing in a checkpoint is execu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -66,20 +66,23 @@ def load_target(
     dtype: torch.dtype,
     stored: Stored | None = None,
     progress: Progress | None = None,
+    layout: Callable[[LayerWeights], LayerWeights] | None = None,
 ) -> tuple[GptOssConfig, TargetWeights]:
     """A gpt-oss model: matrices in `dtype`, vectors in fp32, MXFP4 experts as stored.
 
-    `stored` are the headers of the folder where they have been read already.
+    `stored` are the headers of the folder where they have been read already. Each layer goes through `layout` once it
+    is there, so that no second copy of the model is needed to change its form.
     Raises UserError naming all missing, unexpected or misshapen tensors, damaged shards and wrong configuration fields.
     """
     config, stored, style = inspect_target(folder, stored)
     with ExitStack() as files:
         reader = TensorReader(folder, stored, device, dtype, files, progress)
         shared = reader.load(global_parts(config, style))
-        layers = tuple(
-            LayerWeights(**reader.load(layer_parts(config, layer, style))) for layer in range(config.num_layers)
-        )
-    return config, TargetWeights(layers=layers, **({"lm_head_VH": shared["embed_VH"]} | shared))
+        layers = []
+        for index in range(config.num_layers):
+            layer = LayerWeights(**reader.load(layer_parts(config, index, style)))
+            layers.append(layer if layout is None else layout(layer))
+    return config, TargetWeights(layers=tuple(layers), **({"lm_head_VH": shared["embed_VH"]} | shared))
 
 
 def inspect_head(

@@ -2,7 +2,8 @@
 
 Shape letters: V vocabulary, Vd draft vocabulary, H hidden, Ht hidden of the target, I intermediate, E experts,
 Q query heads, G key/value heads, D head dimension. All matrices are [out, in]. Matrices have the compute dtype of the
-device (bf16 on a GPU, fp32 on a CPU), norm weights, biases and sinks are fp32, MXFP4 experts stay packed.
+device (bf16 on a GPU, fp32 on a CPU), norm weights, biases and sinks are fp32, MXFP4 experts stay packed. A `Matrix`
+is plain, or in the form that kernels read (`model/device_layout.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eyas.model.mxfp4 import Mxfp4Tensor
+from eyas.kernels.ops import Matrix
 
 __all__ = ["HeadWeights", "LayerWeights", "TargetWeights", "tensors_of"]
 
@@ -23,17 +24,17 @@ class LayerWeights:
     """One block of the target. Gate and up rows of `gate_up` alternate: gate 0, up 0, gate 1, up 1, ..."""
 
     input_norm_H: Tensor
-    qkv_NH: Tensor  # N = (Q + 2 G) D: query rows, then key rows, then value rows
+    qkv_NH: Matrix  # N = (Q + 2 G) D: query rows, then key rows, then value rows
     qkv_bias_N: Tensor
     sinks_Q: Tensor
-    o_HN: Tensor  # N = Q D
+    o_HN: Matrix  # N = Q D
     o_bias_H: Tensor
     post_norm_H: Tensor
-    router_EH: Tensor
+    router_EH: Matrix
     router_bias_E: Tensor
-    gate_up: Mxfp4Tensor | Tensor  # [E, 2 I, H]
+    gate_up: Matrix  # [E, 2 I, H], MXFP4 or dense
     gate_up_bias: Tensor  # [E, 2 I]
-    down: Mxfp4Tensor | Tensor  # [E, H, I]
+    down: Matrix  # [E, H, I]
     down_bias: Tensor  # [E, H]
 
 
@@ -42,7 +43,7 @@ class TargetWeights:
     embed_VH: Tensor
     layers: tuple[LayerWeights, ...]
     norm_H: Tensor
-    lm_head_VH: Tensor
+    lm_head_VH: Matrix
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,18 +54,18 @@ class HeadWeights:
     """
 
     embed_VH: Tensor
-    fc_HC: Tensor | None  # C = len(taps) Ht; None where the input is the final hidden state itself
+    fc_HC: Matrix | None  # C = len(taps) Ht; None where the input is the final hidden state itself
     fc_input_norm_C: Tensor | None  # norm_before_fc
     fc_norms_H: tuple[Tensor, ...]  # fc_norm: one [Ht] weight a tap
     hidden_norm_H: Tensor
     input_norm_H: Tensor  # of the embedding half
-    qkv_NH: Tensor  # [(Q + 2 G) D, 2 H]
-    o_HN: Tensor
+    qkv_NH: Matrix  # [(Q + 2 G) D, 2 H]
+    o_HN: Matrix
     post_norm_H: Tensor
-    gate_up_IH: Tensor  # [2 I, H]: all gate rows, then all up rows
-    down_HI: Tensor
+    gate_up_IH: Matrix  # [2 I, H]: all gate rows, then all up rows
+    down_HI: Matrix
     norm_H: Tensor
-    lm_head_VH: Tensor  # [Vd, H]
+    lm_head_VH: Matrix  # [Vd, H]
     target_ids_V: Tensor | None  # int64 [Vd]
 
 

@@ -1,0 +1,90 @@
+"""What an engine computes with: operations by role, sampler, and how stages run. By device and form of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from eyas.base.errors import UserError
+from eyas.engine.round import Sampler
+from eyas.engine.sampler import PlainSampler
+from eyas.engine.stages import CudaGraphs, Stages
+from eyas.engine.state import DeviceState
+from eyas.kernels.ops import Ops
+from eyas.kernels.plain import PlainOps
+from eyas.model.config import GptOssConfig, HeadConfig
+
+__all__ = ["PLAIN_OPS", "PROMPT_OPS", "PROMPT_TILE", "ROW_OPS", "Backend", "kernel_backend", "plain_backend"]
+
+PROMPT_TILE = 64  # absolute grid of prompt rows
+ROW_OPS = PlainOps(dense=8, experts=1)
+PROMPT_OPS = PlainOps(dense=PROMPT_TILE, experts=16)
+PLAIN_OPS = PlainOps(dense=None, experts=None)  # for comparison: not exact
+
+MAX_KERNEL_ROWS = 512  # of a round
+MAX_KERNEL_SEQUENCES = 128
+PLAIN_CHUNK, KERNEL_CHUNK = 512, 8192  # prompt tokens of a step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """`new_samplers` makes one for rounds of so many rows, and one for the first tokens of prompts."""
+
+    row_ops: Ops
+    prompt_ops: Ops
+    stages: Stages
+    new_samplers: Callable[[DeviceState, int], tuple[Sampler, Sampler]]
+    chunk_tokens: int
+
+
+def plain_backend() -> Backend:
+    return Backend(
+        row_ops=ROW_OPS,
+        prompt_ops=PROMPT_OPS,
+        stages=Stages(),
+        new_samplers=lambda state, max_rows: (PlainSampler(state), PlainSampler(state)),
+        chunk_tokens=PLAIN_CHUNK,
+    )
+
+
+def kernel_backend(
+    config: GptOssConfig,
+    head: HeadConfig | None,
+    device: torch.device,
+    *,
+    concurrency: int,
+    max_drafts: int,
+    max_backlog: int,
+) -> Backend:
+    """Kernels and graphs. Raises UserError for more rows in a round than the kernels take."""
+    from eyas.engine.device_sampler import DeviceSampler
+    from eyas.kernels.cuda.ops import DecodeOps
+    from eyas.kernels.triton.ops import PromptOps
+
+    if concurrency > MAX_KERNEL_SEQUENCES or concurrency * (max_drafts + 1) > MAX_KERNEL_ROWS:
+        raise UserError(
+            f"{concurrency} sequences with up to {max_drafts} draft tokens are more rows than a round may have "
+            f"({MAX_KERNEL_ROWS}, {MAX_KERNEL_SEQUENCES} sequences); lower --concurrency or --draft-tokens"
+        )
+    draft_vocab_size = None if head is None else head.draft_vocab_size
+
+    def new_samplers(state: DeviceState, max_rows: int) -> tuple[Sampler, Sampler]:
+        of_rounds = DeviceSampler(state, max_rows=max_rows, draft_vocab_size=draft_vocab_size)
+        # Several prompts may end in one step, before the host copies anything.
+        return of_rounds, DeviceSampler(state, max_rows=1, copies_results=True)
+
+    return Backend(
+        row_ops=DecodeOps(
+            device,
+            max_sequences=concurrency,
+            max_rows=max(max_drafts + 1, max_backlog),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+        ),
+        prompt_ops=PromptOps(),
+        stages=CudaGraphs(device, max_sequences=concurrency),
+        new_samplers=new_samplers,
+        chunk_tokens=KERNEL_CHUNK,
+    )

@@ -1,0 +1,79 @@
+"""What the stages of a round hand to each other: drafts, the target's verdict, what was committed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from eyas.engine.sequence import Sequence
+
+__all__ = ["Drafts", "Logprobs", "RoundOutput", "RowMasks", "Sampler", "Verified"]
+
+
+class Drafts(NamedTuple):
+    """`ids_SK` in target ids; the first `num_valid_S` of each row are guesses, the rest is ignored."""
+
+    ids_SK: Tensor
+    num_valid_S: Tensor
+
+
+class RowMasks(NamedTuple):
+    """Packed masks int32 [C, R, words] of the sequences at the indices `rows_C` of a batch."""
+
+    rows_C: Tensor
+    words_CRW: Tensor
+
+
+class Verified(NamedTuple):
+    """What the target says of a round's rows."""
+
+    logits_SRV: Tensor
+    taps_TC: Tensor | None
+    router_logits: tuple[Tensor, ...]  # [T, E] of each layer; empty unless experts are counted
+    live_SR: Tensor
+
+
+class Logprobs(NamedTuple):
+    """Of the raw logits: chosen token [S, R]; the n most likely, values and ids [S, R, n]."""
+
+    chosen_SR: Tensor
+    top_SRn: Tensor
+    top_ids_SRn: Tensor
+
+
+class RoundOutput(NamedTuple):
+    """`sampled_SR[:, :num_committed]` are the new tokens; `ended_S` marks sequences that are done.
+
+    `failed_S` says why a sequence ended without a token where one was due (see `engine.sampler`), 0 if it did not.
+    """
+
+    sampled_SR: Tensor
+    num_committed_S: Tensor
+    num_accepted_S: Tensor
+    stopped_S: Tensor
+    ended_S: Tensor
+    failed_S: Tensor
+    draft_SK: Tensor
+    num_drafts_S: Tensor
+    logprobs: Logprobs | None
+    router_logits: tuple[Tensor, ...]
+    live_T: Tensor
+    prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
+
+
+class Sampler(Protocol):
+    """Draws tokens and commits them. What it may leave out because no sequence of a step wants it is in `key`."""
+
+    def key(self, sequences: list[Sequence]) -> object:
+        """Whatever a captured stage that draws depends on, beside shapes."""
+
+    def draft(
+        self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
+    ) -> Tensor:
+        """Target ids [S] of the drafts that stand `step` positions behind each sequence's length."""
+
+    def finish(
+        self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None
+    ) -> RoundOutput:
+        """Draw the target's tokens, accept drafts, append what is committed and advance the sequences."""

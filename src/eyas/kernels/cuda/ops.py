@@ -1,0 +1,115 @@
+"""The operations of generated rows as CUDA kernels: short launches that follow each other by programmatic dependence.
+
+Implements `kernels.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. One object serves
+one stream: it holds what the blocks of a launch share.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.cuda import attend, linear, moe, norm
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.mxfp4_layout import PackedExperts
+from eyas.kernels.norm import Normed
+from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
+
+__all__ = ["DecodeOps"]
+
+
+class DecodeOps:
+    def __init__(
+        self, device: torch.device, *, max_sequences: int, max_rows: int, num_heads: int, num_kv_heads: int
+    ) -> None:
+        """For launches of up to `max_sequences` sequences of up to `max_rows` rows each."""
+        self._attend = attend.attend_workspace(max_sequences, max_rows, num_heads, num_kv_heads, device)
+        self._linear = linear.Workspace(device)
+        self._barrier = moe.GridBarrier(device)
+
+    def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
+        return norm.embed(tokens_T, embed_VH, norm_H)
+
+    def pair(
+        self,
+        tokens_T: Tensor,
+        embed_VH: Tensor,
+        embed_norm_H: Tensor,
+        hidden_TH: Tensor,
+        hidden_norm_H: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:
+        return norm.pair(tokens_T, embed_VH, embed_norm_H, hidden_TH, hidden_norm_H, eps)
+
+    def project(self, x: Normed | Tensor, weight_NK: BlockedMatrix) -> Product:
+        sums = x.square_sums_TP if isinstance(x, Normed) else None
+        return Product(linear.project(x, weight_NK), sums, weight_NK.num_columns)
+
+    def attend(
+        self,
+        qkv: Product,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+        sinks_Q: Tensor | None,
+        window: int | None,
+        first_key: int = 0,
+    ) -> Tensor:
+        return attend.attend(
+            qkv,
+            rows,
+            cache,
+            rope,
+            eps=eps,
+            bias_N=bias_N,
+            sinks_Q=sinks_Q,
+            window=window,
+            first_key=first_key,
+            workspace=self._attend,
+        )
+
+    def add(
+        self, x_TK: Tensor, weight_HK: BlockedMatrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
+    ) -> tuple[Tensor, Normed]:
+        return linear.add(x_TK, weight_HK, bias_H, residual_TH.float(), norm_H, self._linear)
+
+    def router(self, normed: Normed, weight_EH: BlockedMatrix, bias_E: Tensor, eps: float) -> Tensor:
+        return linear.router(normed, weight_EH, bias_E, eps)
+
+    def moe_up(
+        self,
+        normed: Normed,
+        logits_TE: Tensor,
+        live_T: Tensor,
+        gate_up: PackedExperts,
+        bias_EN: Tensor,
+        *,
+        top_k: int,
+        limit: float,
+        eps: float,
+    ) -> Tensor:
+        return moe.moe_up(normed, logits_TE, live_T, gate_up, bias_EN, top_k=top_k, limit=limit, eps=eps)
+
+    def moe_down(
+        self,
+        act_TKI: Tensor,
+        logits_TE: Tensor,
+        live_T: Tensor,
+        down: PackedExperts,
+        bias_EH: Tensor,
+        residual_TH: Tensor,
+        norm_H: Tensor,
+    ) -> tuple[Tensor, Normed]:
+        return moe.moe_down(act_TKI, logits_TE, live_T, down, bias_EH, residual_TH, norm_H, self._barrier)
+
+    def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float) -> Tensor:
+        return linear.logits(normed, lm_head_VH, eps)
+
+    def linear(self, x_TK: Tensor, weight_NK: BlockedMatrix) -> Tensor:
+        return linear.linear(x_TK, weight_NK, self._linear)
+
+    def gated(self, normed: Normed, gate_up_IH: BlockedMatrix, eps: float) -> Tensor:
+        return linear.gated(normed, gate_up_IH, eps)

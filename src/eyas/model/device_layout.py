@@ -1,0 +1,86 @@
+"""Weights in the form that GPU kernels read, one tensor at a time: dense matrices in blocks, MXFP4 experts repacked.
+
+Vectors, embeddings (which are gathered) and what is small stay as they are. A model whose shapes have no such form
+keeps all of its weights plain, and is computed by the plain operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from eyas.kernels.layout import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
+from eyas.kernels.mxfp4_layout import PackedExperts, pack_experts
+from eyas.kernels.ops import Matrix
+from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.mxfp4 import Mxfp4Tensor
+from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
+
+__all__ = ["has_device_layout", "is_packed", "pack_ends", "pack_layer"]
+
+HEAD_DIM = 64
+QUERY_GROUPS = (4, 8)  # query heads of one key/value head
+
+
+def has_device_layout(config: GptOssConfig | HeadConfig) -> bool:
+    """Whether the kernels can compute these shapes."""
+    if config.head_dim != HEAD_DIM or config.num_heads // config.num_kv_heads not in QUERY_GROUPS:
+        return False
+    inputs = [config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim]
+    outputs = [config.hidden_size, 2 * config.intermediate_size]
+    if isinstance(config, GptOssConfig):
+        outputs += [config.num_experts, config.vocab_size]
+        if config.expert_format != "mxfp4":
+            return False
+    else:
+        outputs += [config.draft_vocab_size]
+    return all(size % BLOCK_COLUMNS == 0 for size in inputs) and all(size % TILE_ROWS == 0 for size in outputs)
+
+
+def is_packed(weights: TargetWeights | HeadWeights) -> bool:
+    return isinstance(weights.lm_head_VH, BlockedMatrix)
+
+
+def pack_layer(layer: LayerWeights) -> LayerWeights:
+    """Raises ValueError for a scale that has no packed form."""
+    return replace(
+        layer,
+        qkv_NH=_dense(layer.qkv_NH),
+        o_HN=_dense(layer.o_HN),
+        router_EH=_dense(layer.router_EH),
+        gate_up=_experts(layer.gate_up),
+        down=_experts(layer.down),
+    )
+
+
+def pack_ends(target: TargetWeights, head: HeadWeights | None) -> tuple[TargetWeights, HeadWeights | None]:
+    """The lm_head of a target whose layers are packed, and all of its head, which may share that matrix."""
+    lm_head = _dense(target.lm_head_VH)
+    packed = None
+    if head is not None:
+        own = lm_head if head.lm_head_VH is target.lm_head_VH else _dense(head.lm_head_VH)
+        packed = _pack_head(head, own)
+    return replace(target, lm_head_VH=lm_head), packed
+
+
+def _pack_head(weights: HeadWeights, lm_head: BlockedMatrix) -> HeadWeights:
+    return replace(
+        weights,
+        fc_HC=None if weights.fc_HC is None else _dense(weights.fc_HC),
+        qkv_NH=_dense(weights.qkv_NH),
+        o_HN=_dense(weights.o_HN),
+        gate_up_IH=BlockedMatrix.pack(weights.gate_up_IH, gated=True),
+        down_HI=_dense(weights.down_HI),
+        lm_head_VH=lm_head,
+    )
+
+
+def _dense(matrix: Matrix) -> BlockedMatrix:
+    assert isinstance(matrix, Tensor)
+    return BlockedMatrix.pack(matrix)
+
+
+def _experts(stack: Matrix) -> PackedExperts:
+    assert isinstance(stack, Mxfp4Tensor)
+    return pack_experts(stack.blocks, stack.scales)
