@@ -28,13 +28,17 @@ constexpr int HALF_BYTES = STEP * ROW_BYTES;   // keys, or values, of a step
 constexpr int SUM_STRIDE = D + 4;              // floats; padded against bank conflicts
 constexpr int ITEMS = 256 / THREADS;           // (row-head, four dimensions) of a tile per thread
 constexpr int LEVELS = 16;
-constexpr int SEQ_STEPS = 4;                   // each lane plans for as many sequences
+constexpr int SEQ_STEPS = 2;                   // each lane plans for as many sequences
 constexpr int SLICES_AT_ONCE = 2, PARTS_AT_ONCE = 6;
 constexpr float SCALE = 0.125f * LOG2_E;
 #define NEVER __int_as_float(0xff800000)
 
 // 16-byte chunk c of row r stands at chunk c ^ swizzle(r): no bank conflicts for fragments of keys nor of values.
 DEVICE int swizzle(int r) { return (r & 6) ^ ((r & 1) << 2); }
+
+// The low `count` bits, any count; and bits moved up, or down.
+DEVICE u32 below(int count) { return count >= 32 ? FULL_WARP : count <= 0 ? 0u : (1u << count) - 1; }
+DEVICE u32 shifted(u32 bits, int up) { return up >= 32 || up <= -32 ? 0u : up >= 0 ? bits << up : bits >> -up; }
 
 DEVICE float4 zero4() { return make_float4(0.f, 0.f, 0.f, 0.f); }
 DEVICE float4 add4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
@@ -109,6 +113,7 @@ DEVICE Plan plan_all(const i64* positions, const u8* live, int num_seqs, int num
             if (seq < num_seqs) {
                 const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
                 u32 bits = 0;
+#pragma unroll 1
                 for (int r = 0; r < num_rows; ++r) bits |= live[seq * num_rows + r] ? 1u << r : 0u;
                 plan.leaves[i] = max(0, last_live(bits, first)) / LEAF + 1;
             }
@@ -141,6 +146,7 @@ DEVICE Unit find_unit(const Plan& plan, int unit) {
     for (int i = 0; i < SEQ_STEPS; ++i) {
         const int count = (plan.leaves[i] + (1 << plan.shift) - 1) >> plan.shift;
         int end = count;
+#pragma unroll
         for (int step = 1; step < 32; step <<= 1) {
             const int other = __shfl_up_sync(FULL_WARP, end, step);
             if (lane_id() >= step) end += other;
@@ -215,28 +221,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             const int step = my_begin + WARPS * i;
             if (step < end) {
                 if (half == 0 && i % 16 == 0) {
-                    const int mine = step + WARPS * (lane >> 1);
-                    if (mine < end && 2 * mine + (lane & 1) <= last_pos / PAGE)
-                        pages = static_cast<int>(seq_table[2 * mine + (lane & 1)]);
+                    const int page = 2 * (step + WARPS * (lane >> 1)) + (lane & 1);
+                    if (page < 2 * end && page <= last_pos / PAGE) pages = static_cast<int>(seq_table[page]);
                 }
                 u8* const stage = shared + ((i % STAGES * WARPS + warp) * 2 + half) * HALF_BYTES + copy_row * ROW_BYTES;
                 u8* const targets[2] = {stage + (chunk ^ swizzle(copy_row)) * 16, stage + (chunk ^ swizzle(copy_row + 4)) * 16};
-                const bool whole = step * STEP >= lowest_key && step * STEP + STEP <= rows.first;
+                const u32 stored = below(last_pos + 1 - step * STEP) & ~below(lowest_key - step * STEP);
+                const u32 mine = (stored & ~shifted(rows.live, rows.first - step * STEP)) >> copy_row;
 #pragma unroll
                 for (int page = 0; page < 2; ++page) {
                     const i64 id = __shfl_sync(FULL_WARP, pages, i % 16 * 2 + page);
                     const u16* const source = cache + id * (PAGE * TOKEN) + copy_row * TOKEN + kv * D + chunk * 8;
 #pragma unroll
-                    for (int r = 0; r < PAGE; r += 4) {
-                        bool valid = true;
-                        if (!whole) {
-                            const int key = step * STEP + page * PAGE + r + copy_row, row = key - rows.first;
-                            const bool is_new = row >= 0 && row < 32 && (rows.live >> row & 1);
-                            valid = key >= lowest_key && key <= last_pos && !is_new;
-                        }
-                        copy_async_16(targets[r / 4 & 1] + (page * PAGE + r / 8 * 8 + r / 4 % 2 * 4) * ROW_BYTES,
-                                      source + r * TOKEN, valid);
-                    }
+                    for (int r = 0; r < PAGE; r += 4)
+                        copy_async_16(targets[r / 4 % 2] + (page * PAGE + r) * ROW_BYTES, source + r * TOKEN,
+                                      mine >> (page * PAGE + r) & 1);
                 }
             }
             copy_async_commit();
@@ -272,14 +271,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             }
             return task;
         };
-        Task tasks[2] = {make_task(warp), make_task(warp + WARPS)};
         const int item_row = threadIdx.x / 16, quad = threadIdx.x % 16 * 4;
         const float sink = sinks == nullptr ? 0.f : __fmul_rn(sinks[kv * GROUP + item_row % GROUP], LOG2_E);
-        if (!waited) {
-            pdl_wait();
-            pdl_trigger();
-            waited = true;
-        }
         auto load_product = [&](const Task& task) {
             Loaded loaded = {};
             const i64 row = static_cast<i64>(seq) * num_rows + task.row;
@@ -307,6 +300,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                 float sum = 0.f;
 #pragma unroll
                 for (int i = 0; i < PARTS_AT_ONCE; ++i) sum += loaded.parts[i];
+#pragma unroll 1
                 for (int i = lane + 32 * PARTS_AT_ONCE; i < num_parts; i += 32) sum += square_sums[row * num_parts + i];
                 rstd = fast_rsqrt(warp_sum(sum) / hidden_size + eps);
             }
@@ -314,6 +308,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 #pragma unroll
             for (int i = 1; i < SLICES_AT_ONCE; ++i)
                 if (i < num_slices) low = add4(low, loaded.lows[i]), high = add4(high, loaded.highs[i]);
+#pragma unroll 1
             for (int i = SLICES_AT_ONCE; i < num_slices; ++i) {
                 if (task.active) {
                     const float* const source = partials + i * slice_stride + row * NUM_FEATURES + task.feature;
@@ -359,11 +354,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                 }
             }
         };
-        for (int index = warp; index < num_tasks; index += 2 * WARPS) {
-            if (index != warp) tasks[0] = make_task(index), tasks[1] = make_task(index + WARPS);
-            const Loaded loaded[2] = {load_product(tasks[0]), load_product(tasks[1])};
-            finish(tasks[0], loaded[0]);
-            finish(tasks[1], loaded[1]);
+#pragma unroll 1
+        for (int index = warp; index < num_tasks || !waited; index += 2 * WARPS) {
+            Task task = make_task(index);
+            const Task next = make_task(index + WARPS);
+            if (!waited) {
+                pdl_wait();
+                pdl_trigger();
+                waited = true;
+            }
+            Loaded loaded = load_product(task);
+            const Loaded next_loaded = load_product(next);
+#pragma unroll 1  // code that runs once costs its way through the instruction cache
+            for (int i = 0; i < 2; ++i) {
+                finish(task, loaded);
+                task = next, loaded = next_loaded;
+            }
         }
         __syncthreads();
 
@@ -375,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                 weight = weight_of(all.peak, peak);
                 total = fmaf(all.sum, weight, fast_exp2(sink - peak));
             }
-            weight = weight / total;
+            weight *= fast_reciprocal(total);
             uint2 packed = {0u, 0u};
             if (rows.live >> r & 1)
                 packed = {pack_bf16(all.out.x * weight, all.out.y * weight),
@@ -391,6 +397,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             const bool any = step < end;
             const bool masked = position + STEP - 1 > first_pos || position < lowest + block_rows || position < first_key;
             auto put_new = [&](u8* stage, const u8* from) {
+#pragma unroll 1
                 for (int r = max(0, position - rows.first); r < min(new_end, position + STEP - rows.first); ++r) {
                     const int row = rows.first + r - position;
                     if (lane < 8 && (rows.live >> r & 1))
@@ -538,7 +545,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                     if (unit.count == 1) {
                         write_out(16 * tile + row, state);
                     } else {
-                        const i64 place = (static_cast<i64>(piece) * piece_tiles + tile) * 16 + row;
+                        const int place = (piece * piece_tiles + tile) * 16 + row;
                         piece_outs[place * 16 + quad / 4] = state.out;
                         if (quad == 0) piece_sums[place] = make_float2(state.peak, state.sum);
                     }
@@ -547,7 +554,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         }
 
         if (unit.count > 1 && arrive_last(tickets + seq * pairs + piece % pairs, unit.count)) {
-            const i64 first_piece = piece - static_cast<i64>(unit.index) * pairs;
+            const int first_place = (piece - unit.index * pairs) * piece_tiles * 16, stride = pairs * piece_tiles * 16;
             for (int row_head = item_row; row_head < block_rows * GROUP; row_head += THREADS / 16) {
                 State all = nothing();
                 for (int base = 0; base < unit.count; base += SPAN) {
@@ -556,7 +563,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                     for (int j = 0; j < SPAN; ++j) {
                         part[j] = nothing();
                         if (base + j >= unit.count) continue;
-                        const i64 place = (first_piece + (base + j) * pairs) * piece_tiles * 16 + row_head;
+                        const int place = first_place + (base + j) * stride + row_head;
                         const float2 sums = piece_sums[place];
                         part[j] = {sums.x, sums.y, piece_outs[place * 16 + quad / 4]};
                     }
