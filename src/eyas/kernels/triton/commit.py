@@ -53,7 +53,10 @@ def _copy_taps(taps_ptr, ring_ptr, length, count, width, W, ROWS: tl.constexpr, 
         start += SIZE
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["S", "R", "K"],
+    do_not_specialize_on_alignment=["slots_ptr", "draft_ptr", "num_drafts_ptr", "sampled_ptr", "failed_ptr", "out_ptr"],
+)
 def _commit(
     slots_ptr,
     draft_ptr,

@@ -117,7 +117,10 @@ def _merge_top(tops_ptr, num_top, normalizer, logprobs_ptr, ids_ptr, CHUNKS: tl.
         n += 1
 
 
-@triton.jit(do_not_specialize=["R", "K", "offset", "stride"])
+@triton.jit(
+    do_not_specialize=["R", "K", "offset", "stride"],
+    do_not_specialize_on_alignment=["slots_ptr", "live_ptr", "ancestors_ptr", "ids_ptr"],
+)
 def _draw(
     logits_ptr,
     slots_ptr,
@@ -137,6 +140,7 @@ def _draw(
     best_ptr,
     tops_ptr,
     drawn,
+    ids_ptr,
     V,
     R,
     K,
@@ -152,7 +156,7 @@ def _draw(
     row, chunk = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
     if live_ptr is not None:  # noqa: SIM102
         if tl.load(live_ptr + row) == 0:
-            tl.store(drawn.ids_T + row * stride, 0)
+            tl.store(ids_ptr + row * stride, 0)
             tl.store(drawn.failed_T + row, 0)
             return
     ids = chunk * SIZE + tl.arange(0, SIZE)
@@ -250,7 +254,7 @@ def _draw(
             )
         if target_ids_ptr is not None:
             token = tl.load(target_ids_ptr + token).to(tl.int64)
-        tl.store(drawn.ids_T + row * stride, token)
+        tl.store(ids_ptr + row * stride, token)
 
 
 def draw(
@@ -303,7 +307,8 @@ def draw(
         space.stats_TC,
         space.best_TC,
         space.tops_TCN,
-        drawn,
+        drawn._replace(ids_T=None),
+        drawn.ids_T,
         vocab_size,
         num_rows // len(slots_S),
         0 if ancestors_SK is None else ancestors_SK.shape[1],
