@@ -102,6 +102,17 @@ DEVICE u32 load_l2(const void* address) {
     return v;
 }
 
+DEVICE uint4 load_l2_16_if(const void* address, bool valid) {
+    uint4 v = {0, 0, 0, 0};
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+        "@p ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(address), "r"(static_cast<u32>(valid))
+        : "memory");
+    return v;
+}
+
 // Brings the 128-byte line into L2 and waits for nothing.
 DEVICE void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
@@ -223,6 +234,11 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The program's order is kept between the matrix instructions that made c and what follows.
+DEVICE void keep_order(float (&c)[4]) {
+    asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory");
 }
 
 // ---- fast functions (relative error about 2^-22; exp2 flushes subnormals) ----------------------------------------

@@ -5,12 +5,14 @@
 // in bulk copies, asked for before pdl_wait(). Sums: ascending k within a slice (one chain of matrix instructions), then
 // the 16 slices of a share, then the shares, each in order. None of the borders depends on the number of rows.
 //
-// Defines: COLUMN_TILES (n-tiles of 8 rows: 1, 2), BLOCKS (most 32-wide blocks of K in a slice), CHUNK (blocks a copy),
-// DEPTH (copies a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of one feature).
+// Defines: COLUMN_TILES (n-tiles of 8 rows: 1, 2), NUM_BLOCKS (K / 32), SHARES, CHUNK (blocks of a bulk copy), DEPTH
+// (copies that a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of one feature).
 #include "linear.cuh"
 
 constexpr int COLUMNS = 8 * COLUMN_TILES;
-constexpr int CHUNKS = (BLOCKS + CHUNK - 1) / CHUNK;  // copies per slice and tile
+constexpr int PARTS = SHARES * SLICES;
+constexpr int BLOCKS = (NUM_BLOCKS + PARTS - 1) / PARTS;  // of a slice: so many, or one less
+constexpr int CHUNKS = (BLOCKS + CHUNK - 1) / CHUNK;      // copies per slice and tile
 constexpr int CHUNK_BYTES = CHUNK * BLOCK_BYTES;
 constexpr int FINISHERS = 4 * COLUMN_TILES;  // warps that add the slices of one tile
 constexpr int PARTIAL = TILE * COLUMNS;      // floats
@@ -19,94 +21,113 @@ constexpr int PARTIAL = TILE * COLUMNS;      // floats
 DEVICE int partial_index(int r, int c) { return (c >> 3) * 128 + r * 8 + ((c & 7) ^ ((r >> 2) * 2)); }
 
 extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
-    linear(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles, int num_blocks,
-           int num_shares, const float* square_sums, int num_parts, float eps, const float* bias, const float* residual,
-           const float* norm, float* out, u16* out_bf16, u16* normed, float* out_square_sums, float* partials,
-           u32* tickets) {
+    linear(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles, const float* square_sums,
+           int num_parts, float eps, const float* bias, const float* residual, const float* norm, float* out,
+           u16* out_bf16, u16* normed, float* out_square_sums, float* partials, u32* tickets) {
     SHARED(u8, shared);
-    __shared__ bool came_last[SLICES / FINISHERS];
     float* const sums = reinterpret_cast<float*>(shared + SLICES * DEPTH * CHUNK_BYTES);  // [2][SLICES][PARTIAL]
     float* const scales = sums + 2 * SLICES * PARTIAL;                                    // [COLUMNS]
-    u64* const barriers = reinterpret_cast<u64*>(scales + COLUMNS) + warp_id() * DEPTH;
-    u8* const ring = shared + warp_id() * DEPTH * CHUNK_BYTES;
-    const Output output = {bias, residual, norm, out, out_bf16, normed};
-
     const int warp = warp_id(), lane = lane_id(), g = lane >> 2, t = lane & 3;
-    const int first_row = blockIdx.y * COLUMNS;
-    const int share = blockIdx.x % num_shares, first_tile = blockIdx.x / num_shares, stride = gridDim.x / num_shares;
-    const Range slice = part_of(share * SLICES + warp, num_shares * SLICES, num_blocks);
-    const int size = slice.end - slice.begin;
-    const int num_copies = (num_tiles - first_tile + stride - 1) / stride * CHUNKS;
+    u64* const barriers = reinterpret_cast<u64*>(scales + COLUMNS) + warp * DEPTH;
+    u8* const ring = shared + warp * DEPTH * CHUNK_BYTES;
 
-    auto copy = [&](int i) {
-        const int tile = first_tile + i / CHUNKS * stride, begin = i % CHUNKS * CHUNK;
-        const int bytes = max(0, min(CHUNK, size - begin)) * BLOCK_BYTES;
-        const u8* const source = matrix + (static_cast<i64>(tile) * num_blocks + slice.begin + begin) * BLOCK_BYTES;
-        copy_barrier_expect(barriers + i % DEPTH, bytes);
-        if (bytes > 0) copy_bulk(ring + i % DEPTH * CHUNK_BYTES, source, bytes, barriers + i % DEPTH);
+    const int share = blockIdx.x % SHARES, first_tile = blockIdx.x / SHARES, stride = gridDim.x / SHARES;
+    const int begin = (share * SLICES + warp) * NUM_BLOCKS / PARTS;
+    const bool whole = (share * SLICES + warp + 1) * NUM_BLOCKS / PARTS - begin == BLOCKS;  // or one block less
+
+    auto copy = [&](int place, int tile, int chunk) {
+        const int blocks = min(CHUNK, BLOCKS - chunk * CHUNK) - (chunk == CHUNKS - 1 && !whole);
+        copy_barrier_expect(barriers + place, blocks * BLOCK_BYTES);
+        if (blocks > 0)
+            copy_bulk(ring + place * CHUNK_BYTES,
+                      matrix + (static_cast<i64>(tile) * NUM_BLOCKS + begin + chunk * CHUNK) * BLOCK_BYTES,
+                      blocks * BLOCK_BYTES, barriers + place);
     };
     if (lane == 0) {
+#pragma unroll
         for (int i = 0; i < DEPTH; ++i) copy_barrier_init(barriers + i, 1);
         copy_barrier_fence();
-        for (int i = 0; i < min(DEPTH, num_copies); ++i) copy(i);
+#pragma unroll
+        for (int i = 0; i < DEPTH; ++i) {
+            const int tile = first_tile + i / CHUNKS * stride;
+            if (tile < num_tiles) copy(i, tile, i % CHUNKS);
+        }
     }
     __syncwarp();
     pdl_trigger();
     pdl_wait();
 
+    const int first_row = blockIdx.y * COLUMNS;
     uint4 b[COLUMN_TILES][BLOCKS];
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; ++n) {
         const int row = first_row + n * 8 + g;
-        const u16* const source = rows + row * row_stride + slice.begin * 32 + 8 * t;
+        const u16* const source = rows + row * row_stride + begin * 32 + 8 * t;
 #pragma unroll
-        for (int j = 0; j < BLOCKS; ++j) b[n][j] = load_16_if(source + j * 32, row < num_rows && j < size);
+        for (int j = 0; j < BLOCKS; ++j)
+            b[n][j] = load_16_if(source + j * 32, row < num_rows && (j < BLOCKS - 1 || whole));
     }
     if (square_sums != nullptr)
         for (int column = warp; column < min(COLUMNS, num_rows - first_row); column += SLICES) {
             const float* const parts = square_sums + static_cast<i64>(first_row + column) * num_parts;
-            const float scale = inverse_rms(parts, num_parts, num_blocks * 32, eps);
+            const float scale = inverse_rms(parts, num_parts, NUM_BLOCKS * 32, eps);
             if (lane == 0) scales[column] = scale;
         }
 
-    const int num_features = num_tiles * TILE;
+    const Output output = {bias, residual, norm, out, out_bf16, normed};
+    const int num_features = num_tiles * TILE, r = lane & 15;
+    // The end of feature r of `tile` and one row, in a warp for two rows.
+    auto finish = [&](float value, float addend, float factor, int tile, int column, bool live) {
+        const int row = first_row + column;
+        value = __fmaf_rn(value, live && square_sums != nullptr ? scales[column] : 1.f, addend);
+#if GATED
+        const float up = __shfl_xor_sync(FULL_WARP, value, 8);
+        if (live && r < 8)
+            out_bf16[static_cast<i64>(row) * (num_features / 2) + tile * 8 + r] = to_bf16(silu_times(value, up));
+#else
+        if (live) output.write(value, factor, static_cast<i64>(row) * num_features + tile * TILE + r);
+        if (out_square_sums != nullptr) {
+            float square = __fmul_rn(value, value);
+#pragma unroll
+            for (int step = 8; step > 0; step >>= 1) square += __shfl_xor_sync(FULL_WARP, square, step);
+            if (live && r == 0) out_square_sums[static_cast<i64>(row) * num_tiles + tile] = square;
+        }
+#endif
+    };
+
     for (int i = 0, tile = first_tile; tile < num_tiles; ++i, tile += stride) {
         // FINISHERS warps finish this tile, others the next.
-        const int finisher = (warp + i * FINISHERS) % SLICES;
-        const int r = lane & 15, column = finisher * 2 + (lane >> 4), row = first_row + column;
+        const int finisher = (warp + i * FINISHERS) % SLICES, column = finisher * 2 + (lane >> 4);
+        const bool live = finisher < FINISHERS && first_row + column < num_rows;
         const int feature = tile * TILE + r;
-        const i64 place = static_cast<i64>(row) * num_features + feature;
-        const bool live = finisher < FINISHERS && row < num_rows;
-        const float addend = live ? output.addend(feature, place) : 0.f;
-        const float factor = live && norm != nullptr ? norm[feature] : 0.f;
+        const i64 place = static_cast<i64>(first_row + column) * num_features + feature;
+        const float addend = SHARES == 1 && live ? output.addend(feature, place) : 0.f;
+        const float factor = SHARES == 1 && live && norm != nullptr ? norm[feature] : 0.f;
 
         float c[COLUMN_TILES][4] = {};
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             const int number = i * CHUNKS + chunk, place_in_ring = number % DEPTH;
             copy_barrier_wait(barriers + place_in_ring, number / DEPTH & 1);
-            uint4 low[CHUNK], high[CHUNK];
-#pragma unroll
-            for (int k = 0; k < CHUNK; ++k) {
-                const u8* const source = ring + place_in_ring * CHUNK_BYTES + k * BLOCK_BYTES + lane * 16;
-                low[k] = *reinterpret_cast<const uint4*>(source);
-                high[k] = *reinterpret_cast<const uint4*>(source + BLOCK_BYTES / 2);
-            }
-            copy_bulk_fence();
-            __syncwarp();
-            if (lane == 0 && number + DEPTH < num_copies) copy(number + DEPTH);
+            const u8* const source = ring + place_in_ring * CHUNK_BYTES + lane * 16;
 #pragma unroll
             for (int k = 0; k < CHUNK; ++k) {
                 const int j = chunk * CHUNK + k;
-                if (j >= BLOCKS || j >= size) break;
-                const u32 first[4] = {low[k].x, high[k].x, low[k].y, high[k].y};
-                const u32 second[4] = {low[k].z, high[k].z, low[k].w, high[k].w};
+                if (j >= BLOCKS || (j == BLOCKS - 1 && !whole)) break;
+                const uint4 low = *reinterpret_cast<const uint4*>(source + k * BLOCK_BYTES);
+                const uint4 high = *reinterpret_cast<const uint4*>(source + k * BLOCK_BYTES + BLOCK_BYTES / 2);
+                const u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
                 for (int n = 0; n < COLUMN_TILES; ++n) {
                     mma_bf16(c[n], first, b[n][j].x, b[n][j].y);
                     mma_bf16(c[n], second, b[n][j].z, b[n][j].w);
                 }
             }
+            // A copy must not overtake the reads of what it overwrites: the products need their results.
+            issued_before(c);
+            __syncwarp();
+            const int next_tile = tile + (chunk + DEPTH) / CHUNKS * stride;
+            if (lane == 0 && next_tile < num_tiles) copy(place_in_ring, next_tile, (chunk + DEPTH) % CHUNKS);
         }
         float* const tile_sums = sums + (i & 1) * SLICES * PARTIAL;
 #pragma unroll
@@ -120,34 +141,35 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
         float value = 0.f;
 #pragma unroll
         for (int w = 0; w < SLICES; ++w) value += tile_sums[w * PARTIAL + partial_index(r, column)];
-
-        if (num_shares > 1) {
-            const i64 plane = static_cast<i64>(num_rows) * num_features;
-            if (live) partials[share * plane + place] = value;
-            if (tickets == nullptr) continue;
-            const int group = warp / FINISHERS;
-            named_barrier(1 + group, FINISHERS * 32);
-            if (finisher == 0 && lane == 0)
-                came_last[group] = take_ticket(tickets + tile * gridDim.y + blockIdx.y, num_shares);
-            named_barrier(1 + group, FINISHERS * 32);
-            if (!came_last[group]) continue;
-            value = 0.f;
-            if (live)
-                for (int s = 0; s < num_shares; ++s) value += partials[s * plane + place];
-        }
-        value = __fmaf_rn(value, live && square_sums != nullptr ? scales[column] : 1.f, addend);
-#if GATED
-        const float up = __shfl_xor_sync(FULL_WARP, value, 8);
-        if (live && r < 8)
-            out_bf16[static_cast<i64>(row) * (num_features / 2) + tile * 8 + r] = to_bf16(silu_times(value, up));
+#if SHARES > 1
+        if (live) partials[static_cast<i64>(share) * num_rows * num_features + place] = value;
 #else
-        if (live) output.write(value, factor, place);
-        if (out_square_sums != nullptr) {
-            float square = __fmul_rn(value, value);
-#pragma unroll
-            for (int step = 8; step > 0; step >>= 1) square += __shfl_xor_sync(FULL_WARP, square, step);
-            if (live && r == 0) out_square_sums[static_cast<i64>(row) * num_tiles + tile] = square;
-        }
+        finish(value, addend, factor, tile, column, live);
 #endif
     }
+#if SHARES > 1
+    if (tickets == nullptr) return;
+    bool* const came_last = reinterpret_cast<bool*>(shared);  // the ring is empty
+    __syncthreads();
+    for (int tile = first_tile + threadIdx.x * stride; tile < num_tiles; tile += SLICES * 32 * stride)
+        came_last[(tile - first_tile) / stride] = take_ticket(tickets + tile * gridDim.y + blockIdx.y, SHARES);
+    __syncthreads();
+    for (int i = warp / FINISHERS, tile; (tile = first_tile + i * stride) < num_tiles; i += SLICES / FINISHERS) {
+        if (!came_last[i]) continue;
+        const int column = warp % FINISHERS * 2 + (lane >> 4), feature = tile * TILE + r;
+        const bool live = first_row + column < num_rows;
+        const i64 place = static_cast<i64>(first_row + column) * num_features + feature;
+        float value = 0.f, addend = 0.f, factor = 0.f;
+        if (live) {
+            float slices[SHARES];
+#pragma unroll
+            for (int s = 0; s < SHARES; ++s) slices[s] = partials[static_cast<i64>(s) * num_rows * num_features + place];
+            addend = output.addend(feature, place);
+            factor = norm == nullptr ? 0.f : norm[feature];
+#pragma unroll
+            for (int s = 0; s < SHARES; ++s) value += slices[s];
+        }
+        finish(value, addend, factor, tile, column, live);
+    }
+#endif
 }

@@ -13,10 +13,21 @@ struct Range {
 // Part `index` of `count` nearly equal parts of `total` blocks of K.
 DEVICE Range part_of(int index, int count, int total) { return {index * total / count, (index + 1) * total / count}; }
 
-// 1 / rms of a row from its sums of squares; every lane of a warp calls it.
+// What follows in the program is issued after the matrix instructions that made c, hence after the loads they used.
+template <int N>
+DEVICE void issued_before(float (&c)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) keep_order(c[n]);
+}
+
+// 1 / rms of a row from its sums of squares; every lane of a warp calls it. The first 256 sums are asked for at once.
 DEVICE float inverse_rms(const float* square_sums, int num_parts, int width, float eps) {
-    float sum = 0.f;
-    for (int i = lane_id(); i < num_parts; i += 32) sum += square_sums[i];
+    float parts[8], sum = 0.f;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) parts[k] = lane_id() + 32 * k < num_parts ? square_sums[lane_id() + 32 * k] : 0.f;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) sum += parts[k];
+    for (int i = lane_id() + 256; i < num_parts; i += 32) sum += square_sums[i];
     return fast_rsqrt(warp_sum(sum) / width + eps);
 }
 

@@ -22,8 +22,10 @@ from eyas.kernels.norm import Normed
 __all__ = ["Workspace", "add", "gated", "linear", "logits", "num_shares", "project", "router"]
 
 SLICES = 16  # of a share: the warps of a block
-MAX_BLOCKS = 8  # of 32 inputs in a slice: their rows stay in registers
+MAX_BLOCKS = 9  # of 32 inputs in a slice: their rows stay in registers
 MAX_TICKETS = 1 << 14
+CHUNK = 3  # blocks of a bulk copy
+RING_BYTES = 100 << 10  # of the matrix under way in a block: more was not faster
 FEW_ROWS = 16
 FEW_TILES = 16  # a matrix so small that its blocks do not fill the GPU: rows are dealt to blocks instead
 WARPS_OF_TILES = 8
@@ -152,8 +154,7 @@ def _launch(
         weight.data,
         num_rows,
         num_tiles,
-        num_blocks,
-        *((shares,) if plan.source == "linear" else ()),
+        *(() if plan.source == "linear" else (num_blocks,)),
         square_sums,
         0 if square_sums is None else square_sums.shape[1],
         eps,
@@ -182,13 +183,15 @@ class Plan(NamedTuple):
 def _few_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, limits: Limits) -> Plan:
     column_tiles = 1 if num_rows <= 8 else 2
     blocks = -(-num_blocks // (shares * SLICES))
-    chunk = -(-blocks // 2)
+    chunk = min(CHUNK, blocks)
     fixed = 2 * SLICES * 512 * column_tiles + 32 * column_tiles  # slices' sums, rows' scales
-    depth = min(2, (limits.shared_bytes - 1024 - fixed) // (SLICES * (chunk * 1024 + 8)))
+    room = min(limits.shared_bytes - 1024, RING_BYTES + fixed) - fixed
+    depth = room // (SLICES * (chunk * 1024 + 8))
     grid = min(num_tiles, limits.num_sms // shares) * shares
+    defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "CHUNK": chunk, "DEPTH": depth}
     return Plan(
         "linear",
-        {"COLUMN_TILES": column_tiles, "BLOCKS": blocks, "CHUNK": chunk, "DEPTH": depth, "GATED": int(gated)},
+        {"COLUMN_TILES": column_tiles, "GATED": int(gated), **defines},
         (grid, -(-num_rows // (8 * column_tiles))),
         SLICES * 32,
         fixed + SLICES * depth * (chunk * 1024 + 8),
@@ -206,5 +209,5 @@ def _more_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gate
         {"COLUMN_TILES": column_tiles, "ROW_TILES": row_tiles, "STAGES": stages, "GATED": int(gated)},
         (-(-num_tiles // row_tiles), -(-num_rows // (8 * column_tiles)), shares),
         WARPS_OF_TILES * 32,
-        stages * (stage + 8) + 32 * column_tiles,
+        stages * stage + 32 * column_tiles,
     )

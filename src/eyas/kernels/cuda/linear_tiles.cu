@@ -61,7 +61,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
                  u32* tickets) {
     SHARED(u8, shared);
     float* const scales = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES);  // [COLUMNS]
-    u64* const barriers = reinterpret_cast<u64*>(scales + COLUMNS);                 // [STAGES]
     const Output output = {bias, residual, norm, out, out_bf16, normed};
 
     const int warp = warp_id(), lane = lane_id(), g = lane >> 2, t = lane & 3;
@@ -72,34 +71,38 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     const int end = part_of(share * SLICES + SLICES - 1, num_shares * SLICES, num_blocks).end;
     const int num_stages = (end - begin + STAGE_BLOCKS - 1) / STAGE_BLOCKS;
 
-    auto blocks_of = [&](int i) { return min(STAGE_BLOCKS, end - begin - i * STAGE_BLOCKS); };
+    // A stage is copied in pieces of 16 bytes by all threads; what lies behind the matrix or the rows is left out.
+    auto blocks_of = [&](int i) { return min(STAGE_BLOCKS, end - begin - i * STAGE_BLOCKS); };  // <= 0 behind the last
     auto copy_matrix = [&](int i) {
-        if (threadIdx.x == 0) copy_barrier_expect(barriers + i % STAGES, blocks_of(i) * live_tiles * BLOCK_BYTES);
-        if (lane == 0 && warp < live_tiles) {
-            const i64 block = static_cast<i64>(first_tile + warp) * num_blocks + begin + i * STAGE_BLOCKS;
-            copy_bulk(shared + i % STAGES * STAGE_BYTES + warp * STAGE_BLOCKS * BLOCK_BYTES,
-                      matrix + block * BLOCK_BYTES, blocks_of(i) * BLOCK_BYTES, barriers + i % STAGES);
+        constexpr int PIECES = STAGE_BLOCKS * BLOCK_BYTES / 16;  // of a tile
+        u8* const target = shared + i % STAGES * STAGE_BYTES;
+        const u8* const source = matrix + (static_cast<i64>(first_tile) * num_blocks + begin + i * STAGE_BLOCKS) * BLOCK_BYTES;
+        const int pieces = blocks_of(i) * (BLOCK_BYTES / 16);
+#pragma unroll
+        for (int p = 0; p < ROW_TILES * PIECES; p += WARPS * 32) {
+            const int piece = p + threadIdx.x, tile = piece / PIECES, at = piece % PIECES;
+            if (piece < ROW_TILES * PIECES && at < pieces && tile < live_tiles)
+                copy_async_16(target + piece * 16, source + tile * num_blocks * BLOCK_BYTES + at * 16);
         }
     };
-    auto copy_rows = [&](int i) {  // one group of copies, empty behind the last stage
+    auto copy_rows = [&](int i) {
+        constexpr int PIECES = STAGE_ROW / 16;  // of a row
         u8* const target = shared + i % STAGES * STAGE_BYTES + MATRIX_BYTES;
         const u16* const source = rows + first_row * row_stride + (begin + i * STAGE_BLOCKS) * 32;
-        const int pieces = i < num_stages ? 4 * blocks_of(i) : 0;
-        for (int piece = threadIdx.x; piece < live_rows * 4 * STAGE_BLOCKS; piece += WARPS * 32) {
-            const int row = piece / (4 * STAGE_BLOCKS), column = piece % (4 * STAGE_BLOCKS);
-            if (column < pieces) copy_async_16(target + piece * 16, source + row * row_stride + column * 8);
+        const int pieces = blocks_of(i) * 4;
+#pragma unroll
+        for (int p = 0; p < COLUMNS * PIECES; p += WARPS * 32) {
+            const int piece = p + threadIdx.x, row = piece / PIECES, at = piece % PIECES;
+            if (at < pieces && row < live_rows) copy_async_16(target + piece * 16, source + row * row_stride + at * 8);
         }
-        copy_async_commit();
     };
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) copy_barrier_init(barriers + i, 1);
-        copy_barrier_fence();
-    }
-    __syncthreads();
-    for (int i = 0; i < min(STAGES - 1, num_stages); ++i) copy_matrix(i);
+    for (int i = 0; i < STAGES - 1; ++i) copy_matrix(i);
     pdl_trigger();
     pdl_wait();
-    for (int i = 0; i < STAGES - 1; ++i) copy_rows(i);
+    for (int i = 0; i < STAGES - 1; ++i) {
+        copy_rows(i);
+        copy_async_commit();  // the first group has all of the matrix too
+    }
     if (square_sums != nullptr)
         for (int row = warp; row < live_rows; row += WARPS) {
             const float* const parts = square_sums + static_cast<i64>(first_row + row) * num_parts;
@@ -120,11 +123,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     int slice = share * SLICES, border = part_of(slice, num_shares * SLICES, num_blocks).end;
     for (int i = 0; i < num_stages; ++i) {
         copy_async_wait<STAGES - 2>();
-        copy_barrier_wait(barriers + i % STAGES, i / STAGES & 1);
-        copy_bulk_fence();
         __syncthreads();  // stage i is there, and nobody reads stage i - 1
-        if (i + STAGES - 1 < num_stages) copy_matrix(i + STAGES - 1);
+        copy_matrix(i + STAGES - 1);
         copy_rows(i + STAGES - 1);
+        copy_async_commit();
         const u8* const stage = shared + i % STAGES * STAGE_BYTES;
 #pragma unroll
         for (int k = 0; k < STAGE_BLOCKS; ++k) {
