@@ -24,6 +24,7 @@ constexpr int SPAN = 16;                       // pieces that a thread reads at 
 constexpr int QUERY_TASKS = GROUP * 8 / 32;    // warps for the query heads of one row
 constexpr int TOKEN = NUM_KV * D;              // elements from token to token in a cache
 constexpr int ROW_BYTES = D * 2;
+constexpr int TILE_WORDS = 16 * D / 2;          // queries of 16 row-heads
 constexpr int HALF_BYTES = STEP * ROW_BYTES;   // keys, or values, of a step
 constexpr int SUM_STRIDE = D + 4;              // floats; padded against bank conflicts
 constexpr int ITEMS = 256 / THREADS;           // (row-head, four dimensions) of a tile per thread
@@ -182,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
            int first_key, int num_seqs, int num_rows, float4* piece_outs, float2* piece_sums, u32* tickets) {
     SHARED(u8, shared);
     float* const warp_outs = reinterpret_cast<float*>(shared + STAGES * WARPS * 2 * HALF_BYTES);  // [WARPS][16][SUM_STRIDE]
-    u8* const queries = reinterpret_cast<u8*>(warp_outs + WARPS * 16 * SUM_STRIDE);  // bf16 [16 tiles][D]
+    u32* const queries = reinterpret_cast<u32*>(warp_outs + WARPS * 16 * SUM_STRIDE);
     __shared__ float2 warp_sums[WARPS][16];
 
     const int lane = lane_id(), warp = warp_id(), g = lane >> 2, t = lane & 3;
@@ -199,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         const int seq = unit.seq, kv = piece % NUM_KV, first_row = piece % pairs / NUM_KV * size;
         const int block_rows = min(size, num_rows - first_row);
         const int num_tiles = (block_rows * GROUP + 15) / 16;
-        u8* const new_keys = queries + piece_tiles * 16 * ROW_BYTES;  // bf16 [num_rows][D]
+        u8* const new_keys = reinterpret_cast<u8*>(queries + piece_tiles * TILE_WORDS);  // bf16 [num_rows][D]
         u8* const new_values = new_keys + num_rows * ROW_BYTES;
         const Rows rows = rows_of(seq, positions, live, num_rows);
         const int first_pos = rows.first + first_row, last_pos = min(rows.last, first_pos + block_rows - 1);
@@ -329,10 +330,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                 const float s = SCALE;  // scores come out with base 2
                 const uint2 first = {pack_bf16(low.x * s, low.y * s), pack_bf16(low.z * s, low.w * s)};
                 const uint2 second = {pack_bf16(high.x * s, high.y * s), pack_bf16(high.z * s, high.w * s)};
-                const int row_head = (task.row - first_row) * GROUP + task.head, at = lane % 8 / 2;
-                u8* const target = queries + row_head * ROW_BYTES + lane % 2 * 8;
-                *reinterpret_cast<uint2*>(target + (at ^ swizzle(row_head)) * 16) = first;
-                *reinterpret_cast<uint2*>(target + ((at + 4) ^ swizzle(row_head)) * 16) = second;
+                // In the order of the left operand: [tile][16 dimensions][lane][4 words].
+                const int row_head = (task.row - first_row) * GROUP + task.head;
+                u32* const target = queries + row_head / 16 * TILE_WORDS + lane % 2 * 128 +
+                                    (row_head % 8 * 4 + lane % 8 / 2) * 4 + row_head / 8 % 2;
+                target[0] = first.x, target[2] = first.y;
+                target[256] = second.x, target[258] = second.y;
                 return;
             }
             uint2 first = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w)};
@@ -418,14 +421,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                     float s[4][4] = {};
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
-                        const int at = ((4 * half + t) ^ swizzle(g)) * 16 + g * ROW_BYTES;
-                        const uint4 upper = *reinterpret_cast<const uint4*>(queries + tile * 16 * ROW_BYTES + at);
-                        const uint4 lower = *reinterpret_cast<const uint4*>(queries + (tile * 16 + 8) * ROW_BYTES + at);
-                        const u32 a[4] = {upper.x, lower.x, upper.y, lower.y};
-                        const u32 b[4] = {upper.z, lower.z, upper.w, lower.w};
+                        const uint4* const rows_of_tile =
+                            reinterpret_cast<const uint4*>(queries + tile * TILE_WORDS) + half * 64 + lane;
+                        const uint4 low = rows_of_tile[0], high = rows_of_tile[32];
+                        const u32 a[4] = {low.x, low.y, low.z, low.w}, b[4] = {high.x, high.y, high.z, high.w};
 #pragma unroll
                         for (int n = 0; n < 4; ++n) {
-                            const uint4 key = *reinterpret_cast<const uint4*>(keys + n * 8 * ROW_BYTES + at);
+                            const uint4 key = *reinterpret_cast<const uint4*>(keys + (n * 8 + g) * ROW_BYTES +
+                                                                              ((4 * half + t) ^ swizzle(g)) * 16);
                             mma_bf16(s[n], a, key.x, key.y);
                             mma_bf16(s[n], b, key.z, key.w);
                         }

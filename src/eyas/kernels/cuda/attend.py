@@ -50,20 +50,13 @@ def _shared_bytes(warps: int, stages: int, tiles: int, num_rows: int) -> int:
     return warps * (stages * step + warp_out) + tiles * 16 * DIM * 2 + num_rows * 2 * DIM * 2
 
 
-def _config(num_pairs: int, num_rows: int, group: int, num_multiprocessors: int, shared_limit: int) -> _Config:
-    """The number of warps, on which bits depend, follows from the device alone; the rest is speed.
-
-    `num_pairs` of sequence and key/value head: as long as there are no more than multiprocessors, one block on each
-    that has two leaves under way is faster than two blocks with one (H200, 32,768 keys: 23 and 30 us).
-    """
+def _config(num_rows: int, group: int, shared_limit: int) -> _Config:
+    """The number of warps, on which bits depend, follows from the device alone; the rest is speed."""
     warps = 8 if _shared_bytes(8, 1, TILES, MAX_ROWS) + STATIC_SHARED_BYTES <= shared_limit else 4
     tiles = min(TILES, -(-num_rows * group // 16))
-    several = num_pairs > num_multiprocessors
-    for stages, resident in ((1, 2), (2, 1), (1, 1))[0 if several else 1 :]:
-        shared = _shared_bytes(warps, stages, tiles, num_rows)
-        if resident * (shared + STATIC_SHARED_BYTES) <= shared_limit:
-            break
-    return _Config(tiles, -(-num_rows * group // 16), warps, stages, resident, shared)
+    shared = _shared_bytes(warps, 1, tiles, num_rows)
+    resident = 2 if 2 * (shared + STATIC_SHARED_BYTES) <= shared_limit else 1
+    return _Config(tiles, -(-num_rows * group // 16), warps, 1, resident, shared)
 
 
 def attend_workspace(
@@ -136,7 +129,7 @@ def attend(
         )
     assert num_tokens == num_seqs * num_rows
     assert qkv.slices_STN.dtype == torch.float32
-    config = _config(num_seqs * num_kv, num_rows, group, workspace.num_multiprocessors, workspace.shared_limit)
+    config = _config(num_rows, group, workspace.shared_limit)
     leaves = 1 if window else -(-rows.max_length // (32 * config.warps))
     grid = num_seqs * config.most_blocks * num_kv * leaves
     grid = max(1, min(grid, config.resident * workspace.num_multiprocessors))
