@@ -1,0 +1,184 @@
+"""What decoding launches compiles for GPUs that are not here, stays in registers and fits into shared memory.
+
+The default run takes one or two batch sizes a GPU; `make test-slow` takes them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from eyas.kernels.cuda import attend, compiler, linear, moe, norm
+from eyas.kernels.cuda.ops import DecodeOps
+from eyas.kernels.layout import BlockedMatrix
+from eyas.kernels.mxfp4_layout import PackedExperts
+from eyas.kernels.ops import LayerCache, RopeTable, Rows
+
+pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
+pytest.importorskip("cuda.bindings.nvrtc")
+
+
+class Device(NamedTuple):
+    multi_processor_count: int
+    shared_memory_per_block_optin: int  # bytes
+
+
+# Multiprocessors of an H200, B200, RTX PRO 6000 and GB10; shared memory: table of compute capabilities in the CUDA C++
+# programming guide.
+DEVICES = {
+    "sm_90a": Device(132, 227 << 10),
+    "sm_100": Device(148, 227 << 10),
+    "sm_120": Device(188, 99 << 10),
+    "sm_121": Device(48, 99 << 10),
+}
+
+
+class Model(NamedTuple):
+    hidden: int
+    heads: int
+    kv_heads: int
+    experts: int
+    inner: int
+    vocab: int
+    head_inner: int  # of the draft head
+    draft_vocab: int
+
+
+GPT_OSS_120B = Model(2880, 64, 8, 128, 2880, 201088, 17280, 32000)
+GPT_OSS_20B = GPT_OSS_120B._replace(experts=32)
+DEMO = Model(256, 8, 2, 16, 128, 4096, 1024, 2048)
+MODELS = {"120b": GPT_OSS_120B, "20b": GPT_OSS_20B, "demo": DEMO}
+
+
+class Local(NamedTuple):
+    """Bytes of local memory that a thread may use."""
+
+    spills: int  # stores and loads
+    stack: int
+
+
+# No more than was measured; none where nothing stands. attend keeps the tree of what it merges in 4 KB. The others run
+# out of registers by a few values: moe at two blocks a multiprocessor, linear at K = 17280, linear_tiles at 128 rows.
+KNOWN = {
+    "attend": Local(80, 4096),
+    "linear": Local(80, 40),
+    "linear_tiles": Local(192, 88),
+    "moe": Local(128, 40),
+}
+BATCHES = [(1, 1), (1, 4), (4, 4), (8, 4), (16, 4), (32, 4)]  # sequences, rows of each
+
+FEW = [("sm_90a", "120b", (1, 4)), ("sm_90a", "demo", (8, 4))]
+FEW += [(arch, "demo", (1, 4)) for arch in DEVICES if arch != "sm_90a"]
+ALL = [(arch, model, batch) for arch in DEVICES for model in MODELS for batch in BATCHES]
+
+
+class Build(NamedTuple):
+    source: str
+    defines: tuple[tuple[str, int | str], ...]
+    kernel: str
+    shared_bytes: int
+
+
+def _fake(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _matrix(num_features: int, width: int, *, gated: bool = False) -> BlockedMatrix:
+    return BlockedMatrix(_fake(num_features // 16, width // 32, 16, 32, dtype=torch.bfloat16), gated)
+
+
+def _experts(model: Model, num_features: int, width: int) -> PackedExperts:
+    shape = model.experts, num_features // 16, -(-width // 64)
+    words, scales = (_fake(*shape, *rest, dtype=torch.int32) for rest in ((32, 4), (8,)))
+    return PackedExperts(words, scales, num_features, width)
+
+
+def _run(model: Model, num_seqs: int, num_rows: int) -> None:
+    """A layer, the draft head and the logits, for rows that are not there."""
+    ops = DecodeOps(
+        torch.device("meta"),
+        max_sequences=num_seqs,
+        max_rows=num_rows,
+        num_heads=model.heads,
+        num_kv_heads=model.kv_heads,
+    )
+    total, hidden, width = num_seqs * num_rows, model.hidden, model.heads * 64
+    num_features = width + 2 * model.kv_heads * 64
+    live = _fake(num_seqs, num_rows, dtype=torch.bool)
+    table = _fake(num_seqs, 100, dtype=torch.int64)
+    rows = Rows(_fake(num_seqs, num_rows, dtype=torch.int64), live, table, 1600)
+    cache = LayerCache(*(_fake(100, 16, model.kv_heads, 64, dtype=torch.bfloat16) for _ in range(2)))
+    rope = RopeTable(_fake(total, 32), _fake(total, 32))
+    tokens, embed, weight = _fake(total, dtype=torch.int64), _fake(10, hidden, dtype=torch.bfloat16), _fake(hidden)
+    residual, normed = ops.embed(tokens, embed, weight)
+    for window in (None, 128):
+        attn = ops.attend(
+            ops.project(normed, _matrix(num_features, hidden)), rows, cache, rope,
+            eps=1e-5, bias_N=_fake(num_features), sinks_Q=_fake(model.heads), window=window,
+        )  # fmt: skip
+    residual, normed = ops.add(attn, _matrix(hidden, width), weight, residual, weight)
+    choice = ops.router(normed, _matrix(model.experts, hidden), _fake(model.experts), 1e-5)
+    gate_up, down = _experts(model, 2 * model.inner, hidden), _experts(model, hidden, model.inner)
+    bias = _fake(model.experts, 2 * model.inner)
+    act = ops.moe_up(normed, choice, live.flatten(), gate_up, bias, top_k=4, limit=7.0, eps=1e-5)
+    bias = _fake(model.experts, hidden)
+    residual, normed = ops.moe_down(act, choice, live.flatten(), down, bias, residual, weight)
+    ops.logits(normed, _matrix(model.vocab, hidden), 1e-5)
+
+    pairs, after = ops.pair(tokens, embed, weight, residual, weight, 1e-5)
+    ops.project(pairs, _matrix(num_features, 2 * hidden))
+    ops.linear(_fake(total, 3 * hidden, dtype=torch.bfloat16), _matrix(hidden, 3 * hidden))
+    _, normed = ops.add(attn, _matrix(hidden, width), None, after, weight)
+    act = ops.gated(normed, _matrix(2 * model.head_inner, hidden, gated=True), 1e-5)
+    ops.linear(act, _matrix(hidden, model.head_inner))
+    ops.logits(normed, _matrix(model.draft_vocab, hidden), 1e-5)
+
+
+def _builds(monkeypatch: pytest.MonkeyPatch, arch: str, model: str, batch: tuple[int, int]) -> list[Build]:
+    """What is compiled and launched, with the most shared memory of any launch of it."""
+    found: dict[tuple, int] = {}
+
+    class Recorder:
+        def __init__(self, source, defines=None, kernel="") -> None:
+            self.key = source, tuple(sorted((defines or {}).items())), kernel
+
+        def kernel(self, name):
+            return Recorder(self.key[0], dict(self.key[1]), name)
+
+        def launch(self, grid, block, *args, shared=0, pdl=True) -> None:
+            found[self.key] = max(found.get(self.key, 0), shared)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: DEVICES[arch])
+    for module in (attend, linear, moe, norm):
+        monkeypatch.setattr(module, "load", Recorder)
+        for _, function in inspect.getmembers(module, lambda member: hasattr(member, "cache_clear")):
+            function.cache_clear()
+    _run(MODELS[model], *batch)
+    return [Build(*key, shared) for key, shared in found.items()]
+
+
+@functools.cache
+def _usage(source: str, defines: tuple[tuple[str, int | str], ...], arch: str) -> dict[str, compiler.Usage]:
+    return compiler.build(source, dict(defines), arch).usage
+
+
+@pytest.mark.parametrize(
+    ("arch", "model", "batch"),
+    [*FEW, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in FEW)],
+)
+def test_compiles_without_a_gpu(monkeypatch, arch, model, batch):
+    builds = _builds(monkeypatch, arch, model, batch)
+    assert {build.source for build in builds} >= {"attend", "linear", "moe", "norm"}
+    faults = []
+    for build in builds:
+        usage = _usage(build.source, build.defines, arch)[build.kernel]
+        shared = build.shared_bytes + usage.shared_bytes
+        known = KNOWN.get(build.source, Local(0, 0))
+        fits = shared <= DEVICES[arch].shared_memory_per_block_optin
+        if usage.spill_bytes > known.spills or usage.stack_bytes > known.stack or not fits:
+            faults.append((build, usage))
+    assert not faults
