@@ -1,10 +1,10 @@
 // Attention of the decode path in one launch: sums of the QKV product, RoPE, cache write, split-KV attention, merge.
 //
-// Keys are dealt in leaves of 32 WARPS at absolute positions, 32 to each warp. A warp's softmax state (peak, sum,
-// output) is not carried from leaf to leaf: the warps' states are added in order, and leaves are joined by a binary tree
-// over their absolute numbers. A piece, the work of one block, is one aligned node of that tree, as large as the grid
-// makes necessary; the block that comes last joins the pieces by the same tree. What a row does not see is the
-// identity of each of these steps, so its bits depend on nothing but its position and its keys.
+// Keys are dealt in leaves of 32 WARPS at absolute positions, 32 to each warp. A warp carries no softmax state (peak,
+// sum, output) from leaf to leaf: the warps' states are added in order, and leaves are joined by a binary tree over
+// their absolute numbers. A piece, the work of one block, is one aligned node of that tree, as large as the grid makes
+// necessary; the block that comes last joins the pieces by the same tree. What a row does not see is the identity of
+// each of these steps, so its bits depend on nothing but its position and its keys.
 //
 // Matrix instructions: 16 row-heads (pairs of row and query head) times 8 keys for the scores, then probabilities
 // (bf16; their sum is taken in fp32 before rounding) times 8 dimensions. Scores become the left operand without moving
@@ -12,14 +12,13 @@
 //
 // Defines: GROUP (query heads per key/value head, 4 or 8), NUM_KV, WARPS (8, or 4 where shared memory is small), STAGES
 // (leaves under way), RESIDENT (blocks per multiprocessor).
+#include "attend_plan.cuh"
 #include "common.cuh"
+#include "softmax_tree.cuh"
 
 constexpr int D = 64;
 constexpr int PAGE = 16;
-constexpr int STEP = 2 * PAGE;  // keys of a warp in a leaf
-constexpr int LEAF = STEP * WARPS;
 constexpr int THREADS = 32 * WARPS;
-constexpr int TILES = 4;                       // of 16 row-heads, most in a block
 constexpr int SPAN = 16;                       // pieces that a thread reads at once
 constexpr int QUERY_TASKS = GROUP * 8 / 32;    // warps for the query heads of one row
 constexpr int TOKEN = NUM_KV * D;              // elements from token to token in a cache
@@ -29,10 +28,9 @@ constexpr int HALF_BYTES = STEP * ROW_BYTES;   // keys, or values, of a step
 constexpr int SUM_STRIDE = D + 4;              // floats; padded against bank conflicts
 constexpr int ITEMS = 256 / THREADS;           // (row-head, four dimensions) of a tile per thread
 constexpr int LEVELS = 16;
-constexpr int SEQ_STEPS = 2;                   // each lane plans for as many sequences
 constexpr int SLICES_AT_ONCE = 2, PARTS_AT_ONCE = 6;
 constexpr float SCALE = 0.125f * LOG2_E;
-#define NEVER __int_as_float(0xff800000)
+static_assert(STEP == 2 * PAGE);
 
 // 16-byte chunk c of row r stands at chunk c ^ swizzle(r): no bank conflicts for fragments of keys nor of values.
 DEVICE int swizzle(int r) { return (r & 6) ^ ((r & 1) << 2); }
@@ -40,128 +38,6 @@ DEVICE int swizzle(int r) { return (r & 6) ^ ((r & 1) << 2); }
 // The low `count` bits, any count; and bits moved up, or down.
 DEVICE u32 below(int count) { return count >= 32 ? FULL_WARP : count <= 0 ? 0u : (1u << count) - 1; }
 DEVICE u32 shifted(u32 bits, int up) { return up >= 32 || up <= -32 ? 0u : up >= 0 ? bits << up : bits >> -up; }
-
-DEVICE float4 zero4() { return make_float4(0.f, 0.f, 0.f, 0.f); }
-DEVICE float4 add4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-DEVICE float4 read4(const float* address) { return *reinterpret_cast<const float4*>(address); }
-
-// Softmax over some keys for one row-head and four dimensions, not yet normalised; exponents have base 2.
-struct State {
-    float peak, sum;
-    float4 out;
-};
-
-DEVICE State nothing() { return {NEVER, 0.f, zero4()}; }
-
-DEVICE float weight_of(float peak, float new_peak) { return peak == NEVER ? 0.f : fast_exp2(peak - new_peak); }
-
-// a's keys stand before b's. With nothing() on one side it gives the other side's bits.
-DEVICE State join(const State& a, const State& b) {
-    const float peak = fmaxf(a.peak, b.peak), wa = weight_of(a.peak, peak), wb = weight_of(b.peak, peak);
-    return {peak, fmaf(b.sum, wb, __fmul_rn(a.sum, wa)),
-            make_float4(fmaf(b.out.x, wb, __fmul_rn(a.out.x, wa)), fmaf(b.out.y, wb, __fmul_rn(a.out.y, wa)),
-                        fmaf(b.out.z, wb, __fmul_rn(a.out.z, wa)), fmaf(b.out.w, wb, __fmul_rn(a.out.w, wa)))};
-}
-
-// `nodes` are the complete nodes of a binary tree so far, at most one per level; node number `index` comes next.
-DEVICE void push(State* nodes, int index, State node) {
-    int level = 0;
-    for (; index >> level & 1; ++level) node = join(nodes[level], node);
-    nodes[level] = node;
-}
-
-DEVICE State root(const State* nodes, int count) {
-    State all = nothing();
-    for (int level = 0; count >> level; ++level)
-        if (count >> level & 1) all = join(nodes[level], all);
-    return all;
-}
-
-// Live rows of a sequence: their bits, and the position of its row 0 and of the last live one (-1 without any).
-struct Rows {
-    u32 live;
-    int first, last;
-};
-
-DEVICE int last_live(u32 live, int first) { return live ? first + 31 - __clz(static_cast<int>(live)) : -1; }
-
-DEVICE Rows rows_of(int seq, const i64* positions, const u8* live, int num_rows) {
-    const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
-    const u32 bits = __ballot_sync(FULL_WARP, lane_id() < num_rows && live[seq * num_rows + lane_id()]);
-    return {bits, first, last_live(bits, first)};
-}
-
-// How the launch is cut: rows in blocks, and leaves in units of 2^shift. A piece is a unit of one of the `pairs` of row
-// block and key/value head.
-struct Plan {
-    int shift, units, pairs, block_size;
-    int leaves[SEQ_STEPS];  // of sequences lane + 32 i
-};
-
-struct Unit {
-    int seq, index, count;  // `index` among the `count` units of `seq`
-};
-
-DEVICE Plan plan_all(const i64* positions, const u8* live, int num_seqs, int num_rows, int window) {
-    Plan plan = {};
-    u32 total = num_seqs, most = 1;
-    plan.units = num_seqs;
-    if (window == 0) {
-        total = 0;
-#pragma unroll
-        for (int i = 0; i < SEQ_STEPS; ++i) {
-            const int seq = lane_id() + 32 * i;
-            if (seq < num_seqs) {
-                const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
-                u32 bits = 0;
-#pragma unroll 1
-                for (int r = 0; r < num_rows; ++r) bits |= live[seq * num_rows + r] ? 1u << r : 0u;
-                plan.leaves[i] = max(0, last_live(bits, first)) / LEAF + 1;
-            }
-            total += plan.leaves[i];
-            most = max(most, static_cast<u32>(plan.leaves[i]));
-        }
-        total = __reduce_add_sync(FULL_WARP, total);
-        most = __reduce_max_sync(FULL_WARP, most);
-    }
-    // Small blocks of rows where that leaves no block idle that would have worked; otherwise keys are read once.
-    for (int tiles = 1; tiles <= TILES; tiles += TILES - 1) {
-        plan.block_size = 16 * tiles / GROUP;
-        plan.pairs = (num_rows + plan.block_size - 1) / plan.block_size * NUM_KV;
-        if (total * plan.pairs <= gridDim.x) break;
-    }
-    if (window) return plan;
-    while ((total * plan.pairs >> plan.shift) > gridDim.x && (most - 1) >> plan.shift) ++plan.shift;
-    for (;; ++plan.shift) {
-        u32 units = 0;
-#pragma unroll
-        for (int i = 0; i < SEQ_STEPS; ++i) units += (plan.leaves[i] + (1 << plan.shift) - 1) >> plan.shift;
-        plan.units = static_cast<int>(__reduce_add_sync(FULL_WARP, units));
-        if (plan.units * plan.pairs <= static_cast<int>(gridDim.x) || (most - 1) >> plan.shift == 0) return plan;
-    }
-}
-
-DEVICE Unit find_unit(const Plan& plan, int unit) {
-    int before = 0;
-#pragma unroll
-    for (int i = 0; i < SEQ_STEPS; ++i) {
-        const int count = (plan.leaves[i] + (1 << plan.shift) - 1) >> plan.shift;
-        int end = count;
-#pragma unroll
-        for (int step = 1; step < 32; step <<= 1) {
-            const int other = __shfl_up_sync(FULL_WARP, end, step);
-            if (lane_id() >= step) end += other;
-        }
-        const u32 above = __ballot_sync(FULL_WARP, before + end > unit);
-        if (above) {
-            const int lane = __ffs(static_cast<int>(above)) - 1;
-            const int start = before + __shfl_sync(FULL_WARP, end - count, lane);
-            return {lane + 32 * i, unit - start, __shfl_sync(FULL_WARP, count, lane)};
-        }
-        before += __shfl_sync(FULL_WARP, end, 31);
-    }
-    return {0, 0, 1};
-}
 
 // What 32 lanes of a warp make of the product: four pairs (d, d + 32) of features of a row's query head each; or, of
 // its key (lanes 0 .. 7) and value (8 .. 15).
@@ -182,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
            const i64* table, int table_stride, const i64* positions, const u8* live, const float* sinks, int window,
            int first_key, int num_seqs, int num_rows, float4* piece_outs, float2* piece_sums, u32* tickets) {
     SHARED(u8, shared);
-    float* const warp_outs = reinterpret_cast<float*>(shared + STAGES * WARPS * 2 * HALF_BYTES);  // [WARPS][16][SUM_STRIDE]
+    float* const warp_outs = reinterpret_cast<float*>(shared + STAGES * WARPS * 2 * HALF_BYTES);  // [WARPS][16]
     u32* const queries = reinterpret_cast<u32*>(warp_outs + WARPS * 16 * SUM_STRIDE);
     __shared__ float2 warp_sums[WARPS][16];
 
@@ -206,9 +82,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         const int first_pos = rows.first + first_row, last_pos = min(rows.last, first_pos + block_rows - 1);
 
         // Steps (of 32 keys) that the block reads; this warp's share of them, one in each leaf.
-        const int lowest = window ? max(0, first_pos - window + 1) : 0, lowest_key = max(lowest, min(first_key, first_pos));
+        const int lowest = window ? max(0, first_pos - window + 1) : 0;
+        const int lowest_key = max(lowest, min(first_key, first_pos));
         int begin = lowest_key / STEP, end = last_pos / STEP + 1;
-        if (window == 0) begin = unit.index * WARPS << plan.shift, end = min(end, (unit.index + 1) * WARPS << plan.shift);
+        if (window == 0) {
+            begin = unit.index * WARPS << plan.shift;
+            end = min(end, (unit.index + 1) * WARPS << plan.shift);
+        }
         if (WARPS < 8) begin &= ~(WARPS - 1);  // a window meets more steps than there are warps
         if (last_pos < first_pos) end = begin;
         const int num_leaves = max(1, (end - begin + WARPS - 1) / WARPS);
@@ -226,7 +106,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                     if (page < 2 * end && page <= last_pos / PAGE) pages = static_cast<int>(seq_table[page]);
                 }
                 u8* const stage = shared + ((i % STAGES * WARPS + warp) * 2 + half) * HALF_BYTES + copy_row * ROW_BYTES;
-                u8* const targets[2] = {stage + (chunk ^ swizzle(copy_row)) * 16, stage + (chunk ^ swizzle(copy_row + 4)) * 16};
+                u8* const targets[2] = {stage + (chunk ^ swizzle(copy_row)) * 16,
+                                        stage + (chunk ^ swizzle(copy_row + 4)) * 16};
                 const u32 stored = below(last_pos + 1 - step * STEP) & ~below(lowest_key - step * STEP);
                 const u32 mine = (stored & ~shifted(rows.live, rows.first - step * STEP)) >> copy_row;
 #pragma unroll
@@ -342,8 +223,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             uint2 second = {pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
             // A value that is not finite is written as 0 under a key of NaN.
             auto finite = [](u32 pair) { return (pair & 0x7f80u) != 0x7f80u && (pair & 0x7f800000u) != 0x7f800000u; };
-            const bool bad = task.is_value && !(finite(first.x) && finite(first.y) && finite(second.x) && finite(second.y));
-            if (__any_sync(FULL_WARP, bad)) first.x = first.y = second.x = second.y = task.is_value ? 0u : 0x7fff7fffu;
+            const bool good = finite(first.x) && finite(first.y) && finite(second.x) && finite(second.y);
+            if (__any_sync(FULL_WARP, task.is_value && !good))
+                first.x = first.y = second.x = second.y = task.is_value ? 0u : 0x7fff7fffu;
             if (task.active) {
                 u8* const target = (task.is_value ? new_values : new_keys) + task.row * ROW_BYTES + lane % 8 * 8;
                 *reinterpret_cast<uint2*>(target) = first;
@@ -398,7 +280,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             const int step = my_begin + WARPS * leaf, position = step * STEP;
             u8* const keys = shared + (leaf % STAGES * WARPS + warp) * 2 * HALF_BYTES;
             const bool any = step < end;
-            const bool masked = position + STEP - 1 > first_pos || position < lowest + block_rows || position < first_key;
+            const bool masked =
+                position + STEP - 1 > first_pos || position < lowest + block_rows || position < first_key;
             auto put_new = [&](u8* stage, const u8* from) {
 #pragma unroll 1
                 for (int r = max(0, position - rows.first); r < min(new_end, position + STEP - rows.first); ++r) {
@@ -485,11 +368,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
                         for (int n = 0; n < 4; ++n) {
                             const int row = 2 * t + (n & 1);
                             value[n] = *reinterpret_cast<const uint4*>(
-                                keys + HALF_BYTES + (page * PAGE + (n & 2) * 4 + row) * ROW_BYTES + (g ^ swizzle(row)) * 16);
+                                keys + HALF_BYTES + (page * PAGE + (n & 2) * 4 + row) * ROW_BYTES +
+                                (g ^ swizzle(row)) * 16);
                         }
 #pragma unroll
                         for (int j = 0; j < 4; ++j) {
-                            auto word = [j](const uint4& v) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; };
+                            auto word = [j](uint4 v) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; };
 #pragma unroll
                             for (int odd = 0; odd < 2; ++odd) {
                                 const u32 pick = odd ? 0x7632u : 0x5410u;
