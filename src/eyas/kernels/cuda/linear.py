@@ -183,9 +183,11 @@ class Plan(NamedTuple):
 def _few_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, limits: Limits) -> Plan:
     column_tiles = 1 if num_rows <= 8 else 2
     blocks = -(-num_blocks // (shares * SLICES))
-    chunk = min(CHUNK, blocks)
     fixed = 2 * SLICES * 512 * column_tiles + 32 * column_tiles  # slices' sums, rows' scales
     room = min(limits.shared_bytes - 1024, RING_BYTES + fixed) - fixed
+    chunk = min(CHUNK, blocks)
+    while chunk > 1 and room // (SLICES * (chunk * 1024 + 8)) < 2:
+        chunk -= 1
     depth = room // (SLICES * (chunk * 1024 + 8))
     grid = min(num_tiles, limits.num_sms // shares) * shares
     defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "CHUNK": chunk, "DEPTH": depth}
