@@ -89,8 +89,8 @@ def _flash_kernel(
         start = tl.maximum(tile * TILE - window + 1, 0) // BLOCK_N * BLOCK_N
         for block in tl.range(start, end, BLOCK_N):
             peak, total, acc = _key_block(
-                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
-                G, PAGE, BLOCK_N, True, True,
+                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages,
+                window, first_key, scale, G, PAGE, BLOCK_N, True, True,
             )  # fmt: skip
     else:
         start = tl.full((), 0, tl.int32)
@@ -99,13 +99,13 @@ def _flash_kernel(
             whole = start
         for block in tl.range(start, whole, BLOCK_N):
             peak, total, acc = _key_block(
-                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
-                G, PAGE, BLOCK_N, False, False,
+                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages,
+                window, first_key, scale, G, PAGE, BLOCK_N, False, False,
             )  # fmt: skip
         for block in tl.range(whole, end, BLOCK_N):
             peak, total, acc = _key_block(
-                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages, window, first_key, scale,
-                G, PAGE, BLOCK_N, True, False,
+                q, peak, total, acc, block, position, inner, k_ptr, v_ptr, table_ptr, num_pages,
+                window, first_key, scale, G, PAGE, BLOCK_N, True, False,
             )  # fmt: skip
     out = acc / total[:, None]
     tl.store(out_ptr + offsets, out.to(out_ptr.dtype.element_ty), mask=inside[:, None])
