@@ -34,6 +34,7 @@ __all__ = [
     "describe",
     "load_engine",
     "load_model",
+    "load_shape",
     "prelude",
     "progress_line",
     "sampling_params",
@@ -58,6 +59,13 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
     with progress_line() as show:
         return load.load_model(config, progress=lambda done, total: show(f"loading {100 * done // max(total, 1)} %"))
+
+
+def load_shape(name: str, config: EngineConfig) -> LoadedModel:
+    """Random weights of a published shape, for benchmarks."""
+    from eyas.engine import load
+
+    return load.load_shape(name, config)
 
 
 @contextmanager

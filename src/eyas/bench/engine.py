@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from eyas.base import config as settings
 from eyas.base.config import EngineConfig
+from eyas.base.errors import UserError
 from eyas.base.types import SamplingParams
 from eyas.bench.arms import Arm, Drafts, Workload, measure
+from eyas.bench.limit import read_limit, round_bytes
 from eyas.bench.prompts import question_prompts, random_prompts, read_prompts, unseen_prompts
 from eyas.bench.report import SIMULATED, existing_file, listed, positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, paired_ratio
@@ -37,7 +39,8 @@ AL        acceptance length: tokens committed per round and answer, bonus token 
           (`eyas bench acceptance` leaves headers out)
 rounds    share that committed 1, 2, ... tokens
 experts   distinct experts that a round reads in a layer, mean
-same      answers with exactly the tokens of those without drafts"""
+same      answers with exactly the tokens of those without drafts
+limit     weights that a round without drafts reads, over the bandwidth of a streaming read in the same run"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drafts", type=listed(_drafts), metavar="LIST",
         help="draft tokens to compare with none (default: 1,2,3,4,auto, or what --draft-tokens says)",
     )  # fmt: skip
+    add("--shape", metavar="NAME", help="random weights of a shape, made on the GPU: gpt-oss-120b or gpt-oss-20b")
     add("--plain", action="store_true", help="compare with plain F.linear too, which is not exact")
     add("--repeats", type=positive_int, default=5, metavar="N", help="runs of everything (default: 5)")
     add("--prompts", type=existing_file, metavar="FILE", help="JSONL file of prompts (default: a few questions)")
@@ -67,10 +71,13 @@ def _drafts(text: str) -> Drafts:
 
 def run(args: argparse.Namespace) -> int:
     from eyas.engine.hardware import hardware
-    from eyas.local import load_model
+    from eyas.local import load_model, load_shape
 
     config = settings.load(EngineConfig, args, os.environ)
-    model = load_model(config)
+    if args.shape and args.plain:
+        raise UserError("--plain computes with plain weights, --shape makes those of the kernels; leave one out")
+    model = load_shape(args.shape, config) if args.shape else load_model(config)
+    limit = read_limit(model)
     work = _workload(args, model)
     arms = _arms(args, config, model, work)
     lines, origin = provenance(hardware(model.weights.embed_VH.device))
@@ -79,13 +86,14 @@ def run(args: argparse.Namespace) -> int:
     for batch in args.batch:
         measure(arms, work, batch, args.repeats)
         figures += [_figures(arm, arms, batch) for arm in arms]
-        print("\n".join(["", *_batch_lines(arms, batch)]), flush=True)
+        print("\n".join(["", *_batch_lines(arms, batch), *_limit_lines(arms[0], model, batch, limit)]), flush=True)
     print(f"\n{DEFINITIONS}\n")
     print_json(
         {
             "bench": "engine",
             "simulated": model.simulated,
-            "model": config.model,
+            "model": args.shape or config.model,
+            "read_limit": limit,
             "drafter": model.options.drafter,
             **origin,
             "repeats": args.repeats,
@@ -110,7 +118,7 @@ def _workload(args: argparse.Namespace, model: LoadedModel) -> Workload:
     elif has_tokenizer:
         prompts = question_prompts(load_tokenizer(model))
     else:
-        prompts = random_prompts(vocab_size, num_tokens=RANDOM_PROMPT_TOKENS)
+        prompts = random_prompts(vocab_size, num_tokens=RANDOM_PROMPT_TOKENS, count=max(4, 2 * max(args.batch)))
     return Workload(
         is_text=args.prompts is not None or has_tokenizer,
         prompts=prompts,
@@ -159,7 +167,7 @@ def _header(
     sampling = "greedy" if args.temperature == 0 else f"temperature {args.temperature:g}"
     lengths = f"{min(map(len, work.prompts))} to {max(map(len, work.prompts))} tokens"
     source = args.prompts or (f"questions of {lengths}" if work.is_text else f"random ids, {lengths}")
-    lines = [f"eyas bench engine {config.model}"] + ([SIMULATED] if model.simulated else [])
+    lines = [f"eyas bench engine {args.shape or config.model}"] + ([SIMULATED] if model.simulated else [])
     lines += origin + [
         f"model     {size.num_layers} layers of {size.num_experts} experts, {size.experts_per_token} a token; "
         f"drafter {model.options.drafter}",
@@ -214,6 +222,18 @@ def _batch_lines(arms: Sequence[Arm], batch: int) -> list[str]:
         best, ratio = against
         lines += ["", f"auto against the fastest fixed row here, {_drafts_text(best)} drafts: {ratio.text(2)}"]
     return lines
+
+
+def _limit_lines(arm: Arm, model: LoadedModel, batch: int, limit: float | None) -> list[str]:
+    """Of rounds without drafts."""
+    if limit is None or arm.tiles == "plain":
+        return []
+    needed, seconds = round_bytes(model, arm.experts), batch / Spread(tuple(arm.decode)).median
+    return [
+        "",
+        f"limit: {needed / 1e9:.2f} GB a round at {limit / 1e12:.2f} TB/s is {1e3 * needed / limit:.3f} ms; "
+        f"without drafts a round takes {1e3 * seconds:.3f} ms, {100 * needed / limit / seconds:.0f} % of the limit",
+    ]
 
 
 def _speed_table(arms: Sequence[Arm]) -> list[str]:

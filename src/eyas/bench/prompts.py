@@ -38,10 +38,10 @@ def question_prompts(codec: TextCodec) -> list[tuple[int, ...]]:
     ]
 
 
-def random_prompts(vocab_size: int, *, num_tokens: int) -> list[tuple[int, ...]]:
-    """As many as QUESTIONS, for a model without a tokenizer."""
+def random_prompts(vocab_size: int, *, num_tokens: int, count: int) -> list[tuple[int, ...]]:
+    """For a model without a tokenizer. Requests that run together must differ, or they read the same experts."""
     rng = random.Random(0)
-    return [tuple(rng.randrange(vocab_size) for _ in range(num_tokens)) for _ in QUESTIONS]
+    return [tuple(rng.randrange(vocab_size) for _ in range(num_tokens)) for _ in range(count)]
 
 
 def read_prompts(path: Path, codec: TextCodec, *, limit: int | None = None) -> tuple[list[tuple[int, ...]], int]:

@@ -14,7 +14,7 @@ import torch
 
 from eyas.base.bundled import DEMO_NAME, OWN_HEAD
 from eyas.base.config import EngineConfig
-from eyas.base.errors import UserError
+from eyas.base.errors import UserError, nearest
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.base.units import readable
@@ -25,10 +25,12 @@ from eyas.model.device_layout import has_device_layout, pack_ends, pack_layer
 from eyas.model.hub import resolve
 from eyas.model.loader import inspect_target, load_head, load_target
 from eyas.model.make import has_random_weights
+from eyas.model.presets import PRESETS, default_head
+from eyas.model.random_weights import random_head, random_target
 from eyas.model.shards import StoredTensor, read_headers
 from eyas.model.weights import HeadWeights, TargetWeights
 
-__all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "load_tokenizer"]
+__all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "load_shape", "load_tokenizer"]
 
 AUTO_CONTEXT = 32 * 1024
 WARM_UP_S = 3.0
@@ -144,6 +146,30 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         options=options,
         simulated=has_random_weights(folder) or (head_folder is not None and has_random_weights(head_folder)),
     )
+
+
+def load_shape(name: str, config: EngineConfig) -> LoadedModel:
+    """Random weights of a published shape, drawn on the GPU, with a head of the usual shape for `--draft eagle3`."""
+    shapes = [known for known, shape in PRESETS.items() if has_device_layout(shape)]
+    if name not in shapes:
+        raise UserError(f"no shape '{name}'{nearest(name, shapes) or '; there are: ' + ', '.join(shapes)}")
+    device, _ = _device(config.device)
+    if device.type != "cuda":
+        raise UserError("--shape draws its weights on a GPU; for a CPU write a small model: eyas model make")
+    target = PRESETS[name]
+    weights = random_target(target, device)
+    head = None
+    if config.draft == "eagle3":
+        shape = default_head(target)
+        head = (shape, random_head(shape, weights, device))
+    options = EngineOptions(
+        context=_context(config, target),
+        concurrency=config.concurrency,
+        drafter="none" if head is None else "eagle3",
+        draft_tokens=config.draft_tokens,
+        seed=config.seed,
+    )
+    return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
 
 
 def load_tokenizer(model: LoadedModel) -> Tokenizer:
