@@ -30,7 +30,7 @@ def shared_launch(space, launch, logits, slots, length, rows):
     """`launch` with each program of the grid in a process of its own, where Triton interprets them one by one."""
     if DEVICE == "cuda":
         return launch(logits, slots, length, rows, space)
-    for tensor in (*(x for x in vars(space).values() if isinstance(x, torch.Tensor)), *space.drawn):
+    for tensor in (*space.scratch, *space.drawn):
         tensor.share_memory_()
     context = multiprocessing.get_context("fork")
     arguments = (launch, logits, slots, length, rows, space)

@@ -48,7 +48,7 @@ def test_rows_of_all_kinds_in_one_launch():
         drawn = draw(logits, slots, length, rows, space, offset=offset)
         positions = (length[slots].unsqueeze(1) + offset + counted(2)).flatten()
         assert torch.equal(drawn.ids_T, sample_ref(logits, positions, rows.take(slots.repeat_interleave(2))))
-        assert not space.arrived_T.any()
+        assert not space.scratch.arrived_T.any()
 
 
 def test_chunks_of_a_row_are_merged():

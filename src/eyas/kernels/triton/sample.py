@@ -58,6 +58,18 @@ class Drawn(NamedTuple):
     top_ids_TN: Tensor  # int64
 
 
+class _Scratch(NamedTuple):
+    """What programs tell one another."""
+
+    arrived_T: Tensor  # int32; each launch leaves zeros
+    numbers_TC: Tensor
+    bests_TC: Tensor
+    counts_TC: Tensor
+    stats_TC: Tensor  # peak and mass of each chunk's raw logits
+    best_TC: Tensor
+    tops_TCN: Tensor
+
+
 class SampleSpace:
     """Results and scratch memory for launches of up to `max_rows` rows on one device, one launch at a time."""
 
@@ -70,13 +82,15 @@ class SampleSpace:
         self.vocab_size = vocab_size
         self.chunk_size = chunk_size or _chunk_size(vocab_size, device)
         self.num_chunks = -(-vocab_size // self.chunk_size)
-        self.arrived_T = torch.zeros(max_rows, dtype=torch.int32, device=device)  # each launch leaves zeros
-        self.numbers_TC = empty(2, self.num_chunks, SHARED, dtype=torch.float32)
-        self.bests_TC = empty(2, self.num_chunks, dtype=torch.int64)
-        self.counts_TC = empty(2, self.num_chunks, BINS, dtype=torch.int32)
-        self.stats_TC = empty(self.num_chunks, 2, dtype=torch.float32)
-        self.best_TC = empty(self.num_chunks, dtype=torch.int64)
-        self.tops_TCN = empty(self.num_chunks, _MAX_TOP.value, dtype=torch.int64)
+        self.scratch = _Scratch(
+            arrived_T=torch.zeros(max_rows, dtype=torch.int32, device=device),
+            numbers_TC=empty(2, self.num_chunks, SHARED, dtype=torch.float32),
+            bests_TC=empty(2, self.num_chunks, dtype=torch.int64),
+            counts_TC=empty(2, self.num_chunks, BINS, dtype=torch.int32),
+            stats_TC=empty(2, self.num_chunks, dtype=torch.float32),
+            best_TC=empty(self.num_chunks, dtype=torch.int64),
+            tops_TCN=empty(self.num_chunks, _MAX_TOP.value, dtype=torch.int64),
+        )
         self.drawn = Drawn(
             ids_T=empty(dtype=torch.int64),
             failed_T=empty(dtype=torch.int64),
@@ -93,28 +107,107 @@ def _chunk_size(vocab_size: int, device: torch.device | str) -> int:
 
 
 @triton.jit
-def _top_of_chunk(raw, ids, inside, tops_ptr, num_top):
-    rest = tl.where(inside, pack(raw, ids), LOWEST)
+def _look(raw, ids, inside, row, chunk, num_top, scratch, CHUNKS: tl.constexpr):
+    """Publish what the report needs of a chunk's raw logits: peak, mass (NaN if one is not finite), the largest."""
+    highest = tl.max(raw)
+    mass = tl.where(tl.abs(raw) < float("inf"), tl.exp(raw - highest), tl.where(inside, float("nan"), 0.0))
+    stats_ptr = scratch.stats_TC + row * (2 * CHUNKS) + chunk
+    tl.store(stats_ptr, highest)
+    tl.store(stats_ptr + CHUNKS, tl.sum(mass))
+    tops_ptr = scratch.tops_TCN + (row * CHUNKS + chunk) * _MAX_TOP
+    n = 0
+    if num_top > 0:
+        rest = tl.where(inside, pack(raw, ids), LOWEST)
+        while n < num_top:
+            best = tl.max(rest)
+            tl.store(tops_ptr + n, best)
+            rest = tl.where(rest == best, LOWEST, rest)
+            n += 1
+
+
+@triton.jit
+def _report(
+    best,
+    logits_ptr,
+    row,
+    num_top,
+    scratch,
+    drawn,
+    NUM_TOP: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """Whether the row failed, and log-probabilities of `best`, a packed token, and of the most likely ones."""
+    chunks, columns = tl.arange(0, PADDED), tl.arange(0, _MAX_TOP)[None, :]
+    known = chunks < CHUNKS
+    stats_ptr = scratch.stats_TC + row * (2 * CHUNKS) + chunks
+    peaks = tl.load(stats_ptr, mask=known, other=float("-inf"), cache_modifier=".cg")
+    masses = tl.load(stats_ptr + CHUNKS, mask=known, other=0.0, cache_modifier=".cg")
+    peak = tl.max(peaks)
+    total = tl.sum(masses * tl.exp(peaks - peak))
+    normalizer = peak + log(total)
+    failed = tl.where(packed_score(best) == float("-inf"), _NO_TOKEN_LEFT, 0)
+    failed = tl.where(total > 0, failed, _NOT_FINITE)  # false for NaN
+    tl.store(drawn.failed_T + row, failed.to(tl.int64))
+    tl.store(drawn.logprobs_T + row, tl.load(logits_ptr + packed_id(best)) - normalizer)
+    tops_ptr = scratch.tops_TCN + (row * CHUNKS + chunks[:, None]) * _MAX_TOP + columns
+    rest = tl.load(tops_ptr, mask=known[:, None] & (columns < num_top), other=LOWEST, cache_modifier=".cg")
     n = 0
     while n < num_top:
-        best = tl.max(rest)
-        tl.store(tops_ptr + n, best)
-        rest = tl.where(rest == best, LOWEST, rest)
+        top = tl.max(tl.max(rest, axis=1), axis=0)
+        tl.store(drawn.top_logprobs_TN + row * NUM_TOP + n, packed_score(top) - normalizer)
+        tl.store(drawn.top_ids_TN + row * NUM_TOP + n, packed_id(top).to(tl.int64))
+        rest = tl.where(rest == top, LOWEST, rest)
         n += 1
 
 
 @triton.jit
-def _merge_top(tops_ptr, num_top, normalizer, logprobs_ptr, ids_ptr, CHUNKS: tl.constexpr, PADDED: tl.constexpr):
-    chunks, columns = tl.arange(0, PADDED)[:, None], tl.arange(0, _MAX_TOP)[None, :]
-    known = (chunks < CHUNKS) & (columns < num_top)
-    rest = tl.load(tops_ptr + chunks * _MAX_TOP + columns, mask=known, other=LOWEST, cache_modifier=".cg")
-    n = 0
-    while n < num_top:
-        best = tl.max(tl.max(rest, axis=1), axis=0)
-        tl.store(logprobs_ptr + n, packed_score(best) - normalizer)
-        tl.store(ids_ptr + n, packed_id(best).to(tl.int64))
-        rest = tl.where(rest == best, LOWEST, rest)
-        n += 1
+def _perturb(
+    scores,
+    ids,
+    inside,
+    row,
+    chunk,
+    slot,
+    position,
+    settings,
+    target_ids_ptr,
+    scratch,
+    V,
+    SIZE: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """Scores with noise, those alone that can win if the row has filters; and the number of rounds that took."""
+    seed, choice = tl.load(settings.seed + slot), tl.load(settings.choice + slot).to(tl.int32)
+    top_k, top_p = tl.load(settings.top_k + slot), tl.load(settings.top_p + slot)
+    min_p = tl.load(settings.min_p + slot)
+    if target_ids_ptr is None:
+        perturbed = scores + gumbel(seed, choice, position, chunk * SIZE, SIZE)
+    else:
+        target_ids = tl.load(target_ids_ptr + ids, mask=inside, other=0).to(tl.int32)
+        perturbed = scores + gumbel_of(seed, choice, position, target_ids)
+    round = 0
+    if ((top_k > 0) & (top_k < V)) | (top_p < 1) | (min_p > 0):
+        first = row * (2 * CHUNKS)  # of the two buffers of the row
+        token, round = choose(
+            scores,
+            perturbed,
+            ids,
+            top_k,
+            top_p,
+            min_p,
+            V,
+            chunk,
+            scratch.arrived_T + row,
+            scratch.numbers_TC + first * _SHARED,
+            scratch.bests_TC + first,
+            scratch.counts_TC + first * _BINS,
+            CHUNKS,
+            PADDED,
+        )
+        perturbed = tl.where(ids == token, perturbed, float("-inf"))
+    return perturbed, round
 
 
 @triton.jit(
@@ -132,13 +225,7 @@ def _draw(
     masks,
     num_top_ptr,
     target_ids_ptr,
-    arrived_ptr,
-    numbers_ptr,
-    bests_ptr,
-    counts_ptr,
-    stats_ptr,
-    best_ptr,
-    tops_ptr,
+    scratch,
     drawn,
     ids_ptr,
     V,
@@ -163,95 +250,33 @@ def _draw(
     inside = ids < V
     logits_ptr += row.to(tl.int64) * V
     raw = tl.load(logits_ptr + ids, mask=inside, other=float("-inf"))
-    sequence, column = row // R, row % R
-    slot = tl.load(slots_ptr + sequence)
-    position = (tl.load(length_ptr + slot) + offset + column).to(tl.int32)
-    temperature = tl.load(settings.temperature + slot)
-    seed, choice = tl.load(settings.seed + slot), tl.load(settings.choice + slot).to(tl.int32)
-    top_k, top_p = tl.load(settings.top_k + slot), tl.load(settings.top_p + slot)
-    min_p = tl.load(settings.min_p + slot)
-    arrived_ptr += row
-    best_ptr += row * CHUNKS
-
+    first, ancestors = (row // R) * K, tl.minimum(row % R, K)
+    slot = tl.load(slots_ptr + row // R)
+    position = (tl.load(length_ptr + slot) + offset + row % R).to(tl.int32)
     if num_top_ptr is not None:
-        finite = tl.abs(raw) < float("inf")
-        highest = tl.max(raw)
-        mass = tl.sum(tl.where(finite, tl.exp(raw - highest), tl.where(inside, float("nan"), 0.0)))
-        stats_ptr += row * (2 * CHUNKS)
-        tl.store(stats_ptr + chunk, highest)
-        tl.store(stats_ptr + CHUNKS + chunk, mass)
         num_top = tl.load(num_top_ptr + slot)
-        tops_ptr += row * (CHUNKS * _MAX_TOP)
-        _top_of_chunk(raw, ids, inside, tops_ptr + chunk * _MAX_TOP, num_top)
-
+        _look(raw, ids, inside, row, chunk, num_top, scratch, CHUNKS)
     scores = edit_chunk(
-        raw,
-        ids,
-        inside,
-        row,
-        slot,
-        position,
-        edits,
-        masks,
-        ancestors_ptr,
-        sequence * K,
-        tl.minimum(column, K),
-        V,
-        NUM_BIAS,
-        NUM_STOPS,
-        SIZE,
-    )
+        raw, ids, inside, row, slot, position, edits, masks, ancestors_ptr, first, ancestors, V,
+        NUM_BIAS, NUM_STOPS, SIZE,
+    )  # fmt: skip
+    temperature = tl.load(settings.temperature + slot)
     round = 0
     if temperature > 0:
-        scores = tl.div_rn(scores, temperature)
-        if target_ids_ptr is None:
-            perturbed = scores + gumbel(seed, choice, position, chunk * SIZE, SIZE)
-        else:
-            target_ids = tl.load(target_ids_ptr + ids, mask=inside, other=0).to(tl.int32)
-            perturbed = scores + gumbel_of(seed, choice, position, target_ids)
-        if ((top_k > 0) & (top_k < V)) | (top_p < 1) | (min_p > 0):
-            first = row * (2 * CHUNKS)  # of the two buffers of the row
-            token, round = choose(
-                scores,
-                perturbed,
-                ids,
-                top_k,
-                top_p,
-                min_p,
-                V,
-                chunk,
-                arrived_ptr,
-                numbers_ptr + first * _SHARED,
-                bests_ptr + first,
-                counts_ptr + first * _BINS,
-                CHUNKS,
-                PADDED,
-            )
-            perturbed = tl.where(ids == token, perturbed, float("-inf"))
-        scores = perturbed
-
+        scores, round = _perturb(
+            tl.div_rn(scores, temperature), ids, inside, row, chunk, slot, position, settings, target_ids_ptr, scratch,
+            V, SIZE, CHUNKS, PADDED,
+        )  # fmt: skip
+    best_ptr = scratch.best_TC + row * CHUNKS
     tl.store(best_ptr + chunk, tl.max(tl.where(inside, pack(scores, ids), LOWEST)))
     tl.debug_barrier()
-    if tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == (round + 1) * CHUNKS - 1:
-        tl.store(arrived_ptr, 0)
+    if tl.atomic_add(scratch.arrived_T + row, 1, sem="acq_rel") == (round + 1) * CHUNKS - 1:
+        tl.store(scratch.arrived_T + row, 0)
         chunks = tl.arange(0, PADDED)
-        known = chunks < CHUNKS
-        best = tl.max(tl.load(best_ptr + chunks, mask=known, other=LOWEST, cache_modifier=".cg"))
-        token = packed_id(best).to(tl.int64)
+        best = tl.max(tl.load(best_ptr + chunks, mask=chunks < CHUNKS, other=LOWEST, cache_modifier=".cg"))
         if num_top_ptr is not None:
-            peaks = tl.load(stats_ptr + chunks, mask=known, other=float("-inf"), cache_modifier=".cg")
-            masses = tl.load(stats_ptr + CHUNKS + chunks, mask=known, other=0.0, cache_modifier=".cg")
-            peak = tl.max(peaks)
-            total = tl.sum(masses * tl.exp(peaks - peak))
-            normalizer = peak + log(total)
-            failed = tl.where(packed_score(best) == float("-inf"), _NO_TOKEN_LEFT, 0)
-            failed = tl.where(total > 0, failed, _NOT_FINITE)  # false for NaN
-            tl.store(drawn.failed_T + row, failed.to(tl.int64))
-            tl.store(drawn.logprobs_T + row, tl.load(logits_ptr + token) - normalizer)
-            out = row * NUM_TOP
-            _merge_top(
-                tops_ptr, num_top, normalizer, drawn.top_logprobs_TN + out, drawn.top_ids_TN + out, CHUNKS, PADDED
-            )
+            _report(best, logits_ptr, row, num_top, scratch, drawn, NUM_TOP, CHUNKS, PADDED)
+        token = packed_id(best).to(tl.int64)
         if target_ids_ptr is not None:
             token = tl.load(target_ids_ptr + token).to(tl.int64)
         tl.store(ids_ptr + row * stride, token)
@@ -300,13 +325,7 @@ def draw(
         masks,
         num_top_S,
         target_ids_V,
-        space.arrived_T,
-        space.numbers_TC,
-        space.bests_TC,
-        space.counts_TC,
-        space.stats_TC,
-        space.best_TC,
-        space.tops_TCN,
+        space.scratch,
         drawn._replace(ids_T=None),
         drawn.ids_T,
         vocab_size,
