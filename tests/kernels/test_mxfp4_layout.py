@@ -83,5 +83,20 @@ def test_what_has_no_packed_form():
     with pytest.raises(ValueError, match="are not those of"):
         empty_experts(1, 16, 128, "cpu").put(0, blocks[0], scales[0])
     scales[0, 3, 1] = 255
-    with pytest.raises(ValueError, match="expert 0 has a scale byte above 128"):
+    with pytest.raises(ValueError, match="NaN"):
         pack_experts(blocks, scales)
+    scales[0, 3] = torch.tensor([254, 120])
+    with pytest.raises(ValueError, match="expert 0 has scale bytes that bf16 cannot hold"):
+        pack_experts(blocks, scales)
+
+
+@pytest.mark.parametrize("low", [124, 121, 249])
+def test_scales_above_128_leave_an_exponent(low: int):
+    blocks, scales = _random(2, 16, 64, low, low + 5)
+    scales[1, 3, 1] = low + 5
+    packed = pack_experts(blocks, scales)
+    assert packed.exponent == max(0, low + 5 - MAX_SCALE)
+    assert all(map(torch.equal, unpack_experts(packed), (blocks, scales)))
+    expected = dequantize(Mxfp4Tensor(blocks, scales), torch.float32) if low < 249 else None
+    if expected is not None:
+        assert torch.equal(_as_kernels_do(packed) * 2.0**packed.exponent, expected)

@@ -14,7 +14,8 @@ M = 0x81C081C0
 
 Each is then multiplied by 2^(s - 1), which applies the scale 2^(s - 127) of a block as well. The scales of a lane's
 four words are one word w per tile, 64 columns and g: with F = 0x7F807F80, `w & F` is the pair of bf16 factors of rows
-g (low half) and g + 8 of the first block, `rotl(w, 8) & F` that of the second. bf16 ends at 2^127: scales s <= 128.
+g (low half) and g + 8 of the first block, `rotl(w, 8) & F` that of the second. bf16 ends at 2^127: where a stack of
+experts has scales above 128, factors are those of s - exponent, and products are to be multiplied by 2^exponent.
 
 The idea of bits that need a mask at most comes from Marlin's FP4 kernel (vLLM, csrc/quantization/gptq_marlin).
 """
@@ -28,11 +29,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_SCALE", "PackedExperts", "empty_experts", "pack_experts", "unpack_experts"]
+__all__ = ["MAX_SCALE", "MIN_SCALE", "PackedExperts", "empty_experts", "pack_experts", "unpack_experts"]
 
 BLOCK = 32
 TILE = 16
 MAX_SCALE = 128  # 2^(s - 1) must be a bf16 number
+MIN_SCALE = -5  # 0.5 * 2^(s - 127) must be one: the least is 2^-133
 FACTOR_BIAS = 126  # exponent field of 2^(s - 1) is s + 126
 
 # Where the bits s, e1, e0, m of the low-half code of pair p stand in a word; the high half's are 16 bits further.
@@ -47,6 +49,7 @@ class PackedExperts:
     scales: Tensor  # int32 [E, N / 16, ceil(K / 64), 8]
     num_rows: int  # N
     num_columns: int  # K
+    exponent: int = 0  # the matrix is 2^exponent times what is packed
 
     @property
     def num_experts(self) -> int:
@@ -63,8 +66,9 @@ class PackedExperts:
                 f"blocks {tuple(blocks.shape)} and scales {tuple(scales.shape)} are not those of "
                 f"[{self.num_rows}, {self.num_columns}]"
             )
-        if int(scales.max()) > MAX_SCALE:
-            raise ValueError(f"expert {expert} has a scale byte above {MAX_SCALE}: not a finite bf16 factor")
+        least, most = (int(scale) - self.exponent for scale in torch.aminmax(scales))
+        if least < MIN_SCALE or most > MAX_SCALE:
+            raise ValueError(f"expert {expert} has scale bytes that bf16 cannot hold, with exponent {self.exponent}")
         device = self.words.device
         num_k64 = self.words.shape[2]
         padding = 2 * num_k64 - blocks.shape[1]
@@ -75,12 +79,14 @@ class PackedExperts:
         # [tile, g, row of the pair, k64, block of the two, t, byte] -> lanes (g, t) of words (block, row)
         tiled = blocks.view(-1, 8, 2, num_k64, 2, 4, 4).permute(0, 3, 1, 5, 4, 2, 6).contiguous()
         self.words[expert] = _permute_bits(tiled, inverse=False).view(-1, num_k64, 32, 4)
-        factors = scales.view(-1, 8, 2, num_k64, 2).permute(4, 2, 0, 3, 1).int() + FACTOR_BIAS
+        factors = scales.view(-1, 8, 2, num_k64, 2).permute(4, 2, 0, 3, 1).int() + (FACTOR_BIAS - self.exponent)
         first, second = (pair[0] << 7 | pair[1] << 23 for pair in factors)
         self.scales[expert] = first | _rotate_right_8(second)
 
 
-def empty_experts(num_experts: int, num_rows: int, num_columns: int, device: torch.device | str) -> PackedExperts:
+def empty_experts(
+    num_experts: int, num_rows: int, num_columns: int, device: torch.device | str, exponent: int = 0
+) -> PackedExperts:
     """Uninitialised storage for [num_experts, num_rows, num_columns]; `put` fills it.
 
     Raises ValueError unless rows are a multiple of 16 and columns of 32.
@@ -90,16 +96,20 @@ def empty_experts(num_experts: int, num_rows: int, num_columns: int, device: tor
     shape = (num_experts, num_rows // TILE, -(-num_columns // (2 * BLOCK)))
     words = torch.empty(*shape, 32, 4, dtype=torch.int32, device=device)
     scales = torch.empty(*shape, 8, dtype=torch.int32, device=device)
-    return PackedExperts(words, scales, num_rows, num_columns)
+    return PackedExperts(words, scales, num_rows, num_columns, exponent)
 
 
 def pack_experts(blocks: Tensor, scales: Tensor) -> PackedExperts:
     """Packs blocks uint8 [E, N, K/32, 16] (low nibble first) and scales uint8 [E, N, K/32] where they are.
 
-    Raises ValueError for shapes that have no packed form and for scale bytes above 128.
+    Raises ValueError for shapes that have no packed form and for scale bytes too far apart, or 255, which is NaN.
     """
     num_experts, num_rows, num_blocks = scales.shape
-    packed = empty_experts(num_experts, num_rows, num_blocks * BLOCK, blocks.device)
+    highest = int(scales.max())
+    if highest == 255:
+        raise ValueError("a scale byte is 255, which is NaN")
+    exponent = max(0, highest - MAX_SCALE)
+    packed = empty_experts(num_experts, num_rows, num_blocks * BLOCK, blocks.device, exponent)
     for expert in range(num_experts):
         packed.put(expert, blocks[expert], scales[expert])
     return packed
@@ -113,7 +123,7 @@ def unpack_experts(packed: PackedExperts) -> tuple[Tensor, Tensor]:
     blocks = _permute_bits(words, inverse=True).view(torch.uint8).view(words.shape).permute(0, 2, 5, 1, 4, 3, 6)
     halves = torch.stack((packed.scales, _rotate_left_8(packed.scales)), dim=-1)  # [E, tile, k64, g, block]
     factors = torch.stack((halves >> 7 & 0xFF, halves >> 23 & 0xFF), dim=-1)  # [..., row of the pair]
-    scales = (factors - FACTOR_BIAS).to(torch.uint8).permute(0, 1, 3, 5, 2, 4)
+    scales = (factors - FACTOR_BIAS + packed.exponent).to(torch.uint8).permute(0, 1, 3, 5, 2, 4)
     return (
         blocks.reshape(num_experts, num_tiles * TILE, 2 * num_k64, 16)[:, :, :num_blocks].contiguous(),
         scales.reshape(num_experts, num_tiles * TILE, 2 * num_k64)[:, :, :num_blocks].contiguous(),

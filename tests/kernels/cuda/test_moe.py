@@ -28,16 +28,17 @@ class _Layer:
     def __init__(self, hidden: int, intermediate: int, num_experts: int, device: str):
         self.hidden, self.intermediate, self.num_experts, self.device = hidden, intermediate, num_experts, device
         self.gate_up, self.gate_up_dense = self._experts(2 * intermediate, hidden)
-        self.down, self.down_dense = self._experts(hidden, intermediate)
+        self.down, self.down_dense = self._experts(hidden, intermediate, high=130)  # exponent 2
         self.gate_up_bias = torch.randn(num_experts, 2 * intermediate, device=device)
         self.down_bias = torch.randn(num_experts, hidden, device=device)
         self.norm = torch.rand(hidden, device=device) + 0.5
         self.barrier = moe.GridBarrier(device)
 
-    def _experts(self, num_rows: int, num_columns: int):
+    def _experts(self, num_rows: int, num_columns: int, high: int = 123):
         shape = self.num_experts, num_rows, num_columns // 32
         blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, device=self.device)
         scales = torch.randint(118, 124, shape, dtype=torch.uint8, device=self.device)
+        scales[0, 0, 0] = high
         return pack_experts(blocks, scales), _Dense(blocks, scales)
 
     def rows(self, num_rows: int):
@@ -48,8 +49,9 @@ class _Layer:
         return Normed(rows, sums), logits, torch.randn(num_rows, self.hidden, device=self.device)
 
     def run(self, normed, logits, residual, live, top_k: int = 4):
-        act = moe.moe_up(normed, logits, live, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT, eps=EPS)
-        return act, *moe.moe_down(act, logits, live, self.down, self.down_bias, residual, self.norm, self.barrier)
+        """Activations, residual and norm."""
+        up = moe.moe_up(normed, logits, live, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT, eps=EPS)
+        return up.act_TKI, *moe.moe_down(up, logits, live, self.down, self.down_bias, residual, self.norm, self.barrier)
 
     def reference(self, normed, logits, residual, live, act, top_k: int = 4):
         """In fp32; `act` are the bf16 activations that moe_down is to start from."""
@@ -97,6 +99,7 @@ def poison():
 @pytest.fixture
 def emulator(monkeypatch):
     monkeypatch.setattr(moe, "load", emulated)
+    monkeypatch.setattr(moe, "_limits", lambda device: moe.Limits(1, 99 << 10))
 
 
 @pytest.mark.parametrize(
