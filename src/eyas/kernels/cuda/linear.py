@@ -25,9 +25,10 @@ SLICES = 16  # of a share: the warps of a block
 MAX_BLOCKS = 9  # of 32 inputs in a slice: their rows stay in registers
 MAX_TICKETS = 1 << 14
 CHUNK = 3  # blocks of a bulk copy
-RING_BYTES = 100 << 10  # of the matrix under way in a block: more was not faster
+RING_BYTES = 150 << 10  # of the matrix under way in a block: more was not faster
 FEW_ROWS = 16
 FEW_TILES = 16  # a matrix so small that its blocks do not fill the GPU: rows are dealt to blocks instead
+MANY_TILES = 8  # for each multiprocessor: below, 32 rows are faster as two times 16, the second time from L2
 WARPS_OF_TILES = 8
 
 
@@ -144,7 +145,9 @@ def _launch(
         partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
     limits = _limits(rows.device)
     num_tiles, num_blocks = num_features // TILE_ROWS, num_inputs // BLOCK_COLUMNS
-    choose = _few_rows if num_rows <= FEW_ROWS or num_tiles <= FEW_TILES else _more_rows
+    many_tiles = num_tiles >= MANY_TILES * limits.num_sms
+    few = num_rows <= FEW_ROWS or num_tiles <= FEW_TILES or (num_rows <= 2 * FEW_ROWS and not many_tiles)
+    choose = _few_rows if few else _more_rows
     plan = choose(num_rows, num_tiles, num_blocks, shares, weight.gated, limits)
     load(plan.source, plan.defines).kernel(plan.source).launch(
         plan.grid,
@@ -154,7 +157,6 @@ def _launch(
         weight.data,
         num_rows,
         num_tiles,
-        *(() if plan.source == "linear" else (num_blocks,)),
         square_sums,
         0 if square_sums is None else square_sums.shape[1],
         eps,
@@ -203,12 +205,13 @@ def _few_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated
 @functools.cache
 def _more_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, limits: Limits) -> Plan:
     column_tiles = 4 if num_rows <= 32 else 8 if num_rows <= 64 else 16
-    row_tiles = 8 if num_tiles >= 8 * limits.num_sms else 2
+    row_tiles = 8 if num_tiles >= MANY_TILES * limits.num_sms else 2
     stage = 3 * (row_tiles * 1024 + column_tiles * 512)
     stages = min(6, (limits.shared_bytes - 2048) // stage)
+    defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "ROW_TILES": row_tiles, "STAGES": stages}
     return Plan(
         "linear_tiles",
-        {"COLUMN_TILES": column_tiles, "ROW_TILES": row_tiles, "STAGES": stages, "GATED": int(gated)},
+        {"COLUMN_TILES": column_tiles, "GATED": int(gated), **defines},
         (-(-num_tiles // row_tiles), -(-num_rows // (8 * column_tiles)), shares),
         WARPS_OF_TILES * 32,
         stages * stage + 32 * column_tiles,

@@ -4,7 +4,8 @@
 // instructions, the slices of K and the order in which their sums are added are those of linear.cu, so a row's bits are
 // the same there and here.
 //
-// Defines: COLUMN_TILES (n-tiles of 8 rows: 4, 8, 16), ROW_TILES (2, 4, 8), STAGES, GATED (see linear.cu).
+// Defines: COLUMN_TILES (n-tiles of 8 rows: 4, 8, 16), ROW_TILES (2, 4, 8), STAGES, and as in linear.cu NUM_BLOCKS,
+// SHARES, GATED.
 #include "linear.cuh"
 
 constexpr int WARPS = 8;
@@ -55,7 +56,7 @@ DEVICE void each_pair(float (&sums)[M][N][4], const Places& places, F f) {
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
-    linear_tiles(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles, int num_blocks,
+    linear_tiles(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles,
                  const float* square_sums, int num_parts, float eps, const float* bias, const float* residual,
                  const float* norm, float* out, u16* out_bf16, u16* normed, float* out_square_sums, float* partials,
                  u32* tickets) {
@@ -66,9 +67,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     const int warp = warp_id(), lane = lane_id(), g = lane >> 2, t = lane & 3;
     const int first_tile = blockIdx.x * ROW_TILES, live_tiles = min(ROW_TILES, num_tiles - first_tile);
     const int first_row = blockIdx.y * COLUMNS, live_rows = min(COLUMNS, num_rows - first_row);
-    const int share = blockIdx.z, num_shares = gridDim.z;
-    const int begin = part_of(share * SLICES, num_shares * SLICES, num_blocks).begin;
-    const int end = part_of(share * SLICES + SLICES - 1, num_shares * SLICES, num_blocks).end;
+    const int share = blockIdx.z;
+    const int begin = part_of(share * SLICES, SHARES * SLICES, NUM_BLOCKS).begin;
+    const int end = part_of(share * SLICES + SLICES - 1, SHARES * SLICES, NUM_BLOCKS).end;
     const int num_stages = (end - begin + STAGE_BLOCKS - 1) / STAGE_BLOCKS;
 
     // A stage is copied in pieces of 16 bytes by all threads; what lies behind the matrix or the rows is left out.
@@ -76,13 +77,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     auto copy_matrix = [&](int i) {
         constexpr int PIECES = STAGE_BLOCKS * BLOCK_BYTES / 16;  // of a tile
         u8* const target = shared + i % STAGES * STAGE_BYTES;
-        const u8* const source = matrix + (static_cast<i64>(first_tile) * num_blocks + begin + i * STAGE_BLOCKS) * BLOCK_BYTES;
+        const u8* const source = matrix + (static_cast<i64>(first_tile) * NUM_BLOCKS + begin + i * STAGE_BLOCKS) * BLOCK_BYTES;
         const int pieces = blocks_of(i) * (BLOCK_BYTES / 16);
 #pragma unroll
         for (int p = 0; p < ROW_TILES * PIECES; p += WARPS * 32) {
             const int piece = p + threadIdx.x, tile = piece / PIECES, at = piece % PIECES;
             if (piece < ROW_TILES * PIECES && at < pieces && tile < live_tiles)
-                copy_async_16(target + piece * 16, source + tile * num_blocks * BLOCK_BYTES + at * 16);
+                copy_async_16(target + piece * 16, source + tile * NUM_BLOCKS * BLOCK_BYTES + at * 16);
         }
     };
     auto copy_rows = [&](int i) {
@@ -106,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     if (square_sums != nullptr)
         for (int row = warp; row < live_rows; row += WARPS) {
             const float* const parts = square_sums + static_cast<i64>(first_row + row) * num_parts;
-            const float scale = inverse_rms(parts, num_parts, num_blocks * 32, eps);
+            const float scale = inverse_rms(parts, num_parts, NUM_BLOCKS * 32, eps);
             if (lane == 0) scales[row] = scale;
         }
 
@@ -120,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
             sum = 0.f;
         }
     };
-    int slice = share * SLICES, border = part_of(slice, num_shares * SLICES, num_blocks).end;
+    int slice = share * SLICES, border = part_of(slice, SHARES * SLICES, NUM_BLOCKS).end;
     for (int i = 0; i < num_stages; ++i) {
         copy_async_wait<STAGES - 2>();
         __syncthreads();  // stage i is there, and nobody reads stage i - 1
@@ -134,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
             if (block >= end) break;
             if (block == border) {
                 end_slice();
-                while (block == border) border = part_of(++slice, num_shares * SLICES, num_blocks).end;
+                while (block == border) border = part_of(++slice, SHARES * SLICES, NUM_BLOCKS).end;
             }
             u32 first[M][4], second[M][4];
 #pragma unroll
@@ -160,16 +161,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
     end_slice();
 
     const Places places = {first_tile + m0, first_row + n0 * 8, num_tiles, num_rows};
-    if (num_shares > 1) {
+    if constexpr (SHARES > 1) {
         const i64 plane = static_cast<i64>(num_rows) * num_tiles * TILE;
         each_sum(total, places, [&](float& sum, const Place& at) {
             if (at.live) partials[share * plane + at.index] = sum;
         });
-        if (tickets == nullptr || !arrive_last(tickets + blockIdx.x * gridDim.y + blockIdx.y, num_shares)) return;
+        if (tickets == nullptr || !arrive_last(tickets + blockIdx.x * gridDim.y + blockIdx.y, SHARES)) return;
         each_sum(total, places, [&](float& sum, const Place& at) {
             sum = 0.f;
             if (at.live)
-                for (int s = 0; s < num_shares; ++s) sum += partials[s * plane + at.index];
+                for (int s = 0; s < SHARES; ++s) sum += partials[s * plane + at.index];
         });
     }
     each_sum(total, places, [&](float& sum, const Place& at) {
