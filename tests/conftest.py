@@ -1,9 +1,13 @@
 """One thread for tensors: the test models are tiny, and spinning threads fight over few cores. GPU tests need a GPU."""
 
+import os
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is imported
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ MAY_IMPORT = {  # package: (ours, heavy)
     "discord": ({"base"}, {"discord"}),
 }
 ROOTS = {"__init__", "__main__", "cli", "serve", "chat", "generate", "local", "terminal", "key"}
-BENCH_INSIDE_FUNCTIONS = {"engine", "local"}  # the offline benchmarks load an engine when they run
+BENCH_INSIDE_FUNCTIONS = {"engine", "model", "kernels", "local"}  # the offline benchmarks load an engine when they run
 
 
 def is_type_checking(node: ast.AST) -> bool:

@@ -129,7 +129,7 @@ def test_a_failed_step_ends_all_requests_with_its_message_and_later_ones_are_ref
     """Also those that were sent before the failure and taken in after it."""
     core, failed, go_on = engine._core, threading.Event(), threading.Event()
 
-    def broken(plan):
+    def broken(plan, **_):
         failed.set()
         go_on.wait(30)
         raise RuntimeError("out of memory")

@@ -7,11 +7,12 @@ import pytest
 import torch
 from tests.recipes.numbers import setup
 
+from eyas.engine.backend import KERNEL_CHUNK, PLAIN_CHUNK
 from eyas.engine.build import EngineOptions
 from eyas.engine.memory import page_bytes, page_counts
 from eyas.engine.scheduler import sliding_span
 from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
-from eyas.recipes.kv import EYAS_CHUNK, EYAS_PAGE, kv_layout
+from eyas.recipes.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout
 
 LAYERS = 36
 TARGET = GptOssConfig(
@@ -47,9 +48,8 @@ HEAD = HeadConfig(
 @pytest.mark.parametrize(("context", "sequences"), [(4096, 1), (32_768, 8), (131_072, 2)])
 @pytest.mark.parametrize("has_head", [False, True])
 def test_bytes_are_the_engines_own(context, sequences, has_head):
-    defaults = {field.name: field.default for field in fields(EngineOptions)}
-    page, chunk = defaults["page_size"], defaults["chunk_tokens"]
-    assert (page, chunk) == (EYAS_PAGE, EYAS_CHUNK)
+    page = {field.name: field.default for field in fields(EngineOptions)}["page_size"]
+    assert (page, KERNEL_CHUNK, PLAIN_CHUNK) == (EYAS_PAGE, EYAS_CHUNK, EYAS_CPU_CHUNK)
     drafts = 3 if has_head else 0
     size = page_bytes(TARGET, HEAD if has_head else None, page, torch.bfloat16)
     pages = page_counts(
@@ -58,10 +58,10 @@ def test_bytes_are_the_engines_own(context, sequences, has_head):
         page_size=page,
         context=context,
         num_sequences=sequences,
-        sliding_span=sliding_span(128, chunk, drafts, page),
+        sliding_span=sliding_span(128, KERNEL_CHUNK, drafts, page),
     )
     of_engine = pages.full * size.full + pages.sliding * size.sliding
     head = "specdrift-120b" if has_head else None
-    choice, _, model, record = setup("h200", "eyas", head=head, drafts=drafts, context=context, concurrency=sequences)
-    layout, tokens = kv_layout(choice, model, record), context * sequences
+    layout = kv_layout(*setup("h200", "eyas", head=head, drafts=drafts, context=context, concurrency=sequences))
+    tokens = context * sequences
     assert math.isclose(layout.target_bytes(tokens, sequences) + layout.head_bytes(tokens), of_engine, rel_tol=0.03)

@@ -25,8 +25,7 @@ CI_POOLS = [("8xb200", 17_114_423, 132.2046, 8.1576), ("8xh200", 13_376_204, 103
 
 @pytest.mark.parametrize(("on", "tokens", "pools", "head_pool"), CI_POOLS)
 def test_pools_of_sglangs_ci(on, tokens, pools, head_pool):
-    choice, _, model, head = setup(on, "sglang", head="lmsys-120b", drafts=3, version="0.5.10")
-    layout = kv_layout(choice, model, head)
+    layout = kv_layout(*setup(on, "sglang", head="lmsys-120b", drafts=3, version="0.5.10"))
     assert layout.target_bytes(tokens, 1) / GIB == pytest.approx(pools, rel=0.01)
     assert layout.head_bytes(tokens) / GIB == pytest.approx(head_pool, rel=0.01)
 
@@ -125,9 +124,9 @@ def test_the_checkpoints_own_index_counts():
 
 
 def test_more_gpus_than_kv_heads_each_hold_one():
-    one = kv_layout(*[setup("2xspark", "tensorrt-llm", model="qwen3-235b-a22b-fp4")[i] for i in (0, 2, 3)])
-    choice, _, model, _ = setup("8xb200", "tensorrt-llm", model="qwen3-235b-a22b-fp4")
-    assert kv_layout(choice, model, None).full == 94 * 2 * 128 * 2  # one of 4 heads, not half a one
+    one = kv_layout(*setup("2xspark", "tensorrt-llm", model="qwen3-235b-a22b-fp4"))
+    many = kv_layout(*setup("8xb200", "tensorrt-llm", model="qwen3-235b-a22b-fp4"))
+    assert many.full == 94 * 2 * 128 * 2  # one of 4 heads, not half a one
     assert one.full == 94 * 2 * 2 * 128 * 2
 
 

@@ -16,7 +16,17 @@ from eyas.kernels.ops import Ops
 from eyas.kernels.plain import PlainOps
 from eyas.model.config import GptOssConfig, HeadConfig
 
-__all__ = ["PLAIN_OPS", "PROMPT_OPS", "PROMPT_TILE", "ROW_OPS", "Backend", "kernel_backend", "plain_backend"]
+__all__ = [
+    "KERNEL_CHUNK",
+    "PLAIN_CHUNK",
+    "PLAIN_OPS",
+    "PROMPT_OPS",
+    "PROMPT_TILE",
+    "ROW_OPS",
+    "Backend",
+    "kernel_backend",
+    "plain_backend",
+]
 
 PROMPT_TILE = 64  # absolute grid of prompt rows
 ROW_OPS = PlainOps(dense=8, experts=1)
@@ -24,7 +34,7 @@ PROMPT_OPS = PlainOps(dense=PROMPT_TILE, experts=16)
 PLAIN_OPS = PlainOps(dense=None, experts=None)  # for comparison: not exact
 
 MAX_KERNEL_ROWS = 512  # of a round
-MAX_KERNEL_SEQUENCES = 128
+MAX_KERNEL_SEQUENCES = 64  # `kernels.cuda.attend`
 PLAIN_CHUNK, KERNEL_CHUNK = 512, 8192  # prompt tokens of a step
 
 

@@ -34,6 +34,7 @@ __all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "lo
 
 AUTO_CONTEXT = 32 * 1024
 WARM_UP_S = 3.0
+KERNEL_CAPABILITY = (9, 0)  # bulk copies and programmatic dependent launch
 SMALL_HIDDEN = 1024  # below this a matrix is too small to be shared among threads
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     stored = read_headers(folder)
     head_stored = {} if head_folder is None else read_headers(head_folder)
     _check_room([*stored.values(), *head_stored.values()], device, dtype)
-    has_kernels = device.type == "cuda" and has_device_layout(inspect_target(folder, stored)[0])
+    has_kernels = _has_kernels(device, inspect_target(folder, stored)[0])
     target_config, weights = load_target(
         folder,
         device=device,
@@ -154,8 +155,10 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     if name not in shapes:
         raise UserError(f"no shape '{name}'{nearest(name, shapes) or '; there are: ' + ', '.join(shapes)}")
     device, _ = _device(config.device)
-    if device.type != "cuda":
-        raise UserError("--shape draws its weights on a GPU; for a CPU write a small model: eyas model make")
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < KERNEL_CAPABILITY:
+        raise UserError(
+            "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas model make"
+        )
     target = PRESETS[name]
     weights = random_target(target, device)
     head = None
@@ -201,6 +204,22 @@ def _device(name: str) -> tuple[torch.device, torch.dtype]:
             f"there is no device '{name}' here (CUDA devices: {torch.cuda.device_count()}); try --device cpu"
         )
     return device, torch.bfloat16
+
+
+def _has_kernels(device: torch.device, config: GptOssConfig) -> bool:
+    """Whether this GPU computes these shapes with kernels. What it cannot the plain operations do: right, and slow."""
+    if device.type != "cuda":
+        return False
+    capability = torch.cuda.get_device_capability(device)
+    if capability < KERNEL_CAPABILITY:
+        log.warning(
+            "compute capability %d.%d: the kernels need 9.0 (Hopper) or newer; plain operations are slow", *capability
+        )
+        return False
+    if not has_device_layout(config):
+        log.warning("the kernels do not have this model's shapes; plain operations are slow")
+        return False
+    return True
 
 
 def _folder(model: str, revision: str | None) -> Path:

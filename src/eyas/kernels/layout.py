@@ -29,7 +29,9 @@ class BlockedMatrix:
         """Copies a matrix in; a gated one has all gate rows before all up rows. ValueError for odd shapes."""
         num_rows, num_columns = weight_NK.shape
         if num_rows % TILE_ROWS or num_columns % BLOCK_COLUMNS:
-            raise ValueError(f"a blocked matrix needs multiples of {TILE_ROWS} x {BLOCK_COLUMNS}, not {weight_NK.shape}")
+            raise ValueError(
+                f"{num_rows} x {num_columns} has no blocked form: not a multiple of {TILE_ROWS} x {BLOCK_COLUMNS}"
+            )
         tiles = num_rows // TILE_ROWS
         if gated:  # [half, tile, row of 8, ...] -> [tile, half, row of 8, ...]
             tiled = weight_NK.view(2, tiles, TILE_ROWS // 2, -1).transpose(0, 1).reshape(tiles, TILE_ROWS, -1)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from eyas.base.errors import UserError
 from eyas.kernels.layout import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.mxfp4_layout import PackedExperts, pack_experts
 from eyas.kernels.ops import Matrix
@@ -43,14 +44,18 @@ def is_packed(weights: TargetWeights | HeadWeights) -> bool:
 
 
 def pack_layer(layer: LayerWeights) -> LayerWeights:
-    """Raises ValueError for a scale that has no packed form."""
+    """Raises UserError for scales that have no packed form: those of no gpt-oss checkpoint that was ever seen."""
+    try:
+        gate_up, down = _experts(layer.gate_up), _experts(layer.down)
+    except ValueError as error:
+        raise UserError(f"the experts cannot be packed for the GPU: {error}; --device cpu takes them") from error
     return replace(
         layer,
         qkv_NH=_dense(layer.qkv_NH),
         o_HN=_dense(layer.o_HN),
         router_EH=_dense(layer.router_EH),
-        gate_up=_experts(layer.gate_up),
-        down=_experts(layer.down),
+        gate_up=gate_up,
+        down=down,
     )
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from eyas.recipes.knowledge import knowledge
 from eyas.recipes.plan import Box, Choice
-from eyas.recipes.records import Head, Model
+from eyas.recipes.records import CPU, Head, Model
 from eyas.recipes.versions import satisfies
 
 __all__ = [
@@ -27,7 +27,8 @@ __all__ = [
 SLIDING_POOL_RATIO = 0.8  # SGLang's --swa-full-tokens-ratio
 STEP_TOKENS = {"vllm": 8192, "tensorrt-llm": 8192, "llama.cpp": 2048, "ollama": 512}  # of prompts
 SLOT_CELLS = 256  # llama.cpp: a slot's cache grows in such steps
-EYAS_PAGE, EYAS_CHUNK = 16, 512  # eyas.engine.build: tokens of a page, prompt tokens of a step
+EYAS_PAGE = 16  # tokens, eyas.engine.build
+EYAS_CHUNK, EYAS_CPU_CHUNK = 8192, 512  # prompt tokens of a step, eyas.engine.backend
 CHECKPOINTS = 8  # llama.cpp: states of a slot to go back to; its own default is 32
 PROMPT_CACHE_SHARE = 32  # llama.cpp: one part in so many of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
 MIB = 1 << 20
@@ -72,7 +73,7 @@ class KvLayout(Struct, frozen=True, kw_only=True):
         return int(short if short <= held else (room - held * self.sliding) / (self.full + self.head))
 
 
-def kv_layout(choice: Choice, model: Model, head: Head | None) -> KvLayout:
+def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLayout:
     """How the choice's engine keeps the KV cache. Where there are more GPUs than KV heads each holds a whole head."""
     share = head_share(model, choice.tensor_parallel)
     layer = 2 * model.num_kv_heads * model.head_dim * (1 if choice.kv_dtype == "fp8" else 2) * share
@@ -86,7 +87,8 @@ def kv_layout(choice: Choice, model: Model, head: Head | None) -> KvLayout:
     if not knowledge().engines[choice.engine].is_paged:
         window, in_flight = -(-(model.window + in_flight) // SLOT_CELLS) * SLOT_CELLS, 0
     if choice.engine == "eyas":  # eyas.engine.memory: twice the span of each sequence, a row of taps for each page
-        window = 2 * (model.window + max(EYAS_CHUNK, 2 * rows) + EYAS_PAGE)
+        chunk = EYAS_CPU_CHUNK if box.hardware.compute_capability == CPU else EYAS_CHUNK
+        window = 2 * (model.window + max(chunk, 2 * rows) + EYAS_PAGE)
         of_head += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
     return KvLayout(full=full, sliding=sliding, head=of_head, ratio=None, window=window, in_flight=in_flight)
 

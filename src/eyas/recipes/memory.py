@@ -54,7 +54,7 @@ def memory_map(
     Needed is what full contexts of all requests take; engines that take a share at start do so whether needed or not.
     """
     needs = _needs(choice, box, model, head, weight_bytes)
-    layout = kv_layout(choice, model, head)
+    layout = kv_layout(choice, box, model, head)
     capacity, reserved = _limits(choice, box, needs)
     room = capacity - needs.static - needs.work
     return MemoryMap(
@@ -119,7 +119,7 @@ def engine_fraction(choice: Choice, box: Box) -> float:
 
 
 def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_bytes: int | None) -> _Needs:
-    layout = kv_layout(choice, model, head)
+    layout = kv_layout(choice, box, model, head)
     tokens = choice.concurrency * choice.context
     weights = checkpoint_bytes(choice, model, weight_bytes)
     padding = expert_padding(choice, box, model)

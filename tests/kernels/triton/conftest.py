@@ -1,12 +1,7 @@
-"""Without a GPU, Triton kernels run in Triton's interpreter, which has to be chosen before they are imported."""
-
-import os
+"""Without a GPU, Triton kernels run in Triton's interpreter (`tests/conftest.py`)."""
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 try:
     import triton

@@ -43,11 +43,11 @@ class Case:
         matrix = BlockedMatrix.pack(weight, gated=gated)
         return BlockedMatrix(matrix.data.to(self.dtype), gated)
 
-    def experts(self, *shape):
-        """(packed, dequantised fp32)"""
+    def experts(self, *shape, high=124):
+        """(packed, dequantised fp32); scale bytes 118 .. high - 1"""
         *rows, columns = shape
         codes = torch.randint(256, (*rows, columns // 32, 16), generator=self.generator, dtype=torch.uint8)
-        scales = torch.randint(118, 124, (*rows, columns // 32), generator=self.generator, dtype=torch.uint8)
+        scales = torch.randint(118, high, (*rows, columns // 32), generator=self.generator, dtype=torch.uint8)
         tensor = Mxfp4Tensor(codes, scales).to(self.device)
         return pack_experts(tensor.blocks, tensor.scales), dequantize(tensor, torch.float32)
 
@@ -196,7 +196,8 @@ def test_experts(case, width, inner):
     live = torch.arange(num_rows, device=case.device) != 5
     weight, bias = case.random(num_experts, width), case.random(num_experts)
     gate_up, gate_up_plain = case.experts(num_experts, 2 * inner, width)
-    down, down_plain = case.experts(num_experts, width, inner)
+    down, down_plain = case.experts(num_experts, width, inner, high=131)
+    assert (gate_up.exponent, down.exponent) == (0, 2)
     gate_up_bias, down_bias = case.random(num_experts, 2 * inner), case.random(num_experts, width)
 
     got = routing.route_rows(normed, live, case.blocked(weight), bias, top_k=top_k, eps=EPS)

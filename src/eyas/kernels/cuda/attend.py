@@ -110,29 +110,14 @@ def attend(
 
     Raises ValueError on shapes that the kernel does not have.
     """
-    num_slices, num_tokens, num_features = qkv.slices_STN.shape
+    num_slices, num_tokens, _ = qkv.slices_STN.shape
+    num_kv = cache.k.shape[2]
+    num_heads = _num_heads(qkv, rows, cache, window, first_key)
     num_seqs, num_rows = rows.positions_SR.shape
-    page_size, num_kv, dim = cache.k.shape[1:]
-    num_heads = num_features // DIM - 2 * num_kv
     group = num_heads // num_kv
-    if (page_size, dim) != (PAGE, DIM) or group not in (4, 8) or num_heads != group * num_kv:
-        raise ValueError(
-            f"attend needs pages of {PAGE}, dimension {DIM} and 4 or 8 query heads per key head, "
-            f"not {page_size}, {dim} and {num_heads} / {num_kv}"
-        )
-    if window is not None and window > 128:
-        raise ValueError(f"attend takes a window of 128 at most, not {window}")
-    if num_seqs > MAX_SEQS or num_rows > MAX_ROWS or first_key > MAX_FIRST_KEY:
-        raise ValueError(
-            f"attend takes {MAX_SEQS} sequences of {MAX_ROWS} rows and a first key up to {MAX_FIRST_KEY}, "
-            f"not {num_seqs}, {num_rows} and {first_key}"
-        )
-    assert num_tokens == num_seqs * num_rows
-    assert qkv.slices_STN.dtype == torch.float32
     config = _config(num_rows, group, workspace.shared_limit)
     leaves = 1 if window else -(-rows.max_length // (32 * config.warps))
-    grid = num_seqs * config.most_blocks * num_kv * leaves
-    grid = max(1, min(grid, config.resident * workspace.num_multiprocessors))
+    most_blocks = num_seqs * config.most_blocks * num_kv * leaves
     if out is None:
         out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=qkv.slices_STN.device)
     defines = {
@@ -143,7 +128,7 @@ def attend(
         "RESIDENT": config.resident,
     }
     load("attend", defines).kernel("attend").launch(
-        grid,
+        max(1, min(most_blocks, config.resident * workspace.num_multiprocessors)),
         config.warps * 32,
         out,
         qkv.slices_STN,
@@ -172,3 +157,26 @@ def attend(
         shared=config.shared,
     )
     return out
+
+
+def _num_heads(qkv: Product, rows: Rows, cache: LayerCache, window: int | None, first_key: int) -> int:
+    """Query heads; raises ValueError on shapes that the kernel does not have."""
+    page_size, num_kv, dim = cache.k.shape[1:]
+    num_seqs, num_rows = rows.positions_SR.shape
+    num_heads = qkv.slices_STN.shape[2] // DIM - 2 * num_kv
+    group = num_heads // num_kv
+    if (page_size, dim) != (PAGE, DIM) or group not in (4, 8) or num_heads != group * num_kv:
+        raise ValueError(
+            f"attend needs pages of {PAGE}, dimension {DIM} and 4 or 8 query heads per key head, "
+            f"not {page_size}, {dim} and {num_heads} / {num_kv}"
+        )
+    if window is not None and window > 128:
+        raise ValueError(f"attend takes a window of 128 at most, not {window}")
+    if num_seqs > MAX_SEQS or num_rows > MAX_ROWS or first_key > MAX_FIRST_KEY:
+        raise ValueError(
+            f"attend takes {MAX_SEQS} sequences of {MAX_ROWS} rows and a first key up to {MAX_FIRST_KEY}, "
+            f"not {num_seqs}, {num_rows} and {first_key}"
+        )
+    assert qkv.slices_STN.shape[1] == num_seqs * num_rows
+    assert qkv.slices_STN.dtype == torch.float32
+    return num_heads

@@ -90,7 +90,6 @@ def moe_down(
     """
     act, (rows, square_sums), gate_up, up_bias, limit, eps = activations
     num_rows, num_experts = logits_TE.shape
-    top_k = act.shape[1]
     if num_rows > MAX_ROWS:
         raise ValueError(f"{num_rows} rows: at most {MAX_ROWS} at a time")
     floats = (logits_TE, square_sums, up_bias, bias_EH, residual_TH, norm_H)
@@ -99,19 +98,12 @@ def moe_down(
     assert all(tensor.is_contiguous() for tensor in (*floats, rows, live_T))
     assert gate_up.num_columns == down.num_rows and gate_up.num_rows == 2 * down.num_columns
     limits = _limits(act.device)
-    stage = _stage_bytes(max(gate_up.num_columns, down.num_columns))
-    depth = max(1, min(MAX_DEPTH, (limits.shared_bytes - TABLE_BYTES) // stage))
-    constants: dict[str, int | str] = {
-        "UP_COLUMNS": gate_up.num_columns,
-        "DOWN_COLUMNS": down.num_columns,
-        "DEPTH": depth,
-        "NUM_EXPERTS": num_experts,
-        "TOP_K": top_k,
-    }
+    top_k = act.shape[1]
+    constants, stages_bytes = _ring(gate_up.num_columns, down.num_columns, limits)
     tables = 64 + 4 * (4 * num_experts + 3) + num_rows * (4 + 8 * top_k)  # `carve` of moe.cu
     out = torch.empty_like(residual_TH)
     after = Normed(torch.empty_like(rows), out.new_empty(num_rows, down.num_rows // TILE))
-    load("moe", constants).kernel("moe").launch(
+    load("moe", constants | {"NUM_EXPERTS": num_experts, "TOP_K": top_k}).kernel("moe").launch(
         limits.num_sms,
         THREADS,
         rows,
@@ -141,16 +133,21 @@ def moe_down(
         out.new_empty(num_rows * top_k, down.num_rows),
         barrier.counter,
         # One block per multiprocessor: two must not crowd where the kernel before this one ends first.
-        shared=max(depth * stage + tables, limits.shared_bytes // 2 + 1024),
+        shared=max(stages_bytes + tables, limits.shared_bytes // 2 + 1024),
     )
     return out, after
 
 
-def _stage_bytes(num_columns: int) -> int:
-    """Of a place in the ring: the item, a partial sum per slice, two barriers."""
-    units = -(-num_columns // 64)
+def _ring(up_columns: int, down_columns: int, limits: Limits) -> tuple[dict[str, int | str], int]:
+    """What the kernel is compiled with for the ring of items under way, and its bytes of shared memory.
+
+    A place of the ring has the item, a partial sum per slice, two barriers.
+    """
+    units = -(-max(up_columns, down_columns) // 64)
     slices = -(-units // -(-units // MATH_WARPS))
-    return units * (512 + 32) + slices * 512 + 16
+    stage = units * (512 + 32) + slices * 512 + 16
+    depth = max(1, min(MAX_DEPTH, (limits.shared_bytes - TABLE_BYTES) // stage))
+    return {"UP_COLUMNS": up_columns, "DOWN_COLUMNS": down_columns, "DEPTH": depth}, depth * stage
 
 
 @functools.cache

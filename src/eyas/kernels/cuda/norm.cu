@@ -1,4 +1,5 @@
-// Norms that no matrix product precedes: of embeddings and of given rows.
+// Norms that no matrix product precedes: of embeddings and of given rows. They begin a chain, so they trigger after they
+// waited: what was written before the chain (positions, page tables) may be read by all of it before its own pdl_wait().
 #include "common.cuh"
 
 constexpr int TILE = 16;  // features of one part of a row's square sum, as in linear.cuh
@@ -10,8 +11,8 @@ extern "C" __global__ void __launch_bounds__(256)
     const int feature = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
     const bool live = feature < width;
     const float weight = live ? norm[feature] : 0.f;
-    pdl_trigger();
     pdl_wait();
+    pdl_trigger();
     const i64 place = static_cast<i64>(row) * width + feature;
     float x = 0.f;
     if (live) {
@@ -35,8 +36,8 @@ extern "C" __global__ void __launch_bounds__(512)
     pair_norms(const i64* tokens, const u16* embed, const float* embed_norm, const float* hidden,
                const u16* hidden_bf16, const float* hidden_norm, u16* pair, float* alone, int width, float eps) {
     __shared__ float scratch[16];
-    pdl_trigger();
     pdl_wait();
+    pdl_trigger();
     const i64 row = blockIdx.y, start = row * width;
     const bool embedding = blockIdx.x == 0;
     const u16* const halves = embedding ? embed + tokens[row] * width : hidden_bf16 + start;

@@ -25,7 +25,7 @@ _ALPHA = tl.constexpr(SWIGLU_ALPHA)
 @triton.jit
 def _expert_tile(
     x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr,
-    first, end, block, N, K, limit,
+    first, end, block, N, K, factor, limit,
     TOP_K: tl.constexpr, UP: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Features `block` of the entries first..end of `pairs`, at most BLOCK_T, of one expert."""
@@ -36,6 +36,7 @@ def _expert_tile(
     acc = expert_product(
         x_ptr, rows, words_ptr, scales_ptr, block * (BLOCK_F // 16), N // 16, K, BLOCK_F, BLOCK_T, BLOCK_K
     )
+    acc *= factor
     feature = block * BLOCK_F + tl.arange(0, BLOCK_F)
     bias = tl.load(bias_ptr + feature, mask=feature < N, other=0.0).reshape(BLOCK_F // 16, 8, 2, 1)
     if UP:
@@ -60,7 +61,7 @@ def _expert_tile(
 @triton.jit
 def _experts_kernel(
     x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, tiles_ptr, num_tiles_ptr,
-    N, K, limit,
+    N, K, factor, limit,
     TOP_K: tl.constexpr, UP: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(N, BLOCK_F)
@@ -77,12 +78,12 @@ def _experts_kernel(
     # The last tile of an expert is often half empty. Quarters gain nothing.
     if BLOCK_T >= 32 and (end - first) * 2 <= BLOCK_T:
         _expert_tile(
-            x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, limit,
+            x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, factor, limit,
             TOP_K, UP, BLOCK_F, max(BLOCK_T // 2, 16), BLOCK_K,
         )  # fmt: skip
     else:
         _expert_tile(
-            x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, limit,
+            x_ptr, rms_ptr, words_ptr, scales_ptr, bias_ptr, out_ptr, pairs_ptr, first, end, block, N, K, factor, limit,
             TOP_K, UP, BLOCK_F, BLOCK_T, BLOCK_K,
         )  # fmt: skip
 
@@ -133,7 +134,7 @@ def _launch(
     _experts_kernel[(groups.tiles.shape[0] * triton.cdiv(num_features, config["BLOCK_F"]),)](
         x, routing.inverse_rms_T, experts.words, experts.scales, bias_EN, out,
         groups.pairs, groups.tiles, groups.num_tiles,
-        num_features, experts.num_columns, limit or 0.0,
+        num_features, experts.num_columns, 2.0**experts.exponent, limit or 0.0,
         TOP_K=routing.ids_TK.shape[1], UP=limit is not None, BLOCK_T=groups.tile_rows, **config,
     )  # fmt: skip
 
