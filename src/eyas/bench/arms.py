@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -54,9 +54,16 @@ class Workload:
     ids: Iterator[int] = field(default_factory=itertools.count)
 
     def requests(self, batch: int) -> list[Request]:
-        """The same ones each time, two rounds of a batch and at least four."""
+        """The same ones each time, two rounds of a batch and at least four.
+
+        Each has a seed of its own: noise belongs to a position, so equal seeds would draw equal tokens where logits are
+        flat, and a batch of random weights would share its experts.
+        """
         chosen = itertools.islice(itertools.cycle(self.prompts), max(4, 2 * batch))
-        return [Request(request_id=f"bench-{next(self.ids)}", prompt_ids=p, params=self.params) for p in chosen]
+        return [
+            Request(request_id=f"bench-{next(self.ids)}", prompt_ids=prompt, params=replace(self.params, seed=seed))
+            for seed, prompt in enumerate(chosen)
+        ]
 
     def prefill_requests(self, batch: int) -> list[Request]:
         params = SamplingParams(max_tokens=1)

@@ -54,7 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plain", action="store_true", help="compare with plain F.linear too, which is not exact")
     add("--repeats", type=positive_int, default=5, metavar="N", help="runs of everything (default: 5)")
     add("--prompts", type=existing_file, metavar="FILE", help="JSONL file of prompts (default: a few questions)")
-    add("--prompt-tokens", type=positive_int, default=256, metavar="N", help="length for prefill (default: 256)")
+    add(
+        "--prompt-tokens",
+        type=positive_int,
+        default=256,
+        metavar="N",
+        help="length for prefill, with --shape of all prompts (default: 256)",
+    )
     add("--max-tokens", type=positive_int, default=64, metavar="N", help="longest answer (default: 64)")
     add("--ignore-eos", action="store_true", help="all answers as long as --max-tokens; always so for random weights")
     add("--temperature", type=float, default=0.0, metavar="T", help="of sampling (default: 0)")
@@ -118,7 +124,8 @@ def _workload(args: argparse.Namespace, model: LoadedModel) -> Workload:
     elif has_tokenizer:
         prompts = question_prompts(load_tokenizer(model))
     else:
-        prompts = random_prompts(vocab_size, num_tokens=RANDOM_PROMPT_TOKENS, count=max(4, 2 * max(args.batch)))
+        num_tokens = args.prompt_tokens if args.shape else RANDOM_PROMPT_TOKENS
+        prompts = random_prompts(vocab_size, num_tokens=num_tokens, count=max(4, 2 * max(args.batch)))
     return Workload(
         is_text=args.prompts is not None or has_tokenizer,
         prompts=prompts,
@@ -126,7 +133,6 @@ def _workload(args: argparse.Namespace, model: LoadedModel) -> Workload:
         prompt_tokens=args.prompt_tokens,
         params=SamplingParams(
             temperature=args.temperature,
-            seed=0,
             max_tokens=args.max_tokens,
             ignore_eos=args.ignore_eos or model.simulated,
         ),

@@ -111,9 +111,8 @@ def attend(
     Raises ValueError on shapes that the kernel does not have.
     """
     num_slices, num_tokens, _ = qkv.slices_STN.shape
-    num_kv = cache.k.shape[2]
     num_heads = _num_heads(qkv, rows, cache, window, first_key)
-    num_seqs, num_rows = rows.positions_SR.shape
+    num_kv, (num_seqs, num_rows) = cache.k.shape[2], rows.positions_SR.shape
     group = num_heads // num_kv
     config = _config(num_rows, group, workspace.shared_limit)
     leaves = 1 if window else -(-rows.max_length // (32 * config.warps))
