@@ -33,8 +33,6 @@ ROW_OPS = PlainOps(dense=8, experts=1)
 PROMPT_OPS = PlainOps(dense=PROMPT_TILE, experts=16)
 PLAIN_OPS = PlainOps(dense=None, experts=None)  # for comparison: not exact
 
-MAX_KERNEL_ROWS = 512  # of a round
-MAX_KERNEL_SEQUENCES = 64  # `kernels.cuda.attend`
 PLAIN_CHUNK, KERNEL_CHUNK = 512, 8192  # prompt tokens of a step
 
 
@@ -70,13 +68,15 @@ def kernel_backend(
 ) -> Backend:
     """Kernels and graphs. Raises UserError for more rows in a round than the kernels take."""
     from eyas.engine.device_sampler import DeviceSampler
+    from eyas.kernels.cuda.attend import MAX_SEQS
+    from eyas.kernels.cuda.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
     from eyas.kernels.triton.ops import PromptOps
 
-    if concurrency > MAX_KERNEL_SEQUENCES or concurrency * (max_drafts + 1) > MAX_KERNEL_ROWS:
+    if concurrency > MAX_SEQS or concurrency * (max_drafts + 1) > MAX_ROWS:
         raise UserError(
             f"{concurrency} sequences with up to {max_drafts} draft tokens are more rows than a round may have "
-            f"({MAX_KERNEL_ROWS}, {MAX_KERNEL_SEQUENCES} sequences); lower --concurrency or --draft-tokens"
+            f"({MAX_ROWS}, {MAX_SEQS} sequences); lower --concurrency or --draft-tokens"
         )
     draft_vocab_size = None if head is None else head.draft_vocab_size
 
