@@ -41,12 +41,45 @@ def test_engine(capsys, model_folder, head):
             assert figure["same_answers"] == 4 and "vs_plain" in figure
     # Prefill once for each engine; ratios where there is something to compare with.
     assert [figure["prefill_tok_s"] is not None for figure in figures] == [True, True, True, False] * 2
-    assert ["vs_best_fixed" in figure for figure in figures] == [False, False, False, True] * 2
+    assert ["auto_vs_best" in figure for figure in figures] == [False, False, False, True] * 2
     assert ["vs_no_draft" in figure for figure in figures] == [True, False, True, True] * 2
     shown = [line for line in lines if line.startswith("0, plain F.linear") and ".." in line]
     assert [f"{f['decode_tok_s']['median']:,.1f}" in line for f, line in zip(figures[::4], shown, strict=True)] == [
         True
     ] * 2
+
+
+def test_engine_with_simulated_acceptance(capsys, model_folder, head):
+    lines, report = bench(
+        capsys, "engine", model_folder, "--draft", head, "--batch", 2, "--drafts", "3,auto", "--repeats", 2,
+        "--simulate-acceptance", "1,0", "--max-tokens", 25, "--prompt-tokens", 20, "--answers", 2, "--budget",
+    )  # fmt: skip
+    assert report["simulated"] is True and sum("(SIMULATED)" in line for line in lines) == 2
+    figures = report["figures"]
+    all_right, all_wrong = (figure for figure in figures if figure["draft_tokens"] == 3)
+    assert all_right["histogram"] == {"1": 0, "2": 0, "3": 0, "4": all_right["rounds"]}
+    assert set(all_wrong["histogram"]) == {"1"}
+    for figure in figures:
+        parts = figure["round_parts_ms"]
+        assert figure["same_answers"] is None and parts["verify"] > 0 and parts["sample"] > 0
+        assert (parts["draft"] > 0) == (figure["draft_tokens"] != 0 and figure["drafts_per_round"] > 0)
+        if figure["draft_tokens"] == "auto":
+            ratio = figure["auto_vs_best"]
+            assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"] and figure["best_fixed"] in (0, 3)
+    assert sum(line.startswith("0: draft 0.000, verify ") for line in lines) == 2
+    assert any("auto against none [95 %]" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--drafts", "0"], "--simulate-acceptance needs drafts"),
+        (["--drafts", "2"], "with 2 drafts a round commits fewer than 3 tokens, not 3"),
+    ],
+)
+def test_acceptance_that_cannot_be_simulated(capsys, model_folder, head, extra, words):
+    argv = ["bench", "engine", str(model_folder), "--draft", str(head), "--simulate-acceptance", "3", *extra]
+    assert cli.main(argv) == 1 and words in capsys.readouterr().err
 
 
 def test_engine_without_head_or_tokenizer(capsys, model_folder, tmp_path):
@@ -56,7 +89,7 @@ def test_engine_without_head_or_tokenizer(capsys, model_folder, tmp_path):
     lines, report = bench(capsys, "engine", tmp_path, "--batch", 1, "--repeats", 1, "--max-tokens", 4)
     assert [figure["draft_tokens"] for figure in report["figures"]] == [0]
     assert any("no drafter; name a head with --draft" in line for line in lines)
-    assert any("random ids, 64 to 64 tokens" in line for line in lines)
+    assert any("random ids of 64 to 64 tokens" in line for line in lines)
 
 
 def test_engine_says_when_nothing_can_be_timed(capsys, model_folder):
@@ -108,6 +141,8 @@ def test_acceptance_that_cannot_be_measured(capsys, model_folder, tmp_path, extr
         (["engine", "--batch", "0"], "wants at least 1"),
         (["engine", "--drafts", "4,x"], "wants numbers from 0 to 16 or 'auto', got 'x'"),
         (["engine", "--prompts", "/no/such/file"], "there is no file"),
+        (["engine", "--simulate-acceptance", "nan"], "wants an acceptance length such as 2.6"),
+        (["engine", "--simulate-acceptance", "0.5/2.6"], "or chances in turn"),
     ],
 )
 def test_wrong_usage(capsys, argv, words):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio
+from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio, ratio_of_medians
 
 
 def test_spread_is_median_and_range():
@@ -36,3 +36,14 @@ def test_bootstrap_interval_is_scipys():
     low, high = bootstrap_ratio(tokens, rounds, num_samples=4000)
     width = theirs.high - theirs.low
     assert abs(low - theirs.low) < 0.1 * width and abs(high - theirs.high) < 0.1 * width
+
+
+def test_ratio_of_medians():
+    rng = random.Random(1)
+    base = [rng.gauss(100, 1) for _ in range(9)]
+    ratio = ratio_of_medians(Spread(tuple(1.5 * value for value in base)), Spread(tuple(base)))
+    assert ratio.value == pytest.approx(1.5) and ratio.low == pytest.approx(1.5) == pytest.approx(ratio.high)
+    other = Spread(tuple(rng.gauss(100, 1) for _ in range(9)))
+    ratio = ratio_of_medians(other, Spread(tuple(base)))
+    assert 0.97 < ratio.low < ratio.value < ratio.high < 1.03
+    assert ratio.text(2).count(",") == 1 and set(ratio.json()) == {"value", "low", "high"}

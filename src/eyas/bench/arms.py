@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
+from statistics import mean, median
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from eyas.base.errors import UserError
@@ -14,6 +14,7 @@ from eyas.bench.drive import Run, prefill_s, run_requests
 from eyas.bench.rounds import Acceptance, count_rounds
 
 if TYPE_CHECKING:
+    from eyas.bench.budget import Budget
     from eyas.engine.core import EngineCore
     from eyas.engine.draft_length import DraftLength, RoundTimer
 
@@ -35,9 +36,11 @@ class Arm:
     timer: RoundTimer | None = None  # of all batch sizes so far
     prefill: list[float] = field(default_factory=list)  # tokens/s, by repeat
     decode: list[float] = field(default_factory=list)
+    rounds_s: list[float] = field(default_factory=list)  # seconds of a round, by repeat
     counts: Acceptance = field(default_factory=Acceptance)
     experts: float = 0.0
     answers: list[list[int]] = field(default_factory=list)
+    budget: Budget | None = None
 
     def run(self, requests: Sequence[Request], batch: int, *, to_end: bool) -> Run:
         self.core.draft_length = self.draft_length
@@ -51,15 +54,22 @@ class Workload:
     unseen: Iterator[tuple[int, ...]]  # prompts for prefill
     prompt_tokens: int
     params: SamplingParams
+    num_answers: int | None = None  # of a run
     ids: Iterator[int] = field(default_factory=itertools.count)
 
+    @property
+    def longest_prompt(self) -> int:
+        """Those for prefill included."""
+        return max(self.prompt_tokens, *map(len, self.prompts))
+
     def requests(self, batch: int) -> list[Request]:
-        """The same ones each time, two rounds of a batch and at least four.
+        """The same ones each time: two rounds of a batch and at least four, where the workload says nothing else.
 
         Each has a seed of its own: noise belongs to a position, so equal seeds would draw equal tokens where logits are
         flat, and a batch of random weights would share its experts.
         """
-        chosen = itertools.islice(itertools.cycle(self.prompts), max(4, 2 * batch))
+        count = max(4, 2 * batch) if self.num_answers is None else max(batch, self.num_answers)
+        chosen = itertools.islice(itertools.cycle(self.prompts), count)
         return [
             Request(request_id=f"bench-{next(self.ids)}", prompt_ids=prompt, params=replace(self.params, seed=seed))
             for seed, prompt in enumerate(chosen)
@@ -71,8 +81,9 @@ class Workload:
         return [Request(request_id=f"bench-{next(self.ids)}", prompt_ids=p, params=params) for p in chosen]
 
 
-def measure(arms: Sequence[Arm], work: Workload, batch: int, repeats: int) -> None:
+def measure(arms: Sequence[Arm], work: Workload, batch: int, repeats: int, *, with_budget: bool = False) -> None:
     """Fill the arms' figures at one batch size."""
+    from eyas.bench.budget import measure_budget
     from eyas.local import progress_line
 
     with progress_line() as show:
@@ -88,13 +99,18 @@ def measure(arms: Sequence[Arm], work: Workload, batch: int, repeats: int) -> No
                     arm.prefill.append(tokens / prefill_s(arm.core, work.prefill_requests(batch)))
                 done = arm.run(work.requests(batch), batch, to_end=False)
                 arm.decode.append(done.steady_tokens / done.steady_s)
+                arm.rounds_s.append(done.steady_s / done.steady_rounds)
                 for events in done.events.values():
                     arm.counts.merge(count_rounds(events))
+        for arm in arms if with_budget else ():
+            show(f"batch {batch}: where the time goes")
+            arm.core.draft_length = arm.draft_length
+            arm.budget = measure_budget(arm.core, lambda: work.requests(batch), batch, median(arm.rounds_s))
 
 
 def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
     """Untimed: whole answers, to compare, with the experts counted."""
-    arm.prefill, arm.decode, arm.counts = [], [], Acceptance()
+    arm.prefill, arm.decode, arm.rounds_s, arm.counts = [], [], [], Acceptance()
     prefill_s(arm.core, work.prefill_requests(batch))
     arm.core.expert_counts = []
     done = arm.run(work.requests(batch), batch, to_end=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from eyas.bench.arms import Arm
+from eyas.bench.stats import Spread
+
 if TYPE_CHECKING:
     from eyas.engine.load import LoadedModel
 
-__all__ = ["read_limit", "round_bytes"]
+__all__ = ["limit_lines", "read_limit"]
 
 
-def round_bytes(model: LoadedModel, experts: float) -> float:
+def _round_bytes(model: LoadedModel, experts: float) -> float:
     """Weights that a pass of the target reads once: all but the embedding, and `experts` distinct experts a layer.
 
     Keys and values come on top; with short contexts they are below 1 % of it.
@@ -37,3 +40,15 @@ def read_limit(model: LoadedModel) -> float | None:
     from eyas.kernels.triton.stream import read_bandwidth
 
     return read_bandwidth(device)
+
+
+def limit_lines(arm: Arm, model: LoadedModel, batch: int, limit: float | None) -> list[str]:
+    """Of rounds without drafts."""
+    if limit is None or arm.tiles == "plain":
+        return []
+    needed, seconds = _round_bytes(model, arm.experts), batch / Spread(tuple(arm.decode)).median
+    return [
+        "",
+        f"limit: {needed / 1e9:.2f} GB a round at {limit / 1e12:.2f} TB/s is {1e3 * needed / limit:.3f} ms; "
+        f"without drafts a round takes {1e3 * seconds:.3f} ms, {100 * needed / limit / seconds:.0f} % of the limit",
+    ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-__all__ = ["Spread", "bootstrap_ratio", "paired_ratio"]
+__all__ = ["Interval", "Spread", "bootstrap_ratio", "paired_ratio", "ratio_of_medians"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,34 @@ class Spread:
 def paired_ratio(figures: Spread, base: Spread) -> Spread:
     """Ratios of measurements that were taken one after the other: what slows both cancels."""
     return Spread(tuple(a / b for a, b in zip(figures.values, base.values, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, digits: int) -> str:
+        """E.g. `0.993 [0.987, 1.001]`."""
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
+    def json(self) -> dict[str, float]:
+        return {"value": round(self.value, 4), "low": round(self.low, 4), "high": round(self.high, 4)}
+
+
+def ratio_of_medians(figures: Spread, base: Spread, *, num_samples: int = 2000, seed: int = 0) -> Interval:
+    """With pairs drawn with replacement (percentile bootstrap)."""
+    rng, pairs = random.Random(seed), list(zip(figures.values, base.values, strict=True))
+    ratios = []
+    for _ in range(num_samples):
+        above, below = zip(*rng.choices(pairs, k=len(pairs)), strict=True)
+        ratios.append(median(above) / median(below))
+    ratios.sort()
+    low, high = ratios[round(0.025 * (num_samples - 1))], ratios[round(0.975 * (num_samples - 1))]
+    return Interval(figures.median / base.median, low, high)
 
 
 def bootstrap_ratio(

@@ -18,6 +18,7 @@ from eyas.engine.memory import PageCounts, available_bytes, page_bytes, page_cou
 from eyas.engine.round import Sampler
 from eyas.engine.runner import Runner
 from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_span
+from eyas.engine.simulate import SimulatedSampler
 from eyas.engine.state import DeviceState
 from eyas.engine.step_costs import RoundCosts
 from eyas.kernels.attend import KEY_BLOCK
@@ -36,6 +37,7 @@ __all__ = [
     "BuiltEngine",
     "DrafterKind",
     "EngineOptions",
+    "auto_draft_length",
     "build_engine",
 ]
 
@@ -52,6 +54,8 @@ class EngineOptions:
     Operations and prompt tokens of a step are those of the backend where they are None.
 
     `tokenizer_json` is read when the first grammar arrives; without one grammars are refused.
+
+    `simulated_acceptance`, for benchmarks alone, are chances by which drafts are right (see `engine.simulate`).
     """
 
     context: int
@@ -68,6 +72,7 @@ class EngineOptions:
     expert_cache_bytes: int | None = None
     track_experts: bool = False
     tokenizer_json: Path | None = None
+    simulated_acceptance: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,8 @@ def _runner(
         device=device,
     )
     sampler, prompt_sampler = backend.new_samplers(state, options.concurrency * (max_drafts + 1))
+    if options.simulated_acceptance is not None:
+        sampler = SimulatedSampler(sampler, state, options.simulated_acceptance)
     return Runner(
         target,
         _drafter(options, head, max_positions, pages, backend, sampler),
@@ -258,11 +265,16 @@ def _drafter(
     return Eagle3Drafter(model, cache, backend.row_ops, sampler, backend.stages, max_backlog=MAX_BACKLOG)
 
 
+def auto_draft_length(options: EngineOptions, config: GptOssConfig) -> AutoDraftLength:
+    """What chooses the number of drafts under `--draft-tokens auto`, before anything was timed."""
+    costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=config.experts_per_token / config.num_experts)
+    looks_up = options.drafter == "ngram"
+    return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=not looks_up, has_lookup=looks_up)
+
+
 def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig) -> DraftLength:
     if options.draft_tokens == "auto" and max_drafts:
-        costs = RoundCosts(max_drafts, expert_share=config.experts_per_token / config.num_experts)
-        looks_up = options.drafter == "ngram"
-        return AutoDraftLength(max_drafts, costs, has_head=not looks_up, has_lookup=looks_up)
+        return auto_draft_length(options, config)
     return FixedDraftLength(max_drafts)
 
 

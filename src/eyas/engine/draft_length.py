@@ -105,6 +105,12 @@ class AutoDraftLength:
         self._head_paused = False
         self._best: DraftChoice | None = None
 
+    def anew(self) -> AutoDraftLength:
+        """With nothing known but what rounds cost."""
+        return AutoDraftLength(
+            self.max_drafts, self.costs, has_head=self.head is not None, has_lookup=self.lookup is not None
+        )
+
     def enter(self, slot: int) -> None:
         for acceptance in (self.head, self.lookup):
             if acceptance is not None:

@@ -5,6 +5,8 @@ Everything stays on the device; `RoundOutput` is what the host copies and reads 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -47,13 +49,19 @@ def speculative_round(
         logits_SRV = target.logits(output.normed, ops).unflatten(0, batch.tokens_SR.shape)
         return Verified(logits_SRV, output.taps_TC, output.choices if keeps_routing else (), batch.live_SR)
 
-    def verify_and_finish(slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
-        return sampler.finish(verify(slots_S, *drafts), slots_S, sequences, Drafts(*drafts), None)
+    def finish(verified: Verified, slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
+        return sampler.finish(verified, slots_S, sequences, Drafts(*drafts), None)
 
-    if mask_input is None:
-        return stages.run(("round", shape, sampler.key(sequences)), verify_and_finish, slots_S, *drafts)
+    def verify_and_finish(slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
+        return finish(verify(slots_S, *drafts), slots_S, *drafts)
+
+    key = (shape, sampler.key(sequences))
+    if mask_input is None and not stages.splits_rounds:
+        return stages.run(("round", *key), verify_and_finish, slots_S, *drafts)
     # The host waits for the drafts and asks the constraints while the device verifies.
     verified = stages.run(("verify", shape), verify, slots_S, *drafts)
+    if mask_input is None:
+        return stages.run(("finish", *key), partial(finish, verified), slots_S, *drafts)
     return sampler.finish(verified, slots_S, sequences, drafts, mask_input.masks(state.vocab_size))
 
 

@@ -24,6 +24,7 @@ class Stages:
     """Runs every stage as it is."""
 
     has_fixed_shapes = False  # bounds are then those of the engine, not of the step
+    splits_rounds = False  # drawing and committing are a stage of their own, to be timed
 
     def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
         """`stage(*inputs)`; `key` names the stage and all that its shapes and branches depend on."""

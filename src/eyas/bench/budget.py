@@ -1,0 +1,43 @@
+"""Where the time of a round goes: drafting, verifying, drawing and committing, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from eyas.base.types import Request
+from eyas.bench.drive import run_requests
+
+if TYPE_CHECKING:
+    from eyas.engine.core import EngineCore
+
+__all__ = ["Budget", "measure_budget"]
+
+
+class Budget(NamedTuple):
+    """Milliseconds of a round, medians. `rest` is what a round takes beyond its stages: gaps and copies of results."""
+
+    draft: float
+    verify: float
+    sample: float
+    rest: float
+
+    def text(self) -> str:
+        parts = zip(("draft", "verify", "draw and commit", "rest"), self, strict=True)
+        return ", ".join(f"{name} {milliseconds:.3f}" for name, milliseconds in parts)
+
+    def json(self) -> dict[str, float]:
+        return {name: round(milliseconds, 4) for name, milliseconds in self._asdict().items()}
+
+
+def measure_budget(core: EngineCore, requests: Callable[[], Sequence[Request]], batch: int, round_s: float) -> Budget:
+    """Of the way to decode that the core is set to, whose rounds take `round_s` when nobody looks into them."""
+    from eyas.engine.timed import timed_stages
+
+    with timed_stages(core.runner) as timed:
+        run_requests(core, requests(), batch=batch, to_end=False)  # captures what has not run in parts before
+        timed.clear()
+        run_requests(core, requests(), batch=batch, to_end=False)
+        parts = timed.medians()
+    draft, verify, sample = (parts.get(name, 0.0) for name in ("eagle3", "verify", "finish"))
+    return Budget(draft, verify, sample, max(0.0, 1e3 * round_s - draft - verify - sample))

@@ -1,0 +1,64 @@
+"""Clocks, power and temperature of a GPU while something is measured, as `nvidia-smi` tells them twice a second."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from eyas.bench.stats import Spread
+
+__all__ = ["GpuMeter"]
+
+FIELDS = {"sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "watts": "power.draw", "celsius": "temperature.gpu"}
+PERIOD_MS = 500
+
+
+class GpuMeter:
+    """A context; `readings` are there when it has ended. Without a GPU or `nvidia-smi` there are none."""
+
+    def __init__(self, index: int | None) -> None:
+        self.index = index
+        self.readings: dict[str, Spread] = {}
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> GpuMeter:
+        if self.index is not None:
+            query = ",".join(FIELDS.values())
+            command = ["nvidia-smi", f"--id={self.index}", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+            with suppress(OSError):
+                self._process = subprocess.Popen(
+                    [*command, f"--loop-ms={PERIOD_MS}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        self.readings = read_meter(self._process.communicate()[0])
+
+    def text(self) -> str:
+        """Empty without readings."""
+        if not self.readings:
+            return ""
+        units = {"sm_mhz": "SM clock {} MHz", "memory_mhz": "memory clock {} MHz", "watts": "{} W", "celsius": "{} C"}
+        return ", ".join(units[name].format(spread.text(0)) for name, spread in self.readings.items())
+
+    def json(self) -> dict[str, Any]:
+        return {name: spread.json() for name, spread in self.readings.items()}
+
+
+def read_meter(output: str) -> dict[str, Spread]:
+    """Of `nvidia-smi`'s lines; what a GPU does not tell (`[N/A]`) is left out, as is a last line that was cut off."""
+    rows = [line.split(",") for line in output.splitlines() if line.count(",") == len(FIELDS) - 1]
+    readings = {}
+    for name, column in zip(FIELDS, zip(*rows, strict=True), strict=False):
+        try:
+            readings[name] = Spread(tuple(float(cell) for cell in column))
+        except ValueError:
+            continue
+    return readings

@@ -1,0 +1,63 @@
+"""Acceptance by lot, to time speculation without trained weights: drafts are random tokens, a coin says which hold.
+
+A coin and a draft belong to a slot and a position, so every number of drafts meets the same ones. The head computes and
+draws as ever, and then its token is replaced: one drawn from random weights would repeat itself, and share experts that
+real drafts do not. The target is made to agree or not by one logit. Nothing of this is exact, or meant to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from eyas.engine.round import Drafts, RoundOutput, RowMasks, Sampler, Verified
+from eyas.engine.sequence import Sequence
+from eyas.engine.state import DeviceState
+
+__all__ = ["SWITCH_EVERY", "SimulatedSampler"]
+
+SWITCH_EVERY = 128  # positions, between one chance and the next
+CERTAIN = 1e4  # a logit that no noise reaches
+
+
+class SimulatedSampler:
+    """`engine.round.Sampler` around another."""
+
+    def __init__(self, inner: Sampler, state: DeviceState, chances: Seq[float], *, seed: int = 0) -> None:
+        """`chances` as `simulate` takes them."""
+        self._inner = inner
+        self._state = state
+        self._random = torch.Generator().manual_seed(seed)
+        shape = state.tokens_SN.shape
+        ids = torch.randint(state.vocab_size, shape, generator=self._random)
+        self._coins_SN = torch.rand(shape, generator=self._random)
+        self._ids_SN = ids.to(state.device)
+        self._right_SN = torch.empty(shape, dtype=torch.bool, device=state.device)
+        self.simulate(chances)
+
+    def simulate(self, chances: Seq[float]) -> None:
+        """From now on a draft is right with this chance if those before it are. Several chances take turns."""
+        turns_N = torch.arange(self._coins_SN.shape[1]) // SWITCH_EVERY % len(chances)
+        self._right_SN.copy_(self._coins_SN < torch.tensor(chances)[turns_N])
+
+    def key(self, sequences: list[Sequence]) -> object:
+        return self._inner.key(sequences)
+
+    def draft(
+        self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
+    ) -> Tensor:
+        self._inner.draft(logits_SV, slots_S, sequences, step, target_ids_V)  # for its time
+        return self._ids_SN[slots_S, self._state.length_S[slots_S] + step]
+
+    def finish(
+        self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None
+    ) -> RoundOutput:
+        ids_SK = drafts.ids_SK
+        num_drafts = ids_SK.shape[1]
+        positions_SK = self._state.length_S[slots_S].unsqueeze(1) + torch.arange(num_drafts, device=slots_S.device)
+        right_SK = self._right_SN[slots_S.unsqueeze(1), positions_SK.clamp(max=self._right_SN.shape[1] - 1)]
+        agreed_SK = torch.where(right_SK, CERTAIN, -CERTAIN)
+        verified.logits_SRV[:, :num_drafts].scatter_(2, ids_SK.unsqueeze(2), agreed_SK.unsqueeze(2))
+        return self._inner.finish(verified, slots_S, sequences, drafts, masks)

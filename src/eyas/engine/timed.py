@@ -1,0 +1,76 @@
+"""Clocks around the stages of a round, for benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from eyas.engine.drafter import Eagle3Drafter
+from eyas.engine.runner import Runner
+from eyas.engine.stages import Stages
+
+__all__ = ["TimedStages", "timed_stages"]
+
+T = TypeVar("T")
+
+
+class TimedStages(Stages):
+    """Other stages, with a clock before and behind each. Rounds are in two parts, so that drawing shows."""
+
+    splits_rounds = True
+
+    def __init__(self, inner: Stages, device: torch.device) -> None:
+        self.has_fixed_shapes = inner.has_fixed_shapes
+        self._inner = inner
+        self._is_cuda = device.type == "cuda"
+        self._marks: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+
+    def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
+        assert isinstance(key, tuple)
+        start = self._mark()
+        output = self._inner.run(key, stage, *inputs)
+        self._marks[key[0]].append((start, self._mark()))
+        return output
+
+    def rows(self, num_sequences: int) -> int:
+        return self._inner.rows(num_sequences)
+
+    def _mark(self) -> Any:
+        if not self._is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def clear(self) -> None:
+        self._marks.clear()
+
+    def medians(self) -> dict[str, float]:
+        """Milliseconds by stage."""
+        if self._is_cuda:
+            torch.cuda.synchronize()
+            return {name: median(a.elapsed_time(b) for a, b in marks) for name, marks in self._marks.items()}
+        return {name: 1e3 * median(b - a for a, b in marks) for name, marks in self._marks.items()}
+
+
+@contextmanager
+def timed_stages(runner: Runner) -> Iterator[TimedStages]:
+    """While this lasts, the runner's stages are timed."""
+    own, drafter = runner.stages, runner.drafter if isinstance(runner.drafter, Eagle3Drafter) else None
+    timed = TimedStages(own, runner.state.device)
+    runner.stages = timed
+    if drafter is not None:
+        drafter.stages = timed
+    try:
+        yield timed
+    finally:
+        runner.stages = own
+        if drafter is not None:
+            drafter.stages = own
