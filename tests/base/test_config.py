@@ -40,6 +40,7 @@ SAMPLES = {
     "draft_tokens": ("3", 3),
     "context": ("32k", 32768),
     "concurrency": ("16", 16),
+    "busy_chunk_tokens": ("1k", 1024),
     "device": ("cuda:1", "cuda:1"),
     "seed": ("7", 7),
     "host": ("0.0.0.0", "0.0.0.0"),

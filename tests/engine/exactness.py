@@ -143,6 +143,7 @@ def build(model, *, reference=None, cache="cold", memory="plenty", drafter="none
     # Oracle drafts come from the test; the n-gram drafter's engine has the same sizes.
     kind = "ngram" if drafter == "oracle" else drafter
     fixed = {"context": CONTEXT, "kv_bytes": 1 << 28, "seed": 0, "tokenizer_json": model.tokenizer_json}
+    fixed |= {"busy_chunk_tokens": 72}  # so that prompts are cut where they are not when a request runs alone
     settings = EngineOptions(drafter=kind, **fixed, **options)
     if memory == "tight":
         settings = replace(settings, kv_bytes=least_bytes(model, settings) * 5 // 4)

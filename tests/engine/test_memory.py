@@ -31,17 +31,19 @@ def cost(size, pages):
     page_size=st.sampled_from((8, 16, 32)),
     context=st.integers(1, 4096),
     num_sequences=st.integers(1, 16),
-    span=st.integers(1, 1000),
+    own=st.integers(1, 100),
+    chunk_tokens=st.integers(1, 1000),
 )
 def test_pages_fit_the_budget_and_one_conversation_fits_the_pages(
-    full, sliding, budget, page_size, context, num_sequences, span
+    full, sliding, budget, page_size, context, num_sequences, own, chunk_tokens
 ):
     size = PageBytes(full=full, sliding=sliding)
     wanted = {
         "page_size": page_size,
         "context": context,
         "num_sequences": num_sequences,
-        "sliding_span": span,
+        "sliding_pages": own,
+        "chunk_tokens": chunk_tokens,
     }
     per_sequence = -(-context // page_size)
     try:
@@ -52,7 +54,7 @@ def test_pages_fit_the_budget_and_one_conversation_fits_the_pages(
         return
     assert cost(size, pages) <= budget
     assert per_sequence <= pages.full <= per_sequence * num_sequences
-    assert pages.sliding >= min(per_sequence, -(-span // page_size) + 1)
+    assert pages.sliding >= min(per_sequence, own + -(-chunk_tokens // page_size))
     assert page_counts(size, budget=cost(size, pages), **wanted) == pages
     assert page_counts(size, budget=2 * budget, **wanted).full >= pages.full
 

@@ -12,17 +12,26 @@ TOKENS = st.lists(st.integers(0, 3), max_size=20)
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """The model: holders of each page, key of each page, and the order in which keyed pages lost their last holder."""
+    """The model: holders of each page, key of each page, and keyed pages without holders: unwanted ones, others."""
 
     def __init__(self):
         super().__init__()
         self.pool = PagePool(NUM_PAGES)
         self.holders = dict.fromkeys(range(1, NUM_PAGES + 1), 0)
         self.key_of = {}
-        self.idle = []
+        self.queues = ([], [])
 
     def held(self, data):
         return data.draw(st.sampled_from(sorted(page for page, count in self.holders.items() if count)))
+
+    @property
+    def idle(self):
+        """In the order in which they are taken."""
+        return self.queues[0] + self.queues[1]
+
+    def leave_idle(self, page):
+        for queue in self.queues:
+            queue[:] = [other for other in queue if other != page]
 
     @property
     def num_free(self):
@@ -36,7 +45,8 @@ class PoolMachine(RuleBasedStateMachine):
         if self.num_free > len(self.idle):
             assert page not in self.idle, "a findable page was taken while another was free"
         else:
-            assert page == self.idle.pop(0), "not the oldest"
+            assert page == self.idle[0], "not the oldest of the unwanted, or of all"
+            self.leave_idle(page)
             del self.key_of[page]
         self.holders[page] = 1
 
@@ -48,16 +58,16 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.is_idle(page) == (page in self.idle)
             self.pool.hold(page)
             self.holders[page] += 1
-            self.idle = [other for other in self.idle if other != page]
+            self.leave_idle(page)
 
     @precondition(lambda self: any(self.holders.values()))
-    @rule(data=st.data())
-    def release(self, data):
+    @rule(data=st.data(), is_wanted=st.booleans())
+    def release(self, data, is_wanted):
         page = self.held(data)
-        self.pool.release(page)
+        self.pool.release(page, is_wanted=is_wanted)
         self.holders[page] -= 1
         if not self.holders[page] and page in self.key_of:
-            self.idle.append(page)
+            self.queues[is_wanted].append(page)
 
     @precondition(lambda self: any(self.holders.values()))
     @rule(data=st.data(), key=KEYS)
@@ -73,7 +83,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.find(key) is None
         page = next((page for page, owned in self.key_of.items() if owned == key), None)
         self.key_of.pop(page, None)
-        self.idle = [other for other in self.idle if other != page]
+        self.leave_idle(page)
 
     @invariant()
     def agrees(self):

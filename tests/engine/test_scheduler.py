@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.pages import page_keys
-from eyas.engine.scheduler import Scheduler, SchedulerConfig
+from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_pages
 from eyas.engine.sequence import Phase, Sequence
 
 MAX_LENGTH = 30
@@ -113,14 +113,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         def pick(low, high):
             return data.draw(st.integers(low, high))
 
-        sizes = {"page_size": pick(1, 4), "window": pick(1, 9), "chunk_tokens": pick(1, 12), "max_drafts": pick(0, 3)}
-        probe = Scheduler(SchedulerConfig(num_full_pages=99, num_sliding_pages=99, num_slots=1, **sizes))
-        least = -(-MAX_LENGTH // sizes["page_size"])
+        size, window, chunk, max_drafts, num_slots = pick(1, 4), pick(1, 9), pick(1, 12), pick(0, 3), pick(1, 4)
+        least, self.is_roomy = -(-MAX_LENGTH // size), pick(0, 1)
+        own = sliding_pages(window, max_drafts, size)
         self.config = SchedulerConfig(
-            num_full_pages=least + pick(0, 8),
-            num_sliding_pages=min(least, probe._peak_sliding()) + pick(0, 8),
-            num_slots=pick(1, 4),
-            **sizes,
+            page_size=size,
+            window=window,
+            chunk_tokens=chunk,
+            busy_chunk_tokens=pick(1, chunk),
+            max_drafts=max_drafts,
+            num_full_pages=num_slots * least if self.is_roomy else least + pick(0, 8),
+            num_sliding_pages=own * num_slots + -(-chunk // size)
+            if self.is_roomy
+            else min(least, own + -(-chunk // size)) + pick(0, 8),
+            num_slots=num_slots,
         )
         self.lag = pick(0, 1)
         self.scheduler = Scheduler(self.config)
@@ -187,7 +193,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                         self.live.remove(sequence)
 
     def _check(self, plan):
-        assert sum(chunk.end - chunk.start for chunk in plan.chunks) <= self.config.chunk_tokens
+        limit = self.config.busy_chunk_tokens if plan.decode else self.config.chunk_tokens
+        assert sum(chunk.end - chunk.start for chunk in plan.chunks) <= limit
+        assert len(plan.chunks) <= -(-limit // max(limit // 4, 1)), "too many passes"
         assert all(chunk.start < chunk.end for chunk in plan.chunks)
         rows = [chunk.sequence for chunk in plan.chunks] + plan.decode
         assert len(set(rows)) == len(rows)
@@ -199,6 +207,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def accounted_for(self):
         if hasattr(self, "scheduler"):
             self.scheduler.check()
+            assert not (self.is_roomy and self.scheduler.num_preemptions), "room for all, and one had to go"
 
     def teardown(self):
         """Without new arrivals everything ends: no deadlock, no page left."""
@@ -213,6 +222,34 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.check()
         assert self.scheduler.full.num_held == self.scheduler.sliding.num_held == 0
         assert not self.scheduler.running and not self.scheduler.waiting
+
+
+def test_the_end_of_a_prompt_and_a_shared_part_outlast_a_long_one():
+    """The sliding group holds 8 tokens beyond those in use, and a prompt of 25 passes through it."""
+    config = SchedulerConfig(
+        page_size=1, window=3, chunk_tokens=4, busy_chunk_tokens=4, max_drafts=0,
+        num_full_pages=200, num_sliding_pages=sliding_pages(3, 0, 1) + 4 + 8, num_slots=1,
+    )  # fmt: skip
+    scheduler = Scheduler(config)
+
+    def num_cached(name, prompt):
+        sequence = Sequence(
+            request=Request(request_id=name, prompt_ids=tuple(prompt), params=SamplingParams()),
+            choice=0, seed=0, budget=1, stop_ids=(), keys=page_keys(prompt, 1), deliver=print,
+        )  # fmt: skip
+        scheduler.add(sequence)
+        while sequence.phase is not Phase.DECODE:
+            scheduler.plan(0)
+        scheduler.plan(0)
+        scheduler.finish(sequence)
+        return sequence.num_cached
+
+    shared, talk = range(6), [0, 1, 2, 3, 4, 5, *range(40, 46)]
+    assert num_cached("first", [*shared, 90, 91]) == 0
+    assert num_cached("second", talk) == 6
+    assert num_cached("long", range(100, 125)) == 0
+    assert num_cached("the talk goes on", [*talk, 50]) == len(talk)
+    assert num_cached("the shared part again", [*shared, 92]) == 6
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -10,7 +10,7 @@ from tests.recipes.numbers import setup
 from eyas.engine.backend import KERNEL_CHUNK, PLAIN_CHUNK
 from eyas.engine.build import EngineOptions
 from eyas.engine.memory import page_bytes, page_counts
-from eyas.engine.scheduler import sliding_span
+from eyas.engine.scheduler import sliding_pages
 from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
 from eyas.recipes.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout
 
@@ -58,7 +58,8 @@ def test_bytes_are_the_engines_own(context, sequences, has_head):
         page_size=page,
         context=context,
         num_sequences=sequences,
-        sliding_span=sliding_span(128, KERNEL_CHUNK, drafts, page),
+        sliding_pages=sliding_pages(128, drafts, page),
+        chunk_tokens=KERNEL_CHUNK,
     )
     of_engine = pages.full * size.full + pages.sliding * size.sliding
     head = "specdrift-120b" if has_head else None

@@ -95,6 +95,13 @@ class EngineConfig:
     concurrency: int = _setting(
         8, "conversations answered at once; more wait in a queue", metavar="N", parse=_int_from(1, 1024)
     )
+    busy_chunk_tokens: int = _setting(
+        2048,
+        "prompt tokens read between two tokens of the answers under way: fewer make those steadier and new ones start "
+        "later; where no answer is under way more are read at once",
+        metavar="N",
+        parse=_int_from(64),
+    )
     device: str = _setting(
         "auto", "'cpu', 'cuda', 'cuda:1', ...; 'auto' takes a GPU where there is one", metavar="DEVICE"
     )

@@ -17,7 +17,7 @@ from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
 from eyas.engine.memory import PageCounts, available_bytes, page_bytes, page_counts
 from eyas.engine.round import Sampler
 from eyas.engine.runner import Runner
-from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_span
+from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_pages
 from eyas.engine.simulate import SimulatedSampler
 from eyas.engine.state import DeviceState
 from eyas.engine.step_costs import RoundCosts
@@ -51,7 +51,8 @@ MAX_BACKLOG = 32  # rows of the head's catch-up pass
 class EngineOptions:
     """`kv_bytes` None takes what the device has left; `lag` None is 1 on a GPU and 0 on a CPU (see EngineCore).
 
-    Operations and prompt tokens of a step are those of the backend where they are None.
+    Operations and prompt tokens of a step are those of the backend where they are None; `busy_chunk_tokens` bounds
+    the latter while any sequence decodes.
 
     `tokenizer_json` is read when the first grammar arrives; without one grammars are refused.
 
@@ -65,6 +66,7 @@ class EngineOptions:
     seed: int | None = None
     page_size: int = 16
     chunk_tokens: int | None = None
+    busy_chunk_tokens: int = 2048
     kv_bytes: int | None = None
     lag: int | None = None
     row_ops: Ops | None = None
@@ -104,6 +106,7 @@ def build_engine(
             window=config.sliding_window,
             num_slots=options.concurrency,
             chunk_tokens=backend.chunk_tokens,
+            busy_chunk_tokens=min(options.busy_chunk_tokens, backend.chunk_tokens),
             max_drafts=max_drafts,
         )
     )
@@ -230,7 +233,8 @@ def _size(
         page_size=options.page_size,
         context=options.context,
         num_sequences=options.concurrency,
-        sliding_span=sliding_span(config.sliding_window, chunk_tokens, max_drafts, options.page_size),
+        sliding_pages=sliding_pages(config.sliding_window, max_drafts, options.page_size),
+        chunk_tokens=chunk_tokens,
     )
 
 

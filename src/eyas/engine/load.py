@@ -131,6 +131,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         concurrency=config.concurrency,
         drafter=kind,
         draft_tokens=config.draft_tokens,
+        busy_chunk_tokens=config.busy_chunk_tokens,
         seed=config.seed,
         tokenizer_json=folder / "tokenizer.json",
     )
@@ -170,6 +171,7 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
         concurrency=config.concurrency,
         drafter="none" if head is None else "eagle3",
         draft_tokens=config.draft_tokens,
+        busy_chunk_tokens=config.busy_chunk_tokens,
         seed=config.seed,
     )
     return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)

@@ -51,19 +51,26 @@ def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dt
 
 
 def page_counts(
-    size: PageBytes, *, budget: int, page_size: int, context: int, num_sequences: int, sliding_span: int
+    size: PageBytes,
+    *,
+    budget: int,
+    page_size: int,
+    context: int,
+    num_sequences: int,
+    sliding_pages: int,
+    chunk_tokens: int,
 ) -> PageCounts:
     """Pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
 
-    A sequence needs `sliding_span` tokens of sliding pages at most at once; the sliding group gets twice that for each
-    sequence that the full group holds, so that prefixes can be shared. Raises UserError if not one sequence fits.
+    A sequence needs `sliding_pages` at most at once, and all prompts of a step those of `chunk_tokens` beside. The
+    sliding group gets twice that for the sequences that the full group holds, so that prefixes can be shared.
+    Raises UserError if not one sequence fits.
     """
-    per_sequence = -(-context // page_size)
-    span_pages = min(per_sequence, -(-sliding_span // page_size) + 1)
+    per_sequence, chunk_pages = -(-context // page_size), -(-chunk_tokens // page_size)
 
     def counts(full: int) -> PageCounts:
-        sliding = min(full, -(-2 * span_pages * full // per_sequence))
-        return PageCounts(full=full, sliding=sliding)
+        in_use = -(-sliding_pages * full // per_sequence) + chunk_pages
+        return PageCounts(full=full, sliding=min(full, 2 * in_use))
 
     def cost(pages: PageCounts) -> int:
         return (pages.full + 1) * size.full + (pages.sliding + 1) * size.sliding

@@ -1,7 +1,8 @@
 """Pages of one group: who holds which, and which past pages can be shared.
 
 A page id is an index into every cache tensor of its group. Page 0 belongs to nobody: dead rows write there. A page that
-nobody holds any more stays findable by its key until its memory is needed, oldest first. Knows no tensors.
+nobody holds any more stays findable by its key until its memory is needed: those that are hardly wanted first, then the
+oldest. Knows no tensors.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class PagePool:
         self.num_pages = num_pages
         self._free = list(range(num_pages, 0, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()  # keyed, held by nobody, oldest first
+        self._unwanted: OrderedDict[int, None] = OrderedDict()  # the same, taken before those
         self._holders: dict[int, int] = {}
         self._key_of: dict[int, PageKey] = {}
         self._page_of: dict[PageKey, int] = {}
@@ -40,7 +42,7 @@ class PagePool:
     @property
     def num_available(self) -> int:
         """Pages that `allocate` can hand out, findable idle ones included."""
-        return len(self._free) + len(self._idle)
+        return len(self._free) + self.num_idle
 
     @property
     def num_held(self) -> int:
@@ -48,14 +50,14 @@ class PagePool:
 
     @property
     def num_idle(self) -> int:
-        return len(self._idle)
+        return len(self._idle) + len(self._unwanted)
 
     def allocate(self) -> int:
-        """A page held once; takes the longest idle one when no page is free. The caller checks `num_available`."""
+        """A page held once; takes an idle one when no page is free. The caller checks `num_available`."""
         if self._free:
             page = self._free.pop()
         else:
-            page, _ = self._idle.popitem(last=False)
+            page, _ = (self._unwanted or self._idle).popitem(last=False)
             del self._page_of[self._key_of.pop(page)]
         self._holders[page] = 1
         return page
@@ -64,20 +66,22 @@ class PagePool:
         return self._page_of.get(key)
 
     def is_idle(self, page: int) -> bool:
-        return page in self._idle
+        return page in self._idle or page in self._unwanted
 
     def hold(self, page: int) -> None:
         """Hold a found page once more."""
         self._idle.pop(page, None)
+        self._unwanted.pop(page, None)
         self._holders[page] = self._holders.get(page, 0) + 1
 
-    def release(self, page: int) -> None:
+    def release(self, page: int, *, is_wanted: bool = True) -> None:
+        """Hold a page once less. `is_wanted` says whether somebody may well look for it, if it is findable."""
         self._holders[page] -= 1
         if self._holders[page]:
             return
         del self._holders[page]
         if page in self._key_of:
-            self._idle[page] = None
+            (self._idle if is_wanted else self._unwanted)[page] = None
         else:
             self._free.append(page)
 
@@ -92,14 +96,15 @@ class PagePool:
         page = self._page_of.pop(key, None)
         if page is not None:
             del self._key_of[page]
-            if page in self._idle:
-                del self._idle[page]
-                self._free.append(page)
+            for idle in (self._idle, self._unwanted):
+                if page in idle:
+                    del idle[page]
+                    self._free.append(page)
 
     def check(self) -> None:
         """Assert that every page is free, idle or held, exactly once, and that keys and pages match."""
-        free, idle, held = set(self._free), set(self._idle), set(self._holders)
-        assert len(free) == len(self._free)
+        free, idle, held = set(self._free), set(self._idle) | set(self._unwanted), set(self._holders)
+        assert len(free) == len(self._free) and len(idle) == self.num_idle
         assert not free & idle and not free & held and not idle & held
         assert free | idle | held == set(range(1, self.num_pages + 1))
         assert all(count > 0 for count in self._holders.values())

@@ -1,7 +1,8 @@
 """Who runs next: sequences and page counts in, a StepPlan out. Pure host logic, no tensors and no clock.
 
-First come, first served. Each step continues prompts within a token budget and decodes every running sequence. When
-pages run out, the latest arrival is preempted: its pages are copied to host memory and back, never recomputed.
+First come, first served. Each step continues prompts within a token budget and decodes every running sequence; the
+budget is small while any sequence decodes, since all of them wait for the prompts of a step. When pages run out, the
+latest arrival is preempted: its pages are copied to host memory and back, never recomputed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from eyas.engine.sequence import Phase, Sequence
 
 __all__ = ["Chunk", "Scheduler", "SchedulerConfig", "StepPlan", "SwapIn", "SwapOut"]
 
+MAX_PROMPTS = 4  # of a step: each is a pass that reads most experts, however short it is
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchedulerConfig:
@@ -24,12 +27,16 @@ class SchedulerConfig:
     window: int
     num_slots: int
     chunk_tokens: int  # prompt tokens a step, at most
+    busy_chunk_tokens: int  # the same while any sequence decodes
     max_drafts: int
 
 
-def sliding_span(window: int, chunk_tokens: int, max_drafts: int, page_size: int) -> int:
-    """Tokens of a sequence that sliding layers hold at most at once, while a chunk or two rounds are under way."""
-    return window + max(chunk_tokens, 2 * (max_drafts + 1)) + page_size
+def sliding_pages(window: int, max_drafts: int, page_size: int) -> int:
+    """Pages of a sequence that sliding layers hold at most at once, while up to two rounds are under way.
+
+    All prompts of a step together hold those of its tokens beside. A window begins within a page, and so does a chunk.
+    """
+    return -(-(window + 2 * (max_drafts + 1)) // page_size) + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,30 +128,30 @@ class Scheduler:
 
     def fits(self, max_length: int) -> bool:
         """Whether a sequence of that length can run at all, alone."""
-        pages = -(-max_length // self.config.page_size)
-        return pages <= self.config.num_full_pages and min(pages, self._peak_sliding()) <= self.config.num_sliding_pages
-
-    def _peak_sliding(self) -> int:
-        config = self.config
-        span = sliding_span(config.window, config.chunk_tokens, config.max_drafts, config.page_size)
-        return -(-span // config.page_size) + 1
+        config, pages = self.config, -(-max_length // self.config.page_size)
+        peak = sliding_pages(config.window, config.max_drafts, config.page_size)
+        peak += -(-config.chunk_tokens // config.page_size)
+        return pages <= config.num_full_pages and min(pages, peak) <= config.num_sliding_pages
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, num_drafts: int) -> StepPlan:
         """The next step, with pages reserved for it. Lengths advance as if it had run; `committed` corrects them."""
         plan = StepPlan(num_drafts=num_drafts)
+        for sequence in self.running:
+            self._leave_window(sequence)
         for sequence in [s for s in self.running if s.phase is Phase.DECODE]:
             if sequence.phase is Phase.DECODE:  # an earlier one may have preempted it
                 self._plan_decode(sequence, plan)
         self._resume(plan)
-        budget = self.config.chunk_tokens
+        budget = self.config.busy_chunk_tokens if plan.decode else self.config.chunk_tokens
+        least = budget // MAX_PROMPTS
         for sequence in [s for s in self.running if s.phase is Phase.PREFILL]:
             if budget > 0 and sequence.phase is Phase.PREFILL:
-                budget -= self._plan_chunk(sequence, budget, plan)
+                budget -= max(self._plan_chunk(sequence, budget, plan), least)
         swapped = any(s.phase is Phase.SWAPPED for s in self.running)
-        while budget > 0 and not swapped and self._admit(plan):
-            budget -= self._plan_chunk(self.running[-1], budget, plan)
+        while budget > 0 and not swapped and self._admit(budget, plan):
+            budget -= max(self._plan_chunk(self.running[-1], budget, plan), least)
         # A prompt may have preempted a later arrival; chunks are planned in order of arrival and stay.
         plan.decode = [s for s in plan.decode if s.phase is Phase.DECODE]
         for sequence in plan.decode:
@@ -160,15 +167,12 @@ class Scheduler:
 
     def _plan_decode(self, sequence: Sequence, plan: StepPlan) -> None:
         end = min(sequence.length_bound + plan.num_drafts, sequence.max_length)
-        # The row to compute next stands at known_length - 1 or later and sees `window` keys, itself included.
-        self._leave_window(sequence, sequence.known_length - 1)
         if self._reserve(sequence, end, plan):
             plan.decode.append(sequence)
 
     def _plan_chunk(self, sequence: Sequence, budget: int, plan: StepPlan) -> int:
         start = sequence.num_prefilled
         end = min(start + budget, sequence.prompt_length)
-        self._leave_window(sequence, start)
         if not self._reserve(sequence, end, plan):
             return budget
         plan.chunks.append(Chunk(sequence, start, end))
@@ -185,7 +189,7 @@ class Scheduler:
             sequence.phase = Phase.DECODE
             sequence.known_length, sequence.num_in_flight = sequence.prompt_length, 1
 
-    def _admit(self, plan: StepPlan) -> bool:
+    def _admit(self, budget: int, plan: StepPlan) -> bool:
         if not self.waiting or not self._free_slots:
             return False
         sequence = self.waiting[0]
@@ -197,7 +201,7 @@ class Scheduler:
         idle = sum(self.full.is_idle(page) for page in hit[0])
         idle_sliding = sum(self.sliding.is_idle(page) for page in hit[1])
         missing = needed - len(hit[0])
-        first_chunk = min(missing, -(-self.config.chunk_tokens // self.config.page_size))
+        first_chunk = min(missing, -(-budget // self.config.page_size))
         if missing > self.full.num_available - idle or first_chunk > self.sliding.num_available - idle_sliding:
             return False
         self.waiting.popleft()
@@ -230,8 +234,7 @@ class Scheduler:
                 break
             full.append(page)
         for count in range(len(full), 0, -1):
-            # The next row stands at count * size and sees window - 1 keys before it.
-            first = max(0, count * size - self.config.window + 1) // size
+            first = self._first_seen(count * size)
             sliding = [self.sliding.find(key) for key in usable[first:count]]
             if all(page is not None for page in sliding):
                 return full[:count], [0] * first + [page for page in sliding if page is not None]
@@ -256,11 +259,22 @@ class Scheduler:
         self._touch(sequence, plan)
         return True
 
-    def _leave_window(self, sequence: Sequence, next_position: int) -> None:
-        """Release sliding pages that no row at `next_position` or later can see."""
-        gone = max(0, next_position - self.config.window + 1) // self.config.page_size
+    def _first_seen(self, position: int) -> int:
+        """The first sliding page that a row sees: its window is `window` keys, itself included."""
+        return max(0, position - self.config.window + 1) // self.config.page_size
+
+    def _leave_window(self, sequence: Sequence) -> None:
+        """Release sliding pages that no row still to be computed can see.
+
+        A later prompt that begins like this one needs those at its end, or those that a prompt has met before.
+        """
+        if sequence.phase not in (Phase.PREFILL, Phase.DECODE):
+            return
+        is_prompt, size = sequence.phase is Phase.PREFILL, self.config.page_size
+        gone = self._first_seen(sequence.num_prefilled if is_prompt else sequence.known_length - 1)
+        passing = range(sequence.num_cached // size, self._first_seen(sequence.prompt_length // size * size))
         for index in range(sequence.num_sliding_left, min(gone, len(sequence.sliding_pages))):
-            self.sliding.release(sequence.sliding_pages[index])
+            self.sliding.release(sequence.sliding_pages[index], is_wanted=index not in passing)
             sequence.sliding_pages[index] = 0
             sequence.num_sliding_left = index + 1
 

@@ -86,9 +86,10 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
     window, in_flight = model.window + rows, STEP_TOKENS.get(choice.engine, 0)
     if not knowledge().engines[choice.engine].is_paged:
         window, in_flight = -(-(model.window + in_flight) // SLOT_CELLS) * SLOT_CELLS, 0
-    if choice.engine == "eyas":  # eyas.engine.memory: twice the span of each sequence, a row of taps for each page
+    if choice.engine == "eyas":  # eyas.engine.memory: twice what can be in use, a row of taps for each page
         chunk = EYAS_CPU_CHUNK if box.hardware.compute_capability == CPU else EYAS_CHUNK
-        window = 2 * (model.window + max(chunk, 2 * rows) + EYAS_PAGE)
+        window = 2 * EYAS_PAGE * (-(-(model.window + 2 * rows) // EYAS_PAGE) + 2)
+        in_flight = 2 * chunk
         of_head += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
     return KvLayout(full=full, sliding=sliding, head=of_head, ratio=None, window=window, in_flight=in_flight)
 
