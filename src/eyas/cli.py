@@ -43,6 +43,7 @@ COMMANDS = {
     "models rm": Command(module="eyas.fleet.models_rm", help="take models out of the cache"),
     "key": Command(module="eyas.key", help="make an API key for clients of a server"),
     "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
+    "bench mixed": Command(module="eyas.bench.mixed", help="what clients see while prompts are read beside answers"),
     "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),
     "bench http": Command(
         module="eyas.bench.http", help="what the HTTP side costs: time to first token, CPU per chunk"

@@ -98,6 +98,28 @@ def test_engine_says_when_nothing_can_be_timed(capsys, model_folder):
     assert "no round ran with 1 answers at once" in capsys.readouterr().err
 
 
+def test_mixed(capsys, model_folder):
+    lines, report = bench(
+        capsys, "mixed", model_folder, "--draft", "none", "--clients", "1,2", "--prompt-tokens", 20, "--max-tokens", 4,
+        "--rounds", 1, "--chunks", "64,128", "--repeats", 1, "--long-prompt", 200,
+    )  # fmt: skip
+    assert lines[1].startswith("SIMULATED") and report["simulated"] is True
+    loops = report["closed_loop"]
+    assert [(f["clients"], f["chunk"], f["answers"]) for f in loops] == [
+        (1, 64, 1),
+        (1, 128, 1),
+        (2, 64, 2),
+        (2, 128, 2),
+    ]
+    for figure in loops:
+        assert 0 < figure["gap_ms_p50"]["median"] <= figure["gap_ms_p100"]["median"] and figure["tok_s"]["n"] == 1
+        shown = next(line for line in lines if line.split()[:2] == [str(figure["clients"]), str(figure["chunk"])])
+        assert f"{figure['tok_s']['median']:,.0f} (" in shown
+    beside = report["long_prompt"]["beside"]
+    assert [figure["chunk"] for figure in beside] == [64, 128]
+    assert all(figure["first_beside_ms_p50"]["median"] > figure["quiet_ms_p50"]["median"] for figure in beside)
+
+
 @pytest.mark.parametrize("drafter", ["eagle3", "ngram"])
 def test_acceptance(capsys, model_folder, head, tmp_path, codec, drafter):
     file = tmp_path / "prompts.jsonl"
@@ -143,6 +165,7 @@ def test_acceptance_that_cannot_be_measured(capsys, model_folder, tmp_path, extr
         (["engine", "--prompts", "/no/such/file"], "there is no file"),
         (["engine", "--simulate-acceptance", "nan"], "wants an acceptance length such as 2.6"),
         (["engine", "--simulate-acceptance", "0.5/2.6"], "or chances in turn"),
+        (["mixed", "--clients", "0"], "wants at least 1"),
     ],
 )
 def test_wrong_usage(capsys, argv, words):

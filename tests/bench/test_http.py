@@ -10,7 +10,7 @@ from tests.gateway.conftest import stub_server
 
 from eyas import cli
 from eyas.bench.http_client import Connection, Target
-from eyas.bench.http_load import cpu_seconds, percentile, run_streams
+from eyas.bench.http_load import cpu_seconds, run_streams
 from eyas.gateway.operation.auth import digests
 
 SMALL = ("--repeats", "1", "--seconds", "1", "--streams", "4", "--requests", "5", "--max-tokens", "16")
@@ -91,11 +91,6 @@ def test_a_refusal_is_shown(server, capsys):
 def test_forms_of_an_address(suffix):
     target = Target.parse(f"http://box:81/base{suffix}", model="m")
     assert (target.host, target.port, target.path) == ("box", 81, "/base/v1/chat/completions")
-
-
-def test_percentiles_are_of_nearest_rank():
-    values = list(range(100, 0, -1))
-    assert [percentile(values, p) for p in (50, 95, 99)] == [51, 96, 100] and percentile([7.0], 99) == 7.0
 
 
 def test_cpu_time_of_this_process():

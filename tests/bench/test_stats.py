@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio, ratio_of_medians
+from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio, percentile, ratio_of_medians
 
 
 def test_spread_is_median_and_range():
@@ -47,3 +47,8 @@ def test_ratio_of_medians():
     ratio = ratio_of_medians(other, Spread(tuple(base)))
     assert 0.97 < ratio.low < ratio.value < ratio.high < 1.03
     assert ratio.text(2).count(",") == 1 and set(ratio.json()) == {"value", "low", "high"}
+
+
+def test_percentiles_are_of_nearest_rank():
+    values = list(range(100, 0, -1))
+    assert [percentile(values, p) for p in (50, 95, 99)] == [51, 96, 100] and percentile([7.0], 99) == 7.0

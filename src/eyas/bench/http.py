@@ -21,9 +21,9 @@ from typing import Any
 
 from eyas.base.errors import UserError
 from eyas.bench.http_client import Target
-from eyas.bench.http_load import StreamRun, percentile, run_sequential, run_streams
+from eyas.bench.http_load import StreamRun, run_sequential, run_streams
 from eyas.bench.report import positive_int, print_json, provenance, table
-from eyas.bench.stats import Spread
+from eyas.bench.stats import Spread, percentile
 
 __all__ = ["add_arguments", "run"]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from eyas.bench.http_client import Answer, Connection, Target
 
-__all__ = ["StreamRun", "cpu_seconds", "percentile", "run_sequential", "run_streams"]
+__all__ = ["StreamRun", "cpu_seconds", "run_sequential", "run_streams"]
 
 LAG_STEP_S = 0.005
 PROBE_TOKENS = 8
@@ -31,12 +30,6 @@ class StreamRun:
     lags_ms: tuple[float, ...]
     probe_ms: tuple[float, ...]  # time to first token of single requests beside the streams
     probe_added_ms: tuple[float, ...]  # less what the server says that its engine took
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""Statistics of benchmarks: median with its range, ratios of paired measurements, bootstrap intervals."""
+"""Statistics of benchmarks: median with its range, ratios of paired measurements, percentiles, bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-__all__ = ["Interval", "Spread", "bootstrap_ratio", "paired_ratio", "ratio_of_medians"]
+__all__ = ["Interval", "Spread", "bootstrap_ratio", "paired_ratio", "percentile", "ratio_of_medians"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,12 @@ def ratio_of_medians(figures: Spread, base: Spread, *, num_samples: int = 2000, 
     ratios.sort()
     low, high = ratios[round(0.025 * (num_samples - 1))], ratios[round(0.975 * (num_samples - 1))]
     return Interval(figures.median / base.median, low, high)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
 
 
 def bootstrap_ratio(
