@@ -19,6 +19,7 @@ from eyas.engine.state import DeviceState
 __all__ = ["SWITCH_EVERY", "SimulatedSampler"]
 
 SWITCH_EVERY = 128  # positions, between one chance and the next
+COIN_BLOCK = 64
 CERTAIN = 1e4  # a logit that no noise reaches
 
 
@@ -29,10 +30,9 @@ class SimulatedSampler:
         """`chances` as `simulate` takes them."""
         self._inner = inner
         self._state = state
-        self._random = torch.Generator().manual_seed(seed)
-        shape = state.tokens_SN.shape
-        ids = torch.randint(state.vocab_size, shape, generator=self._random)
-        self._coins_SN = torch.rand(shape, generator=self._random)
+        generator, shape = torch.Generator().manual_seed(seed), state.tokens_SN.shape
+        ids = torch.randint(state.vocab_size, shape, generator=generator)
+        self._coins_SN = _even_coins(shape, generator)
         self._ids_SN = ids.to(state.device)
         self._right_SN = torch.empty(shape, dtype=torch.bool, device=state.device)
         self.simulate(chances)
@@ -61,3 +61,10 @@ class SimulatedSampler:
         agreed_SK = torch.where(right_SK, CERTAIN, -CERTAIN)
         verified.logits_SRV[:, :num_drafts].scatter_(2, ids_SK.unsqueeze(2), agreed_SK.unsqueeze(2))
         return self._inner.finish(verified, slots_S, sequences, drafts, masks)
+
+
+def _even_coins(shape: Seq[int], generator: torch.Generator) -> Tensor:
+    """Between 0 and 1, spread evenly over every 64 positions of a slot: short runs have the wanted share too."""
+    num_blocks = -(-shape[1] // COIN_BLOCK)
+    order = torch.rand(shape[0], num_blocks, COIN_BLOCK, generator=generator).argsort(-1)
+    return ((order + 0.5) / COIN_BLOCK).flatten(1)[:, : shape[1]]
