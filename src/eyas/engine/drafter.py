@@ -136,10 +136,10 @@ class Eagle3Drafter(Drafter):
             max_length=max_length,
             ops=self._ops,
         )
-        output = self.head.forward(batch, self.head.fuse(taps_TC, self._ops), self.cache)
-        state.head_length_S[slots_S] = length_S
         last = slice(num_rows - 1, None, num_rows)
-        return HeadOutput(output.hidden_TH[last].contiguous(), output.normed.take(last))
+        output = self.head.forward(batch, self.head.fuse(taps_TC, self._ops), self.cache, wanted=last)
+        state.head_length_S[slots_S] = length_S
+        return output
 
     def _chain(
         self,

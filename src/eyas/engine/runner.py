@@ -197,7 +197,7 @@ class Runner:
             before[chunk.start - low] = ring[slots_S, chunk.start % ring.shape[1]][0].to(before.dtype)
             batch = self._prompt_rows(chunk, slots_S, first_live=max(1, chunk.start))
             head = self.drafter.head
-            head.forward(batch, head.fuse(before, self.prompt_ops), self.drafter.cache)
+            head.write(batch, head.fuse(before, self.prompt_ops), self.drafter.cache)
             state.head_length_S[slots_S] = chunk.end
         ring[slots_S, chunk.end % ring.shape[1]] = taps_TC[chunk.end - 1 - low].to(ring.dtype)
         ends = range((chunk.start // page_size + 1) * page_size, chunk.end + 1, page_size)

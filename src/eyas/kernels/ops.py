@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eyas.kernels.norm import Normed
 
-__all__ = ["Choice", "LayerCache", "Matrix", "Ops", "Product", "RopeTable", "Rows"]
+__all__ = ["Choice", "LayerCache", "Matrix", "Ops", "Product", "Qkv", "RopeTable", "Rows"]
 
 Matrix = Any  # a [N, K] matrix, or a stack of them, in the form of the set of operations
 # What one operation leaves to the next, in the set's own form.
@@ -91,6 +91,11 @@ class Ops(Protocol):
         first_key: int = 0,
     ) -> Tensor:
         """Rotate, write keys and values, attend: [T, Q D]. See `kernels.rope_write` and `kernels.attend`."""
+
+    def write(
+        self, qkv: Qkv, rows: Rows, cache: LayerCache, rope: RopeTable, /, *, eps: float, bias_N: Tensor | None
+    ) -> None:
+        """The rows' keys and values alone, as `attend` writes them."""
 
     def add(
         self, x_TK: Tensor, weight_HK: Matrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor

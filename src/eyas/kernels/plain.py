@@ -65,15 +65,7 @@ class PlainOps:
         window: int | None,
         first_key: int = 0,
     ) -> Tensor:
-        positions_T = rows.positions_SR.flatten()
-        q = rope_write_ref(
-            finish(qkv, bias_N, eps),
-            cos_TD=rope.cos[positions_T],
-            sin_TD=rope.sin[positions_T],
-            k_cache_PBGD=cache.k,
-            v_cache_PBGD=cache.v,
-            slots_T=write_slots(rows, cache.k.shape[1]),
-        )
+        q = _write(qkv, rows, cache, rope, bias_N, eps)
         out = attend_ref(
             q.unflatten(0, rows.positions_SR.shape),
             k_cache_PBGD=cache.k,
@@ -87,6 +79,11 @@ class PlainOps:
             first_key=first_key,
         )
         return out.flatten(0, 1).flatten(1)
+
+    def write(
+        self, qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, *, eps: float, bias_N: Tensor | None
+    ) -> None:
+        _write(qkv, rows, cache, rope, bias_N, eps)
 
     def add(
         self, x_TK: Tensor, weight_HK: Matrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
@@ -137,3 +134,16 @@ class PlainOps:
         both = linear(normed.rows_TH, gate_up_IH, None, tile=self.dense) * inverse_rms(normed, eps)
         gate, up = both.chunk(2, dim=-1)
         return (F.silu(gate) * up).to(normed.rows_TH.dtype)
+
+
+def _write(qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, bias_N: Tensor | None, eps: float) -> Tensor:
+    """Keys and values to their pages; the rotated queries [T, Q, D]."""
+    positions_T = rows.positions_SR.flatten()
+    return rope_write_ref(
+        finish(qkv, bias_N, eps),
+        cos_TD=rope.cos[positions_T],
+        sin_TD=rope.sin[positions_T],
+        k_cache_PBGD=cache.k,
+        v_cache_PBGD=cache.v,
+        slots_T=write_slots(rows, cache.k.shape[1]),
+    )

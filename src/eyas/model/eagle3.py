@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.norm import Normed, rms_norm
-from eyas.kernels.ops import LayerCache, Ops
+from eyas.kernels.ops import LayerCache, Ops, Qkv
 from eyas.model.batch import RowBatch
 from eyas.model.config import HeadConfig
 from eyas.model.rope import rope_table
@@ -56,15 +56,17 @@ class Eagle3Head:
             taps_TC = rms_norm(taps_TC, weights.fc_input_norm_C, eps)
         return ops.linear(taps_TC.to(self.dtype), weights.fc_HC)
 
-    def forward(self, batch: RowBatch, hidden_TH: Tensor, cache: LayerCache) -> HeadOutput:
-        """For pairs of `hidden_TH` and the batch's tokens; writes their keys and values."""
-        config, weights, ops = self.config, self.weights, batch.ops
-        eps = config.rms_norm_eps
-        pairs, normed_TH = ops.pair(
-            batch.tokens_SR.flatten(), weights.embed_VH, weights.input_norm_H, hidden_TH, weights.hidden_norm_H, eps
-        )
+    def forward(
+        self, batch: RowBatch, hidden_TH: Tensor, cache: LayerCache, *, wanted: slice = slice(None)
+    ) -> HeadOutput:
+        """For pairs of `hidden_TH` and the batch's tokens; writes their keys and values.
+
+        The output is that of the `wanted` rows: of the others nothing but keys and values is ever used.
+        """
+        weights, ops, eps = self.weights, batch.ops, self.config.rms_norm_eps
+        qkv, normed_TH = self._qkv(batch, hidden_TH)
         attn = ops.attend(
-            ops.project(pairs, weights.qkv_NH),
+            qkv,
             batch.rows(batch.tables.full),
             cache,
             self._rope,
@@ -74,10 +76,29 @@ class Eagle3Head:
             window=None,
             first_key=1,  # the first pair stands at position 1
         )
-        residual = normed_TH if config.norm_before_residual else hidden_TH
-        residual, normed = ops.add(attn, weights.o_HN, None, residual, weights.post_norm_H)
+        residual = (normed_TH if self.config.norm_before_residual else hidden_TH)[wanted]
+        residual, normed = ops.add(attn[wanted], weights.o_HN, None, residual, weights.post_norm_H)
         act = ops.gated(normed, weights.gate_up_IH, eps)
         return HeadOutput(*ops.add(act, weights.down_HI, None, residual, weights.norm_H))
+
+    def write(self, batch: RowBatch, hidden_TH: Tensor, cache: LayerCache) -> None:
+        """The keys and values of `forward` alone: all that a prompt leaves in a head of one layer."""
+        qkv, _ = self._qkv(batch, hidden_TH)
+        rows, eps = batch.rows(batch.tables.full), self.config.rms_norm_eps
+        batch.ops.write(qkv, rows, cache, self._rope, eps=eps, bias_N=None)
+
+    def _qkv(self, batch: RowBatch, hidden_TH: Tensor) -> tuple[Qkv, Tensor]:
+        """The rows' queries, keys and values, and their normed hidden states."""
+        weights = self.weights
+        pairs, normed_TH = batch.ops.pair(
+            batch.tokens_SR.flatten(),
+            weights.embed_VH,
+            weights.input_norm_H,
+            hidden_TH,
+            weights.hidden_norm_H,
+            self.config.rms_norm_eps,
+        )
+        return batch.ops.project(pairs, weights.qkv_NH), normed_TH
 
     def recur(self, hidden_TH: Tensor) -> Tensor:
         """What the next step takes for a_t: the output itself, or its norm where the head says `norm_output`."""

@@ -71,10 +71,16 @@ class DecodeOps:
             workspace=self._attend,
         )
 
+    def write(
+        self, qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, *, eps: float, bias_N: Tensor | None
+    ) -> None:
+        # The kernel does both, and rounds do not ask for less.
+        self.attend(qkv, rows, cache, rope, eps=eps, bias_N=bias_N, sinks_Q=None, window=None)
+
     def add(
         self, x_TK: Tensor, weight_HK: BlockedMatrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
     ) -> tuple[Tensor, Normed]:
-        return linear.add(x_TK, weight_HK, bias_H, residual_TH.float(), norm_H, self._linear)
+        return linear.add(x_TK, weight_HK, bias_H, residual_TH.float().contiguous(), norm_H, self._linear)
 
     def router(self, normed: Normed, weight_EH: BlockedMatrix, bias_E: Tensor, eps: float) -> Tensor:
         return linear.router(normed, weight_EH, bias_E, eps)

@@ -76,6 +76,18 @@ class PromptOps:
         q = qkv.qkv_rope_write(qkv_rows.x, qkv_rows.weight, bias_N, rows, cache, rope, eps=eps)
         return flash.flash_attend(q, rows, cache, sinks_Q=sinks_Q, window=window, first_key=first_key)
 
+    def write(
+        self,
+        qkv_rows: Unprojected,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+    ) -> None:
+        qkv.qkv_rope_write(qkv_rows.x, qkv_rows.weight, bias_N, rows, cache, rope, eps=eps)
+
     def add(
         self, x_TK: Tensor, weight_HK: BlockedMatrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
     ) -> tuple[Tensor, Normed]:
