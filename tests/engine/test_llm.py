@@ -124,7 +124,11 @@ def test_the_demo_drafts_and_is_told_apart_by_its_name():
     stats = demo.stats()
     assert len(output.outputs[0].token_ids) == 24
     assert stats.num_accepted_tokens > 0 and stats.num_rounds < 23
-    assert stats.memory_bytes["head"] > 0
+
+    smaller = eyas.LLM("demo", context=512, device="cpu", draft_tokens=3, draft_vocab=512, draft_weights="fp8")
+    assert smaller.generate("import os\nimport ", replace(GREEDY, max_tokens=24))[0].outputs == output.outputs
+    assert smaller.stats().num_accepted_tokens > 0
+    assert 0 < smaller.stats().memory_bytes["head"] < stats.memory_bytes["head"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,8 @@ def test_the_demo_drafts_and_is_told_apart_by_its_name():
         ({"context": 4096}, "longer than the model's 512"),
         ({"context": 256, "device": "tpu9"}, "is no device"),
         ({"context": 256, "draft": "/nowhere/at/all"}, "/nowhere/at/all"),
+        ({"context": 256, "draft": "ngram", "draft_weights": "fp8"}, "are for a draft head"),
+        ({"context": 256, "draft_counts": "counts.json"}, "give both"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_one_line(folder, settings, message):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from eyas.kernels.fp8 import round_to_fp8
 from eyas.kernels.layout import BlockedMatrix
 
 
@@ -28,3 +29,15 @@ def test_odd_shapes_are_refused():
     for shape in ((8, 32), (16, 40)):
         with pytest.raises(ValueError, match="blocked"):
             BlockedMatrix.pack(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_8_bits_keep_three_of_the_mantissa_and_a_range_of_their_own_in_each_row(gated):
+    weight = torch.randn(32, 64) * torch.logspace(-8, 4, 32).unsqueeze(1)
+    weight[5] = 0
+    packed = BlockedMatrix.pack(weight, gated=gated)
+    rounded = packed.in_fp8()
+    assert rounded.data.dtype == torch.float8_e4m3fn and rounded.num_columns == 64
+    assert torch.equal(rounded.plain(), round_to_fp8(weight.bfloat16()))
+    scale = weight.abs().amax(1, keepdim=True)
+    assert ((rounded.plain() - weight).abs() <= (weight.abs() / 14).clamp(min=scale / 2**17)).all()

@@ -14,7 +14,7 @@ from eyas.model.eagle3 import Eagle3Head
 from eyas.model.loader import load_head, load_target
 from eyas.model.make import make_head, make_target
 from eyas.model.presets import PRESETS, default_head
-from eyas.train.reference import ReferenceHead, TttBatch, draft_vocabulary, training_time_test
+from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 
 TARGET = PRESETS["tiny"]
 VARIANTS = {
@@ -242,10 +242,3 @@ def test_shared_noise_couples_as_the_formula_says(tmp_path):
     found = torch.cat(hits).double()
     error = math.sqrt(expected * (1 - expected) / len(found))
     assert abs(float(found.mean()) - expected) < 4 * error
-
-
-def test_draft_vocabulary_keeps_the_frequent_and_the_necessary():
-    counts = torch.tensor([5, 0, 7, 7, 1, 9, 0, 2])
-    assert draft_vocabulary(counts, 4).tolist() == [0, 2, 3, 5]
-    assert draft_vocabulary(counts, 4, (1, 7)).tolist() == [1, 2, 5, 7]
-    assert counts.tolist() == [5, 0, 7, 7, 1, 9, 0, 2]

@@ -15,7 +15,8 @@ from torch import Tensor
 from train_target import device_batch
 
 from eyas.model.config import HeadConfig
-from eyas.train.reference import ReferenceHead, TttBatch, draft_vocabulary, training_time_test
+from eyas.model.head_options import draft_vocabulary
+from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 
 __all__ = ["new_head", "observe", "pack", "train_head"]
 

@@ -88,6 +88,18 @@ class EngineConfig:
         "auto", "tokens drafted per round, 0 to 16; 'auto' measures and takes the fastest", metavar="N",
         parse=_auto_or(_int_from(0, 16)),
     )  # fmt: skip
+    draft_vocab: int | None = _setting(
+        None, "tokens a head may draft, e.g. 32k: fewer are read faster, and miss more; all that it has if not given",
+        metavar="N", parse=_int_from(16),
+    )  # fmt: skip
+    draft_counts: str | None = _setting(
+        None, "JSON file, token id to how often it came: --draft-vocab keeps the most frequent ids, not the lowest",
+        metavar="FILE",
+    )  # fmt: skip
+    draft_weights: Literal["bf16", "fp8"] = _setting(
+        "bf16", "weights of the head: as published ('bf16'), or rounded to half the bytes when loaded ('fp8')",
+        metavar="FORMAT", parse=_one_of("bf16", "fp8"),
+    )  # fmt: skip
     context: int | Literal["auto"] = _setting(
         "auto", "tokens per conversation, prompt and answer, e.g. 32k; 'auto' is the model's own limit, at most 32k",
         metavar="N", parse=_auto_or(_int_from(16)),

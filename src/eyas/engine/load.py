@@ -15,13 +15,14 @@ import torch
 from eyas.base.bundled import DEMO_NAME, OWN_HEAD
 from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError, nearest
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.tokenizer import CONTROL_TOKENS, Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.base.units import readable
 from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
 from eyas.engine.memory import available_bytes
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.device_layout import has_device_layout, pack_ends, pack_layer
+from eyas.model.head_options import in_fp8, keep_tokens, read_counts
 from eyas.model.hub import resolve
 from eyas.model.loader import inspect_target, load_head, load_target
 from eyas.model.make import has_random_weights
@@ -92,6 +93,10 @@ def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
     details = {"device": f"{embed.device}, {str(embed.dtype).removeprefix('torch.')}"}
     if model.head is not None:
         details["head"] = str(model.folder / OWN_HEAD) if config.draft == "auto" else config.draft
+        if config.draft_vocab is not None:
+            details["draft vocabulary"] = str(config.draft_vocab)
+        if config.draft_weights != "bf16":
+            details["draft weights"] = config.draft_weights
     if model.options.drafter != "none":
         details["draft tokens"] = str(config.draft_tokens)
     return details
@@ -121,11 +126,14 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     head = None
     if head_folder is not None:
         head = load_head(head_folder, target_config, weights, device=device, dtype=dtype, stored=head_stored)
+        head = _keep_tokens(config, folder, target_config, head)
     if has_kernels:
         if head is not None and not has_device_layout(head[0]):
             raise UserError(f"{head_folder}: the kernels of this GPU cannot compute a head of these shapes")
         weights, packed = pack_ends(weights, head[1] if head else None)
         head = (head[0], packed) if head and packed else None
+    if head is not None and config.draft_weights == "fp8":
+        head = (head[0], in_fp8(head[1]))
     options = EngineOptions(
         context=_context(config, target_config),
         concurrency=config.concurrency,
@@ -163,9 +171,17 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     target = PRESETS[name]
     weights = random_target(target, device)
     head = None
+    _check_head_options(config, has_head=config.draft == "eagle3")
     if config.draft == "eagle3":
-        shape = default_head(target)
+        if config.draft_counts is not None:
+            raise UserError("--shape draws the draft vocabulary at random; leave out --draft-counts")
+        size = config.draft_vocab
+        shape = default_head(target) if size is None else default_head(target, draft_vocab_size=size)
+        if not has_device_layout(shape) or shape.draft_vocab_size > target.vocab_size:
+            raise UserError(f"{name} can have a draft vocabulary of multiples of 16 up to {target.vocab_size}")
         head = (shape, random_head(shape, weights, device))
+        if config.draft_weights == "fp8":
+            head = (shape, in_fp8(head[1]))
     options = EngineOptions(
         context=_context(config, target),
         concurrency=config.concurrency,
@@ -250,11 +266,31 @@ def _drafter(config: EngineConfig, folder: Path) -> tuple[DrafterKind, Path | No
     draft = config.draft
     if draft == "auto":
         draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
+    _check_head_options(config, has_head=draft not in ("none", "ngram"))
     if draft == "none":
         return "none", None
     if draft == "ngram":
         return "ngram", None
     return "eagle3", resolve(draft)
+
+
+def _check_head_options(config: EngineConfig, *, has_head: bool) -> None:
+    if config.draft_counts is not None and config.draft_vocab is None:
+        raise UserError("--draft-counts says which tokens --draft-vocab keeps; give both")
+    if not has_head and (config.draft_vocab is not None or config.draft_weights != "bf16"):
+        raise UserError("--draft-vocab and --draft-weights are for a draft head; name one with --draft")
+
+
+def _keep_tokens(
+    config: EngineConfig, folder: Path, target: GptOssConfig, head: tuple[HeadConfig, HeadWeights]
+) -> tuple[HeadConfig, HeadWeights]:
+    """The head with the draft vocabulary that was asked for; tokens of Harmony and those that end an answer stay."""
+    if config.draft_vocab is None:
+        return head
+    counts = None if config.draft_counts is None else read_counts(Path(config.draft_counts), target.vocab_size)
+    special = Tokenizer.load(folder).special
+    always = {*target.eos_ids, *(special[name] for name in CONTROL_TOKENS)}
+    return keep_tokens(*head, config.draft_vocab, counts_V=counts, always=always)
 
 
 def _context(config: EngineConfig, target_config: GptOssConfig) -> int:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from eyas.model.config import HeadConfig
 from eyas.model.rope import rope_table
 
-__all__ = ["ReferenceHead", "TttBatch", "TttResult", "draft_vocabulary", "training_time_test"]
+__all__ = ["ReferenceHead", "TttBatch", "TttResult", "training_time_test"]
 
 NUM_STEPS = 7
 DECAY = 0.8
@@ -266,10 +266,3 @@ def _same_pick(logits: Tensor, target_logits: Tensor, target_ids_V: Tensor, nois
     target_pick = (target_logits.float() + gumbel).argmax(-1)
     draft_pick = (logits.float() + gumbel[..., target_ids_V]).argmax(-1)
     return target_ids_V[draft_pick] == target_pick
-
-
-def draft_vocabulary(counts_V: Tensor, size: int, always: tuple[int, ...] = ()) -> Tensor:
-    """int64 [size], ascending: `always`, then the most frequent ids, lower ids first where counts are equal."""
-    counts = counts_V.clone()
-    counts[list(always)] = counts.max() + 1
-    return counts.argsort(descending=True, stable=True)[:size].sort().values

@@ -118,3 +118,27 @@ def test_a_row_has_the_same_bits_in_every_launch(device, shape):
             where = slice(start, start + num_rows)
             for whole, part in zip(expected, outputs(where), strict=True):
                 assert torch.equal(whole[where], part)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [2, 11, 20])
+def test_8_bits_give_the_bits_of_their_numbers_in_bf16(device, shape, num_rows):
+    weight = normal(*shape, device=device) * torch.logspace(-6, 2, shape[0], device=device).unsqueeze(1)
+    weight[:, ::7] *= 1e-4  # subnormals
+    weight[3] = 0
+    rows = normal(num_rows, shape[1], device=device).bfloat16()
+    normed = Normed(rows, normal(num_rows, 7, device=device).square() * shape[1])
+    residual, norm = normal(num_rows, shape[0], device=device), normal(shape[0], device=device)
+    workspace = ops.Workspace(device)
+
+    def outputs(plain, gated):
+        total, after = ops.add(rows, plain, norm, residual, norm, workspace)
+        single = (
+            [ops.logits(normed, plain, EPS), ops.gated(normed, gated, EPS)] if ops.num_shares(shape[1]) == 1 else []
+        )
+        return [*ops.project(rows, plain), total, *after, *single]
+
+    rounded = [BlockedMatrix.pack(weight, gated=gated).in_fp8() for gated in (False, True)]
+    assert not torch.equal(rounded[0].plain(), weight.bfloat16())
+    for ours, expected in zip(outputs(*rounded), outputs(*(matrix.in_bf16() for matrix in rounded)), strict=True):
+        assert torch.equal(ours, expected)

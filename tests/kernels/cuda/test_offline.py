@@ -87,8 +87,10 @@ def _fake(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _matrix(num_features: int, width: int, *, gated: bool = False) -> BlockedMatrix:
-    return BlockedMatrix(_fake(num_features // 16, width // 32, 16, 32, dtype=torch.bfloat16), gated)
+def _matrix(num_features: int, width: int, *, gated: bool = False, fp8: bool = False) -> BlockedMatrix:
+    dtype = torch.float8_e4m3fn if fp8 else torch.bfloat16
+    data = _fake(num_features // 16, width // 32, 16, 32, dtype=dtype)
+    return BlockedMatrix(data, gated, _fake(num_features) if fp8 else None)
 
 
 def _experts(model: Model, num_features: int, width: int) -> PackedExperts:
@@ -132,10 +134,11 @@ def _run(model: Model, num_seqs: int, num_rows: int) -> None:
     pairs, after = ops.pair(tokens, embed, weight, residual, weight, 1e-5)
     ops.project(pairs, _matrix(num_features, 2 * hidden))
     ops.linear(_fake(total, 3 * hidden, dtype=torch.bfloat16), _matrix(hidden, 3 * hidden))
-    _, normed = ops.add(attn, _matrix(hidden, width), None, after, weight)
-    act = ops.gated(normed, _matrix(2 * model.head_inner, hidden, gated=True), 1e-5)
-    ops.linear(act, _matrix(hidden, model.head_inner))
-    ops.logits(normed, _matrix(model.draft_vocab, hidden), 1e-5)
+    for fp8 in (False, True) if model is GPT_OSS_120B else (False,):
+        _, normed = ops.add(attn, _matrix(hidden, width, fp8=fp8), None, after, weight)
+        act = ops.gated(normed, _matrix(2 * model.head_inner, hidden, gated=True, fp8=fp8), 1e-5)
+        ops.linear(act, _matrix(hidden, model.head_inner, fp8=fp8))
+        ops.logits(normed, _matrix(model.draft_vocab, hidden, fp8=fp8), 1e-5)
 
 
 def _builds(monkeypatch: pytest.MonkeyPatch, arch: str, model: str, batch: tuple[int, int]) -> list[Build]:

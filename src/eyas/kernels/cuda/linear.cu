@@ -6,7 +6,7 @@
 // the 16 slices of a share, then the shares, each in order. None of the borders depends on the number of rows.
 //
 // Defines: COLUMN_TILES (n-tiles of 8 rows: 1, 2), NUM_BLOCKS (K / 32), SHARES, CHUNK (blocks of a bulk copy), DEPTH
-// (copies that a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of one feature).
+// (copies that a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of one feature), FP8.
 #include "linear.cuh"
 
 constexpr int COLUMNS = 8 * COLUMN_TILES;
@@ -23,7 +23,7 @@ DEVICE int partial_index(int r, int c) { return (c >> 3) * 128 + r * 8 + ((c & 7
 extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
     linear(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles, const float* square_sums,
            int num_parts, float eps, const float* bias, const float* residual, const float* norm, float* out,
-           u16* out_bf16, u16* normed, float* out_square_sums, float* partials, u32* tickets) {
+           u16* out_bf16, u16* normed, float* out_square_sums, float* partials, u32* tickets, const float* factors) {
     SHARED(u8, shared);
     float* const sums = reinterpret_cast<float*>(shared + SLICES * DEPTH * CHUNK_BYTES);  // [2][SLICES][PARTIAL]
     float* const scales = sums + 2 * SLICES * PARTIAL;                                    // [COLUMNS]
@@ -101,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
         const bool live = finisher < FINISHERS && first_row + column < num_rows;
         const int feature = tile * TILE + r;
         const i64 place = static_cast<i64>(first_row + column) * num_features + feature;
+        const float weight_factor = FP8 && live ? factors[feature] : 1.f;
         const float addend = SHARES == 1 && live ? output.addend(feature, place) : 0.f;
         const float factor = SHARES == 1 && live && norm != nullptr ? norm[feature] : 0.f;
 
@@ -109,14 +110,13 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             const int number = i * CHUNKS + chunk, place_in_ring = number % DEPTH;
             copy_barrier_wait(barriers + place_in_ring, number / DEPTH & 1);
-            const u8* const source = ring + place_in_ring * CHUNK_BYTES + lane * 16;
+            const u8* const source = ring + place_in_ring * CHUNK_BYTES;
 #pragma unroll
             for (int k = 0; k < CHUNK; ++k) {
                 const int j = chunk * CHUNK + k;
                 if (j >= BLOCKS || (j == BLOCKS - 1 && !whole)) break;
-                const uint4 low = *reinterpret_cast<const uint4*>(source + k * BLOCK_BYTES);
-                const uint4 high = *reinterpret_cast<const uint4*>(source + k * BLOCK_BYTES + BLOCK_BYTES / 2);
-                const u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+                u32 first[4], second[4];
+                load_block(source + k * BLOCK_BYTES, first, second);
 #pragma unroll
                 for (int n = 0; n < COLUMN_TILES; ++n) {
                     mma_bf16(c[n], first, b[n][j].x, b[n][j].y);
@@ -141,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
         float value = 0.f;
 #pragma unroll
         for (int w = 0; w < SLICES; ++w) value += tile_sums[w * PARTIAL + partial_index(r, column)];
+        value *= weight_factor;
 #if SHARES > 1
         if (live) partials[static_cast<i64>(share) * num_rows * num_features + place] = value;
 #else

@@ -2,9 +2,13 @@
 #pragma once
 #include "common.cuh"
 
-constexpr int TILE = 16;            // features
-constexpr int BLOCK_BYTES = 1024;   // 16 features x 32 of K, see layout.py
-constexpr int SLICES = 16;          // of a share of K
+#ifndef FP8
+#define FP8 0  // of the matrix: e4m3 with a factor a feature, or bf16
+#endif
+
+constexpr int TILE = 16;                       // features
+constexpr int BLOCK_BYTES = FP8 ? 512 : 1024;  // 16 features x 32 of K, see layout.py
+constexpr int SLICES = 16;                     // of a share of K
 
 struct Range {
     int begin, end;
@@ -12,6 +16,31 @@ struct Range {
 
 // Part `index` of `count` nearly equal parts of `total` blocks of K.
 DEVICE Range part_of(int index, int count, int total) { return {index * total / count, (index + 1) * total / count}; }
+
+// Four e4m3 as bf16: bytes 0 and 2, then 1 and 3, each to the halves of a register. The bits of an e4m3 at the end of
+// those of a bf16 are the number times 2^-120, subnormals too.
+DEVICE void widen_fp8(u32 four, u32& even, u32& odd) {
+    constexpr u32 SIGNS = 0x80008000u, REST = 0x07f007f0u, TWO_TO_120 = 0x7b807b80u;
+    even = mul_bf16x2((four << 8 & SIGNS) | (four << 4 & REST), TWO_TO_120);
+    odd = mul_bf16x2((four & SIGNS) | (four >> 4 & REST), TWO_TO_120);
+}
+
+// A block of a tile in shared memory as the weights of two matrix instructions: k 8t .. 8t + 3 and 8t + 4 .. 8t + 7.
+DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4]) {
+#if FP8
+    const uint2 low = *reinterpret_cast<const uint2*>(block + lane_id() * 8);
+    const uint2 high = *reinterpret_cast<const uint2*>(block + BLOCK_BYTES / 2 + lane_id() * 8);
+    widen_fp8(low.x, first[0], first[2]);
+    widen_fp8(high.x, first[1], first[3]);
+    widen_fp8(low.y, second[0], second[2]);
+    widen_fp8(high.y, second[1], second[3]);
+#else
+    const uint4 low = *reinterpret_cast<const uint4*>(block + lane_id() * 16);
+    const uint4 high = *reinterpret_cast<const uint4*>(block + BLOCK_BYTES / 2 + lane_id() * 16);
+    first[0] = low.x, first[1] = high.x, first[2] = low.y, first[3] = high.y;
+    second[0] = low.z, second[1] = high.z, second[2] = low.w, second[3] = high.w;
+#endif
+}
 
 // What follows in the program is issued after the matrix instructions that made c, hence after the loads they used.
 template <int N>

@@ -2,7 +2,7 @@
 
 Each output is a sum of slices of K whose borders and order depend on the matrix alone, computed by one instruction
 family, so a row's bits do not depend on the rows beside it. `linear.cu` serves up to 16 rows (and matrices of a few
-tiles), `linear_tiles.cu` more.
+tiles, or in 8 bits), `linear_tiles.cu` more.
 
 Shape letters: T rows, K inputs, N features, H hidden, S shares of K, P parts of a row's square sum.
 """
@@ -24,7 +24,7 @@ __all__ = ["Workspace", "add", "gated", "linear", "logits", "num_shares", "proje
 SLICES = 16  # of a share: the warps of a block
 MAX_BLOCKS = 9  # of 32 inputs in a slice: their rows stay in registers
 MAX_TICKETS = 1 << 14
-CHUNK = 3  # blocks of a bulk copy
+CHUNK_BYTES = 3 << 10  # of a bulk copy
 RING_BYTES = 150 << 10  # of the matrix under way in a block: more was not faster
 FEW_ROWS = 16
 FEW_TILES = 16  # a matrix so small that its blocks do not fill the GPU: rows are dealt to blocks instead
@@ -146,9 +146,12 @@ def _launch(
     limits = _limits(rows.device)
     num_tiles, num_blocks = num_features // TILE_ROWS, num_inputs // BLOCK_COLUMNS
     many_tiles = num_tiles >= MANY_TILES * limits.num_sms
+    in_fp8 = weight.factors_N is not None
     few = num_rows <= FEW_ROWS or num_tiles <= FEW_TILES or (num_rows <= 2 * FEW_ROWS and not many_tiles)
-    choose = _few_rows if few else _more_rows
-    plan = choose(num_rows, num_tiles, num_blocks, shares, weight.gated, limits)
+    if few or in_fp8:
+        plan = _few_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, in_fp8, limits)
+    else:
+        plan = _more_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, limits)
     load(plan.source, plan.defines).kernel(plan.source).launch(
         plan.grid,
         plan.threads,
@@ -169,6 +172,7 @@ def _launch(
         None if normed is None else normed.square_sums_TP,
         partials,
         tickets,
+        *([weight.factors_N] if plan.source == "linear" else []),
         shared=plan.shared_bytes,
     )
 
@@ -182,23 +186,26 @@ class Plan(NamedTuple):
 
 
 @functools.cache
-def _few_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, limits: Limits) -> Plan:
+def _few_rows(
+    num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, fp8: bool, limits: Limits
+) -> Plan:
     column_tiles = 1 if num_rows <= 8 else 2
     blocks = -(-num_blocks // (shares * SLICES))
     fixed = 2 * SLICES * 512 * column_tiles + 32 * column_tiles  # slices' sums, rows' scales
     room = min(limits.shared_bytes - 1024, RING_BYTES + fixed) - fixed
-    chunk = min(CHUNK, blocks)
-    while chunk > 1 and room // (SLICES * (chunk * 1024 + 8)) < 2:
+    block = 512 if fp8 else 1024  # bytes
+    chunk = min(CHUNK_BYTES // block, blocks)
+    while chunk > 1 and room // (SLICES * (chunk * block + 8)) < 2:
         chunk -= 1
-    depth = room // (SLICES * (chunk * 1024 + 8))
+    depth = room // (SLICES * (chunk * block + 8))
     grid = min(num_tiles, limits.num_sms // shares) * shares
     defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "CHUNK": chunk, "DEPTH": depth}
     return Plan(
         "linear",
-        {"COLUMN_TILES": column_tiles, "GATED": int(gated), **defines},
+        {"COLUMN_TILES": column_tiles, "GATED": int(gated), "FP8": int(fp8), **defines},
         (grid, -(-num_rows // (8 * column_tiles))),
         SLICES * 32,
-        fixed + SLICES * depth * (chunk * 1024 + 8),
+        fixed + SLICES * depth * (chunk * block + 8),
     )
 
 
