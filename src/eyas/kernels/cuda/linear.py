@@ -24,7 +24,7 @@ __all__ = ["Workspace", "add", "gated", "linear", "logits", "num_shares", "proje
 SLICES = 16  # of a share: the warps of a block
 MAX_BLOCKS = 9  # of 32 inputs in a slice: their rows stay in registers
 MAX_TICKETS = 1 << 14
-CHUNK_BYTES = 3 << 10  # of a bulk copy
+CHUNK = 3  # blocks of a bulk copy; in 8 bits one copy has all of a slice
 RING_BYTES = 150 << 10  # of the matrix under way in a block: more was not faster
 FEW_ROWS = 16
 FEW_TILES = 16  # a matrix so small that its blocks do not fill the GPU: rows are dealt to blocks instead
@@ -194,7 +194,7 @@ def _few_rows(
     fixed = 2 * SLICES * 512 * column_tiles + 32 * column_tiles  # slices' sums, rows' scales
     room = min(limits.shared_bytes - 1024, RING_BYTES + fixed) - fixed
     block = 512 if fp8 else 1024  # bytes
-    chunk = min(CHUNK_BYTES // block, blocks)
+    chunk = blocks if fp8 else min(CHUNK, blocks)
     while chunk > 1 and room // (SLICES * (chunk * block + 8)) < 2:
         chunk -= 1
     depth = room // (SLICES * (chunk * block + 8))
