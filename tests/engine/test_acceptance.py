@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.engine.acceptance import FIRST_GUESS, Acceptance, ConfidenceCurve
+from eyas.engine.acceptance import FIRST_GUESS, Acceptance
 
 MAX_DRAFTS = 4
 
@@ -114,22 +114,3 @@ def test_chances_stay_chances(rounds):
         acceptance.observe([0, 1], [tried, 1], [min(accepted, tried), 1])
     chances = acceptance.chances([0, 1])
     assert np.isfinite(chances).all() and (chances > 0).all() and (chances < 1).all()
-
-
-def test_confidence_is_taken_at_its_word_and_then_measured():
-    """A head that is right half as often as it says, and about nothing else."""
-    curve, rng = ConfidenceCurve(), random.Random(0)
-    assert curve.chances() == pytest.approx((np.arange(10) + 0.5) / 10)
-    for _ in range(4000):
-        confidences = [rng.random() for _ in range(3)]
-        curve.observe(confidences, right(rng, [c / 2 for c in confidences]))
-    assert curve.chances() == pytest.approx((np.arange(10) + 0.5) / 20, abs=0.08)
-
-
-@given(st.lists(st.tuples(st.lists(st.floats(0, 1), max_size=5), st.integers(0, 5)), max_size=50))
-def test_more_confidence_is_never_less_chance(rounds):
-    curve = ConfidenceCurve()
-    for confidences, accepted in rounds:
-        curve.observe(confidences, min(accepted, len(confidences)))
-    chances = curve.chances()
-    assert (np.diff(chances) >= 0).all() and chances[0] >= 0 and chances[-1] <= 1

@@ -271,7 +271,7 @@ def test_cached_pages_are_shared_among_equal_salts_only(random_model):
 def test_drafts_that_the_budget_cut_are_no_misses(random_model):
     """The last round of an answer has room for fewer drafts than were planned."""
     core, seen = build(random_model, drafter="ngram", draft_tokens=4, concurrency=1), []
-    core.draft_length.observe = lambda outcome: seen.extend(zip(outcome.tried, outcome.accepted, strict=True))
+    core.draft_length.observe = lambda outcome: seen.extend((t.asked, t.accepted) for t in outcome.tried)
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
     core.add(Request(request_id="r", prompt_ids=PROMPT, params=params), lambda event: None)
     while not core.is_idle:

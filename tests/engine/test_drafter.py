@@ -1,5 +1,6 @@
 """The n-gram drafter against a plain search, and the limits that every drafter keeps."""
 
+from itertools import cycle, islice
 from types import SimpleNamespace
 
 import torch
@@ -7,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eyas.engine.drafter import Drafter, NgramDrafter
+from eyas.engine.stages import Stages
+from eyas.kernels.lookup import look_up_ref
 
 LONGEST = 24
 
@@ -33,7 +36,7 @@ def looked_up(tokens, num_drafts, min_match, max_match):
             continue
         for end in range(len(tokens) - 1, size - 1, -1):
             if tokens[end - size : end] == tokens[-size:]:
-                return tokens[end : end + num_drafts]
+                return list(islice(cycle(tokens[end:]), num_drafts))
     return []
 
 
@@ -50,7 +53,7 @@ def test_ngram_equals_a_plain_search(rows, num_drafts, match, slack, data):
     live = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
     junk = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=LONGEST + 8, max_size=LONGEST + 8)))
     state = state_of(rows, remaining=remaining, live=live, junk=junk.repeat(len(rows), 1))
-    drafter = NgramDrafter(min_match=match[0], max_match=match[1])
+    drafter = NgramDrafter(look_up_ref, Stages(), min_match=match[0], max_match=match[1])
     slots = torch.arange(len(rows)).flip(0)
     drafts = drafter.propose(state, slots, [], num_drafts, max(map(len, rows)) + slack)
     assert drafts.ids_SK.shape == (len(rows), num_drafts)
@@ -63,8 +66,8 @@ def test_ngram_equals_a_plain_search(rows, num_drafts, match, slack, data):
 
 def test_a_period_is_continued():
     state = state_of([[5, 6, 7] * 4], remaining=[9])
-    drafts = NgramDrafter().propose(state, torch.tensor([0]), [], 3, 12)
-    assert drafts.ids_SK.tolist() == [[5, 6, 7]] and drafts.num_valid_S.tolist() == [3]
+    drafts = NgramDrafter(look_up_ref, Stages()).propose(state, torch.tensor([0]), [], 5, 12)
+    assert drafts.ids_SK.tolist() == [[5, 6, 7, 5, 6]] and drafts.num_valid_S.tolist() == [5]
 
 
 def test_the_drafter_that_guesses_nothing():

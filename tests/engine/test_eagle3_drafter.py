@@ -69,7 +69,7 @@ class Scripted(FixedDraftLength):
     def __init__(self, course):
         self.course = cycle(course)
 
-    def choose(self, slots, rooms):
+    def choose(self, slots, rooms, prospects=None):
         self.num_drafts = next(self.course)
         return super().choose(slots, rooms)
 

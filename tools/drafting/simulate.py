@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from tools.drafting.machines import Machine
 
-from eyas.engine.draft_length import AutoDraftLength, DraftLength, RoundOutcome
+from eyas.engine.confidence import Cut, level_of
+from eyas.engine.draft_length import AutoDraftLength, DraftLength, RoundOutcome, Tried
+from eyas.engine.lookup import Foretold, OwnText, Prospect
 from eyas.engine.step_costs import RoundCosts, Timing
 
-__all__ = ["Draft", "Sequences", "auto", "expected_tokens", "run", "static_rate"]
+__all__ = ["Copies", "Draft", "Sequences", "auto", "expected_tokens", "run", "static_rate"]
 
 Chances = Callable[[int, float], float]  # (slot, part of the work done) -> acceptance of each draft
 
@@ -20,12 +22,13 @@ Chances = Callable[[int, float], float]  # (slot, part of the work done) -> acce
 NOISE = 0.03  # standard deviation of a round's time
 SLOW_ROUNDS, SLOWER = 0.01, (2.0, 5.0)  # so many take so many times as long
 CONCENTRATION = 1.5  # of the beta distribution of a draft's chance, where drafts differ
+SIZES = (5,)  # tokens that must have occurred before, to look up
 TOO_SURE = 0.5  # a head reports its chance to this power
 
 
 class Draft(NamedTuple):
     num_right: int
-    confidences: list[float]
+    levels: list[int]
 
 
 @dataclass(frozen=True)
@@ -41,25 +44,81 @@ class Sequences:
     confident: bool = False
 
     def draft(self, slot: int, done: float, num_drafts: int, rng: random.Random) -> Draft:
-        mean, num_right, is_right, confidences = self.chance(slot, done), 0, True, []
+        mean, num_right, is_right, levels = self.chance(slot, done), 0, True, []
         for _ in range(num_drafts):
             chance = mean
             if self.confident:
                 chance = rng.betavariate(mean * CONCENTRATION, (1 - mean) * CONCENTRATION)
-                confidences.append(chance**TOO_SURE)
+                levels.append(level_of(chance**TOO_SURE))
             is_right = is_right and rng.random() < chance
             num_right += is_right
-        return Draft(num_right, confidences)
+        return Draft(num_right, levels)
+
+    def text(self, slot: int, rng: random.Random) -> tuple[list[int], list[int]]:
+        """Prompt and answer of a new sequence; here nothing repeats, so that there is nothing to look up."""
+        return [], [rng.getrandbits(60) for _ in range(self.length)]
 
 
-def _worth(policy: AutoDraftLength, confidences: list[float], min_chance: float) -> int:
+@dataclass(frozen=True)
+class Copies(Sequences):
+    """Answers of passages of the prompt, of `passage` tokens on average, and of tokens of their own, in turn."""
+
+    passage: int = 60
+    own: int = 20
+
+    def text(self, slot: int, rng: random.Random) -> tuple[list[int], list[int]]:
+        prompt, answer = [rng.getrandbits(60) for _ in range(self.length)], list[int]()
+        while len(answer) < self.length:
+            start = rng.randrange(self.length)
+            answer += prompt[start : start + int(rng.expovariate(1 / self.passage))]
+            answer += [rng.getrandbits(60) for _ in range(int(rng.expovariate(1 / self.own)))]
+        return prompt, answer[: self.length]
+
+
+class _Running:
+    """A sequence under way. The host knows its text but for the last round, as behind a GPU."""
+
+    def __init__(self, work: Sequences, slot: int, rng: random.Random) -> None:
+        prompt, self._answer = work.text(slot, rng)
+        self._own, self._done, self.prospect = OwnText(prompt, SIZES), 0, Prospect(0, 0)
+
+    @property
+    def left(self) -> int:
+        return len(self._answer) - self._done
+
+    def come(self, count: int) -> list[Foretold]:
+        foretold = self._own.extend(self._answer[self._done : self._done + count])
+        self._done += count
+        return foretold
+
+    def look_up(self, limit: int) -> tuple[int, list[Foretold]]:
+        """How many drafts are right; the tokens up to there and one more have come."""
+        foretold: list[Foretold] = []
+        for num_right in range(limit + 1):
+            newest = self.come(1)
+            foretold += newest
+            if num_right == limit or not newest or not newest[0].is_right or not self.left:
+                return num_right, foretold
+        raise AssertionError
+
+    def round(self, draft: Draft | None, limit: int) -> tuple[int, list[Foretold]]:
+        """The same with a head's drafts, if they are not looked up."""
+        match = self._own.match
+        num_right, foretold = self.look_up(limit) if draft is None else (min(draft.num_right, limit), [])
+        if draft is not None:
+            foretold = self.come(num_right + 1)
+        self.prospect = Prospect(match, limit + 1)
+        return num_right, foretold
+
+
+def _worth(levels: list[int], cut: Cut) -> int:
     """Drafts that are worth a row: what the device does with a threshold and a table."""
-    chance = 1.0
-    for count, confidence in enumerate(confidences):
-        chance *= policy.confidence.chances()[policy.confidence.bucket(confidence)]
-        if chance < min_chance:
+    chance = 0.0
+    for count, level in enumerate(levels):
+        chance += cut.chances[level]
+        if chance < cut.threshold:
             return count
-    return len(confidences)
+    return len(levels)
 
 
 def run(
@@ -74,31 +133,31 @@ def run(
     """Tokens per second over `num_tokens` in all. The times of rounds are noisy, those of static choices too."""
     rng = random.Random(seed)
     slots = list(range(work.batch))
-    left = [rng.randrange(work.length) + 2 for _ in slots]
+    running = [_Running(work, slot, rng) for slot in slots]
     for slot in slots:
         policy.enter(slot)
+        running[slot].come(rng.randrange(work.length - 1))
     tokens, elapsed = 0, 0.0
     while tokens < num_tokens:
-        choice = policy.choose(slots, [max(0, rest - 1) for rest in left])
-        drafts = [work.draft(slot, tokens / num_tokens, limit, rng) for slot, limit in enumerate(choice.limits)]
-        verified = [choice.limits[slot] for slot in slots]
-        if work.confident and use_confidence:
-            assert isinstance(policy, AutoDraftLength)
-            verified = [_worth(policy, draft.confidences, choice.min_chance) for draft in drafts]
-        accepted = [min(draft.num_right, count) for draft, count in zip(drafts, verified, strict=True)]
-        rows = work.batch + sum(verified)
+        prospects = [sequence.prospect for sequence in running]
+        choice = policy.choose(slots, [max(0, sequence.left - 1) for sequence in running], prospects)
+        tried = []
+        for slot, limit, by_lookup in zip(slots, choice.limits, choice.by_lookup, strict=True):
+            draft = None if by_lookup else work.draft(slot, tokens / num_tokens, limit, rng)
+            levels = draft.levels if draft and use_confidence else []
+            verified = _worth(levels, policy.cut(choice)) if levels else limit
+            accepted, foretold = running[slot].round(draft, verified)
+            tried.append(Tried(slot, limit, accepted, verified, by_lookup, levels, foretold))
+            tokens += accepted + 1
+        rows = work.batch + sum(of_one.verified for of_one in tried)
         seconds = machine.seconds(work.batch, rows, choice.num_steps) * rng.gauss(1, NOISE)
         if rng.random() < SLOW_ROUNDS:
             seconds *= rng.uniform(*SLOWER)
         elapsed += seconds
-        timing = Timing(work.batch, rows, choice.num_steps, seconds)
-        confidences = [draft.confidences for draft in drafts] if work.confident and use_confidence else ()
-        policy.observe(RoundOutcome(slots, choice.limits, accepted, timing, verified=verified, confidences=confidences))
-        for slot, count in enumerate(accepted):
-            tokens += count + 1
-            left[slot] -= count + 1
-            if left[slot] <= 0:
-                left[slot] = work.length
+        policy.observe(RoundOutcome(tried, Timing(work.batch, rows, choice.num_steps, seconds)))
+        for slot in slots:
+            if running[slot].left <= 0:
+                running[slot] = _Running(work, slot, rng)
                 policy.enter(slot)
     return tokens / elapsed
 
@@ -115,7 +174,9 @@ def expected_tokens(chance: float, num_drafts: int) -> float:
     return sum(chance**i for i in range(num_drafts + 1))
 
 
-def auto(machine: Machine, max_drafts: int, batches: tuple[int, ...], *, seed: int = 0) -> AutoDraftLength:
+def auto(
+    machine: Machine, max_drafts: int, batches: tuple[int, ...], *, seed: int = 0, has_lookup: bool = False
+) -> AutoDraftLength:
     """The policy with what its timer would have measured at start-up."""
     rng = random.Random(seed)
     costs = RoundCosts(max_drafts)
@@ -124,4 +185,4 @@ def auto(machine: Machine, max_drafts: int, batches: tuple[int, ...], *, seed: i
         for s in batches
         for k in range(max_drafts + 1)
     )
-    return AutoDraftLength(max_drafts, costs)
+    return AutoDraftLength(max_drafts, costs, has_lookup=has_lookup)

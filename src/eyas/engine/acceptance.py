@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Acceptance", "ConfidenceCurve"]
+__all__ = ["Acceptance"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -133,50 +133,3 @@ def _own_estimates(hits_MSK: Floats, tries_MSK: Floats, shared_K: Floats) -> Flo
     odds_MSK = odds_MS[:, :, None] * (shared_K / (1 - shared_K))
     estimates: Floats = (hits_MSK + SHRINK_TRIES * odds_MSK / (1 + odds_MSK)) / (tries_MSK + SHRINK_TRIES)
     return estimates.clip(LEAST, MOST)
-
-
-class ConfidenceCurve:
-    """Chance that a draft is accepted, by the probability that the head gave it: measured in buckets, never falling.
-
-    A head's probabilities are a signal, not a promise: it is sure of itself where its training text was easy.
-    """
-
-    NUM_BUCKETS = 10
-    KEEP = 1 - 1 / 400  # about the last 400 drafts in a bucket count
-    GUESS_TRIES = 8.0
-
-    def __init__(self) -> None:
-        self._centres = (np.arange(self.NUM_BUCKETS) + 0.5) / self.NUM_BUCKETS
-        self._hits, self._tries = np.zeros(self.NUM_BUCKETS), np.zeros(self.NUM_BUCKETS)
-        self._chances: Floats | None = None
-
-    def observe(self, confidences: Sequence[float], num_accepted: int) -> None:
-        """Of the drafts of one sequence that were verified, in order."""
-        for position, confidence in enumerate(confidences[: num_accepted + 1]):
-            bucket = self.bucket(confidence)
-            self._hits[bucket] = self._hits[bucket] * self.KEEP + (position < num_accepted)
-            self._tries[bucket] = self._tries[bucket] * self.KEEP + 1
-        self._chances = None
-
-    def bucket(self, confidence: float) -> int:
-        return min(int(confidence * self.NUM_BUCKETS), self.NUM_BUCKETS - 1)
-
-    def chances(self) -> Floats:
-        """By bucket, for a table on the device. Before anything was seen the head is taken at its word."""
-        if self._chances is None:
-            weights = self._tries + self.GUESS_TRIES
-            self._chances = _rising((self._hits + self.GUESS_TRIES * self._centres) / weights, weights)
-        return self._chances
-
-
-def _rising(values: Floats, weights: Floats) -> Floats:
-    """The nearest values that never fall: weighted least squares, by pooling adjacent violators."""
-    pools: list[list[float]] = []  # mean, weight, length
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        pools.append([value, weight, 1])
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            mean, total, length = pools.pop()
-            last = pools[-1]
-            last[0] = (last[0] * last[1] + mean * total) / (last[1] + total)
-            last[1], last[2] = last[1] + total, last[2] + length
-    return np.repeat([mean for mean, _, _ in pools], [int(length) for _, _, length in pools])

@@ -12,6 +12,7 @@ from eyas.engine.round import Sampler
 from eyas.engine.sampler import PlainSampler
 from eyas.engine.stages import CudaGraphs, Stages
 from eyas.engine.state import DeviceState
+from eyas.kernels.lookup import LookUp, look_up_ref
 from eyas.kernels.ops import Ops
 from eyas.kernels.plain import PlainOps
 from eyas.model.config import GptOssConfig, HeadConfig
@@ -44,6 +45,7 @@ class Backend:
     prompt_ops: Ops
     stages: Stages
     new_samplers: Callable[[DeviceState, int], tuple[Sampler, Sampler]]
+    look_up: LookUp
     chunk_tokens: int
 
 
@@ -53,6 +55,7 @@ def plain_backend() -> Backend:
         prompt_ops=PROMPT_OPS,
         stages=Stages(),
         new_samplers=lambda state, max_rows: (PlainSampler(state), PlainSampler(state)),
+        look_up=look_up_ref,
         chunk_tokens=PLAIN_CHUNK,
     )
 
@@ -71,6 +74,7 @@ def kernel_backend(
     from eyas.kernels.cuda.attend import MAX_SEQS
     from eyas.kernels.cuda.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
+    from eyas.kernels.triton.lookup import look_up
     from eyas.kernels.triton.ops import PromptOps
 
     if concurrency > MAX_SEQS or concurrency * (max_drafts + 1) > MAX_ROWS:
@@ -96,5 +100,6 @@ def kernel_backend(
         prompt_ops=PromptOps(),
         stages=CudaGraphs(device, max_sequences=concurrency),
         new_samplers=new_samplers,
+        look_up=look_up,
         chunk_tokens=KERNEL_CHUNK,
     )

@@ -44,6 +44,7 @@ __all__ = [
 DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
 MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
+LEAST_MATCH = 5  # tokens that must have occurred before, for look-up beside a head
 MAX_BACKLOG = 32  # rows of the head's catch-up pass
 
 
@@ -195,6 +196,7 @@ def _runner(
         sampler=sampler,
         prompt_sampler=prompt_sampler,
         stages=backend.stages,
+        lookup=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
     )
 
 
@@ -259,7 +261,7 @@ def _drafter(
     sampler: Sampler,
 ) -> Drafter:
     if options.drafter == "ngram":
-        return NgramDrafter()
+        return NgramDrafter(backend.look_up, backend.stages)
     if options.drafter == "none":
         return Drafter()
     if head is None:
@@ -272,8 +274,7 @@ def _drafter(
 def auto_draft_length(options: EngineOptions, config: GptOssConfig) -> AutoDraftLength:
     """What chooses the number of drafts under `--draft-tokens auto`, before anything was timed."""
     costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=config.experts_per_token / config.num_experts)
-    looks_up = options.drafter == "ngram"
-    return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=not looks_up, has_lookup=looks_up)
+    return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=options.drafter == "eagle3", has_lookup=True)
 
 
 def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig) -> DraftLength:

@@ -28,7 +28,8 @@ from eyas.base.types import (
     TokenLogprob,
 )
 from eyas.engine.constraint import Constraint, GrammarCache, GrammarMatcher, is_constrained
-from eyas.engine.draft_length import DraftLength, RoundOutcome, RoundTimer
+from eyas.engine.draft_length import DraftLength, RoundOutcome, RoundTimer, Tried
+from eyas.engine.lookup import OwnText, Prospect
 from eyas.engine.pages import page_keys
 from eyas.engine.results import NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
 from eyas.engine.round import Logprobs, RoundOutput
@@ -229,10 +230,19 @@ class EngineCore:
         if not running:
             return self.scheduler.plan(0)
         rooms = [max(0, s.max_length - s.known_length - 1) for s in running.values()]
-        choice = self.draft_length.choose(list(running), rooms)
+        prospects = [self._prospect(slot, sequence) for slot, sequence in running.items()]
+        choice = self.draft_length.choose(list(running), rooms, prospects)
         plan = self.scheduler.plan(max(choice.limits))
         plan.limits, plan.num_steps = dict(zip(running, choice.limits, strict=True)), choice.num_steps
+        plan.by_lookup = {slot for slot, by_lookup in zip(running, choice.by_lookup, strict=True) if by_lookup}
+        plan.cut = self.draft_length.cut(choice)
         return plan
+
+    def _prospect(self, slot: int, sequence: Sequence) -> Prospect:
+        if sequence.own_text is None:
+            return Prospect(0, 0)
+        most = [step.plan.limits.get(slot, 0) + 1 for step in self._launched if step.plan.decode]
+        return Prospect(sequence.own_text.match, sum(most))
 
     def take_report(self) -> StepReport | None:
         """The events that no report has held yet; None without any. For use after `fail_all` or a failed step."""
@@ -280,42 +290,46 @@ class EngineCore:
             # The newest first: its first words wait for nobody, and nobody else's rhythm changes.
             for row, sequence in reversed(list(enumerate(sequences))):
                 if sequence.phase is not Phase.DONE:  # cancelled or ended while this step was under way
-                    tried += self._deliver(sequence, reserved, results, row, plan.limits)
+                    tried += self._deliver(sequence, reserved, results, row, plan)
         if plan.decode:
             self._counters["num_rounds"] += 1
             timing = None
             if not (plan.chunks or plan.swap_in or plan.swap_out):
                 num_rows = len(plan.decode) + int(step.rounds[-1][2].packed[:, NUM_DRAFTS].sum())
                 timing = Timing(len(plan.decode), num_rows, plan.num_steps, step.watch.seconds())
-            slots, num_tried, num_accepted = zip(*tried, strict=True) if tried else ((), (), ())
-            self.draft_length.observe(RoundOutcome(slots, num_tried, num_accepted, timing))
+            self.draft_length.observe(RoundOutcome(tried, timing))
 
-    def _deliver(
-        self, sequence: Sequence, reserved: int, results: HostRound, row: int, limits: Mapping[int, int]
-    ) -> list[tuple[int, int, int]]:
-        """The slot of the sequence, the drafts that it tried and those that were right, unless it drew its first."""
+    def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int, plan: StepPlan) -> list[Tried]:
+        """What the sequence tried, unless it drew its first token."""
         committed, accepted, stopped, ended, failed, num_drafts, *rest = results.packed[row].tolist()
-        tokens, drafts = rest[:committed], rest[results.num_rows : results.num_rows + num_drafts]
+        num_rows = results.num_rows
+        tokens, drafts, levels = rest[:committed], rest[num_rows:][:num_drafts], rest[2 * num_rows - 1 :]
         is_first = sequence.known_length == sequence.prompt_length
         slot, room = sequence.slot, sequence.max_length - sequence.known_length - 1
         self.scheduler.committed(sequence, reserved, committed)
         if committed == 0 and not failed:
             return []
-        trace, tried = None, []
+        trace: RoundTrace | None = None
+        tried: list[Tried] = []
         if not is_first:
             trace = RoundTrace(draft_ids=tuple(drafts), num_accepted=accepted)
             self._counters["num_draft_tokens"] += num_drafts
             self._counters["num_accepted_tokens"] += accepted
             # Drafts that the budget cut were not wrong. A drafter that had nothing to offer was.
             assert slot is not None
-            tried = [(slot, min(limits[slot], room), accepted)]
+            asked, by_lookup = min(plan.limits[slot], room), slot in plan.by_lookup
+            foretold = sequence.own_text.extend(tokens) if sequence.own_text else ()
+            levels = [] if by_lookup else levels[:asked]
+            tried = [Tried(slot, asked, accepted, num_drafts, by_lookup, levels, foretold)]
+        elif self.draft_length.looks_up:
+            sequence.own_text = OwnText((*sequence.request.prompt_ids, *tokens), self.runner.lookup_sizes)
         self._counters["num_generated_tokens"] += committed
         finish, error = (FinishReason.STOP if stopped else FinishReason.LENGTH) if ended else None, None
         if failed:
             finish, error = FinishReason.ERROR, self._failure_of(sequence, failed)
-        wanted, logprobs, prompt_logprobs = sequence.request.params.logprobs, None, None
-        if wanted is not None and results.logprobs is not None:
-            logprobs = _token_logprobs(Logprobs(*(tensor[row] for tensor in results.logprobs)), wanted, committed)
+        num_top, logprobs, prompt_logprobs = sequence.request.params.logprobs, None, None
+        if num_top is not None and results.logprobs is not None:
+            logprobs = _token_logprobs(Logprobs(*(tensor[row] for tensor in results.logprobs)), num_top, committed)
         if is_first and sequence.wants_prompt_logprobs and not failed:
             prompt_logprobs = _prompt_logprobs(sequence, results)
         self._emit(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eyas.engine.round import Drafts, Logprobs, RoundOutput, RowMasks, Verified
+from eyas.engine.round import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
 from eyas.kernels.triton.commit import Ledger, commit
@@ -34,6 +34,7 @@ class DeviceSampler:
         self._copies_results = copies_results
         self._space = SampleSpace(max_rows, state.vocab_size, state.device)
         self._draft_space = None if draft_vocab_size is None else SampleSpace(max_rows, draft_vocab_size, state.device)
+        self._no_top_S = torch.zeros_like(state.num_top_S)
         self._edits = Edits(
             presence_S=state.presence_S,
             frequency_S=state.frequency_S,
@@ -67,10 +68,10 @@ class DeviceSampler:
         sequences: list[Sequence],
         step: int,
         target_ids_V: Tensor | None,
-    ) -> Tensor:
+    ) -> Guess:
         space, state = self._draft_space, self._state
         assert space is not None
-        ids_S = torch.empty_like(slots_S)
+        guess = Guess(torch.empty_like(slots_S), torch.empty_like(slots_S, dtype=torch.float32))
         draw(
             logits_SV,
             slots_S,
@@ -78,10 +79,12 @@ class DeviceSampler:
             state.sampling,
             space,
             offset=step,
+            num_top_S=self._no_top_S,
             target_ids_V=target_ids_V,
-            ids_T=ids_S,
+            ids_T=guess.ids_S,
+            logprobs_T=guess.logprobs_S,
         )
-        return ids_S
+        return guess
 
     def finish(
         self,

@@ -14,40 +14,58 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from eyas.engine.acceptance import Acceptance, ConfidenceCurve
+from eyas.engine.acceptance import Acceptance
+from eyas.engine.confidence import ConfidenceCurve, Cut
 from eyas.engine.goodput import DraftChoice, best_choice, rate_choice
+from eyas.engine.lookup import Foretold, LookupCurve, Prospect
 from eyas.engine.step_costs import RoundCosts, Timing
 
-__all__ = ["AutoDraftLength", "DraftLength", "FixedDraftLength", "RoundOutcome", "RoundTimer"]
+__all__ = ["AutoDraftLength", "DraftLength", "FixedDraftLength", "RoundOutcome", "RoundTimer", "Tried"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class RoundOutcome(NamedTuple):
-    """What became of a round. `tried` are the drafts asked for, without those that the budget cut.
+class Tried(NamedTuple):
+    """What one sequence tried in a round: the drafts asked for, without those that the budget cut.
 
-    Fewer are `verified` where a drafter had less to offer, or the device found a draft not worth its row: then its
-    `confidences` say why, the probabilities that the head gave to all drafts of a sequence. `timing` is None where
-    other work ran in the same step.
+    Fewer are `verified` where a drafter had less to offer, or the device found a draft not worth its row: then the
+    `levels` of the head's confidence in all that it drew say why. `foretold` is what looking up would have drafted of
+    the tokens that came, whoever drafted.
     """
 
-    slots: Sequence[int]
-    tried: Sequence[int]
-    accepted: Sequence[int]
+    slot: int
+    asked: int
+    accepted: int
+    verified: int
+    by_lookup: bool = False
+    levels: Sequence[int] = ()
+    foretold: Sequence[Foretold] = ()
+
+
+class RoundOutcome(NamedTuple):
+    """What became of a round. `timing` is None where other work ran in the same step."""
+
+    tried: Sequence[Tried]
     timing: Timing | None
-    by_lookup: Sequence[bool] = ()
-    verified: Sequence[int] = ()
-    confidences: Sequence[Sequence[float]] = ()
 
 
 class DraftLength(Protocol):
     """Slots name sequences; whoever comes anew into a slot is announced by `enter`."""
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether it makes use of prospects and of what was foretold."""
+
     def enter(self, slot: int) -> None: ...
 
-    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
-        """Drafts for the sequences of a round, of which at most `rooms` can be accepted."""
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
+        """Drafts for the sequences of a round, of which at most `rooms` can be accepted; `prospects` of looking up."""
+
+    def cut(self, choice: DraftChoice) -> Cut:
+        """Which drafts of a choice are worth their row, by the head's confidence in them."""
 
     def observe(self, outcome: RoundOutcome) -> None: ...
 
@@ -58,14 +76,21 @@ class DraftLength(Protocol):
 
 
 class FixedDraftLength:
+    looks_up = False
+
     def __init__(self, num_drafts: int) -> None:
         self.num_drafts = num_drafts
 
     def enter(self, slot: int) -> None:
         pass
 
-    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
         return DraftChoice((self.num_drafts,) * len(slots), self.num_drafts, (False,) * len(slots), 0.0, 0.0, 0.0)
+
+    def cut(self, choice: DraftChoice) -> Cut:
+        return Cut()
 
     def observe(self, outcome: RoundOutcome) -> None:
         pass
@@ -94,14 +119,14 @@ class AutoDraftLength:
         self.max_drafts = max_drafts
         self.costs = costs or RoundCosts(max_drafts)
         self.head = Acceptance(max_drafts) if has_head else None
-        self.lookup = Acceptance(max_drafts) if has_lookup else None
+        self.lookup = LookupCurve(max_drafts) if has_lookup else None
         self.confidence = ConfidenceCurve()
         self.probes_s = 0.0  # what probes should have cost so far
         self.elapsed_s = 0.0  # what all rounds should have taken
         self._credit_s = 0.0
         self._since_longer = self._since_none = 0
         self._retime_every = self.RETIME_OFTEN
-        self._num_probes, self._again = 0, False
+        self._again = False
         self._head_paused = False
         self._best: DraftChoice | None = None
 
@@ -111,10 +136,13 @@ class AutoDraftLength:
             self.max_drafts, self.costs, has_head=self.head is not None, has_lookup=self.lookup is not None
         )
 
+    @property
+    def looks_up(self) -> bool:
+        return self.lookup is not None
+
     def enter(self, slot: int) -> None:
-        for acceptance in (self.head, self.lookup):
-            if acceptance is not None:
-                acceptance.enter(slot)
+        if self.head is not None:
+            self.head.enter(slot)
 
     def timer(self) -> RoundTimer | None:
         return None if self.costs.is_measured else RoundTimer(self.max_drafts, has_head=self.head is not None)
@@ -122,14 +150,19 @@ class AutoDraftLength:
     def learn(self, timings: Sequence[Timing]) -> None:
         self.costs.learn(timings)
 
-    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
         seconds, rooms_S = self.costs.table(len(slots)), np.asarray(rooms)
         chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
-        lookup_SK = None if self.lookup is None else self.lookup.chances(slots)
+        lookup_SK = None if self.lookup is None or prospects is None else self.lookup.chances(prospects)
         self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
         self.elapsed_s += best.seconds
         self._credit_s = min(self._credit_s + self.PROBE_SHARE * best.seconds, self.CREDIT_ROUNDS * best.seconds)
         return self._probe(best, seconds, chances_SK, rooms_S, lookup_SK) or best
+
+    def cut(self, choice: DraftChoice) -> Cut:
+        return self.confidence.cut(choice.min_chance)
 
     def _probe(
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
@@ -144,7 +177,6 @@ class AutoDraftLength:
                 if loss <= self._credit_s and (is_again or self._since_longer >= pace):
                     self._again = not is_again and best.num_steps == 0 and self._is_untimed(probe)
                     self._since_longer = 0
-                    self._num_probes += 1
                     return self._paid(probe, best)
         if any(best.limits) and self._since_none >= self._retime_every:
             none = rate_choice(seconds, chances_SK, np.zeros_like(rooms_S))
@@ -156,14 +188,13 @@ class AutoDraftLength:
     def _longer(
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
     ) -> DraftChoice | None:
-        """One draft more for every sequence that has room; None if that could not pay were it always accepted."""
+        """One draft of the head more for all that have room; None if that could not pay were it always accepted.
+
+        Looking up needs no probes: what it foretells is seen whoever drafts.
+        """
         limits_S, by_lookup_S = np.asarray(best.limits), np.asarray(best.by_lookup)
-        longer_S = np.minimum(limits_S + 1, np.minimum(rooms_S, self.max_drafts))
-        if self.head is None:
-            by_lookup_S = np.ones_like(by_lookup_S)
-        elif self.lookup is not None and self._num_probes % 2:
-            by_lookup_S = by_lookup_S | (limits_S == 0) if self._num_probes % 4 == 1 else ~by_lookup_S
-        if (longer_S == limits_S).all() and (by_lookup_S == best.by_lookup).all():
+        longer_S = np.where(by_lookup_S, limits_S, np.minimum(limits_S + 1, np.minimum(rooms_S, self.max_drafts)))
+        if self.head is None or (longer_S == limits_S).all():
             return None
         probe = rate_choice(seconds, chances_SK, longer_S, lookup_SK, by_lookup_S)
         most = best.tokens + len(limits_S)
@@ -185,7 +216,7 @@ class AutoDraftLength:
         return bool(gain * table[0, 0] > table[timing.num_steps, timing.num_rows - num_sequences])
 
     def _observe_timing(self, timing: Timing) -> None:
-        if timing.num_rows == timing.num_sequences:
+        if timing.num_rows == timing.num_sequences and timing.num_steps == 0:
             expected = self.costs.table(timing.num_sequences)[0, 0]
             is_expected = abs(timing.seconds / expected - 1) < self.AS_EXPECTED
             self._retime_every = min(2 * self._retime_every, self.RETIME_SELDOM) if is_expected else self.RETIME_OFTEN
@@ -193,17 +224,15 @@ class AutoDraftLength:
             self.costs.observe(timing)
         self._head_paused = timing.num_steps == 0
 
-    def _observe_confidences(self, outcome: RoundOutcome) -> list[float]:
-        """Chances of the drafts that were cut behind an accepted chain."""
+    def _observe_head(self, head: Acceptance, tried: Sequence[Tried]) -> None:
+        """Of a chain that was cut behind an accepted draft, the next one counts by its chance."""
         unseen = []
-        for confidences, verified, accepted in zip(
-            outcome.confidences, outcome.verified, outcome.accepted, strict=True
-        ):
-            self.confidence.observe(confidences[:verified], accepted)
-            was_cut = accepted == verified < len(confidences)
-            bucket = self.confidence.bucket(confidences[verified]) if was_cut else 0
-            unseen.append(float(self.confidence.chances()[bucket]) if was_cut else 0.0)
-        return unseen
+        for of_one in tried:
+            self.confidence.observe(of_one.levels[: of_one.verified], of_one.accepted)
+            was_cut = of_one.accepted == of_one.verified < len(of_one.levels)
+            unseen.append(float(self.confidence.chances[of_one.levels[of_one.verified]]) if was_cut else 0.0)
+        slots, asked, accepted = zip(*(of_one[:3] for of_one in tried), strict=True)
+        head.observe(slots, asked, accepted, unseen)
 
     def _paid(self, probe: DraftChoice, best: DraftChoice) -> DraftChoice:
         loss = _loss(probe, best)
@@ -212,22 +241,13 @@ class AutoDraftLength:
         return probe
 
     def observe(self, outcome: RoundOutcome) -> None:
-        slots, tried, accepted = outcome.slots, outcome.tried, outcome.accepted
-        unseen = self._observe_confidences(outcome) if outcome.confidences else [0.0] * len(slots)
-        if self.head is None or self.lookup is None:
-            acceptance = self.head or self.lookup
-            if acceptance is not None:
-                acceptance.observe(slots, tried, accepted, unseen)
-        else:
-            for acceptance, wanted in ((self.head, False), (self.lookup, True)):
-                rows = [i for i, looked_up in enumerate(outcome.by_lookup) if looked_up == wanted]
-                if rows:
-                    slots, tried, accepted = (
-                        [column[i] for i in rows] for column in (outcome.slots, outcome.tried, outcome.accepted)
-                    )
-                    acceptance.observe(slots, tried, accepted, [unseen[i] for i in rows])
+        by_head = [of_one for of_one in outcome.tried if not of_one.by_lookup]
+        if self.head is not None and by_head:
+            self._observe_head(self.head, by_head)
+        if self.lookup is not None:
+            self.lookup.observe([token for of_one in outcome.tried for token in of_one.foretold])
         if outcome.timing is not None:
-            self._again |= self._is_surprise(outcome.timing, sum(outcome.accepted))
+            self._again |= self._is_surprise(outcome.timing, sum(of_one.accepted for of_one in outcome.tried))
             self._observe_timing(outcome.timing)
 
 
@@ -239,6 +259,7 @@ def _loss(probe: DraftChoice, best: DraftChoice) -> float:
 class RoundTimer:
     """Chooses every number of drafts a few times at start-up, for all sequences alike, and keeps the median times."""
 
+    looks_up = False
     TRIALS = 4  # the first of which pays for allocations and captures
 
     def __init__(self, max_drafts: int, *, has_head: bool = True) -> None:
@@ -250,7 +271,9 @@ class RoundTimer:
     def enter(self, slot: int) -> None:
         pass
 
-    def choose(self, slots: Sequence[int], rooms: Sequence[int]) -> DraftChoice:
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
         num_sequences = len(slots)
         course = self._course.get(num_sequences)
         if course is None:
@@ -260,6 +283,9 @@ class RoundTimer:
         num_drafts = min(course.pop() if course else 0, *rooms)
         by_lookup = (not self.has_head,) * num_sequences
         return DraftChoice((num_drafts,) * num_sequences, num_drafts if self.has_head else 0, by_lookup, 0.0, 0.0, 0.0)
+
+    def cut(self, choice: DraftChoice) -> Cut:
+        return Cut()
 
     def is_done(self, num_sequences: int) -> bool:
         return self._course.get(num_sequences) == []

@@ -5,13 +5,17 @@ A drafter never affects which tokens come out, only how many a round commits.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from eyas.engine.confidence import LEVELS
 from eyas.engine.round import Drafts, Sampler
 from eyas.engine.sequence import Sequence
 from eyas.engine.stages import Stages
 from eyas.engine.state import DeviceState
+from eyas.kernels.lookup import LookUp
 from eyas.kernels.ops import LayerCache, Ops
 from eyas.model.batch import RowBatch
 from eyas.model.eagle3 import Eagle3Head, HeadOutput
@@ -45,36 +49,37 @@ def _room(state: DeviceState, slots_S: Tensor, num_drafts: int) -> Tensor:
 
 
 class NgramDrafter(Drafter):
-    """Prompt look-up: what followed the latest earlier occurrence of the last n tokens, for the longest n that occurs.
-
-    Idea: Saxena, "Prompt lookup decoding", 2023. Runs on the device token buffer.
-    """
+    """What followed the last tokens of a sequence where they occurred before (`kernels.lookup`)."""
 
     name = "ngram"
 
-    def __init__(self, *, min_match: int = 2, max_match: int = 5) -> None:
-        self.min_match = min_match
-        self.max_match = max_match
+    def __init__(self, look_up: LookUp, stages: Stages, *, min_match: int = 2, max_match: int = 5) -> None:
+        self.sizes = range(max_match, min_match - 1, -1)
+        self._look_up = partial(look_up, min_match=min_match, max_match=max_match)
+        self._stages = stages
 
     def propose(
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
-        tokens, length = state.tokens_SN[slots_S][:, :max_length], state.length_S[slots_S]
-        column = torch.arange(tokens.shape[1], device=tokens.device)
-        # matched[s, j]: how many tokens before position j equal those before the end, counted backwards from j - 1.
-        matched = torch.zeros_like(tokens)
-        unbroken = (column > 0) & (column < length.unsqueeze(1))
-        for back in range(1, self.max_match + 1):
-            suffix = tokens.gather(1, (length - back).clamp(min=0).unsqueeze(1))
-            unbroken = unbroken & (tokens.roll(back, 1) == suffix) & (column >= back)
-            matched += unbroken
-        # Longest match first, then the latest.
-        score = torch.where(matched >= self.min_match, matched * tokens.shape[1] + column, -1)
-        best, start = score.max(1)
-        offsets = torch.arange(num_drafts, device=tokens.device)
-        ids = tokens.gather(1, (start.unsqueeze(1) + offsets).clamp(max=tokens.shape[1] - 1))
-        found = torch.where(best >= 0, (length - start).clamp(0, num_drafts), 0)
-        return Drafts(ids, torch.minimum(found, _room(state, slots_S, num_drafts)))
+        key = ("ngram", len(slots_S), num_drafts)
+        return self._stages.run(key, lambda slots_S: self._drafts(state, slots_S, num_drafts, max_length), slots_S)
+
+    def replace(self, state: DeviceState, slots_S: Tensor, drafts: Drafts, num_drafts: int, max_length: int) -> Drafts:
+        """Another's drafts, with those of the sequences that are to look up in their place."""
+        num_others = drafts.ids_SK.shape[1]
+
+        def stage(slots_S: Tensor, ids_SK: Tensor, num_valid_S: Tensor) -> Drafts:
+            own, looks_up_S = self._drafts(state, slots_S, num_drafts, max_length), state.by_lookup_S[slots_S]
+            others_SK = torch.nn.functional.pad(ids_SK, (0, num_drafts - num_others))
+            ids_SK = torch.where(looks_up_S.unsqueeze(1), own.ids_SK, others_SK)
+            return Drafts(ids_SK, torch.where(looks_up_S, own.num_valid_S, num_valid_S))
+
+        key = ("lookup", len(slots_S), num_others, num_drafts)
+        return self._stages.run(key, stage, slots_S, *drafts[:2])._replace(levels_SN=drafts.levels_SN)
+
+    def _drafts(self, state: DeviceState, slots_S: Tensor, num_drafts: int, max_length: int) -> Drafts:
+        found = self._look_up(state.tokens_SN, slots_S, state.length_S, num_drafts, max_length=max_length)
+        return Drafts(found.ids_SK, _room(state, slots_S, num_drafts) * found.is_found_S)
 
 
 class Eagle3Drafter(Drafter):
@@ -97,6 +102,7 @@ class Eagle3Drafter(Drafter):
         self.taps = head.config.taps
         self.max_backlog = max_backlog
         self._ops = ops
+        self._edges_N = torch.tensor(LEVELS, device=cache.k.device).log()
         self._backlog = 0  # bound on the tokens of any sequence that the head has not seen
 
     def note_commit(self, max_tokens: int) -> None:
@@ -152,15 +158,16 @@ class Eagle3Drafter(Drafter):
     ) -> Drafts:
         """Draw a token from the head's output, feed it, and so on."""
         tables = state.tables_of(slots_S)
-        room_S, position_S = _room(state, slots_S, num_drafts), state.length_S[slots_S]
-        ids = []
+        room_S = _room(state, slots_S, num_drafts) * ~state.by_lookup_S[slots_S]
+        position_S = state.length_S[slots_S]
+        guesses = []
         for step in range(num_drafts):
             logits = self.head.logits(output.normed, self._ops)
-            chosen = self.sampler.draft(logits, slots_S, sequences, step, self.head.weights.target_ids_V)
-            ids.append(chosen)
+            guess = self.sampler.draft(logits, slots_S, sequences, step, self.head.weights.target_ids_V)
+            guesses.append(guess)
             if step + 1 < num_drafts:
                 batch = RowBatch(
-                    tokens_SR=chosen.unsqueeze(1),
+                    tokens_SR=guess.ids_S.unsqueeze(1),
                     positions_SR=position_S.unsqueeze(1),
                     live_SR=(step + 1 < room_S).unsqueeze(1),  # beyond the budget there are no pages to write to
                     tables=tables,
@@ -169,4 +176,7 @@ class Eagle3Drafter(Drafter):
                 )
                 output = self.head.forward(batch, self.head.recur(output.hidden_TH), self.cache)
                 position_S = position_S + 1
-        return Drafts(torch.stack(ids, dim=1), room_S)
+        ids_SK, logprobs_SK = (torch.stack(columns, dim=1) for columns in zip(*guesses, strict=True))
+        levels_SK = torch.bucketize(logprobs_SK, self._edges_N)
+        is_worth_SK = state.cut_N[1 + levels_SK].cumsum(1) >= state.cut_N[0]
+        return Drafts(ids_SK, torch.minimum(room_S, is_worth_SK.sum(1)), levels_SK)

@@ -22,7 +22,7 @@ NUM_DRAFTS = 5  # column of `HostRound.packed`: drafts that were verified
 class HostRound(NamedTuple):
     """A round's results in host memory; valid once `event` has passed."""
 
-    packed: Tensor  # int64 [S, ...]: the numbers of `to_host`, then tokens, then draft ids
+    packed: Tensor  # int64 [S, ...]: the numbers of `to_host`, then tokens, draft ids and their levels of confidence
     logprobs: Logprobs | None
     prompt_logprobs: Logprobs | None
     num_rows: int
@@ -71,7 +71,9 @@ def to_host(output: RoundOutput) -> HostRound:
         output.failed_S,
         output.num_drafts_S,
     )
-    packed = torch.cat((torch.stack([c.long() for c in columns], 1), output.sampled_SR, output.draft_SK), dim=1)
+    levels = () if output.levels_SN is None else (output.levels_SN,)
+    numbers = torch.stack([c.long() for c in columns], 1)
+    packed = torch.cat((numbers, output.sampled_SR, output.draft_SK, *levels), dim=1)
     tensors = (packed, *(output.logprobs or ()), *(output.prompt_logprobs or ()))
     event = None
     if packed.is_cuda:

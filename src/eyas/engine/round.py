@@ -8,14 +8,25 @@ from torch import Tensor
 
 from eyas.engine.sequence import Sequence
 
-__all__ = ["Drafts", "Logprobs", "RoundOutput", "RowMasks", "Sampler", "Verified"]
+__all__ = ["Drafts", "Guess", "Logprobs", "RoundOutput", "RowMasks", "Sampler", "Verified"]
 
 
 class Drafts(NamedTuple):
-    """`ids_SK` in target ids; the first `num_valid_S` of each row are guesses, the rest is ignored."""
+    """`ids_SK` in target ids; the first `num_valid_S` of each row are guesses, the rest is ignored.
+
+    `levels_SN` are those of a head's confidence in each draft that it drew, cut off or not (`engine.confidence`).
+    """
 
     ids_SK: Tensor
     num_valid_S: Tensor
+    levels_SN: Tensor | None = None
+
+
+class Guess(NamedTuple):
+    """A draft token of each sequence, and its log-probability under the head's raw logits."""
+
+    ids_S: Tensor
+    logprobs_S: Tensor
 
 
 class RowMasks(NamedTuple):
@@ -60,6 +71,7 @@ class RoundOutput(NamedTuple):
     router_logits: tuple[Tensor, ...]
     live_T: Tensor
     prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
+    levels_SN: Tensor | None = None  # as the drafts have them
 
 
 class Sampler(Protocol):
@@ -70,8 +82,8 @@ class Sampler(Protocol):
 
     def draft(
         self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
-    ) -> Tensor:
-        """Target ids [S] of the drafts that stand `step` positions behind each sequence's length."""
+    ) -> Guess:
+        """The drafts, in target ids, that stand `step` positions behind each sequence's length."""
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eyas.engine.backend import PROMPT_TILE
-from eyas.engine.drafter import Drafter, Eagle3Drafter
+from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
 from eyas.engine.masking import read_for_masks
 from eyas.engine.round import Drafts, Logprobs, RoundOutput, Sampler, Verified
 from eyas.engine.sampler import top_logprobs
@@ -59,8 +59,12 @@ class Runner:
         sampler: Sampler,
         prompt_sampler: Sampler,
         stages: Stages,
+        lookup: NgramDrafter | None = None,
     ) -> None:
-        """`tap_pages_PC` holds, for each full page, the hidden states tapped at its last token."""
+        """`tap_pages_PC` holds, for each full page, the hidden states tapped at its last token.
+
+        `lookup` drafts beside the drafter, for the sequences that a plan names.
+        """
         self.target = target
         self.drafter = drafter
         self.state = state
@@ -71,6 +75,13 @@ class Runner:
         self.sampler = sampler
         self.prompt_sampler = prompt_sampler
         self.stages = stages
+        self.lookup = lookup
+
+    @property
+    def lookup_sizes(self) -> Seq[int]:
+        """Numbers of tokens that are looked for, in the order of preference; none without look-up."""
+        drafter = self.lookup or self.drafter
+        return drafter.sizes if isinstance(drafter, NgramDrafter) else ()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, *, keeps_routing: bool = False) -> StepOutput:
@@ -85,8 +96,9 @@ class Runner:
             if sequence.slot is not None:
                 self.state.set_pages(sequence)
         if plan.num_drafts:
-            self.state.limit_drafts(plan.limits)
-        output = self._decode(plan.decode, plan.num_drafts, keeps_routing) if plan.decode else None
+            self.state.limit_drafts(plan.limits, plan.by_lookup)
+            self.state.cut_drafts(plan.cut)
+        output = self._decode(plan, keeps_routing) if plan.decode else None
         if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
             self.drafter.note_commit(1 << 30)
         first_tokens = []
@@ -98,7 +110,8 @@ class Runner:
 
     # -- generated rows -----------------------------------------------------------------------------------------------
 
-    def _decode(self, sequences: list[Sequence], num_drafts: int, keeps_routing: bool) -> RoundOutput:
+    def _decode(self, plan: StepPlan, keeps_routing: bool) -> RoundOutput:
+        sequences, num_drafts = plan.decode, plan.num_drafts
         slots_S = self._slots(sequences, self.stages.rows(len(sequences)))
         # length_bound already counts this round's tokens.
         max_length = max(s.length_bound for s in sequences)
@@ -116,6 +129,8 @@ class Runner:
             self.row_ops,
             self.sampler,
             self.stages,
+            num_steps=plan.num_steps,
+            lookup=self.lookup if num_drafts and plan.by_lookup else None,
             keeps_routing=keeps_routing,
         )
         self.drafter.note_commit(num_drafts + 1)

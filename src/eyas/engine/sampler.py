@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eyas.engine.commit import commit
-from eyas.engine.round import Drafts, Logprobs, RoundOutput, RowMasks, Verified
+from eyas.engine.round import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState, uses_penalties
 from eyas.kernels.mask import mask_scores
@@ -43,10 +43,11 @@ class PlainSampler:
 
     def draft(
         self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
-    ) -> Tensor:
+    ) -> Guess:
         rows = self._state.sampling_of(slots_S, self._state.flags_of(sequences))
         chosen = sample(logits_SV, self._state.length_S[slots_S] + step, rows, target_ids_V=target_ids_V)
-        return chosen if target_ids_V is None else target_ids_V[chosen]
+        logprobs_S = logits_SV.log_softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1)
+        return Guess(chosen if target_ids_V is None else target_ids_V[chosen], logprobs_S)
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

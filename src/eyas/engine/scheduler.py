@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from eyas.engine.confidence import Cut
 from eyas.engine.pages import PagePool
 from eyas.engine.sequence import Phase, Sequence
 
@@ -81,7 +82,9 @@ class StepPlan:
     decode: list[Sequence] = field(default_factory=list)
     num_drafts: int = 0  # rows behind the last token of each sequence
     limits: dict[int, int] = field(default_factory=dict)  # by slot: how many of them are to be drafted
+    by_lookup: set[int] = field(default_factory=set)  # slots that look theirs up
     num_steps: int = 0  # passes of the head
+    cut: Cut = field(default_factory=Cut)  # of the chains that the head draws
 
     @property
     def is_empty(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from eyas.base.types import Request, TokenEvent
 from eyas.engine.constraint import Constraint
+from eyas.engine.lookup import OwnText
 from eyas.engine.pages import PageKey
 
 __all__ = ["Phase", "Sequence"]
@@ -38,6 +39,7 @@ class Sequence:
     arrival: int = 0
     phase: Phase = Phase.NEW
     constraint: Constraint | None = None
+    own_text: OwnText | None = None  # once it has a token, if it may look up drafts
     slot: int | None = None
     num_prefilled: int = 0
     num_cached: int = 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from eyas.engine.round import Drafts, RoundOutput, RowMasks, Sampler, Verified
+from eyas.engine.round import Drafts, Guess, RoundOutput, RowMasks, Sampler, Verified
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
 
@@ -47,9 +47,9 @@ class SimulatedSampler:
 
     def draft(
         self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
-    ) -> Tensor:
-        self._inner.draft(logits_SV, slots_S, sequences, step, target_ids_V)  # for its time
-        return self._ids_SN[slots_S, self._state.length_S[slots_S] + step]
+    ) -> Guess:
+        guess = self._inner.draft(logits_SV, slots_S, sequences, step, target_ids_V)
+        return guess._replace(ids_S=self._ids_SN[slots_S, self._state.length_S[slots_S] + step])
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from eyas.engine.drafter import Drafter
+from eyas.engine.drafter import Drafter, NgramDrafter
 from eyas.engine.masking import read_for_masks
 from eyas.engine.round import Drafts, RoundOutput, Sampler, Verified
 from eyas.engine.sequence import Sequence
@@ -36,10 +36,17 @@ def speculative_round(
     sampler: Sampler,
     stages: Stages,
     *,
+    num_steps: int,
+    lookup: NgramDrafter | None,
     keeps_routing: bool,
 ) -> RoundOutput:
-    """`max_length` bounds the sequences' lengths. `slots_S` may end with dead slots beyond `sequences`."""
-    drafts = _propose(drafter, state, slots_S, sequences, num_drafts, max_length)
+    """`max_length` bounds the sequences' lengths. `slots_S` may end with dead slots beyond `sequences`.
+
+    With a `lookup` that drafts for the sequences that are to look up, the drafter drafts `num_steps` for the others.
+    """
+    drafts = _propose(drafter, state, slots_S, sequences, num_drafts if lookup is None else num_steps, max_length)
+    if lookup is not None:
+        drafts = lookup.replace(state, slots_S, drafts, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
     shape = (len(slots_S), num_drafts, keeps_routing)
 
@@ -57,12 +64,15 @@ def speculative_round(
 
     key = (shape, sampler.key(sequences))
     if mask_input is None and not stages.splits_rounds:
-        return stages.run(("round", *key), verify_and_finish, slots_S, *drafts)
+        output = stages.run(("round", *key), verify_and_finish, slots_S, *drafts[:2])
+        return output._replace(levels_SN=drafts.levels_SN)
     # The host waits for the drafts and asks the constraints while the device verifies.
-    verified = stages.run(("verify", shape), verify, slots_S, *drafts)
+    verified = stages.run(("verify", shape), verify, slots_S, *drafts[:2])
     if mask_input is None:
-        return stages.run(("finish", *key), partial(finish, verified), slots_S, *drafts)
-    return sampler.finish(verified, slots_S, sequences, drafts, mask_input.masks(state.vocab_size))
+        output = stages.run(("finish", *key), partial(finish, verified), slots_S, *drafts[:2])
+    else:
+        output = sampler.finish(verified, slots_S, sequences, drafts, mask_input.masks(state.vocab_size))
+    return output._replace(levels_SN=drafts.levels_SN)
 
 
 def _propose(

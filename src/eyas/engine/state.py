@@ -6,13 +6,14 @@ Shape letters: S slots, N positions, P pages a sequence, V vocabulary, W tap rin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from eyas.base.types import MAX_LOGIT_BIAS, MAX_STOP_IDS
+from eyas.engine.confidence import NUM_LEVELS, Cut
 from eyas.engine.sequence import Sequence
 from eyas.kernels.sample import SamplingRows
 from eyas.model.batch import PageTables
@@ -58,7 +59,10 @@ class DeviceState:
         self.live_S = zeros(dtype=torch.bool)
         self.remaining_S = zeros()
         self.draft_limit_S = zeros()
-        self._draft_limits: list[int] = []  # what the device was last told
+        self.by_lookup_S = zeros(dtype=torch.bool)  # takes what it looks up, where a head drafts for others
+        self.cut_N = torch.zeros(1 + NUM_LEVELS, device=device)  # a `Cut`: the threshold, then the chances
+        self._draft_limits: list[tuple[int, bool]] = []  # what the device was last told
+        self._cut = Cut(0.0)
         num_pages = -(-max_positions // page_size)
         self.tables = PageTables(zeros(num_pages), zeros(num_pages))
         self.sampling = SamplingRows(
@@ -143,12 +147,20 @@ class DeviceState:
         self.in_prompt_SV[slot] = False
         self.in_prompt_SV[slot, prompt.to(self.device)] = True
 
-    def limit_drafts(self, limits: Mapping[int, int]) -> None:
-        """How many drafts each slot may have from now on; nothing is copied where nothing changes."""
-        wanted = [limits.get(slot, 0) for slot in range(len(self.draft_limit_S))]
+    def limit_drafts(self, limits: Mapping[int, int], by_lookup: Collection[int] = ()) -> None:
+        """How many drafts each slot may have from now on, and which look up; copied only where it changes."""
+        wanted = [(limits.get(slot, 0), slot in by_lookup) for slot in range(len(self.draft_limit_S))]
         if wanted != self._draft_limits:
-            self.draft_limit_S.copy_(torch.tensor(wanted), non_blocking=True)
+            numbers, look_up = zip(*wanted, strict=True)
+            self.draft_limit_S.copy_(torch.tensor(numbers), non_blocking=True)
+            self.by_lookup_S.copy_(torch.tensor(look_up), non_blocking=True)
             self._draft_limits = wanted
+
+    def cut_drafts(self, cut: Cut) -> None:
+        """Where chains end from now on."""
+        if cut != self._cut:
+            self.cut_N.copy_(torch.tensor((cut.threshold, *cut.chances)), non_blocking=True)
+            self._cut = cut
 
     def set_pages(self, sequence: Sequence) -> None:
         slot = sequence.slot

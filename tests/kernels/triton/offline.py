@@ -20,6 +20,7 @@ from eyas.kernels.sample import SamplingRows
 from eyas.kernels.triton import gemm, qkv
 from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
+from eyas.kernels.triton.lookup import look_up
 from eyas.kernels.triton.ops import PromptOps
 from eyas.kernels.triton.sample import SampleSpace, draw
 
@@ -132,7 +133,9 @@ def sampling():
     draw(logits, slots, slots, settings, space, live_T=live, edits=edits, ancestors_SK=fake(32, 3), num_top_S=slots)
     draw(logits, slots, slots, settings, space, edits=edits, masks=masks, num_top_S=slots)
     draft_space = SampleSpace(1, 32000, "cpu", chunk_size=4096)
-    draw(logits[:, :32000].contiguous(), slots, slots, settings, draft_space, target_ids_V=fake(32000))
+    drafts = logits[:, :32000].contiguous()
+    draw(drafts, slots, slots, settings, draft_space, target_ids_V=fake(32000), num_top_S=slots)
+    look_up(fake(33, 131072), slots, slots, 7, min_match=2, max_match=5, max_length=131072)
     ledger = Ledger(fake(32, 1024), slots, live, slots, fake(32, 32), counts, fake(32, 8, 8640, dtype=torch.bfloat16))
     commit(ledger, slots, fake(32, 3), slots, fake(32, 4), fake(32, 4), fake(128, 8640, dtype=torch.bfloat16))
 

@@ -297,6 +297,7 @@ def draw(
     num_top_S: Tensor | None = None,
     target_ids_V: Tensor | None = None,
     ids_T: Tensor | None = None,
+    logprobs_T: Tensor | None = None,
 ) -> Drawn:
     """The token of each row: row r of the sequence in slot s stands at position `length_S`[s] + `offset` + r.
 
@@ -305,7 +306,7 @@ def draw(
     nothing. With `num_top_S` (0..20 tokens to report) rows are checked for numbers that are not finite, and
     log-probabilities are filled in; without it `ids_T` alone is. `target_ids_V` int64 names the target id of each
     column of a draft vocabulary: the noise is that of the target ids, and target ids come out. `ids_T` int64 of
-    any stride receives the tokens in place of the space's own.
+    any stride receives the tokens in place of the space's own, `logprobs_T` fp32 the log-probabilities.
     """
     num_rows, vocab_size = logits_TV.shape
     assert logits_TV.is_contiguous() and logits_TV.dtype == torch.float32 and vocab_size == space.vocab_size
@@ -313,6 +314,8 @@ def draw(
     drawn = Drawn(*(field[:num_rows] for field in space.drawn))
     if ids_T is not None:
         drawn = drawn._replace(ids_T=ids_T)
+    if logprobs_T is not None:
+        drawn = drawn._replace(logprobs_T=logprobs_T)
     kernel: Any = _draw
     kernel[(num_rows * space.num_chunks,)](
         logits_TV,

@@ -1,0 +1,79 @@
+"""How often drafts are right by the probability that the head gave them, and which of them are worth a row.
+
+A head's probabilities are a signal, not a promise: it is sure of itself where its training text was easy. So they are
+sorted into levels, and what becomes of each level is counted. The device cuts a chain where the chance that all of it
+is right falls below what a row costs; `Cut` tells it how.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LEVELS", "NUM_LEVELS", "ConfidenceCurve", "Cut", "level_of"]
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # probabilities between the levels of confidence
+NUM_LEVELS = len(LEVELS) + 1
+KEEP = 1 - 1 / 400  # about the last 400 drafts of a level count
+GUESS_TRIES = 8.0
+REFRESH = 32  # chains between two looks at the counts
+LEAST = 1e-3  # chance that is told apart from none
+STEP = 0.1  # of the threshold's logarithm, so that the device is seldom told a new one
+
+Floats = NDArray[np.float64]
+
+
+class Cut(NamedTuple):
+    """Logarithms: the least chance of a chain that is worth its last row, and the chance of a draft of each level."""
+
+    threshold: float = -math.inf
+    chances: tuple[float, ...] = (0.0,) * NUM_LEVELS
+
+
+def level_of(probability: float) -> int:
+    return sum(probability > edge for edge in LEVELS)
+
+
+class ConfidenceCurve:
+    """Chance that a draft is right, by level: never falling."""
+
+    def __init__(self) -> None:
+        edges = (0.0, *LEVELS, 1.0)
+        self._centres = (np.array(edges[1:]) + np.array(edges[:-1])) / 2
+        self._hits, self._tries = np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)
+        self._num_seen = 0
+        self.chances = self._centres  # before anything was seen the head is taken at its word
+
+    def observe(self, levels: Sequence[int], num_accepted: int) -> None:
+        """Of the drafts of one sequence that were verified, in order."""
+        for position, level in enumerate(levels[: num_accepted + 1]):
+            self._hits[level] = self._hits[level] * KEEP + (position < num_accepted)
+            self._tries[level] = self._tries[level] * KEEP + 1
+        self._num_seen += 1
+        if self._num_seen % REFRESH == 0:
+            weights = self._tries + GUESS_TRIES
+            self.chances = _rising((self._hits + GUESS_TRIES * self._centres) / weights, weights)
+
+    def cut(self, min_chance: float) -> Cut:
+        """Where chains end whose chance falls below `min_chance`; 0 is everywhere worth its row."""
+        if min_chance <= LEAST:
+            return Cut()
+        chances = np.log(self.chances.clip(LEAST)).round(3)
+        return Cut(round(math.log(min_chance) / STEP) * STEP, tuple(chances.tolist()))
+
+
+def _rising(values: Floats, weights: Floats) -> Floats:
+    """The nearest values that never fall: weighted least squares, by pooling adjacent violators."""
+    pools: list[list[float]] = []  # mean, weight, length
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        pools.append([value, weight, 1])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            mean, total, length = pools.pop()
+            last = pools[-1]
+            last[0] = (last[0] * last[1] + mean * total) / (last[1] + total)
+            last[1], last[2] = last[1] + total, last[2] + length
+    return np.repeat([mean for mean, _, _ in pools], [int(length) for _, _, length in pools])

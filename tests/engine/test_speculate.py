@@ -1,0 +1,77 @@
+"""Rounds in which a head drafts for some sequences and others look theirs up, and chains that end at a cut."""
+
+import math
+from itertools import count
+
+import pytest
+from tests.engine.exactness import build, random_prompts, reference_of, run
+
+from eyas.base.types import Request, SamplingParams
+from eyas.engine.confidence import NUM_LEVELS, Cut
+from eyas.engine.draft_length import FixedDraftLength
+from eyas.engine.goodput import DraftChoice
+
+MOST = 5
+CUT = Cut(math.log(0.04), tuple(math.log((level + 0.5) / NUM_LEVELS) for level in range(NUM_LEVELS)))
+
+
+class Mixed(FixedDraftLength):
+    """In turn: everybody looks up; some do; nobody does. Keeps what became of the rounds."""
+
+    looks_up = True
+
+    def __init__(self, cut):
+        super().__init__(MOST)
+        self._cut, self._number, self.outcomes = cut, count(), []
+
+    def choose(self, slots, rooms, prospects=None):
+        number = next(self._number)
+        by_lookup = tuple((slot + number) % 3 > 0 if number % 3 else number % 2 > 0 for slot in slots)
+        limits = tuple(MOST if looks_up else 1 + number % MOST for looks_up in by_lookup)
+        head = [limit for limit, looks_up in zip(limits, by_lookup, strict=True) if not looks_up]
+        return DraftChoice(limits, max(head, default=0), by_lookup, 0.0, 0.0, 0.0)
+
+    def cut(self, choice):
+        return self._cut
+
+    def observe(self, outcome):
+        self.outcomes.append(outcome)
+
+
+def requests_of(model, **params):
+    prompts = random_prompts(4, model.config.vocab_size)
+    return [
+        Request(request_id=str(i), prompt_ids=tuple(prompt), params=SamplingParams(temperature=1, seed=i, **params))
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_head_and_lookup_in_one_round(random_model, lag):
+    """No token changes, and what the device finds is what the host, which is compared with a search, foretells."""
+    requests = requests_of(random_model, max_tokens=40, logit_bias={7: 90.0, 9: 90.0})  # few words repeat themselves
+    core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3, lag=lag)
+    core.draft_length = policy = Mixed(Cut())
+    assert run(core, requests, check=True) == reference_of(random_model, requests)
+    tried = [of_one for outcome in policy.outcomes for of_one in outcome.tried if of_one.asked]
+    found = [of_one for of_one in tried if of_one.by_lookup and of_one.verified]
+    assert len(found) > 10 and 0 < sum(of_one.accepted > 0 for of_one in found) < len(found)
+    assert all(of_one.verified == of_one.asked for of_one in found)
+    assert all(of_one.foretold[0].is_right == (of_one.accepted > 0) for of_one in found)
+    assert not any(of_one.foretold for of_one in tried if of_one.by_lookup and not of_one.verified)
+    assert all(len(of_one.levels) == (0 if of_one.by_lookup else of_one.asked) for of_one in tried)
+
+
+def test_a_chain_ends_where_it_is_not_worth_a_row(random_model):
+    requests = requests_of(random_model, max_tokens=20)
+    core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3)
+    core.draft_length = policy = Mixed(CUT)
+    policy.choose = lambda slots, rooms, _: FixedDraftLength.choose(policy, slots, rooms)
+    assert run(core, requests) == reference_of(random_model, requests)
+    tried = [of_one for outcome in policy.outcomes for of_one in outcome.tried]
+    for of_one in tried:
+        worth = 0
+        while worth < of_one.asked and sum(CUT.chances[level] for level in of_one.levels[: worth + 1]) > CUT.threshold:
+            worth += 1
+        assert len(of_one.levels) == of_one.asked and of_one.verified == worth
+    assert len({of_one.verified for of_one in tried}) > 2
