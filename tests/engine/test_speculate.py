@@ -7,6 +7,7 @@ import pytest
 from tests.engine.exactness import build, random_prompts, reference_of, run
 
 from eyas.base.types import Request, SamplingParams
+from eyas.engine.build import MAX_BACKLOG
 from eyas.engine.confidence import NUM_LEVELS, Cut
 from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.goodput import DraftChoice
@@ -60,6 +61,20 @@ def test_head_and_lookup_in_one_round(random_model, lag):
     assert all(of_one.foretold[0].is_right == (of_one.accepted > 0) for of_one in found)
     assert not any(of_one.foretold for of_one in tried if of_one.by_lookup and not of_one.verified)
     assert all(len(of_one.levels) == (0 if of_one.by_lookup else of_one.asked) for of_one in tried)
+
+
+def test_the_head_keeps_up_while_others_draft(random_model):
+    """So that it has seen every token when it drafts again."""
+    core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=2)
+    core.draft_length = policy = Mixed(Cut())
+    policy.choose = lambda slots, rooms, _: DraftChoice((MOST,) * len(slots), 0, (True,) * len(slots), 0.0, 0.0, 0.0)
+    for request in requests_of(random_model, max_tokens=MAX_BACKLOG + 20)[:2]:
+        core.add(request, lambda event: None)
+    state, most = core.runner.state, 0
+    while not core.is_idle:
+        core.step()
+        most = max(most, int(((state.length_S - state.head_length_S) * state.live_S).max()))
+    assert 0 < most <= MAX_BACKLOG
 
 
 def test_a_chain_ends_where_it_is_not_worth_a_row(random_model):

@@ -41,6 +41,9 @@ class Drafter:
     def note_commit(self, max_tokens: int) -> None:
         """Some sequence may have got that many tokens since the last proposal."""
 
+    def keep_up(self, state: DeviceState, slots_S: Tensor, num_coming: int, max_length: int) -> None:
+        """Others draft in this round, which may commit that many tokens: forget nothing on the way."""
+
 
 def _room(state: DeviceState, slots_S: Tensor, num_drafts: int) -> Tensor:
     """Draft tokens that are wanted and can still be accepted: the bonus token takes the last of the budget."""
@@ -119,6 +122,16 @@ class Eagle3Drafter(Drafter):
 
         key = ("eagle3", len(slots_S), num_rows, num_drafts, self.sampler.key(sequences))
         return self.stages.run(key, stage, slots_S)
+
+    def keep_up(self, state: DeviceState, slots_S: Tensor, num_coming: int, max_length: int) -> None:
+        if self._backlog + num_coming <= self.max_backlog:
+            return
+        num_rows, self._backlog = self._rows(self._backlog), 0
+
+        def stage(slots_S: Tensor) -> None:
+            self._catch_up(state, slots_S, num_rows, max_length)
+
+        self.stages.run(("catch up", len(slots_S), num_rows), stage, slots_S)
 
     def _rows(self, backlog: int) -> int:
         """Rows of the first pass: few different numbers where each is another graph."""

@@ -46,6 +46,8 @@ def speculative_round(
     """
     drafts = _propose(drafter, state, slots_S, sequences, num_drafts if lookup is None else num_steps, max_length)
     if lookup is not None:
+        if not num_steps:
+            drafter.keep_up(state, slots_S, num_drafts + 1, max_length)
         drafts = lookup.replace(state, slots_S, drafts, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
     shape = (len(slots_S), num_drafts, keeps_routing)
