@@ -34,7 +34,10 @@ def test_more_confidence_is_never_less_chance(rounds):
 
 def test_a_cut_is_the_chances_and_the_least_one_worth_a_row():
     curve = ConfidenceCurve()
+    assert curve.cut(0.3) == Cut() and Cut().threshold == -math.inf  # nothing was seen
+    for _ in range(40):
+        curve.observe([1, 0], 1)
     cut = curve.cut(0.3)
     assert cut.threshold == pytest.approx(math.log(0.3), abs=STEP)
-    assert np.exp(cut.chances) == pytest.approx(CENTRES, rel=0.01)
-    assert curve.cut(0.0) == Cut() and Cut().threshold == -math.inf
+    assert np.exp(cut.chances) == pytest.approx(curve.chances, rel=0.01) and cut.chances[1] > math.log(0.5)
+    assert curve.cut(0.0) == Cut()

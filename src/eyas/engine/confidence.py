@@ -21,6 +21,7 @@ NUM_LEVELS = len(LEVELS) + 1
 KEEP = 1 - 1 / 400  # about the last 400 drafts of a level count
 GUESS_TRIES = 8.0
 REFRESH = 32  # chains between two looks at the counts
+FIRST_TRIES = 64.0  # drafts before which nothing is cut: a head may mean something else by its probabilities
 LEAST = 1e-3  # chance that is told apart from none
 STEP = 0.1  # of the threshold's logarithm, so that the device is seldom told a new one
 
@@ -60,7 +61,7 @@ class ConfidenceCurve:
 
     def cut(self, min_chance: float) -> Cut:
         """Where chains end whose chance falls below `min_chance`; 0 is everywhere worth its row."""
-        if min_chance <= LEAST:
+        if min_chance <= LEAST or self._tries.sum() < FIRST_TRIES:
             return Cut()
         chances = np.log(self.chances.clip(LEAST)).round(3)
         return Cut(round(math.log(min_chance) / STEP) * STEP, tuple(chances.tolist()))
