@@ -117,7 +117,9 @@ class Eagle3Drafter(Drafter):
         num_rows, self._backlog = self._rows(max(1, self._backlog)), 0
 
         def stage(slots_S: Tensor) -> Drafts:
-            first = self._catch_up(state, slots_S, num_rows, max_length)
+            batch, hidden_TH = self._unseen(state, slots_S, num_rows, max_length)
+            last = slice(num_rows - 1, None, num_rows)
+            first = self.head.forward(batch, hidden_TH, self.cache, wanted=last)
             return self._chain(state, slots_S, sequences, first, num_drafts, max_length)
 
         key = ("eagle3", len(slots_S), num_rows, num_drafts, self.sampler.key(sequences))
@@ -129,7 +131,7 @@ class Eagle3Drafter(Drafter):
         num_rows, self._backlog = self._rows(self._backlog), 0
 
         def stage(slots_S: Tensor) -> None:
-            self._catch_up(state, slots_S, num_rows, max_length)
+            self.head.write(*self._unseen(state, slots_S, num_rows, max_length), self.cache)
 
         self.stages.run(("catch up", len(slots_S), num_rows), stage, slots_S)
 
@@ -139,8 +141,8 @@ class Eagle3Drafter(Drafter):
             return backlog
         return min(1 << (backlog - 1).bit_length(), self.max_backlog)
 
-    def _catch_up(self, state: DeviceState, slots_S: Tensor, num_rows: int, max_length: int) -> HeadOutput:
-        """Feed the head the committed tokens that it has not seen; its output at each sequence's last token."""
+    def _unseen(self, state: DeviceState, slots_S: Tensor, num_rows: int, max_length: int) -> tuple[RowBatch, Tensor]:
+        """Rows for the last committed tokens, live where the head has not seen them, and their hidden states [T, H]."""
         length_S = state.length_S[slots_S]
         offsets = torch.arange(num_rows, device=state.device)
         positions_SR = length_S.unsqueeze(1) - num_rows + offsets
@@ -155,10 +157,8 @@ class Eagle3Drafter(Drafter):
             max_length=max_length,
             ops=self._ops,
         )
-        last = slice(num_rows - 1, None, num_rows)
-        output = self.head.forward(batch, self.head.fuse(taps_TC, self._ops), self.cache, wanted=last)
         state.head_length_S[slots_S] = length_S
-        return output
+        return batch, self.head.fuse(taps_TC, self._ops)
 
     def _chain(
         self,
