@@ -3,6 +3,7 @@
 import math
 from itertools import count
 
+import numpy as np
 import pytest
 from tests.engine.exactness import build, random_prompts, reference_of, run
 
@@ -13,7 +14,7 @@ from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.goodput import DraftChoice
 
 MOST = 5
-CUT = Cut(math.log(0.04), tuple(math.log((level + 0.5) / NUM_LEVELS) for level in range(NUM_LEVELS)))
+THRESHOLD, CHANCES = math.log(0.04), [math.log((level + 0.5) / NUM_LEVELS) for level in range(NUM_LEVELS)]
 
 
 class Mixed(FixedDraftLength):
@@ -21,9 +22,9 @@ class Mixed(FixedDraftLength):
 
     looks_up = True
 
-    def __init__(self, cut):
+    def __init__(self, *, cuts=False):
         super().__init__(MOST)
-        self._cut, self._number, self.outcomes = cut, count(), []
+        self._cuts, self._number, self.outcomes = cuts, count(), []
 
     def choose(self, slots, rooms, prospects=None):
         number = next(self._number)
@@ -32,8 +33,8 @@ class Mixed(FixedDraftLength):
         head = [limit for limit, looks_up in zip(limits, by_lookup, strict=True) if not looks_up]
         return DraftChoice(limits, max(head, default=0), by_lookup, 0.0, 0.0, 0.0)
 
-    def cut(self, choice):
-        return self._cut
+    def cut(self, slots, choice):
+        return Cut(tuple(slots), np.array([[THRESHOLD, *CHANCES]] * len(slots))) if self._cuts else Cut()
 
     def observe(self, outcome):
         self.outcomes.append(outcome)
@@ -52,7 +53,7 @@ def test_head_and_lookup_in_one_round(random_model, lag):
     """No token changes, and what the device finds is what the host, which is compared with a search, foretells."""
     requests = requests_of(random_model, max_tokens=40, logit_bias={7: 90.0, 9: 90.0})  # few words repeat themselves
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3, lag=lag)
-    core.draft_length = policy = Mixed(Cut())
+    core.draft_length = policy = Mixed()
     assert run(core, requests, check=True) == reference_of(random_model, requests)
     tried = [of_one for outcome in policy.outcomes for of_one in outcome.tried if of_one.asked]
     found = [of_one for of_one in tried if of_one.by_lookup and of_one.verified]
@@ -66,7 +67,7 @@ def test_head_and_lookup_in_one_round(random_model, lag):
 def test_the_head_keeps_up_while_others_draft(random_model):
     """So that it has seen every token when it drafts again."""
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=2)
-    core.draft_length = policy = Mixed(Cut())
+    core.draft_length = policy = Mixed()
     policy.choose = lambda slots, rooms, _: DraftChoice((MOST,) * len(slots), 0, (True,) * len(slots), 0.0, 0.0, 0.0)
     for request in requests_of(random_model, max_tokens=MAX_BACKLOG + 20)[:2]:
         core.add(request, lambda event: None)
@@ -80,13 +81,13 @@ def test_the_head_keeps_up_while_others_draft(random_model):
 def test_a_chain_ends_where_it_is_not_worth_a_row(random_model):
     requests = requests_of(random_model, max_tokens=20)
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3)
-    core.draft_length = policy = Mixed(CUT)
+    core.draft_length = policy = Mixed(cuts=True)
     policy.choose = lambda slots, rooms, _: FixedDraftLength.choose(policy, slots, rooms)
     assert run(core, requests) == reference_of(random_model, requests)
     tried = [of_one for outcome in policy.outcomes for of_one in outcome.tried]
     for of_one in tried:
         worth = 0
-        while worth < of_one.asked and sum(CUT.chances[level] for level in of_one.levels[: worth + 1]) > CUT.threshold:
+        while worth < of_one.asked and sum(CHANCES[level] for level in of_one.levels[: worth + 1]) > THRESHOLD:
             worth += 1
         assert len(of_one.levels) == of_one.asked and of_one.verified == worth
     assert len({of_one.verified for of_one in tried}) > 2

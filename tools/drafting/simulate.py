@@ -111,12 +111,14 @@ class _Running:
         return num_right, foretold
 
 
-def _worth(levels: list[int], cut: Cut) -> int:
+def _worth(levels: list[int], cut: Cut, slot: int) -> int:
     """Drafts that are worth a row: what the device does with a threshold and a table."""
-    chance = 0.0
+    if slot not in cut.slots:
+        return len(levels)
+    chance, (threshold, *chances) = 0.0, cut.logs_SN[cut.slots.index(slot)]
     for count, level in enumerate(levels):
-        chance += cut.chances[level]
-        if chance < cut.threshold:
+        chance += chances[level]
+        if chance < threshold:
             return count
     return len(levels)
 
@@ -141,11 +143,11 @@ def run(
     while tokens < num_tokens:
         prospects = [sequence.prospect for sequence in running]
         choice = policy.choose(slots, [max(0, sequence.left - 1) for sequence in running], prospects)
-        tried = []
+        tried, cut = [], policy.cut(slots, choice)
         for slot, limit, by_lookup in zip(slots, choice.limits, choice.by_lookup, strict=True):
             draft = None if by_lookup else work.draft(slot, tokens / num_tokens, limit, rng)
             levels = draft.levels if draft and use_confidence else []
-            verified = _worth(levels, policy.cut(choice)) if levels else limit
+            verified = _worth(levels, cut, slot) if levels else limit
             accepted, foretold = running[slot].round(draft, verified)
             tried.append(Tried(slot, limit, accepted, verified, by_lookup, levels, foretold))
             tokens += accepted + 1

@@ -20,6 +20,8 @@ LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # probabilities between 
 NUM_LEVELS = len(LEVELS) + 1
 KEEP = 1 - 1 / 400  # about the last 400 drafts of a level count
 GUESS_TRIES = 8.0
+OWN_KEEP = 1 - 1 / 24  # and of a sequence's own
+OWN_GUESS_TRIES = 8.0
 REFRESH = 32  # chains between two looks at the counts
 FIRST_TRIES = 64.0  # drafts before which nothing is cut: a head may mean something else by its probabilities
 LEAST = 1e-3  # chance that is told apart from none
@@ -29,10 +31,11 @@ Floats = NDArray[np.float64]
 
 
 class Cut(NamedTuple):
-    """Logarithms: the least chance of a chain that is worth its last row, and the chance of a draft of each level."""
+    """For each of some slots, as logarithms: the least chance of a chain that is worth its last row, and the chances of
+    a draft of each level."""
 
-    threshold: float = -math.inf
-    chances: tuple[float, ...] = (0.0,) * NUM_LEVELS
+    slots: tuple[int, ...] = ()
+    logs_SN: Floats = np.zeros((0, 1 + NUM_LEVELS))
 
 
 def level_of(probability: float) -> int:
@@ -40,31 +43,63 @@ def level_of(probability: float) -> int:
 
 
 class ConfidenceCurve:
-    """Chance that a draft is right, by level: never falling."""
+    """Chance that a draft is right, by level: the same curve for all, never falling, at the odds of each sequence."""
 
     def __init__(self) -> None:
         edges = (0.0, *LEVELS, 1.0)
         self._centres = (np.array(edges[1:]) + np.array(edges[:-1])) / 2
         self._hits, self._tries = np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)
         self._num_seen = 0
-        self.chances = self._centres  # before anything was seen the head is taken at its word
+        self._own: dict[int, _Own] = {}
+        self._curve = self._centres  # before anything was seen the head is taken at its word
 
-    def observe(self, levels: Sequence[int], num_accepted: int) -> None:
+    def enter(self, slot: int) -> None:
+        self._own[slot] = _Own()
+
+    def observe(self, slot: int, levels: Sequence[int], num_accepted: int) -> None:
         """Of the drafts of one sequence that were verified, in order."""
+        own = self._own.setdefault(slot, _Own())
         for position, level in enumerate(levels[: num_accepted + 1]):
             self._hits[level] = self._hits[level] * KEEP + (position < num_accepted)
             self._tries[level] = self._tries[level] * KEEP + 1
+            own.observe(float(self._curve[level]), position < num_accepted)
         self._num_seen += 1
         if self._num_seen % REFRESH == 0:
             weights = self._tries + GUESS_TRIES
-            self.chances = _rising((self._hits + GUESS_TRIES * self._centres) / weights, weights)
+            rising = _rising((self._hits + GUESS_TRIES * self._centres) / weights, weights)
+            self._curve = rising.clip(LEAST, 1 - LEAST)
 
-    def cut(self, min_chance: float) -> Cut:
+    def chances(self, slot: int) -> Floats:
+        """By level."""
+        odds = self._curve / (1 - self._curve) * self._own.setdefault(slot, _Own()).odds
+        chances: Floats = odds / (1 + odds)
+        return chances
+
+    def cut(self, slots: Sequence[int], min_chance: float) -> Cut:
         """Where chains end whose chance falls below `min_chance`; 0 is everywhere worth its row."""
         if min_chance <= LEAST or self._tries.sum() < FIRST_TRIES:
             return Cut()
-        chances = np.log(self.chances.clip(LEAST)).round(3)
-        return Cut(round(math.log(min_chance) / STEP) * STEP, tuple(chances.tolist()))
+        logs = np.empty((len(slots), 1 + NUM_LEVELS))
+        logs[:, 0] = round(math.log(min_chance) / STEP) * STEP
+        for row, slot in enumerate(slots):
+            logs[row, 1:] = np.log(self.chances(slot))
+        return Cut(tuple(slots), logs.round(2))
+
+
+class _Own:
+    """How much better or worse the drafts of one sequence lately were than their levels let expect."""
+
+    def __init__(self) -> None:
+        self._hits = self._expected = self._tries = 0.0
+        self.odds = 1.0
+
+    def observe(self, chance: float, is_right: bool) -> None:
+        self._hits = self._hits * OWN_KEEP + is_right
+        self._expected = self._expected * OWN_KEEP + chance
+        self._tries = self._tries * OWN_KEEP + 1
+        expected = self._expected / self._tries
+        found = (self._hits + OWN_GUESS_TRIES * expected) / (self._tries + OWN_GUESS_TRIES)
+        self.odds = found / (1 - found) * (1 - expected) / expected
 
 
 def _rising(values: Floats, weights: Floats) -> Floats:

@@ -235,7 +235,7 @@ class EngineCore:
         plan = self.scheduler.plan(max(choice.limits))
         plan.limits, plan.num_steps = dict(zip(running, choice.limits, strict=True)), choice.num_steps
         plan.by_lookup = {slot for slot, by_lookup in zip(running, choice.by_lookup, strict=True) if by_lookup}
-        plan.cut = self.draft_length.cut(choice)
+        plan.cut = self.draft_length.cut(list(running), choice)
         return plan
 
     def _prospect(self, slot: int, sequence: Sequence) -> Prospect:

@@ -64,7 +64,7 @@ class DraftLength(Protocol):
     ) -> DraftChoice:
         """Drafts for the sequences of a round, of which at most `rooms` can be accepted; `prospects` of looking up."""
 
-    def cut(self, choice: DraftChoice) -> Cut:
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
         """Which drafts of a choice are worth their row, by the head's confidence in them."""
 
     def observe(self, outcome: RoundOutcome) -> None: ...
@@ -89,7 +89,7 @@ class FixedDraftLength:
     ) -> DraftChoice:
         return DraftChoice((self.num_drafts,) * len(slots), self.num_drafts, (False,) * len(slots), 0.0, 0.0, 0.0)
 
-    def cut(self, choice: DraftChoice) -> Cut:
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
         return Cut()
 
     def observe(self, outcome: RoundOutcome) -> None:
@@ -143,6 +143,7 @@ class AutoDraftLength:
     def enter(self, slot: int) -> None:
         if self.head is not None:
             self.head.enter(slot)
+            self.confidence.enter(slot)
 
     def timer(self) -> RoundTimer | None:
         return None if self.costs.is_measured else RoundTimer(self.max_drafts, has_head=self.head is not None)
@@ -161,8 +162,8 @@ class AutoDraftLength:
         self._credit_s = min(self._credit_s + self.PROBE_SHARE * best.seconds, self.CREDIT_ROUNDS * best.seconds)
         return self._probe(best, seconds, chances_SK, rooms_S, lookup_SK) or best
 
-    def cut(self, choice: DraftChoice) -> Cut:
-        return self.confidence.cut(choice.min_chance)
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
+        return self.confidence.cut(slots, choice.min_chance)
 
     def _probe(
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
@@ -228,9 +229,10 @@ class AutoDraftLength:
         """Of a chain that was cut behind an accepted draft, the next one counts by its chance."""
         unseen = []
         for of_one in tried:
-            self.confidence.observe(of_one.levels[: of_one.verified], of_one.accepted)
+            self.confidence.observe(of_one.slot, of_one.levels[: of_one.verified], of_one.accepted)
             was_cut = of_one.accepted == of_one.verified < len(of_one.levels)
-            unseen.append(float(self.confidence.chances[of_one.levels[of_one.verified]]) if was_cut else 0.0)
+            chances = self.confidence.chances(of_one.slot)
+            unseen.append(float(chances[of_one.levels[of_one.verified]]) if was_cut else 0.0)
         slots, asked, accepted = zip(*(of_one[:3] for of_one in tried), strict=True)
         head.observe(slots, asked, accepted, unseen)
 
@@ -284,7 +286,7 @@ class RoundTimer:
         by_lookup = (not self.has_head,) * num_sequences
         return DraftChoice((num_drafts,) * num_sequences, num_drafts if self.has_head else 0, by_lookup, 0.0, 0.0, 0.0)
 
-    def cut(self, choice: DraftChoice) -> Cut:
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
         return Cut()
 
     def is_done(self, num_sequences: int) -> bool:

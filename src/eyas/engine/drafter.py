@@ -191,5 +191,6 @@ class Eagle3Drafter(Drafter):
                 position_S = position_S + 1
         ids_SK, logprobs_SK = (torch.stack(columns, dim=1) for columns in zip(*guesses, strict=True))
         levels_SK = torch.bucketize(logprobs_SK, self._edges_N)
-        is_worth_SK = state.cut_N[1 + levels_SK].cumsum(1) >= state.cut_N[0]
+        cut_SN = state.cut_SN[slots_S]
+        is_worth_SK = cut_SN.gather(1, 1 + levels_SK).cumsum(1) >= cut_SN[:, :1]
         return Drafts(ids_SK, torch.minimum(room_S, is_worth_SK.sum(1)), levels_SK)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,9 +61,9 @@ class DeviceState:
         self.remaining_S = zeros()
         self.draft_limit_S = zeros()
         self.by_lookup_S = zeros(dtype=torch.bool)  # takes what it looks up, where a head drafts for others
-        self.cut_N = torch.zeros(1 + NUM_LEVELS, device=device)  # a `Cut`: the threshold, then the chances
+        self.cut_SN = zeros(1 + NUM_LEVELS, dtype=torch.float32)  # a `Cut`: the threshold, then the chances
         self._draft_limits: list[tuple[int, bool]] = []  # what the device was last told
-        self._cut = Cut(0.0)
+        self._cut_SN = np.zeros((num_slots + 1, 1 + NUM_LEVELS), dtype=np.float32)
         num_pages = -(-max_positions // page_size)
         self.tables = PageTables(zeros(num_pages), zeros(num_pages))
         self.sampling = SamplingRows(
@@ -157,10 +158,13 @@ class DeviceState:
             self._draft_limits = wanted
 
     def cut_drafts(self, cut: Cut) -> None:
-        """Where chains end from now on."""
-        if cut != self._cut:
-            self.cut_N.copy_(torch.tensor((cut.threshold, *cut.chances)), non_blocking=True)
-            self._cut = cut
+        """Where chains end from now on: at the cut in its slots, nowhere in the others."""
+        wanted = np.full_like(self._cut_SN, -np.inf)
+        wanted[:, 1:] = self._cut_SN[:, 1:]
+        wanted[list(cut.slots)] = cut.logs_SN
+        if (wanted != self._cut_SN).any():
+            self.cut_SN.copy_(torch.from_numpy(wanted), non_blocking=True)
+            self._cut_SN = wanted
 
     def set_pages(self, sequence: Sequence) -> None:
         slot = sequence.slot
