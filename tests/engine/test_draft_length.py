@@ -52,6 +52,23 @@ def test_never_slower_than_none_or_a_static_number(cell):
     assert result.probes <= 0.01
 
 
+class Blind(Sequences):
+    """The head is as sure of every draft as of any other."""
+
+    def draft(self, *args):
+        draft = super().draft(*args)
+        return draft._replace(levels=[0] * args[2])
+
+
+@pytest.mark.parametrize(
+    "cell", [cell for cell in FEW if cell.batch == 1 and cell.chances != (0.1,)], ids=lambda c: c.name
+)
+def test_a_confidence_that_says_nothing_costs_nothing(cell):
+    result = measure(H200, cell, 1, kind=Blind)
+    assert result.rates[0] >= 0.98 * result.none_rate
+    assert result.rates[0] >= 0.97 * result.best_rate
+
+
 @pytest.mark.parametrize(("machine", "batch", "gain"), [(H200, 4, 1.08), (H200, 8, 1.1), (SPARK, 2, 1.04)])
 def test_sequences_that_differ_draft_differently(machine, batch, gain):
     """Half of them at 0.9, half at 0.2: no static number for all is as fast."""

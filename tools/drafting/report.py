@@ -55,7 +55,9 @@ class Result:
         return median(self.rates) / base, drawn[25], drawn[975]
 
 
-def measure(machine: Machine, cell: Cell, num_seeds: int, rounds: int = ROUNDS) -> Result:
+def measure(
+    machine: Machine, cell: Cell, num_seeds: int, rounds: int = ROUNDS, *, kind: type[Sequences] = Sequences
+) -> Result:
     rates = [static_rate(machine, cell.batch, cell.chances, k) for k in range(MAX_DRAFTS + 1)]
     best = max(range(len(rates)), key=rates.__getitem__)
     # Tokens of so many rounds of the fastest static number, so never fewer rounds than that with fewer drafts.
@@ -63,7 +65,7 @@ def measure(machine: Machine, cell: Cell, num_seeds: int, rounds: int = ROUNDS) 
     found, probes = [], 0.0
     for seed in range(num_seeds):
         policy = auto(machine, MAX_DRAFTS, BATCHES, seed=seed)
-        work = Sequences(cell.batch, cell.chance)
+        work = kind(cell.batch, cell.chance)
         found.append(run(policy, machine, work, num_tokens=int(rounds * most), seed=seed))
         probes += policy.probes_s / policy.elapsed_s / num_seeds
     return Result(best, rates[best], rates[0], found, probes)

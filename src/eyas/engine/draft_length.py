@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eyas.engine.acceptance import Acceptance
+from eyas.engine.chains import Chains
 from eyas.engine.confidence import ConfidenceCurve, Cut
 from eyas.engine.goodput import DraftChoice, best_choice, rate_choice
 from eyas.engine.lookup import Foretold, LookupCurve, Prospect
@@ -121,6 +122,7 @@ class AutoDraftLength:
         self.head = Acceptance(max_drafts) if has_head else None
         self.lookup = LookupCurve(max_drafts) if has_lookup else None
         self.confidence = ConfidenceCurve()
+        self.chains = Chains(max_drafts)
         self.probes_s = 0.0  # what probes should have cost so far
         self.elapsed_s = 0.0  # what all rounds should have taken
         self._credit_s = 0.0
@@ -158,6 +160,9 @@ class AutoDraftLength:
         chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
         lookup_SK = None if self.lookup is None or prospects is None else self.lookup.chances(prospects)
         self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
+        with_cut = self.chains.best_choice(seconds, rooms)
+        if with_cut is not None and with_cut.tokens * best.seconds > best.tokens * with_cut.seconds:
+            self._best = best = with_cut
         self.elapsed_s += best.seconds
         self._credit_s = min(self._credit_s + self.PROBE_SHARE * best.seconds, self.CREDIT_ROUNDS * best.seconds)
         return self._probe(best, seconds, chances_SK, rooms_S, lookup_SK) or best
@@ -232,6 +237,8 @@ class AutoDraftLength:
             self.confidence.observe(of_one.slot, of_one.levels[: of_one.verified], of_one.accepted)
             was_cut = of_one.accepted == of_one.verified < len(of_one.levels)
             chances = self.confidence.chances(of_one.slot)
+            if of_one.levels:
+                self.chains.add(chances[list(of_one.levels)].tolist())
             unseen.append(float(chances[of_one.levels[of_one.verified]]) if was_cut else 0.0)
         slots, asked, accepted = zip(*(of_one[:3] for of_one in tried), strict=True)
         head.observe(slots, asked, accepted, unseen)
