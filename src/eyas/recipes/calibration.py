@@ -57,15 +57,15 @@ def calibration(engine: str, hardware: Hardware) -> Calibration:
 
 
 def hardware_kind(hardware: Hardware) -> str:
-    """cpu, unified, gddr, hopper or blackwell: what engines lose on a GPU depends on its memory first."""
+    """cpu, unified, gddr, ampere, hopper or blackwell: what engines lose on a GPU depends on its memory first."""
     if hardware.compute_capability == CPU:
         return CPU
     if hardware.unified:
         return "unified"
     capability = hardware.compute_capability
-    if capability.startswith("10."):
-        return "blackwell"
-    return "hopper" if capability.startswith("9.") or capability in ("7.0", "8.0") else "gddr"  # 7.0, 8.0: V100, A100
+    if capability in ("7.0", "8.0"):  # V100, A100
+        return "ampere"
+    return {"9": "hopper", "10": "blackwell"}.get(capability.split(".")[0], "gddr")
 
 
 @cache
