@@ -120,17 +120,13 @@ extern "C" __global__ void ring(float* out, const float* in, int num_chunks) {
     out[32 + lane_id()] = high;
 }
 
-// All blocks write, meet, and read what their neighbour wrote; twice.
-extern "C" __global__ void meet(float* out, float* scratch, u32* counter) {
-    __shared__ float mine;
+// All blocks write, and read what their neighbour wrote.
+extern "C" __global__ void meet(float* out, float* scratch) {
     pdl_wait();
-    if (threadIdx.x == 0) mine = static_cast<float>(blockIdx.x);
-    for (int round = 0; round < 2; ++round) {
-        if (threadIdx.x == 0) scratch[round * gridDim.x + blockIdx.x] = mine + round;
-        __syncthreads();
-        if (threadIdx.x == 0) grid_barrier(counter);
-        __syncthreads();
-        const u32 other = __float_as_uint(scratch[round * gridDim.x + (blockIdx.x + 1) % gridDim.x]);
-        if (threadIdx.x == 32) out[round * gridDim.x + blockIdx.x] = __uint_as_float(other);
-    }
+    const int neighbour = (blockIdx.x + 1) % gridDim.x;
+    if (threadIdx.x == 0) scratch[blockIdx.x] = static_cast<float>(blockIdx.x);
+    if (threadIdx.x != 32) return;
+    u32 other;
+    while ((other = load_l2(scratch + neighbour)) == NOT_YET) look_again();
+    out[blockIdx.x] = __uint_as_float(other);
 }

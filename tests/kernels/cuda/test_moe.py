@@ -32,7 +32,7 @@ class _Layer:
         self.gate_up_bias = torch.randn(num_experts, 2 * intermediate, device=device)
         self.down_bias = torch.randn(num_experts, hidden, device=device)
         self.norm = torch.rand(hidden, device=device) + 0.5
-        self.barrier = moe.GridBarrier(device)
+        self.workspaces = {top_k: moe.Workspace(512, top_k, hidden, intermediate, device) for top_k in (2, 4)}
 
     def _experts(self, num_rows: int, num_columns: int, high: int = 123):
         shape = self.num_experts, num_rows, num_columns // 32
@@ -50,8 +50,12 @@ class _Layer:
 
     def run(self, normed, logits, residual, live, top_k: int = 4):
         """Activations, residual and norm."""
-        up = moe.moe_up(normed, logits, live, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT, eps=EPS)
-        return up.act_TKI, *moe.moe_down(up, logits, live, self.down, self.down_bias, residual, self.norm, self.barrier)
+        workspace = self.workspaces[top_k]
+        up = moe.moe_up(normed, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT, eps=EPS)
+        down = moe.moe_down(up, logits, live, self.down, self.down_bias, residual, self.norm, workspace)
+        mine, other = workspace.act_2TKI.flip(0) if workspace.state[1] == 0 else workspace.act_2TKI
+        assert all(tensor.view(torch.int16).eq(-1).all() for tensor in (other, workspace.partials_TKH))
+        return mine[: len(live)].clone(), *down
 
     def reference(self, normed, logits, residual, live, act, top_k: int = 4):
         """In fp32; `act` are the bf16 activations that moe_down is to start from."""
@@ -99,7 +103,7 @@ def poison():
 @pytest.fixture
 def emulator(monkeypatch):
     monkeypatch.setattr(moe, "load", emulated)
-    monkeypatch.setattr(moe, "_limits", lambda device: moe.Limits(1, 99 << 10))
+    monkeypatch.setattr(moe, "_limits", lambda device: moe.Limits(3, 227 << 10))
 
 
 @pytest.mark.parametrize(
@@ -116,6 +120,11 @@ def emulator(monkeypatch):
 def test_emulated(emulator, shape, num_rows: int, dead, top_k: int):
     torch.manual_seed(num_rows)
     _check(_Layer(*shape, "cpu"), num_rows, dead, top_k, repeats=2)
+
+
+def test_emulated_with_little_shared_memory(emulator, monkeypatch):
+    monkeypatch.setattr(moe, "MAX_DEPTH", 2)
+    _check(_Layer(64, 32, 8, "cpu"), 3)
 
 
 def test_equal_logits_take_the_lower_id(emulator):

@@ -62,12 +62,11 @@ class Local(NamedTuple):
 
 
 # No more than was measured; none where nothing stands. attend keeps the tree of what it merges in 4 KB. The others run
-# out of registers by a few values: moe at two blocks a multiprocessor, linear at K = 17280, linear_tiles at 128 rows.
+# out of registers by a few values: linear at K = 17280, linear_tiles at 128 rows.
 KNOWN = {
     "attend": Local(80, 4096),
     "linear": Local(80, 40),
     "linear_tiles": Local(192, 88),
-    "moe": Local(128, 40),
 }
 BATCHES = [(1, 1), (1, 4), (4, 4), (8, 4), (16, 4), (32, 4)]  # sequences, rows of each
 
@@ -107,6 +106,9 @@ def _run(model: Model, num_seqs: int, num_rows: int) -> None:
         max_rows=num_rows,
         num_heads=model.heads,
         num_kv_heads=model.kv_heads,
+        hidden_size=model.hidden,
+        intermediate_size=model.inner,
+        top_k=4,
     )
     total, hidden, width = num_seqs * num_rows, model.hidden, model.heads * 64
     num_features = width + 2 * model.kv_heads * 64

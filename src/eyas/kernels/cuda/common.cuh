@@ -96,9 +96,10 @@ DEVICE uint4 load_16_if(const void* address, bool valid) {
 }
 
 // 4 bytes that other blocks of this launch, or kernels before the one that comes before this, wrote.
+// Relaxed, as the compiler takes a weak load in a loop for one that always gives the same.
 DEVICE u32 load_l2(const void* address) {
     u32 v;
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
     return v;
 }
 
@@ -106,7 +107,7 @@ DEVICE uint4 load_l2_16_if(const void* address, bool valid) {
     uint4 v = {0, 0, 0, 0};
     asm volatile(
         "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
-        "@p ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        "@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
         : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
         : "l"(address), "r"(static_cast<u32>(valid))
         : "memory");
@@ -277,18 +278,19 @@ DEVICE bool take_ticket(u32* counter, u32 expected) {
     return before == expected - 1;
 }
 
-// One thread of each block, all of which must be resident: returns when all have called it, and then sees what they
-// wrote before. The counter is 0 at first and needs no reset: every barrier adds 2^31 to it.
-DEVICE void grid_barrier(u32* counter) {
-    const u32 mine = blockIdx.x == 0 ? 0x80000001u - gridDim.x : 1u;
-    u32 before, now;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(mine) : "memory");
-    do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-    } while (((before ^ now) & 0x80000000u) == 0);
-}
+// In a loop that loads what another block is to write, after each load that came too early.
+DEVICE void look_again() {}
 
 #endif  // EYAS_EMULATE
+
+// ---- values that blocks of a launch hand to each other -----------------------------------------------------------
+// The memory has the bits of NOT_YET before the launch, and again before the next. They are a NaN that arithmetic does
+// not give: its own are 0x7fffffff, and 0x7fff as bf16.
+
+constexpr u32 NOT_YET = 0xffffffffu;
+
+// Not 0 if one of a word's two bf16 is not there yet.
+DEVICE u32 halves_not_yet(u32 word) { return (~word - 0x00010001u) & word & 0x80008000u; }
 
 // ---- built on the above ------------------------------------------------------------------------------------------
 

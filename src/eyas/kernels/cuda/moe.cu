@@ -1,98 +1,48 @@
 // The mixture of experts for a few rows: each distinct expert is read once, whatever the number of rows.
 //
-// Every block finds the top k of all rows from the logits, so all agree on the list of distinct experts; (expert, tile
-// of 16 matrix rows) in that order are the items, of gate/up and then of down, and each block takes one contiguous
-// share of both. One warp asks for the items in bulk copies, DEPTH ahead, and does not stop between the two matrices,
-// where all blocks wait for each other's activations. 15 warps multiply: warp s owns SLICE units of 64 columns, keeps
-// its fragments of the rows (B) while the expert stays the same, unpacks the weights (kernels/mxfp4_layout.py) and
-// leaves a partial sum in shared memory. The one warp then adds the slices in order and finishes the item, and its
-// place in the ring is free. More than 8 rows of one expert: more passes over the item while it is in shared memory.
+// Every block finds the top k of all rows from the logits, so all agree on the list of groups: up to GROUP rows of one
+// expert. (Group, tile of 16 matrix rows) in that order are the items, of gate/up and then of down, and each block takes
+// one contiguous share of both, in bulk copies, DEPTH ahead. Blocks do not meet between the two: an activation says by
+// its bits whether it has arrived. 15 warps multiply: warp s owns SLICE units of 64 columns, keeps its fragments of the
+// rows (B) while the group stays the same, unpacks the weights (kernels/mxfp4_layout.py) and leaves a partial sum in
+// shared memory. Finishers take turns: one adds an item's slices in order, asks for the item that takes its place, and
+// finishes it. One finisher is too slow: 300 dependent instructions take longer than the item takes to come.
 //
 // Row invariance: an output is a sum of slices in ascending order, each one chain of matrix instructions in ascending
 // columns; the borders follow from the number of columns alone.
 //
-// Defines: UP_COLUMNS, DOWN_COLUMNS (of the matrices, multiples of 32), DEPTH (items a block has under way),
-// NUM_EXPERTS, TOP_K.
+// Defines: UP_COLUMNS, DOWN_COLUMNS (of the matrices, multiples of 32), COLUMN_TILES (of 8 rows in a group), DEPTH
+// (items a block has under way), NUM_EXPERTS, TOP_K.
 #include "moe.cuh"
 
 // ---- the stream of items -----------------------------------------------------------------------------------------
 
-// Where a warp stands in the ring; one role's parities mean its current phase, the other's one bit for each stage.
+// Where a warp stands in the ring: the stage and the parity of its phase.
 struct Place {
     int stage;
-    u32 parities;
+    u32 parity;
+
+    __device__ void step(int count) {
+        stage += count;
+        while (stage >= DEPTH) stage -= DEPTH, parity ^= 1;
+    }
 };
 
-// One warp: the share of this block of the items of both phases, so that all blocks have the same costs.
-DEVICE void divide(const Shared& s) {
-    const int distinct = *s.num_distinct, total = s.costs[distinct];
-    const int tiles[2] = {s.phases[UP].num_tiles, s.phases[DOWN].num_tiles};
-    int targets[4], d[4] = {-1, -1, -1, -1};  // the last expert that begins at or below the target
-#pragma unroll
-    for (int i = 0; i < 4; ++i) targets[i] = total * tiles[i >> 1] * (blockIdx.x + (i & 1)) / gridDim.x;
-    for (int base = 0; base < distinct; base += 32) {
-        const int index = base + lane_id(), cost = index < distinct ? s.costs[index] : 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            d[i] += __popc(__ballot_sync(FULL_WARP, index < distinct && cost * tiles[i >> 1] <= targets[i]));
-    }
-    int items[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int begin = s.costs[max(d[i], 0)], cost = s.costs[max(d[i], 0) + 1] - begin;
-        items[i] = d[i] < 0 ? 0 : d[i] * tiles[i >> 1] + (targets[i] - begin * tiles[i >> 1]) / cost;
-    }
-    if (lane_id() == 0) {
-        s.phases[UP].begin = items[0], s.phases[UP].end = items[1];
-        s.phases[DOWN].begin = items[2], s.phases[DOWN].end = items[3];
-    }
-    __syncwarp();
+// One lane: the block's item number `n`, those of both phases counted, comes to its stage, n % DEPTH.
+DEVICE void ask(const Shared& s, const Matrix& up, const Matrix& down, int n, int stage) {
+    const int num_up = s.end[UP] - s.begin[UP], phase = n < num_up ? UP : DOWN;
+    const int item = phase == UP ? s.begin[UP] + n : s.begin[DOWN] + n - num_up;
+    if (item >= s.end[phase]) return;
+    const int group = group_of(phase, item), tiles = tiles_of(phase), units = units_of(phase);
+    const i64 unit = static_cast<i64>(s.experts[group] * tiles + item - group * tiles) * units;
+    const u8* const words = (phase == UP ? up.words : down.words) + unit * UNIT_WORD_BYTES;
+    const u8* const scales = (phase == UP ? up.scales : down.scales) + unit * UNIT_SCALE_BYTES;
+    u8* const place = s.ring + stage * ITEM_BYTES;
+    u64* const full = s.full + stage;
+    copy_barrier_expect(full, units * (UNIT_WORD_BYTES + UNIT_SCALE_BYTES));
+    copy_bulk(place, words, units * UNIT_WORD_BYTES, full);
+    copy_bulk(place + units * UNIT_WORD_BYTES, scales, units * UNIT_SCALE_BYTES, full);
 }
-
-// The items of both phases as they are asked for. All lanes of a warp keep the same; one asks.
-struct Stream {
-    const u8 *words, *scales;  // of the next item
-    int phase, d, left;        // its expert; items up to the expert's last
-
-    __device__ void find(const Shared& s, int item) {
-        const Phase& p = s.phases[phase];
-        d = item / p.num_tiles;
-        left = min(p.end, (d + 1) * p.num_tiles) - item;
-        const i64 tile = static_cast<i64>(s.experts[d]) * p.num_tiles + (item - d * p.num_tiles);
-        words = p.words + tile * p.units * UNIT_WORD_BYTES;
-        scales = p.scales + tile * p.units * UNIT_SCALE_BYTES;
-    }
-
-    __device__ void start(const Shared& s) {
-        phase = s.phases[UP].begin < s.phases[UP].end ? UP : DOWN;
-        left = 0;
-        if (s.phases[phase].begin < s.phases[phase].end) find(s, s.phases[phase].begin);
-    }
-
-    __device__ void ask(const Shared& s, int stage) {
-        if (left == 0) return;
-        const int units = EVEN || phase == UP ? UP_UNITS : DOWN_UNITS;
-        const int word_bytes = units * UNIT_WORD_BYTES, scale_bytes = units * UNIT_SCALE_BYTES;
-        if (lane_id() == 0) {
-            u8* const place = s.ring + stage * ITEM_BYTES;
-            u64* const full = s.full + stage;
-            copy_barrier_expect(full, word_bytes + scale_bytes);
-            copy_bulk(place, words, word_bytes, full);
-            copy_bulk(place + word_bytes, scales, scale_bytes, full);
-        }
-        __syncwarp();
-        words += word_bytes;
-        scales += scale_bytes;
-        if (--left > 0) return;
-        const int next = (d + 1) * s.phases[phase].num_tiles;
-        if (next < s.phases[phase].end) {
-            find(s, next);
-        } else if (phase == UP && s.phases[DOWN].begin < s.phases[DOWN].end) {
-            phase = DOWN;
-            find(s, s.phases[DOWN].begin);
-        }
-    }
-};
 
 DEVICE void init_barriers(const Shared& s) {
     for (int i = 0; i < DEPTH; ++i) {
@@ -104,8 +54,9 @@ DEVICE void init_barriers(const Shared& s) {
 
 // ---- multiplying -------------------------------------------------------------------------------------------------
 
-// c += the 16 x 32 weights of two words times a lane's 8 values of the rows.
-DEVICE void multiply_block(float (&c)[4], u32 low_row, u32 high_row, u32 factors, const uint4& b) {
+// c += the 16 x 32 weights of two words times a lane's 8 values of each tile of rows.
+DEVICE void multiply_block(float (&c)[COLUMN_TILES][4], u32 low_row, u32 high_row, u32 factors,
+                           const uint4 (&b)[COLUMN_TILES]) {
     constexpr u32 CODE = 0x81C081C0u, SIGN_EXPONENT = 0x81808180u, MANTISSA = 0x00400040u;
     const auto pair = [](u32 q, int p) {
         if (p == 0) return q & CODE;
@@ -121,101 +72,126 @@ DEVICE void multiply_block(float (&c)[4], u32 low_row, u32 high_row, u32 factors
             a[2 * p] = mul_bf16x2_low(pair(low_row, 2 * half + p), factors);
             a[2 * p + 1] = mul_bf16x2_high(pair(high_row, 2 * half + p), factors);
         }
-        mma_bf16(c, a, half ? b.z : b.x, half ? b.w : b.y);
+#pragma unroll
+        for (int i = 0; i < COLUMN_TILES; ++i) mma_bf16(c[i], a, half ? b[i].z : b[i].x, half ? b[i].w : b[i].y);
     }
 }
 
-
 // One warp of SLICES. `rows`: of the batch, or in phase DOWN of their pairs.
-DEVICE void multiply(const Shared& s, int phase, int num_tiles, const u16* rows, Place& place) {
+DEVICE void multiply(const Shared& s, int phase, const u16* rows, Place& place) {
     constexpr u32 FACTORS = 0x7F807F80u;
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
     const int slice = warp_id(), first_unit = slice * SLICE;
-    const int units = phase == DOWN ? DOWN_UNITS : UP_UNITS, num_columns = phase == DOWN ? DOWN_COLUMNS : UP_COLUMNS;
+    const int units = units_of(phase), num_columns = phase == UP ? UP_COLUMNS : DOWN_COLUMNS;
     const u8* const my_words = s.ring + first_unit * UNIT_WORD_BYTES + lane * 16;
     const u8* const my_scales = s.ring + units * UNIT_WORD_BYTES + first_unit * UNIT_SCALE_BYTES + g * 4;
     float4* const my_partials = s.partials + slice * 32 + lane;
-    const int end = s.phases[phase].end;
-    for (int item = s.phases[phase].begin; item < end;) {
-        const int d = item / num_tiles, stop = min(end, (d + 1) * num_tiles);
-        const int first = s.first[d], count = s.first[d + 1] - first;
-        uint4 b[2 * SLICE];
-        const auto load_rows = [&](int pass) {
-            const bool valid = pass + g < count;
-            int row = valid ? s.pairs[first + pass + g] : 0;
-            if (phase == UP) row /= TOP_K;
-            const u16* const values = rows + static_cast<i64>(row) * num_columns + first_unit * 64 + 8 * t;
+    const int end = s.end[phase];
+    for (int item = s.begin[phase]; item < end;) {
+        const int group = group_of(phase, item), stop = min(end, (group + 1) * tiles_of(phase));
+        const int first = s.first[group], count = s.first[group + 1] - first;
+        uint4 b[2 * SLICE][COLUMN_TILES];
+        for (;;) {
+            u32 not_yet = 0;
 #pragma unroll
-            for (int j = 0; j < 2 * SLICE; ++j)
-                b[j] = load_l2_16_if(values + j * 32, valid && (2 * first_unit + j) * 32 < num_columns);
-        };
-        load_rows(0);
-        for (; item < stop; ++item) {
-            copy_barrier_wait(s.full + place.stage, place.parities);
-            for (int pass = 0;;) {
-                float c[4] = {0.f, 0.f, 0.f, 0.f};
-                const u8* const words = my_words + place.stage * ITEM_BYTES;
-                const u8* const scales = my_scales + place.stage * ITEM_BYTES;
+            for (int i = 0; i < COLUMN_TILES; ++i) {
+                const bool valid = 8 * i + g < count;
+                int row = valid ? s.pairs[first + 8 * i + g] : 0;
+                if (phase == UP) row /= TOP_K;
+                const u16* const values = rows + static_cast<i64>(row) * num_columns + first_unit * 64 + 8 * t;
 #pragma unroll
-                for (int u = 0; u < SLICE; ++u) {
-                    if (EVEN || first_unit + u < units) {
-                        const uint4 q = *reinterpret_cast<const uint4*>(words + u * UNIT_WORD_BYTES);
-                        const u32 w = *reinterpret_cast<const u32*>(scales + u * UNIT_SCALE_BYTES);
-                        multiply_block(c, q.x, q.y, w & FACTORS, b[2 * u]);
-                        multiply_block(c, q.z, q.w, __funnelshift_l(w, w, 8) & FACTORS, b[2 * u + 1]);
-                    }
-                }
-                my_partials[place.stage * SLICES * 32] = {c[0], c[1], c[2], c[3]};
-                __syncwarp();  // no copy_bulk_fence(): the sums that are stored depend on all that was read
-                if (lane == 0) copy_barrier_expect(s.done + place.stage, 0);
-                if (count <= COLUMNS) break;
-                const bool is_last = pass + COLUMNS >= count;
-                if (!is_last) named_barrier(1, (SLICES + 1) * 32);  // until the partial sums are read
-                pass = is_last ? 0 : pass + COLUMNS;
-                load_rows(pass);
-                if (is_last) break;
+                for (int j = 0; j < 2 * SLICE; ++j)
+                    b[j][i] = load_l2_16_if(values + j * 32, valid && (2 * first_unit + j) * 32 < num_columns);
             }
-            if (++place.stage == DEPTH) place = {0, place.parities ^ 1};
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES; ++i) {
+#pragma unroll
+                for (int j = 0; j < 2 * SLICE; ++j)
+                    not_yet |= halves_not_yet(b[j][i].x) | halves_not_yet(b[j][i].y) | halves_not_yet(b[j][i].z) |
+                               halves_not_yet(b[j][i].w);
+            }
+            if (phase == UP || not_yet == 0) break;
+            look_again();
+        }
+        __syncwarp();
+        for (; item < stop; ++item) {
+            copy_barrier_wait(s.full + place.stage, place.parity);
+            float c[COLUMN_TILES][4] = {};
+            const u8* const words = my_words + place.stage * ITEM_BYTES;
+            const u8* const scales = my_scales + place.stage * ITEM_BYTES;
+#pragma unroll
+            for (int u = 0; u < SLICE; ++u) {
+                if (EVEN || first_unit + u < units) {
+                    const uint4 q = *reinterpret_cast<const uint4*>(words + u * UNIT_WORD_BYTES);
+                    const u32 w = *reinterpret_cast<const u32*>(scales + u * UNIT_SCALE_BYTES);
+                    multiply_block(c, q.x, q.y, w & FACTORS, b[2 * u]);
+                    multiply_block(c, q.z, q.w, __funnelshift_l(w, w, 8) & FACTORS, b[2 * u + 1]);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES; ++i)
+                my_partials[(place.stage * COLUMN_TILES + i) * SLICES * 32] = {c[i][0], c[i][1], c[i][2], c[i][3]};
+            __syncwarp();  // no copy_bulk_fence(): the sums that are stored depend on all that was read
+            if (lane == 0) copy_barrier_expect(s.done + place.stage, 0);
+            place.step(1);
         }
     }
 }
 
-// The last warp. `finish(expert, tile, pair)` for the pairs of a lane's two columns, -1 where there is none, returns a
-// function of the lane's sums (row g, column 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). `n`: items finished before.
-template <class Finish>
-DEVICE void finish_items(const Shared& s, const Phase& phase, Place& place, Stream& stream, Finish finish) {
-    const int lane = lane_id(), t = lane & 3, num_tiles = phase.num_tiles, end = phase.end;
-    for (int item = phase.begin; item < end;) {
-        const int d = item / num_tiles, stop = min(end, (d + 1) * num_tiles);
-        const int first = s.first[d], count = s.first[d + 1] - first, expert = s.experts[d];
-        for (; item < stop; ++item) {
-            for (int pass = 0; pass < count; pass += COLUMNS) {
-                int pair[2];
+// A finisher: every FINISHERSth item of a phase, from the one after `skip` others. `factor(pair)` is what a pair's sums
+// are to be multiplied by; `finish(pair, factor, tile, sums, bias)` gets those of rows g and g + 8 of the tile, and
+// `refill(n, stage)` asks for item n. Returns how many items of the next phase are to be skipped.
+template <int PHASE, class Factor, class Finish, class Refill>
+DEVICE int finish_items(const Shared& s, const float* biases, Place& place, int skip, Factor factor, Finish finish,
+                        Refill refill) {
+    constexpr int TILES = PHASE == UP ? UP_TILES : DOWN_TILES;
+    const int lane = lane_id(), g = lane >> 2, t = lane & 3, end = s.end[PHASE];
+    const int number = (PHASE == UP ? 0 : s.end[UP] - s.begin[UP]) - s.begin[PHASE];  // of item 0
+    int item = s.begin[PHASE] + skip;
+    while (item < end) {
+        const int group = item / TILES, stop = min(end, (group + 1) * TILES);
+        const int first = s.first[group], count = s.first[group + 1] - first;
+        int pairs[COLUMN_TILES][2];  // of the lane's columns, -1 where there is none
+        float factors[COLUMN_TILES][2];
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const int column = pass + 2 * t + i;
-                    pair[i] = column < count ? s.pairs[first + column] : -1;
-                }
-                const auto last_step = finish(expert, item - d * num_tiles, pair);
-                copy_barrier_wait(s.done + place.stage, place.parities >> place.stage & 1);
-                place.parities ^= 1u << place.stage;
+        for (int i = 0; i < COLUMN_TILES; ++i) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int column = 8 * i + 2 * t + j;
+                pairs[i][j] = column < count ? s.pairs[first + column] : -1;
+                factors[i][j] = column < count ? factor(pairs[i][j]) : 0.f;
+            }
+        }
+        const float2* const my_biases = reinterpret_cast<const float2*>(biases) + 8 * s.experts[group] * TILES + g;
+        float2 bias = my_biases[8 * (item - group * TILES)];
+        for (; item < stop; item += FINISHERS) {
+            const int tile = item - group * TILES;
+            const float2 next_bias = my_biases[8 * min(tile + FINISHERS, TILES - 1)];
+            copy_barrier_wait(s.done + place.stage, place.parity);
+            float4 sums[COLUMN_TILES];
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES; ++i) {
                 float4 c = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
                 for (int slice = 0; slice < SLICES; ++slice) {
-                    const float4 part = s.partials[(place.stage * SLICES + slice) * 32 + lane];
+                    const float4 part = s.partials[((place.stage * COLUMN_TILES + i) * SLICES + slice) * 32 + lane];
                     c = {c.x + part.x, c.y + part.y, c.z + part.z, c.w + part.w};
                 }
-                if (pass + COLUMNS < count) {
-                    named_barrier(1, (SLICES + 1) * 32);
-                } else {
-                    __syncwarp();
-                    stream.ask(s, place.stage);
-                }
-                last_step(c);
+                sums[i] = c;
             }
-            if (++place.stage == DEPTH) place.stage = 0;
+            __syncwarp();
+            if (lane == 0) refill(number + item + DEPTH, place.stage);
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES; ++i) {
+                if (pairs[i][0] >= 0) finish(pairs[i][0], factors[i][0], tile, float2{sums[i].x, sums[i].z}, bias);
+                if (pairs[i][1] >= 0) finish(pairs[i][1], factors[i][1], tile, float2{sums[i].y, sums[i].w}, bias);
+            }
+            place.step(FINISHERS);
+            bias = next_bias;
         }
     }
+    return item - end;
 }
 
 // ---- kernels -----------------------------------------------------------------------------------------------------
@@ -226,30 +202,51 @@ DEVICE float swiglu(float gate, float up, float limit) {
     return gate * fast_reciprocal(1.f + fast_exp(-SWIGLU_ALPHA * gate)) * (up + 1.f);
 }
 
+// Activations that are no longer needed become NOT_YET. `count`: a multiple of 8. MATH_WARPS.
+DEVICE void clear(u16* act, int count) {
+    const int step = gridDim.x * MATH_WARPS * 32;
+    uint4* const words = reinterpret_cast<uint4*>(act);
+    for (int i = blockIdx.x * MATH_WARPS * 32 + threadIdx.x; i < count / 8; i += step)
+        words[i] = {NOT_YET, NOT_YET, NOT_YET, NOT_YET};
+}
+
 // residual + the weighted outputs by rank, and the next norm, of 16 features of one row per half warp.
-DEVICE void combine(const float* partials, const u8* live, int num_rows, const float* residual, const float* norm,
-                    float* residual_out, u16* normed, float* square_sums, int num_tiles) {
-    const int half = lane_id() >> 4, num_features = num_tiles * TILE;
-    const int num_units = num_rows * num_tiles, step = gridDim.x * 2 * WARPS;
+DEVICE void combine(float* partials, const u8* live, int num_rows, const float* residual, const float* norm,
+                    float* residual_out, u16* normed, float* square_sums) {
+    constexpr int NUM_FEATURES = UP_COLUMNS;
+    const int half = lane_id() >> 4, num_units = num_rows * DOWN_TILES, step = gridDim.x * 2 * WARPS;
     for (int base = blockIdx.x + gridDim.x * 2 * warp_id(); base < num_units; base += step) {
-        const int unit = base + gridDim.x * half, row = unit / num_tiles, tile = unit - row * num_tiles;
+        const int unit = base + gridDim.x * half, row = unit / DOWN_TILES, tile = unit - row * DOWN_TILES;
         const int feature = tile * TILE + (lane_id() & 15);
-        const i64 place = static_cast<i64>(row) * num_features + feature;
+        const i64 place = static_cast<i64>(row) * NUM_FEATURES + feature;
         float value = 0.f;
         if (unit < num_units) {
             value = residual[place];
+            const float scale = norm[feature];
             if (live[row]) {
+                u32* const parts =
+                    reinterpret_cast<u32*>(partials) + static_cast<i64>(row) * TOP_K * NUM_FEATURES + feature;
+                u32 bits[TOP_K];
+                for (bool all = false; !all;) {
+                    all = true;
+#pragma unroll
+                    for (int rank = 0; rank < TOP_K; ++rank) bits[rank] = load_l2(parts + rank * NUM_FEATURES);
+#pragma unroll
+                    for (int rank = 0; rank < TOP_K; ++rank) all &= bits[rank] != NOT_YET;
+                    if (!all) look_again();
+                }
                 float total = 0.f;
 #pragma unroll
                 for (int rank = 0; rank < TOP_K; ++rank) {
-                    const float* const part = partials + (static_cast<i64>(row) * TOP_K + rank) * num_features + feature;
-                    total += __uint_as_float(load_l2(part));
+                    total += __uint_as_float(bits[rank]);
+                    parts[rank * NUM_FEATURES] = NOT_YET;
                 }
                 value += total;
             }
             residual_out[place] = value;
-            normed[place] = to_bf16(value * norm[feature]);
+            normed[place] = to_bf16(value * scale);
         }
+        __syncwarp();
         float square = value * value;
 #pragma unroll
         for (int flip = 8; flip > 0; flip >>= 1) square += __shfl_xor_sync(FULL_WARP, square, flip);
@@ -258,93 +255,74 @@ DEVICE void combine(const float* partials, const u8* live, int num_rows, const f
 }
 
 // rows bf16 [T, H], square_sums [T, num_parts], logits [T, E], up_bias [E, 2 I] with gate and up alternating, act bf16
-// [T, TOP_K, I], down_bias [E, H], residual [T, H], norm [H]; up_tiles = 2 I / 16, down_tiles = H / 16. Writes act (not
-// of dead rows), residual_out [T, H], normed bf16 [T, H], out_square_sums [T, H / 16]; partials [T, TOP_K, H] and the
-// barrier (0 at first) are its own; factors: 2^exponent of the packed experts. All blocks must be resident.
+// [2, act_rows, TOP_K, I], down_bias [E, H], residual [T, H], norm [H]. Writes residual_out [T, H], normed bf16 [T, H],
+// out_square_sums [T, H / 16]; act, partials [T, TOP_K, H] and state [3] are those of `Workspace` in moe.py; factors:
+// 2^exponent of the packed experts. All blocks must be resident.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     moe(const u16* rows, const float* square_sums, int num_parts, float eps, const float* logits, const u8* live,
-        int num_rows, const u8* up_words, const u8* up_scales, const float* up_bias, int up_tiles, float up_factor,
-        float limit, u16* act, const u8* down_words, const u8* down_scales, const float* down_bias, int down_tiles,
-        float down_factor, const float* residual, const float* norm, float* residual_out, u16* normed,
-        float* out_square_sums, float* partials, u32* barrier) {
+        int num_rows, const u8* up_words, const u8* up_scales, const float* up_bias, float up_factor, float limit,
+        u16* act, int act_rows, const u8* down_words, const u8* down_scales, const float* down_bias, float down_factor,
+        const float* residual, const float* norm, float* residual_out, u16* normed, float* out_square_sums,
+        float* partials, u32* state) {
+    constexpr int NUM_INNER = DOWN_COLUMNS, NUM_FEATURES = UP_COLUMNS;
     SHARED(u8, shared);
     const Shared s = carve(shared, num_rows);
-    const bool is_last_warp = warp_id() == MATH_WARPS;
-    if (is_last_warp && lane_id() == 0) {
-        init_barriers(s);
-        s.phases[UP] = {up_words, up_scales, UP_UNITS, up_tiles, 0, 0};
-        s.phases[DOWN] = {down_words, down_scales, DOWN_UNITS, down_tiles, 0, 0};
-    }
-    __syncwarp();
+    const int finisher = warp_id() - MATH_WARPS, g = lane_id() >> 2;
+    if (threadIdx.x == MATH_WARPS * 32) init_barriers(s);
     pdl_trigger();
     pdl_wait();
 
-    Stream stream;
+    const auto refill = [&](int n, int stage) {
+        ask(s, {up_words, up_scales}, {down_words, down_scales}, n, stage);
+    };
     route(
-        s, logits, live, num_rows,
+        s, logits, live, num_rows, state,
         [&] {
-            divide(s);
-            stream.start(s);
-#pragma unroll 1
-            for (int stage = 0; stage < DEPTH; ++stage) stream.ask(s, stage);
+            if (lane_id() == 0)
+                for (int stage = finisher; stage < DEPTH; stage += FINISHERS) refill(stage, stage);
+            __syncwarp();
         },
-        [&] {
-            for (int row = warp_id(); row < num_rows; row += MATH_WARPS) {
-                const float* const parts = square_sums + static_cast<i64>(row) * num_parts;
-                float sum = 0.f;
+        [&](int row) {
+            const float* const parts = square_sums + static_cast<i64>(row) * num_parts;
+            float sum = 0.f;
 #pragma unroll 6
-                for (int i = lane_id(); i < num_parts; i += 32) sum += parts[i];
-                sum = warp_sum(sum);
-                if (lane_id() == 0) s.row_scales[row] = fast_rsqrt(sum / UP_COLUMNS + eps) * up_factor;
-            }
+            for (int i = lane_id(); i < num_parts; i += 32) sum += parts[i];
+            sum = warp_sum(sum);
+            if (lane_id() == 0) s.row_scales[row] = fast_rsqrt(sum / UP_COLUMNS + eps) * up_factor;
         });
 
+    const i64 act_values = static_cast<i64>(act_rows) * TOP_K * NUM_INNER;
+    u16* const act_before = act + (*s.turn ^ 1) * act_values;
+    act += *s.turn * act_values;
     Place place = {0, 0};
-    constexpr int WORKERS = (SLICES + 1) * 32;
-    if (warp_id() < SLICES) {
+    if (finisher < 0) {
+        clear(act_before, *s.rows_before * TOP_K * NUM_INNER);
+        if (warp_id() < SLICES) {
 #pragma unroll 1
-        for (int phase = UP; phase <= DOWN; ++phase) {
-            if (phase == DOWN) named_barrier(2, WORKERS);  // all activations are there
-            multiply(s, phase, phase == DOWN ? down_tiles : up_tiles, phase == DOWN ? act : rows, place);
+            for (int phase = UP; phase <= DOWN; ++phase) multiply(s, phase, phase == DOWN ? act : rows, place);
         }
-    } else if (is_last_warp) {
-        const int g = lane_id() >> 2, num_inner = up_tiles * 8, num_features = down_tiles * TILE;
-        finish_items(s, s.phases[UP], place, stream, [&](int expert, int tile, const int(&pair)[2]) {
-            const int feature = tile * 8 + g;
-            const i64 at = 2 * (static_cast<i64>(expert) * num_inner + feature);
-            const float2 b = *reinterpret_cast<const float2*>(up_bias + at);
-            const int first = pair[0], second = pair[1];
-            const float first_scale = first < 0 ? 0.f : s.row_scales[first / TOP_K];
-            const float second_scale = second < 0 ? 0.f : s.row_scales[second / TOP_K];
-            return [=](const float4& c) {
-                const float x = swiglu(c.x * first_scale + b.x, c.z * first_scale + b.y, limit);
-                const float y = swiglu(c.y * second_scale + b.x, c.w * second_scale + b.y, limit);
-                if (first >= 0) act[static_cast<i64>(first) * num_inner + feature] = to_bf16(x);
-                if (second >= 0) act[static_cast<i64>(second) * num_inner + feature] = to_bf16(y);
-            };
-        });
+    } else {
+        if (finisher == FINISHERS - 1 && lane_id() == 0 && atomicInc(state, gridDim.x - 1) == gridDim.x - 1) {
+            state[1] = *s.turn ^ 1;  // all blocks know whose turn it is
+            state[2] = num_rows;
+        }
         __syncwarp();
-        if (lane_id() == 0) grid_barrier(barrier);
-        named_barrier(2, WORKERS);
-        finish_items(s, s.phases[DOWN], place, stream, [&](int expert, int tile, const int(&pair)[2]) {
-            const int feature = tile * TILE + 2 * g;
-            const i64 at = static_cast<i64>(expert) * num_features + feature;
-            const float2 b = *reinterpret_cast<const float2*>(down_bias + at);
-            const int first = pair[0], second = pair[1];
-            const float first_weight = first < 0 ? 0.f : s.weights[first];
-            const float second_weight = second < 0 ? 0.f : s.weights[second];
-            return [=](const float4& c) {
-                const auto put = [&](int pair, float x, float y) {
-                    if (pair < 0) return;
-                    *reinterpret_cast<float2*>(partials + static_cast<i64>(pair) * num_features + feature) = {x, y};
-                };
-                put(first, (c.x * down_factor + b.x) * first_weight, (c.z * down_factor + b.y) * first_weight);
-                put(second, (c.y * down_factor + b.x) * second_weight, (c.w * down_factor + b.y) * second_weight);
-            };
-        });
-        __syncwarp();
+        place.step(finisher);
+        const int skip = finish_items<UP>(
+            s, up_bias, place, finisher, [&](int pair) { return s.row_scales[pair / TOP_K]; },
+            [&](int pair, float scale, int tile, float2 sums, float2 bias) {
+                const float value = swiglu(sums.x * scale + bias.x, sums.y * scale + bias.y, limit);
+                act[static_cast<i64>(pair) * NUM_INNER + tile * 8 + g] = to_bf16(value);
+            },
+            refill);
+        finish_items<DOWN>(
+            s, down_bias, place, skip, [&](int pair) { return s.weights[pair]; },
+            [&](int pair, float weight, int tile, float2 sums, float2 bias) {
+                const i64 feature = static_cast<i64>(pair) * NUM_FEATURES + tile * TILE + 2 * g;
+                *reinterpret_cast<float2*>(partials + feature) = {(sums.x * down_factor + bias.x) * weight,
+                                                                  (sums.y * down_factor + bias.y) * weight};
+            },
+            refill);
     }
-    if (is_last_warp && lane_id() == 0) grid_barrier(barrier);
-    __syncthreads();
-    combine(partials, live, num_rows, residual, norm, residual_out, normed, out_square_sums, down_tiles);
+    combine(partials, live, num_rows, residual, norm, residual_out, normed, out_square_sums);
 }

@@ -6,51 +6,62 @@
 #include "common.cuh"
 
 constexpr int TILE = 16;
-constexpr int COLUMNS = 8;  // rows of the batch in one pass
-constexpr int MATH_WARPS = 15, WARPS = MATH_WARPS + 1, THREADS = WARPS * 32;
+constexpr int GROUP = 8 * COLUMN_TILES;  // rows of an expert that share an item
+constexpr int MATH_WARPS = 15, MOST_FINISHERS = 3;  // moe.py has them too
+constexpr int FINISHERS = DEPTH < MOST_FINISHERS ? DEPTH : MOST_FINISHERS;  // none waits for a phase after the next
+constexpr int WARPS = MATH_WARPS + FINISHERS, THREADS = WARPS * 32;
+constexpr int UP_TILES = DOWN_COLUMNS / 8, DOWN_TILES = UP_COLUMNS / TILE;
 constexpr int UP_UNITS = (UP_COLUMNS + 63) / 64, DOWN_UNITS = (DOWN_COLUMNS + 63) / 64;  // of 64 columns
 constexpr int UNITS = UP_UNITS > DOWN_UNITS ? UP_UNITS : DOWN_UNITS;
 constexpr int SLICE = (UNITS + MATH_WARPS - 1) / MATH_WARPS;  // units of a warp
 constexpr int SLICES = (UNITS + SLICE - 1) / SLICE;           // warps that have any
 constexpr bool EVEN = UP_UNITS == DOWN_UNITS && UNITS % SLICE == 0;
-constexpr int UNIT_WORD_BYTES = 512, UNIT_SCALE_BYTES = 32, ITEM_BYTES = UNITS * (UNIT_WORD_BYTES + UNIT_SCALE_BYTES);
+constexpr int UNIT_WORD_BYTES = 512, UNIT_SCALE_BYTES = 32;
+constexpr int ITEM_BYTES = (UNITS * (UNIT_WORD_BYTES + UNIT_SCALE_BYTES) + 127) / 128 * 128;
 constexpr int LOGITS_PER_LANE = (NUM_EXPERTS + 31) / 32;
 constexpr float SWIGLU_ALPHA = 1.702f;  // kernels/moe.py
 constexpr int UP = 0, DOWN = 1;
 
-// One of the two matrices of every expert, and this block's share of its items.
-struct Phase {
+DEVICE int tiles_of(int phase) { return phase == UP ? UP_TILES : DOWN_TILES; }
+DEVICE int units_of(int phase) { return EVEN || phase == UP ? UP_UNITS : DOWN_UNITS; }
+DEVICE int group_of(int phase, int item) { return phase == UP ? item / UP_TILES : item / DOWN_TILES; }
+
+// One of the two matrices of every expert.
+struct Matrix {
     const u8 *words, *scales;
-    int units, num_tiles, begin, end;
 };
 
 struct Shared {
-    Phase* phases;     // [2]
     u8* ring;          // [DEPTH][ITEM_BYTES]: words, scales
-    float4* partials;  // [DEPTH][SLICES][32]: fragments
+    float4* partials;  // [DEPTH][COLUMN_TILES][SLICES][32]: fragments
     u64 *full, *done;  // [DEPTH]
-    int *experts, *first, *costs;  // of distinct experts; where their pairs and the costs of their items begin
-    int* cursors;                  // of all experts: counts of pairs, then where the next pair goes
-    int* num_distinct;
-    float* row_scales;  // [T]: inverse rms times 2^exponent of gate/up
-    float* weights;     // [T k]
-    u16* pairs;         // [T k]: row * k + rank, by expert
-    short* ids;         // [T k]
+    int *begin, *end;  // [2]: this block's items of each phase
+    int* begins;       // of all experts: counts of pairs, then where their pairs begin
+    int* num_groups;
+    u32 *turn, *rows_before;  // `Workspace` in moe.py
+    int *experts, *first;  // of groups: their expert, where their pairs begin
+    float* row_scales;     // [T]: inverse rms times 2^exponent of gate/up
+    float* weights;        // [T k]
+    u16* pairs;            // [T k]: row * k + rank, by expert
+    short* ids;            // [T k]
 };
 
 DEVICE Shared carve(u8* base, int num_rows) {
     Shared s;
-    s.phases = reinterpret_cast<Phase*>(base);
-    s.ring = base + 2 * sizeof(Phase);
+    s.ring = base;
     s.partials = reinterpret_cast<float4*>(s.ring + DEPTH * ITEM_BYTES);
-    s.full = reinterpret_cast<u64*>(s.partials + DEPTH * SLICES * 32);
+    s.full = reinterpret_cast<u64*>(s.partials + DEPTH * COLUMN_TILES * SLICES * 32);
     s.done = s.full + DEPTH;
-    s.experts = reinterpret_cast<int*>(s.done + DEPTH);
-    s.first = s.experts + NUM_EXPERTS;
-    s.costs = s.first + NUM_EXPERTS + 1;
-    s.cursors = s.costs + NUM_EXPERTS + 1;
-    s.num_distinct = s.cursors + NUM_EXPERTS;
-    s.row_scales = reinterpret_cast<float*>(s.num_distinct + 1);
+    s.begin = reinterpret_cast<int*>(s.done + DEPTH);
+    s.end = s.begin + 2;
+    s.begins = s.end + 2;
+    s.num_groups = s.begins + NUM_EXPERTS;
+    s.turn = reinterpret_cast<u32*>(s.num_groups + 1);
+    s.rows_before = s.turn + 1;
+    const int most_groups = NUM_EXPERTS + num_rows * TOP_K / GROUP;
+    s.experts = s.num_groups + 3;
+    s.first = s.experts + most_groups;
+    s.row_scales = reinterpret_cast<float*>(s.first + most_groups + 1);
     s.weights = s.row_scales + num_rows;
     s.pairs = reinterpret_cast<u16*>(s.weights + num_rows * TOP_K);
     s.ids = reinterpret_cast<short*>(s.pairs + num_rows * TOP_K);
@@ -64,14 +75,33 @@ struct Choice {
     float weight;  // softmax over the chosen
 };
 
-// The experts of a row by falling logit, the lower id first where logits are equal. One warp; lanes of rank < TOP_K.
-DEVICE Choice choose(const float* logits) {
-    u32 keys[LOGITS_PER_LANE];  // order of floats as order of integers; 0 is below all
+// A row's logits, LOGITS_PER_LANE in each lane.
+struct Logits {
+    u32 bits[LOGITS_PER_LANE];
+    bool is_live;
+};
+
+// One warp. Not live where there is no such row.
+DEVICE Logits load_logits(const float* logits, const u8* live, int row, int num_rows) {
+    Logits all = {};
+    if (row >= num_rows) return all;
 #pragma unroll
     for (int i = 0; i < LOGITS_PER_LANE; ++i) {
         const int id = lane_id() * LOGITS_PER_LANE + i;
-        const u32 bits = id < NUM_EXPERTS ? load_l2(logits + id) : 0xffffffffu;
-        keys[i] = id < NUM_EXPERTS ? max(bits >> 31 ? ~bits : bits | 0x80000000u, 1u) : 0;
+        if (id < NUM_EXPERTS) all.bits[i] = load_l2(logits + static_cast<i64>(row) * NUM_EXPERTS + id);
+    }
+    all.is_live = live[row];
+    return all;
+}
+
+// The experts of a row by falling logit, the lower id first where logits are equal. One warp; lanes of rank < TOP_K.
+DEVICE Choice choose(const Logits& logits) {
+    u32 keys[LOGITS_PER_LANE];  // order of floats as order of integers; 0 is below all
+#pragma unroll
+    for (int i = 0; i < LOGITS_PER_LANE; ++i) {
+        const u32 bits = logits.bits[i];
+        const bool is_there = lane_id() * LOGITS_PER_LANE + i < NUM_EXPERTS;
+        keys[i] = is_there ? max(bits >> 31 ? ~bits : bits | 0x80000000u, 1u) : 0;
     }
     Choice mine = {0, 0.f};
     float best = 0.f, sum = 0.f;
@@ -100,90 +130,130 @@ DEVICE Choice choose(const float* logits) {
     return mine;
 }
 
-// Time of an item of an expert with so many rows: its bytes, and a little for each pass.
-DEVICE int cost_of(int num_rows) { return 1 + (num_rows + COLUMNS - 1) / COLUMNS; }
-
-// Numbers the experts that have rows, in ascending order, and says where their pairs and costs begin. One warp;
-// s.cursors holds the counts, and where pairs begin afterwards.
-DEVICE void list_experts(const Shared& s) {
-    int distinct = 0, total = 0;  // costs in the high half, pairs in the low half
+// Cuts the experts that have rows into groups, in ascending order, and says where their pairs begin. One warp;
+// s.begins holds the counts.
+DEVICE void list_groups(const Shared& s) {
+    int total = 0;  // groups in the high half, pairs in the low half
     for (int base = 0; base < NUM_EXPERTS; base += 32) {
         const int id = base + lane_id();
-        const int count = id < NUM_EXPERTS ? s.cursors[id] : 0;
-        const int mine = count > 0 ? cost_of(count) << 16 | count : 0;
-        int end = mine;  // inclusive sum over the lanes
+        const int count = id < NUM_EXPERTS ? s.begins[id] : 0;
+        const int mine = (count + GROUP - 1) / GROUP << 16 | count;
+        int end = total + mine;  // inclusive sum over the lanes
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
-            const int below = __shfl_up_sync(FULL_WARP, end, step);
+            const int below = __shfl_up_sync(FULL_WARP, end - total, step);
             if (lane_id() >= step) end += below;
         }
-        const u32 used = __ballot_sync(FULL_WARP, count > 0);
-        if (count > 0) {
-            const int place = distinct + __popc(used & ((1u << lane_id()) - 1)), begin = total + end - mine;
-            s.experts[place] = id;
-            s.first[place] = s.cursors[id] = begin & 0xffff;
-            s.costs[place] = begin >> 16;
+        int begin = (end - mine) & 0xffff;
+        if (count > 0) s.begins[id] = begin;
+        for (int group = (end - mine) >> 16; group < end >> 16; ++group, begin += GROUP) {
+            s.experts[group] = id;
+            s.first[group] = begin;
         }
-        distinct += __popc(used);
-        total += __shfl_sync(FULL_WARP, end, 31);
+        total = __shfl_sync(FULL_WARP, end, 31);
     }
     if (lane_id() == 0) {
-        s.first[distinct] = total & 0xffff;
-        s.costs[distinct] = total >> 16;
+        s.first[total >> 16] = total & 0xffff;
+        *s.num_groups = total >> 16;
     }
-    *s.num_distinct = distinct;
     __syncwarp();
 }
 
-// All threads; `ask` is what the last warp does as soon as the list of experts is known,
-// `meanwhile` what the others do.
-template <class Ask, class Meanwhile>
-DEVICE void route(const Shared& s, const float* logits, const u8* live, int num_rows, Ask ask, Meanwhile meanwhile) {
-    const bool asks = warp_id() == MATH_WARPS;
+// The share of this block of the items of both phases. Lanes 0 and 1.
+DEVICE void divide(const Shared& s) {
+    const int phase = lane_id();
+    if (phase <= DOWN) {
+        const int total = *s.num_groups * tiles_of(phase), block = blockIdx.x, num_blocks = gridDim.x;
+        s.begin[phase] = total * block / num_blocks;
+        s.end[phase] = total * (block + 1) / num_blocks;
+    }
+}
+
+// The only row's experts are the groups. One warp.
+DEVICE void route_one(const Shared& s, const Logits& logits) {
+    const int num_chosen = logits.is_live ? TOP_K : 0;
+    const Choice choice = choose(logits);
+    if (lane_id() <= num_chosen) s.first[lane_id()] = lane_id();
+    if (lane_id() < num_chosen) {
+        s.experts[lane_id()] = choice.id;
+        s.pairs[lane_id()] = lane_id();
+        s.weights[lane_id()] = choice.weight;
+    }
+    if (lane_id() == 0) *s.num_groups = num_chosen;
+    __syncwarp();
+}
+
+// Chooses for all rows and counts the pairs of each expert. All threads; a barrier must follow.
+DEVICE void choose_all(const Shared& s, const float* logits, const u8* live, int num_rows) {
+    for (int id = threadIdx.x; id < NUM_EXPERTS; id += THREADS) s.begins[id] = 0;
+    Logits next = load_logits(logits, live, warp_id(), num_rows);
+    __syncthreads();
+    for (int row = warp_id(); row < num_rows; row += WARPS) {
+        const Logits mine = next;
+        next = load_logits(logits, live, row + WARPS, num_rows);
+        const Choice choice = choose(mine);
+        if (lane_id() < TOP_K) {
+            const int pair = row * TOP_K + lane_id();
+            s.ids[pair] = mine.is_live ? choice.id : -1;
+            s.weights[pair] = choice.weight;
+            if (mine.is_live) atomicAdd(&s.begins[choice.id], 1);
+        }
+    }
+}
+
+// The pairs of each expert in ascending order, as blocks must agree on the groups. Threads of MATH_WARPS.
+DEVICE void sort_pairs(const Shared& s, int num_rows) {
+    for (int id = threadIdx.x; id < NUM_EXPERTS; id += MATH_WARPS * 32) {
+        int place = s.begins[id];
+#pragma unroll 8
+        for (int pair = 0; pair < num_rows * TOP_K; ++pair)
+            if (s.ids[pair] == id) s.pairs[place++] = pair;
+    }
+}
+
+DEVICE void read_turn(const Shared& s, const u32* state) {
+    const u32 turn = load_l2(state + 1), rows_before = load_l2(state + 2);
+    *s.turn = turn;
+    *s.rows_before = rows_before;
+}
+
+// All threads. `ask()` is what the finishers do as soon as the groups are known; one of the other warps does
+// `scale(row)` for each row that this block has anything of.
+template <class Ask, class Scale>
+DEVICE void route(const Shared& s, const float* logits, const u8* live, int num_rows, const u32* state, Ask ask,
+                  Scale scale) {
+    const bool lists = warp_id() == MATH_WARPS, asks = warp_id() >= MATH_WARPS;
     if (num_rows == 1) {
         if (asks) {
-            const int num_chosen = live[0] ? TOP_K : 0;
-            const Choice choice = choose(logits);
-            if (lane_id() <= num_chosen) {
-                s.first[lane_id()] = lane_id();
-                s.costs[lane_id()] = lane_id() * cost_of(1);
+            if (lists) {
+                route_one(s, load_logits(logits, live, 0, 1));
+                divide(s);
             }
-            if (lane_id() < num_chosen) {
-                s.experts[lane_id()] = choice.id;
-                s.pairs[lane_id()] = lane_id();
-                s.weights[lane_id()] = choice.weight;
-            }
-            *s.num_distinct = num_chosen;
-            __syncwarp();
+            named_barrier(1, FINISHERS * 32);
             ask();
-        } else {
-            meanwhile();
+        } else if (warp_id() == 0) {
+            scale(0);
+        } else if (threadIdx.x == 32) {
+            read_turn(s, state);
         }
         __syncthreads();
         return;
     }
-    for (int id = threadIdx.x; id < NUM_EXPERTS; id += THREADS) s.cursors[id] = 0;
+    choose_all(s, logits, live, num_rows);
     __syncthreads();
-    for (int row = warp_id(); row < num_rows; row += WARPS) {
-        const bool is_live = live[row];
-        Choice choice = {-1, 0.f};
-        if (is_live) choice = choose(logits + static_cast<i64>(row) * NUM_EXPERTS);
-        if (lane_id() < TOP_K) {
-            const int pair = row * TOP_K + lane_id();
-            s.ids[pair] = is_live ? choice.id : -1;
-            s.weights[pair] = choice.weight;
-            if (is_live) atomicAdd(&s.cursors[choice.id], 1);
-        }
+    if (lists) {
+        list_groups(s);
+        divide(s);
     }
     __syncthreads();
     if (asks) {
-        list_experts(s);
         ask();
     } else {
-        meanwhile();
+        if (threadIdx.x == MATH_WARPS * 32 - 1) read_turn(s, state);
+        sort_pairs(s, num_rows);
+        named_barrier(1, MATH_WARPS * 32);
+        const int begin = group_of(UP, s.begin[UP]), end = group_of(UP, s.end[UP] + UP_TILES - 1);
+        for (int i = s.first[begin] + warp_id(); i < s.first[end]; i += MATH_WARPS) scale(s.pairs[i] / TOP_K);
     }
-    __syncthreads();
-    for (int pair = threadIdx.x; pair < num_rows * TOP_K; pair += THREADS)
-        if (s.ids[pair] >= 0) s.pairs[atomicAdd(&s.cursors[s.ids[pair]], 1)] = pair;
     __syncthreads();
 }

@@ -19,11 +19,10 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.mxfp4_layout import PackedExperts
 from eyas.kernels.norm import Normed
 
-__all__ = ["MAX_ROWS", "Activations", "GridBarrier", "moe_down", "moe_up"]
+__all__ = ["MAX_ROWS", "Activations", "Workspace", "moe_down", "moe_up"]
 
 MAX_ROWS = 512
-MATH_WARPS = 15
-THREADS = 32 * (MATH_WARPS + 1)
+MATH_WARPS, MOST_FINISHERS = 15, 3
 TILE = 16
 TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: MAX_ROWS rows of 4 experts of 128, and some
 MAX_DEPTH = 6
@@ -36,41 +35,40 @@ class Limits(NamedTuple):
     shared_bytes: int
 
 
-class GridBarrier:
-    """The counter with which the blocks of one launch at a time wait for each other."""
+class Workspace:
+    """What the blocks of one launch at a time hand to each other: all bits set (NOT_YET of common.cuh) is no value yet.
 
-    def __init__(self, device: torch.device | str) -> None:
-        self.counter = torch.zeros(1, dtype=torch.int32, device=device)
+    Launches take turns with the two halves of `act`, and each clears what the one before has used; who reads `partials`
+    clears them. `state`: blocks that know whose turn it is; the turn; rows of the launch before.
+    """
+
+    def __init__(self, max_rows: int, top_k: int, hidden: int, intermediate: int, device: torch.device | str) -> None:
+        self.max_rows = max_rows
+        act = torch.full((2, max_rows, top_k, intermediate), -1, dtype=torch.int16, device=device)
+        self.act_2TKI = act.view(torch.bfloat16)
+        self.partials_TKH = torch.full((max_rows, top_k, hidden), -1, dtype=torch.int32, device=device)
+        self.state = torch.zeros(3, dtype=torch.int32, device=device)
 
 
 class Activations(NamedTuple):
-    """What `moe_up` is asked for; `act_TKI` bf16 [T, k, I] is filled by `moe_down`, but for dead rows."""
+    """What `moe_up` is asked for, for `moe_down` to do."""
 
-    act_TKI: Tensor
     normed: Normed
     gate_up: PackedExperts
     bias_EN: Tensor
+    top_k: int
     limit: float
     eps: float
 
 
 def moe_up(
-    normed: Normed,
-    logits_TE: Tensor,
-    live_T: Tensor,
-    gate_up: PackedExperts,
-    bias_EN: Tensor,
-    *,
-    top_k: int,
-    limit: float,
-    eps: float,
+    normed: Normed, gate_up: PackedExperts, bias_EN: Tensor, *, top_k: int, limit: float, eps: float
 ) -> Activations:
     """Gate, up and SwiGLU of the top k experts of each live row, by rank. Launches nothing: `moe_down` does both.
 
-    `kernels.moe.moe_up_ref`. Bias fp32 with gate and up alternating; logits fp32; live bool. T <= 512.
+    `kernels.moe.moe_up_ref`. Bias fp32 with gate and up alternating.
     """
-    act = normed.rows_TH.new_empty(len(live_T), top_k, gate_up.num_rows // 2)
-    return Activations(act, normed, gate_up, bias_EN, limit, eps)
+    return Activations(normed, gate_up, bias_EN, top_k, limit, eps)
 
 
 def moe_down(
@@ -81,31 +79,37 @@ def moe_down(
     bias_EH: Tensor,
     residual_TH: Tensor,
     norm_H: Tensor,
-    barrier: GridBarrier,
+    workspace: Workspace,
 ) -> tuple[Tensor, Normed]:
     """residual + the experts' outputs weighted by a softmax over the top k, added by rank, fp32; and the next norm.
 
     Both matrices in one launch: the weights of the second stream in while the first ends. `kernels.moe.moe_down_ref`.
-    Bias, residual and norm fp32. Dead rows keep their residual.
+    Logits, bias, residual and norm fp32; live bool. Dead rows keep their residual. T <= rows of the workspace <= 512.
     """
-    act, (rows, square_sums), gate_up, up_bias, limit, eps = activations
+    (rows, square_sums), gate_up, up_bias, top_k, limit, eps = activations
     num_rows, num_experts = logits_TE.shape
-    if num_rows > MAX_ROWS:
-        raise ValueError(f"{num_rows} rows: at most {MAX_ROWS} at a time")
+    most_rows = min(MAX_ROWS, workspace.max_rows)
+    if num_rows > most_rows:
+        raise ValueError(f"{num_rows} rows: at most {most_rows} at a time")
     floats = (logits_TE, square_sums, up_bias, bias_EH, residual_TH, norm_H)
     assert rows.dtype == torch.bfloat16 and live_T.dtype == torch.bool
     assert all(tensor.dtype == torch.float32 for tensor in floats)
     assert all(tensor.is_contiguous() for tensor in (*floats, rows, live_T))
     assert gate_up.num_columns == down.num_rows and gate_up.num_rows == 2 * down.num_columns
-    limits = _limits(act.device)
-    top_k = act.shape[1]
-    constants, stages_bytes = _ring(gate_up.num_columns, down.num_columns, limits)
-    tables = 64 + 4 * (4 * num_experts + 3) + num_rows * (4 + 8 * top_k)  # `carve` of moe.cu
+    assert workspace.act_2TKI.shape[2:] == (top_k, down.num_columns)
+    assert workspace.partials_TKH.shape[1:] == (top_k, down.num_rows)
+    limits = _limits(rows.device)
+    column_tiles = _column_tiles(num_rows, limits)
+    depth, stages_bytes = _ring(gate_up.num_columns, down.num_columns, column_tiles, limits)
+    constants = {"UP_COLUMNS": gate_up.num_columns, "DOWN_COLUMNS": down.num_columns, "COLUMN_TILES": column_tiles}
+    constants |= {"DEPTH": depth, "NUM_EXPERTS": num_experts, "TOP_K": top_k}
+    num_groups = num_experts + num_rows * top_k // (8 * column_tiles)
+    tables = 4 * (num_experts + 2 * num_groups + 8) + num_rows * (4 + 8 * top_k)  # `carve` of moe.cuh
     out = torch.empty_like(residual_TH)
     after = Normed(torch.empty_like(rows), out.new_empty(num_rows, down.num_rows // TILE))
-    load("moe", constants | {"NUM_EXPERTS": num_experts, "TOP_K": top_k}).kernel("moe").launch(
+    load("moe", constants).kernel("moe").launch(
         limits.num_sms,
-        THREADS,
+        32 * (MATH_WARPS + min(MOST_FINISHERS, depth)),
         rows,
         square_sums,
         square_sums.shape[1],
@@ -116,38 +120,43 @@ def moe_down(
         gate_up.words,
         gate_up.scales,
         up_bias,
-        gate_up.num_rows // TILE,
         2.0**gate_up.exponent,
         float(limit),
-        act,
+        workspace.act_2TKI,
+        workspace.max_rows,
         down.words,
         down.scales,
         bias_EH,
-        down.num_rows // TILE,
         2.0**down.exponent,
         residual_TH,
         norm_H,
         out,
         after.rows_TH,
         after.square_sums_TP,
-        out.new_empty(num_rows * top_k, down.num_rows),
-        barrier.counter,
+        workspace.partials_TKH,
+        workspace.state,
         # One block per multiprocessor: two must not crowd where the kernel before this one ends first.
         shared=max(stages_bytes + tables, limits.shared_bytes // 2 + 1024),
     )
     return out, after
 
 
-def _ring(up_columns: int, down_columns: int, limits: Limits) -> tuple[dict[str, int | str], int]:
-    """What the kernel is compiled with for the ring of items under way, and its bytes of shared memory.
+def _column_tiles(num_rows: int, limits: Limits) -> int:
+    """How many tiles of 8 rows of an expert share an item."""
+    # The experts of a row are distinct, so 8 rows never fill more than one; a small ring has no room for more.
+    return 1 if num_rows <= 8 or limits.shared_bytes < 128 * 1024 else 2
 
-    A place of the ring has the item, a partial sum per slice, two barriers.
+
+def _ring(up_columns: int, down_columns: int, column_tiles: int, limits: Limits) -> tuple[int, int]:
+    """Places of the ring of items under way, and its bytes of shared memory.
+
+    A place of the ring has the item, partial sums of each slice, two barriers.
     """
     units = -(-max(up_columns, down_columns) // 64)
     slices = -(-units // -(-units // MATH_WARPS))
-    stage = units * (512 + 32) + slices * 512 + 16
+    stage = -(-units * (512 + 32) // 128) * 128 + column_tiles * slices * 512 + 16
     depth = max(1, min(MAX_DEPTH, (limits.shared_bytes - TABLE_BYTES) // stage))
-    return {"UP_COLUMNS": up_columns, "DOWN_COLUMNS": down_columns, "DEPTH": depth}, depth * stage
+    return depth, depth * stage
 
 
 @functools.cache

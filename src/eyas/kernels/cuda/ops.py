@@ -20,12 +20,22 @@ __all__ = ["DecodeOps"]
 
 class DecodeOps:
     def __init__(
-        self, device: torch.device, *, max_sequences: int, max_rows: int, num_heads: int, num_kv_heads: int
+        self,
+        device: torch.device,
+        *,
+        max_sequences: int,
+        max_rows: int,
+        num_heads: int,
+        num_kv_heads: int,
+        hidden_size: int,
+        intermediate_size: int,
+        top_k: int,
     ) -> None:
         """For launches of up to `max_sequences` sequences of up to `max_rows` rows each."""
         self._attend = attend.attend_workspace(max_sequences, max_rows, num_heads, num_kv_heads, device)
         self._linear = linear.Workspace(device)
-        self._barrier = moe.GridBarrier(device)
+        moe_rows = min(moe.MAX_ROWS, max_sequences * max_rows)
+        self._moe = moe.Workspace(moe_rows, top_k, hidden_size, intermediate_size, device)
 
     def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
         return norm.embed(tokens_T, embed_VH, norm_H)
@@ -97,7 +107,7 @@ class DecodeOps:
         limit: float,
         eps: float,
     ) -> Tensor:
-        return moe.moe_up(normed, logits_TE, live_T, gate_up, bias_EN, top_k=top_k, limit=limit, eps=eps)
+        return moe.moe_up(normed, gate_up, bias_EN, top_k=top_k, limit=limit, eps=eps)
 
     def moe_down(
         self,
@@ -109,7 +119,7 @@ class DecodeOps:
         residual_TH: Tensor,
         norm_H: Tensor,
     ) -> tuple[Tensor, Normed]:
-        return moe.moe_down(act_TKI, logits_TE, live_T, down, bias_EH, residual_TH, norm_H, self._barrier)
+        return moe.moe_down(act_TKI, logits_TE, live_T, down, bias_EH, residual_TH, norm_H, self._moe)
 
     def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float) -> Tensor:
         return linear.logits(normed, lm_head_VH, eps)

@@ -3,7 +3,7 @@
 // Errors, with the place where they happened: an access past the end of a tensor or of shared memory, a misaligned
 // vector load, lanes that meet in different warp operations, a barrier that nobody can complete, load_16 before
 // pdl_wait(), a block that ends without pdl_wait() or with bulk copies under way. Shared memory starts as NaN.
-// Not here: warp operations on part of a warp, blocks that wait for others except in grid_barrier, atomics on floats.
+// Not here: warp operations on part of a warp, blocks that wait for others except by look_again, atomics on floats.
 #pragma once
 
 #include "fibers.h"
@@ -261,7 +261,4 @@ DEVICE float fast_reciprocal(float x) { return 1.f / x; }
 DEVICE float fast_rsqrt(float x) { return 1.f / sqrtf(x); }
 DEVICE void named_barrier(int id, int threads) { emulate::barrier(id, threads, "named_barrier"); }
 DEVICE bool take_ticket(u32* counter, u32 expected) { return atomicInc(counter, expected - 1) == expected - 1; }
-DEVICE void grid_barrier(u32* counter) {
-    atomicAdd(counter, blockIdx.x == 0 ? 0x80000001u - gridDim.x : 1u);
-    emulate::grid_barrier();
-}
+DEVICE void look_again() { emulate::look_again(); }

@@ -1,7 +1,7 @@
 // The machinery of the emulator: a kernel's threads are fibers on one CPU thread, its blocks run one after the other.
 //
-// A fiber runs until a barrier or a warp operation makes it wait. A block at a grid barrier stands aside for the next
-// one. Copies to shared memory happen as late as they can, and until then their target is NaN.
+// A fiber runs until a barrier or a warp operation makes it wait. A block that looks for what
+// another one is to write stands aside for the next one. Copies to shared memory happen as late as they can, and until then their target is NaN.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct uint3 { u32 x, y, z; };
 
 namespace emulate {
 
-constexpr int WARP = 32, MAX_THREADS = 1024, MAX_BARRIERS = 16, SLOT_BYTES = 64;
+constexpr int WARP = 32, MAX_THREADS = 1024, MAX_BARRIERS = 16, SLOT_BYTES = 64, MAX_LOOKS = 1000;
 constexpr size_t STACK_BYTES = 128 << 10, PAGE = 4096;
 
 struct Launch {  // filled by the Python side, see __init__.py
@@ -94,7 +94,8 @@ struct Block {
     std::deque<Fiber*> ready;
     std::vector<char> statics;  // static shared variables while another block runs
     unsigned char *shared, *map;  // dynamic shared memory and the pages that hold it
-    int num_alive, num_at_grid = 0;
+    std::vector<Fiber*> looking;  // for what another block is to write
+    int num_alive;
     bool waited = false;
 };
 
@@ -103,10 +104,10 @@ struct State {
     Fiber* current = nullptr;
     Block* here = nullptr;
     std::vector<Fiber*> free_fibers;
-    std::vector<Block*> aside;  // at the grid barrier
+    std::vector<Block*> aside;  // they look for what another one is to write
     uint3 grid{}, block{};
     int num_threads = 0;
-    u64 num_blocks = 0, num_at_grid = 0;
+    u64 num_blocks = 0;
     bool pdl = false;
     std::function<void()> body;
     const Launch* launch = nullptr;
@@ -246,18 +247,10 @@ static T exchange(const char* kind, u32 mask, T value, int source) {
     }).value;
 }
 
-// All blocks meet; one thread of each calls it.
-static void grid_barrier() {
-    static std::vector<Fiber*> waiting;
-    if (state.num_at_grid == 0) waiting.clear();
-    waiting.push_back(state.current);
-    ++state.here->num_at_grid;
-    if (++state.num_at_grid == state.num_blocks) {
-        state.num_at_grid = 0;
-        for (Fiber* f : waiting) --f->block->num_at_grid;
-        wake(waiting);
-    }
-    give_way("grid_barrier");
+// All other threads of all blocks run until they wait.
+static void look_again() {
+    state.here->looking.push_back(state.current);
+    give_way("look_again");
 }
 
 // ---- memory ------------------------------------------------------------------------------------------------------
@@ -383,7 +376,7 @@ static void finish_block(Block* b) {
     delete b;
 }
 
-// Runs a block to its end or to the grid barrier.
+// Runs a block to its end, or until it looks for what another one is to write.
 static void advance(Block* b) {
     state.here = b;
     std::copy(b->statics.begin(), b->statics.end(), __start_eyas_shared);
@@ -394,7 +387,7 @@ static void advance(Block* b) {
     }
     std::copy(__start_eyas_shared, __stop_eyas_shared, b->statics.begin());
     if (b->num_alive == 0) return finish_block(b);
-    if (b->num_at_grid) return state.aside.push_back(b);
+    if (!b->looking.empty()) return state.aside.push_back(b);
     if (!b->ready.empty()) return advance(b);
     std::string waiting;
     for (int i = 0, listed = 0; i < state.num_threads && listed < 8; ++i)
@@ -409,15 +402,14 @@ static void run_blocks() {
     if (state.launch->seed) std::shuffle(order.begin(), order.end(), std::mt19937_64(state.launch->seed));
     const u64 x = state.grid.x, y = state.grid.y;
     for (u64 i : order) advance(start_block({u32(i % x), u32(i / x % y), u32(i / (x * y))}, i));
-    while (!state.aside.empty()) {
+    for (int looks = 0; !state.aside.empty(); ++looks) {
+        if (looks == MAX_LOOKS) fail("deadlock: %zu blocks look for what nobody writes", state.aside.size());
         std::vector<Block*> blocks;
         blocks.swap(state.aside);
-        bool any = false;
         for (Block* b : blocks) {
-            any |= !b->ready.empty();
-            b->ready.empty() ? state.aside.push_back(b) : advance(b);
+            wake(b->looking);
+            advance(b);
         }
-        if (!any) fail("deadlock: %zu blocks wait at the grid barrier", blocks.size());
     }
 }
 
@@ -433,7 +425,6 @@ static void run(const char* kernel, const Launch& launch, std::function<void()> 
     state.main.started = true;
     state.current = &state.main;
     state.here = nullptr;
-    state.num_at_grid = 0;
     static unsigned char signal_stack[64 << 10];
     stack_t stack{}, old_stack{};
     stack.ss_sp = signal_stack;
