@@ -11,6 +11,8 @@ from torch import Tensor
 from eyas.engine.round import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
+from eyas.kernels.chain import ChainEnd
+from eyas.kernels.triton.chain import end_chains
 from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
 from eyas.kernels.triton.sample import Drawn, SampleSpace, draw
@@ -85,6 +87,9 @@ class DeviceSampler:
             logprobs_T=guess.logprobs_S,
         )
         return guess
+
+    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
+        return end_chains(logprobs_SK, room_S, slots_S, self._state.cut_SN, self._state.level_edges_N)
 
     def finish(
         self,

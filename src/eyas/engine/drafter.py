@@ -10,7 +10,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from eyas.engine.confidence import LEVELS
 from eyas.engine.round import Drafts, Sampler
 from eyas.engine.sequence import Sequence
 from eyas.engine.stages import Stages
@@ -105,7 +104,6 @@ class Eagle3Drafter(Drafter):
         self.taps = head.config.taps
         self.max_backlog = max_backlog
         self._ops = ops
-        self._edges_N = torch.tensor(LEVELS, device=cache.k.device).log()
         self._backlog = 0  # bound on the tokens of any sequence that the head has not seen
 
     def note_commit(self, max_tokens: int) -> None:
@@ -190,7 +188,5 @@ class Eagle3Drafter(Drafter):
                 output = self.head.forward(batch, self.head.recur(output.hidden_TH), self.cache)
                 position_S = position_S + 1
         ids_SK, logprobs_SK = (torch.stack(columns, dim=1) for columns in zip(*guesses, strict=True))
-        levels_SK = torch.bucketize(logprobs_SK, self._edges_N)
-        cut_SN = state.cut_SN[slots_S]
-        is_worth_SK = cut_SN.gather(1, 1 + levels_SK).cumsum(1) >= cut_SN[:, :1]
-        return Drafts(ids_SK, torch.minimum(room_S, is_worth_SK.sum(1)), levels_SK)
+        end = self.sampler.end_chains(logprobs_SK, room_S, slots_S)
+        return Drafts(ids_SK, end.num_valid_S, end.levels_SK)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from eyas.engine.sequence import Sequence
+from eyas.kernels.chain import ChainEnd
 
 __all__ = ["Drafts", "Guess", "Logprobs", "RoundOutput", "RowMasks", "Sampler", "Verified"]
 
@@ -84,6 +85,9 @@ class Sampler(Protocol):
         self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
     ) -> Guess:
         """The drafts, in target ids, that stand `step` positions behind each sequence's length."""
+
+    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
+        """Levels of confidence in drafts, and how many are worth their row: at most `room_S`."""
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -15,6 +15,7 @@ from eyas.engine.commit import commit
 from eyas.engine.round import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState, uses_penalties
+from eyas.kernels.chain import ChainEnd, end_chains_ref
 from eyas.kernels.mask import mask_scores
 from eyas.kernels.sample import sample
 
@@ -48,6 +49,9 @@ class PlainSampler:
         chosen = sample(logits_SV, self._state.length_S[slots_S] + step, rows, target_ids_V=target_ids_V)
         logprobs_S = logits_SV.log_softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1)
         return Guess(chosen if target_ids_V is None else target_ids_V[chosen], logprobs_S)
+
+    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
+        return end_chains_ref(logprobs_SK, room_S, slots_S, self._state.cut_SN, self._state.level_edges_N)
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -15,6 +15,7 @@ from torch import Tensor
 from eyas.engine.round import Drafts, Guess, RoundOutput, RowMasks, Sampler, Verified
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
+from eyas.kernels.chain import ChainEnd
 
 __all__ = ["SWITCH_EVERY", "SimulatedSampler"]
 
@@ -50,6 +51,9 @@ class SimulatedSampler:
     ) -> Guess:
         guess = self._inner.draft(logits_SV, slots_S, sequences, step, target_ids_V)
         return guess._replace(ids_S=self._ids_SN[slots_S, self._state.length_S[slots_S] + step])
+
+    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
+        return self._inner.end_chains(logprobs_SK, room_S, slots_S)
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eyas.base.types import MAX_LOGIT_BIAS, MAX_STOP_IDS
-from eyas.engine.confidence import NUM_LEVELS, Cut
+from eyas.engine.confidence import LEVELS, NUM_LEVELS, Cut
 from eyas.engine.sequence import Sequence
 from eyas.kernels.sample import SamplingRows
 from eyas.model.batch import PageTables
@@ -63,6 +63,7 @@ class DeviceState:
         self.by_lookup_S = zeros(dtype=torch.bool)  # takes what it looks up, where a head drafts for others
         self.cut_SN = zeros(1 + NUM_LEVELS, dtype=torch.float32)  # a `Cut`: the threshold, then the chances
         self._draft_limits: list[tuple[int, bool]] = []  # what the device was last told
+        self.level_edges_N = torch.tensor(LEVELS, device=device).log()
         self._cut_SN = np.zeros((num_slots + 1, 1 + NUM_LEVELS), dtype=np.float32)
         num_pages = -(-max_positions // page_size)
         self.tables = PageTables(zeros(num_pages), zeros(num_pages))

@@ -18,6 +18,7 @@ from eyas.kernels.norm import Normed
 from eyas.kernels.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.sample import SamplingRows
 from eyas.kernels.triton import gemm, qkv
+from eyas.kernels.triton.chain import end_chains
 from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
 from eyas.kernels.triton.lookup import look_up
@@ -136,6 +137,7 @@ def sampling():
     drafts = logits[:, :32000].contiguous()
     draw(drafts, slots, slots, settings, draft_space, target_ids_V=fake(32000), num_top_S=slots)
     look_up(fake(33, 131072), slots, slots, 7, min_match=2, max_match=5, max_length=131072)
+    end_chains(fake(32, 7, dtype=torch.float32), slots, slots, fake(33, 11, dtype=torch.float32), floats[:9])
     ledger = Ledger(fake(32, 1024), slots, live, slots, fake(32, 32), counts, fake(32, 8, 8640, dtype=torch.bfloat16))
     commit(ledger, slots, fake(32, 3), slots, fake(32, 4), fake(32, 4), fake(128, 8640, dtype=torch.bfloat16))
 

@@ -1,0 +1,61 @@
+"""Where chains of drafts end, on a GPU in one launch: the Triton twin of `kernels.chain`, a program a sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eyas.kernels.chain import ChainEnd
+
+__all__ = ["end_chains"]
+
+
+@triton.jit(do_not_specialize=["K"], do_not_specialize_on_alignment=["slots_ptr"])
+def _end_chains(
+    logprobs_ptr,
+    room_ptr,
+    slots_ptr,
+    cut_ptr,
+    edges_ptr,
+    levels_ptr,
+    num_valid_ptr,
+    K,
+    EDGES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    s, column, n = tl.program_id(0), tl.arange(0, COLUMNS), tl.arange(0, PADDED)
+    cut_ptr += tl.load(slots_ptr + s) * (EDGES + 2)
+    edges = tl.load(edges_ptr + n, mask=n < EDGES, other=float("inf"))
+    logprobs = tl.load(logprobs_ptr + s * K + column, mask=column < K, other=float("-inf"))
+    levels = tl.sum((logprobs[:, None] > edges[None, :]).to(tl.int32), axis=1)
+    chances = tl.load(cut_ptr + 1 + levels)
+    is_worth = (tl.cumsum(chances, axis=0) >= tl.load(cut_ptr)) & (column < K)
+    num_worth = tl.sum(is_worth.to(tl.int64), axis=0)
+    tl.store(levels_ptr + s * K + column, levels.to(tl.int64), mask=column < K)
+    tl.store(num_valid_ptr + s, tl.minimum(tl.load(room_ptr + s), num_worth))
+
+
+def end_chains(logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor, cut_SN: Tensor, edges_N: Tensor) -> ChainEnd:
+    """As `kernels.chain.end_chains_ref`; fp32 log-probabilities and cuts."""
+    num_seqs, num_drafts = logprobs_SK.shape
+    assert logprobs_SK.is_contiguous() and cut_SN.is_contiguous() and cut_SN.shape[1] == len(edges_N) + 2
+    end = ChainEnd(slots_S.new_empty(num_seqs, num_drafts), slots_S.new_empty(num_seqs))
+    kernel: Any = _end_chains
+    kernel[(num_seqs,)](
+        logprobs_SK,
+        room_S,
+        slots_S,
+        cut_SN,
+        edges_N,
+        *end,
+        num_drafts,
+        EDGES=len(edges_N),
+        COLUMNS=triton.next_power_of_2(num_drafts),
+        PADDED=triton.next_power_of_2(len(edges_N)),
+        num_warps=1,
+    )
+    return end
