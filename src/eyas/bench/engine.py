@@ -191,7 +191,11 @@ def _arms(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, wo
         most = max(MAX_AUTO_DRAFTS if number == "auto" else number for number in drafts)
         core = model.build(draft_tokens=most, **common).core
         for number in drafts:
-            length = auto_draft_length(model.options, model.config) if number == "auto" else FixedDraftLength(number)
+            length = (
+                FixedDraftLength(number)
+                if number != "auto"
+                else auto_draft_length(model.options, model.config, model.weights)
+            )
             arms.append(Arm(tiles="tiled", drafts=number, core=core, draft_length=length))
     return arms
 

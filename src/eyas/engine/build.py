@@ -114,7 +114,7 @@ def build_engine(
     core = EngineCore(
         runner,
         scheduler,
-        _draft_length(options, max_drafts, config),
+        _draft_length(options, max_drafts, config, weights),
         GrammarCache(options.tokenizer_json, vocab_size=config.vocab_size, eos_ids=config.eos_ids),
         context=options.context,
         eos_ids=config.eos_ids,
@@ -271,15 +271,16 @@ def _drafter(
     return Eagle3Drafter(model, cache, backend.row_ops, sampler, backend.stages, max_backlog=MAX_BACKLOG)
 
 
-def auto_draft_length(options: EngineOptions, config: GptOssConfig) -> AutoDraftLength:
+def auto_draft_length(options: EngineOptions, config: GptOssConfig, weights: TargetWeights) -> AutoDraftLength:
     """What chooses the number of drafts under `--draft-tokens auto`, before anything was timed."""
     costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=config.experts_per_token / config.num_experts)
-    return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=options.drafter == "eagle3", has_lookup=True)
+    has_head, cuts = options.drafter == "eagle3", is_packed(weights)  # plain operations compute dead rows too
+    return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=has_head, has_lookup=True, cuts=cuts)
 
 
-def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig) -> DraftLength:
+def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig, weights: TargetWeights) -> DraftLength:
     if options.draft_tokens == "auto" and max_drafts:
-        return auto_draft_length(options, config)
+        return auto_draft_length(options, config, weights)
     return FixedDraftLength(max_drafts)
 
 

@@ -115,8 +115,16 @@ class AutoDraftLength:
     AS_EXPECTED = 0.1
 
     def __init__(
-        self, max_drafts: int, costs: RoundCosts | None = None, *, has_head: bool = True, has_lookup: bool = False
+        self,
+        max_drafts: int,
+        costs: RoundCosts | None = None,
+        *,
+        has_head: bool = True,
+        has_lookup: bool = False,
+        cuts: bool = True,
     ) -> None:
+        """`cuts` says that drafts which are not verified cost no rows: where they do nothing is gained by a cut."""
+        self.cuts = cuts
         self.max_drafts = max_drafts
         self.costs = costs or RoundCosts(max_drafts)
         self.head = Acceptance(max_drafts) if has_head else None
@@ -135,7 +143,11 @@ class AutoDraftLength:
     def anew(self) -> AutoDraftLength:
         """With nothing known but what rounds cost."""
         return AutoDraftLength(
-            self.max_drafts, self.costs, has_head=self.head is not None, has_lookup=self.lookup is not None
+            self.max_drafts,
+            self.costs,
+            has_head=self.head is not None,
+            has_lookup=self.lookup is not None,
+            cuts=self.cuts,
         )
 
     @property
@@ -160,7 +172,7 @@ class AutoDraftLength:
         chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
         lookup_SK = None if self.lookup is None or prospects is None else self.lookup.chances(prospects)
         self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
-        with_cut = self.chains.best_choice(seconds, rooms)
+        with_cut = self.chains.best_choice(seconds, rooms) if self.cuts else None
         if with_cut is not None and with_cut.tokens * best.seconds > best.tokens * with_cut.seconds:
             self._best = best = with_cut
         self.elapsed_s += best.seconds
@@ -168,7 +180,7 @@ class AutoDraftLength:
         return self._probe(best, seconds, chances_SK, rooms_S, lookup_SK) or best
 
     def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
-        return self.confidence.cut(slots, choice.min_chance)
+        return self.confidence.cut(slots, choice.min_chance) if self.cuts else Cut()
 
     def _probe(
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
