@@ -45,6 +45,7 @@ COMMANDS = {
     "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
     "bench mixed": Command(module="eyas.bench.mixed", help="what clients see while prompts are read beside answers"),
     "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),
+    "bench load": Command(module="eyas.bench.load", help="speed of loading a checkpoint, against reading its files"),
     "bench http": Command(
         module="eyas.bench.http", help="what the HTTP side costs: time to first token, CPU per chunk"
     ),

@@ -31,7 +31,16 @@ from eyas.model.random_weights import random_head, random_target
 from eyas.model.shards import StoredTensor, read_headers
 from eyas.model.weights import HeadWeights, TargetWeights
 
-__all__ = ["LoadedEngine", "LoadedModel", "load_engine_parts", "load_model", "load_shape", "load_tokenizer"]
+__all__ = [
+    "LoadedEngine",
+    "LoadedModel",
+    "find_checkpoints",
+    "load_engine_parts",
+    "load_model",
+    "load_shape",
+    "load_tokenizer",
+    "pick_device",
+]
 
 AUTO_CONTEXT = 32 * 1024
 WARM_UP_S = 3.0
@@ -104,20 +113,18 @@ def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
 
 def load_model(config: EngineConfig, *, progress: Progress | None = None) -> LoadedModel:
     """Target and head, checked against each other and this machine. Raises UserError."""
-    if config.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
-    device, dtype = _device(config.device)
-    folder = _folder(config.model, config.revision)
-    kind, head_folder = _drafter(config, folder)
+    device, dtype = pick_device(config.device)
+    folder, kind, head_folder = find_checkpoints(config)
     stored = read_headers(folder)
     head_stored = {} if head_folder is None else read_headers(head_folder)
     _check_room([*stored.values(), *head_stored.values()], device, dtype)
-    has_kernels = _has_kernels(device, inspect_target(folder, stored)[0])
+    inspected = inspect_target(folder, stored)
+    has_kernels = _has_kernels(device, inspected[0])
     target_config, weights = load_target(
         folder,
         device=device,
         dtype=dtype,
-        stored=stored,
+        inspected=inspected,
         progress=progress,
         layout=pack_layer if has_kernels else None,
     )
@@ -158,12 +165,20 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     )
 
 
+def find_checkpoints(config: EngineConfig) -> tuple[Path, DrafterKind, Path | None]:
+    """The folder of the target, the kind of drafter and the folder of its head if it has one. Raises UserError."""
+    if config.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
+    folder = _folder(config.model, config.revision)
+    return folder, *_drafter(config, folder)
+
+
 def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     """Random weights of a published shape, drawn on the GPU, with a head of the usual shape for `--draft eagle3`."""
     shapes = [known for known, shape in PRESETS.items() if has_device_layout(shape)]
     if name not in shapes:
         raise UserError(f"no shape '{name}'{nearest(name, shapes) or '; there are: ' + ', '.join(shapes)}")
-    device, _ = _device(config.device)
+    device, _ = pick_device(config.device)
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < KERNEL_CAPABILITY:
         raise UserError(
             "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas model make"
@@ -204,8 +219,8 @@ def load_tokenizer(model: LoadedModel) -> Tokenizer:
     return tokenizer
 
 
-def _device(name: str) -> tuple[torch.device, torch.dtype]:
-    """The device and the dtype of matrices on it: fp32 on a CPU, bf16, as published, on a GPU."""
+def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
+    """The device and the dtype of matrices on it: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError."""
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         name = "cuda" if has_cuda else "cpu"

@@ -27,6 +27,7 @@ from eyas.model.names import Part, Parts, TargetStyle, global_parts, layer_parts
 from eyas.model.rope import inverse_frequencies
 from eyas.model.shards import Progress
 from eyas.model.taps import TapConvention, show_taps
+from eyas.model.tensor_files import MappedTensors
 
 __all__ = ["HEAD_FILE", "MODEL_FILE", "WEIGHTS", "Weights", "export_head", "export_target"]
 
@@ -79,7 +80,7 @@ def export_target(
             "its logits differ a little from the checkpoint's"
         )
     with ExitStack() as files:
-        reader = TensorReader(folder, stored, torch.device("cpu"), torch.float32, files, None)
+        reader = TensorReader(MappedTensors(folder, stored, files), stored, torch.device("cpu"), torch.float32, None)
         writer = _Tensors(reader, stored, weights)
         writer.add_target(config, style)
         write_gguf(out, "gpt-oss", metadata, writer.tensors, progress=progress)
@@ -107,7 +108,7 @@ def export_head(
     _check_head(config, folder)
     metadata = _head_metadata(config, name, weights) | vocabulary(target_folder, target)
     with ExitStack() as files:
-        reader = TensorReader(folder, stored, torch.device("cpu"), torch.float32, files, None)
+        reader = TensorReader(MappedTensors(folder, stored, files), stored, torch.device("cpu"), torch.float32, None)
         writer = _Tensors(reader, stored, weights)
         writer.add_head(config, parts)
         write_gguf(out, "eagle3", metadata, writer.tensors, progress=progress)

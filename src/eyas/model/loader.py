@@ -1,19 +1,19 @@
 """Folders of safetensors -> weights, for targets and heads.
 
 Headers are checked first, all of them, so that a wrong file is refused with one error before any memory is taken.
-Then tensors go one at a time from the mapped file to their place on the device. On a CPU packed experts stay in the
-mapped file: pages come in as experts are used. Nothing in a checkpoint is executed.
+Then tensors go one after the other to their place on the device, a GPU getting them from threads that read ahead. On a
+CPU packed experts stay in the mapped file: pages come in as experts are used. Nothing in a checkpoint is executed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from eyas.base.errors import UserError
@@ -24,19 +24,20 @@ from eyas.model.parse import parse_target
 from eyas.model.parse_head import parse_head
 from eyas.model.shards import Progress, StoredTensor, read_headers, read_json, shorten
 from eyas.model.taps import TapConvention
+from eyas.model.tensor_files import MappedTensors, StreamedTensors, TensorFiles
 from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
 
-__all__ = ["Stored", "TensorReader", "inspect_head", "inspect_target", "load_head", "load_target"]
+__all__ = ["Inspected", "Stored", "TensorReader", "inspect_head", "inspect_target", "load_head", "load_target"]
 
 _FLOATS = {"BF16", "F16", "F32", "F64"}
 _INTEGERS = {"I64", "I32"}
 _IGNORED_IN_HEADS = ("t2d", "midlayer.self_attn.rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq")
 
-
 Stored = dict[str, StoredTensor]
+Inspected = tuple[GptOssConfig, Stored, TargetStyle]
 
 
-def inspect_target(folder: Path, stored: Stored | None = None) -> tuple[GptOssConfig, Stored, TargetStyle]:
+def inspect_target(folder: Path, stored: Stored | None = None) -> Inspected:
     """Configuration, stored tensors and naming of a target, from its JSON files and headers alone.
 
     `stored` are the headers where the weights themselves are not in `folder`.
@@ -52,10 +53,7 @@ def inspect_target(folder: Path, stored: Stored | None = None) -> tuple[GptOssCo
         expert_format="mxfp4" if packed else "dense",
         source=str(folder / "config.json"),
     )
-    expected = [*_flat(global_parts(config, style))]
-    for layer in range(config.num_layers):
-        expected += _flat(layer_parts(config, layer, style))
-    _check(folder, stored, expected)
+    _check(folder, stored, _target_parts(config, style))
     return config, stored, style
 
 
@@ -64,19 +62,20 @@ def load_target(
     *,
     device: torch.device,
     dtype: torch.dtype,
-    stored: Stored | None = None,
+    inspected: Inspected | None = None,
     progress: Progress | None = None,
     layout: Callable[[LayerWeights], LayerWeights] | None = None,
 ) -> tuple[GptOssConfig, TargetWeights]:
     """A gpt-oss model: matrices in `dtype`, vectors in fp32, MXFP4 experts as stored.
 
-    `stored` are the headers of the folder where they have been read already. Each layer goes through `layout` once it
-    is there, so that no second copy of the model is needed to change its form.
+    `inspected` is what `inspect_target` said of the folder, where it was asked. Each layer goes through `layout` once
+    it is there, so that no second copy of the model is needed to change its form.
     Raises UserError naming all missing, unexpected or misshapen tensors, damaged shards and wrong configuration fields.
     """
-    config, stored, style = inspect_target(folder, stored)
+    config, stored, style = inspected or inspect_target(folder)
     with ExitStack() as files:
-        reader = TensorReader(folder, stored, device, dtype, files, progress)
+        tensors = _open_files(folder, stored, _target_parts(config, style), device, files)
+        reader = TensorReader(tensors, stored, device, dtype, progress)
         shared = reader.load(global_parts(config, style))
         layers = []
         for index in range(config.num_layers):
@@ -118,12 +117,13 @@ def load_head(
     Raises UserError if it was made for another target, or its tensors or configuration do not fit.
     """
     config, stored, parts = inspect_head(folder, target_config, stored, tap_convention=tap_convention)
+    separate: Parts = {field: parts.pop(field) for field in ("fc_norms_H", "target_ids_V") if field in parts}
     with ExitStack() as files:
-        reader = TensorReader(folder, stored, device, dtype, files, progress)
-        separate = {field: parts.pop(field) for field in ("fc_norms_H", "target_ids_V") if field in parts}
+        tensors = _open_files(folder, stored, [*_flat(parts), *_flat(separate)], device, files)
+        reader = TensorReader(tensors, stored, device, dtype, progress)
         loaded: dict[str, Any] = dict.fromkeys(("fc_HC", "fc_input_norm_C")) | reader.load(parts)
         loaded["fc_norms_H"] = tuple(reader.stacked((part,)) for part in separate.get("fc_norms_H", ()))
-        offsets = reader.raw(separate["target_ids_V"][0]) if "target_ids_V" in separate else None
+        offsets = reader.raw(separate["target_ids_V"][0]).cpu() if "target_ids_V" in separate else None
     for field in ("embed_VH", "lm_head_VH"):
         of_target = getattr(target_weights, field)
         own = loaded.setdefault(field, of_target)
@@ -138,6 +138,21 @@ def _open(folder: Path, stored: Stored | None) -> tuple[dict[str, Any], Stored]:
         raise UserError(f"{folder} is no model folder: it has no config.json")
     stored = read_headers(folder) if stored is None else stored
     return read_json(folder / "config.json"), stored
+
+
+def _open_files(
+    folder: Path, stored: Stored, parts: Iterable[Part], device: torch.device, files: ExitStack
+) -> TensorFiles:
+    """The files of `parts`, which a GPU gets in this order."""
+    if device.type == "cpu":
+        return MappedTensors(folder, stored, files)
+    return StreamedTensors(folder, stored, [part.name for part in parts], device, files)
+
+
+def _target_parts(config: GptOssConfig, style: TargetStyle) -> list[Part]:
+    """All tensors of a target in the order in which they are loaded."""
+    layers = [_flat(layer_parts(config, layer, style)) for layer in range(config.num_layers)]
+    return [*_flat(global_parts(config, style)), *chain.from_iterable(layers)]
 
 
 def _flat(parts: Parts) -> list[Part]:
@@ -180,33 +195,24 @@ def _check(
 
 
 class TensorReader:
-    """Tensors of one folder, put where and as the forward pass wants them. Files stay open until `files` closes."""
+    """Tensors of files, put where and as the forward pass wants them."""
 
     def __init__(
         self,
-        folder: Path,
+        tensors: TensorFiles,
         stored: Mapping[str, StoredTensor],
         device: torch.device,
         dtype: torch.dtype,
-        files: ExitStack,
         progress: Progress | None,
     ) -> None:
-        self._folder, self._stored, self._device, self._dtype = folder, stored, device, dtype
-        self._files, self._progress = files, progress
-        self._open: dict[str, Any] = {}
+        self._tensors, self._stored, self._device, self._dtype = tensors, stored, device, dtype
+        self._progress = progress
         self._done, self._total = 0, sum(tensor.num_bytes for tensor in stored.values())
 
     def raw(self, part: Part) -> Tensor:
-        """The tensor as stored, on the CPU, backed by the file."""
-        stored = self._stored[part.name]
-        path = self._folder / stored.file
-        try:
-            if stored.file not in self._open:
-                self._open[stored.file] = self._files.enter_context(safe_open(str(path), framework="pt"))
-            tensor: Tensor = self._open[stored.file].get_tensor(part.name)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{path} cannot be read ({error}); download it again") from error
-        self._done += stored.num_bytes
+        """The tensor as stored."""
+        tensor = self._tensors.tensor(part.name)
+        self._done += self._stored[part.name].num_bytes
         if self._progress:
             self._progress(self._done, self._total)
         return tensor

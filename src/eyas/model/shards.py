@@ -29,12 +29,13 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies: `file` is a name inside the folder."""
+    """Where one tensor lies: `file` is a name inside the folder, `start` the byte of it, None if it is not here."""
 
     file: str
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
+    start: int | None = None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -126,14 +127,15 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        tensors[name], end = _stored(path.name, name, entry)
+        tensors[name], end = _stored(path.name, name, entry, 8 + header_bytes)
         data_bytes = max(data_bytes, end)
     if size != 8 + header_bytes + data_bytes:
         raise ValueError(f"{size} bytes instead of {8 + header_bytes + data_bytes}: truncated or overwritten")
     return tensors
 
 
-def _stored(file: str, name: str, entry: Any) -> tuple[StoredTensor, int]:
+def _stored(file: str, name: str, entry: Any, data_start: int) -> tuple[StoredTensor, int]:
+    """The tensor, and where it ends behind `data_start`."""
     try:
         dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         num_bytes = DTYPE_BYTES[dtype] * prod(shape)
@@ -142,7 +144,7 @@ def _stored(file: str, name: str, entry: Any) -> tuple[StoredTensor, int]:
         raise ValueError(f"bad header entry for {name}") from error
     if not valid:
         raise ValueError(f"bad header entry for {name}")
-    return StoredTensor(file=file, dtype=dtype, shape=shape, num_bytes=num_bytes), end
+    return StoredTensor(file=file, dtype=dtype, shape=shape, num_bytes=num_bytes, start=data_start + start), end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
