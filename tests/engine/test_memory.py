@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.exactness import build, least_bytes, run
 
+from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
 from eyas.base.units import readable
 from eyas.engine.build import EngineOptions, build_engine
+from eyas.engine.load import load_shape
 from eyas.engine.memory import PageBytes, available_bytes, page_bytes, page_counts
 from eyas.model.weights import tensors_of
 
@@ -124,3 +126,22 @@ def test_the_least_memory_still_answers_a_full_context(random_model):
     params = SamplingParams(ignore_eos=True, seed=1)
     requests = [Request(request_id=str(i), prompt_ids=(i,) * 40, params=params) for i in range(3)]
     assert all(len(tokens) == 88 for tokens, _, _ in run(core, requests, check=True).values())
+
+
+@pytest.mark.gpu
+def test_the_memory_map_is_what_the_driver_counts():
+    config = EngineConfig(draft="eagle3", draft_tokens=3, context=16384, concurrency=4)
+    built = load_shape("gpt-oss-20b", config).build()
+    built.core.warm_up(1.0)
+    owners = built.memory_bytes
+    torch.cuda.reset_peak_memory_stats()
+    for index in range(4):
+        prompt = tuple(range(index, index + 16_000))
+        params = SamplingParams(max_tokens=8, ignore_eos=True, seed=index)
+        built.core.add(Request(request_id=f"{index}", prompt_ids=prompt, params=params), lambda event: None)
+    while not built.core.is_idle:
+        built.core.step()
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    taken = total - free - torch.cuda.memory_reserved() + torch.cuda.max_memory_reserved()
+    assert sum(owners.values()) - owners["free"] == pytest.approx(taken, rel=0.02)

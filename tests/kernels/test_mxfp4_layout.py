@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from eyas.kernels import mxfp4_layout
 from eyas.kernels.mxfp4_layout import MAX_SCALE, empty_experts, pack_experts, unpack_experts
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 
@@ -63,11 +64,12 @@ def test_the_formulas_give_the_checkpoints_values(num_columns: int):
     assert torch.equal(_as_kernels_do(pack_experts(blocks, scales)), expected)
 
 
-def test_one_expert_at_a_time():
+def test_some_experts_at_a_time(monkeypatch):
     blocks, scales = _random(3, 32, 96)
     packed = empty_experts(3, 32, 96, "cpu")
-    for expert in (2, 0, 1):
-        packed.put(expert, blocks[expert], scales[expert])
+    for experts in (slice(2, 3), slice(0, 2)):
+        packed.put(experts.start, blocks[experts], scales[experts])
+    monkeypatch.setattr(mxfp4_layout, "GROUP_BYTES", 2 * 32 * 48)
     whole = pack_experts(blocks, scales)
     assert torch.equal(packed.words, whole.words)
     assert torch.equal(packed.scales, whole.scales)
@@ -81,12 +83,12 @@ def test_what_has_no_packed_form():
     with pytest.raises(ValueError, match="columns of 32"):
         empty_experts(1, 16, 48, "cpu")
     with pytest.raises(ValueError, match="are not those of"):
-        empty_experts(1, 16, 128, "cpu").put(0, blocks[0], scales[0])
+        empty_experts(1, 16, 128, "cpu").put(0, blocks, scales)
     scales[0, 3, 1] = 255
     with pytest.raises(ValueError, match="NaN"):
         pack_experts(blocks, scales)
     scales[0, 3] = torch.tensor([254, 120])
-    with pytest.raises(ValueError, match="expert 0 has scale bytes that bf16 cannot hold"):
+    with pytest.raises(ValueError, match="experts have scale bytes that bf16 cannot hold"):
         pack_experts(blocks, scales)
 
 

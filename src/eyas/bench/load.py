@@ -15,16 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from eyas.base import config as settings
 from eyas.base.config import EngineConfig
 from eyas.base.units import readable
 from eyas.bench.report import SIMULATED, positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, paired_ratio
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["add_arguments", "run"]
 
@@ -71,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from eyas.engine.hardware import hardware
     from eyas.engine.load import pick_device
+    from eyas.engine.memory import available_bytes
     from eyas.model.tensor_files import THREADS
 
     config = settings.load(EngineConfig, args, os.environ)
@@ -83,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
         _Way(name="read", num_bytes=num_bytes, num_threads=1),
     ]
     lines, origin = provenance(hardware(device))
-    first = _first_load(config, device)
+    available_bytes(device)  # starts the device's runtime, which belongs to no load
+    first = _first_load(config)
     print("\n".join([f"eyas bench load {config.model}"] + [SIMULATED] * first.simulated + lines))
     print(f"files     {len(files)} with {num_bytes / 1e9:.2f} GB, of which {num_loaded / 1e9:.2f} GB are loaded")
     print(f"method    {args.repeats} repeats; in each, all rows run in turn; median (min..max)")
@@ -120,44 +119,31 @@ def _files(config: EngineConfig, *, packed: bool) -> tuple[list[Path], int]:
     return sorted({where / tensor.file for where, tensor in stored}), loaded
 
 
-def _first_load(config: EngineConfig, device: torch.device) -> _First:
-    import torch
-
-    torch.zeros(1, device=device)  # what the device's runtime needs belongs to no load
-    before, start = _peak_bytes(), time.perf_counter()
-    simulated = _load(config)
-    return _First(time.perf_counter() - start, max(0, _peak_bytes() - before), simulated)
-
-
-def _load(config: EngineConfig) -> bool:
-    """Load and give back; whether the weights are random."""
-    import torch
-
+def _first_load(config: EngineConfig) -> _First:
     from eyas.local import load_model
 
+    before, start = _peak_bytes(), time.perf_counter()
     model = load_model(config)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return model.simulated
+    return _First(time.perf_counter() - start, max(0, _peak_bytes() - before), model.simulated)
 
 
 def _peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _buffers() -> list[torch.Tensor]:
+def _buffers() -> list[bytearray]:
     """For as many pieces as the loader reads at once; written to, so that their memory is there."""
-    import torch
-
     from eyas.model.tensor_files import PIECE_BYTES, THREADS
 
-    return [torch.ones(PIECE_BYTES, dtype=torch.uint8) for _ in range(THREADS)]
+    return [bytearray(b"\1" * PIECE_BYTES) for _ in range(THREADS)]
 
 
 def _measure(
-    config: EngineConfig, files: Sequence[Path], ways: Sequence[_Way], buffers: Sequence[torch.Tensor], repeat: int
+    config: EngineConfig, files: Sequence[Path], ways: Sequence[_Way], buffers: Sequence[bytearray], repeat: int
 ) -> float | None:
     """Time every way once with each state of the cache; the largest share that could not be dropped."""
+    from eyas.local import load_model
+
     cached = []
     for cache in CACHES:
         for way in ways if repeat % 2 == 0 else reversed(ways):
@@ -169,7 +155,7 @@ def _measure(
                 _read(files, buffers)
             start = time.perf_counter()
             if way.num_threads is None:
-                _load(config)
+                load_model(config)
             else:
                 _read(files, buffers[: way.num_threads])
             way.seconds[cache].append(time.perf_counter() - start)
@@ -177,17 +163,17 @@ def _measure(
     return max(known) if known else None
 
 
-def _read(files: Sequence[Path], buffers: Sequence[torch.Tensor]) -> None:
+def _read(files: Sequence[Path], buffers: Sequence[bytearray]) -> None:
     """Read everything once, in a thread for each buffer."""
     from eyas.model.tensor_files import read_exactly
 
-    free: SimpleQueue[torch.Tensor] = SimpleQueue()
+    free: SimpleQueue[bytearray] = SimpleQueue()
     for buffer in buffers:
         free.put(buffer)
 
     def read(file: Path, start: int, count: int) -> None:
         buffer = free.get()
-        read_exactly(file, start, buffer[:count])
+        read_exactly(file, start, memoryview(buffer)[:count])
         free.put(buffer)
 
     with ThreadPoolExecutor(len(buffers)) as threads:

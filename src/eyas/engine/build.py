@@ -14,7 +14,8 @@ from eyas.engine.constraint import GrammarCache
 from eyas.engine.core import EngineCore
 from eyas.engine.draft_length import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
-from eyas.engine.memory import PageCounts, available_bytes, page_bytes, page_counts
+from eyas.engine.memory import PageCounts, available_bytes, chunk_bytes, page_bytes, page_counts
+from eyas.engine.memory_map import memory_map
 from eyas.engine.round import Sampler
 from eyas.engine.runner import Runner
 from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_pages
@@ -30,7 +31,7 @@ from eyas.model.eagle3 import Eagle3Head
 from eyas.model.experts import DequantCache, ExpertStack
 from eyas.model.gpt_oss import GptOss
 from eyas.model.mxfp4 import Mxfp4Tensor
-from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
+from eyas.model.weights import HeadWeights, TargetWeights
 
 __all__ = [
     "MAX_AUTO_DRAFTS",
@@ -45,6 +46,7 @@ DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
 MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
 LEAST_MATCH = 5  # tokens that must have occurred before, for look-up beside a head
+GPU_RESERVE = 2 << 30  # for kernels, workspaces, graphs and the allocator's slack: 1.3 GB on an H200 with 36 graphs
 MAX_BACKLOG = 32  # rows of the head's catch-up pass
 
 
@@ -81,7 +83,14 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
     core: EngineCore
-    memory_bytes: dict[str, int]  # by owner
+    weights: TargetWeights
+    head: HeadWeights | None
+    prompt_bytes: int  # that a step's prompt tokens compute in
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """By owner, as it is now: see `memory_map`."""
+        return memory_map(self.weights, self.head, self.core.runner, prompt_bytes=self.prompt_bytes)
 
 
 def build_engine(
@@ -97,7 +106,8 @@ def build_engine(
         head = None
     max_drafts = _max_drafts(options)
     backend = _backend(config, weights, options, head, max_drafts)
-    pages = _size(config, head, options, weights.embed_VH, max_drafts, backend.chunk_tokens)
+    prompt_bytes = chunk_bytes(config, head[0] if head else None, backend.chunk_tokens, weights.embed_VH.dtype)
+    pages = _size(config, head, options, weights.embed_VH, max_drafts, backend.chunk_tokens, prompt_bytes)
     runner = _runner(config, weights, options, head, max_drafts, backend, pages)
     scheduler = Scheduler(
         SchedulerConfig(
@@ -122,7 +132,7 @@ def build_engine(
         lag=int(runner.state.device.type == "cuda") if options.lag is None else options.lag,
         track_experts=options.track_experts,
     )
-    return BuiltEngine(core, _memory_map(weights, head, runner))
+    return BuiltEngine(core, weights, head[1] if head else None, prompt_bytes)
 
 
 def _backend(
@@ -222,13 +232,15 @@ def _size(
     like: torch.Tensor,
     max_drafts: int,
     chunk_tokens: int,
+    prompt_bytes: int,
 ) -> PageCounts:
     """Pages for caches on the device and in the dtype of `like`."""
     device, dtype = like.device, like.dtype
     budget = options.kv_bytes
-    if budget is None:
-        # Activations and the allocator's slack need the rest; on a CPU other programs do too.
-        budget = int(available_bytes(device) * (0.9 if device.type == "cuda" else 0.5))
+    if budget is None and device.type == "cuda":
+        budget = available_bytes(device) - prompt_bytes - GPU_RESERVE
+    elif budget is None:
+        budget = available_bytes(device) // 2  # activations and other programs need the rest
     return page_counts(
         page_bytes(config, head[0] if head else None, options.page_size, dtype),
         budget=budget,
@@ -282,24 +294,6 @@ def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig,
     if options.draft_tokens == "auto" and max_drafts:
         return auto_draft_length(options, config, weights)
     return FixedDraftLength(max_drafts)
-
-
-def _memory_map(weights: TargetWeights, head: tuple[HeadConfig, HeadWeights] | None, runner: Runner) -> dict[str, int]:
-    owned = {id(tensor) for tensor in tensors_of(weights)}
-    kv = sum(cache.k.nbytes + cache.v.nbytes for cache in runner.caches)
-    head_bytes = 0
-    if head is not None and isinstance(runner.drafter, Eagle3Drafter):
-        head_bytes = sum(t.nbytes for t in tensors_of(head[1]) if id(t) not in owned)
-        kv += runner.drafter.cache.k.nbytes + runner.drafter.cache.v.nbytes + runner.tap_pages_PC.nbytes
-    expert_cache = runner.target.expert_cache  # fills up later
-    return {
-        "weights": sum(tensor.nbytes for tensor in tensors_of(weights)),
-        "head": head_bytes,
-        "kv": kv,
-        "state": runner.state.nbytes,
-        "expert cache": expert_cache.budget_bytes,
-        "free": max(0, available_bytes(runner.state.device) - expert_cache.budget_bytes + expert_cache.used_bytes),
-    }
 
 
 def row_invariant(weights: TargetWeights, device_dtype: torch.dtype) -> bool:

@@ -141,6 +141,9 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         head = (head[0], packed) if head and packed else None
     if head is not None and config.draft_weights == "fp8":
         head = (head[0], in_fp8(head[1]))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()  # of what tensors were packed from
     options = EngineOptions(
         context=_context(config, target_config),
         concurrency=config.concurrency,

@@ -33,6 +33,7 @@ __all__ = ["MAX_SCALE", "MIN_SCALE", "PackedExperts", "empty_experts", "pack_exp
 
 BLOCK = 32
 TILE = 16
+GROUP_BYTES = 128 << 20  # of blocks that are packed at once, which takes four times as much for a moment
 MAX_SCALE = 128  # 2^(s - 1) must be a bf16 number
 MIN_SCALE = -5  # 0.5 * 2^(s - 127) must be one: the least is 2^-133
 FACTOR_BIAS = 126  # exponent field of 2^(s - 1) is s + 126
@@ -59,29 +60,32 @@ class PackedExperts:
     def nbytes(self) -> int:
         return self.words.nbytes + self.scales.nbytes
 
-    def put(self, expert: int, blocks: Tensor, scales: Tensor) -> None:
-        """Packs one expert: blocks uint8 [N, K/32, 16], scales uint8 [N, K/32], on any device."""
-        if blocks.shape != (self.num_rows, self.num_columns // BLOCK, 16) or scales.shape != blocks.shape[:2]:
+    def put(self, first: int, blocks: Tensor, scales: Tensor) -> None:
+        """Packs the experts from `first` on: blocks uint8 [n, N, K/32, 16], scales uint8 [n, N, K/32], on any device.
+
+        Raises ValueError for other shapes and for scale bytes without a bf16 factor.
+        """
+        if blocks.shape[1:] != (self.num_rows, self.num_columns // BLOCK, 16) or scales.shape != blocks.shape[:3]:
             raise ValueError(
                 f"blocks {tuple(blocks.shape)} and scales {tuple(scales.shape)} are not those of "
-                f"[{self.num_rows}, {self.num_columns}]"
+                f"experts of [{self.num_rows}, {self.num_columns}]"
             )
         least, most = (int(scale) - self.exponent for scale in torch.aminmax(scales))
         if least < MIN_SCALE or most > MAX_SCALE:
-            raise ValueError(f"expert {expert} has scale bytes that bf16 cannot hold, with exponent {self.exponent}")
-        device = self.words.device
+            raise ValueError(f"experts have scale bytes that bf16 cannot hold, with exponent {self.exponent}")
+        device, own = self.words.device, slice(first, first + len(blocks))
         num_k64 = self.words.shape[2]
-        padding = 2 * num_k64 - blocks.shape[1]
-        blocks, scales = blocks.to(device), scales.to(device)
+        padding = 2 * num_k64 - blocks.shape[2]
+        words, scales = blocks.to(device).view(torch.int32), scales.to(device)
         if padding:
-            blocks = torch.nn.functional.pad(blocks, (0, 0, 0, padding))
+            words = torch.nn.functional.pad(words, (0, 0, 0, padding))
             scales = torch.nn.functional.pad(scales, (0, padding))
-        # [tile, g, row of the pair, k64, block of the two, t, byte] -> lanes (g, t) of words (block, row)
-        tiled = blocks.view(-1, 8, 2, num_k64, 2, 4, 4).permute(0, 3, 1, 5, 4, 2, 6).contiguous()
-        self.words[expert] = _permute_bits(tiled, inverse=False).view(-1, num_k64, 32, 4)
+        # [tile, g, row of the pair, k64, block of the two, t] -> lanes (g, t) of words (block, row)
+        tiled = words.view(-1, 8, 2, num_k64, 2, 4).permute(0, 3, 1, 5, 4, 2).contiguous()
+        self.words[own] = _permute_bits(tiled.unsqueeze(-1).view(torch.uint8)).view(self.words[own].shape)
         factors = scales.view(-1, 8, 2, num_k64, 2).permute(4, 2, 0, 3, 1).int() + (FACTOR_BIAS - self.exponent)
-        first, second = (pair[0] << 7 | pair[1] << 23 for pair in factors)
-        self.scales[expert] = first | _rotate_right_8(second)
+        left, right = (pair[0] << 7 | pair[1] << 23 for pair in factors)
+        self.scales[own] = (left | _rotate_right_8(right)).view(self.scales[own].shape)
 
 
 def empty_experts(
@@ -110,8 +114,9 @@ def pack_experts(blocks: Tensor, scales: Tensor) -> PackedExperts:
         raise ValueError("a scale byte is 255, which is NaN")
     exponent = max(0, highest - MAX_SCALE)
     packed = empty_experts(num_experts, num_rows, num_blocks * BLOCK, blocks.device, exponent)
-    for expert in range(num_experts):
-        packed.put(expert, blocks[expert], scales[expert])
+    at_once = max(1, GROUP_BYTES * num_experts // max(1, blocks.nbytes))
+    for first in range(0, num_experts, at_once):
+        packed.put(first, blocks[first : first + at_once], scales[first : first + at_once])
     return packed
 
 
@@ -160,7 +165,7 @@ def _tables(inverse: bool, device: torch.device) -> Tensor:
     return tables.to(torch.int32).to(device)  # wraps: bit 31 is the sign
 
 
-def _permute_bits(words: Tensor, *, inverse: bool) -> Tensor:
+def _permute_bits(words: Tensor, *, inverse: bool = False) -> Tensor:
     """int32 [...] of words given as uint8 [..., 4]."""
     tables = _tables(inverse, words.device)
     flat = words.reshape(-1, 4)

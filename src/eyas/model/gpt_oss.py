@@ -78,7 +78,8 @@ class GptOss:
         boundaries: dict[int, Tensor] = {}
         routing = []
         for index, (layer, cache, next_norm_H) in enumerate(zip(layers, caches, norms, strict=True)):
-            boundaries[index] = residual
+            if index in self.taps:  # those of a long prompt are large
+                boundaries[index] = residual
             is_sliding = config.layer_is_sliding[index]
             attn = ops.attend(
                 ops.project(normed, layer.qkv_NH),

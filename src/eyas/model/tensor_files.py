@@ -1,7 +1,7 @@
 """Tensors out of safetensors files, by name: mapped into memory, or streamed to a GPU as fast as the disk gives them.
 
 Streaming reads ahead in a known order: threads read pieces into pinned buffers, and each piece is copied to the GPU
-while others are read. So host memory holds `THREADS * PIECE_BYTES` of the model at most. Files are read through the
+while others are read. So host memory holds `BUFFERS * PIECE_BYTES` of the model at most. Files are read through the
 page cache, from which the next start is faster; where GPU and CPU share the memory the cache is emptied behind the
 reader, because what it holds is missing on the GPU.
 """
@@ -27,6 +27,7 @@ from eyas.model.shards import StoredTensor
 __all__ = ["MappedTensors", "StreamedTensors", "TensorFiles", "read_exactly"]
 
 THREADS = 8
+BUFFERS = 12  # more than threads: some are being copied
 PIECE_BYTES = 16 << 20
 AHEAD_BYTES = 1 << 30  # of GPU memory, for tensors that are not asked for yet
 
@@ -65,6 +66,11 @@ class MappedTensors:
         return tensor
 
 
+class _Buffer(NamedTuple):
+    pinned: Tensor  # uint8
+    copied: torch.cuda.Event | None  # to the device
+
+
 class _Coming(NamedTuple):
     name: str
     data: Tensor  # uint8, on the device
@@ -89,9 +95,9 @@ class StreamedTensors:
         self._ahead_bytes = 0
         self._stream = torch.cuda.Stream(device) if is_cuda else None
         self._empties_cache = is_cuda and bool(torch.cuda.get_device_properties(device).is_integrated)
-        self._buffers: SimpleQueue[Tensor] = SimpleQueue()
-        for _ in range(THREADS):
-            self._buffers.put(torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=is_cuda))
+        self._buffers: SimpleQueue[_Buffer | None] = SimpleQueue()
+        for _ in range(BUFFERS):
+            self._buffers.put(None)  # made when it is needed: pinning takes 0.5 ms a megabyte
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="eyas-load")
         files.callback(self._threads.shutdown, cancel_futures=True)
 
@@ -106,8 +112,10 @@ class StreamedTensors:
                 piece.result()
         except OSError as error:
             raise _unreadable(self._folder / stored.file, error) from error
-        if self._stream is not None:  # whoever reads it now does so on another stream than the one that it belongs to
-            coming.data.record_stream(torch.cuda.current_stream(self._device))
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._stream)
+            coming.data.record_stream(current)  # so that its memory is not filled again before it has been read
         return coming.data.view(_DTYPES[stored.dtype]).view(stored.shape)
 
     def _start(self, name: str) -> None:
@@ -124,32 +132,38 @@ class StreamedTensors:
         self._ahead_bytes += stored.num_bytes
 
     def _copy(self, path: Path, start: int, out: Tensor) -> None:
-        """Fill `out` with the bytes of the file from `start` on."""
-        buffer = self._buffers.get()
+        """Fill `out` with the bytes of the file from `start` on; what follows on the stream finds them there."""
+        buffer = self._buffers.get() or self._new_buffer()
         try:
-            piece = buffer[: len(out)]
-            read_exactly(path, start, piece, empties_cache=self._empties_cache)
+            if buffer.copied is not None:
+                buffer.copied.synchronize()
+            piece = buffer.pinned[: len(out)]
+            read_exactly(path, start, piece.numpy().data, empties_cache=self._empties_cache)
             with torch.cuda.stream(self._stream):
                 out.copy_(piece, non_blocking=True)
-            if self._stream is not None:
-                self._stream.synchronize()
+                if buffer.copied is not None:
+                    buffer.copied.record()
         finally:
             self._buffers.put(buffer)
 
+    def _new_buffer(self) -> _Buffer:
+        is_cuda = self._device.type == "cuda"
+        pinned = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=is_cuda)
+        return _Buffer(pinned, torch.cuda.Event() if is_cuda else None)
 
-def read_exactly(path: Path, start: int, out: Tensor, *, empties_cache: bool = False) -> None:
-    """Fill `out`, uint8 on the CPU, with the bytes of the file from `start` on. Raises OSError."""
-    view = out.numpy().data
+
+def read_exactly(path: Path, start: int, out: memoryview, *, empties_cache: bool = False) -> None:
+    """Fill `out`, which has bytes, with those of the file from `start` on. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         done = 0
-        while done < len(view):
-            count = os.preadv(file, [view[done:]], start + done)
+        while done < len(out):
+            count = os.preadv(file, [out[done:]], start + done)
             if not count:
                 raise OSError(f"it ends at byte {start + done}")
             done += count
         if empties_cache:
-            os.posix_fadvise(file, start, len(view), os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(file, start, len(out), os.POSIX_FADV_DONTNEED)
     finally:
         os.close(file)
 
