@@ -14,7 +14,7 @@ from eyas.engine.constraint import GrammarCache
 from eyas.engine.core import EngineCore
 from eyas.engine.draft_length import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.drafter import Drafter, Eagle3Drafter, NgramDrafter
-from eyas.engine.memory import PageCounts, available_bytes, chunk_bytes, page_bytes, page_counts
+from eyas.engine.memory import PageCounts, available_bytes, chunk_bytes, kv_budget, page_bytes, page_counts
 from eyas.engine.memory_map import memory_map
 from eyas.engine.round import Sampler
 from eyas.engine.runner import Runner
@@ -46,7 +46,6 @@ DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
 MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
 LEAST_MATCH = 5  # tokens that must have occurred before, for look-up beside a head
-GPU_RESERVE = 2 << 30  # for kernels, workspaces, graphs and the allocator's slack: 1.3 GB on an H200 with 36 graphs
 MAX_BACKLOG = 32  # rows of the head's catch-up pass
 
 
@@ -237,10 +236,9 @@ def _size(
     """Pages for caches on the device and in the dtype of `like`."""
     device, dtype = like.device, like.dtype
     budget = options.kv_bytes
-    if budget is None and device.type == "cuda":
-        budget = available_bytes(device) - prompt_bytes - GPU_RESERVE
-    elif budget is None:
-        budget = available_bytes(device) // 2  # activations and other programs need the rest
+    if budget is None:
+        logit_bytes = 4 * options.concurrency * (max_drafts + 1) * config.vocab_size
+        budget = kv_budget(device, prompt_bytes=prompt_bytes, logit_bytes=logit_bytes)
     return page_counts(
         page_bytes(config, head[0] if head else None, options.page_size, dtype),
         budget=budget,

@@ -11,7 +11,9 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.model.config import GptOssConfig, HeadConfig
 
-__all__ = ["PageBytes", "PageCounts", "available_bytes", "chunk_bytes", "page_bytes", "page_counts"]
+__all__ = ["PageBytes", "PageCounts", "available_bytes", "chunk_bytes", "kv_budget", "page_bytes", "page_counts"]
+
+GPU_RESERVE = 3 << 29
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +39,31 @@ def available_bytes(device: torch.device) -> int:
     """
     if device.type == "cuda":
         free = int(torch.cuda.mem_get_info(device)[0])
-        is_shared = bool(torch.cuda.get_device_properties(device).is_integrated)
-        return max(free, available_bytes(torch.device("cpu"))) if is_shared else free
+        return max(free, available_bytes(torch.device("cpu"))) if _shares_memory(device) else free
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise UserError("cannot read the free memory from /proc/meminfo; eyas runs on Linux")
+
+
+def kv_budget(device: torch.device, *, prompt_bytes: int, logit_bytes: int) -> int:
+    """What keys and values may take of the free memory, where the largest round has `logit_bytes` of fp32 logits.
+
+    On a CPU activations and other programs need as much again. On a GPU there stays room for a chunk of a prompt, for
+    rounds with masks, whose graphs keep their logits, in all nine times those of the largest (buckets of sequences
+    double, drafts go from 0 to 7), and for kernels, workspaces, other graphs and the allocator's slack, 0.7 GB on an
+    H200. A GPU that shares the host's memory leaves a tenth to other programs.
+    """
+    room = available_bytes(device)
+    if device.type == "cpu":
+        return room // 2
+    if _shares_memory(device):
+        room -= room // 10
+    return room - prompt_bytes - 9 * logit_bytes - GPU_RESERVE
+
+
+def _shares_memory(device: torch.device) -> bool:
+    return bool(torch.cuda.get_device_properties(device).is_integrated)
 
 
 def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dtype: torch.dtype) -> PageBytes:
@@ -56,10 +77,11 @@ def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dt
 
 
 def chunk_bytes(target: GptOssConfig, head: HeadConfig | None, num_rows: int, dtype: torch.dtype) -> int:
-    """What `num_rows` of a prompt take at most while they are computed: matrix inputs in `dtype`, residuals in fp32.
+    """What `num_rows` of a prompt take while they are computed: matrix inputs in `dtype`, residuals in fp32.
 
-    The most is held at the end of a layer's experts, or at the end of the head's gated matrices. Measured on an H200:
-    1.06 GB for 8,192 rows of gpt-oss-120b.
+    The most is held at the end of a layer's experts, or at the end of the head's gated matrices; the allocator's blocks
+    do not fit it exactly, so half as much again is counted. Measured on an H200 for 8,192 rows of gpt-oss-120b with
+    its head: tensors of 1.16 GB, blocks of 2.1 GB at worst.
     """
     size, attended = dtype.itemsize, target.num_heads * target.head_dim
     hidden, inner = target.hidden_size, target.experts_per_token * (target.intermediate_size + target.hidden_size)
@@ -70,7 +92,7 @@ def chunk_bytes(target: GptOssConfig, head: HeadConfig | None, num_rows: int, dt
         of_target += 4 * taps
         wide = 2 * taps + head.intermediate_size + head.num_heads * head.head_dim
         of_head = 8 * head.hidden_size + size * (wide + 7 * head.hidden_size)
-    return num_rows * max(of_target, of_head)
+    return num_rows * max(of_target, of_head) * 3 // 2
 
 
 def page_counts(
