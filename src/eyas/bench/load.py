@@ -15,17 +15,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eyas.base import config as settings
 from eyas.base.config import EngineConfig
+from eyas.base.types import Request, SamplingParams
 from eyas.base.units import readable
+from eyas.bench.drive import prefill_s
+from eyas.bench.prompts import random_prompts
 from eyas.bench.report import SIMULATED, positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, paired_ratio
+
+if TYPE_CHECKING:
+    from eyas.engine.load import LoadedModel
 
 __all__ = ["add_arguments", "run"]
 
 CACHES = ("cold", "warm")
+WARM_UP_S = 1.0
 SAMPLE_BYTES = 64 << 20  # one page in so many bytes tells what the page cache holds
 DEFINITIONS = """\
 load      from settings to weights on the device, in the form that the engine computes with
@@ -34,7 +41,9 @@ cold      the files were dropped from the page cache before (posix_fadvise); war
 GB/s      bytes over time, for a load those that it reads: on a CPU packed experts stay in their files
 against   GB/s of the load over GB/s of this row, in the same repeat
 first     load in this process, the page cache as it was found; the peak of resident memory (ru_maxrss) above that
-          before it"""
+          before it
+memory    of an engine with these settings: its map after the start, against what the driver counts as used while a
+          prompt as long as the context is read"""
 
 
 class _First(NamedTuple):
@@ -43,6 +52,8 @@ class _First(NamedTuple):
     seconds: float
     host_bytes: int
     simulated: bool
+    map_bytes: int | None  # of an engine, by its memory map; None on a CPU
+    driver_bytes: int | None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join([f"eyas bench load {config.model}"] + [SIMULATED] * first.simulated + lines))
     print(f"files     {len(files)} with {num_bytes / 1e9:.2f} GB, of which {num_loaded / 1e9:.2f} GB are loaded")
     print(f"method    {args.repeats} repeats; in each, all rows run in turn; median (min..max)")
-    print(f"first     {first.seconds:.2f} s, {readable(first.host_bytes)} of host memory", flush=True)
+    print("\n".join(_first_lines(first)), flush=True)
     buffers = _buffers()
     cached = [_measure(config, files, ways, buffers, repeat) for repeat in range(args.repeats)]
     print("\n".join(["", *_table(ways), "", _cached_text(cached), "", DEFINITIONS, ""]))
@@ -101,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
             "loaded_bytes": num_loaded,
             "first_load_s": round(first.seconds, 4),
             "host_peak_bytes": first.host_bytes,
+            "map_bytes": first.map_bytes,
+            "driver_bytes": first.driver_bytes,
             "cached_when_cold": cached,
             "figures": [_figures(way, ways[0], cache) for cache in CACHES for way in ways],
         }
@@ -124,7 +137,34 @@ def _first_load(config: EngineConfig) -> _First:
 
     before, start = _peak_bytes(), time.perf_counter()
     model = load_model(config)
-    return _First(time.perf_counter() - start, max(0, _peak_bytes() - before), model.simulated)
+    seconds, host_bytes = time.perf_counter() - start, max(0, _peak_bytes() - before)
+    return _First(seconds, host_bytes, model.simulated, *_engine_bytes(model))
+
+
+def _engine_bytes(model: LoadedModel) -> tuple[int, int] | tuple[None, None]:
+    """What an engine takes by its memory map, and what the driver counts while it reads the longest prompt."""
+    from eyas.engine.memory_map import driver_peak
+
+    device = model.weights.embed_VH.device
+    if device.type == "cpu":
+        return None, None
+    built = model.build()
+    built.core.warm_up(WARM_UP_S)
+    owners = built.memory_bytes
+    (prompt,) = random_prompts(model.config.vocab_size, num_tokens=model.options.context - 1, count=1)
+    request = Request(request_id="longest", prompt_ids=prompt, params=SamplingParams(max_tokens=1))
+    peak = driver_peak(device, lambda: prefill_s(built.core, [request]))
+    return sum(owners.values()) - owners["free"], peak
+
+
+def _first_lines(first: _First) -> list[str]:
+    lines = [f"first     {first.seconds:.2f} s, {readable(first.host_bytes)} of host memory"]
+    if first.map_bytes is not None and first.driver_bytes is not None:
+        by_map, by_driver = first.map_bytes / 1e9, first.driver_bytes / 1e9
+        lines.append(
+            f"memory    {by_map:.2f} GB by the map, {by_driver:.2f} GB by the driver: {by_map / by_driver:.3f}"
+        )
+    return lines
 
 
 def _peak_bytes() -> int:

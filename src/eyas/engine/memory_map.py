@@ -6,6 +6,8 @@ other programs; `free` is what is then left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from eyas.engine.drafter import Eagle3Drafter
@@ -13,7 +15,7 @@ from eyas.engine.memory import available_bytes
 from eyas.engine.runner import Runner
 from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
 
-__all__ = ["memory_map"]
+__all__ = ["driver_peak", "memory_map"]
 
 
 def memory_map(
@@ -68,3 +70,12 @@ def _rest_of_gpu(device: torch.device, named_bytes: int, prompt_bytes: int) -> d
         "driver": total - free - reserved,
         "free": max(0, free - (prompts - kept)),
     }
+
+
+def driver_peak(device: torch.device, run: Callable[[], object]) -> int:
+    """Bytes of a GPU that its driver counts as used when the allocator holds most, while `run` runs."""
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free - torch.cuda.memory_reserved(device) + torch.cuda.max_memory_reserved(device)
