@@ -1,6 +1,7 @@
 """Sizes against the tensors that an engine really makes, budgets that are kept, and refusals in one line."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from eyas.base.types import Request, SamplingParams
 from eyas.base.units import readable
 from eyas.engine.build import EngineOptions, build_engine
 from eyas.engine.load import load_shape
-from eyas.engine.memory import PageBytes, available_bytes, page_bytes, page_counts
+from eyas.engine.memory import GPU_RESERVE, PageBytes, available_bytes, kv_budget, page_bytes, page_counts
 from eyas.engine.memory_map import driver_peak
 from eyas.model.weights import tensors_of
 
@@ -94,6 +95,19 @@ def test_the_memory_map_names_every_owner_once(random_model):
 
 def test_available_bytes_is_less_than_the_machine_has():
     assert 1 << 20 < available_bytes(CPU) < 1 << 50
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_a_gpu_has_free(monkeypatch, is_shared):
+    """Where the host has the same memory, the driver does not count what the page cache would give back."""
+    device = torch.device("cuda")
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5 << 20, 1 << 40))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(is_integrated=is_shared))
+    free = available_bytes(device)
+    assert free > 100 << 20 if is_shared else free == 5 << 20
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1 << 40, 1 << 40))
+    left = (1 << 40) - kv_budget(device, prompt_bytes=1 << 30, logit_bytes=1 << 20)
+    assert left == (1 << 30) + (9 << 20) + GPU_RESERVE + ((1 << 40) // 10 if is_shared else 0)
 
 
 @pytest.mark.parametrize(

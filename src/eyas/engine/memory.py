@@ -11,7 +11,16 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.model.config import GptOssConfig, HeadConfig
 
-__all__ = ["PageBytes", "PageCounts", "available_bytes", "chunk_bytes", "kv_budget", "page_bytes", "page_counts"]
+__all__ = [
+    "GPU_RESERVE",
+    "PageBytes",
+    "PageCounts",
+    "available_bytes",
+    "chunk_bytes",
+    "kv_budget",
+    "page_bytes",
+    "page_counts",
+]
 
 GPU_RESERVE = 3 << 29
 
