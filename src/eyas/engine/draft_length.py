@@ -170,7 +170,9 @@ class AutoDraftLength:
     ) -> DraftChoice:
         seconds, rooms_S = self.costs.table(len(slots)), np.asarray(rooms)
         chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
-        lookup_SK = None if self.lookup is None or prospects is None else self.lookup.chances(prospects)
+        lookup_SK = None
+        if self.lookup is not None and prospects is not None and any(prospect.match for prospect in prospects):
+            lookup_SK = self.lookup.chances(prospects)
         self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
         with_cut = self.chains.best_choice(seconds, rooms) if self.cuts else None
         if with_cut is not None and with_cut.tokens * best.seconds > best.tokens * with_cut.seconds:
