@@ -130,3 +130,15 @@ extern "C" __global__ void meet(float* out, float* scratch) {
     while ((other = load_l2(scratch + neighbour)) == NOT_YET) look_again();
     out[blockIdx.x] = __uint_as_float(other);
 }
+
+// The blocks of a cluster keep their inputs, meet, and read what each of them has; nobody ends before that.
+extern "C" __cluster_dims__(1, 1, 4) __global__ void cluster(float* out, const float* in) {
+    SHARED(float4, mine);
+    pdl_wait();
+    const int block = (blockIdx.y * gridDim.x + blockIdx.x) * 4 + blockIdx.z;
+    mine[threadIdx.x] = reinterpret_cast<const float4*>(in)[block * blockDim.x + threadIdx.x];
+    cluster_barrier();
+    const float4 other = load_cluster_16(mine + (threadIdx.x ^ 1), threadIdx.x / 2 % 4);
+    reinterpret_cast<float4*>(out)[block * blockDim.x + threadIdx.x] = other;
+    cluster_barrier();
+}

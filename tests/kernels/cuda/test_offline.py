@@ -66,7 +66,7 @@ class Local(NamedTuple):
 KNOWN = {
     "attend": Local(80, 4096),
     "linear": Local(80, 40),
-    "linear_tiles": Local(192, 88),
+    "linear_tiles": Local(416, 144),
 }
 BATCHES = [(1, 1), (1, 4), (4, 4), (8, 4), (16, 4), (32, 4)]  # sequences, rows of each
 

@@ -91,6 +91,15 @@ def test_blocks_meet(probe):
     assert out.tolist() == [1, 2, 3, 4, 0]
 
 
+def test_blocks_of_a_cluster_read_each_other(probe):
+    module, device = probe
+    values = torch.randn(2, 3, 4, 64, 4, device=device)  # y, x, block of the cluster, thread
+    out = _nan(*values.shape, device=device)
+    module.kernel("cluster").launch((3, 2, 4), 64, out, values, shared=64 * 16)
+    thread = torch.arange(64, device=device)
+    assert torch.equal(out, values[:, :, thread // 2 % 4, thread ^ 1][:, :, None].expand_as(out))
+
+
 def test_conversions(probe):
     module, device = probe
     edges = [

@@ -281,6 +281,25 @@ DEVICE bool take_ticket(u32* counter, u32 expected) {
 // In a loop that loads what another block is to write, after each load that came too early.
 DEVICE void look_again() {}
 
+// ---- clusters: blocks that differ in blockIdx.z alone, by __cluster_dims__(1, 1, n) -------------------------------
+
+// Every thread of every block of the cluster: what they wrote before, shared memory too, is seen after.
+DEVICE void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// 16 bytes where block `z` of the cluster has what this block has at `shared`.
+DEVICE float4 load_cluster_16(const void* shared, u32 z) {
+    float4 v;
+    asm volatile(
+        "{ .reg .u32 address; mapa.shared::cluster.u32 address, %4, %5;\n"
+        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [address]; }"
+        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+        : "r"(shared_address(shared)), "r"(z)
+        : "memory");
+    return v;
+}
+
 #endif  // EYAS_EMULATE
 
 // ---- values that blocks of a launch hand to each other -----------------------------------------------------------

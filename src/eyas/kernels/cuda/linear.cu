@@ -3,10 +3,12 @@
 // A block keeps one share of K for all its tiles: warp w of 16 owns one slice of the share and multiplies it for one
 // tile of 16 features after the other, so that the fragments of the rows are loaded once per launch. The matrix comes
 // in bulk copies, asked for before pdl_wait(). Sums: ascending k within a slice (one chain of matrix instructions), then
-// the 16 slices of a share, then the shares, each in order. None of the borders depends on the number of rows.
+// the slices of a group, the groups of a share's 16 slices, and the shares, each in order. None of the borders depends on
+// the number of rows.
 //
-// Defines: COLUMN_TILES (n-tiles of 8 rows: 1, 2), NUM_BLOCKS (K / 32), SHARES, CHUNK (blocks of a bulk copy), DEPTH
-// (copies that a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of one feature), FP8.
+// Defines: COLUMN_TILES (n-tiles of 8 rows: 1, 2), NUM_BLOCKS (K / 32), SHARES, GROUPS (of a share: 1, 2, 4), CHUNK
+// (blocks of a bulk copy), DEPTH (copies that a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of
+// one feature), FP8.
 #include "linear.cuh"
 
 constexpr int COLUMNS = 8 * COLUMN_TILES;
@@ -70,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
     if (square_sums != nullptr)
         for (int column = warp; column < min(COLUMNS, num_rows - first_row); column += SLICES) {
             const float* const parts = square_sums + static_cast<i64>(first_row + column) * num_parts;
-            const float scale = inverse_rms(parts, num_parts, NUM_BLOCKS * 32, eps);
+            const float scale = inverse_rms(sum_of_lane(parts, num_parts), NUM_BLOCKS * 32, eps);
             if (lane == 0) scales[column] = scale;
         }
 
@@ -140,7 +142,12 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
         if (finisher >= FINISHERS) continue;
         float value = 0.f;
 #pragma unroll
-        for (int w = 0; w < SLICES; ++w) value += tile_sums[w * PARTIAL + partial_index(r, column)];
+        for (int w = 0; w < SLICES; w += SLICES / GROUPS) {
+            float group = 0.f;
+#pragma unroll
+            for (int i = w; i < w + SLICES / GROUPS; ++i) group += tile_sums[i * PARTIAL + partial_index(r, column)];
+            value += group;
+        }
         value *= weight_factor;
 #if SHARES > 1
         if (live) partials[static_cast<i64>(share) * num_rows * num_features + place] = value;

@@ -49,15 +49,20 @@ DEVICE void issued_before(float (&c)[N][4]) {
     for (int n = 0; n < N; ++n) keep_order(c[n]);
 }
 
-// 1 / rms of a row from its sums of squares; every lane of a warp calls it. The first 256 sums are asked for at once.
-DEVICE float inverse_rms(const float* square_sums, int num_parts, int width, float eps) {
+// A lane's part of a row's sum of squares. The first 256 sums are asked for at once.
+DEVICE float sum_of_lane(const float* square_sums, int num_parts) {
     float parts[8], sum = 0.f;
 #pragma unroll
     for (int k = 0; k < 8; ++k) parts[k] = lane_id() + 32 * k < num_parts ? square_sums[lane_id() + 32 * k] : 0.f;
 #pragma unroll
     for (int k = 0; k < 8; ++k) sum += parts[k];
     for (int i = lane_id() + 256; i < num_parts; i += 32) sum += square_sums[i];
-    return fast_rsqrt(warp_sum(sum) / width + eps);
+    return sum;
+}
+
+// 1 / rms of a row; every lane of a warp calls it.
+DEVICE float inverse_rms(float sum_of_lane, int width, float eps) {
+    return fast_rsqrt(warp_sum(sum_of_lane) / width + eps);
 }
 
 // The scaled sum plus bias and residual, written as fp32 and as bf16, and made ready for the norm that follows: each

@@ -28,8 +28,11 @@ CHUNK = 3  # blocks of a bulk copy; in 8 bits one copy has all of a slice
 RING_BYTES = 150 << 10  # of the matrix under way in a block: more was not faster
 FEW_ROWS = 16
 FEW_TILES = 16  # a matrix so small that its blocks do not fill the GPU: rows are dealt to blocks instead
-MANY_TILES = 8  # for each multiprocessor: below, 32 rows are faster as two times 16, the second time from L2
-WARPS_OF_TILES = 8
+MANY_TILES = 1024  # from here on blocks do not divide K
+MAX_PARTS = 8  # blocks of a cluster
+MUCH_SHARED = 160 << 10  # bytes, for 128 rows in a block
+TILES_OF_BLOCK = 2, 4, 6, 8, 12, 16
+MAX_STAGES = 8
 
 
 class Limits(NamedTuple):
@@ -57,10 +60,16 @@ def num_shares(num_inputs: int) -> int:
     return -(-num_inputs // (BLOCK_COLUMNS * SLICES * MAX_BLOCKS))
 
 
+def num_groups(num_tiles: int, shares: int) -> int:
+    """Groups of a share's slices whose sums are added: they and the shares are the parts of K that blocks divide."""
+    return 1 if num_tiles >= MANY_TILES or shares > 2 else 4 // shares
+
+
 def project(x: Normed | Tensor, weight: BlockedMatrix) -> Tensor:
-    """fp32 [S, T, N]: slices to be added in order; a norm's division is left to whoever adds them."""
+    """fp32 [S or 1, T, N]: slices to be added in order; a norm's division is left to whoever adds them."""
     rows = _rows_of(x)
-    out = rows.new_empty(num_shares(weight.num_columns), rows.shape[0], weight.num_rows, dtype=torch.float32)
+    slices = num_shares(weight.num_columns) if _are_few(rows.shape[0], weight) else 1
+    out = rows.new_empty(slices, rows.shape[0], weight.num_rows, dtype=torch.float32)
     _launch(rows, weight, out=out, partials=out)
     return out
 
@@ -119,6 +128,13 @@ def _rows_of(x: Normed | Tensor) -> Tensor:
     return x.rows_TH if isinstance(x, Normed) else x
 
 
+def _are_few(num_rows: int, weight: BlockedMatrix) -> bool:
+    """Whether linear.cu serves them."""
+    few_tiles = weight.num_rows <= FEW_TILES * TILE_ROWS
+    other = weight.factors_N is not None or num_shares(weight.num_columns) > MAX_PARTS
+    return num_rows <= FEW_ROWS or few_tiles or other
+
+
 def _launch(
     rows: Tensor,
     weight: BlockedMatrix,
@@ -134,22 +150,20 @@ def _launch(
     workspace: Workspace | None = None,
 ) -> None:
     num_rows, num_features, num_inputs = rows.shape[0], weight.num_rows, weight.num_columns
-    shares = num_shares(num_inputs)
     assert rows.shape[1] == num_inputs and rows.stride(1) == 1 and rows.stride(0) % 8 == 0
     assert all(tensor is None or tensor.dtype == torch.float32 for tensor in (square_sums, bias, residual, norm))
     assert all(tensor is None or tensor.is_contiguous() for tensor in (square_sums, bias, residual, norm, out))
-    tickets = None
-    if shares > 1 and partials is None:
-        assert workspace is not None
-        tickets = workspace.tickets
-        partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
-    limits = _limits(rows.device)
-    num_tiles, num_blocks = num_features // TILE_ROWS, num_inputs // BLOCK_COLUMNS
-    many_tiles = num_tiles >= MANY_TILES * limits.num_sms
-    in_fp8 = weight.factors_N is not None
-    few = num_rows <= FEW_ROWS or num_tiles <= FEW_TILES or (num_rows <= 2 * FEW_ROWS and not many_tiles)
-    if few or in_fp8:
+    shares, num_tiles, num_blocks = num_shares(num_inputs), num_features // TILE_ROWS, num_inputs // BLOCK_COLUMNS
+    limits, in_fp8 = _limits(rows.device), weight.factors_N is not None
+    of_few_rows: tuple[Tensor | None, ...] = ()
+    if _are_few(num_rows, weight):
         plan = _few_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, in_fp8, limits)
+        tickets = None
+        if shares > 1 and partials is None:
+            assert workspace is not None
+            tickets = workspace.tickets
+            partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
+        of_few_rows = partials, tickets, weight.factors_N
     else:
         plan = _more_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, limits)
     load(plan.source, plan.defines).kernel(plan.source).launch(
@@ -159,7 +173,7 @@ def _launch(
         rows.stride(0),
         weight.data,
         num_rows,
-        num_tiles,
+        num_features // TILE_ROWS,
         square_sums,
         0 if square_sums is None else square_sums.shape[1],
         eps,
@@ -170,9 +184,7 @@ def _launch(
         out if out.dtype == torch.bfloat16 else None,
         None if normed is None else normed.rows_TH,
         None if normed is None else normed.square_sums_TP,
-        partials,
-        tickets,
-        *([weight.factors_N] if plan.source == "linear" else []),
+        *of_few_rows,
         shared=plan.shared_bytes,
     )
 
@@ -199,10 +211,10 @@ def _few_rows(
         chunk -= 1
     depth = room // (SLICES * (chunk * block + 8))
     grid = min(num_tiles, limits.num_sms // shares) * shares
-    defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "CHUNK": chunk, "DEPTH": depth}
+    defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "GROUPS": num_groups(num_tiles, shares)}
     return Plan(
         "linear",
-        {"COLUMN_TILES": column_tiles, "GATED": int(gated), "FP8": int(fp8), **defines},
+        {"COLUMN_TILES": column_tiles, "GATED": int(gated), "FP8": int(fp8), "CHUNK": chunk, "DEPTH": depth, **defines},
         (grid, -(-num_rows // (8 * column_tiles))),
         SLICES * 32,
         fixed + SLICES * depth * (chunk * block + 8),
@@ -211,15 +223,49 @@ def _few_rows(
 
 @functools.cache
 def _more_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, limits: Limits) -> Plan:
-    column_tiles = 4 if num_rows <= 32 else 8 if num_rows <= 64 else 16
-    row_tiles = 8 if num_tiles >= MANY_TILES * limits.num_sms else 2
-    stage = 3 * (row_tiles * 1024 + column_tiles * 512)
-    stages = min(6, (limits.shared_bytes - 2048) // stage)
-    defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "ROW_TILES": row_tiles, "STAGES": stages}
+    groups = num_groups(num_tiles, shares)
+    parts = shares * groups
+    column_tiles = 4 if num_rows <= 32 else 8 if num_rows <= 64 or limits.shared_bytes < MUCH_SHARED else 16
+    blocks = -(-num_blocks // (shares * SLICES))
+    stage_blocks = min(blocks, 4 if blocks % 4 == 0 else 3)
+    most = 16 if column_tiles == 4 else 12 if parts > 1 else 128 // column_tiles
+    room = limits.shared_bytes - 1024
+    fitting = [
+        tiles
+        for tiles in TILES_OF_BLOCK
+        if tiles <= most and sum(_shared_bytes(tiles, column_tiles, stage_blocks, 2, parts)) <= room
+    ]
+    # One wave of blocks where that is possible: 30 clusters of 4 fit on the 132 multiprocessors of an H200.
+    wave = max(1, limits.num_sms * 10 // (11 * parts)) if parts > 1 else limits.num_sms
+    row_tiles = next((tiles for tiles in fitting if tiles * wave >= num_tiles), fitting[-1])
+    stages = 2
+    while stages < MAX_STAGES and sum(_shared_bytes(row_tiles, column_tiles, stage_blocks, stages + 1, parts)) <= room:
+        stages += 1
+    # A warp has 2 x 4 products, and 4 x 4 where shared memory would be the limit.
+    warps_m, warps_n = row_tiles // (4 if column_tiles == 16 and row_tiles % 4 == 0 else 2), column_tiles // 4
+    tile_groups = -(-num_tiles // row_tiles)
     return Plan(
         "linear_tiles",
-        {"COLUMN_TILES": column_tiles, "GATED": int(gated), **defines},
-        (-(-num_tiles // row_tiles), -(-num_rows // (8 * column_tiles)), shares),
-        WARPS_OF_TILES * 32,
-        stages * stage + 32 * column_tiles,
+        {
+            "COLUMN_TILES": column_tiles,
+            "ROW_TILES": row_tiles,
+            "WARPS_M": warps_m,
+            "WARPS_N": warps_n,
+            "STAGE_BLOCKS": stage_blocks,
+            "STAGES": stages,
+            "NUM_BLOCKS": num_blocks,
+            "SHARES": shares,
+            "GROUPS": groups,
+            "GATED": int(gated),
+        },
+        (tile_groups if parts > 1 else min(tile_groups, wave), -(-num_rows // (8 * column_tiles)), parts),
+        32 * warps_m * warps_n,
+        sum(_shared_bytes(row_tiles, column_tiles, stage_blocks, stages, parts)),
     )
+
+
+def _shared_bytes(row_tiles: int, column_tiles: int, stage_blocks: int, stages: int, parts: int) -> tuple[int, int]:
+    """Of linear_tiles.cu: ring and sums; rows' scales, barriers and stages."""
+    ring = stages * stage_blocks * (row_tiles * 1024 + column_tiles * 512)
+    sums = row_tiles * column_tiles * 512
+    return max(ring, sums) if parts > 1 else ring + sums, 32 * column_tiles + 1024

@@ -1,197 +1,268 @@
 // Dense products for more rows than linear.cu keeps in registers: matrix and rows go through shared memory in stages.
 //
-// A block multiplies ROW_TILES tiles of 16 features with all rows of the launch's chunk. The chains of matrix
+// A block multiplies ROW_TILES tiles of 16 features with all rows of the launch's chunk, over one part of K: the blocks
+// of a cluster own the parts of the same outputs and add them through each other's shared memory. The chains of matrix
 // instructions, the slices of K and the order in which their sums are added are those of linear.cu, so a row's bits are
 // the same there and here.
 //
-// Defines: COLUMN_TILES (n-tiles of 8 rows: 4, 8, 16), ROW_TILES (2, 4, 8), STAGES, and as in linear.cu NUM_BLOCKS,
-// SHARES, GATED.
+// Defines: COLUMN_TILES (n-tiles of 8 rows), ROW_TILES, WARPS_M and WARPS_N (warps along tiles and along rows),
+// STAGE_BLOCKS (of K: 1 to 4), STAGES, and as in linear.cu NUM_BLOCKS, SHARES, GROUPS, GATED.
 #include "linear.cuh"
 
-constexpr int WARPS = 8;
+constexpr int PARTS = SHARES * GROUPS, PART_SLICES = SLICES / GROUPS;
+constexpr int WARPS = WARPS_M * WARPS_N;
+constexpr int TEAMS = WARPS % 4 ? 1 : WARPS / 4, TEAM = WARPS / TEAMS;  // warps that copy every TEAMSth place of the ring
+constexpr int M = ROW_TILES / WARPS_M, N = COLUMN_TILES / WARPS_N;  // of a warp
+static_assert(M * WARPS_M == ROW_TILES && N * WARPS_N == COLUMN_TILES, "every warp has the same share");
 constexpr int COLUMNS = 8 * COLUMN_TILES;
-constexpr int STAGE_BLOCKS = 3;               // of K: a row's 192 bytes lie in other banks than its neighbours'
+constexpr int STEPS = ((NUM_BLOCKS + SHARES * SLICES - 1) / (SHARES * SLICES) + STAGE_BLOCKS - 1) / STAGE_BLOCKS;  // of a slice
+constexpr int PART_STAGES = PART_SLICES * STEPS;
 constexpr int STAGE_ROW = 64 * STAGE_BLOCKS;  // bytes
-constexpr int MATRIX_BYTES = ROW_TILES * STAGE_BLOCKS * BLOCK_BYTES;
+constexpr int TILE_BYTES = STAGE_BLOCKS * BLOCK_BYTES;
+constexpr int MATRIX_BYTES = ROW_TILES * TILE_BYTES;
 constexpr int STAGE_BYTES = MATRIX_BYTES + COLUMNS * STAGE_ROW;
-// A warp's share of the block's product.
-constexpr int PRODUCTS = ROW_TILES * COLUMN_TILES / WARPS;
-constexpr int M = PRODUCTS > 1 ? 2 : 1, N = PRODUCTS / M;
-constexpr int WARPS_M = ROW_TILES / M;
-static_assert(M * N * WARPS == ROW_TILES * COLUMN_TILES && WARPS_M * M == ROW_TILES, "every warp has the same share");
+constexpr int RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = ROW_TILES * COLUMN_TILES * 512;
+// A block of a cluster has one group of tiles, so its ring is free when the sums come.
+constexpr int SUMS_PLACE = PARTS > 1 ? 0 : RING_BYTES;
+constexpr int SCALES_PLACE = PARTS > 1 && RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_PLACE + SUMS_BYTES;
 
-// Where a thread's sums belong.
-struct Place {
-    int tile, feature, row;  // of the launch
-    bool live;
-    i64 index;
-};
-
-struct Places {
-    int first_tile, first_row, num_tiles, num_rows;
-
-    __device__ Place operator()(int m, int n, int half, int odd) const {
-        const int tile = first_tile + m, row = first_row + n * 8 + 2 * (lane_id() & 3) + odd;
-        const int feature = tile * TILE + half * 8 + (lane_id() >> 2);
-        const bool live = tile < num_tiles && row < num_rows;
-        return {tile, feature, row, live, static_cast<i64>(row) * (num_tiles * TILE) + feature};
-    }
-};
-
-template <class F>
-DEVICE void each_sum(float (&sums)[M][N][4], const Places& places, F f) {
-#pragma unroll
-    for (int i = 0; i < M * N * 4; ++i)
-        f(sums[i / (4 * N)][i / 4 % N][i % 4], places(i / (4 * N), i / 4 % N, i % 4 / 2, i % 2));
+// A row's pieces of 16 bytes. Two rows fill all banks: an odd stage shifts them by itself, in an even one odd rows have
+// neighbouring blocks swapped.
+DEVICE int piece_place(int row, int piece) {
+    return row * STAGE_ROW + (STAGE_BLOCKS % 2 ? piece : piece ^ (row & 1) * 4) * 16;
 }
 
-// The sums of features g and g + 8 of a tile.
-template <class F>
-DEVICE void each_pair(float (&sums)[M][N][4], const Places& places, F f) {
+// One stage: some blocks of a group of tiles, and where in the ring they are.
+struct Stage {
+    int group, number, place;
+    u32 parity;
+
+    __device__ void advance() {
+        if (++place == STAGES) place = 0, parity ^= 1;
+        if (++number == PART_STAGES) number = 0, group += gridDim.x;
+    }
+};
+
+// Blocks of K of a stage of a part.
+DEVICE Range blocks_of(int part, int number) {
+    const Range slice = part_of(part * PART_SLICES + number / STEPS, SHARES * SLICES, NUM_BLOCKS);
+    const int begin = min(slice.begin + number % STEPS * STAGE_BLOCKS, slice.end);
+    return {begin, min(begin + STAGE_BLOCKS, slice.end)};
+}
+
+// c += tiles m0 .. of the stage times its rows n0 * 8 .., for block k of the stage. `zero` is 0, which the compiler must
+// not know: it would copy the registers of a tile for every product, for they have to lie side by side.
+DEVICE void multiply(float (&c)[M][N][4], const u8* stage, int k, int m0, int n0, u32 zero) {
+    const int lane = lane_id(), g = lane >> 2, t = lane & 3;
+    uint4 b[N];
 #pragma unroll
-    for (int i = 0; i < M * N * 2; ++i) {
-        float(&c)[4] = sums[i / (2 * N)][i / 2 % N];
-        f(c[i % 2], c[i % 2 + 2], places(i / (2 * N), i / 2 % N, 0, i % 2));
+    for (int n = 0; n < N; ++n)
+        b[n] = *reinterpret_cast<const uint4*>(stage + MATRIX_BYTES + piece_place((n0 + n) * 8 + g, k * 4 + t));
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+        u32 first[4], second[4];
+        load_block(stage + (m0 + m) * TILE_BYTES + k * BLOCK_BYTES, first, second);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) first[i] += zero, second[i] += zero;
+#pragma unroll
+        for (int n = 0; n < N; ++n) mma_bf16(c[m][n], first, b[n].x, b[n].y);
+#pragma unroll
+        for (int n = 0; n < N; ++n) mma_bf16(c[m][n], second, b[n].z, b[n].w);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
-    linear_tiles(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles,
-                 const float* square_sums, int num_parts, float eps, const float* bias, const float* residual,
-                 const float* norm, float* out, u16* out_bf16, u16* normed, float* out_square_sums, float* partials,
-                 u32* tickets) {
-    SHARED(u8, shared);
-    float* const scales = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES);  // [COLUMNS]
-    const Output output = {bias, residual, norm, out, out_bf16, normed};
+DEVICE float load_if(const float* values, i64 place, bool valid) { return valid && values != nullptr ? values[place] : 0.f; }
 
-    const int warp = warp_id(), lane = lane_id(), g = lane >> 2, t = lane & 3;
-    const int first_tile = blockIdx.x * ROW_TILES, live_tiles = min(ROW_TILES, num_tiles - first_tile);
-    const int first_row = blockIdx.y * COLUMNS, live_rows = min(COLUMNS, num_rows - first_row);
-    const int share = blockIdx.z;
-    const int begin = part_of(share * SLICES, SHARES * SLICES, NUM_BLOCKS).begin;
-    const int end = part_of(share * SLICES + SLICES - 1, SHARES * SLICES, NUM_BLOCKS).end;
-    const int num_stages = (end - begin + STAGE_BLOCKS - 1) / STAGE_BLOCKS;
+// The end of the sums of one tile and 8 rows, held as the matrix instruction leaves them.
+struct Finish {
+    Output output;
+    const float* scales;  // of the block's rows, or null
+    float* out_square_sums;
+    int num_rows, num_tiles, first_row;
 
-    // A stage is copied in pieces of 16 bytes by all threads; what lies behind the matrix or the rows is left out.
-    auto blocks_of = [&](int i) { return min(STAGE_BLOCKS, end - begin - i * STAGE_BLOCKS); };  // <= 0 behind the last
-    auto copy_matrix = [&](int i) {
-        constexpr int PIECES = STAGE_BLOCKS * BLOCK_BYTES / 16;  // of a tile
-        u8* const target = shared + i % STAGES * STAGE_BYTES;
-        const u8* const source = matrix + (static_cast<i64>(first_tile) * NUM_BLOCKS + begin + i * STAGE_BLOCKS) * BLOCK_BYTES;
-        const int pieces = blocks_of(i) * (BLOCK_BYTES / 16);
+    __device__ void operator()(float (&sums)[4], int tile, int first_column) const {
+        const int g = lane_id() >> 2, column = first_column + 2 * (lane_id() & 3), feature = tile * TILE + g;
+        const i64 row = first_row + column, num_features = num_tiles * TILE, place = row * num_features + feature;
+        const bool live[2] = {tile < num_tiles && row < num_rows, tile < num_tiles && row + 1 < num_rows};
+        float bias[2], factor[2], residual[4];
 #pragma unroll
-        for (int p = 0; p < ROW_TILES * PIECES; p += WARPS * 32) {
-            const int piece = p + threadIdx.x, tile = piece / PIECES, at = piece % PIECES;
-            if (piece < ROW_TILES * PIECES && at < pieces && tile < live_tiles)
-                copy_async_16(target + piece * 16, source + tile * NUM_BLOCKS * BLOCK_BYTES + at * 16);
+        for (int half = 0; half < 2; ++half) {
+            bias[half] = load_if(output.bias, feature + half * 8, live[0]);
+            factor[half] = load_if(output.norm, feature + half * 8, live[0]);
         }
-    };
-    auto copy_rows = [&](int i) {
-        constexpr int PIECES = STAGE_ROW / 16;  // of a row
-        u8* const target = shared + i % STAGES * STAGE_BYTES + MATRIX_BYTES;
-        const u16* const source = rows + first_row * row_stride + (begin + i * STAGE_BLOCKS) * 32;
-        const int pieces = blocks_of(i) * 4;
 #pragma unroll
-        for (int p = 0; p < COLUMNS * PIECES; p += WARPS * 32) {
-            const int piece = p + threadIdx.x, row = piece / PIECES, at = piece % PIECES;
-            if (at < pieces && row < live_rows) copy_async_16(target + piece * 16, source + row * row_stride + at * 8);
+        for (int i = 0; i < 4; ++i)
+            residual[i] = load_if(output.residual, place + i % 2 * num_features + i / 2 * 8, live[i % 2]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float scale = scales != nullptr ? scales[column + i % 2] : 1.f;
+            sums[i] = __fmaf_rn(sums[i], scale, output.residual == nullptr ? bias[i / 2] : bias[i / 2] + residual[i]);
         }
-    };
-    for (int i = 0; i < STAGES - 1; ++i) copy_matrix(i);
-    pdl_trigger();
-    pdl_wait();
-    for (int i = 0; i < STAGES - 1; ++i) {
-        copy_rows(i);
-        copy_async_commit();  // the first group has all of the matrix too
-    }
-    if (square_sums != nullptr)
-        for (int row = warp; row < live_rows; row += WARPS) {
-            const float* const parts = square_sums + static_cast<i64>(first_row + row) * num_parts;
-            const float scale = inverse_rms(parts, num_parts, NUM_BLOCKS * 32, eps);
-            if (lane == 0) scales[row] = scale;
-        }
-
-    const int m0 = warp % WARPS_M * M, n0 = warp / WARPS_M * N;
-    float total[M][N][4] = {}, c[M][N][4] = {};
-    auto end_slice = [&] {
-#pragma unroll
-        for (int i = 0; i < M * N * 4; ++i) {
-            float& sum = c[i / (4 * N)][i / 4 % N][i % 4];
-            total[i / (4 * N)][i / 4 % N][i % 4] += sum;
-            sum = 0.f;
-        }
-    };
-    int slice = share * SLICES, border = part_of(slice, SHARES * SLICES, NUM_BLOCKS).end;
-    for (int i = 0; i < num_stages; ++i) {
-        copy_async_wait<STAGES - 2>();
-        __syncthreads();  // stage i is there, and nobody reads stage i - 1
-        copy_matrix(i + STAGES - 1);
-        copy_rows(i + STAGES - 1);
-        copy_async_commit();
-        const u8* const stage = shared + i % STAGES * STAGE_BYTES;
-#pragma unroll
-        for (int k = 0; k < STAGE_BLOCKS; ++k) {
-            const int block = begin + i * STAGE_BLOCKS + k;
-            if (block >= end) break;
-            if (block == border) {
-                end_slice();
-                while (block == border) border = part_of(++slice, SHARES * SLICES, NUM_BLOCKS).end;
-            }
-            u32 first[M][4], second[M][4];
-#pragma unroll
-            for (int m = 0; m < M; ++m) {
-                const u8* const source = stage + ((m0 + m) * STAGE_BLOCKS + k) * BLOCK_BYTES + lane * 16;
-                const uint4 low = *reinterpret_cast<const uint4*>(source);
-                const uint4 high = *reinterpret_cast<const uint4*>(source + BLOCK_BYTES / 2);
-                first[m][0] = low.x, first[m][1] = high.x, first[m][2] = low.y, first[m][3] = high.y;
-                second[m][0] = low.z, second[m][1] = high.z, second[m][2] = low.w, second[m][3] = high.w;
-            }
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
-                const u8* const source = stage + MATRIX_BYTES + ((n0 + n) * 8 + g) * STAGE_ROW + k * 64 + t * 16;
-                const uint4 b = *reinterpret_cast<const uint4*>(source);
-#pragma unroll
-                for (int m = 0; m < M; ++m) {
-                    mma_bf16(c[m][n], first[m], b.x, b.y);
-                    mma_bf16(c[m][n], second[m], b.z, b.w);
-                }
-            }
-        }
-    }
-    end_slice();
-
-    const Places places = {first_tile + m0, first_row + n0 * 8, num_tiles, num_rows};
-    if constexpr (SHARES > 1) {
-        const i64 plane = static_cast<i64>(num_rows) * num_tiles * TILE;
-        each_sum(total, places, [&](float& sum, const Place& at) {
-            if (at.live) partials[share * plane + at.index] = sum;
-        });
-        if (tickets == nullptr || !arrive_last(tickets + blockIdx.x * gridDim.y + blockIdx.y, SHARES)) return;
-        each_sum(total, places, [&](float& sum, const Place& at) {
-            sum = 0.f;
-            if (at.live)
-                for (int s = 0; s < SHARES; ++s) sum += partials[s * plane + at.index];
-        });
-    }
-    each_sum(total, places, [&](float& sum, const Place& at) {
-        const float scale = at.live && square_sums != nullptr ? scales[at.row - first_row] : 1.f;
-        sum = __fmaf_rn(sum, scale, at.live ? output.addend(at.feature, at.index) : 0.f);
-    });
 #if GATED
-    each_pair(total, places, [&](float gate, float up, const Place& at) {
-        const i64 index = static_cast<i64>(at.row) * (num_tiles * TILE / 2) + at.tile * (TILE / 2) + g;
-        if (at.live) out_bf16[index] = to_bf16(silu_times(gate, up));
-    });
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd)
+            if (live[odd])
+                output.out_bf16[(row + odd) * (num_features / 2) + tile * 8 + g] = to_bf16(silu_times(sums[odd], sums[2 + odd]));
 #else
-    each_sum(total, places, [&](float& sum, const Place& at) {
-        if (at.live) output.write(sum, norm == nullptr ? 0.f : norm[at.feature], at.index);
-    });
-    if (out_square_sums != nullptr)
-        each_pair(total, places, [&](float low, float high, const Place& at) {
-            float square = __fmul_rn(low, low) + __fmul_rn(high, high);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            if (live[i % 2]) output.write(sums[i], factor[i / 2], place + i % 2 * num_features + i / 2 * 8);
+        if (out_square_sums == nullptr) return;
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+            float square = __fmul_rn(sums[odd], sums[odd]) + __fmul_rn(sums[2 + odd], sums[2 + odd]);
 #pragma unroll
             for (int step = 16; step > 2; step >>= 1) square += __shfl_xor_sync(FULL_WARP, square, step);
-            if (g == 0 && at.live) out_square_sums[static_cast<i64>(at.row) * num_tiles + at.tile] = square;
-        });
+            if (g == 0 && live[odd]) out_square_sums[(row + odd) * num_tiles + tile] = square;
+        }
 #endif
+    }
+};
+
+// Adds the parts that the blocks of the cluster hold, each block for some of the sums, and finishes them.
+DEVICE void add_parts(float (&total)[M][N][4], float4* shared, int part, int first_tile, int first_column, const Finish& finish) {
+    float4* const mine = shared + warp_id() * (M * N * 32) + lane_id();
+    if constexpr (PARTS > 1) __syncthreads();  // nobody reads the ring
+#pragma unroll
+    for (int i = 0; i < M * N; ++i) {
+        const float(&sums)[4] = total[i / N][i % N];
+        mine[i * 32] = {sums[0], sums[1], sums[2], sums[3]};
+    }
+    if constexpr (PARTS > 1) cluster_barrier();
+#pragma unroll 2
+    for (int j = 0; j < (M * N + PARTS - 1) / PARTS; ++j) {
+        const int i = j * PARTS + part;
+        if (i >= M * N) break;
+        float4 parts[PARTS];
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) parts[p] = PARTS > 1 ? load_cluster_16(mine + i * 32, p) : mine[i * 32];
+        float sums[4] = {};
+#pragma unroll
+        for (int s = 0; s < SHARES; ++s) {
+            float4 share = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+            for (int p = s * GROUPS; p < (s + 1) * GROUPS; ++p)
+                share.x += parts[p].x, share.y += parts[p].y, share.z += parts[p].z, share.w += parts[p].w;
+            sums[0] += share.x, sums[1] += share.y, sums[2] += share.z, sums[3] += share.w;
+        }
+        finish(sums, first_tile + i / N, first_column + i % N * 8);
+    }
+    if constexpr (PARTS > 1) cluster_barrier();  // the sums stay until the other blocks have read them
+}
+
+extern "C" __cluster_dims__(1, 1, PARTS) __global__ void __launch_bounds__(WARPS * 32, 1)
+    linear_tiles(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles,
+                 const float* square_sums, int num_parts, float eps, const float* bias, const float* residual,
+                 const float* norm, float* out, u16* out_bf16, u16* normed, float* out_square_sums) {
+    SHARED(u8, shared);
+    float4* const sums = reinterpret_cast<float4*>(shared + SUMS_PLACE);     // of all warps
+    float* const scales = reinterpret_cast<float*>(shared + SCALES_PLACE);  // [COLUMNS]
+    u64* const barriers = reinterpret_cast<u64*>(scales + COLUMNS);        // [STAGES]
+    Range* const ranges = reinterpret_cast<Range*>(barriers + STAGES);     // [PART_STAGES]
+    const int warp = warp_id(), lane = lane_id(), part = blockIdx.z;
+    const int first_row = blockIdx.y * COLUMNS, live_rows = min(COLUMNS, num_rows - first_row);
+
+    // A tile's part of a stage is one copy, and each warp of a team asks for every TEAMth.
+    const int member = warp % TEAM;
+    auto copies = [&](const Stage& at) { return at.group * ROW_TILES < num_tiles && at.place % TEAMS == warp / TEAM; };
+    auto copy_matrix = [&](const Stage& at) {
+        if (lane > 0 || !copies(at)) return;
+        const Range blocks = ranges[at.number];
+        const u32 bytes = (blocks.end - blocks.begin) * BLOCK_BYTES;
+        const int first_tile = at.group * ROW_TILES, tiles = min(ROW_TILES, num_tiles - first_tile);
+        copy_barrier_expect(barriers + at.place, member < tiles ? (tiles - 1 - member) / TEAM * bytes + bytes : 0);
+        u8* const target = shared + at.place * STAGE_BYTES;
+        const u8* const source = matrix + (static_cast<i64>(first_tile) * NUM_BLOCKS + blocks.begin) * BLOCK_BYTES;
+#pragma unroll
+        for (int tile = member; tile < ROW_TILES; tile += TEAM) {
+            if (tile >= tiles || bytes == 0) break;
+            copy_bulk(target + tile * TILE_BYTES, source + tile * NUM_BLOCKS * BLOCK_BYTES, bytes, barriers + at.place);
+        }
+    };
+    // Each thread has one piece of 16 bytes of every PASSth row. What lies behind the rows or the stage is left out.
+    constexpr int PIECES = STAGE_BLOCKS > 2 ? 16 : 8, PASS = TEAM * 32 / PIECES;
+    const int my_row = (member * 32 + lane) / PIECES, my_piece = lane % PIECES;
+    const u16* const my_source = rows + (first_row + my_row) * row_stride + my_piece * 8;
+    const int my_place = MATRIX_BYTES + piece_place(my_row, my_piece);
+    auto copy_rows = [&](const Stage& at) {
+        if (!copies(at)) return;
+        const Range blocks = ranges[at.number];
+        if (blocks.begin + my_piece / 4 >= blocks.end) return;
+        u8* const target = shared + at.place * STAGE_BYTES + my_place;
+        const u16* source = my_source + blocks.begin * 32;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i += PASS, source += PASS * row_stride)
+            if (my_row + i < live_rows) copy_async_16(target + i * STAGE_ROW, source);
+    };
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) copy_barrier_init(barriers + i, TEAM);
+        copy_barrier_fence();
+    }
+    for (int i = threadIdx.x; i < PART_STAGES; i += WARPS * 32) ranges[i] = blocks_of(part, i);
+    __syncthreads();
+    Stage next = {static_cast<int>(blockIdx.x), 0, 0, 0}, now = next;
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; ++i, next.advance()) copy_matrix(next);
+    pdl_trigger();
+    pdl_wait();
+    next = now;
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; ++i, next.advance()) {
+        copy_rows(next);
+        copy_async_commit();
+    }
+    constexpr int AT_ONCE = 4;  // rows of a warp whose sums of squares are asked for together
+#pragma unroll 1
+    for (int row = warp; row < live_rows && square_sums != nullptr; row += AT_ONCE * WARPS) {
+        float squares[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const i64 at = first_row + min(row + i * WARPS, live_rows - 1);
+            squares[i] = sum_of_lane(square_sums + at * num_parts, num_parts);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const float scale = inverse_rms(squares[i], NUM_BLOCKS * 32, eps);
+            if (lane == 0 && row + i * WARPS < live_rows) scales[row + i * WARPS] = scale;
+        }
+    }
+
+    const int m0 = warp % WARPS_M * M, n0 = warp / WARPS_M * N;
+    const Finish finish = {{bias, residual, norm, out, out_bf16, normed}, square_sums == nullptr ? nullptr : scales,
+                           out_square_sums, num_rows, num_tiles, first_row};
+    const u32 zero = threadIdx.y;
+#pragma unroll 1
+    while (now.group * ROW_TILES < num_tiles) {  // once where PARTS > 1
+        const int first_tile = now.group * ROW_TILES + m0;
+        float total[M][N][4] = {};
+#pragma unroll 1
+        for (int slice = 0; slice < PART_SLICES; ++slice) {
+            float c[M][N][4] = {};
+#pragma unroll 1
+            for (int step = 0; step < STEPS; ++step) {
+                copy_async_wait<STAGES - 2>();
+                copy_barrier_wait(barriers + now.place, now.parity);
+#pragma unroll
+                for (int m = 0; m < M; ++m) issued_before(c[m]);
+                __syncthreads();  // the stage is there, and nobody reads the one before
+                copy_matrix(next);
+                copy_rows(next);
+                copy_async_commit();
+                next.advance();
+                const u8* const stage = shared + now.place * STAGE_BYTES;
+                const Range blocks = ranges[now.number];
+                now.advance();
+                if (blocks.end - blocks.begin == STAGE_BLOCKS) {
+#pragma unroll
+                    for (int k = 0; k < STAGE_BLOCKS; ++k) multiply(c, stage, k, m0, n0, zero);
+                } else {
+#pragma unroll 1
+                    for (int k = 0; k < blocks.end - blocks.begin; ++k) multiply(c, stage, k, m0, n0, zero);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < M * N * 4; ++i) total[i / (4 * N)][i / 4 % N][i % 4] += c[i / (4 * N)][i / 4 % N][i % 4];
+        }
+        add_parts(total, sums, part, first_tile, n0 * 8, finish);
+    }
 }

@@ -3,7 +3,8 @@
 // Errors, with the place where they happened: an access past the end of a tensor or of shared memory, a misaligned
 // vector load, lanes that meet in different warp operations, a barrier that nobody can complete, load_16 before
 // pdl_wait(), a block that ends without pdl_wait() or with bulk copies under way. Shared memory starts as NaN.
-// Not here: warp operations on part of a warp, blocks that wait for others except by look_again, atomics on floats.
+// Not here: warp operations on part of a warp, blocks that wait for others except by look_again and
+// cluster_barrier, atomics on floats.
 #pragma once
 
 #include "fibers.h"
@@ -31,6 +32,7 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 #define __shared__ static __attribute__((section("eyas_shared")))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define DEVICE static inline
 #define SHARED(T, name) T* const name = reinterpret_cast<T*>(emulate::state.here->shared)
@@ -262,3 +264,11 @@ DEVICE float fast_rsqrt(float x) { return 1.f / sqrtf(x); }
 DEVICE void named_barrier(int id, int threads) { emulate::barrier(id, threads, "named_barrier"); }
 DEVICE bool take_ticket(u32* counter, u32 expected) { return atomicInc(counter, expected - 1) == expected - 1; }
 DEVICE void look_again() { emulate::look_again(); }
+DEVICE void cluster_barrier() {
+    __syncthreads();
+    if (threadIdx.x == 0) emulate::meet_cluster();
+    __syncthreads();
+}
+DEVICE float4 load_cluster_16(const void* shared, u32 z) {
+    return emulate::load<float4>(emulate::shared_of(z) + (static_cast<const u8*>(shared) - emulate::state.here->shared));
+}

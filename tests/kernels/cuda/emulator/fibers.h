@@ -95,6 +95,7 @@ struct Block {
     std::vector<char> statics;  // static shared variables while another block runs
     unsigned char *shared, *map;  // dynamic shared memory and the pages that hold it
     std::vector<Fiber*> looking;  // for what another block is to write
+    u64 number;
     int num_alive;
     bool waited = false;
 };
@@ -105,6 +106,8 @@ struct State {
     Block* here = nullptr;
     std::vector<Fiber*> free_fibers;
     std::vector<Block*> aside;  // they look for what another one is to write
+    std::map<u64, Block*> running;   // by number
+    std::map<u64, u64> met;          // by cluster: how often its blocks came to its barrier
     uint3 grid{}, block{};
     int num_threads = 0;
     u64 num_blocks = 0;
@@ -253,6 +256,22 @@ static void look_again() {
     give_way("look_again");
 }
 
+// Blocks that differ in z alone.
+static u64 cluster_of(uint3 index) { return u64(index.y) * state.grid.x + index.x; }
+
+// One thread of each block.
+static void meet_cluster() {
+    u64& count = state.met[cluster_of(state.here->index)];
+    const u64 all = (count / state.grid.z + 1) * state.grid.z;
+    for (++count; count < all;) look_again();
+}
+
+static unsigned char* shared_of(u32 z) {
+    auto found = state.running.find(cluster_of(state.here->index) + u64(z) * state.grid.x * state.grid.y);
+    if (found == state.running.end()) fail("block %u of the cluster has not begun or has ended", z);
+    return found->second->shared;
+}
+
 // ---- memory ------------------------------------------------------------------------------------------------------
 
 template <size_t BYTES>
@@ -343,6 +362,8 @@ extern "C" char __stop_eyas_shared[] __attribute__((visibility("hidden")));
 static Block* start_block(uint3 index, u64 number) {
     auto* b = new Block;
     b->index = index;
+    b->number = number;
+    state.running[number] = b;
     b->warps.resize((state.num_threads + WARP - 1) / WARP);
     b->num_alive = state.num_threads;
     map_shared(b);
@@ -373,6 +394,7 @@ static void finish_block(Block* b) {
     if (state.pdl && !b->waited) fail("ended without pdl_wait()");
     state.free_fibers.insert(state.free_fibers.end(), b->fibers.begin(), b->fibers.end());
     munmap(b->map, shared_room() + PAGE);
+    state.running.erase(b->number);
     delete b;
 }
 
@@ -425,6 +447,8 @@ static void run(const char* kernel, const Launch& launch, std::function<void()> 
     state.main.started = true;
     state.current = &state.main;
     state.here = nullptr;
+    state.running.clear();
+    state.met.clear();
     static unsigned char signal_stack[64 << 10];
     stack_t stack{}, old_stack{};
     stack.ss_sp = signal_stack;
