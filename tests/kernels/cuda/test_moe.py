@@ -114,12 +114,17 @@ def emulator(monkeypatch):
         ((96, 160, 5), 3, (1,), 2),
         ((1056, 64, 4), 2, (), 4),  # 17 units: slices of 2, the last of 1
         ((64, 64, 40), 13, (0, 12), 4),
-        ((64, 32, 4), 21, (), 4),  # 21 rows of every expert: three passes
+        ((64, 32, 4), 21, (), 4),  # 21 rows of every expert: three groups
     ],
 )
 def test_emulated(emulator, shape, num_rows: int, dead, top_k: int):
     torch.manual_seed(num_rows)
     _check(_Layer(*shape, "cpu"), num_rows, dead, top_k, repeats=2)
+
+
+def test_emulated_with_two_tiles(emulator, monkeypatch):
+    monkeypatch.setattr(moe, "ONE_TILE_ROWS", 8)
+    _check(_Layer(64, 32, 4, "cpu"), 21)
 
 
 def test_emulated_with_little_shared_memory(emulator, monkeypatch):
@@ -175,7 +180,7 @@ def test_true_shapes(true_layer, num_rows: int, dead):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 8, 9, 16, 33, 64, 128, 512])
+@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 8, 9, 16, 33, 64, 128, 225, 512])
 def test_rows_do_not_depend_on_company(true_layer, num_rows: int):
     torch.manual_seed(num_rows)
     normed, logits, residual = true_layer.rows(num_rows)

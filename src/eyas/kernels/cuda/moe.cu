@@ -77,64 +77,90 @@ DEVICE void multiply_block(float (&c)[COLUMN_TILES][4], u32 low_row, u32 high_ro
     }
 }
 
-// One warp of SLICES. `rows`: of the batch, or in phase DOWN of their pairs.
-DEVICE void multiply(const Shared& s, int phase, const u16* rows, Place& place) {
-    constexpr u32 FACTORS = 0x7F807F80u;
-    const int lane = lane_id(), g = lane >> 2, t = lane & 3;
-    const int slice = warp_id(), first_unit = slice * SLICE;
-    const int units = units_of(phase), num_columns = phase == UP ? UP_COLUMNS : DOWN_COLUMNS;
-    const u8* const my_words = s.ring + first_unit * UNIT_WORD_BYTES + lane * 16;
-    const u8* const my_scales = s.ring + units * UNIT_WORD_BYTES + first_unit * UNIT_SCALE_BYTES + g * 4;
-    float4* const my_partials = s.partials + slice * 32 + lane;
-    const int end = s.end[phase];
-    for (int item = s.begin[phase]; item < end;) {
-        const int group = group_of(phase, item), stop = min(end, (group + 1) * tiles_of(phase));
-        const int first = s.first[group], count = s.first[group + 1] - first;
-        uint4 b[2 * SLICE][COLUMN_TILES];
+// A warp's part of the rows that share an item: 8 values of each tile's row g for every 32 columns.
+struct Fragments {
+    uint4 values[2 * SLICE][COLUMN_TILES];
+
+    // `row`: of tile i, -1 if there is none.
+    __device__ void load(int i, const u16* rows, int row, int num_columns) {
+        const int first_unit = warp_id() * SLICE;
+        const u16* const from = rows + static_cast<i64>(max(row, 0)) * num_columns + first_unit * 64 + 8 * (lane_id() & 3);
+#pragma unroll
+        for (int j = 0; j < 2 * SLICE; ++j)
+            values[j][i] = load_l2_16_if(from + j * 32, row >= 0 && (2 * first_unit + j) * 32 < num_columns);
+    }
+
+    // Rows of the batch, or in phase DOWN of their pairs: then waits until they are there.
+    __device__ void load_group(const Shared& s, int phase, int group, const u16* rows) {
+        const int first = s.first[group] + (lane_id() >> 2), end = s.first[group + 1];
         for (;;) {
-            u32 not_yet = 0;
 #pragma unroll
             for (int i = 0; i < COLUMN_TILES; ++i) {
-                const bool valid = 8 * i + g < count;
-                int row = valid ? s.pairs[first + 8 * i + g] : 0;
-                if (phase == UP) row /= TOP_K;
-                const u16* const values = rows + static_cast<i64>(row) * num_columns + first_unit * 64 + 8 * t;
-#pragma unroll
-                for (int j = 0; j < 2 * SLICE; ++j)
-                    b[j][i] = load_l2_16_if(values + j * 32, valid && (2 * first_unit + j) * 32 < num_columns);
+                const int pair = first + 8 * i < end ? s.pairs[first + 8 * i] : -1;
+                if (phase == UP)
+                    load(i, rows, pair < 0 ? -1 : pair / TOP_K, UP_COLUMNS);
+                else
+                    load(i, rows, pair, DOWN_COLUMNS);
             }
-#pragma unroll
-            for (int i = 0; i < COLUMN_TILES; ++i) {
-#pragma unroll
-                for (int j = 0; j < 2 * SLICE; ++j)
-                    not_yet |= halves_not_yet(b[j][i].x) | halves_not_yet(b[j][i].y) | halves_not_yet(b[j][i].z) |
-                               halves_not_yet(b[j][i].w);
-            }
-            if (phase == UP || not_yet == 0) break;
+            if (phase == UP || is_there()) break;
             look_again();
         }
         __syncwarp();
-        for (; item < stop; ++item) {
-            copy_barrier_wait(s.full + place.stage, place.parity);
-            float c[COLUMN_TILES][4] = {};
-            const u8* const words = my_words + place.stage * ITEM_BYTES;
-            const u8* const scales = my_scales + place.stage * ITEM_BYTES;
+    }
+
+    __device__ bool is_there() const {
+        u32 not_yet = 0;
 #pragma unroll
-            for (int u = 0; u < SLICE; ++u) {
-                if (EVEN || first_unit + u < units) {
-                    const uint4 q = *reinterpret_cast<const uint4*>(words + u * UNIT_WORD_BYTES);
-                    const u32 w = *reinterpret_cast<const u32*>(scales + u * UNIT_SCALE_BYTES);
-                    multiply_block(c, q.x, q.y, w & FACTORS, b[2 * u]);
-                    multiply_block(c, q.z, q.w, __funnelshift_l(w, w, 8) & FACTORS, b[2 * u + 1]);
-                }
+        for (int i = 0; i < COLUMN_TILES; ++i) {
+#pragma unroll
+            for (int j = 0; j < 2 * SLICE; ++j) {
+                const uint4& v = values[j][i];
+                not_yet |= halves_not_yet(v.x) | halves_not_yet(v.y) | halves_not_yet(v.z) | halves_not_yet(v.w);
             }
-#pragma unroll
-            for (int i = 0; i < COLUMN_TILES; ++i)
-                my_partials[(place.stage * COLUMN_TILES + i) * SLICES * 32] = {c[i][0], c[i][1], c[i][2], c[i][3]};
-            __syncwarp();  // no copy_bulk_fence(): the sums that are stored depend on all that was read
-            if (lane == 0) copy_barrier_expect(s.done + place.stage, 0);
-            place.step(1);
         }
+        return not_yet == 0;
+    }
+};
+
+// `count` items of one group. One warp of SLICES.
+DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragments& rows, Place& place) {
+    constexpr u32 FACTORS = 0x7F807F80u;
+    const int lane = lane_id(), slice = warp_id(), first_unit = slice * SLICE, units = units_of(phase);
+    const u8* const my_words = s.ring + first_unit * UNIT_WORD_BYTES + lane * 16;
+    const u8* const my_scales =
+        s.ring + units * UNIT_WORD_BYTES + first_unit * UNIT_SCALE_BYTES + (lane >> 2) * 4;
+    float4* const my_partials = s.partials + slice * 32 + lane;
+    for (; count > 0; --count) {
+        copy_barrier_wait(s.full + place.stage, place.parity);
+        float c[COLUMN_TILES][4] = {};
+        const u8* const words = my_words + place.stage * ITEM_BYTES;
+        const u8* const scales = my_scales + place.stage * ITEM_BYTES;
+#pragma unroll
+        for (int u = 0; u < SLICE; ++u) {
+            if (EVEN || first_unit + u < units) {
+                const uint4 q = *reinterpret_cast<const uint4*>(words + u * UNIT_WORD_BYTES);
+                const u32 w = *reinterpret_cast<const u32*>(scales + u * UNIT_SCALE_BYTES);
+                multiply_block(c, q.x, q.y, w & FACTORS, rows.values[2 * u]);
+                multiply_block(c, q.z, q.w, __funnelshift_l(w, w, 8) & FACTORS, rows.values[2 * u + 1]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < COLUMN_TILES; ++i)
+            my_partials[(place.stage * COLUMN_TILES + i) * SLICES * 32] = {c[i][0], c[i][1], c[i][2], c[i][3]};
+        __syncwarp();  // no copy_bulk_fence(): the sums that are stored depend on all that was read
+        if (lane == 0) copy_barrier_expect(s.done + place.stage, 0);
+        place.step(1);
+    }
+}
+
+// This block's items of a phase. `rows` has those of the first group of phase UP.
+DEVICE void multiply(const Shared& s, int phase, const u16* values, Fragments& rows, Place& place) {
+    const int end = s.end[phase];
+    for (int item = s.begin[phase]; item < end;) {
+        const int group = group_of(phase, item), stop = min(end, (group + 1) * tiles_of(phase));
+        if (phase == DOWN || item > s.begin[UP]) rows.load_group(s, phase, group, values);
+        multiply_items(s, phase, stop - item, rows, place);
+        item = stop;
     }
 }
 
@@ -254,12 +280,12 @@ DEVICE void combine(float* partials, const u8* live, int num_rows, const float* 
     }
 }
 
-// rows bf16 [T, H], square_sums [T, num_parts], logits [T, E], up_bias [E, 2 I] with gate and up alternating, act bf16
+// rows bf16 [T, H], square_sums [T, NUM_PARTS], logits [T, E], up_bias [E, 2 I] with gate and up alternating, act bf16
 // [2, act_rows, TOP_K, I], down_bias [E, H], residual [T, H], norm [H]. Writes residual_out [T, H], normed bf16 [T, H],
 // out_square_sums [T, H / 16]; act, partials [T, TOP_K, H] and state [3] are those of `Workspace` in moe.py; factors:
 // 2^exponent of the packed experts. All blocks must be resident.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    moe(const u16* rows, const float* square_sums, int num_parts, float eps, const float* logits, const u8* live,
+    moe(const u16* rows, const float* square_sums, float eps, const float* logits, const u8* live,
         int num_rows, const u8* up_words, const u8* up_scales, const float* up_bias, float up_factor, float limit,
         u16* act, int act_rows, const u8* down_words, const u8* down_scales, const float* down_bias, float down_factor,
         const float* residual, const float* norm, float* residual_out, u16* normed, float* out_square_sums,
@@ -275,20 +301,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const auto refill = [&](int n, int stage) {
         ask(s, {up_words, up_scales}, {down_words, down_scales}, n, stage);
     };
+    Fragments fragments;
     route(
-        s, logits, live, num_rows, state,
+        s, {logits, square_sums, live, num_rows}, eps, up_factor, state,
+        [&] {
+            if (warp_id() >= SLICES) return;
+            if (num_rows > 1) {
+                if (s.begin[UP] < s.end[UP]) fragments.load_group(s, UP, group_of(UP, s.begin[UP]), rows);
+                return;
+            }
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES; ++i) fragments.load(i, rows, 8 * i + g == 0 ? 0 : -1, UP_COLUMNS);
+        },
         [&] {
             if (lane_id() == 0)
                 for (int stage = finisher; stage < DEPTH; stage += FINISHERS) refill(stage, stage);
             __syncwarp();
-        },
-        [&](int row) {
-            const float* const parts = square_sums + static_cast<i64>(row) * num_parts;
-            float sum = 0.f;
-#pragma unroll 6
-            for (int i = lane_id(); i < num_parts; i += 32) sum += parts[i];
-            sum = warp_sum(sum);
-            if (lane_id() == 0) s.row_scales[row] = fast_rsqrt(sum / UP_COLUMNS + eps) * up_factor;
         });
 
     const i64 act_values = static_cast<i64>(act_rows) * TOP_K * NUM_INNER;
@@ -299,7 +327,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         clear(act_before, *s.rows_before * TOP_K * NUM_INNER);
         if (warp_id() < SLICES) {
 #pragma unroll 1
-            for (int phase = UP; phase <= DOWN; ++phase) multiply(s, phase, phase == DOWN ? act : rows, place);
+            for (int phase = UP; phase <= DOWN; ++phase)
+                multiply(s, phase, phase == DOWN ? act : rows, fragments, place);
         }
     } else {
         if (finisher == FINISHERS - 1 && lane_id() == 0 && atomicInc(state, gridDim.x - 1) == gridDim.x - 1) {

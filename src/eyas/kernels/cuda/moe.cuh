@@ -19,6 +19,7 @@ constexpr bool EVEN = UP_UNITS == DOWN_UNITS && UNITS % SLICE == 0;
 constexpr int UNIT_WORD_BYTES = 512, UNIT_SCALE_BYTES = 32;
 constexpr int ITEM_BYTES = (UNITS * (UNIT_WORD_BYTES + UNIT_SCALE_BYTES) + 127) / 128 * 128;
 constexpr int LOGITS_PER_LANE = (NUM_EXPERTS + 31) / 32;
+constexpr int NUM_PARTS = UP_COLUMNS / 16, PARTS_PER_LANE = (NUM_PARTS + 31) / 32;  // of a row's square sum
 constexpr float SWIGLU_ALPHA = 1.702f;  // kernels/moe.py
 constexpr int UP = 0, DOWN = 1;
 
@@ -75,6 +76,13 @@ struct Choice {
     float weight;  // softmax over the chosen
 };
 
+// What the rows come with.
+struct Rows {
+    const float *logits, *square_sums;  // [T, NUM_EXPERTS], [T, NUM_PARTS]
+    const u8* live;
+    int count;
+};
+
 // A row's logits, LOGITS_PER_LANE in each lane.
 struct Logits {
     u32 bits[LOGITS_PER_LANE];
@@ -82,17 +90,38 @@ struct Logits {
 };
 
 // One warp. Not live where there is no such row.
-DEVICE Logits load_logits(const float* logits, const u8* live, int row, int num_rows) {
+DEVICE Logits load_logits(const Rows& rows, int row) {
     Logits all = {};
-    if (row >= num_rows) return all;
+    if (row >= rows.count) return all;
 #pragma unroll
     for (int i = 0; i < LOGITS_PER_LANE; ++i) {
         const int id = lane_id() * LOGITS_PER_LANE + i;
-        if (id < NUM_EXPERTS) all.bits[i] = load_l2(logits + static_cast<i64>(row) * NUM_EXPERTS + id);
+        if (id < NUM_EXPERTS) all.bits[i] = load_l2(rows.logits + static_cast<i64>(row) * NUM_EXPERTS + id);
     }
-    all.is_live = live[row];
+    all.is_live = rows.live[row];
     return all;
 }
+
+// The parts of a row's square sum, some in each lane.
+struct SquareSum {
+    float parts[PARTS_PER_LANE];
+
+    __device__ void load(const Rows& rows, int row) {
+#pragma unroll
+        for (int i = 0; i < PARTS_PER_LANE; ++i) {
+            const int part = lane_id() + 32 * i;
+            const bool is_there = row < rows.count && part < NUM_PARTS;
+            parts[i] = is_there ? rows.square_sums[static_cast<i64>(row) * NUM_PARTS + part] : 0.f;
+        }
+    }
+
+    __device__ float inverse_rms(float eps) const {
+        float sum = 0.f;
+#pragma unroll
+        for (int i = 0; i < PARTS_PER_LANE; ++i) sum += parts[i];
+        return fast_rsqrt(warp_sum(sum) / UP_COLUMNS + eps);
+    }
+};
 
 // The experts of a row by falling logit, the lower id first where logits are equal. One warp; lanes of rank < TOP_K.
 DEVICE Choice choose(const Logits& logits) {
@@ -133,28 +162,33 @@ DEVICE Choice choose(const Logits& logits) {
 // Cuts the experts that have rows into groups, in ascending order, and says where their pairs begin. One warp;
 // s.begins holds the counts.
 DEVICE void list_groups(const Shared& s) {
-    int total = 0;  // groups in the high half, pairs in the low half
-    for (int base = 0; base < NUM_EXPERTS; base += 32) {
-        const int id = base + lane_id();
-        const int count = id < NUM_EXPERTS ? s.begins[id] : 0;
-        const int mine = (count + GROUP - 1) / GROUP << 16 | count;
-        int end = total + mine;  // inclusive sum over the lanes
+    int counts[LOGITS_PER_LANE], mine = 0;  // groups in the high half, pairs in the low half
 #pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const int below = __shfl_up_sync(FULL_WARP, end - total, step);
-            if (lane_id() >= step) end += below;
-        }
-        int begin = (end - mine) & 0xffff;
-        if (count > 0) s.begins[id] = begin;
-        for (int group = (end - mine) >> 16; group < end >> 16; ++group, begin += GROUP) {
-            s.experts[group] = id;
-            s.first[group] = begin;
-        }
-        total = __shfl_sync(FULL_WARP, end, 31);
+    for (int i = 0; i < LOGITS_PER_LANE; ++i) {
+        const int id = lane_id() * LOGITS_PER_LANE + i;
+        counts[i] = id < NUM_EXPERTS ? s.begins[id] : 0;
+        mine += (counts[i] + GROUP - 1) / GROUP << 16 | counts[i];
     }
-    if (lane_id() == 0) {
-        s.first[total >> 16] = total & 0xffff;
-        *s.num_groups = total >> 16;
+    int end = mine;  // inclusive sum over the lanes
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(FULL_WARP, end, step);
+        if (lane_id() >= step) end += below;
+    }
+    int group = (end - mine) >> 16, begin = (end - mine) & 0xffff;
+#pragma unroll
+    for (int i = 0; i < LOGITS_PER_LANE; ++i) {
+        const int id = lane_id() * LOGITS_PER_LANE + i;
+        if (counts[i] > 0) s.begins[id] = begin;
+        for (int at = 0; at < counts[i]; at += GROUP, ++group) {
+            s.experts[group] = id;
+            s.first[group] = begin + at;
+        }
+        begin += counts[i];
+    }
+    if (lane_id() == 31) {
+        s.first[group] = begin;
+        *s.num_groups = group;
     }
     __syncwarp();
 }
@@ -184,14 +218,20 @@ DEVICE void route_one(const Shared& s, const Logits& logits) {
 }
 
 // Chooses for all rows and counts the pairs of each expert. All threads; a barrier must follow.
-DEVICE void choose_all(const Shared& s, const float* logits, const u8* live, int num_rows) {
+DEVICE void choose_all(const Shared& s, const Rows& rows, float eps, float up_factor) {
     for (int id = threadIdx.x; id < NUM_EXPERTS; id += THREADS) s.begins[id] = 0;
-    Logits next = load_logits(logits, live, warp_id(), num_rows);
+    Logits next = load_logits(rows, warp_id());
+    SquareSum next_sum;
+    next_sum.load(rows, warp_id());
     __syncthreads();
-    for (int row = warp_id(); row < num_rows; row += WARPS) {
+    for (int row = warp_id(); row < rows.count; row += WARPS) {
         const Logits mine = next;
-        next = load_logits(logits, live, row + WARPS, num_rows);
+        const SquareSum sum = next_sum;
+        next = load_logits(rows, row + WARPS);
+        next_sum.load(rows, row + WARPS);
         const Choice choice = choose(mine);
+        const float scale = sum.inverse_rms(eps) * up_factor;
+        if (lane_id() == 0) s.row_scales[row] = scale;
         if (lane_id() < TOP_K) {
             const int pair = row * TOP_K + lane_id();
             s.ids[pair] = mine.is_live ? choice.id : -1;
@@ -217,43 +257,45 @@ DEVICE void read_turn(const Shared& s, const u32* state) {
     *s.rows_before = rows_before;
 }
 
-// All threads. `ask()` is what the finishers do as soon as the groups are known; one of the other warps does
-// `scale(row)` for each row that this block has anything of.
-template <class Ask, class Scale>
-DEVICE void route(const Shared& s, const float* logits, const u8* live, int num_rows, const u32* state, Ask ask,
-                  Scale scale) {
+// All threads. `load()` is what MATH_WARPS do as soon as the groups are known, or there is but one row, and `ask()` what
+// the finishers do: not before, as loads wait behind the items that were asked for.
+template <class Load, class Ask>
+DEVICE void route(const Shared& s, const Rows& rows, float eps, float up_factor, const u32* state, Load load, Ask ask) {
     const bool lists = warp_id() == MATH_WARPS, asks = warp_id() >= MATH_WARPS;
-    if (num_rows == 1) {
-        if (asks) {
+    if (rows.count == 1) {
+        if (!asks) {
+            load();
+            if (warp_id() == 0) {
+                SquareSum sum;
+                sum.load(rows, 0);
+                const float scale = sum.inverse_rms(eps) * up_factor;
+                if (lane_id() == 0) s.row_scales[0] = scale;
+            }
+            if (threadIdx.x == 32) read_turn(s, state);
+        } else {
             if (lists) {
-                route_one(s, load_logits(logits, live, 0, 1));
+                route_one(s, load_logits(rows, 0));
                 divide(s);
             }
             named_barrier(1, FINISHERS * 32);
             ask();
-        } else if (warp_id() == 0) {
-            scale(0);
-        } else if (threadIdx.x == 32) {
-            read_turn(s, state);
         }
         __syncthreads();
         return;
     }
-    choose_all(s, logits, live, num_rows);
+    choose_all(s, rows, eps, up_factor);
     __syncthreads();
     if (lists) {
         list_groups(s);
         divide(s);
     }
+    if (threadIdx.x == 0) read_turn(s, state);
     __syncthreads();
-    if (asks) {
-        ask();
-    } else {
-        if (threadIdx.x == MATH_WARPS * 32 - 1) read_turn(s, state);
-        sort_pairs(s, num_rows);
+    if (!asks) {
+        sort_pairs(s, rows.count);
         named_barrier(1, MATH_WARPS * 32);
-        const int begin = group_of(UP, s.begin[UP]), end = group_of(UP, s.end[UP] + UP_TILES - 1);
-        for (int i = s.first[begin] + warp_id(); i < s.first[end]; i += MATH_WARPS) scale(s.pairs[i] / TOP_K);
+        load();
     }
     __syncthreads();
+    if (asks) ask();
 }
