@@ -1,7 +1,7 @@
 // The mixture of experts for a few rows: each distinct expert is read once, whatever the number of rows.
 //
 // Every block finds the top k of all rows from the logits, so all agree on the list of groups: up to GROUP rows of one
-// expert. (Group, tile of 16 matrix rows) in that order are the items, of gate/up and then of down, and each block takes
+// expert. (Group, tile of 16 matrix rows) in that order are the items, of gate/up and then of down; each block takes
 // one contiguous share of both, in bulk copies, DEPTH ahead. Blocks do not meet between the two: an activation says by
 // its bits whether it has arrived. 15 warps multiply: warp s owns SLICE units of 64 columns, keeps its fragments of the
 // rows (B) while the group stays the same, unpacks the weights (kernels/mxfp4_layout.py) and leaves a partial sum in
@@ -84,10 +84,10 @@ struct Fragments {
     // `row`: of tile i, -1 if there is none.
     __device__ void load(int i, const u16* rows, int row, int num_columns) {
         const int first_unit = warp_id() * SLICE;
-        const u16* const from = rows + static_cast<i64>(max(row, 0)) * num_columns + first_unit * 64 + 8 * (lane_id() & 3);
+        const i64 place = static_cast<i64>(max(row, 0)) * num_columns + first_unit * 64 + 8 * (lane_id() & 3);
 #pragma unroll
         for (int j = 0; j < 2 * SLICE; ++j)
-            values[j][i] = load_l2_16_if(from + j * 32, row >= 0 && (2 * first_unit + j) * 32 < num_columns);
+            values[j][i] = load_l2_16_if(rows + place + j * 32, row >= 0 && (2 * first_unit + j) * 32 < num_columns);
     }
 
     // Rows of the batch, or in phase DOWN of their pairs: then waits until they are there.
@@ -127,8 +127,7 @@ DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragment
     constexpr u32 FACTORS = 0x7F807F80u;
     const int lane = lane_id(), slice = warp_id(), first_unit = slice * SLICE, units = units_of(phase);
     const u8* const my_words = s.ring + first_unit * UNIT_WORD_BYTES + lane * 16;
-    const u8* const my_scales =
-        s.ring + units * UNIT_WORD_BYTES + first_unit * UNIT_SCALE_BYTES + (lane >> 2) * 4;
+    const u8* const my_scales = s.ring + units * UNIT_WORD_BYTES + first_unit * UNIT_SCALE_BYTES + (lane >> 2) * 4;
     float4* const my_partials = s.partials + slice * 32 + lane;
     for (; count > 0; --count) {
         copy_barrier_wait(s.full + place.stage, place.parity);
@@ -285,9 +284,9 @@ DEVICE void combine(float* partials, const u8* live, int num_rows, const float* 
 // out_square_sums [T, H / 16]; act, partials [T, TOP_K, H] and state [3] are those of `Workspace` in moe.py; factors:
 // 2^exponent of the packed experts. All blocks must be resident.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    moe(const u16* rows, const float* square_sums, float eps, const float* logits, const u8* live,
-        int num_rows, const u8* up_words, const u8* up_scales, const float* up_bias, float up_factor, float limit,
-        u16* act, int act_rows, const u8* down_words, const u8* down_scales, const float* down_bias, float down_factor,
+    moe(const u16* rows, const float* square_sums, float eps, const float* logits, const u8* live, int num_rows,
+        const u8* up_words, const u8* up_scales, const float* up_bias, float up_factor, float limit, u16* act,
+        int act_rows, const u8* down_words, const u8* down_scales, const float* down_bias, float down_factor,
         const float* residual, const float* norm, float* residual_out, u16* normed, float* out_square_sums,
         float* partials, u32* state) {
     constexpr int NUM_INNER = DOWN_COLUMNS, NUM_FEATURES = UP_COLUMNS;

@@ -40,11 +40,11 @@ struct Shared {
     int* begins;       // of all experts: counts of pairs, then where their pairs begin
     int* num_groups;
     u32 *turn, *rows_before;  // `Workspace` in moe.py
-    int *experts, *first;  // of groups: their expert, where their pairs begin
-    float* row_scales;     // [T]: inverse rms times 2^exponent of gate/up
-    float* weights;        // [T k]
-    u16* pairs;            // [T k]: row * k + rank, by expert
-    short* ids;            // [T k]
+    int *experts, *first;     // of groups: their expert, where their pairs begin
+    float* row_scales;        // [T]: inverse rms times 2^exponent of gate/up
+    float* weights;           // [T k]
+    u16* pairs;               // [T k]: row * k + rank, by expert
+    short* ids;               // [T k]
 };
 
 DEVICE Shared carve(u8* base, int num_rows) {
@@ -257,8 +257,8 @@ DEVICE void read_turn(const Shared& s, const u32* state) {
     *s.rows_before = rows_before;
 }
 
-// All threads. `load()` is what MATH_WARPS do as soon as the groups are known, or there is but one row, and `ask()` what
-// the finishers do: not before, as loads wait behind the items that were asked for.
+// All threads. `load()` is what MATH_WARPS do as soon as the groups are known, or there is but one row; `ask()` is what
+// the finishers do, not before: loads wait behind the items that were asked for.
 template <class Load, class Ask>
 DEVICE void route(const Shared& s, const Rows& rows, float eps, float up_factor, const u32* state, Load load, Ask ask) {
     const bool lists = warp_id() == MATH_WARPS, asks = warp_id() >= MATH_WARPS;
