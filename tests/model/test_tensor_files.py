@@ -33,11 +33,12 @@ def _sizes(request, monkeypatch):
 
 @pytest.mark.usefixtures("_sizes")
 @pytest.mark.parametrize("device", DEVICES)
-def test_streamed_tensors_are_those_of_the_files(folders, device):
+@pytest.mark.parametrize("inference", [False, True])
+def test_streamed_tensors_are_those_of_the_files(folders, device, inference):
     for folder in folders:
         stored = read_headers(folder)
         names = [name for name in stored if stored[name].dtype != "BOOL"]
-        with ExitStack() as files:
+        with ExitStack() as files, torch.inference_mode(inference):
             mapped = MappedTensors(folder, stored, files)
             streamed = StreamedTensors(folder, stored, names, device, files)
             for name in names:

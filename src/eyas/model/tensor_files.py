@@ -131,6 +131,7 @@ class StreamedTensors:
         self._coming.append(_Coming(name, data, pieces))
         self._ahead_bytes += stored.num_bytes
 
+    @torch.inference_mode()  # a mode of the thread: without it nothing may be written to what another made in it
     def _copy(self, path: Path, start: int, out: Tensor) -> None:
         """Fill `out` with the bytes of the file from `start` on; what follows on the stream finds them there."""
         buffer = self._buffers.get() or self._new_buffer()
