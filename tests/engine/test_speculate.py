@@ -1,17 +1,20 @@
 """Rounds in which a head drafts for some sequences and others look theirs up, and chains that end at a cut."""
 
 import math
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
 from tests.engine.exactness import build, random_prompts, reference_of, run
 
+from eyas.base.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.build import MAX_BACKLOG
 from eyas.engine.confidence import NUM_LEVELS, Cut
 from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.goodput import DraftChoice
+from eyas.local import load_model
 
 MOST = 5
 THRESHOLD, CHANCES = math.log(0.04), [math.log((level + 0.5) / NUM_LEVELS) for level in range(NUM_LEVELS)]
@@ -91,3 +94,22 @@ def test_a_chain_ends_where_it_is_not_worth_a_row(random_model):
             worth += 1
         assert len(of_one.levels) == of_one.asked and of_one.verified == worth
     assert len({of_one.verified for of_one in tried}) > 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuts", [False, True])
+def test_in_graphs(cuts):
+    """The bundled model on a GPU: the same tokens and log-probabilities as without drafts, whoever drafts."""
+    model = load_model(EngineConfig(model="demo", device="cuda"))
+    requests = requests_of(model, max_tokens=40, logprobs=0, logit_bias={7: 60.0, 9: 60.0})
+    requests += [
+        replace(request, request_id=f"plain {request.request_id}", params=replace(request.params, logit_bias={}))
+        for request in requests
+    ]
+    expected = run(model.build(drafter="none", concurrency=1, context=256).core, requests)
+    core = model.build(draft_tokens=MOST, concurrency=3, context=256).core
+    core.draft_length = policy = Mixed(cuts=cuts)
+    assert run(core, requests) == expected
+    tried = [of_one for outcome in policy.outcomes for of_one in outcome.tried if of_one.asked]
+    assert any(of_one.accepted for of_one in tried if of_one.by_lookup)
+    assert any(of_one.verified < of_one.asked for of_one in tried if not of_one.by_lookup) or not cuts
