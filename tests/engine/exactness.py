@@ -6,17 +6,21 @@ preemption.
 """
 
 import itertools
+import json
 import random
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from eyas.base.errors import UserError
+from eyas.base.harmony import Message, render_conversation
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.build import EngineOptions, build_engine
 from eyas.engine.drafter import Drafter
 from eyas.engine.round import Drafts
 
+HELD_OUT = Path(__file__).parents[1] / "assets" / "demo_heldout.jsonl"
 CONTEXT = 512
 FACTORS = {
     "drafter": ("eagle3", "ngram", "oracle"),
@@ -52,13 +56,15 @@ class OracleDrafter(Drafter):
     def propose(self, state, slots_S, sequences, num_drafts, max_length):
         ids, valid = [], []
         lengths, remaining = state.length_S[slots_S].tolist(), state.remaining_S[slots_S].tolist()
-        for sequence, length, left in zip(sequences, lengths, remaining, strict=True):
+        for sequence, length, left in zip(sequences, lengths, remaining, strict=False):
             known = self.reference[sequence.request.request_id, sequence.choice][0]
             truth = known[length - sequence.prompt_length :][:num_drafts]
             truth = truth + [0] * (num_drafts - len(truth))
             ids.append([t if self.random.random() < 0.8 else self.random.randrange(self.vocab_size) for t in truth])
             valid.append(min(self.random.choice((num_drafts, self.random.randint(0, num_drafts))), max(left - 1, 0)))
-        return Drafts(torch.tensor(ids), torch.tensor(valid))
+        dead = len(slots_S) - len(sequences)
+        ids, valid = ids + [[0] * num_drafts] * dead, valid + [0] * dead
+        return Drafts(*(torch.tensor(rows, device=state.device) for rows in (ids, valid)))
 
 
 def random_prompts(num_prompts, vocab_size, *, seed=0):
@@ -119,6 +125,21 @@ def vocabulary_rules(rng, vocab_size):
     ids = [rng.randrange(vocab_size) for _ in range(24)]
     words = tuple(tuple(rng.choices(ids, k=rng.randint(1, 3))) for _ in range(30))
     return {"allowed_token_ids": tuple(ids), "bad_words": words[: rng.choice((0, 30))]}
+
+
+def requests_for(model, num_requests, *, seed=0, min_tokens=64):
+    """Real chats for the demo model, random ids for a random one."""
+    if model.codec is None:
+        prompts = random_prompts(num_requests, model.config.vocab_size, seed=seed)
+    else:
+        lines = [json.loads(line) for line in HELD_OUT.read_text().splitlines()]
+        chats = [[Message(**m) for m in line["messages"]] for line in lines if "messages" in line]
+        chats = (chats * (num_requests // len(chats) + 1))[:num_requests]
+        prompts = [render_conversation(model.codec, chat)[-300:] for chat in chats]
+    with_grammars = model.codec is not None
+    return make_requests(
+        prompts, model.config.vocab_size, seed=seed, min_tokens=min_tokens, with_grammars=with_grammars
+    )
 
 
 def covering_array(factors=FACTORS, *, seed=0):

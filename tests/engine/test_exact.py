@@ -1,43 +1,26 @@
 """Speculation never changes a token: the covering array, and a model that a non-invariant operation must fail."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.engine.exactness import (
     FACTORS,
     covering_array,
     differing,
-    make_requests,
     near_tie,
-    random_prompts,
     reference_of,
+    requests_for,
 )
 
-from eyas.base.harmony import Message, render_conversation
 from eyas.engine.backend import PLAIN_OPS
 
 ORACLE_SETUP = {"drafter": "oracle", "draft_tokens": 3, "concurrency": 4}
-HELD_OUT = Path(__file__).parents[1] / "assets" / "demo_heldout.jsonl"
 
 
 def greedy(requests):
     """Without penalties too, so that nothing but the near ties decides."""
     plain = {"temperature": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
     return [replace(request, params=replace(request.params, **plain)) for request in requests]
-
-
-def requests_for(model, num_requests, *, seed=0):
-    """Real chats for the demo model, random ids for a random one."""
-    if model.codec is None:
-        prompts = random_prompts(num_requests, model.config.vocab_size, seed=seed)
-    else:
-        lines = [json.loads(line) for line in HELD_OUT.read_text().splitlines()]
-        chats = [[Message(**m) for m in line["messages"]] for line in lines if "messages" in line]
-        chats = (chats * (num_requests // len(chats) + 1))[:num_requests]
-        prompts = [render_conversation(model.codec, chat)[-300:] for chat in chats]
-    return make_requests(prompts, model.config.vocab_size, seed=seed, with_grammars=model.codec is not None)
 
 
 def all_under_each(requests):
