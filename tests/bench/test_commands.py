@@ -52,21 +52,22 @@ def test_engine(capsys, model_folder, head):
 def test_engine_with_simulated_acceptance(capsys, model_folder, head):
     lines, report = bench(
         capsys, "engine", model_folder, "--draft", head, "--batch", 2, "--drafts", "3,auto", "--repeats", 2,
-        "--simulate-acceptance", "1,0", "--max-tokens", 25, "--prompt-tokens", 20, "--answers", 2, "--budget",
+        "--simulate-acceptance", "1,0", "--max-tokens", 21, "--prompt-tokens", "20,40", "--answers", 2, "--budget",
     )  # fmt: skip
-    assert report["simulated"] is True and sum("(SIMULATED)" in line for line in lines) == 2
+    assert report["simulated"] is True and sum("(SIMULATED)" in line for line in lines) == 4
     figures = report["figures"]
-    all_right, all_wrong = (figure for figure in figures if figure["draft_tokens"] == 3)
+    all_right, longer, all_wrong, _ = (figure for figure in figures if figure["draft_tokens"] == 3)
+    assert (all_right["prompt_tokens"], longer["prompt_tokens"]) == (20, 40)
     assert all_right["histogram"] == {"1": 0, "2": 0, "3": 0, "4": all_right["rounds"]}
     assert set(all_wrong["histogram"]) == {"1"}
     for figure in figures:
         parts = figure["round_parts_ms"]
         assert figure["same_answers"] is None and parts["verify"] > 0 and parts["sample"] > 0
-        assert (parts["draft"] > 0) == (figure["draft_tokens"] != 0 and figure["drafts_per_round"] > 0)
+        assert (parts["draft"] > 0) == (figure["draft_tokens"] != 0) or figure["draft_tokens"] == "auto"
         if figure["draft_tokens"] == "auto":
             ratio = figure["auto_vs_best"]
             assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"] and figure["best_fixed"] in (0, 3)
-    assert sum(line.startswith("0: draft 0.000, verify ") for line in lines) == 2
+    assert sum(line.startswith("0: draft 0.000, verify ") for line in lines) == 4
     assert any("auto against none [95 %]" in line for line in lines)
 
 

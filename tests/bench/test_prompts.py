@@ -1,5 +1,6 @@
 """Prompts: files as people write them, errors that name the line, and prompts that no cache can know."""
 
+import itertools
 import json
 
 import pytest
@@ -60,8 +61,11 @@ def test_a_file_without_prompts(codec, tmp_path):
 def test_unseen_prompts_differ_within_the_first_tokens(codec):
     prompts = question_prompts(codec)
     assert len(prompts) == len(QUESTIONS)
-    unseen = unseen_prompts(prompts, vocab_size=codec.vocab_size, num_tokens=300)
-    made = [next(unseen) for _ in range(1000)]
-    assert {len(prompt) for prompt in made} == {300}
+    numbers = itertools.count()
+    short, long = (
+        unseen_prompts(prompts, vocab_size=codec.vocab_size, num_tokens=n, numbers=numbers) for n in (200, 300)
+    )
+    made = [next(unseen) for _ in range(500) for unseen in (short, long)]
+    assert [len(prompt) for prompt in made] == [200, 300] * 500
     assert len({prompt[:2] for prompt in made}) == 1000
     assert all(0 <= token < codec.vocab_size for prompt in made for token in prompt)

@@ -15,7 +15,7 @@ __all__ = ["Budget", "measure_budget"]
 
 
 class Budget(NamedTuple):
-    """Milliseconds of a round, medians. `rest` is what a round takes beyond its stages: gaps and copies of results."""
+    """Milliseconds of a round, means. `rest` is what a round takes beyond its stages: gaps and copies of results."""
 
     draft: float
     verify: float
@@ -38,6 +38,9 @@ def measure_budget(core: EngineCore, requests: Callable[[], Sequence[Request]], 
         run_requests(core, requests(), batch=batch, to_end=False)  # captures what has not run in parts before
         timed.clear()
         run_requests(core, requests(), batch=batch, to_end=False)
-        parts = timed.medians()
-    draft, verify, sample = (parts.get(name, 0.0) for name in ("eagle3", "verify", "finish"))
+        totals = timed.totals()
+    num_rounds, verify = totals.pop("verify")
+    _, sample = totals.pop("finish")
+    draft = sum(milliseconds for _, milliseconds in totals.values())  # the head, and what looks up
+    draft, verify, sample = (milliseconds / num_rounds for milliseconds in (draft, verify, sample))
     return Budget(draft, verify, sample, max(0.0, 1e3 * round_s - draft - verify - sample))

@@ -7,8 +7,9 @@ Definitions are printed under the figures. The engine is imported when the comma
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eyas.base import config as settings
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     model = load_shape(args.shape, config) if args.shape else load_model(config)
     device = model.weights.embed_VH.device
     limit = read_limit(model)
-    works = {num_tokens: _workload(args, model, num_tokens) for num_tokens in args.prompt_tokens}
+    numbers = itertools.count()
+    works = {num_tokens: _workload(args, model, num_tokens, numbers) for num_tokens in args.prompt_tokens}
     arms = _arms(args, config, model, list(works.values()))
     lines, origin = provenance(hardware(device))
     print("\n".join(_header(args, config, model, list(works.values()), lines)))
@@ -142,7 +144,7 @@ def _most_drafts(drafts: Sequence[Drafts]) -> int:
     return max(numbers, default=0)
 
 
-def _workload(args: argparse.Namespace, model: LoadedModel, prompt_tokens: int) -> Workload:
+def _workload(args: argparse.Namespace, model: LoadedModel, prompt_tokens: int, numbers: Iterator[int]) -> Workload:
     from eyas.engine.load import load_tokenizer
 
     has_tokenizer = (model.folder / "tokenizer.json").exists()
@@ -157,7 +159,7 @@ def _workload(args: argparse.Namespace, model: LoadedModel, prompt_tokens: int) 
     return Workload(
         is_text=args.prompts is not None or has_tokenizer,
         prompts=prompts,
-        unseen=unseen_prompts(prompts, vocab_size=vocab_size, num_tokens=prompt_tokens),
+        unseen=unseen_prompts(prompts, vocab_size=vocab_size, num_tokens=prompt_tokens, numbers=numbers),
         prompt_tokens=prompt_tokens,
         num_answers=args.answers,
         params=SamplingParams(

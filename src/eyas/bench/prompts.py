@@ -40,7 +40,7 @@ def question_prompts(codec: TextCodec) -> list[tuple[int, ...]]:
 
 def random_prompts(vocab_size: int, *, num_tokens: int, count: int) -> list[tuple[int, ...]]:
     """For a model without a tokenizer. Requests that run together must differ, or they read the same experts."""
-    rng = random.Random(0)
+    rng = random.Random(num_tokens)  # no prompt begins like a longer one
     return [tuple(rng.randrange(vocab_size) for _ in range(num_tokens)) for _ in range(count)]
 
 
@@ -100,11 +100,16 @@ def _message(value: Any) -> Message:
     return Message(**value)
 
 
-def unseen_prompts(prompts: Sequence[Sequence[int]], *, vocab_size: int, num_tokens: int) -> Iterator[tuple[int, ...]]:
-    """Prompts of one length that no prefix cache knows: the tokens of `prompts`, two counting ones in front."""
+def unseen_prompts(
+    prompts: Sequence[Sequence[int]], *, vocab_size: int, num_tokens: int, numbers: Iterator[int]
+) -> Iterator[tuple[int, ...]]:
+    """Prompts of one length that no prefix cache knows: the tokens of `prompts`, two that count in front.
+
+    `numbers` count; whoever makes prompts of several lengths for one engine takes them from the same.
+    """
     stream = [token for prompt in prompts for token in prompt]
     repeated = stream * (num_tokens // len(stream) + 2)
-    for count in range(vocab_size**2):
-        start = count * num_tokens % len(stream)
-        ids = (count % vocab_size, count // vocab_size, *repeated[start : start + num_tokens])
+    for number in numbers:
+        start = number * num_tokens % len(stream)
+        ids = (number % vocab_size, number // vocab_size % vocab_size, *repeated[start : start + num_tokens])
         yield ids[:num_tokens]

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from statistics import median
 from typing import Any, TypeVar
 
 import torch
@@ -52,12 +51,15 @@ class TimedStages(Stages):
     def clear(self) -> None:
         self._marks.clear()
 
-    def medians(self) -> dict[str, float]:
-        """Milliseconds by stage."""
+    def totals(self) -> dict[str, tuple[int, float]]:
+        """How often each stage ran, and its milliseconds in all."""
         if self._is_cuda:
             torch.cuda.synchronize()
-            return {name: median(a.elapsed_time(b) for a, b in marks) for name, marks in self._marks.items()}
-        return {name: 1e3 * median(b - a for a, b in marks) for name, marks in self._marks.items()}
+        return {name: (len(marks), sum(map(self._between, marks))) for name, marks in self._marks.items()}
+
+    def _between(self, marks: tuple[Any, Any]) -> float:
+        start, end = marks
+        return float(start.elapsed_time(end)) if self._is_cuda else 1e3 * (end - start)
 
 
 @contextmanager
