@@ -225,6 +225,16 @@ def test_bits_do_not_depend_on_the_launch(device: torch.device, shape: str):
         assert torch.equal(v_again[written], v_cache[written])
 
 
+def test_more_pieces_than_are_joined_at_once(device: torch.device):
+    """17 leaves: as a piece each, and in fewer pieces for the same bits."""
+    case = make_case(device, [4200], group=4, num_kv=1)
+    check(case, [4200], 1, num_multiprocessors=20)
+    whole, _, _ = run(case, [4200], 1, num_multiprocessors=20)
+    for num_multiprocessors in (1, 3):
+        again, _, _ = run(case, [4200], 1, num_multiprocessors=num_multiprocessors)
+        assert torch.equal(again, whole)
+
+
 @pytest.mark.parametrize("shape", ["full", "window"])
 def test_with_little_shared_memory(device: torch.device, shape: str):
     """Half as many warps: other bits, but the same promise."""

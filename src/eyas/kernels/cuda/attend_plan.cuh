@@ -1,10 +1,12 @@
 // How a launch of attend.cu is cut into pieces: by every warp for itself, from the positions on the device.
 //
-// Defines: GROUP, NUM_KV, WARPS as in attend.cu.
+// Defines: as in attend.cu.
 #pragma once
 
 #include "common.cuh"
 
+constexpr int D = 64;
+constexpr int PAGE = 16;
 constexpr int STEP = 32;          // keys of a warp in a leaf
 constexpr int LEAF = STEP * WARPS;
 constexpr int TILES = 4;          // of 16 row-heads, most in a block
@@ -94,4 +96,49 @@ DEVICE Unit find_unit(const Plan& plan, int unit) {
         before += __shfl_sync(FULL_WARP, end, 31);
     }
     return {0, 0, 1};
+}
+
+// What a block computes at once: some rows of a sequence, a key/value head, and the steps of one unit.
+struct Piece {
+    Unit unit;
+    int kv, first_row, num_rows;  // of the block
+    Rows rows;                    // of the sequence
+    int first_pos, last_pos;      // of the block's rows
+    int window, first_key;
+    int lowest, lowest_key;       // keys that any row sees, and those of them that are not hidden by first_key
+    int begin, end;               // steps
+    int new_begin, new_end;       // rows of the sequence whose keys are among the steps
+
+    // Whether not all rows see all of the keys `position` .. `position` + STEP.
+    __device__ bool masked(int position) const {
+        return position + STEP - 1 > first_pos || position < lowest + num_rows || position < first_key;
+    }
+};
+
+DEVICE Piece piece_of(const Plan& plan, int number, const i64* positions, const u8* live, int num_rows, int window,
+                      int first_key) {
+    Piece piece = {};
+    piece.unit = {number / plan.pairs, 0, 1};
+    if (window == 0) piece.unit = find_unit(plan, number / plan.pairs);
+    piece.kv = number % NUM_KV;
+    piece.first_row = number % plan.pairs / NUM_KV * plan.block_size;
+    piece.num_rows = min(plan.block_size, num_rows - piece.first_row);
+    piece.rows = rows_of(piece.unit.seq, positions, live, num_rows);
+    piece.first_pos = piece.rows.first + piece.first_row;
+    piece.last_pos = min(piece.rows.last, piece.first_pos + piece.num_rows - 1);
+    piece.window = window;
+    piece.first_key = first_key;
+    piece.lowest = window ? max(0, piece.first_pos - window + 1) : 0;
+    piece.lowest_key = max(piece.lowest, min(first_key, piece.first_pos));
+    piece.begin = piece.lowest_key / STEP;
+    piece.end = piece.last_pos / STEP + 1;
+    if (window == 0) {
+        piece.begin = piece.unit.index * WARPS << plan.shift;
+        piece.end = min(piece.end, (piece.unit.index + 1) * WARPS << plan.shift);
+    }
+    if (WARPS < 8) piece.begin &= ~(WARPS - 1);  // a window meets more steps than there are warps
+    if (piece.last_pos < piece.first_pos) piece.end = piece.begin;
+    piece.new_begin = max(0, piece.begin * STEP - piece.rows.first);
+    piece.new_end = min(num_rows, piece.end * STEP - piece.rows.first);
+    return piece;
 }

@@ -1,0 +1,195 @@
+// From the slices of the QKV product to the queries of a piece and the keys and values of its new tokens: sums, norm,
+// bias, RoPE, bf16.
+//
+// Defines: as in attend.cu.
+#pragma once
+
+#include "attend_step.cuh"
+
+constexpr int QUERY_TASKS = GROUP * 8 / 32;  // warps for the query heads of one row
+constexpr int NUM_HEADS = NUM_KV * GROUP, NUM_FEATURES = (NUM_HEADS + 2 * NUM_KV) * D;
+constexpr int SLICES_AT_ONCE = 2, PARTS_AT_ONCE = 6;
+constexpr float SCALE = 0.125f * LOG2_E;  // scores come out with base 2
+
+// The product as it comes, and what finishes it.
+struct Product {
+    const float* partials;
+    int num_slices, num_tokens;
+    const float* square_sums;
+    int num_parts;
+    float eps;
+    int hidden_size;
+    const float *bias, *cosines, *sines;
+};
+
+// Where finished rows go: queries as score() reads them, keys and values as bf16 [row of the sequence][D], and both
+// into the caches, by the block that has the row.
+struct Finished {
+    u32* queries;
+    u8 *keys, *values;
+    u16 *k_cache, *v_cache;
+    const i64* table;
+};
+
+// What 32 lanes of a warp make of the product: four pairs (d, d + 32) of features of a row's query head each; or, of
+// its key (lanes 0 .. 7) and value (8 .. 15).
+struct Task {
+    int row, token, head, feature;  // `feature` of the product, its partner is D / 2 further
+    bool is_query, is_value, alive, active;  // live row; lane with features
+    float4 low_bias, high_bias, cosine, sine;
+};
+
+struct Loaded {
+    float4 lows[SLICES_AT_ONCE], highs[SLICES_AT_ONCE];
+    float parts[PARTS_AT_ONCE];
+};
+
+DEVICE int num_tasks(const Piece& piece) {
+    return piece.num_rows * QUERY_TASKS + max(0, piece.new_end - piece.new_begin);
+}
+
+// Reads nothing that the kernel before this writes.
+DEVICE Task make_task(const Product& product, const Piece& piece, int num_rows, int index) {
+    const int lane = lane_id(), quad = lane % 8 * 4, query_tasks = piece.num_rows * QUERY_TASKS;
+    Task task = {};
+    task.is_query = index < query_tasks;
+    task.row = task.is_query ? piece.first_row + index / QUERY_TASKS : piece.new_begin + index - query_tasks;
+    task.token = piece.unit.seq * num_rows + task.row;
+    task.head = task.is_query ? index % QUERY_TASKS * 4 + lane / 8 : 0;
+    task.is_value = !task.is_query && lane / 8 == 1;
+    task.alive = index < num_tasks(piece) && (piece.rows.live >> task.row & 1);
+    task.active = task.alive && (task.is_query || lane < 16);
+    task.feature = quad + D * (task.is_query ? piece.kv * GROUP + task.head
+                                             : NUM_HEADS + piece.kv + (task.is_value ? NUM_KV : 0));
+    if (task.active && product.bias != nullptr) {
+        task.low_bias = read4(product.bias + task.feature);
+        task.high_bias = read4(product.bias + task.feature + D / 2);
+    }
+    task.cosine = make_float4(1.f, 1.f, 1.f, 1.f);
+    if (task.active && !task.is_value) {
+        const i64 place = static_cast<i64>(piece.rows.first + task.row) * (D / 2) + quad;
+        task.cosine = read4(product.cosines + place);
+        task.sine = read4(product.sines + place);
+    }
+    return task;
+}
+
+DEVICE const float* slice_of(const Product& product, const Task& task, int slice) {
+    return product.partials + (static_cast<i64>(slice) * product.num_tokens + task.token) * NUM_FEATURES + task.feature;
+}
+
+DEVICE Loaded load_product(const Product& product, const Task& task) {
+    Loaded loaded = {};
+    if (task.active) {
+#pragma unroll
+        for (int i = 0; i < SLICES_AT_ONCE; ++i) {
+            if (i >= product.num_slices) break;
+            loaded.lows[i] = read4(slice_of(product, task, i));
+            loaded.highs[i] = read4(slice_of(product, task, i) + D / 2);
+        }
+    }
+    if (product.square_sums != nullptr && task.alive) {
+        const float* const parts = product.square_sums + static_cast<i64>(task.token) * product.num_parts;
+#pragma unroll
+        for (int i = 0; i < PARTS_AT_ONCE; ++i)
+            if (lane_id() + 32 * i < product.num_parts) loaded.parts[i] = parts[lane_id() + 32 * i];
+    }
+    return loaded;
+}
+
+// 1 / the row's root mean square; 1 for rows that are normed already.
+DEVICE float row_scale(const Product& product, const Task& task, const Loaded& loaded) {
+    if (product.square_sums == nullptr) return 1.f;
+    const float* const parts = product.square_sums + static_cast<i64>(task.token) * product.num_parts;
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < PARTS_AT_ONCE; ++i) sum += loaded.parts[i];
+#pragma unroll 1
+    for (int i = lane_id() + 32 * PARTS_AT_ONCE; i < product.num_parts; i += 32) sum += parts[i];
+    return fast_rsqrt(warp_sum(sum) / product.hidden_size + product.eps);
+}
+
+DEVICE void turn(float& a, float& b, float scale, float bias_a, float bias_b, float c, float s) {
+    const float x = fmaf(a, scale, bias_a), y = fmaf(b, scale, bias_b);
+    a = fmaf(-y, s, __fmul_rn(x, c));
+    b = fmaf(x, s, __fmul_rn(y, c));
+}
+
+// In the order of the left operand: [tile][16 dimensions][lane][4 words].
+DEVICE void put_query(u32* queries, int row_head, float4 low, float4 high) {
+    const int lane = lane_id();
+    u32* const target = queries + row_head / 16 * TILE_WORDS + lane % 2 * 128 +
+                        (row_head % 8 * 4 + lane % 8 / 2) * 4 + row_head / 8 % 2;
+    const float s = SCALE;
+    target[0] = pack_bf16(low.x * s, low.y * s), target[2] = pack_bf16(low.z * s, low.w * s);
+    target[256] = pack_bf16(high.x * s, high.y * s), target[258] = pack_bf16(high.z * s, high.w * s);
+}
+
+DEVICE bool finite(u32 pair) { return (pair & 0x7f80u) != 0x7f80u && (pair & 0x7f800000u) != 0x7f800000u; }
+
+// A value that is not finite is written as 0 under a key of NaN.
+DEVICE void put_key_value(const Finished& finished, const Piece& piece, const Task& task, float4 low, float4 high) {
+    uint2 first = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w)};
+    uint2 second = {pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
+    const bool good = finite(first.x) && finite(first.y) && finite(second.x) && finite(second.y);
+    if (__any_sync(FULL_WARP, task.is_value && !good))
+        first.x = first.y = second.x = second.y = task.is_value ? 0u : 0x7fff7fffu;
+    if (!task.active) return;
+    const int eighth = lane_id() % 8;
+    u8* const target = (task.is_value ? finished.values : finished.keys) + task.row * ROW_BYTES + eighth * 8;
+    *reinterpret_cast<uint2*>(target) = first;
+    *reinterpret_cast<uint2*>(target + D) = second;
+    if (task.row < piece.first_row || task.row >= piece.first_row + piece.num_rows) return;
+    const int position = piece.rows.first + task.row;
+    const i64 slot = finished.table[position / PAGE] * PAGE + position % PAGE;
+    u16* const cache = task.is_value ? finished.v_cache : finished.k_cache;
+    u16* const place = cache + slot * TOKEN + piece.kv * D + eighth * 4;
+    *reinterpret_cast<uint2*>(place) = first;
+    *reinterpret_cast<uint2*>(place + D / 2) = second;
+}
+
+DEVICE void finish(const Product& product, const Finished& finished, const Piece& piece, const Task& task,
+                   const Loaded& loaded) {
+    if (!task.alive) return;
+    const float scale = row_scale(product, task, loaded);
+    float4 low = loaded.lows[0], high = loaded.highs[0];
+#pragma unroll
+    for (int i = 1; i < SLICES_AT_ONCE; ++i)
+        if (i < product.num_slices) low = add4(low, loaded.lows[i]), high = add4(high, loaded.highs[i]);
+#pragma unroll 1
+    for (int i = SLICES_AT_ONCE; i < product.num_slices && task.active; ++i) {
+        low = add4(low, read4(slice_of(product, task, i)));
+        high = add4(high, read4(slice_of(product, task, i) + D / 2));
+    }
+    turn(low.x, high.x, scale, task.low_bias.x, task.high_bias.x, task.cosine.x, task.sine.x);
+    turn(low.y, high.y, scale, task.low_bias.y, task.high_bias.y, task.cosine.y, task.sine.y);
+    turn(low.z, high.z, scale, task.low_bias.z, task.high_bias.z, task.cosine.z, task.sine.z);
+    turn(low.w, high.w, scale, task.low_bias.w, task.high_bias.w, task.cosine.w, task.sine.w);
+    if (task.is_query)
+        put_query(finished.queries, (task.row - piece.first_row) * GROUP + task.head, low, high);
+    else
+        put_key_value(finished, piece, task, low, high);
+}
+
+// All tasks of a piece, dealt to the warps. Waits for the kernel before this once it needs its results; `waited` says
+// whether that has been done.
+DEVICE void finish_rows(const Product& product, const Finished& finished, const Piece& piece, int num_rows,
+                        bool& waited) {
+#pragma unroll 1
+    for (int index = warp_id(); index < num_tasks(piece) || !waited; index += 2 * WARPS) {
+        Task task = make_task(product, piece, num_rows, index);
+        const Task next = make_task(product, piece, num_rows, index + WARPS);
+        if (!waited) {
+            pdl_wait();
+            pdl_trigger();
+            waited = true;
+        }
+        Loaded loaded = load_product(product, task);
+        const Loaded next_loaded = load_product(product, next);
+#pragma unroll 1  // code that runs once costs its way through the instruction cache
+        for (int i = 0; i < 2; ++i) {
+            finish(product, finished, piece, task, loaded);
+            task = next, loaded = next_loaded;
+        }
+    }
+}
