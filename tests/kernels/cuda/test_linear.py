@@ -125,7 +125,7 @@ def test_a_row_has_the_same_bits_in_every_launch(device, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_rows", [2, 11, 20, 40])
+@pytest.mark.parametrize("num_rows", [2, 11, 20])
 def test_8_bits_give_the_bits_of_their_numbers_in_bf16(device, shape, num_rows):
     weight = normal(*shape, device=device) * torch.logspace(-6, 2, shape[0], device=device).unsqueeze(1)
     weight[:, ::7] *= 1e-4  # subnormals

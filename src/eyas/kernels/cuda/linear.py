@@ -2,7 +2,7 @@
 
 Each output is a sum of slices of K whose borders and order depend on the matrix alone, computed by one instruction
 family, so a row's bits do not depend on the rows beside it. `linear.cu` serves up to 16 rows (and matrices of a few
-tiles), `linear_tiles.cu` more.
+tiles, or in 8 bits), `linear_tiles.cu` more.
 
 Shape letters: T rows, K inputs, N features, H hidden, S shares of K, P parts of a row's square sum.
 """
@@ -131,7 +131,8 @@ def _rows_of(x: Normed | Tensor) -> Tensor:
 def _are_few(num_rows: int, weight: BlockedMatrix) -> bool:
     """Whether linear.cu serves them."""
     few_tiles = weight.num_rows <= FEW_TILES * TILE_ROWS
-    return num_rows <= FEW_ROWS or few_tiles or num_shares(weight.num_columns) > MAX_PARTS
+    other = weight.factors_N is not None or num_shares(weight.num_columns) > MAX_PARTS
+    return num_rows <= FEW_ROWS or few_tiles or other
 
 
 def _launch(
@@ -154,7 +155,7 @@ def _launch(
     assert all(tensor is None or tensor.is_contiguous() for tensor in (square_sums, bias, residual, norm, out))
     shares, num_tiles, num_blocks = num_shares(num_inputs), num_features // TILE_ROWS, num_inputs // BLOCK_COLUMNS
     limits, in_fp8 = _limits(rows.device), weight.factors_N is not None
-    of_shares: tuple[Tensor | None, ...] = ()
+    of_few_rows: tuple[Tensor | None, ...] = ()
     if _are_few(num_rows, weight):
         plan = _few_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, in_fp8, limits)
         tickets = None
@@ -162,9 +163,9 @@ def _launch(
             assert workspace is not None
             tickets = workspace.tickets
             partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
-        of_shares = partials, tickets
+        of_few_rows = partials, tickets, weight.factors_N
     else:
-        plan = _more_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, in_fp8, limits)
+        plan = _more_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, limits)
     load(plan.source, plan.defines).kernel(plan.source).launch(
         plan.grid,
         plan.threads,
@@ -183,8 +184,7 @@ def _launch(
         out if out.dtype == torch.bfloat16 else None,
         None if normed is None else normed.rows_TH,
         None if normed is None else normed.square_sums_TP,
-        *of_shares,
-        weight.factors_N,
+        *of_few_rows,
         shared=plan.shared_bytes,
     )
 
@@ -222,9 +222,7 @@ def _few_rows(
 
 
 @functools.cache
-def _more_rows(
-    num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, fp8: bool, limits: Limits
-) -> Plan:
+def _more_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, limits: Limits) -> Plan:
     groups = num_groups(num_tiles, shares)
     parts = shares * groups
     column_tiles = 4 if num_rows <= 32 else 8 if num_rows <= 64 or limits.shared_bytes < MUCH_SHARED else 16
@@ -259,7 +257,6 @@ def _more_rows(
             "SHARES": shares,
             "GROUPS": groups,
             "GATED": int(gated),
-            "FP8": int(fp8),
         },
         (tile_groups if parts > 1 else min(tile_groups, wave), -(-num_rows // (8 * column_tiles)), parts),
         32 * warps_m * warps_n,
@@ -268,7 +265,7 @@ def _more_rows(
 
 
 def _shared_bytes(row_tiles: int, column_tiles: int, stage_blocks: int, stages: int, parts: int) -> tuple[int, int]:
-    """Of linear_tiles.cu: ring and sums; rows' scales, barriers and stages. 8-bit weights need less of the ring."""
+    """Of linear_tiles.cu: ring and sums; rows' scales, barriers and stages."""
     ring = stages * stage_blocks * (row_tiles * 1024 + column_tiles * 512)
     sums = row_tiles * column_tiles * 512
     return max(ring, sums) if parts > 1 else ring + sums, 32 * column_tiles + 1024

@@ -6,7 +6,7 @@
 // the same there and here.
 //
 // Defines: COLUMN_TILES (n-tiles of 8 rows), ROW_TILES, WARPS_M and WARPS_N (warps along tiles and along rows),
-// STAGE_BLOCKS (of K: 1 to 4), STAGES, and as in linear.cu NUM_BLOCKS, SHARES, GROUPS, GATED, FP8.
+// STAGE_BLOCKS (of K: 1 to 4), STAGES, and as in linear.cu NUM_BLOCKS, SHARES, GROUPS, GATED.
 #include "linear.cuh"
 
 constexpr int PARTS = SHARES * GROUPS, PART_SLICES = SLICES / GROUPS;
@@ -76,7 +76,6 @@ DEVICE float load_if(const float* values, i64 place, bool valid) { return valid 
 // The end of the sums of one tile and 8 rows, held as the matrix instruction leaves them.
 struct Finish {
     Output output;
-    const float* factors;  // of the matrix's rows, in 8 bits
     const float* scales;  // of the block's rows, or null
     float* out_square_sums;
     int num_rows, num_tiles, first_row;
@@ -97,7 +96,6 @@ struct Finish {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float scale = scales != nullptr ? scales[column + i % 2] : 1.f;
-            if (FP8) sums[i] *= load_if(factors, feature + i / 2 * 8, live[0]);
             sums[i] = __fmaf_rn(sums[i], scale, output.residual == nullptr ? bias[i / 2] : bias[i / 2] + residual[i]);
         }
 #if GATED
@@ -155,7 +153,7 @@ DEVICE void add_parts(float (&total)[M][N][4], float4* shared, int part, int fir
 extern "C" __cluster_dims__(1, 1, PARTS) __global__ void __launch_bounds__(WARPS * 32, 1)
     linear_tiles(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles,
                  const float* square_sums, int num_parts, float eps, const float* bias, const float* residual,
-                 const float* norm, float* out, u16* out_bf16, u16* normed, float* out_square_sums, const float* factors) {
+                 const float* norm, float* out, u16* out_bf16, u16* normed, float* out_square_sums) {
     SHARED(u8, shared);
     float4* const sums = reinterpret_cast<float4*>(shared + SUMS_PLACE);     // of all warps
     float* const scales = reinterpret_cast<float*>(shared + SCALES_PLACE);  // [COLUMNS]
@@ -230,8 +228,8 @@ extern "C" __cluster_dims__(1, 1, PARTS) __global__ void __launch_bounds__(WARPS
     }
 
     const int m0 = warp % WARPS_M * M, n0 = warp / WARPS_M * N;
-    const Finish finish = {{bias, residual, norm, out, out_bf16, normed}, factors,
-                           square_sums == nullptr ? nullptr : scales, out_square_sums, num_rows, num_tiles, first_row};
+    const Finish finish = {{bias, residual, norm, out, out_bf16, normed}, square_sums == nullptr ? nullptr : scales,
+                           out_square_sums, num_rows, num_tiles, first_row};
     const u32 zero = threadIdx.y;
 #pragma unroll 1
     while (now.group * ROW_TILES < num_tiles) {  // once where PARTS > 1
