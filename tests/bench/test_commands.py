@@ -54,6 +54,7 @@ def test_engine_with_simulated_acceptance(capsys, model_folder, head):
         capsys, "engine", model_folder, "--draft", head, "--batch", 2, "--drafts", "3,auto", "--repeats", 2,
         "--simulate-acceptance", "1,0", "--max-tokens", 21, "--prompt-tokens", "20,40", "--answers", 2, "--budget",
     )  # fmt: skip
+    assert lines[1].startswith("SIMULATED: drafts are random tokens and right by lot")
     assert report["simulated"] is True and sum("(SIMULATED)" in line for line in lines) == 4
     figures = report["figures"]
     all_right, longer, all_wrong, _ = (figure for figure in figures if figure["draft_tokens"] == 3)

@@ -15,6 +15,7 @@ from eyas.bench.rounds import Acceptance, count_rounds
 
 if TYPE_CHECKING:
     from eyas.bench.budget import Budget
+    from eyas.bench.limit import RoundLimit
     from eyas.engine.core import EngineCore
     from eyas.engine.draft_length import DraftLength, RoundTimer
 
@@ -41,6 +42,7 @@ class Arm:
     experts: float = 0.0
     answers: list[list[int]] = field(default_factory=list)
     budget: Budget | None = None
+    limit: RoundLimit | None = None
 
     def run(self, requests: Sequence[Request], batch: int, *, to_end: bool) -> Run:
         self.core.draft_length = self.draft_length
@@ -61,6 +63,11 @@ class Workload:
     def longest_prompt(self) -> int:
         """Those for prefill included."""
         return max(self.prompt_tokens, *map(len, self.prompts))
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens before the one that is decoded, if all answers are as long as they may be."""
+        return mean(map(len, self.prompts)) + (self.params.max_tokens or 0) / 2
 
     def requests(self, batch: int) -> list[Request]:
         """The same ones each time: two rounds of a batch and at least four, where the workload says nothing else.

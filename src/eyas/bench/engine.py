@@ -19,9 +19,17 @@ from eyas.base.types import SamplingParams
 from eyas.bench.arms import Arm, Drafts, Workload, measure
 from eyas.bench.engine_report import DEFINITIONS, Setting, batch_lines, figures_of, summary_lines
 from eyas.bench.gpu_meter import GpuMeter
-from eyas.bench.limit import limit_lines, read_limit
+from eyas.bench.limit import read_limit, round_limit
 from eyas.bench.prompts import question_prompts, random_prompts, read_prompts, unseen_prompts
-from eyas.bench.report import SIMULATED, existing_file, listed, positive_int, print_json, provenance
+from eyas.bench.report import (
+    SIMULATED,
+    SIMULATED_ACCEPTANCE,
+    existing_file,
+    listed,
+    positive_int,
+    print_json,
+    provenance,
+)
 from eyas.bench.simulate import SimulatedAcceptance, parse_acceptance
 
 if TYPE_CHECKING:
@@ -90,9 +98,12 @@ def run(args: argparse.Namespace) -> int:
         for setting in _settings(args):
             _set(arms, setting)
             measure(arms, works[setting.prompt_tokens], setting.batch, args.repeats, with_budget=args.budget)
+            if limit is not None:
+                context = works[setting.prompt_tokens].mean_context
+                for arm in arms:
+                    arm.limit = round_limit(model, arm, context=context, batch=setting.batch, bandwidth=limit)
             figures += [figures_of(arm, arms, setting) for arm in arms]
-            lines = [*batch_lines(arms, setting), *limit_lines(arms[0], model, setting.batch, limit)]
-            print("\n".join(["", *lines]), flush=True)
+            print("\n".join(["", *batch_lines(arms, setting)]), flush=True)
     print("\n".join(["", *summary_lines(figures), *([f"GPU: {meter.text()}"] if meter.text() else [])]))
     print(f"\n{DEFINITIONS}\n")
     print_json(
@@ -217,8 +228,8 @@ def _header(
     sampling = "greedy" if args.temperature == 0 else f"temperature {args.temperature:g}"
     lengths = [len(prompt) for work in works for prompt in work.prompts]
     source = f"{'questions' if first.is_text else 'random ids'} of {min(lengths)} to {max(lengths)} tokens"
-    lines = [f"eyas bench engine {args.shape or config.model}"] + ([SIMULATED] if model.simulated else [])
-    lines += origin + [
+    simulated = [SIMULATED_ACCEPTANCE] if args.simulate_acceptance else [SIMULATED] if model.simulated else []
+    lines = [f"eyas bench engine {args.shape or config.model}", *simulated, *origin] + [
         f"model     {size.num_layers} layers of {size.num_experts} experts, {size.experts_per_token} a token; "
         f"drafter {model.options.drafter}",
         f"method    {args.repeats} repeats in one process; in each, all rows run in turn; median (min..max)",

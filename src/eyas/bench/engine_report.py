@@ -22,7 +22,8 @@ AL        acceptance length: tokens committed per round and answer, bonus token 
 rounds    share that committed 1, 2, ... tokens
 experts   distinct experts that a round reads in a layer, mean
 same      answers with exactly the tokens of those without drafts
-limit     weights that a round without drafts reads, over the bandwidth of a streaming read in the same run"""
+limit     bytes that a round reads (weights with the distinct experts, keys and values, the head), each once,
+          over the bandwidth of a streaming read in the same run"""
 
 
 class Setting(NamedTuple):
@@ -59,6 +60,7 @@ def figures_of(arm: Arm, arms: Sequence[Arm], setting: Setting) -> dict[str, Any
         "decode_tok_s": Spread(tuple(arm.decode)).json(),
         "round_ms": Spread(tuple(1e3 * seconds for seconds in arm.rounds_s)).json(),
         "round_parts_ms": None if arm.budget is None else arm.budget.json(),
+        "round_limit": None if arm.limit is None else arm.limit.json(),
         **{name: ratio.json() for name, ratio in _ratios(arm, arms).items()},
         **(_auto_ratios(arm, arms) if arm.drafts == "auto" else {}),
         **arm.counts.json(),
@@ -100,7 +102,21 @@ def batch_lines(arms: Sequence[Arm], setting: Setting) -> list[str]:
         best, ratio = against
         lines += ["", f"auto against the fastest fixed row here, {_drafts_text(best)} drafts: {ratio.text(2)}"]
     budgets = [f"{_drafts_text(arm)}: {arm.budget.text()}" for arm in arms if arm.budget is not None]
-    return lines + (["", "a round by drafts, ms", *budgets] if budgets else [])
+    lines += ["", "a round by drafts, ms", *budgets] if budgets else []
+    return lines + _limit_lines(arms)
+
+
+def _limit_lines(arms: Sequence[Arm]) -> list[str]:
+    rows = [
+        [
+            _drafts_text(arm), f"{arm.limit.num_bytes / 1e9:.2f}", f"{1e3 * arm.limit.seconds:.3f}",
+            f"{1e3 * seconds:.3f}", f"{100 * arm.limit.seconds / seconds:.0f} %",
+        ]
+        for arm in arms
+        if arm.limit is not None
+        for seconds in [Spread(tuple(arm.rounds_s)).median]
+    ]  # fmt: skip
+    return ["", *table(["drafts", "GB a round", "limit, ms", "a round, ms", "of the limit"], rows)] if rows else []
 
 
 def _prefill_lines(arms: Sequence[Arm], setting: Setting) -> list[str]:

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from eyas.bench.arms import Arm
-from eyas.bench.stats import Spread
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from eyas.bench.arms import Arm
     from eyas.engine.load import LoadedModel
+    from eyas.model.config import GptOssConfig
 
-__all__ = ["limit_lines", "read_limit"]
+__all__ = ["RoundLimit", "read_limit", "round_limit"]
 
 
-def _round_bytes(model: LoadedModel, experts: float) -> float:
-    """Weights that a pass of the target reads once: all but the embedding, and `experts` distinct experts a layer.
+class RoundLimit(NamedTuple):
+    """Bytes that a round reads, each once: weights, the experts that it touched among them, keys and values, the head.
 
-    Keys and values come on top; with short contexts they are below 1 % of it.
+    `bandwidth` is that of a streaming read, bytes per second.
     """
-    from eyas.model.weights import tensors_of
 
-    def num_bytes(weights: Any) -> int:
-        return sum(tensor.nbytes for tensor in tensors_of(weights))
+    weights: float
+    keys_and_values: float
+    head: float
+    bandwidth: float
 
-    weights = model.weights
-    stacks = sum(
-        num_bytes(part)
-        for layer in weights.layers
-        for part in (layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)
-    )
-    return num_bytes(weights) - weights.embed_VH.nbytes - stacks * (1 - experts / model.config.num_experts)
+    @property
+    def num_bytes(self) -> float:
+        return self.weights + self.keys_and_values + self.head
+
+    @property
+    def seconds(self) -> float:
+        return self.num_bytes / self.bandwidth
+
+    def json(self) -> dict[str, float]:
+        parts = {name: round(value) for name, value in self._asdict().items()}
+        return {**parts, "ms": round(1e3 * self.seconds, 4)}
 
 
 def read_limit(model: LoadedModel) -> float | None:
@@ -42,13 +46,45 @@ def read_limit(model: LoadedModel) -> float | None:
     return read_bandwidth(device)
 
 
-def limit_lines(arm: Arm, model: LoadedModel, batch: int, limit: float | None) -> list[str]:
-    """Of rounds without drafts."""
-    if limit is None or arm.tiles == "plain":
-        return []
-    needed, seconds = _round_bytes(model, arm.experts), batch / Spread(tuple(arm.decode)).median
-    return [
-        "",
-        f"limit: {needed / 1e9:.2f} GB a round at {limit / 1e12:.2f} TB/s is {1e3 * needed / limit:.3f} ms; "
-        f"without drafts a round takes {1e3 * seconds:.3f} ms, {100 * needed / limit / seconds:.0f} % of the limit",
-    ]
+def round_limit(model: LoadedModel, arm: Arm, *, context: float, batch: int, bandwidth: float) -> RoundLimit:
+    """Of the rounds that an arm ran with `context` tokens before each of its answers' new ones."""
+    passes = arm.counts.num_drafts / arm.counts.num_rounds
+    return RoundLimit(
+        _target_bytes(model, arm.experts), batch * _kv_bytes(model, context), _head_bytes(model, passes), bandwidth
+    )
+
+
+def _num_bytes(weights: Any) -> int:
+    from eyas.model.weights import tensors_of
+
+    return sum(tensor.nbytes for tensor in tensors_of(weights))
+
+
+def _target_bytes(model: LoadedModel, experts: float) -> float:
+    """All but the embedding, and `experts` distinct experts a layer."""
+    weights = model.weights
+    stacks = sum(
+        _num_bytes(part)
+        for layer in weights.layers
+        for part in (layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)
+    )
+    return _num_bytes(weights) - weights.embed_VH.nbytes - stacks * (1 - experts / model.config.num_experts)
+
+
+def _kv_bytes(model: LoadedModel, context: float) -> float:
+    """Of one sequence, in the dtype of the weights; a layer with a window reads no more than that."""
+    config: GptOssConfig = model.config
+    token = 2 * config.num_kv_heads * config.head_dim * model.weights.embed_VH.dtype.itemsize
+    return token * sum(
+        min(context, config.sliding_window) if is_sliding else context for is_sliding in config.layer_is_sliding
+    )
+
+
+def _head_bytes(model: LoadedModel, passes: float) -> float:
+    """`passes` of the head, of which the first fuses the target's states."""
+    if model.head is None or not passes:
+        return 0.0
+    head = model.head[1]
+    once = sum(_num_bytes(part) for part in (head.fc_HC, head.fc_norms_H, head.fc_input_norm_C) if part is not None)
+    gathered = head.embed_VH.nbytes + _num_bytes(head.target_ids_V if head.target_ids_V is not None else ())
+    return once + passes * (_num_bytes(head) - once - gathered)

@@ -14,9 +14,19 @@ from typing import Any, Protocol
 import eyas
 from eyas.base.config import human_int
 
-__all__ = ["SIMULATED", "existing_file", "listed", "positive_int", "print_json", "provenance", "table"]
+__all__ = [
+    "SIMULATED",
+    "SIMULATED_ACCEPTANCE",
+    "existing_file",
+    "listed",
+    "positive_int",
+    "print_json",
+    "provenance",
+    "table",
+]
 
 SIMULATED = "SIMULATED: the weights are random, so times are real but acceptance is that of chance"
+SIMULATED_ACCEPTANCE = "SIMULATED: drafts are random tokens and right by lot, whatever the weights; times are real"
 
 
 class Machine(Protocol):
