@@ -50,15 +50,15 @@ async def run_streams(
     target: Target, *, num_streams: int, max_tokens: int, warm_s: float, seconds: float, pid: int | None
 ) -> StreamRun:
     """Keep `num_streams` answers running; measure for `seconds` after `warm_s`."""
-    begin = time.perf_counter() + warm_s
-    end = begin + seconds
-    streams = [asyncio.create_task(_stream(target, number, max_tokens, end)) for number in range(num_streams)]
-    probe = asyncio.create_task(_probe(target, begin, end))
-    lags = asyncio.create_task(_lags(end))
+    over = asyncio.Event()
+    streams = [asyncio.create_task(_stream(target, number, max_tokens, over)) for number in range(num_streams)]
+    lags = asyncio.create_task(_lags(over))
     await asyncio.sleep(warm_s)
+    probe = asyncio.create_task(_probe(target, over))
     before, own_before, start = cpu_seconds(pid) if pid else None, time.process_time(), time.perf_counter()
-    await asyncio.sleep(end - time.perf_counter())
+    await asyncio.sleep(seconds)
     after, own_after, stop = cpu_seconds(pid) if pid else None, time.process_time(), time.perf_counter()
+    over.set()
     answers = [answer for group in await asyncio.gather(*streams) for answer in group]
     probes = await probe
     num_events = sum(count for one in answers for now, count in one.events if start <= now < stop)
@@ -79,30 +79,30 @@ def _ttft_ms(answer: Answer) -> float:
     return (answer.first - answer.sent) * 1e3
 
 
-async def _stream(target: Target, number: int, max_tokens: int, end: float) -> list[Answer]:
+async def _stream(target: Target, number: int, max_tokens: int, over: asyncio.Event) -> list[Answer]:
     answers: list[Answer] = []
     async with Connection.open(target) as connection:
-        while time.perf_counter() < end:
+        while not over.is_set():
             question = QUESTION.format(f"{number}, part {len(answers)}")
             answers.append(await connection.ask(target.request(question, max_tokens=max_tokens)))
     return answers
 
 
-async def _probe(target: Target, begin: float, end: float) -> list[Answer]:
+async def _probe(target: Target, over: asyncio.Event) -> list[Answer]:
     answers: list[Answer] = []
     async with Connection.open(target) as connection:
-        await asyncio.sleep(begin - time.perf_counter())
-        while time.perf_counter() < end:
+        while not over.is_set():
             question = QUESTION.format(f"of the probe, {len(answers)}")
             answers.append(await connection.ask(target.request(question, max_tokens=PROBE_TOKENS)))
             await asyncio.sleep(PROBE_PAUSE_S)
     return answers
 
 
-async def _lags(end: float) -> list[float]:
+async def _lags(over: asyncio.Event) -> list[float]:
     """How late this client's own loop is, in ms: its share of what it measures."""
     lags = []
-    while (now := time.perf_counter()) < end:
+    while not over.is_set():
+        now = time.perf_counter()
         await asyncio.sleep(LAG_STEP_S)
         lags.append((time.perf_counter() - now - LAG_STEP_S) * 1e3)
     return lags
