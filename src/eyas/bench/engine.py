@@ -142,9 +142,11 @@ def _set(arms: Sequence[Arm], setting: Setting) -> None:
     from eyas.engine.draft_length import AutoDraftLength
     from eyas.engine.simulate import SimulatedSampler
 
+    chances = setting.acceptance.chances(_most_drafts([arm.drafts for arm in arms]))
+    for core in {id(arm.core): arm.core for arm in arms}.values():  # arms with drafts share one
+        if isinstance(core.runner.sampler, SimulatedSampler):
+            core.runner.sampler.simulate(chances)
     for arm in arms:
-        if isinstance(arm.core.runner.sampler, SimulatedSampler):
-            arm.core.runner.sampler.simulate(setting.acceptance.chances(_most_drafts([arm.drafts for arm in arms])))
         if isinstance(arm.draft_length, AutoDraftLength):
             arm.draft_length = arm.draft_length.anew()
 
