@@ -209,29 +209,29 @@ def test_agrees_with_the_twins(device: torch.device, shape: str, num_rows: int):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_do_not_depend_on_the_launch(device: torch.device, shape: str):
-    """Rows at 253 .. 260, alone and in company: other row counts, sequences, splits and bounds, around a leaf's end."""
-    case = make_case(device, [253, 20, 600], **SHAPES[shape])
-    whole, k_cache, v_cache = run(case, [253], 8, num_multiprocessors=1)
+    """Rows at 509 .. 516, alone and in company: other row counts, sequences, splits and bounds, around a leaf's end."""
+    case = make_case(device, [509, 20, 1100], **SHAPES[shape])
+    whole, k_cache, v_cache = run(case, [509], 8, num_multiprocessors=1)
     alone = replace(case, k_cache=k_cache, v_cache=v_cache)
     assert whole.isfinite().all()
     for row in range(8):
-        out, _, _ = run(alone, [253 + row], 1, max_length=260 + 500 * row)
+        out, _, _ = run(alone, [509 + row], 1, max_length=516 + 500 * row)
         assert torch.equal(out[0, 0], whole[0, row])
     for num_rows in (2, 3, 5):
-        out, k_again, v_again = run(case, [600, 253, 20], num_rows, seqs=[2, 0, 1], num_multiprocessors=3)
+        out, k_again, v_again = run(case, [1100, 509, 20], num_rows, seqs=[2, 0, 1], num_multiprocessors=3)
         assert torch.equal(out[1], whole[0, :num_rows])
-        written = case.table_SP[0, 253 // PAGE], slice(253 % PAGE, 253 % PAGE + min(num_rows, 3))
+        written = case.table_SP[0, 509 // PAGE], slice(509 % PAGE, 509 % PAGE + min(num_rows, 3))
         assert torch.equal(k_again[written], k_cache[written])
         assert torch.equal(v_again[written], v_cache[written])
 
 
 def test_more_pieces_than_are_joined_at_once(device: torch.device):
     """17 leaves: as a piece each, and in fewer pieces for the same bits."""
-    case = make_case(device, [4200], group=4, num_kv=1)
-    check(case, [4200], 1, num_multiprocessors=20)
-    whole, _, _ = run(case, [4200], 1, num_multiprocessors=20)
-    for num_multiprocessors in (1, 3):
-        again, _, _ = run(case, [4200], 1, num_multiprocessors=num_multiprocessors)
+    case = make_case(device, [8200], group=4, num_kv=1)
+    check(case, [8200], 2, num_multiprocessors=20)
+    whole, _, _ = run(case, [8200], 2, num_multiprocessors=20)
+    for num_multiprocessors in (1, 3, 5):
+        again, _, _ = run(case, [8200], 2, num_multiprocessors=num_multiprocessors)
         assert torch.equal(again, whole)
 
 

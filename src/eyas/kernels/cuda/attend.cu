@@ -1,15 +1,18 @@
 // Attention of the decode path in one launch: sums of the QKV product, RoPE, cache write, split-KV attention, merge.
 //
-// Keys are dealt in leaves of 32 WARPS at absolute positions, 32 to each warp. A warp carries no softmax state (peak,
-// sum, output) from leaf to leaf: the warps' states are added in order, and leaves are joined by a binary tree over
-// their absolute numbers. A piece, the work of one block, is one aligned node of that tree, as large as the grid makes
-// necessary; the block that comes last joins the pieces by the same tree. What a row does not see is the identity of
-// each of these steps, so its bits depend on nothing but its position and its keys.
+// Keys are dealt in leaves at absolute positions: CHAIN x WARPS steps of 32 keys, step by step to the warps in turn. A
+// warp carries its softmax state (peak, sum, output) through its steps of a leaf and no further: the warps' states are
+// added in order, and leaves are joined by a binary tree over their absolute numbers. A piece, the work of one block,
+// is one aligned node of that tree, as large as the grid makes necessary; the block that comes last joins the pieces by
+// the same tree. (All blocks together would take less time for it, but while one does it the others make room for the
+// next kernel, which reads ahead.) What a row does not see is the identity of each of these steps, so its bits depend on
+// nothing but its position and its keys. In a layer with a window all that a row sees lies in steps of different warps.
 //
 // How work is cut is in attend_plan.cuh, how rows are finished in attend_rows.cuh, how keys are in attend_step.cuh.
 //
-// Defines: GROUP (query heads per key/value head, 4 or 8), NUM_KV, WARPS (8, or 4 where shared memory is small), STAGES
-// (leaves under way), RESIDENT (blocks per multiprocessor).
+// Defines: GROUP (query heads per key/value head, 4 or 8), NUM_KV, WARPS (8, or 4 where shared memory is small), TILES
+// (of 16 row-heads, most in a block: 1, 2), DEPTH (halves of steps, keys or values, that a warp has under way),
+// RESIDENT (blocks per multiprocessor).
 #include "attend_plan.cuh"
 #include "attend_rows.cuh"
 #include "attend_step.cuh"
@@ -17,162 +20,158 @@
 #include "softmax_tree.cuh"
 
 constexpr int THREADS = 32 * WARPS;
-constexpr int SPAN = 16;                       // pieces that a thread reads at once
-constexpr int SUM_STRIDE = D + 4;              // floats; padded against bank conflicts
-constexpr int ITEMS = 256 / THREADS;           // (row-head, four dimensions) of a tile per thread
-constexpr int LEVELS = 16;
+constexpr int ITEMS = 256 / THREADS;               // (row-head, four dimensions) of a tile per thread
+constexpr int TILE_STATE = 16 * STATE_WORDS;       // words of the states of a tile
+constexpr int RING_BYTES = DEPTH * WARPS * HALF_BYTES;
+constexpr int ROOM_BYTES = RING_BYTES + WARPS * TILE_STATE * 4;
+constexpr int PIECE_STATE = TILES * TILE_STATE;    // words
+constexpr int SPAN = 16 * PIECE_STATE * 4 <= ROOM_BYTES ? 16 : 8;  // pieces in shared memory at once
+static_assert(SPAN * PIECE_STATE * 4 <= ROOM_BYTES);
 
-// A warp's cell in shared memory: outputs [16][SUM_STRIDE], peaks and sums [16].
-DEVICE void hand_over(float* outs, float2* sums, const Cell& cell, bool second) {
+struct Output {
+    u16* out;
+    const float* sinks;
+
+    __device__ float sink(int head) const { return sinks == nullptr ? NEVER : __fmul_rn(sinks[head], LOG2_E); }
+
+    // The state of a row's query head after all keys, four dimensions of it; zeros for rows that are not alive.
+    __device__ void write(i64 token, bool alive, int head, int dim, const State& all, float sink) const {
+        const float peak = fmaxf(all.peak, sink), weight = weight_of(all.peak, peak);
+        const float scale = weight * fast_reciprocal(fmaf(all.sum, weight, fast_exp2(sink - peak)));
+        uint2 packed = {0u, 0u};
+        if (alive)
+            packed = {pack_bf16(all.out.x * scale, all.out.y * scale),
+                      pack_bf16(all.out.z * scale, all.out.w * scale)};
+        *reinterpret_cast<uint2*>(out + (token * NUM_HEADS + head) * D + dim) = packed;
+    }
+};
+
+// A warp's cell as states of row-heads, in memory.
+DEVICE void hand_over(float* states, const Cell& cell, bool second) {
     const int g = lane_id() >> 2, t = lane_id() & 3;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
         if (side == 1 && !second) break;
-        const int row = g + 8 * side;
-        if (t == 0) sums[row] = make_float2(cell.peak[side], cell.sum[side]);
-        float* const target = outs + row * SUM_STRIDE + 16 * t;
+        float* const target = states + (g + 8 * side) * STATE_WORDS;
+        if (t == 0) *reinterpret_cast<float2*>(target + D) = make_float2(cell.peak[side], cell.sum[side]);
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd)
 #pragma unroll
             for (int n = 0; n < 8; n += 4)
-                *reinterpret_cast<float4*>(target + 8 * odd + n) =
+                *reinterpret_cast<float4*>(target + 16 * t + 8 * odd + n) =
                     make_float4(cell.acc[n][2 * side + odd], cell.acc[n + 1][2 * side + odd],
                                 cell.acc[n + 2][2 * side + odd], cell.acc[n + 3][2 * side + odd]);
     }
 }
 
-// The warps' states of a row-head, added in order.
-DEVICE State join_warps(const float* warp_outs, const float2 (&warp_sums)[WARPS][16], int row, int quad) {
-    float2 sums[WARPS];
-    State state = nothing();
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-        sums[w] = warp_sums[w][row];
-        state.peak = fmaxf(state.peak, sums[w].x);
-    }
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-        const float4 o = read4(warp_outs + (w * 16 + row) * SUM_STRIDE + quad);
-        const float weight = weight_of(sums[w].x, state.peak);
-        state.sum = fmaf(sums[w].y, weight, state.sum);
-        state.out = make_float4(fmaf(o.x, weight, state.out.x), fmaf(o.y, weight, state.out.y),
-                                fmaf(o.z, weight, state.out.z), fmaf(o.w, weight, state.out.w));
-    }
-    return state;
-}
-
-// `count` pieces of a row-head, `stride` row-heads apart in memory, joined by the tree. `nodes`: room for LEVELS.
-DEVICE State join_pieces(State* nodes, const float4* outs, const float2* sums, int first, int stride, int count,
-                         int quad) {
-    State all = nothing();
+// The states of a block's row-heads in `count` pieces, `stride` words apart in memory, each sum given to
+// `visit(row-head, first of four dimensions, state)`. `room`: ROOM_BYTES of shared memory.
+template <class Visit>
+DEVICE void join_pieces(float* room, const float* states, int stride, int count, int num_row_heads, Visit visit) {
+    const int group = threadIdx.x / 16, dim = threadIdx.x % 16 * 4;
+    State nodes[TILES * ITEMS][LEVELS];
     for (int base = 0; base < count; base += SPAN) {
-        State part[SPAN];
-#pragma unroll
-        for (int j = 0; j < SPAN; ++j) {
-            part[j] = nothing();
-            if (base + j >= count) continue;
-            const int place = first + (base + j) * stride;
-            const float2 both = sums[place];
-            part[j] = {both.x, both.y, outs[place * 16 + quad / 4]};
+        const int pieces = min(SPAN, count - base);
+        if (base > 0) __syncthreads();
+        for (int piece = group; piece < pieces; piece += THREADS / 16) {
+            const float* const source = states + static_cast<i64>(base + piece) * stride;
+            float* const target = room + piece * PIECE_STATE;
+#pragma unroll 4
+            for (int i = 0; i < num_row_heads * STATE_WORDS; i += STATE_WORDS)
+                copy_async_16(target + i + dim, source + i + dim);
+            for (int i = dim / 4; i < num_row_heads; i += 16)
+                copy_async_16(target + i * STATE_WORDS + D, source + i * STATE_WORDS + D);
         }
-#pragma unroll
-        for (int width = 1; width < SPAN; width *= 2)
-#pragma unroll
-            for (int j = 0; j < SPAN; j += 2 * width) part[j] = join(part[j], part[j + width]);
-        all = part[0];
-        if (count > SPAN) push(nodes, base / SPAN, all);
+        copy_async_commit();
+        copy_async_wait<0>();
+        __syncthreads();
+#pragma unroll 1
+        for (int row_head = group; row_head < num_row_heads; row_head += THREADS / 16) {
+            State* const mine = nodes[row_head / (THREADS / 16)];
+#pragma unroll 1
+            for (int i = 0; i < pieces; i += 8)
+                push(mine, (base + i) / 8, join_as_tree<8>(room + i * PIECE_STATE + row_head * STATE_WORDS, PIECE_STATE,
+                                                           dim, pieces - i));
+            if (base + SPAN >= count) visit(row_head, dim, root(mine, (count + 7) / 8));
+        }
     }
-    return count > SPAN ? root(nodes, (count + SPAN - 1) / SPAN) : all;
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     attend(u16* out, const float* partials, int num_slices, const float* square_sums, int num_parts, float eps,
            int hidden_size, const float* bias, const float* cosines, const float* sines, u16* k_cache, u16* v_cache,
            const i64* table, int table_stride, const i64* positions, const u8* live, const float* sinks, int window,
-           int first_key, int num_seqs, int num_rows, float4* piece_outs, float2* piece_sums, u32* tickets) {
+           int first_key, int num_seqs, int num_rows, float* piece_states, u32* tickets) {
     SHARED(u8, shared);
-    float* const warp_outs = reinterpret_cast<float*>(shared + STAGES * WARPS * 2 * HALF_BYTES);  // [WARPS][16]
-    u32* const queries = reinterpret_cast<u32*>(warp_outs + WARPS * 16 * SUM_STRIDE);
-    __shared__ float2 warp_sums[WARPS][16];
+    float* const warp_states = reinterpret_cast<float*>(shared + RING_BYTES);  // [WARPS] tiles
+    u32* const queries = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
+    u8* const new_keys = reinterpret_cast<u8*>(queries + TILES * TILE_WORDS);  // bf16 [num_rows][D]
+    u8* const new_values = new_keys + num_rows * ROW_BYTES;
 
-    const int warp = warp_id(), item_row = threadIdx.x / 16, quad = threadIdx.x % 16 * 4;
+    const int warp = warp_id(), dim = threadIdx.x % 16 * 4;
     const Product product = {partials, num_slices, num_seqs * num_rows, square_sums, num_parts, eps,
                              hidden_size, bias, cosines, sines};
+    const Output output = {out, sinks};
     const Plan plan = plan_all(positions, live, num_seqs, num_rows, window);
-    const int pairs = plan.pairs, piece_tiles = (min(plan.block_size, num_rows) * GROUP + 15) / 16;
 
     bool waited = false;
-    for (int number = blockIdx.x; number < plan.units * pairs; number += gridDim.x) {
+    for (int number = blockIdx.x; number < plan.units * plan.pairs; number += gridDim.x) {
         const Piece piece = piece_of(plan, number, positions, live, num_rows, window, first_key);
-        const int num_tiles = (piece.num_rows * GROUP + 15) / 16, count = piece.unit.count;
-        const int num_leaves = max(1, (piece.end - piece.begin + WARPS - 1) / WARPS);
-        u8* const new_keys = reinterpret_cast<u8*>(queries + piece_tiles * TILE_WORDS);  // bf16 [num_rows][D]
-        u8* const new_values = new_keys + num_rows * ROW_BYTES;
+        const int num_leaves = max(1, (piece.end - piece.begin + LEAF_STEPS - 1) / LEAF_STEPS);
         const i64* const seq_table = table + static_cast<i64>(piece.unit.seq) * table_stride;
-        Stream stream = {k_cache, v_cache, seq_table, shared + warp * 2 * HALF_BYTES,
+        Stream stream = {k_cache, v_cache, seq_table, shared + warp * HALF_BYTES,
                          piece.begin + ((warp - piece.begin) & (WARPS - 1)), 0};
-        for (int i = 0; i < STAGES; ++i) {
-            stream.fetch(piece, i, 0);
-            stream.fetch(piece, i, 1);
-        }
-        const float sink =
-            sinks == nullptr ? 0.f : __fmul_rn(sinks[piece.kv * GROUP + item_row % GROUP], LOG2_E);
+#pragma unroll 1
+        for (int half = 0; half < DEPTH; ++half) stream.fetch(piece, half);
+        const float sink = output.sink(piece.kv * GROUP + threadIdx.x / 16 % GROUP);
         finish_rows(product, {queries, new_keys, new_values, k_cache, v_cache, seq_table}, piece, num_rows, waited);
         __syncthreads();
 
-        auto write_out = [&](int row_head, const State& all) {
-            const int r = piece.first_row + row_head / GROUP;
-            float weight = 1.f, total = all.sum;
-            if (sinks != nullptr) {
-                const float peak = fmaxf(all.peak, sink);
-                weight = weight_of(all.peak, peak);
-                total = fmaf(all.sum, weight, fast_exp2(sink - peak));
-            }
-            weight *= fast_reciprocal(total);
-            uint2 packed = {0u, 0u};
-            if (piece.rows.live >> r & 1)
-                packed = {pack_bf16(all.out.x * weight, all.out.y * weight),
-                          pack_bf16(all.out.z * weight, all.out.w * weight)};
-            const i64 head = (static_cast<i64>(piece.unit.seq) * num_rows + r) * NUM_HEADS + piece.kv * GROUP;
-            *reinterpret_cast<uint2*>(out + (head + row_head % GROUP) * D + quad) = packed;
+        auto write_out = [&](int row_head, int four, const State& all) {
+            const int row = piece.first_row + row_head / GROUP;
+            output.write(static_cast<i64>(piece.unit.seq) * num_rows + row, piece.rows.live >> row & 1,
+                         piece.kv * GROUP + row_head % GROUP, four, all, sink);
         };
 
         State nodes[TILES][ITEMS][LEVELS];
-        for (int leaf = 0; leaf < num_leaves; ++leaf)
-            for (int tile = 0; tile < num_tiles; ++tile) {
+        for (int leaf = 0; leaf < num_leaves; ++leaf) {
+            Cell cells[TILES] = {};
+#pragma unroll
+            for (int tile = 0; tile < TILES; ++tile) cells[tile].peak[0] = cells[tile].peak[1] = NEVER;
+#pragma unroll 1
+            for (int i = CHAIN * leaf; i < CHAIN * (leaf + 1) && stream.first + WARPS * i < piece.end; ++i)
+                add_step(cells, stream, piece, i, queries, new_keys, new_values);
+#pragma unroll
+            for (int tile = 0; tile < TILES; ++tile) {
                 const int num_row_heads = piece.num_rows * GROUP - 16 * tile;
-                Cell cell = {{}, {NEVER, NEVER}, {}};
-                if (stream.first + WARPS * leaf < piece.end)
-                    take_step(cell, stream, piece, leaf, tile, num_tiles, queries, new_keys, new_values);
+                if (num_row_heads <= 0) break;
                 if (leaf > 0 || tile > 0) __syncthreads();
-                hand_over(warp_outs + warp * 16 * SUM_STRIDE, warp_sums[warp], cell, num_row_heads > 8);
+                hand_over(warp_states + warp * TILE_STATE, cells[tile], num_row_heads > 8);
                 __syncthreads();
 #pragma unroll
                 for (int item = 0; item < ITEMS; ++item) {
-                    const int row = item_row + item * (THREADS / 16);
-                    if (row >= num_row_heads) continue;
-                    State state = join_warps(warp_outs, warp_sums, row, quad);
+                    const int row_head = threadIdx.x / 16 + item * (THREADS / 16);
+                    if (row_head >= num_row_heads) continue;
+                    State state = join_in_order<WARPS>(warp_states + row_head * STATE_WORDS, TILE_STATE, dim);
                     if (num_leaves > 1) {
                         push(nodes[tile][item], leaf, state);
                         if (leaf < num_leaves - 1) continue;
                         state = root(nodes[tile][item], num_leaves);
                     }
-                    if (count == 1) {
-                        write_out(16 * tile + row, state);
-                    } else {
-                        const int place = (number * piece_tiles + tile) * 16 + row;
-                        piece_outs[place * 16 + quad / 4] = state.out;
-                        if (quad == 0) piece_sums[place] = make_float2(state.peak, state.sum);
-                    }
+                    if (piece.unit.count == 1)
+                        write_out(16 * tile + row_head, dim, state);
+                    else
+                        write_state(piece_states + static_cast<i64>(number) * PIECE_STATE + tile * TILE_STATE +
+                                        row_head * STATE_WORDS, dim, state);
                 }
             }
-
-        if (count > 1 && arrive_last(tickets + piece.unit.seq * pairs + number % pairs, count)) {
-            const int first = (number - piece.unit.index * pairs) * piece_tiles * 16;
-            for (int row_head = item_row; row_head < piece.num_rows * GROUP; row_head += THREADS / 16)
-                write_out(row_head, join_pieces(nodes[0][0], piece_outs, piece_sums, first + row_head,
-                                                pairs * piece_tiles * 16, count, quad));
         }
+
+        u32* const ticket = tickets + piece.unit.seq * plan.pairs + number % plan.pairs;
+        if (piece.unit.count > 1 && arrive_last(ticket, piece.unit.count))
+            join_pieces(reinterpret_cast<float*>(shared),
+                        piece_states + static_cast<i64>(number - piece.unit.index * plan.pairs) * PIECE_STATE,
+                        plan.pairs * PIECE_STATE, piece.unit.count, piece.num_rows * GROUP, write_out);
         __syncthreads();
     }
     if (!waited) {

@@ -18,45 +18,56 @@ __all__ = ["AttendWorkspace", "attend", "attend_workspace"]
 
 DIM = 64
 PAGE = 16
+CHAIN = 2  # steps of a warp in a leaf
 MAX_SEQS = 64
 MAX_ROWS = 32
-TILES = 4  # of 16 pairs of row and query head, most in a block
+TILES = 2  # of 16 pairs of row and query head, most in a block
+MAX_DEPTH = 5
 MAX_FIRST_KEY = 128
-STATIC_SHARED_BYTES = 2560  # what the kernel declares, and the system's own
+STATIC_SHARED_BYTES = 1280  # what the kernel declares, and the system's own
+STATE_WORDS = DIM + 4  # of a row and query head: output, peak, sum, padding
 
 
 class AttendWorkspace(NamedTuple):
     """Partial results and tickets (zero between launches), for the launches of one stream on one device."""
 
-    piece_outs: Tensor
-    piece_sums: Tensor
+    piece_states: Tensor
     tickets: Tensor
     num_multiprocessors: int
     shared_limit: int  # bytes of shared memory that one block may have
 
 
 class _Config(NamedTuple):
-    tiles: int  # a block
-    most_blocks: int  # into which the rows of a sequence may be cut
     warps: int
-    stages: int
+    tiles: int  # a block, most
+    depth: int  # copies of 32 keys, or values, that a warp has under way
     resident: int  # blocks a multiprocessor
     shared: int  # bytes
 
-
-def _shared_bytes(warps: int, stages: int, tiles: int, num_rows: int) -> int:
-    step = 2 * 2 * PAGE * DIM * 2  # keys and values of a warp
-    warp_out = 16 * (DIM + 4) * 4
-    return warps * (stages * step + warp_out) + tiles * 16 * DIM * 2 + num_rows * 2 * DIM * 2
+    def defines(self, group: int, num_kv: int) -> dict[str, int]:
+        sizes = {"WARPS": self.warps, "TILES": self.tiles, "DEPTH": self.depth, "RESIDENT": self.resident}
+        return {"GROUP": group, "NUM_KV": num_kv, **sizes}
 
 
-def _config(num_rows: int, group: int, shared_limit: int) -> _Config:
-    """The number of warps, on which bits depend, follows from the device alone; the rest is speed."""
-    warps = 8 if _shared_bytes(8, 1, TILES, MAX_ROWS) + STATIC_SHARED_BYTES <= shared_limit else 4
+def _shared_bytes(warps: int, depth: int, tiles: int, num_rows: int) -> int:
+    states = 16 * STATE_WORDS * 4
+    return warps * (depth * 2 * PAGE * DIM * 2 + states) + tiles * 16 * DIM * 2 + num_rows * 2 * DIM * 2
+
+
+def _config(num_rows: int, group: int, shared_limit: int, *, crowded: bool) -> _Config:
+    """The number of warps, on which bits depend, follows from the device alone; the rest is speed.
+
+    `crowded`: there are more sequences and heads than multiprocessors, so blocks follow each other on one.
+    """
+    limit = shared_limit - STATIC_SHARED_BYTES
+    warps = 8 if _shared_bytes(8, 2, TILES, MAX_ROWS) <= limit else 4
     tiles = min(TILES, -(-num_rows * group // 16))
-    shared = _shared_bytes(warps, 1, tiles, num_rows)
-    resident = 2 if 2 * (shared + STATIC_SHARED_BYTES) <= shared_limit else 1
-    return _Config(tiles, -(-num_rows * group // 16), warps, 1, resident, shared)
+    if crowded and tiles == 1 and 2 * _shared_bytes(warps, 2, tiles, num_rows) <= limit - STATIC_SHARED_BYTES:
+        return _Config(warps, tiles, 2, 2, _shared_bytes(warps, 2, tiles, num_rows))
+    depth = MAX_DEPTH
+    while _shared_bytes(warps, depth, tiles, num_rows) > limit:
+        depth -= 1
+    return _Config(warps, tiles, depth, 1, _shared_bytes(warps, depth, tiles, num_rows))
 
 
 def attend_workspace(
@@ -75,11 +86,9 @@ def attend_workspace(
         num_multiprocessors = properties.multi_processor_count
         shared_limit = properties.shared_memory_per_block_optin
     tiles = -(-max_rows * num_heads // num_kv // 16)
-    num_pieces = max(2 * num_multiprocessors, max_seqs * -(-tiles // TILES) * num_kv)
-    rows = num_pieces * min(tiles, TILES) * 16
+    num_pieces = 2 * num_multiprocessors + max_seqs * -(-tiles // TILES) * num_kv
     return AttendWorkspace(
-        torch.empty(rows, DIM, dtype=torch.float32, device=device),
-        torch.empty(rows, 2, dtype=torch.float32, device=device),
+        torch.empty(num_pieces * min(tiles, TILES) * 16, STATE_WORDS, dtype=torch.float32, device=device),
         torch.zeros(num_pieces, dtype=torch.int32, device=device),
         num_multiprocessors,
         shared_limit,
@@ -114,19 +123,14 @@ def attend(
     num_heads = _num_heads(qkv, rows, cache, window, first_key)
     num_kv, (num_seqs, num_rows) = cache.k.shape[2], rows.positions_SR.shape
     group = num_heads // num_kv
-    config = _config(num_rows, group, workspace.shared_limit)
-    leaves = 1 if window else -(-rows.max_length // (32 * config.warps))
-    most_blocks = num_seqs * config.most_blocks * num_kv * leaves
+    row_blocks = -(-num_rows * group // 16)
+    crowded = num_seqs * num_kv * row_blocks > workspace.num_multiprocessors
+    config = _config(num_rows, group, workspace.shared_limit, crowded=crowded)
+    leaves = 1 if window else -(-rows.max_length // (CHAIN * 32 * config.warps))
+    most_blocks = num_seqs * row_blocks * num_kv * leaves
     if out is None:
         out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=qkv.slices_STN.device)
-    defines = {
-        "GROUP": group,
-        "NUM_KV": num_kv,
-        "WARPS": config.warps,
-        "STAGES": config.stages,
-        "RESIDENT": config.resident,
-    }
-    load("attend", defines).kernel("attend").launch(
+    load("attend", config.defines(group, num_kv)).kernel("attend").launch(
         max(1, min(most_blocks, config.resident * workspace.num_multiprocessors)),
         config.warps * 32,
         out,
@@ -150,8 +154,7 @@ def attend(
         first_key,
         num_seqs,
         num_rows,
-        workspace.piece_outs,
-        workspace.piece_sums,
+        workspace.piece_states,
         workspace.tickets,
         shared=config.shared,
     )

@@ -176,20 +176,14 @@ DEVICE void finish(const Product& product, const Finished& finished, const Piece
 DEVICE void finish_rows(const Product& product, const Finished& finished, const Piece& piece, int num_rows,
                         bool& waited) {
 #pragma unroll 1
-    for (int index = warp_id(); index < num_tasks(piece) || !waited; index += 2 * WARPS) {
-        Task task = make_task(product, piece, num_rows, index);
-        const Task next = make_task(product, piece, num_rows, index + WARPS);
+    for (int index = warp_id(); index < num_tasks(piece) || !waited; index += WARPS) {
+        const Task task = make_task(product, piece, num_rows, index);
         if (!waited) {
             pdl_wait();
             pdl_trigger();
             waited = true;
         }
-        Loaded loaded = load_product(product, task);
-        const Loaded next_loaded = load_product(product, next);
-#pragma unroll 1  // code that runs once costs its way through the instruction cache
-        for (int i = 0; i < 2; ++i) {
-            finish(product, finished, piece, task, loaded);
-            task = next, loaded = next_loaded;
-        }
+        const Loaded loaded = load_product(product, task);
+        finish(product, finished, piece, task, loaded);
     }
 }
