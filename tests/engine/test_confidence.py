@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from eyas.engine.confidence import NUM_LEVELS, STEP, ConfidenceCurve, level_of
 
+HALF = [0.5] * 5  # chances of drafts by their positions, where only levels matter
 CENTRES = (np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
 
 
@@ -20,7 +21,7 @@ def test_confidence_is_taken_at_its_word_and_then_measured():
     for number in range(4000):
         said = [rng.random() for _ in range(3)]
         is_right = [rng.random() < chance / 2 for chance in said]
-        curve.observe(number % 4, list(map(level_of, said)), [*is_right, False].index(False))
+        curve.observe(number % 4, list(map(level_of, said)), [*is_right, False].index(False), HALF)
     curve.enter(0)
     assert curve.chances(0) == pytest.approx(CENTRES / 2, abs=0.08)
 
@@ -32,7 +33,7 @@ def test_each_sequence_has_odds_of_its_own():
     def play(chances):
         for _ in range(200):
             for slot, chance in enumerate(chances):
-                curve.observe(slot, [0], rng.random() < chance)
+                curve.observe(slot, [0], rng.random() < chance, HALF)
         return [float(curve.chances(slot)[0]) for slot in (0, 1)]
 
     assert play((0.9, 0.2)) == pytest.approx([0.9, 0.2], abs=0.2)
@@ -43,7 +44,7 @@ def test_each_sequence_has_odds_of_its_own():
 def test_more_confidence_is_never_less_chance(rounds):
     curve = ConfidenceCurve()
     for levels, accepted in rounds:
-        curve.observe(0, levels, min(accepted, len(levels)))
+        curve.observe(0, levels, min(accepted, len(levels)), HALF)
     chances = curve.chances(0)
     assert (np.diff(chances) >= 0).all() and chances[0] > 0 and chances[-1] < 1
 
@@ -52,8 +53,24 @@ def test_a_cut_is_the_chances_and_the_least_one_worth_a_row():
     curve = ConfidenceCurve()
     assert curve.cut([0], 0.3).slots == ()  # nothing was seen
     for _ in range(40):
-        curve.observe(3, [1, 0], 1)
+        curve.observe(3, [1, 0], 1, HALF)
     cut = curve.cut([0, 3], 0.3)
     assert cut.slots == (0, 3) and cut.logs_SN[:, 0] == pytest.approx(math.log(0.3), abs=STEP)
     assert np.exp(cut.logs_SN[1, 1:]) == pytest.approx(curve.chances(3), rel=0.02)
     assert curve.cut([0, 3], 0.0).slots == ()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_levels_are_trusted_while_they_say_more_than_history(knows):
+    """Half of the drafts are right: those that the head is sure of, or whichever."""
+    curve, rng = ConfidenceCurve(), random.Random(0)
+    trusted = []
+    for number in range(3000):
+        level, is_right = rng.choice([2, 7]), rng.random() < 0.5
+        curve.observe(number % 4, [7 if is_right else 2] if knows else [level], is_right, HALF)
+        trusted.append(curve.is_trusted)
+    assert not trusted[0] and all(trusted[200:]) == any(trusted[200:]) == knows
+    for number in range(1500):  # and then as little as the other, or as much
+        is_right = rng.random() < 0.5
+        curve.observe(number % 4, [rng.choice([2, 7])] if knows else [7 if is_right else 2], is_right, HALF)
+    assert curve.is_trusted != knows

@@ -2,7 +2,8 @@
 
 A head's probabilities are a signal, not a promise: it is sure of itself where its training text was easy. So they are
 sorted into levels, and what becomes of each level is counted. The device cuts a chain where the chance that all of it
-is right falls below what a row costs; `Cut` tells it how.
+is right falls below what a row costs; `Cut` tells it how. That is done only while the levels foretell better than what
+became of earlier drafts does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ GUESS_TRIES = 8.0
 OWN_KEEP = 1 - 1 / 24  # and of a sequence's own
 OWN_GUESS_TRIES = 8.0
 REFRESH = 32  # chains between two looks at the counts
-FIRST_TRIES = 64.0  # drafts before which nothing is cut: a head may mean something else by its probabilities
+EVIDENCE_KEEP = 1 - 1 / 512  # drafts of all sequences on which the levels are judged
+EVIDENCE = 4.0  # nats by which they must have foretold better than history
 LEAST = 1e-3  # chance that is told apart from none
 STEP = 0.1  # of the threshold's logarithm, so that the device is seldom told a new one
 
@@ -52,17 +54,26 @@ class ConfidenceCurve:
         self._num_seen = 0
         self._own: dict[int, _Own] = {}
         self._curve = self._centres  # before anything was seen the head is taken at its word
+        self._evidence = 0.0
 
     def enter(self, slot: int) -> None:
         self._own[slot] = _Own()
 
-    def observe(self, slot: int, levels: Sequence[int], num_accepted: int) -> None:
-        """Of the drafts of one sequence that were verified, in order."""
+    @property
+    def is_trusted(self) -> bool:
+        """Whether levels say more of drafts than the sequence and the position do."""
+        return self._evidence > EVIDENCE
+
+    def observe(self, slot: int, levels: Sequence[int], num_accepted: int, by_history: Sequence[float]) -> None:
+        """Of the drafts of one sequence that were verified, in order, and their chances without their levels."""
         own = self._own.setdefault(slot, _Own())
         for position, level in enumerate(levels[: num_accepted + 1]):
-            self._hits[level] = self._hits[level] * KEEP + (position < num_accepted)
+            is_right, by_level = position < num_accepted, float(own.adjusted(self._curve[level]))
+            ratio = by_level / by_history[position] if is_right else (1 - by_level) / (1 - by_history[position])
+            self._evidence = self._evidence * EVIDENCE_KEEP + math.log(ratio)
+            self._hits[level] = self._hits[level] * KEEP + is_right
             self._tries[level] = self._tries[level] * KEEP + 1
-            own.observe(float(self._curve[level]), position < num_accepted)
+            own.observe(float(self._curve[level]), is_right)
         self._num_seen += 1
         if self._num_seen % REFRESH == 0:
             weights = self._tries + GUESS_TRIES
@@ -71,13 +82,11 @@ class ConfidenceCurve:
 
     def chances(self, slot: int) -> Floats:
         """By level."""
-        odds = self._curve / (1 - self._curve) * self._own.setdefault(slot, _Own()).odds
-        chances: Floats = odds / (1 + odds)
-        return chances
+        return self._own.setdefault(slot, _Own()).adjusted(self._curve)
 
     def cut(self, slots: Sequence[int], min_chance: float) -> Cut:
         """Where chains end whose chance falls below `min_chance`; 0 is everywhere worth its row."""
-        if min_chance <= LEAST or self._tries.sum() < FIRST_TRIES:
+        if min_chance <= LEAST or not self.is_trusted:
             return Cut()
         logs = np.empty((len(slots), 1 + NUM_LEVELS))
         logs[:, 0] = round(math.log(min_chance) / STEP) * STEP
@@ -92,6 +101,10 @@ class _Own:
     def __init__(self) -> None:
         self._hits = self._expected = self._tries = 0.0
         self.odds = 1.0
+
+    def adjusted(self, chances: Floats) -> Floats:
+        odds = chances / (1 - chances) * self.odds
+        return odds / (1 + odds)
 
     def observe(self, chance: float, is_right: bool) -> None:
         self._hits = self._hits * OWN_KEEP + is_right

@@ -174,7 +174,7 @@ class AutoDraftLength:
         if self.lookup is not None and prospects is not None and any(prospect.match for prospect in prospects):
             lookup_SK = self.lookup.chances(prospects)
         self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
-        with_cut = self.chains.best_choice(seconds, rooms) if self.cuts else None
+        with_cut = self.chains.best_choice(seconds, rooms) if self.cuts and self.confidence.is_trusted else None
         if with_cut is not None and with_cut.tokens * best.seconds > best.tokens * with_cut.seconds:
             self._best = best = with_cut
         self.elapsed_s += best.seconds
@@ -246,9 +246,9 @@ class AutoDraftLength:
 
     def _observe_head(self, head: Acceptance, tried: Sequence[Tried]) -> None:
         """Of a chain that was cut behind an accepted draft, the next one counts by its chance."""
-        unseen = []
-        for of_one in tried:
-            self.confidence.observe(of_one.slot, of_one.levels[: of_one.verified], of_one.accepted)
+        unseen, by_history_SK = [], head.chances([of_one.slot for of_one in tried])
+        for of_one, by_history_K in zip(tried, by_history_SK.tolist(), strict=True):
+            self.confidence.observe(of_one.slot, of_one.levels[: of_one.verified], of_one.accepted, by_history_K)
             was_cut = of_one.accepted == of_one.verified < len(of_one.levels)
             chances = self.confidence.chances(of_one.slot)
             if of_one.levels:
