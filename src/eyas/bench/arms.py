@@ -101,14 +101,17 @@ def measure(arms: Sequence[Arm], work: Workload, batch: int, repeats: int, *, wi
             show(f"batch {batch}: run {repeat + 1} of {repeats}")
             # Forwards, then backwards: a machine that slows down slows no arm more than the others.
             for arm in arms if repeat % 2 == 0 else reversed(arms):
-                if _owns_core(arm, arms):
-                    tokens = batch * work.prompt_tokens
-                    arm.prefill.append(tokens / prefill_s(arm.core, work.prefill_requests(batch)))
                 done = arm.run(work.requests(batch), batch, to_end=False)
                 arm.decode.append(done.steady_tokens / done.steady_s)
                 arm.rounds_s.append(done.steady_s / done.steady_rounds)
                 for events in done.events.values():
                     arm.counts.merge(count_rounds(events))
+        # Behind all decoding: a GPU that has read a long prompt is hot, and its clock low, for a while.
+        for repeat in range(repeats):
+            show(f"batch {batch}: prefill {repeat + 1} of {repeats}")
+            for arm in (arm for arm in arms if _owns_core(arm, arms)):
+                tokens = batch * work.prompt_tokens
+                arm.prefill.append(tokens / prefill_s(arm.core, work.prefill_requests(batch)))
         for arm in arms if with_budget else ():
             show(f"batch {batch}: where the time goes")
             arm.core.draft_length = arm.draft_length

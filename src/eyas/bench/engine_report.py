@@ -14,7 +14,8 @@ __all__ = ["DEFINITIONS", "Setting", "batch_lines", "figures_of", "summary_lines
 
 DEFINITIONS = """\
 prefill   prompt tokens over the time until each prompt of the batch has its first token; nothing was cached
-decode    tokens committed over time, in rounds in which the whole batch decodes and no prompt is read
+decode    tokens committed over time, in rounds in which the whole batch decodes and no prompt is read; all of it
+          before the prefills, which leave a GPU hot and its clock low for a while
 drafts    per round; 0 is without a drafter; plain F.linear has no row tiles and is not exact
 against   ratios of runs of the same repeat; above 1 is faster
 AL        acceptance length: tokens committed per round and answer, bonus token and Harmony headers included
