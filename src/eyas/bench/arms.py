@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean, median
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -88,17 +88,27 @@ class Workload:
         return [Request(request_id=f"bench-{next(self.ids)}", prompt_ids=p, params=params) for p in chosen]
 
 
-def measure(arms: Sequence[Arm], work: Workload, batch: int, repeats: int, *, with_budget: bool = False) -> None:
-    """Fill the arms' figures at one batch size."""
+def measure(
+    arms: Sequence[Arm],
+    work: Workload,
+    batch: int,
+    repeats: int,
+    *,
+    prepare: Callable[[int], None] = lambda repeat: None,
+    with_budget: bool = False,
+) -> None:
+    """Fill the arms' figures at one batch size. `prepare` is called before each repeat, with its number from 0."""
     from eyas.bench.budget import measure_budget
     from eyas.local import progress_line
 
     with progress_line() as show:
+        prepare(0)
         for arm in arms:
             show(f"batch {batch}: warming up")
             _warm_up(arm, work, batch)
         for repeat in range(repeats):
             show(f"batch {batch}: run {repeat + 1} of {repeats}")
+            prepare(repeat)
             # Forwards, then backwards: a machine that slows down slows no arm more than the others.
             for arm in arms if repeat % 2 == 0 else reversed(arms):
                 done = arm.run(work.requests(batch), batch, to_end=False)
@@ -136,9 +146,23 @@ def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
             arm.core.draft_length = arm.timer
             run_requests(arm.core, work.requests(batch), batch=batch, to_end=False)
         arm.draft_length.learn(arm.timer.timings)
+        _touch_all(arm, work, batch, arm.timer.max_drafts)
     num_rounds = done.steady_rounds
     while num_rounds < WARM_UP_ROUNDS:
         num_rounds += arm.run(work.requests(batch), batch, to_end=False).steady_rounds
+
+
+def _touch_all(arm: Arm, work: Workload, batch: int, max_drafts: int) -> None:
+    """A few rounds with each number of drafts that `auto` may come to: a GPU captures a graph for each."""
+    from eyas.engine.draft_length import FixedDraftLength
+
+    for number in range(max_drafts + 1):
+        arm.core.draft_length = FixedDraftLength(number)
+        requests = [
+            replace(request, params=replace(request.params, max_tokens=2 + 2 * number))
+            for request in work.requests(batch)
+        ]
+        run_requests(arm.core, requests, batch=batch)
 
 
 def _owns_core(arm: Arm, arms: Sequence[Arm]) -> bool:

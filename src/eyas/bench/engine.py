@@ -10,6 +10,7 @@ import argparse
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eyas.base import config as settings
@@ -96,8 +97,15 @@ def run(args: argparse.Namespace) -> int:
     figures = []
     with GpuMeter(device.index or 0 if device.type == "cuda" else None) as meter:
         for setting in _settings(args):
-            _set(arms, setting)
-            measure(arms, works[setting.prompt_tokens], setting.batch, args.repeats, with_budget=args.budget)
+            _forget(arms)
+            measure(
+                arms,
+                works[setting.prompt_tokens],
+                setting.batch,
+                args.repeats,
+                prepare=partial(_simulate, arms, setting),
+                with_budget=args.budget,
+            )
             if limit is not None:
                 context = works[setting.prompt_tokens].mean_context
                 for arm in arms:
@@ -135,20 +143,25 @@ def _settings(args: argparse.Namespace) -> list[Setting]:
     ]
 
 
-def _set(arms: Sequence[Arm], setting: Setting) -> None:
-    """Let drafts be right as the setting says; `auto` forgets what it saw with others, and keeps what rounds cost."""
+def _forget(arms: Sequence[Arm]) -> None:
+    """`auto` keeps what rounds cost, and nothing that it saw with another setting."""
+    from eyas.engine.draft_length import AutoDraftLength
+
+    for arm in arms:
+        if isinstance(arm.draft_length, AutoDraftLength):
+            arm.draft_length = arm.draft_length.anew()
+
+
+def _simulate(arms: Sequence[Arm], setting: Setting, repeat: int) -> None:
+    """Let drafts be right as the setting says: the same ones for all arms of a repeat, others in the next."""
     if setting.acceptance is None:
         return
-    from eyas.engine.draft_length import AutoDraftLength
     from eyas.engine.simulate import SimulatedSampler
 
     chances = setting.acceptance.chances(_most_drafts([arm.drafts for arm in arms]))
     for core in {id(arm.core): arm.core for arm in arms}.values():  # arms with drafts share one
         if isinstance(core.runner.sampler, SimulatedSampler):
-            core.runner.sampler.simulate(chances)
-    for arm in arms:
-        if isinstance(arm.draft_length, AutoDraftLength):
-            arm.draft_length = arm.draft_length.anew()
+            core.runner.sampler.simulate(chances, seed=repeat)
 
 
 def _most_drafts(drafts: Sequence[Drafts]) -> int:

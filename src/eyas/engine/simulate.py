@@ -32,16 +32,19 @@ class SimulatedSampler:
         self._inner = inner
         self._state = state
         generator, shape = torch.Generator().manual_seed(seed), state.tokens_SN.shape
-        ids = torch.randint(state.vocab_size, shape, generator=generator)
-        self._coins_SN = _even_coins(shape, generator)
-        self._ids_SN = ids.to(state.device)
+        self._ids_SN = torch.randint(state.vocab_size, shape, generator=generator).to(state.device)
         self._right_SN = torch.empty(shape, dtype=torch.bool, device=state.device)
-        self.simulate(chances)
+        self.simulate(chances, seed=seed)
 
-    def simulate(self, chances: Seq[float]) -> None:
-        """From now on a draft is right with this chance if those before it are. Several chances take turns."""
-        turns_N = torch.arange(self._coins_SN.shape[1]) // SWITCH_EVERY % len(chances)
-        self._right_SN.copy_(self._coins_SN < torch.tensor(chances)[turns_N])
+    def simulate(self, chances: Seq[float], *, seed: int) -> None:
+        """From now on a draft is right with this chance if those before it are, by the coins of `seed`.
+
+        Several chances take turns.
+        """
+        shape = self._right_SN.shape
+        coins_SN = _even_coins(shape, torch.Generator().manual_seed(seed))
+        turns_N = torch.arange(shape[1]) // SWITCH_EVERY % len(chances)
+        self._right_SN.copy_(coins_SN < torch.tensor(chances)[turns_N])
 
     def key(self, sequences: list[Sequence]) -> object:
         return self._inner.key(sequences)
