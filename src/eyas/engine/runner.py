@@ -7,7 +7,7 @@ the size of a launch. Prompt rows lie on a fixed grid of absolute positions, so 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -138,8 +138,12 @@ class Runner:
 
     def _slots(self, sequences: Seq[Sequence], num_rows: int = 1) -> Tensor:
         """On the device, filled up to `num_rows` with the dead slot."""
-        slots = [s.slot for s in sequences] + [self.state.dead_slot] * (num_rows - len(sequences))
-        return torch.tensor(slots).to(self.state.device, non_blocking=True)
+        slots: list[Any] = [s.slot for s in sequences] + [self.state.dead_slot] * (num_rows - len(sequences))
+        return self._on_device(slots)
+
+    def _on_device(self, numbers: Seq[int]) -> Tensor:
+        """Without waiting for what the device has to do, as indexing with a list or assigning a number would."""
+        return torch.tensor(numbers).to(self.state.device, non_blocking=True)
 
     # -- prompt rows --------------------------------------------------------------------------------------------------
 
@@ -156,7 +160,7 @@ class Runner:
             self._score_prompt(chunk, slots_S, output.normed)
         if not chunk.is_last:
             return None
-        state.live_S[slots_S] = True
+        state.live_S.index_fill_(0, slots_S, True)
         last = slice(row_of_end, row_of_end + 1)
         none = Drafts(slots_S.new_zeros(1, 0), torch.zeros_like(slots_S))
         mask_input = read_for_masks(state, slots_S, [sequence], none)
@@ -213,12 +217,12 @@ class Runner:
             batch = self._prompt_rows(chunk, slots_S, first_live=max(1, chunk.start))
             head = self.drafter.head
             head.write(batch, head.fuse(before, self.prompt_ops), self.drafter.cache)
-            state.head_length_S[slots_S] = chunk.end
+            state.head_length_S.index_fill_(0, slots_S, chunk.end)
         ring[slots_S, chunk.end % ring.shape[1]] = taps_TC[chunk.end - 1 - low].to(ring.dtype)
         ends = range((chunk.start // page_size + 1) * page_size, chunk.end + 1, page_size)
         if ends:
-            pages = [sequence.full_pages[end // page_size - 1] for end in ends]
-            rows = [end - 1 - low for end in ends]
+            pages = self._on_device([sequence.full_pages[end // page_size - 1] for end in ends])
+            rows = self._on_device([end - 1 - low for end in ends])
             self.tap_pages_PC[pages] = taps_TC[rows].to(self.tap_pages_PC.dtype)
 
     def _resume_taps(self, sequence: Sequence) -> None:
@@ -232,8 +236,7 @@ class Runner:
 
     def _layer_pages(self, full: Seq[int], sliding: Seq[int]) -> list[tuple[LayerCache, Tensor]]:
         """Every cache, the head's included, with the page ids of its group."""
-        device = self.state.device
-        full_ids, sliding_ids = torch.tensor(full, device=device), torch.tensor(sliding, device=device)
+        full_ids, sliding_ids = self._on_device(full), self._on_device(sliding)
         kinds = self.target.config.layer_is_sliding
         pairs = [
             (cache, sliding_ids if is_sliding else full_ids)

@@ -99,41 +99,43 @@ class DeviceState:
 
     def enter(self, sequence: Sequence) -> None:
         """Write the row of a sequence that was given a slot. It is not live before its first token is drawn."""
-        slot, params = sequence.slot, sequence.request.params
+        slot, params, sampling = sequence.slot, sequence.request.params, self.sampling
         assert slot is not None
-        prompt = torch.tensor(sequence.request.prompt_ids, dtype=torch.int64)
+        prompt = torch.tensor(sequence.request.prompt_ids, pin_memory=self.device.type == "cuda")
         self.tokens_SN[slot, : len(prompt)] = prompt.to(self.device, non_blocking=True)
-        self.length_S[slot] = len(prompt)
-        self.live_S[slot] = False
-        self.remaining_S[slot] = sequence.budget
-        sampling = self.sampling
-        sampling.temperature[slot] = params.temperature if params.temperature >= GREEDY_BELOW else 0.0
-        sampling.top_k[slot] = params.top_k
-        sampling.top_p[slot] = params.top_p
-        sampling.min_p[slot] = params.min_p
-        sampling.seed[slot] = sequence.seed
-        sampling.choice[slot] = sequence.choice
         stops = torch.full((MAX_STOPS,), -1)
         stops[: len(sequence.stop_ids)] = torch.tensor(sequence.stop_ids)
         self.stop_ids_SN[slot] = stops.to(self.device, non_blocking=True)
-        self.first_stop_S[slot] = len(prompt) + params.min_tokens
-        self.presence_S[slot] = params.presence_penalty
-        self.frequency_S[slot] = params.frequency_penalty
-        self.repetition_S[slot] = params.repetition_penalty
-        self.num_top_S[slot] = params.logprobs or 0
-        self.head_length_S[slot] = 1  # position 0 has no hidden state before it
-        self._enter_bias(slot, params.logit_bias)
+        for field_S, value in (
+            (self.length_S, len(prompt)),
+            (self.live_S, False),
+            (self.remaining_S, sequence.budget),
+            (sampling.temperature, params.temperature if params.temperature >= GREEDY_BELOW else 0.0),
+            (sampling.top_k, params.top_k),
+            (sampling.top_p, params.top_p),
+            (sampling.min_p, params.min_p),
+            (sampling.seed, sequence.seed),
+            (sampling.choice, sequence.choice),
+            (self.first_stop_S, len(prompt) + params.min_tokens),
+            (self.presence_S, params.presence_penalty),
+            (self.frequency_S, params.frequency_penalty),
+            (self.repetition_S, params.repetition_penalty),
+            (self.num_top_S, params.logprobs or 0),
+            (self.head_length_S, 1),  # position 0 has no hidden state before it
+            (self.num_bias_S, len(params.logit_bias)),
+            (self.bias_SN, 0),
+            (self.bias_ids_SN, 0),
+        ):
+            field_S[slot].fill_(value)  # an assignment would copy it, and wait for all that the device has to do
+        if params.logit_bias:
+            self._enter_bias(slot, params.logit_bias)
         if uses_penalties(sequence):
             self._enter_counts(slot, prompt)
 
     def _enter_bias(self, slot: int, bias: Mapping[int, float]) -> None:
-        self.bias_SN[slot] = 0
-        self.bias_ids_SN[slot] = 0
-        self.num_bias_S[slot] = len(bias)
-        if bias:
-            ids, values = zip(*bias.items(), strict=True)
-            self.bias_ids_SN[slot, : len(ids)] = torch.tensor(ids, device=self.device)
-            self.bias_SN[slot, : len(ids)] = torch.tensor(values, dtype=torch.float32, device=self.device)
+        ids, values = zip(*bias.items(), strict=True)
+        self.bias_ids_SN[slot, : len(ids)] = torch.tensor(ids).to(self.device, non_blocking=True)
+        self.bias_SN[slot, : len(ids)] = torch.tensor(values, dtype=torch.float32).to(self.device, non_blocking=True)
 
     def allocate_counts(self) -> None:
         """What penalties count, for all slots."""
@@ -145,9 +147,8 @@ class DeviceState:
     def _enter_counts(self, slot: int, prompt: Tensor) -> None:
         self.allocate_counts()
         assert self.output_counts_SV is not None and self.in_prompt_SV is not None
-        self.output_counts_SV[slot] = 0
-        self.in_prompt_SV[slot] = False
-        self.in_prompt_SV[slot, prompt.to(self.device)] = True
+        self.output_counts_SV[slot].fill_(0)
+        self.in_prompt_SV[slot].fill_(False).index_fill_(0, prompt.to(self.device, non_blocking=True), True)
 
     def limit_drafts(self, limits: Mapping[int, int], by_lookup: Collection[int] = ()) -> None:
         """How many drafts each slot may have from now on, and which look up; copied only where it changes."""
