@@ -122,20 +122,22 @@ class DeviceState:
             (self.repetition_S, params.repetition_penalty),
             (self.num_top_S, params.logprobs or 0),
             (self.head_length_S, 1),  # position 0 has no hidden state before it
-            (self.num_bias_S, len(params.logit_bias)),
-            (self.bias_SN, 0),
-            (self.bias_ids_SN, 0),
         ):
             field_S[slot].fill_(value)  # an assignment would copy it, and wait for all that the device has to do
-        if params.logit_bias:
-            self._enter_bias(slot, params.logit_bias)
+        self._enter_bias(slot, params.logit_bias)
         if uses_penalties(sequence):
             self._enter_counts(slot, prompt)
 
     def _enter_bias(self, slot: int, bias: Mapping[int, float]) -> None:
-        ids, values = zip(*bias.items(), strict=True)
-        self.bias_ids_SN[slot, : len(ids)] = torch.tensor(ids).to(self.device, non_blocking=True)
-        self.bias_SN[slot, : len(ids)] = torch.tensor(values, dtype=torch.float32).to(self.device, non_blocking=True)
+        self.num_bias_S[slot].fill_(len(bias))
+        self.bias_SN[slot].fill_(0)
+        self.bias_ids_SN[slot].fill_(0)
+        if bias:
+            ids, values = (
+                torch.tensor(part).to(self.device, non_blocking=True) for part in zip(*bias.items(), strict=True)
+            )
+            self.bias_ids_SN[slot, : len(ids)] = ids
+            self.bias_SN[slot, : len(ids)] = values
 
     def allocate_counts(self) -> None:
         """What penalties count, for all slots."""
