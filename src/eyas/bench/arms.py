@@ -97,7 +97,10 @@ def measure(
     prepare: Callable[[int], None] = lambda repeat: None,
     with_budget: bool = False,
 ) -> None:
-    """Fill the arms' figures at one batch size. `prepare` is called before each repeat, with its number from 0."""
+    """Fill the arms' figures at one batch size.
+
+    `prepare` is called before each repeat with its number from 0, and before the warm-up with 0.
+    """
     from eyas.bench.budget import measure_budget
     from eyas.local import progress_line
 
@@ -142,11 +145,12 @@ def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
     arm.experts, arm.answers = mean(done.steady_experts), done.answers
     arm.timer = arm.timer or arm.draft_length.timer()
     if arm.timer is not None:
+        if not arm.timer.is_done(batch):
+            _touch_all(arm, work, batch, arm.timer.max_drafts)
         while not arm.timer.is_done(batch):
             arm.core.draft_length = arm.timer
             run_requests(arm.core, work.requests(batch), batch=batch, to_end=False)
         arm.draft_length.learn(arm.timer.timings)
-        _touch_all(arm, work, batch, arm.timer.max_drafts)
     num_rounds = done.steady_rounds
     while num_rounds < WARM_UP_ROUNDS:
         num_rounds += arm.run(work.requests(batch), batch, to_end=False).steady_rounds

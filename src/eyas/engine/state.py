@@ -101,7 +101,7 @@ class DeviceState:
         """Write the row of a sequence that was given a slot. It is not live before its first token is drawn."""
         slot, params, sampling = sequence.slot, sequence.request.params, self.sampling
         assert slot is not None
-        prompt = torch.tensor(sequence.request.prompt_ids, pin_memory=self.device.type == "cuda")
+        prompt = torch.tensor(sequence.request.prompt_ids, dtype=torch.int64, pin_memory=self.device.type == "cuda")
         self.tokens_SN[slot, : len(prompt)] = prompt.to(self.device, non_blocking=True)
         stops = torch.full((MAX_STOPS,), -1)
         stops[: len(sequence.stop_ids)] = torch.tensor(sequence.stop_ids)
