@@ -55,12 +55,15 @@ def test_an_answer_that_outlasts_the_time_to_drain_is_told_so():
 
 def test_a_second_signal_does_not_wait():
     with served("null:20", "--drain", "3600") as server, server.ask(stream=True, max_tokens=20_000) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # to be kept: httpx closes the connection when nothing iterates any more
+        next(lines)
         server.process.send_signal(signal.SIGINT)
         server.until_ready(503)
         time.sleep(SAME_SIGNAL_S + 0.1)
+        server.until_ready(503)
         code, _, log = server.stop(signal.SIGINT)
         assert code == 0 and "Traceback" not in log
+        assert events_of(lines)[-1]["error"]["message"] == "the request was cancelled: the server is stopping"
 
 
 def test_a_signal_that_comes_twice_at_once_is_one():
@@ -81,7 +84,8 @@ def test_an_open_live_view_holds_no_stop_up(is_busy):
         lines = stack.enter_context(httpx.stream("GET", f"{server.url}/live", timeout=LIMIT_S)).iter_lines()
         next(lines)
         if is_busy:
-            next(stack.enter_context(server.ask(stream=True, max_tokens=20_000)).iter_lines())
+            answer = stack.enter_context(server.ask(stream=True, max_tokens=20_000)).iter_lines()
+            next(answer)
         server.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         assert any('"the server is stopping"' in line for line in lines)
