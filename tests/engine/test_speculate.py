@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from eyas.engine.build import MAX_BACKLOG
 from eyas.engine.confidence import NUM_LEVELS, Cut
 from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.goodput import DraftChoice
+from eyas.engine.stages import Stages
 from eyas.local import load_model
 
 MOST = 5
@@ -65,6 +66,38 @@ def test_head_and_lookup_in_one_round(random_model, lag):
     assert all(of_one.foretold[0].is_right == (of_one.accepted > 0) for of_one in found)
     assert not any(of_one.foretold for of_one in tried if of_one.by_lookup and not of_one.verified)
     assert all(len(of_one.levels) == (0 if of_one.by_lookup else of_one.asked) for of_one in tried)
+
+
+class Keys(Stages):
+    """As they are, in the shapes of graphs; keeps what graphs there would be."""
+
+    has_fixed_shapes = True
+
+    def __init__(self):
+        self.keys = set()
+
+    def run(self, key, stage, *inputs):
+        self.keys.add(key)
+        return stage(*inputs)
+
+
+def test_any_two_draft_lengths_in_turn_need_no_graph_of_their_own(random_model):
+    """Graphs are for one length of draft each, whatever came before it: capturing for all pairs would never end."""
+    core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=1)
+    core.runner.stages = core.runner.drafter.stages = stages = Keys()
+    core.draft_length = policy = Mixed()
+    course = [*(number for number in range(1, MOST + 1) for _ in range(2))]
+    pairs = [number for pair in product(range(1, MOST + 1), repeat=2) for number in pair]
+    numbers = iter(course + pairs)
+    policy.choose = lambda slots, rooms, _: DraftChoice((n := next(numbers, 1),), n, (False,), 0.0, 0.0, 0.0)
+    request = requests_of(random_model, max_tokens=300)[0]
+    core.add(request, lambda event: None)
+    while len(policy.outcomes) < len(course):
+        core.step()
+    known = set(stages.keys)
+    while len(policy.outcomes) < len(course) + len(pairs):
+        core.step()
+    assert stages.keys == known and {key[0] for key in known} == {"take in", "chain", "round"}
 
 
 def test_the_head_keeps_up_while_others_draft(random_model):

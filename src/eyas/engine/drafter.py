@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from eyas.engine.round import Drafts, Sampler
 from eyas.engine.sequence import Sequence
@@ -104,6 +105,7 @@ class Eagle3Drafter(Drafter):
         self.taps = head.config.taps
         self.max_backlog = max_backlog
         self._ops = ops
+        self._newest: dict[int, HeadOutput] = {}  # of each sequence's newest token, by the number of sequences
         self._backlog = 0  # bound on the tokens of any sequence that the head has not seen
 
     def note_commit(self, max_tokens: int) -> None:
@@ -113,15 +115,26 @@ class Eagle3Drafter(Drafter):
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
         num_rows, self._backlog = self._rows(max(1, self._backlog)), 0
+        size = len(slots_S)
 
-        def stage(slots_S: Tensor) -> Drafts:
+        def take_in(slots_S: Tensor) -> None:
             batch, hidden_TH = self._unseen(state, slots_S, num_rows, max_length)
             last = slice(num_rows - 1, None, num_rows)
-            first = self.head.forward(batch, hidden_TH, self.cache, wanted=last)
-            return self._chain(state, slots_S, sequences, first, num_drafts, max_length)
+            self._keep(size, self.head.forward(batch, hidden_TH, self.cache, wanted=last))
 
-        key = ("eagle3", len(slots_S), num_rows, num_drafts, self.sampler.key(sequences))
-        return self.stages.run(key, stage, slots_S)
+        def chain(slots_S: Tensor) -> Drafts:
+            return self._chain(state, slots_S, sequences, self._newest[size], num_drafts, max_length)
+
+        # Apart, since numbers of rows and of drafts meet in all pairs, each of which would be another graph.
+        self.stages.run(("take in", size, num_rows), take_in, slots_S)
+        return self.stages.run(("chain", size, num_drafts, self.sampler.key(sequences)), chain, slots_S)
+
+    def _keep(self, size: int, output: HeadOutput) -> None:
+        """Leave the first pass's output where chains of that many sequences begin, whatever its number of rows."""
+        kept = self._newest.setdefault(size, output)
+        if kept is not output:
+            for own, new in zip(tree_flatten(kept)[0], tree_flatten(output)[0], strict=True):
+                own.copy_(new)
 
     def keep_up(self, state: DeviceState, slots_S: Tensor, num_coming: int, max_length: int) -> None:
         if self._backlog + num_coming <= self.max_backlog:
