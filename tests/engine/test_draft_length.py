@@ -155,6 +155,20 @@ def test_rounds_without_drafts_are_timed_again():
     assert 2 <= drafts.count(0) <= 12
 
 
+def test_a_number_that_looked_dear_at_start_up_gets_another_chance():
+    """Of the numbers below the one in use none but 0 would ever be timed again."""
+
+    class Stairs:
+        def seconds(self, num_sequences, num_rows, num_steps):
+            return (1.0, 1.1, 1.2, 1.3, 1.7, 2.4, 3.1, 3.8)[num_steps]
+
+    policy = auto(Stairs(), MAX_DRAFTS, (1,))
+    policy.costs.learn(
+        Timing(1, k + 1, k, Stairs().seconds(1, k + 1, k) * (1.2 if 0 < k < 4 else 1.0)) for k in range(MAX_DRAFTS + 1)
+    )
+    assert mean_drafts(play(policy, Stairs(), 600, chances=0.9)[-200:]) == pytest.approx(3, abs=0.2)
+
+
 def test_drafts_that_are_dearer_than_they_were_at_start_up_are_given_up():
     class Slower:
         def seconds(self, num_sequences, num_rows, num_steps):
@@ -250,12 +264,18 @@ def test_the_timer_times_every_number():
     for timing in timer.timings:
         assert timing.seconds == pytest.approx(H200.seconds(*timing[:3]), rel=0.12)
     policy = AutoDraftLength(5)
-    assert policy.timer() is not None
+    assert policy.timer(every=False) is not None
     policy.learn(timer.timings)
-    assert policy.timer() is None
+    assert policy.timer(every=False) is None
+
+
+def test_the_timer_times_every_number_for_several_sequences_where_first_uses_are_slow():
+    timer = AutoDraftLength(5).timer(every=True)
+    play(timer, H200, 30, num_sequences=2)
+    assert timer.is_done(2) and {timing[:3] for timing in timer.timings} == {(2, 2 * k + 2, k) for k in range(6)}
 
 
 def test_fixed_is_fixed():
     policy = FixedDraftLength(3)
     assert {choice.limits for choice in play(policy, H200, 20, num_sequences=2, room=1)} == {(3, 3)}
-    assert policy.timer() is None
+    assert policy.timer(every=True) is None

@@ -143,10 +143,8 @@ def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
             f"no round ran with {batch} answers at once; try --ignore-eos, a longer --max-tokens or a smaller --batch"
         )
     arm.experts, arm.answers = mean(done.steady_experts), done.answers
-    arm.timer = arm.timer or arm.draft_length.timer()
+    arm.timer = arm.timer or arm.draft_length.timer(every=arm.core.runner.stages.has_fixed_shapes)
     if arm.timer is not None:
-        if not arm.timer.is_done(batch):
-            _touch_all(arm, work, batch, arm.timer.max_drafts)
         while not arm.timer.is_done(batch):
             arm.core.draft_length = arm.timer
             run_requests(arm.core, work.requests(batch), batch=batch, to_end=False)
@@ -154,19 +152,6 @@ def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
     num_rounds = done.steady_rounds
     while num_rounds < WARM_UP_ROUNDS:
         num_rounds += arm.run(work.requests(batch), batch, to_end=False).steady_rounds
-
-
-def _touch_all(arm: Arm, work: Workload, batch: int, max_drafts: int) -> None:
-    """A few rounds with each number of drafts that `auto` may come to: a GPU captures a graph for each."""
-    from eyas.engine.draft_length import FixedDraftLength
-
-    for number in range(max_drafts + 1):
-        arm.core.draft_length = FixedDraftLength(number)
-        requests = [
-            replace(request, params=replace(request.params, max_tokens=2 + 2 * number))
-            for request in work.requests(batch)
-        ]
-        run_requests(arm.core, requests, batch=batch)
 
 
 def _owns_core(arm: Arm, arms: Sequence[Arm]) -> bool:

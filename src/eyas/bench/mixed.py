@@ -161,7 +161,7 @@ def _bench(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -
         room = args.prompt_tokens + max(args.max_tokens, EXPERT_ROUNDS)
         changes["context"] = max(room, (args.long_prompt or 0) + 1)
     core = model.build(**changes).core
-    core.warm_up(WARM_UP_S)  # learns what rounds cost, as a server's engine does
+    core.warm_up(WARM_UP_S[model.weights.embed_VH.device.type])  # learns what rounds cost, as a server's engine does
     return Bench(
         core=core,
         args=args,

@@ -176,9 +176,13 @@ class EngineCore:
         return not self._sequences and not self._launched
 
     def warm_up(self, seconds: float) -> None:
-        """Touch every kind of step, and time rounds for more and more sequences, for at most about `seconds`."""
-        counters, end = dict(self._counters), time.perf_counter() + seconds
-        chosen, timer, num_choices = self.draft_length, self.draft_length.timer(), 1
+        """Touch every kind of step; then time rounds for more and more sequences, for at most about `seconds`."""
+        counters = dict(self._counters)
+        self._warm_up_prompts()
+        self._warm_up(1, None, 0.0)
+        end = time.perf_counter() + seconds  # from here on: compiling may have taken longer than that
+        chosen, num_choices = self.draft_length, 1
+        timer = chosen.timer(every=self.runner.stages.has_fixed_shapes)
         self.draft_length = timer or chosen
         while True:
             self._warm_up(num_choices, timer, end)
@@ -191,17 +195,31 @@ class EngineCore:
         self._counters, self._num_steps = counters, 0
         self._unreported.clear()
 
+    def _warm_up_prompts(self) -> None:
+        """Prompts of 64, 128, ... tokens: kernels differ with the number of rows, and are compiled when first used."""
+        if not self.runner.stages.has_fixed_shapes:
+            return
+        num_tokens, most = 64, min(self.scheduler.config.chunk_tokens, self.context - 1)
+        while num_tokens <= most and self.scheduler.fits(num_tokens + 1):
+            self._add_warm_up(num_tokens, SamplingParams(max_tokens=1))
+            while not self.is_idle:
+                self.step()
+            num_tokens *= 2
+
     def _warm_up(self, num_choices: int, timer: RoundTimer | None, end: float) -> None:
-        size, before = self.runner.state.vocab_size, self._counters["num_rounds"]
-        prompt = tuple(random.Random(0).randrange(size) for _ in range(min(64, self.context - 1)))
-        budget = max(1, min(256, self.context - len(prompt)))
-        params = SamplingParams(ignore_eos=True, seed=0, max_tokens=budget, n=num_choices)
-        self.add(Request(request_id="warm-up", prompt_ids=prompt, params=params), lambda event: None)
+        before, num_tokens = self._counters["num_rounds"], min(64, self.context - 1)
+        budget = max(1, min(256, self.context - num_tokens))
+        self._add_warm_up(num_tokens, SamplingParams(ignore_eos=True, seed=0, max_tokens=budget, n=num_choices))
         while not self.is_idle:
             self.step()
             seen = self._counters["num_rounds"] > before + self.lag
             if seen and (timer is None or timer.is_done(num_choices) or time.perf_counter() > end):
                 self.cancel("warm-up")
+
+    def _add_warm_up(self, num_tokens: int, params: SamplingParams) -> None:
+        rng, size = random.Random(num_tokens), self.runner.state.vocab_size
+        prompt = tuple(rng.randrange(size) for _ in range(num_tokens))
+        self.add(Request(request_id="warm-up", prompt_ids=prompt, params=params), lambda event: None)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

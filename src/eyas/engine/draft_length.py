@@ -70,8 +70,11 @@ class DraftLength(Protocol):
 
     def observe(self, outcome: RoundOutcome) -> None: ...
 
-    def timer(self) -> RoundTimer | None:
-        """What should choose at start-up, until its timings are handed to `learn`; None if nothing needs timing."""
+    def timer(self, *, every: bool) -> RoundTimer | None:
+        """What should choose at start-up, until its timings are handed to `learn`; None if nothing needs timing.
+
+        `every`: all numbers of drafts, for any number of sequences, since the first use of each is slow.
+        """
 
     def learn(self, timings: Sequence[Timing]) -> None: ...
 
@@ -96,7 +99,7 @@ class FixedDraftLength:
     def observe(self, outcome: RoundOutcome) -> None:
         pass
 
-    def timer(self) -> RoundTimer | None:
+    def timer(self, *, every: bool) -> RoundTimer | None:
         return None
 
     def learn(self, timings: Sequence[Timing]) -> None:
@@ -112,6 +115,7 @@ class AutoDraftLength:
     PROBE_EVERY = 16  # rounds between probes of longer chains, at least
     RETIME_OFTEN = 16  # rounds between rounds without drafts, where drafts pay, at least
     RETIME_SELDOM = 256  # and while their times are what was expected, each of which doubles the distance
+    RETIME_SHORTER = 64  # rounds until a number one below the one in use is timed again
     AS_EXPECTED = 0.1
 
     def __init__(
@@ -159,8 +163,10 @@ class AutoDraftLength:
             self.head.enter(slot)
             self.confidence.enter(slot)
 
-    def timer(self) -> RoundTimer | None:
-        return None if self.costs.is_measured else RoundTimer(self.max_drafts, has_head=self.head is not None)
+    def timer(self, *, every: bool) -> RoundTimer | None:
+        if self.costs.is_measured:
+            return None
+        return RoundTimer(self.max_drafts, has_head=self.head is not None, every=every)
 
     def learn(self, timings: Sequence[Timing]) -> None:
         self.costs.learn(timings)
@@ -198,6 +204,9 @@ class AutoDraftLength:
                     self._again = not is_again and best.num_steps == 0 and self._is_untimed(probe)
                     self._since_longer = 0
                     return self._paid(probe, best)
+        shorter = self._shorter(best, seconds, chances_SK, lookup_SK)
+        if shorter is not None and _loss(shorter, best) <= self._credit_s:
+            return self._paid(shorter, best)
         if any(best.limits) and self._since_none >= self._retime_every:
             none = rate_choice(seconds, chances_SK, np.zeros_like(rooms_S))
             if _loss(none, best) <= self._credit_s:
@@ -219,6 +228,19 @@ class AutoDraftLength:
         probe = rate_choice(seconds, chances_SK, longer_S, lookup_SK, by_lookup_S)
         most = best.tokens + len(limits_S)
         return probe if most / probe.seconds > best.tokens / best.seconds else None
+
+    def _shorter(
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, lookup_SK: Floats | None
+    ) -> DraftChoice | None:
+        """One pass of the head less, if it was not timed lately: what made it look slower may have been an accident."""
+        num_sequences, num_steps = len(best.limits), best.num_steps - 1
+        if num_steps < 1:
+            return None
+        by_lookup_S = np.asarray(best.by_lookup)
+        limits_S = np.where(by_lookup_S, best.limits, np.minimum(best.limits, num_steps))
+        if self.costs.age(num_sequences, num_sequences + int(limits_S.sum()), num_steps) <= self.RETIME_SHORTER:
+            return None
+        return rate_choice(seconds, chances_SK, limits_S, lookup_SK, by_lookup_S)
 
     def _is_untimed(self, probe: DraftChoice) -> bool:
         """Such a probe is made twice: a head that paused catches up first, and only the next round shows the cost."""
@@ -280,14 +302,18 @@ def _loss(probe: DraftChoice, best: DraftChoice) -> float:
 
 
 class RoundTimer:
-    """Chooses every number of drafts a few times at start-up, for all sequences alike, and keeps the median times."""
+    """Chooses numbers of drafts a few times each at start-up, for all sequences alike, and keeps the median times.
+
+    All numbers for one sequence; some for several, unless it is to be `every` one.
+    """
 
     looks_up = False
     TRIALS = 4  # the first of which pays for allocations and captures
 
-    def __init__(self, max_drafts: int, *, has_head: bool = True) -> None:
+    def __init__(self, max_drafts: int, *, has_head: bool = True, every: bool = False) -> None:
         self.max_drafts = max_drafts
         self.has_head = has_head
+        self.every = every
         self._course: dict[int, list[int]] = {}  # numbers still to be tried, by sequences
         self._seconds: dict[tuple[int, int, int], list[float]] = {}
 
@@ -300,7 +326,8 @@ class RoundTimer:
         num_sequences = len(slots)
         course = self._course.get(num_sequences)
         if course is None:
-            numbers = range(self.max_drafts + 1) if num_sequences == 1 else {0, 1, 3, self.max_drafts}
+            takes_all = self.every or num_sequences == 1
+            numbers = range(self.max_drafts + 1) if takes_all else {0, 1, 3, self.max_drafts}
             course = [k for k in sorted(numbers) if k <= self.max_drafts for _ in range(self.TRIALS)]
             self._course[num_sequences] = course
         num_drafts = min(course.pop() if course else 0, *rooms)
@@ -318,7 +345,7 @@ class RoundTimer:
             key = outcome.timing[:3]
             self._seconds.setdefault(key, []).append(outcome.timing.seconds)
 
-    def timer(self) -> RoundTimer | None:
+    def timer(self, *, every: bool) -> RoundTimer | None:
         return self
 
     def learn(self, timings: Sequence[Timing]) -> None:

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 AUTO_CONTEXT = 32 * 1024
-WARM_UP_S = 3.0
+WARM_UP_S = {"cpu": 3.0, "cuda": 10.0}  # at most; a GPU captures its graphs in it, 0.1 s for a number of drafts
 KERNEL_CAPABILITY = (9, 0)  # bulk copies and programmatic dependent launch
 SMALL_HIDDEN = 1024  # below this a matrix is too small to be shared among threads
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         built.core.grammars.prepare()
     except UserError as error:
         log.warning("requests with a grammar or a schema will be refused: %s", error)
-    built.core.warm_up(WARM_UP_S)
+    built.core.warm_up(WARM_UP_S[model.weights.embed_VH.device.type])
     return LoadedEngine(built, tokenizer, info, model.folder)
 
 
