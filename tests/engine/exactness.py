@@ -127,15 +127,15 @@ def vocabulary_rules(rng, vocab_size):
     return {"allowed_token_ids": tuple(ids), "bad_words": words[: rng.choice((0, 30))]}
 
 
-def requests_for(model, num_requests, *, seed=0, min_tokens=64):
-    """Real chats for the demo model, random ids for a random one."""
+def requests_for(model, num_requests, *, seed=0, min_tokens=64, max_prompt=300):
+    """Ends of real chats for the demo model, random ids for a random one."""
     if model.codec is None:
         prompts = random_prompts(num_requests, model.config.vocab_size, seed=seed)
     else:
         lines = [json.loads(line) for line in HELD_OUT.read_text().splitlines()]
         chats = [[Message(**m) for m in line["messages"]] for line in lines if "messages" in line]
         chats = (chats * (num_requests // len(chats) + 1))[:num_requests]
-        prompts = [render_conversation(model.codec, chat)[-300:] for chat in chats]
+        prompts = [render_conversation(model.codec, chat)[-max_prompt:] for chat in chats]
     with_grammars = model.codec is not None
     return make_requests(
         prompts, model.config.vocab_size, seed=seed, min_tokens=min_tokens, with_grammars=with_grammars

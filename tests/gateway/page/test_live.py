@@ -27,6 +27,12 @@ BODY = {"stream": True, "messages": [{"role": "user", "content": "Quixotic"}]}
 class Recorder(StubEngine):
     """Keeps what it reports."""
 
+    num_ended = 0  # choices whose last report, which comes behind its events, was made
+
+    def _report(self, events, ms):
+        super()._report(events, ms)
+        self.num_ended += sum(event.finish is not None for event in events)
+
     def observe(self, observe):
         self.is_observed = observe is not None
         super().observe(observe and (lambda report: (self.reports.append(report), observe(report))))
@@ -158,6 +164,7 @@ def test_switched_off_there_is_nothing(live_server):
 def test_nobody_is_observed_for_nobody(live_server):
     with live_server() as (url, engine):
         ask(url)
+        assert eventually(lambda: engine.num_ended == 1)
         assert not engine.is_observed and engine.reports == []
         with Watch(url):
             with Watch(url):

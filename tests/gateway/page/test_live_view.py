@@ -132,7 +132,7 @@ def test_switched_off_the_page_says_so(site, open_page):
 @pytest.fixture
 def killable():
     """A server whose engine is a process that can be killed: (url, engine)."""
-    engine = EngineProcess(EngineConfig(model="null:20"))
+    engine = EngineProcess(EngineConfig(model="null:100"))  # answers of seconds: a kill comes in time
     try:
         with running(create_app(engine, engine.tokenizer, GatewayOptions()), engine) as url:
             yield url, engine
@@ -147,7 +147,7 @@ def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_p
     page.fill("#input", "Say much")
     page.press("#input", "Enter")
     page.wait_for_selector(".card .accepted:visible")
-    page.wait_for_selector(".growing")
+    expect(page.locator(".growing")).to_contain_text("fox")
     os.kill(engine.pid, signal.SIGKILL)
     page.wait_for_selector(".banner")
     assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer broke off here.")
