@@ -3,6 +3,7 @@
 import pytest
 
 from eyas.base.config import EngineConfig
+from eyas.base.errors import UserError
 from eyas.base.types import SamplingParams
 from eyas.bench.closed_loop import Answer, random_requests, run_closed_loop, run_jitter
 from eyas.engine.load import load_model
@@ -50,6 +51,13 @@ def test_a_long_prompt_comes_between_rounds(model):
     # 7 steps of 16 tokens and the step of its first token; each ends a gap of every answer.
     assert len(jitter.quiet_s) == 3 * 100 and len(jitter.beside_s) == 3 * 7
     assert jitter.first_s > sum(jitter.beside_s) / 3 * 0.9 and core.is_idle
+
+
+def test_an_answer_that_ends_before_the_long_prompt_is_said_so(model):
+    core = model.build(concurrency=4).core
+    with pytest.raises(UserError, match="ended before the long prompt was read; ask for a longer --context"):
+        run_jitter(core, requests("short", max_tokens=64), next(requests("long", max_tokens=1)), concurrency=3)
+    assert core.is_idle
 
 
 def test_an_answer_is_timed_from_its_first_token():

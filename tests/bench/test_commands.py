@@ -77,6 +77,7 @@ def test_engine_with_simulated_acceptance(capsys, model_folder, head):
     [
         (["--drafts", "0"], "--simulate-acceptance needs drafts"),
         (["--drafts", "2"], "with 2 drafts a round commits fewer than 3 tokens, not 3"),
+        (["--drafts", "auto", "--simulate-acceptance", "8"], "with 7 drafts a round commits fewer than 8 tokens"),
     ],
 )
 def test_acceptance_that_cannot_be_simulated(capsys, model_folder, head, extra, words):

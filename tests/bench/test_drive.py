@@ -49,6 +49,13 @@ def test_the_rest_is_cancelled_when_the_batch_cannot_be_filled(model):
     assert core.is_idle and core.stats().pages_used == {"full": 0, "sliding": 0}
 
 
+def test_a_run_may_be_cut_behind_some_rounds(model):
+    core = model.build().core
+    run = run_requests(core, requests(50, 50, 50), batch=2, max_rounds=5)
+    assert 5 <= run.steady_rounds <= 6 and core.is_idle
+    assert [len(events) > 0 for events in run.events.values()] == [True, True, False]
+
+
 def test_steps_under_way_are_read_before_a_run_ends(model):
     core = model.build(lag=1).core
     assert [len(answer) for answer in run_requests(core, requests(5, 9, 7), batch=2).answers] == [5, 9, 7]

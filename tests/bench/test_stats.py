@@ -51,4 +51,5 @@ def test_ratio_of_medians():
 
 def test_percentiles_are_of_nearest_rank():
     values = list(range(100, 0, -1))
-    assert [percentile(values, p) for p in (50, 95, 99)] == [51, 96, 100] and percentile([7.0], 99) == 7.0
+    assert [percentile(values, p) for p in (50, 95, 99)] == [50, 95, 99] and percentile([7.0], 99) == 7.0
+    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.0 and percentile(values, 100) == 100 and percentile(values, 0) == 1

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from eyas.bench.budget import Budget
     from eyas.bench.limit import RoundLimit
     from eyas.engine.core import EngineCore
-    from eyas.engine.draft_length import DraftLength, RoundTimer
+    from eyas.engine.draft_length import AutoDraftLength, DraftLength, RoundTimer
 
 __all__ = ["Arm", "Drafts", "Workload", "measure"]
 
 Drafts: TypeAlias = int | Literal["auto"]
 
 WARM_UP_ROUNDS = 48  # at each batch size, behind those in which `auto` learns what they cost
+EXPERT_ROUNDS = 32  # in which experts are counted, which takes time
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,9 +45,11 @@ class Arm:
     budget: Budget | None = None
     limit: RoundLimit | None = None
 
-    def run(self, requests: Sequence[Request], batch: int, *, to_end: bool) -> Run:
+    def run(
+        self, requests: Sequence[Request], batch: int, *, to_end: bool = False, max_rounds: int | None = None
+    ) -> Run:
         self.core.draft_length = self.draft_length
-        return run_requests(self.core, requests, batch=batch, to_end=to_end)
+        return run_requests(self.core, requests, batch=batch, to_end=to_end, max_rounds=max_rounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,17 +72,21 @@ class Workload:
         """Tokens before the one that is decoded, if all answers are as long as they may be."""
         return mean(map(len, self.prompts)) + (self.params.max_tokens or 0) / 2
 
-    def requests(self, batch: int) -> list[Request]:
-        """The same ones each time: two rounds of a batch and at least four, where the workload says nothing else.
+    def requests(self, batch: int, turn: int) -> list[Request]:
+        """Two rounds of a batch and at least four, where the workload says nothing else.
 
-        Each has a seed of its own: noise belongs to a position, so equal seeds would draw equal tokens where logits are
-        flat, and a batch of random weights would share its experts.
+        The same ones for the same `turn`, others for the next as far as there are prompts. Each has a seed of its own:
+        noise belongs to a position, so equal seeds would draw equal tokens where logits are flat, and a batch of random
+        weights would share its experts.
         """
         count = max(4, 2 * batch) if self.num_answers is None else max(batch, self.num_answers)
-        chosen = itertools.islice(itertools.cycle(self.prompts), count)
         return [
-            Request(request_id=f"bench-{next(self.ids)}", prompt_ids=prompt, params=replace(self.params, seed=seed))
-            for seed, prompt in enumerate(chosen)
+            Request(
+                request_id=f"bench-{next(self.ids)}",
+                prompt_ids=self.prompts[number % len(self.prompts)],
+                params=replace(self.params, seed=number),
+            )
+            for number in range(turn * count, (turn + 1) * count)
         ]
 
     def prefill_requests(self, batch: int) -> list[Request]:
@@ -94,12 +101,12 @@ def measure(
     batch: int,
     repeats: int,
     *,
-    prepare: Callable[[int], None] = lambda repeat: None,
+    prepare: Callable[[int], None] = lambda turn: None,
     with_budget: bool = False,
 ) -> None:
     """Fill the arms' figures at one batch size.
 
-    `prepare` is called before each repeat with its number from 0, and before the warm-up with 0.
+    Turn 0 is the warm-up, then comes a turn for each repeat; `prepare` is called before each with its number.
     """
     from eyas.bench.budget import measure_budget
     from eyas.local import progress_line
@@ -109,12 +116,12 @@ def measure(
         for arm in arms:
             show(f"batch {batch}: warming up")
             _warm_up(arm, work, batch)
-        for repeat in range(repeats):
-            show(f"batch {batch}: run {repeat + 1} of {repeats}")
-            prepare(repeat)
+        for turn in range(1, repeats + 1):
+            show(f"batch {batch}: run {turn} of {repeats}")
+            prepare(turn)
             # Forwards, then backwards: a machine that slows down slows no arm more than the others.
-            for arm in arms if repeat % 2 == 0 else reversed(arms):
-                done = arm.run(work.requests(batch), batch, to_end=False)
+            for arm in arms if turn % 2 else reversed(arms):
+                done = arm.run(work.requests(batch, turn), batch)
                 arm.decode.append(done.steady_tokens / done.steady_s)
                 arm.rounds_s.append(done.steady_s / done.steady_rounds)
                 for events in done.events.values():
@@ -128,30 +135,39 @@ def measure(
         for arm in arms if with_budget else ():
             show(f"batch {batch}: where the time goes")
             arm.core.draft_length = arm.draft_length
-            arm.budget = measure_budget(arm.core, lambda: work.requests(batch), batch, median(arm.rounds_s))
+            arm.budget = measure_budget(arm.core, lambda: work.requests(batch, 1), batch, median(arm.rounds_s))
 
 
 def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
-    """Untimed: whole answers, to compare, with the experts counted."""
+    """Untimed: whole answers, to compare; what `auto` has to know; and rounds whose experts are counted."""
+    from eyas.engine.draft_length import AutoDraftLength
+
     arm.prefill, arm.decode, arm.rounds_s, arm.counts = [], [], [], Acceptance()
     prefill_s(arm.core, work.prefill_requests(batch))
-    arm.core.expert_counts = []
-    done = arm.run(work.requests(batch), batch, to_end=True)
-    arm.core.expert_counts = None
-    if not done.steady_rounds:
+    done = arm.run(work.requests(batch, 0), batch, to_end=True)
+    arm.answers, num_rounds = done.answers, done.steady_rounds
+    if not num_rounds:
         raise UserError(
             f"no round ran with {batch} answers at once; try --ignore-eos, a longer --max-tokens or a smaller --batch"
         )
-    arm.experts, arm.answers = mean(done.steady_experts), done.answers
-    arm.timer = arm.timer or arm.draft_length.timer(every=arm.core.runner.stages.has_fixed_shapes)
-    if arm.timer is not None:
-        while not arm.timer.is_done(batch):
-            arm.core.draft_length = arm.timer
-            run_requests(arm.core, work.requests(batch), batch=batch, to_end=False)
-        arm.draft_length.learn(arm.timer.timings)
-    num_rounds = done.steady_rounds
+    if isinstance(arm.draft_length, AutoDraftLength):
+        _time_rounds(arm, arm.draft_length, work, batch)
     while num_rounds < WARM_UP_ROUNDS:
-        num_rounds += arm.run(work.requests(batch), batch, to_end=False).steady_rounds
+        num_rounds += arm.run(work.requests(batch, 0), batch).steady_rounds
+    arm.core.expert_counts = []
+    arm.experts = mean(arm.run(work.requests(batch, 0), batch, max_rounds=EXPERT_ROUNDS).steady_experts)
+    arm.core.expert_counts = None
+
+
+def _time_rounds(arm: Arm, auto: AutoDraftLength, work: Workload, batch: int) -> None:
+    """As a server does when it starts."""
+    arm.timer = arm.timer or auto.timer(every=arm.core.runner.stages.has_fixed_shapes)
+    if arm.timer is None:
+        return
+    while not arm.timer.is_done(batch):
+        arm.core.draft_length = arm.timer
+        run_requests(arm.core, work.requests(batch, 0), batch=batch, to_end=False)
+    auto.learn(arm.timer.timings)
 
 
 def _owns_core(arm: Arm, arms: Sequence[Arm]) -> bool:

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams, TokenEvent
 
 if TYPE_CHECKING:
     from eyas.engine.core import EngineCore
 
-__all__ = ["Answer", "Jitter", "Loop", "random_requests", "run_closed_loop", "run_jitter"]
+__all__ = ["JITTER_ROUNDS", "Answer", "Jitter", "Loop", "random_requests", "run_closed_loop", "run_jitter"]
 
 QUIET_ROUNDS = 100  # timed before a long prompt comes
 WARM_ROUNDS = 20
+JITTER_ROUNDS = 1 + WARM_ROUNDS + QUIET_ROUNDS  # of each answer, before it comes
 
 
 @dataclass(slots=True)
@@ -125,23 +127,28 @@ def run_closed_loop(core: EngineCore, requests: Iterator[Request], *, concurrenc
 
 
 def run_jitter(core: EngineCore, requests: Iterator[Request], long: Request, *, concurrency: int) -> Jitter:
-    """Let `concurrency` answers run, then have `long` begin beside them; all are ended with its first token."""
+    """Let `concurrency` answers run, then have `long` begin beside them; all are ended with its first token.
+
+    Raises UserError if an answer ends before that.
+    """
     clients = _Clients(core)
-    answers = [clients.add(request) for request in itertools.islice(requests, concurrency)]
+    requests = itertools.islice(requests, concurrency)
+    answers = {request.request_id: clients.add(request) for request in requests}
 
-    def run_rounds(count: int) -> None:
-        goal = min(len(answer.arrivals) for answer in answers) + count
-        while min(len(answer.arrivals) for answer in answers) < goal:
-            core.step()
+    def step() -> None:
+        core.step()
+        if not answers.keys() <= clients.running.keys():
+            clients.stop()
+            raise UserError("an answer ended before the long prompt was read; ask for a longer --context")
 
-    run_rounds(1 + WARM_ROUNDS)
-    run_rounds(QUIET_ROUNDS)
+    while min(len(answer.arrivals) for answer in answers.values()) < JITTER_ROUNDS:
+        step()
     newcomer = clients.add(long)
     while not newcomer.arrivals:
-        core.step()
+        step()
     clients.stop()
     quiet, beside = list[float](), list[float]()
-    for answer in answers:
+    for answer in answers.values():
         known = [now for now, _ in answer.arrivals]
         for earlier, later in list(pairwise(known))[WARM_ROUNDS:]:
             if later <= newcomer.start:

@@ -42,9 +42,13 @@ def run_requests(
     *,
     batch: int,
     to_end: bool = True,
+    max_rounds: int | None = None,
     on_finish: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Keep `batch` requests running. Without `to_end`, cancel the rest when too few are left for a batch."""
+    """Keep `batch` requests running. Without `to_end`, cancel the rest when too few are left for a batch.
+
+    Whatever is left behind `max_rounds` steady rounds is cancelled too.
+    """
     run = Run({request.request_id: [] for request in requests})
     waiting = deque(requests)
     reading: set[str] = set()  # no token yet
@@ -67,7 +71,8 @@ def run_requests(
             reading.add(request.request_id)
             core.add(request, deliver)
         is_full = len(reading) + len(decoding) == batch
-        if not (is_full or to_end):
+        if not (is_full or to_end) or (max_rounds is not None and run.steady_rounds >= max_rounds):
+            waiting.clear()
             for request_id in decoding | reading:
                 core.cancel(request_id)
         is_steady = is_full and not reading
@@ -87,8 +92,10 @@ def prefill_s(core: EngineCore, requests: Sequence[Request]) -> float:
     start = time.perf_counter()
     for request in requests:
         core.add(request, events.append)
-    while not core.is_idle:
+    while len(events) < len(requests):
         core.step()
     seconds = time.perf_counter() - start
+    while not core.is_idle:  # rounds that were launched before their end was known
+        core.step()
     assert not any(event.num_cached for event in events)
     return seconds

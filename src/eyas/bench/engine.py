@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             )
             if limit is not None:
                 context = works[setting.prompt_tokens].mean_context
-                for arm in arms:
+                for arm in (arm for arm in arms if arm.drafts != "auto"):  # whose rounds differ
                     arm.limit = round_limit(model, arm, context=context, batch=setting.batch, bandwidth=limit)
             figures += [figures_of(arm, arms, setting) for arm in arms]
             print("\n".join(["", *batch_lines(arms, setting)]), flush=True)
@@ -165,9 +165,11 @@ def _simulate(arms: Sequence[Arm], setting: Setting, repeat: int) -> None:
 
 
 def _most_drafts(drafts: Sequence[Drafts]) -> int:
-    """The number that an acceptance length refers to."""
+    """The number that an acceptance length refers to: what `auto` may take, where no other is asked for."""
+    from eyas.engine.build import MAX_AUTO_DRAFTS
+
     numbers = [number for number in drafts if isinstance(number, int)]
-    return max(numbers, default=0)
+    return max(numbers, default=0) or MAX_AUTO_DRAFTS
 
 
 def _workload(args: argparse.Namespace, model: LoadedModel, prompt_tokens: int, numbers: Iterator[int]) -> Workload:

@@ -17,7 +17,9 @@ prefill   prompt tokens over the time until each prompt of the batch has its fir
 decode    tokens committed over time, in rounds in which the whole batch decodes and no prompt is read; all of it
           before the prefills, which leave a GPU hot and its clock low for a while
 drafts    per round; 0 is without a drafter; plain F.linear has no row tiles and is not exact
-against   ratios of runs of the same repeat; above 1 is faster
+against   ratios of runs of the same repeat; above 1 is faster. Repeats have other prompts and seeds, as far as there
+          are; all arms of a repeat the same. `auto` has learned from those of the warm-up, as a server has from others
+[95 %]    percentile bootstrap over the repeats; of fewer than 5 no more than the range of their ratios
 AL        acceptance length: tokens committed per round and answer, bonus token and Harmony headers included
           (`eyas bench acceptance` leaves headers out)
 rounds    share that committed 1, 2, ... tokens

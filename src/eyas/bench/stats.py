@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,8 +71,7 @@ def ratio_of_medians(figures: Spread, base: Spread, *, num_samples: int = 2000, 
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """Nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
+    return sorted(values)[max(1, math.ceil(len(values) * percent / 100)) - 1]
 
 
 def bootstrap_ratio(
