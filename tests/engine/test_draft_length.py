@@ -9,7 +9,7 @@ from tools.drafting.machines import H200, SPARK
 from tools.drafting.report import BATCHES, CELLS, MAX_DRAFTS, measure
 from tools.drafting.simulate import Copies, Sequences, auto, run, static_rate
 
-from eyas.engine.draft_length import AutoDraftLength, FixedDraftLength, RoundOutcome, RoundTimer, Tried
+from eyas.engine.draft_length import AutoDraftLength, FixedDraftLength, RoundOutcome, Tried
 from eyas.engine.goodput import best_choice
 from eyas.engine.lookup import Prospect
 from eyas.engine.step_costs import Timing
@@ -255,7 +255,8 @@ def test_choices_follow_the_table():
 
 
 def test_the_timer_times_every_number():
-    timer = RoundTimer(5)
+    policy = AutoDraftLength(5)
+    timer = policy.timer(every=False)
     play(timer, H200, 30, num_sequences=1)
     play(timer, H200, 20, num_sequences=2)
     assert timer.is_done(1) and timer.is_done(2) and not timer.is_done(4)
@@ -263,8 +264,6 @@ def test_the_timer_times_every_number():
     assert shapes == {(1, k + 1, k) for k in range(6)} | {(2, 2 * k + 2, k) for k in (0, 1, 3, 5)}
     for timing in timer.timings:
         assert timing.seconds == pytest.approx(H200.seconds(*timing[:3]), rel=0.12)
-    policy = AutoDraftLength(5)
-    assert policy.timer(every=False) is not None
     policy.learn(timer.timings)
     assert policy.timer(every=False) is None
 
@@ -278,4 +277,3 @@ def test_the_timer_times_every_number_for_several_sequences_where_first_uses_are
 def test_fixed_is_fixed():
     policy = FixedDraftLength(3)
     assert {choice.limits for choice in play(policy, H200, 20, num_sequences=2, room=1)} == {(3, 3)}
-    assert policy.timer(every=True) is None

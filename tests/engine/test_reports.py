@@ -52,24 +52,3 @@ def test_pages_are_told_by_owner(random_model):
     pages = [core.step().pages for _ in range(5)][-1]
     assert [(owner.request_id, owner.choice) for owner in pages] == [("r", 0), ("r", 1)]
     assert {(owner.num_full, owner.num_sliding) for owner in pages} == {(5, 3)}  # two have left the window
-
-
-def test_the_warm_up_reads_prompts_of_every_size_that_has_kernels_of_its_own(random_model, monkeypatch):
-    """Else the first of each size would be compiled for while others wait for their next token."""
-    core = build(random_model, drafter="eagle3", draft_tokens=2, concurrency=1, chunk_tokens=256)
-    monkeypatch.setattr(core.runner.stages, "has_fixed_shapes", True)
-    read, prefill = [], core.runner._prefill
-    monkeypatch.setattr(
-        core.runner, "_prefill", lambda chunk: (read.append(chunk.end - chunk.start), prefill(chunk))[1]
-    )
-    core.warm_up(0.1)
-    assert {64, 128, 256} <= set(read) and max(read) == 256
-    assert core.is_idle and core.stats().num_prompt_tokens == 0
-
-
-def test_the_warm_up_is_not_reported(random_model):
-    core = build(random_model, drafter="ngram", concurrency=1)
-    core.warm_up(0.1)
-    assert core.take_report() is None
-    core.add(Request(request_id="r", prompt_ids=PROMPT), lambda event: None)
-    assert core.step().step == 1

@@ -7,6 +7,7 @@ from itertools import count, product
 import numpy as np
 import pytest
 from tests.engine.exactness import build, random_prompts, reference_of, run
+from tests.engine.graphs import keep_keys
 
 from eyas.base.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
@@ -14,7 +15,6 @@ from eyas.engine.build import MAX_BACKLOG
 from eyas.engine.confidence import NUM_LEVELS, Cut
 from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.goodput import DraftChoice
-from eyas.engine.stages import Stages
 from eyas.local import load_model
 
 MOST = 5
@@ -68,23 +68,10 @@ def test_head_and_lookup_in_one_round(random_model, lag):
     assert all(len(of_one.levels) == (0 if of_one.by_lookup else of_one.asked) for of_one in tried)
 
 
-class Keys(Stages):
-    """As they are, in the shapes of graphs; keeps what graphs there would be."""
-
-    has_fixed_shapes = True
-
-    def __init__(self):
-        self.keys = set()
-
-    def run(self, key, stage, *inputs):
-        self.keys.add(key)
-        return stage(*inputs)
-
-
 def test_any_two_draft_lengths_in_turn_need_no_graph_of_their_own(random_model):
     """Graphs are for one length of draft each, whatever came before it: capturing for all pairs would never end."""
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=1)
-    core.runner.stages = core.runner.drafter.stages = stages = Keys()
+    stages = keep_keys(core)
     core.draft_length = policy = Mixed()
     course = [*(number for number in range(1, MOST + 1) for _ in range(2))]
     pairs = [number for pair in product(range(1, MOST + 1), repeat=2) for number in pair]
@@ -98,6 +85,28 @@ def test_any_two_draft_lengths_in_turn_need_no_graph_of_their_own(random_model):
     while len(policy.outcomes) < len(course) + len(pairs):
         core.step()
     assert stages.keys == known and {key[0] for key in known} == {"take in", "chain", "round"}
+
+
+@pytest.mark.parametrize("drafter", ["none", "eagle3"])
+def test_answers_that_had_ended_do_not_count_in_the_time_of_a_round(random_model, drafter):
+    """The host learns that they ended one round late. Of a round that was all theirs there is no time at all."""
+    core = build(random_model, drafter=drafter, draft_tokens=2, concurrency=2, lag=1)
+    core.draft_length = policy = Mixed()
+    policy.choose = lambda slots, rooms, _: DraftChoice((0,) * len(slots), 0, (False,) * len(slots), 0.0, 0.0, 0.0)
+    short, long = requests_of(random_model, max_tokens=5)[0], requests_of(random_model, max_tokens=9)[1]
+    for request in (short, long):
+        core.add(request, lambda event: None)
+    while not core.is_idle:
+        core.step()
+    alone = [outcome.timing[:3] for outcome in policy.outcomes if outcome.timing is not None]
+    assert alone == 4 * [(2, 2, 0)] + 4 * [(1, 1, 0)] and policy.outcomes[-1].timing is None
+
+
+def test_rounds_in_which_experts_are_counted_are_not_timed(random_model):
+    core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=1)
+    core.draft_length, core.expert_counts = Mixed(), []
+    run(core, requests_of(random_model, max_tokens=12)[:1])
+    assert core.expert_counts and not any(outcome.timing for outcome in core.draft_length.outcomes)
 
 
 def test_the_head_keeps_up_while_others_draft(random_model):

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 CACHES = ("cold", "warm")
-WARM_UP_S = 1.0
 SAMPLE_BYTES = 64 << 20  # one page in so many bytes tells what the page cache holds
 DEFINITIONS = """\
 load      from settings to weights on the device, in the form that the engine computes with
@@ -144,12 +143,13 @@ def _first_load(config: EngineConfig) -> _First:
 def _engine_bytes(model: LoadedModel) -> tuple[int, int] | tuple[None, None]:
     """What an engine takes by its memory map, and what the driver counts while it reads the longest prompt."""
     from eyas.engine.memory_map import driver_peak
+    from eyas.engine.warm_up import warm_up
 
     device = model.weights.embed_VH.device
     if device.type == "cpu":
         return None, None
     built = model.build()
-    built.core.warm_up(WARM_UP_S)
+    warm_up(built.core)
     owners = built.memory_bytes
     (prompt,) = random_prompts(model.config.vocab_size, num_tokens=model.options.context - 1, count=1)
     request = Request(request_id="longest", prompt_ids=prompt, params=SamplingParams(max_tokens=1))

@@ -16,7 +16,7 @@ from eyas.base import config as settings
 from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
-from eyas.bench.closed_loop import Jitter, Loop, random_requests, run_closed_loop, run_jitter
+from eyas.bench.closed_loop import JITTER_ROUNDS, Jitter, Loop, random_requests, run_closed_loop, run_jitter
 from eyas.bench.drive import prefill_s, run_requests
 from eyas.bench.gpu_meter import GpuMeter
 from eyas.bench.report import SIMULATED, listed, positive_int, print_json, provenance, table
@@ -154,14 +154,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -> Bench:
-    from eyas.engine.load import WARM_UP_S
+    from eyas.engine.build import MAX_AUTO_DRAFTS
+    from eyas.engine.warm_up import warm_up
 
     changes: dict[str, Any] = {"concurrency": max(*args.clients, RUNNING + 1 if args.long_prompt else 1)}
     if config.context == "auto":
-        room = args.prompt_tokens + max(args.max_tokens, EXPERT_ROUNDS)
-        changes["context"] = max(room, (args.long_prompt or 0) + 1)
+        context = args.prompt_tokens + max(args.max_tokens, EXPERT_ROUNDS)
+        if args.long_prompt:
+            beside = args.prompt_tokens + 2 * JITTER_ROUNDS * (MAX_AUTO_DRAFTS + 1)
+            context = max(context, args.long_prompt + 1, min(beside, model.config.max_context))
+        changes["context"] = context
     core = model.build(**changes).core
-    core.warm_up(WARM_UP_S[model.weights.embed_VH.device.type])  # learns what rounds cost, as a server's engine does
+    warm_up(core)  # learns what rounds cost, as a server's engine does
     return Bench(
         core=core,
         args=args,

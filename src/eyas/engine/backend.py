@@ -101,7 +101,7 @@ def kernel_backend(
             top_k=config.experts_per_token,
         ),
         prompt_ops=PromptOps(),
-        stages=CudaGraphs(device, max_sequences=concurrency),
+        stages=CudaGraphs(max_sequences=concurrency),
         new_samplers=new_samplers,
         look_up=look_up,
         chunk_tokens=KERNEL_CHUNK,

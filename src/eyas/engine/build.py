@@ -20,6 +20,7 @@ from eyas.engine.round import Sampler
 from eyas.engine.runner import Runner
 from eyas.engine.scheduler import Scheduler, SchedulerConfig, sliding_pages
 from eyas.engine.simulate import SimulatedSampler
+from eyas.engine.stages import buckets
 from eyas.engine.state import DeviceState
 from eyas.engine.step_costs import RoundCosts
 from eyas.kernels.attend import KEY_BLOCK
@@ -237,8 +238,9 @@ def _size(
     device, dtype = like.device, like.dtype
     budget = options.kv_bytes
     if budget is None:
-        logit_bytes = 4 * options.concurrency * (max_drafts + 1) * config.vocab_size
-        budget = kv_budget(device, prompt_bytes=prompt_bytes, logit_bytes=logit_bytes)
+        num_drafts = range(max_drafts + 1) if options.draft_tokens == "auto" else (max_drafts,)
+        num_rows = sum(size * (drafts + 1) for size in buckets(options.concurrency) for drafts in num_drafts)
+        budget = kv_budget(device, prompt_bytes=prompt_bytes, logit_bytes=4 * num_rows * config.vocab_size)
     return page_counts(
         page_bytes(config, head[0] if head else None, options.page_size, dtype),
         budget=budget,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -22,16 +21,15 @@ from eyas.base.types import (
     PageOwner,
     Request,
     RoundTrace,
-    SamplingParams,
     StepReport,
     TokenEvent,
     TokenLogprob,
 )
 from eyas.engine.constraint import Constraint, GrammarCache, GrammarMatcher, is_constrained
-from eyas.engine.draft_length import DraftLength, RoundOutcome, RoundTimer, Tried
+from eyas.engine.draft_length import DraftLength, RoundOutcome, Tried
 from eyas.engine.lookup import OwnText, Prospect
 from eyas.engine.pages import page_keys
-from eyas.engine.results import NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
+from eyas.engine.results import FAILED, NUM_COMMITTED, NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
 from eyas.engine.round import Logprobs, RoundOutput
 from eyas.engine.runner import Runner
 from eyas.engine.sampler import NOT_FINITE
@@ -77,19 +75,8 @@ class EngineCore:
         self._launched: deque[Launched] = deque()
         self._sequences: dict[str, list[Sequence]] = {}
         self._compiling: list[tuple[Future[LLMatcher], list[Sequence]]] = []
-        self._num_steps = 0
         self._unreported: list[TokenEvent] = []
-        self._counters = dict.fromkeys(
-            (
-                "num_rounds",
-                "num_prompt_tokens",
-                "num_cached_tokens",
-                "num_generated_tokens",
-                "num_draft_tokens",
-                "num_accepted_tokens",
-            ),
-            0,
-        )
+        self.reset_counters()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -175,52 +162,6 @@ class EngineCore:
     def is_idle(self) -> bool:
         return not self._sequences and not self._launched
 
-    def warm_up(self, seconds: float) -> None:
-        """Touch every kind of step; then time rounds for more and more sequences, for at most about `seconds`."""
-        counters = dict(self._counters)
-        self._warm_up_prompts()
-        self._warm_up(1, None, 0.0)
-        end = time.perf_counter() + seconds  # from here on: compiling may have taken longer than that
-        chosen, num_choices = self.draft_length, 1
-        timer = chosen.timer(every=self.runner.stages.has_fixed_shapes)
-        self.draft_length = timer or chosen
-        while True:
-            self._warm_up(num_choices, timer, end)
-            num_choices *= 2
-            if timer is None or num_choices > self.scheduler.config.num_slots or time.perf_counter() > end:
-                break
-        self.draft_length = chosen
-        if timer is not None:
-            chosen.learn(timer.timings)
-        self._counters, self._num_steps = counters, 0
-        self._unreported.clear()
-
-    def _warm_up_prompts(self) -> None:
-        """Prompts of 64, 128, ... tokens: kernels differ with the number of rows, and are compiled when first used."""
-        if not self.runner.stages.has_fixed_shapes:
-            return
-        num_tokens, most = 64, min(self.scheduler.config.chunk_tokens, self.context - 1)
-        while num_tokens <= most and self.scheduler.fits(num_tokens + 1):
-            self._add_warm_up(num_tokens, SamplingParams(max_tokens=1))
-            while not self.is_idle:
-                self.step()
-            num_tokens *= 2
-
-    def _warm_up(self, num_choices: int, timer: RoundTimer | None, end: float) -> None:
-        before, num_tokens = self._counters["num_rounds"], min(64, self.context - 1)
-        budget = max(1, min(256, self.context - num_tokens))
-        self._add_warm_up(num_tokens, SamplingParams(ignore_eos=True, seed=0, max_tokens=budget, n=num_choices))
-        while not self.is_idle:
-            self.step()
-            seen = self._counters["num_rounds"] > before + self.lag
-            if seen and (timer is None or timer.is_done(num_choices) or time.perf_counter() > end):
-                self.cancel("warm-up")
-
-    def _add_warm_up(self, num_tokens: int, params: SamplingParams) -> None:
-        rng, size = random.Random(num_tokens), self.runner.state.vocab_size
-        prompt = tuple(rng.randrange(size) for _ in range(num_tokens))
-        self.add(Request(request_id="warm-up", prompt_ids=prompt, params=params), lambda event: None)
-
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step(self) -> StepReport | None:
@@ -294,11 +235,11 @@ class EngineCore:
         rounds = [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
         if output.round is not None:
             rounds.append((plan.decode, plan.num_drafts + 1, to_host(output.round)))
-            if self.expert_counts is not None:
-                self.expert_counts.extend(_distinct_experts(output.round, self.runner.target.config.experts_per_token))
         watch.stop()
+        if output.round is not None and self.expert_counts is not None:
+            self.expert_counts.extend(_distinct_experts(output.round, self.runner.target.config.experts_per_token))
         self._launched.append(Launched(plan, rounds, watch))
-        self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted)
+        self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted if s.choice == 0)
 
     def _read(self, step: Launched) -> None:
         plan, tried = step.plan, []
@@ -311,11 +252,19 @@ class EngineCore:
                     tried += self._deliver(sequence, reserved, results, row, plan)
         if plan.decode:
             self._counters["num_rounds"] += 1
-            timing = None
-            if not (plan.chunks or plan.swap_in or plan.swap_out):
-                num_rows = len(plan.decode) + int(step.rounds[-1][2].packed[:, NUM_DRAFTS].sum())
-                timing = Timing(len(plan.decode), num_rows, plan.num_steps, step.watch.seconds())
-            self.draft_length.observe(RoundOutcome(tried, timing))
+            self.draft_length.observe(RoundOutcome(tried, self._timing(step)))
+
+    def _timing(self, step: Launched) -> Timing | None:
+        """What the round of a step took; None where it was not alone, or somebody looked into it.
+
+        Of answers that had ended when the round was launched, which the host learns later, nothing was computed.
+        """
+        plan, packed = step.plan, step.rounds[-1][2].packed
+        num_live = int(((packed[:, NUM_COMMITTED] > 0) | (packed[:, FAILED] > 0)).sum())
+        if plan.chunks or plan.swap_in or plan.swap_out or self.expert_counts is not None or not num_live:
+            return None
+        num_rows = num_live + int(packed[:, NUM_DRAFTS].sum())
+        return Timing(num_live, num_rows, plan.num_steps, step.watch.seconds())
 
     def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int, plan: StepPlan) -> list[Tried]:
         """What the sequence tried, unless it drew its first token."""
@@ -410,6 +359,13 @@ class EngineCore:
                 del self._sequences[sequence.request.request_id]
 
     # -- numbers ------------------------------------------------------------------------------------------------------
+
+    def reset_counters(self) -> None:
+        """Count from 0 again, and report nothing of what was."""
+        self._num_steps = 0
+        self._unreported.clear()
+        names = ("rounds", "prompt_tokens", "cached_tokens", "generated_tokens", "draft_tokens", "accepted_tokens")
+        self._counters = dict.fromkeys((f"num_{name}" for name in names), 0)
 
     def stats(self, memory_bytes: Mapping[str, int] | None = None) -> EngineStats:
         scheduler = self.scheduler

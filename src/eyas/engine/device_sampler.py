@@ -35,7 +35,9 @@ class DeviceSampler:
         self._state = state
         self._copies_results = copies_results
         self._space = SampleSpace(max_rows, state.vocab_size, state.device)
-        self._draft_space = None if draft_vocab_size is None else SampleSpace(max_rows, draft_vocab_size, state.device)
+        self._draft_space: SampleSpace | None = None
+        if draft_vocab_size is not None:  # one row a sequence
+            self._draft_space = SampleSpace(len(state.live_S), draft_vocab_size, state.device)
         self._no_top_S = torch.zeros_like(state.num_top_S)
         self._edits = Edits(
             presence_S=state.presence_S,
@@ -58,10 +60,6 @@ class DeviceSampler:
             output_counts_SV=state.output_counts_SV,
             tap_ring_SWC=state.tap_ring_SWC,
         )
-
-    def key(self, sequences: list[Sequence]) -> object:
-        """One stage serves every mixture of requests."""
-        return None
 
     def draft(
         self,

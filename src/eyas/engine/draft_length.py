@@ -70,14 +70,6 @@ class DraftLength(Protocol):
 
     def observe(self, outcome: RoundOutcome) -> None: ...
 
-    def timer(self, *, every: bool) -> RoundTimer | None:
-        """What should choose at start-up, until its timings are handed to `learn`; None if nothing needs timing.
-
-        `every`: all numbers of drafts, for any number of sequences, since the first use of each is slow.
-        """
-
-    def learn(self, timings: Sequence[Timing]) -> None: ...
-
 
 class FixedDraftLength:
     looks_up = False
@@ -97,12 +89,6 @@ class FixedDraftLength:
         return Cut()
 
     def observe(self, outcome: RoundOutcome) -> None:
-        pass
-
-    def timer(self, *, every: bool) -> RoundTimer | None:
-        return None
-
-    def learn(self, timings: Sequence[Timing]) -> None:
         pass
 
 
@@ -164,9 +150,15 @@ class AutoDraftLength:
             self.confidence.enter(slot)
 
     def timer(self, *, every: bool) -> RoundTimer | None:
+        """What should choose at start-up, until its timings are handed to `learn`; None if costs are known.
+
+        `every`: all numbers of drafts, for any number of sequences, since the first use of each is slow.
+        """
         if self.costs.is_measured:
             return None
-        return RoundTimer(self.max_drafts, has_head=self.head is not None, every=every)
+        numbers = range(self.max_drafts + 1)
+        some = [k for k in numbers if every or k in {0, 1, 3, self.max_drafts}]
+        return RoundTimer(numbers, some, has_head=self.head is not None)
 
     def learn(self, timings: Sequence[Timing]) -> None:
         self.costs.learn(timings)
@@ -302,18 +294,15 @@ def _loss(probe: DraftChoice, best: DraftChoice) -> float:
 
 
 class RoundTimer:
-    """Chooses numbers of drafts a few times each at start-up, for all sequences alike, and keeps the median times.
-
-    All numbers for one sequence; some for several, unless it is to be `every` one.
-    """
+    """Chooses numbers of drafts a few times each at start-up, for all sequences alike, and keeps the median times."""
 
     looks_up = False
     TRIALS = 4  # the first of which pays for allocations and captures
 
-    def __init__(self, max_drafts: int, *, has_head: bool = True, every: bool = False) -> None:
-        self.max_drafts = max_drafts
+    def __init__(self, for_one: Sequence[int], for_several: Sequence[int], *, has_head: bool = True) -> None:
+        """The numbers of drafts for one sequence, and for any other number of them."""
         self.has_head = has_head
-        self.every = every
+        self._for_one, self._for_several = for_one, for_several
         self._course: dict[int, list[int]] = {}  # numbers still to be tried, by sequences
         self._seconds: dict[tuple[int, int, int], list[float]] = {}
 
@@ -326,10 +315,8 @@ class RoundTimer:
         num_sequences = len(slots)
         course = self._course.get(num_sequences)
         if course is None:
-            takes_all = self.every or num_sequences == 1
-            numbers = range(self.max_drafts + 1) if takes_all else {0, 1, 3, self.max_drafts}
-            course = [k for k in sorted(numbers) if k <= self.max_drafts for _ in range(self.TRIALS)]
-            self._course[num_sequences] = course
+            numbers = self._for_one if num_sequences == 1 else self._for_several
+            course = self._course[num_sequences] = [k for k in numbers for _ in range(self.TRIALS)]
         num_drafts = min(course.pop() if course else 0, *rooms)
         by_lookup = (not self.has_head,) * num_sequences
         return DraftChoice((num_drafts,) * num_sequences, num_drafts if self.has_head else 0, by_lookup, 0.0, 0.0, 0.0)
@@ -344,12 +331,6 @@ class RoundTimer:
         if outcome.timing is not None:
             key = outcome.timing[:3]
             self._seconds.setdefault(key, []).append(outcome.timing.seconds)
-
-    def timer(self, *, every: bool) -> RoundTimer | None:
-        return self
-
-    def learn(self, timings: Sequence[Timing]) -> None:
-        pass
 
     @property
     def timings(self) -> list[Timing]:

@@ -59,13 +59,13 @@ class NgramDrafter(Drafter):
     def __init__(self, look_up: LookUp, stages: Stages, *, min_match: int = 2, max_match: int = 5) -> None:
         self.sizes = range(max_match, min_match - 1, -1)
         self._look_up = partial(look_up, min_match=min_match, max_match=max_match)
-        self._stages = stages
+        self.stages = stages
 
     def propose(
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
         key = ("ngram", len(slots_S), num_drafts)
-        return self._stages.run(key, lambda slots_S: self._drafts(state, slots_S, num_drafts, max_length), slots_S)
+        return self.stages.run(key, lambda slots_S: self._drafts(state, slots_S, num_drafts, max_length), slots_S)
 
     def replace(self, state: DeviceState, slots_S: Tensor, drafts: Drafts, num_drafts: int, max_length: int) -> Drafts:
         """Another's drafts, with those of the sequences that are to look up in their place."""
@@ -78,7 +78,7 @@ class NgramDrafter(Drafter):
             return Drafts(ids_SK, torch.where(looks_up_S, own.num_valid_S, num_valid_S))
 
         key = ("lookup", len(slots_S), num_others, num_drafts)
-        return self._stages.run(key, stage, slots_S, *drafts[:2])._replace(levels_SN=drafts.levels_SN)
+        return self.stages.run(key, stage, slots_S, *drafts[:2])._replace(levels_SN=drafts.levels_SN)
 
     def _drafts(self, state: DeviceState, slots_S: Tensor, num_drafts: int, max_length: int) -> Drafts:
         found = self._look_up(state.tokens_SN, slots_S, state.length_S, num_drafts, max_length=max_length)
@@ -106,7 +106,7 @@ class Eagle3Drafter(Drafter):
         self.max_backlog = max_backlog
         self._ops = ops
         self._newest: dict[int, HeadOutput] = {}  # of each sequence's newest token, by the number of sequences
-        self._backlog = 0  # bound on the tokens of any sequence that the head has not seen
+        self._backlog = 1  # bound on the tokens of any sequence that the head has not seen; the newest is never
 
     def note_commit(self, max_tokens: int) -> None:
         self._backlog = min(self._backlog + max_tokens, self.max_backlog)
@@ -114,7 +114,7 @@ class Eagle3Drafter(Drafter):
     def propose(
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
-        num_rows, self._backlog = self._rows(max(1, self._backlog)), 0
+        num_rows, self._backlog = self._rows(self._backlog), 0
         size = len(slots_S)
 
         def take_in(slots_S: Tensor) -> None:
@@ -127,7 +127,7 @@ class Eagle3Drafter(Drafter):
 
         # Apart, since numbers of rows and of drafts meet in all pairs, each of which would be another graph.
         self.stages.run(("take in", size, num_rows), take_in, slots_S)
-        return self.stages.run(("chain", size, num_drafts, self.sampler.key(sequences)), chain, slots_S)
+        return self.stages.run(("chain", size, num_drafts), chain, slots_S)
 
     def _keep(self, size: int, output: HeadOutput) -> None:
         """Leave the first pass's output where chains of that many sequences begin, whatever its number of rows."""

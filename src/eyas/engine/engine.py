@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from eyas.base.checks import check_queue
 from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest, Unavailable
@@ -138,6 +140,9 @@ class Engine:
 
     def _loop(self) -> None:
         try:
+            device = self._core.runner.state.device
+            if device.type == "cuda":
+                torch.cuda.set_device(device)  # another thread's is another
             while self._receive():
                 self._step_began = time.monotonic()
                 try:

@@ -20,6 +20,7 @@ from eyas.base.types import ModelInfo
 from eyas.base.units import readable
 from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
 from eyas.engine.memory import available_bytes
+from eyas.engine.warm_up import warm_up
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.device_layout import has_device_layout, pack_ends, pack_layer
 from eyas.model.head_options import in_fp8, keep_tokens, read_counts
@@ -43,7 +44,6 @@ __all__ = [
 ]
 
 AUTO_CONTEXT = 32 * 1024
-WARM_UP_S = {"cpu": 3.0, "cuda": 10.0}  # at most; a GPU captures its graphs in it, 0.1 s for a number of drafts
 KERNEL_CAPABILITY = (9, 0)  # bulk copies and programmatic dependent launch
 SMALL_HIDDEN = 1024  # below this a matrix is too small to be shared among threads
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         built.core.grammars.prepare()
     except UserError as error:
         log.warning("requests with a grammar or a schema will be refused: %s", error)
-    built.core.warm_up(WARM_UP_S[model.weights.embed_VH.device.type])
+    warm_up(built.core)
     return LoadedEngine(built, tokenizer, info, model.folder)
 
 
@@ -223,7 +223,10 @@ def load_tokenizer(model: LoadedModel) -> Tokenizer:
 
 
 def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
-    """The device and the dtype of matrices on it: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError."""
+    """The device and the dtype of matrices on it: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError.
+
+    A GPU becomes the current one of the calling thread.
+    """
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         name = "cuda" if has_cuda else "cpu"
@@ -239,6 +242,8 @@ def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
         raise UserError(
             f"there is no device '{name}' here (CUDA devices: {torch.cuda.device_count()}); try --device cpu"
         )
+    device = torch.device("cuda", device.index or 0)
+    torch.cuda.set_device(device)  # of this thread: kernels and graphs go to the current one
     return device, torch.bfloat16
 
 

@@ -56,19 +56,19 @@ def available_bytes(device: torch.device) -> int:
 
 
 def kv_budget(device: torch.device, *, prompt_bytes: int, logit_bytes: int) -> int:
-    """What keys and values may take of the free memory, where the largest round has `logit_bytes` of fp32 logits.
+    """What keys and values may take of the free memory.
 
     On a CPU activations and other programs need as much again. On a GPU there stays room for a chunk of a prompt, for
-    rounds with masks, whose graphs keep their logits, in all nine times those of the largest (buckets of sequences
-    double, drafts go from 0 to 7), and for kernels, workspaces, other graphs and the allocator's slack, 0.7 GB on an
-    H200. A GPU that shares the host's memory leaves a tenth to other programs.
+    `logit_bytes`, the logits of one round of each shape (those with masks keep theirs), and for kernels, workspaces,
+    other graphs and the allocator's slack, 0.7 GB on an H200. A GPU that shares the host's memory leaves a tenth to
+    other programs.
     """
     room = available_bytes(device)
     if device.type == "cpu":
         return room // 2
     if _shares_memory(device):
         room -= room // 10
-    return room - prompt_bytes - 9 * logit_bytes - GPU_RESERVE
+    return room - prompt_bytes - logit_bytes - GPU_RESERVE
 
 
 def _shares_memory(device: torch.device) -> bool:

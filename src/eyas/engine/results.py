@@ -16,7 +16,7 @@ from eyas.engine.sequence import Sequence
 __all__ = ["NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
 
 
-NUM_DRAFTS = 5  # column of `HostRound.packed`: drafts that were verified
+NUM_COMMITTED, FAILED, NUM_DRAFTS = 0, 4, 5  # columns of `HostRound.packed`; drafts that were verified
 
 
 class HostRound(NamedTuple):

@@ -76,10 +76,7 @@ class RoundOutput(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Draws tokens and commits them. What it may leave out because no sequence of a step wants it is in `key`."""
-
-    def key(self, sequences: list[Sequence]) -> object:
-        """Whatever a captured stage that draws depends on, beside shapes."""
+    """Draws tokens and commits them. Where stages are captured it must not look at what `sequences` want."""
 
     def draft(
         self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None

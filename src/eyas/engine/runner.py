@@ -168,7 +168,6 @@ class Runner:
         masks = None if mask_input is None else mask_input.masks(state.vocab_size)
         taps = None if output.taps_TC is None else output.taps_TC[last]
         verified = Verified(logits_SRV, taps, (), batch.live_SR[:, last])
-        self.drafter.note_commit(1)
         first = self.prompt_sampler.finish(verified, slots_S, [sequence], none, masks)
         if not sequence.prompt_logprobs:
             return first

@@ -38,10 +38,6 @@ class PlainSampler:
     def __init__(self, state: DeviceState) -> None:
         self._state = state
 
-    def key(self, sequences: list[Sequence]) -> object:
-        """Plain stages are not captured."""
-        return None
-
     def draft(
         self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
     ) -> Guess:

@@ -46,9 +46,6 @@ class SimulatedSampler:
         turns_N = torch.arange(shape[1]) // SWITCH_EVERY % len(chances)
         self._right_SN.copy_(coins_SN < torch.tensor(chances)[turns_N])
 
-    def key(self, sequences: list[Sequence]) -> object:
-        return self._inner.key(sequences)
-
     def draft(
         self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
     ) -> Guess:

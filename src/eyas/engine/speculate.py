@@ -64,14 +64,13 @@ def speculative_round(
     def verify_and_finish(slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
         return finish(verify(slots_S, *drafts), slots_S, *drafts)
 
-    key = (shape, sampler.key(sequences))
     if mask_input is None and not stages.splits_rounds:
-        output = stages.run(("round", *key), verify_and_finish, slots_S, *drafts[:2])
+        output = stages.run(("round", shape), verify_and_finish, slots_S, *drafts[:2])
         return output._replace(levels_SN=drafts.levels_SN)
     # The host waits for the drafts and asks the constraints while the device verifies.
     verified = stages.run(("verify", shape), verify, slots_S, *drafts[:2])
     if mask_input is None:
-        output = stages.run(("finish", *key), partial(finish, verified), slots_S, *drafts[:2])
+        output = stages.run(("finish", shape), partial(finish, verified), slots_S, *drafts[:2])
     else:
         output = sampler.finish(verified, slots_S, sequences, drafts, mask_input.masks(state.vocab_size))
     return output._replace(levels_SN=drafts.levels_SN)

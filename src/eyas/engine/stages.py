@@ -15,9 +15,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-__all__ = ["CudaGraphs", "Stages"]
+__all__ = ["CudaGraphs", "Stages", "buckets"]
 
 T = TypeVar("T")
+
+
+def buckets(most: int) -> list[int]:
+    """Powers of two, and `most`: with how many sequences captured rounds are computed."""
+    return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
 
 
 class Stages:
@@ -50,15 +55,13 @@ class CudaGraphs(Stages):
 
     has_fixed_shapes = True
 
-    def __init__(self, device: torch.device, *, max_sequences: int) -> None:
-        self._device = device
-        self._max_sequences = max_sequences
+    def __init__(self, *, max_sequences: int) -> None:
+        self._buckets = buckets(max_sequences)
         self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[Hashable, _Captured] = {}
 
     def rows(self, num_sequences: int) -> int:
-        """The next power of two, but no more than there can be."""
-        return min(1 << (num_sequences - 1).bit_length(), self._max_sequences)
+        return next(size for size in self._buckets if size >= num_sequences)
 
     def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
         captured = self._captured.get(key)

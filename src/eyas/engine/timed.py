@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from eyas.engine.drafter import Eagle3Drafter
+from eyas.engine.drafter import Eagle3Drafter, NgramDrafter
 from eyas.engine.runner import Runner
 from eyas.engine.stages import Stages
 
@@ -64,15 +64,15 @@ class TimedStages(Stages):
 
 @contextmanager
 def timed_stages(runner: Runner) -> Iterator[TimedStages]:
-    """While this lasts, the runner's stages are timed."""
-    own, drafter = runner.stages, runner.drafter if isinstance(runner.drafter, Eagle3Drafter) else None
+    """While this lasts, the stages of the runner and of its drafters are timed."""
+    drafters = (runner.drafter, runner.lookup)
+    staged = [runner, *(drafter for drafter in drafters if isinstance(drafter, Eagle3Drafter | NgramDrafter))]
+    own = runner.stages
     timed = TimedStages(own, runner.state.device)
-    runner.stages = timed
-    if drafter is not None:
-        drafter.stages = timed
     try:
+        for part in staged:
+            part.stages = timed
         yield timed
     finally:
-        runner.stages = own
-        if drafter is not None:
-            drafter.stages = own
+        for part in staged:
+            part.stages = own
