@@ -1,6 +1,7 @@
 """Compiles what prompts and draws launch at a model's shapes, for a GPU that need not be here: a line for each kernel.
 
-`python -m tests.kernels.triton.offline 90`. Not in the interpreter, so tests run it as a process of its own.
+`python -m tests.kernels.triton.offline 90 128 1024`: the GPU, then numbers of prompt rows. Not in the interpreter, so
+tests run it as a process of its own.
 """
 
 import sys
@@ -142,13 +143,13 @@ def sampling():
     commit(ledger, slots, fake(32, 3), slots, fake(32, 4), fake(32, 4), fake(128, 8640, dtype=torch.bfloat16))
 
 
-def main(arch):
+def main(arch, *sizes):
     for module in (gemm, qkv):
         module.shared_bytes = lambda device: SHARED_BYTES[arch]
 
     def run():
         sampling()
-        for num_rows in (128, 1024, 8192):
+        for num_rows in sizes:
             prompt(num_rows)
 
     for name, source, options in sources(run):
@@ -161,4 +162,4 @@ def main(arch):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

@@ -8,13 +8,18 @@ import pytest
 from tests.kernels.triton.hazards import overwritten_operands
 from tests.kernels.triton.offline import SHARED_BYTES
 
+SIZES = (128, 1024, 8192)  # rows of a prompt, which have tiles of their own
 UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
 
 
-@pytest.mark.parametrize("arch", [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in UNIT])
-def test_compiles_without_a_gpu(arch, tmp_path):
+@pytest.mark.parametrize(
+    ("arch", "sizes"),
+    [(90, SIZES), *((arch, SIZES[1:2]) for arch in UNIT if arch != 90)]
+    + [pytest.param(arch, SIZES[::2], marks=pytest.mark.slow) for arch in UNIT if arch != 90],
+)
+def test_compiles_without_a_gpu(arch, sizes, tmp_path):
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.kernels.triton.offline", str(arch)]
+    command = [sys.executable, "-m", "tests.kernels.triton.offline", str(arch), *map(str, sizes)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
