@@ -11,6 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from eyas.base.errors import UserError
+from eyas.kernels.cuda import attend, linear, moe
 from eyas.kernels.layout import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.mxfp4_layout import PackedExperts, pack_experts
 from eyas.kernels.ops import Matrix
@@ -20,23 +21,29 @@ from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
 
 __all__ = ["has_device_layout", "is_packed", "pack_ends", "pack_layer"]
 
-HEAD_DIM = 64
-QUERY_GROUPS = (4, 8)  # query heads of one key/value head
-
 
 def has_device_layout(config: GptOssConfig | HeadConfig) -> bool:
     """Whether the kernels can compute these shapes."""
-    if config.head_dim != HEAD_DIM or config.num_heads // config.num_kv_heads not in QUERY_GROUPS:
+    if config.head_dim != attend.DIM or config.num_heads // config.num_kv_heads not in attend.GROUPS:
+        return False
+    if config.hidden_size > linear.MAX_OWN_INPUTS:
         return False
     inputs = [config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim]
     outputs = [config.hidden_size, 2 * config.intermediate_size]
     if isinstance(config, GptOssConfig):
         outputs += [config.num_experts, config.vocab_size]
-        if config.expert_format != "mxfp4":
+        if config.expert_format != "mxfp4" or not _has_experts(config):
+            return False
+        if any(config.layer_is_sliding) and config.sliding_window > attend.MAX_WINDOW:
             return False
     else:
         outputs += [config.draft_vocab_size]
     return all(size % BLOCK_COLUMNS == 0 for size in inputs) and all(size % TILE_ROWS == 0 for size in outputs)
+
+
+def _has_experts(config: GptOssConfig) -> bool:
+    are_few = config.num_experts <= moe.MAX_EXPERTS and config.experts_per_token <= moe.MAX_TOP_K
+    return are_few and max(config.hidden_size, config.intermediate_size) <= moe.MAX_COLUMNS
 
 
 def is_packed(weights: TargetWeights | HeadWeights) -> bool:

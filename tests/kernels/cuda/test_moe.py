@@ -91,6 +91,15 @@ def _check(layer: _Layer, num_rows: int, dead: tuple[int, ...] = (), top_k: int 
     torch.testing.assert_close(after.square_sums_TP, sums, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("shared_kib", [99, 227])
+def test_the_largest_shapes_fit(shared_kib: int):
+    limits = moe.Limits(1, shared_kib << 10)
+    column_tiles = moe._column_tiles(moe.MAX_ROWS, limits)
+    depth, ring = moe._ring(moe.MAX_COLUMNS, moe.MAX_COLUMNS, column_tiles, limits)
+    tables = moe._table_bytes(moe.MAX_ROWS, moe.MAX_EXPERTS, moe.MAX_TOP_K, column_tiles)
+    assert depth >= 1 and tables <= moe.TABLE_BYTES and ring + moe.TABLE_BYTES <= limits.shared_bytes
+
+
 @pytest.fixture(scope="module", autouse=True)
 def poison():
     """Unwritten outputs are NaN."""

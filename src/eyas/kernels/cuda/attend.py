@@ -14,9 +14,10 @@ from torch import Tensor
 from eyas.kernels.cuda.compiler import load
 from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
 
-__all__ = ["AttendWorkspace", "attend", "attend_workspace"]
+__all__ = ["DIM", "GROUPS", "MAX_WINDOW", "AttendWorkspace", "attend", "attend_workspace"]
 
 DIM = 64
+GROUPS = (4, 8)  # query heads of a key/value head
 PAGE = 16
 CHAIN = 2  # steps of a warp in a leaf
 MAX_SEQS = 64
@@ -24,6 +25,7 @@ MAX_ROWS = 32
 TILES = 2  # of 16 pairs of row and query head, most in a block
 MAX_DEPTH = 5
 MAX_FIRST_KEY = 128
+MAX_WINDOW = 128
 STATIC_SHARED_BYTES = 1280  # what the kernel declares, and the system's own
 STATE_WORDS = DIM + 4  # of a row and query head: output, peak, sum, padding
 
@@ -167,13 +169,13 @@ def _num_heads(qkv: Product, rows: Rows, cache: LayerCache, window: int | None, 
     num_seqs, num_rows = rows.positions_SR.shape
     num_heads = qkv.slices_STN.shape[2] // DIM - 2 * num_kv
     group = num_heads // num_kv
-    if (page_size, dim) != (PAGE, DIM) or group not in (4, 8) or num_heads != group * num_kv:
+    if (page_size, dim) != (PAGE, DIM) or group not in GROUPS or num_heads != group * num_kv:
         raise ValueError(
             f"attend needs pages of {PAGE}, dimension {DIM} and 4 or 8 query heads per key head, "
             f"not {page_size}, {dim} and {num_heads} / {num_kv}"
         )
-    if window is not None and window > 128:
-        raise ValueError(f"attend takes a window of 128 at most, not {window}")
+    if window is not None and window > MAX_WINDOW:
+        raise ValueError(f"attend takes a window of {MAX_WINDOW} at most, not {window}")
     if num_seqs > MAX_SEQS or num_rows > MAX_ROWS or first_key > MAX_FIRST_KEY:
         raise ValueError(
             f"attend takes {MAX_SEQS} sequences of {MAX_ROWS} rows and a first key up to {MAX_FIRST_KEY}, "

@@ -19,10 +19,11 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.layout import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.norm import Normed
 
-__all__ = ["Workspace", "add", "gated", "linear", "logits", "num_shares", "project", "router"]
+__all__ = ["MAX_OWN_INPUTS", "Workspace", "add", "gated", "linear", "logits", "num_shares", "project", "router"]
 
 SLICES = 16  # of a share: the warps of a block
 MAX_BLOCKS = 9  # of 32 inputs in a slice: their rows stay in registers
+MAX_OWN_INPUTS = BLOCK_COLUMNS * SLICES * MAX_BLOCKS  # of a share; `logits`, `router` and `gated` have one alone
 MAX_TICKETS = 1 << 14
 CHUNK = 3  # blocks of a bulk copy; in 8 bits one copy has all of a slice
 RING_BYTES = 150 << 10  # of the matrix under way in a block: more was not faster
@@ -57,7 +58,7 @@ def _limits(device: torch.device) -> Limits:
 
 def num_shares(num_inputs: int) -> int:
     """S: how many sums of its own an output of so many inputs has."""
-    return -(-num_inputs // (BLOCK_COLUMNS * SLICES * MAX_BLOCKS))
+    return -(-num_inputs // MAX_OWN_INPUTS)
 
 
 def num_groups(num_tiles: int, shares: int) -> int:

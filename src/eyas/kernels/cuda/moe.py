@@ -19,12 +19,14 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.mxfp4_layout import PackedExperts
 from eyas.kernels.norm import Normed
 
-__all__ = ["MAX_ROWS", "Activations", "Workspace", "moe_down", "moe_up"]
+__all__ = ["MAX_COLUMNS", "MAX_EXPERTS", "MAX_ROWS", "MAX_TOP_K", "Activations", "Workspace", "moe_down", "moe_up"]
 
 MAX_ROWS = 512
+MAX_EXPERTS, MAX_TOP_K = 128, 4  # whose tables fit into TABLE_BYTES
+MAX_COLUMNS = 8192  # of either matrix: one place of the ring must fit into 99 KiB of shared memory
 MATH_WARPS, MOST_FINISHERS = 15, 3
 TILE = 16
-TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: MAX_ROWS rows of 4 experts of 128, and some
+TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: MAX_ROWS rows of MAX_TOP_K of MAX_EXPERTS, and some
 MAX_DEPTH = 6
 ONE_TILE_ROWS = 224
 
@@ -105,8 +107,7 @@ def moe_down(
     depth, stages_bytes = _ring(gate_up.num_columns, down.num_columns, column_tiles, limits)
     constants = {"UP_COLUMNS": gate_up.num_columns, "DOWN_COLUMNS": down.num_columns, "COLUMN_TILES": column_tiles}
     constants |= {"DEPTH": depth, "NUM_EXPERTS": num_experts, "TOP_K": top_k}
-    num_groups = num_experts + num_rows * top_k // (8 * column_tiles)
-    tables = 4 * (num_experts + 2 * num_groups + 8) + num_rows * (4 + 8 * top_k)  # `carve` of moe.cuh
+    tables = _table_bytes(num_rows, num_experts, top_k, column_tiles)
     out = torch.empty_like(residual_TH)
     after = Normed(torch.empty_like(rows), out.new_empty(num_rows, down.num_rows // TILE))
     load("moe", constants).kernel("moe").launch(
@@ -159,6 +160,12 @@ def _ring(up_columns: int, down_columns: int, column_tiles: int, limits: Limits)
     stage = -(-units * (512 + 32) // 128) * 128 + column_tiles * slices * 512 + 16
     depth = max(1, min(MAX_DEPTH, (limits.shared_bytes - TABLE_BYTES) // stage))
     return depth, depth * stage
+
+
+def _table_bytes(num_rows: int, num_experts: int, top_k: int, column_tiles: int) -> int:
+    """What `carve` of moe.cuh takes behind the ring."""
+    num_groups = num_experts + num_rows * top_k // (8 * column_tiles)
+    return 4 * (num_experts + 2 * num_groups + 8) + num_rows * (4 + 8 * top_k)
 
 
 @functools.cache
