@@ -96,8 +96,12 @@ def run(
     max_length: int | None = None,
     num_multiprocessors: int = 5,
     shared_limit: int = 227 * 1024,
+    heads: tuple[tuple[int, int], ...] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows `starts[i] ..` of sequence `seqs[i]`: the output [S, R, Q, D] and the caches after it."""
+    """Rows `starts[i] ..` of sequence `seqs[i]`: the output [S, R, Q, D] and the caches after it.
+
+    `heads`: what the workspace is made for, the case's own by default.
+    """
     device = case.k_cache.device
     seqs = list(range(len(starts))) if seqs is None else seqs
     positions_SR = torch.tensor(starts, device=device).unsqueeze(1) + torch.arange(num_rows, device=device)
@@ -106,8 +110,7 @@ def run(
     workspace = attend_workspace(
         len(starts),
         num_rows,
-        case.group * case.num_kv,
-        case.num_kv,
+        heads or ((case.group * case.num_kv, case.num_kv),),
         device,
         num_multiprocessors=num_multiprocessors,
         shared_limit=shared_limit,
@@ -283,3 +286,33 @@ def test_what_the_kernel_lacks_is_an_error(device: torch.device):
     case = make_case(device, [4], group=2)
     with pytest.raises(ValueError, match="4 or 8 query heads"):
         run(case, [4], 1)
+
+
+def test_a_workspace_made_for_less_is_an_error(device: torch.device):
+    """As a draft head with more key/value heads than its target; told of both, it has room for both."""
+    starts = [40, 7, 20, 100]
+    case = make_case(device, starts, group=4, num_kv=4)
+    with pytest.raises(ValueError, match="made for smaller launches"):
+        run(case, starts, 5, num_multiprocessors=1, heads=((8, 1),))
+    ours, _, _ = run(case, starts, 5, num_multiprocessors=1, heads=((8, 1), (16, 4)))
+    assert torch.equal(ours, run(case, starts, 5)[0])
+
+
+@pytest.mark.parametrize("num_rows", [1, 4, 5, 9, 32])
+@pytest.mark.parametrize("group", [4, 8])
+def test_there_is_room_for_every_launch(group: int, num_rows: int):
+    """The cut of attend_plan.cuh, done here, never has more pieces than the bound."""
+    num_kv = 2
+    row_blocks = -(-num_rows * group // 16)
+    tiles = min(2, row_blocks)
+    for grid in (1, 3, 8, 50):
+        for leaves in ([1], [1] * 9, [7, 1], [100, 3, 1], [40, 41, 5, 17]):
+            pairs = row_blocks * num_kv
+            if sum(leaves) * pairs > grid:
+                pairs = -(-num_rows // (16 * tiles // group)) * num_kv
+            shift = 0
+            while sum(leaves) * pairs >> shift > grid and max(leaves) - 1 >> shift:
+                shift += 1
+            units = sum(-(-count // (1 << shift)) for count in leaves)
+            bound = module._most_pieces(grid, len(leaves), num_kv, row_blocks)
+            assert max(units, len(leaves)) * pairs <= bound

@@ -6,6 +6,7 @@ cut, and why the bits of a row depend on its position and keys alone, stands in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -75,26 +76,35 @@ def _config(num_rows: int, group: int, shared_limit: int, *, crowded: bool) -> _
 def attend_workspace(
     max_seqs: int,
     max_rows: int,
-    num_heads: int,
-    num_kv: int,
+    heads: Iterable[tuple[int, int]],
     device: torch.device,
     *,
     num_multiprocessors: int | None = None,
     shared_limit: int | None = None,
 ) -> AttendWorkspace:
-    """For launches of up to `max_seqs` sequences of up to `max_rows` rows; the limits are the device's by default."""
+    """For launches of up to `max_seqs` sequences of up to `max_rows` rows, with any of these numbers of query heads and
+    of key/value heads. The limits are the device's by default.
+    """
     if num_multiprocessors is None or shared_limit is None:
         properties = torch.cuda.get_device_properties(device)
         num_multiprocessors = properties.multi_processor_count
         shared_limit = properties.shared_memory_per_block_optin
-    tiles = -(-max_rows * num_heads // num_kv // 16)
-    num_pieces = 2 * num_multiprocessors + max_seqs * -(-tiles // TILES) * num_kv
+    num_pieces, num_states = 0, 0
+    for num_heads, num_kv in heads:
+        row_blocks = -(-max_rows * num_heads // num_kv // 16)
+        pieces = _most_pieces(2 * num_multiprocessors, max_seqs, num_kv, row_blocks)
+        num_pieces, num_states = max(num_pieces, pieces), max(num_states, pieces * min(row_blocks, TILES) * 16)
     return AttendWorkspace(
-        torch.empty(num_pieces * min(tiles, TILES) * 16, STATE_WORDS, dtype=torch.float32, device=device),
+        torch.empty(num_states, STATE_WORDS, dtype=torch.float32, device=device),
         torch.zeros(num_pieces, dtype=torch.int32, device=device),
         num_multiprocessors,
         shared_limit,
     )
+
+
+def _most_pieces(grid: int, num_seqs: int, num_kv: int, row_blocks: int) -> int:
+    """Bound on the pieces of a launch of so many blocks: `plan_all` of attend_plan.cuh."""
+    return grid + num_seqs * -(-row_blocks // TILES) * num_kv
 
 
 def attend(
@@ -119,7 +129,7 @@ def attend(
     Pages, positions, tables and `live_SR` are read before the kernel waits for its predecessor: between their last
     write and this launch there must be a kernel that triggers its successor only after its own wait, as this one does.
 
-    Raises ValueError on shapes that the kernel does not have.
+    Raises ValueError on shapes that the kernel does not have, or that the workspace was not made for.
     """
     num_slices, num_tokens, _ = qkv.slices_STN.shape
     num_heads = _num_heads(qkv, rows, cache, window, first_key)
@@ -130,10 +140,12 @@ def attend(
     config = _config(num_rows, group, workspace.shared_limit, crowded=crowded)
     leaves = 1 if window else -(-rows.max_length // (CHAIN * 32 * config.warps))
     most_blocks = num_seqs * row_blocks * num_kv * leaves
+    grid = max(1, min(most_blocks, config.resident * workspace.num_multiprocessors))
+    _check_room(workspace, _most_pieces(grid, num_seqs, num_kv, row_blocks), config.tiles)
     if out is None:
         out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=qkv.slices_STN.device)
     load("attend", config.defines(group, num_kv)).kernel("attend").launch(
-        max(1, min(most_blocks, config.resident * workspace.num_multiprocessors)),
+        grid,
         config.warps * 32,
         out,
         qkv.slices_STN,
@@ -161,6 +173,11 @@ def attend(
         shared=config.shared,
     )
     return out
+
+
+def _check_room(workspace: AttendWorkspace, pieces: int, tiles: int) -> None:
+    if pieces > len(workspace.tickets) or pieces * tiles * 16 > len(workspace.piece_states):
+        raise ValueError(f"{pieces} pieces of {tiles} tiles: attend's workspace was made for smaller launches")
 
 
 def _num_heads(qkv: Product, rows: Rows, cache: LayerCache, window: int | None, first_key: int) -> int:

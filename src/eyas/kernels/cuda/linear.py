@@ -163,6 +163,8 @@ def _launch(
         if shares > 1 and partials is None:
             assert workspace is not None
             tickets = workspace.tickets
+            if num_tiles * plan.grid[1] > len(tickets):
+                raise ValueError(f"{num_rows} rows of {num_features} features: more sums than there are tickets")
             partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
         of_few_rows = partials, tickets, weight.factors_N
     else:

@@ -30,9 +30,14 @@ class DecodeOps:
         hidden_size: int,
         intermediate_size: int,
         top_k: int,
+        draft_heads: tuple[int, int] | None = None,
     ) -> None:
-        """For launches of up to `max_sequences` sequences of up to `max_rows` rows each."""
-        self._attend = attend.attend_workspace(max_sequences, max_rows, num_heads, num_kv_heads, device)
+        """For launches of up to `max_sequences` sequences of up to `max_rows` rows each.
+
+        `draft_heads`: query heads and key/value heads of a draft head, where they may be others than the target's.
+        """
+        heads = [(num_heads, num_kv_heads), *([] if draft_heads is None else [draft_heads])]
+        self._attend = attend.attend_workspace(max_sequences, max_rows, heads, device)
         self._linear = linear.Workspace(device)
         moe_rows = min(moe.MAX_ROWS, max_sequences * max_rows)
         self._moe = moe.Workspace(moe_rows, top_k, hidden_size, intermediate_size, device)
