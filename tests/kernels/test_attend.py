@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from eyas.kernels.attend import KEY_BLOCK, attend_ref
+from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.plain import PlainOps
 
 POISON = 1e30  # finite: what is masked must not count even so
 
@@ -127,3 +129,27 @@ def test_a_row_below_the_first_key_is_finite():
     q, arguments, _, _ = laid_out(case)
     arguments["k_cache_PBGD"][:, 0], arguments["v_cache_PBGD"][:, 0] = 0, 0
     assert attend_ref(q, **arguments).isfinite().all()
+
+
+@pytest.mark.parametrize("window", [None, 16])
+def test_rows_before_the_start_are_dead_and_change_nothing(window):
+    """3 live rows behind 5 at negative positions, with a rotary table and page tables that end where they must."""
+    page_size, num_kv, dim, num_live, num_dead = 4, 2, 8, 3, 5
+    generator = torch.Generator().manual_seed(0)
+    product = torch.randn(1, num_dead + num_live, 4 * num_kv * dim, generator=generator)
+    rope = RopeTable(*torch.randn(2, num_live, dim // 2, generator=generator))
+
+    def run(num_dead):
+        positions = torch.arange(-num_dead, num_live).unsqueeze(0)
+        rows = Rows(positions, positions >= 0, torch.tensor([[2]]), num_live)
+        cache = LayerCache(*torch.full((2, 4, page_size, num_kv, dim), 7.0))
+        out = PlainOps(dense=8, experts=8).attend(
+            Product(product[:, -positions.numel() :], None, 1), rows, cache, rope,
+            eps=0.0, bias_N=None, sinks_Q=None, window=window,
+        )  # fmt: skip
+        return out, cache
+
+    (out, cache), (alone, right) = run(num_dead), run(0)
+    assert torch.equal(out[num_dead:], alone) and out.isfinite().all()
+    for ours, expected in zip(cache, right, strict=True):
+        assert torch.equal(ours[1:], expected[1:])  # page 0 takes what dead rows write

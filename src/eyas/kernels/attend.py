@@ -91,9 +91,11 @@ def attend_ref(
 
     Rows of a sequence stand at consecutive positions; a row sees keys at `position - window + 1 .. position`, all from
     0 without a window, but none below `first_key` (a row that stands there itself, surely dead, sees its own).
-    `max_length` is above every position and known to the host, so that nothing waits for the device. `tile` rows are
-    multiplied at a time, None for all at once (not row-invariant).
+    Dead rows before position 0 see what a row at 0 does, so that they are finite. `max_length` is above every position
+    and known to the host, so that nothing waits for the device. `tile` rows are multiplied at a time, None for all at
+    once (not row-invariant).
     """
+    positions_SR = positions_SR.clamp(min=0)
     num_rows = q_SRQD.shape[1]
     step = tile or num_rows
     padding = -num_rows % step

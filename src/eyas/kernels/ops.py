@@ -50,7 +50,10 @@ class LayerCache(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Where the rows stand: R consecutive positions of each of S sequences, and the pages of one group."""
+    """Where the rows stand: R consecutive positions of each of S sequences, and the pages of one group.
+
+    Positions of dead rows may be negative: before the start of a sequence that is shorter than R.
+    """
 
     positions_SR: Tensor  # int64
     live_SR: Tensor  # bool

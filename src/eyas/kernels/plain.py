@@ -138,7 +138,7 @@ class PlainOps:
 
 def _write(qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, bias_N: Tensor | None, eps: float) -> Tensor:
     """Keys and values to their pages; the rotated queries [T, Q, D]."""
-    positions_T = rows.positions_SR.flatten()
+    positions_T = rows.positions_SR.flatten().clamp(min=0)
     return rope_write_ref(
         finish(qkv, bias_N, eps),
         cos_TD=rope.cos[positions_T],

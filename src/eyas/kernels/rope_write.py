@@ -23,7 +23,7 @@ def finish(product: Product, bias_N: Tensor | None, eps: float) -> Tensor:
 
 def write_slots(rows: Rows, page_size: int) -> Tensor:
     """Flat cache rows [T] (page * page size + offset) of the rows' positions; dead rows go to page 0."""
-    columns = (rows.positions_SR // page_size).clamp(max=rows.table_SP.shape[1] - 1)
+    columns = (rows.positions_SR // page_size).clamp(0, rows.table_SP.shape[1] - 1)
     offsets = rows.positions_SR % page_size
     slots = rows.table_SP.gather(1, columns) * page_size + offsets
     return torch.where(rows.live_SR, slots, offsets).flatten()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.kernels.cuda.emulator import emulated
 from torch import Tensor
 
@@ -100,6 +101,7 @@ def run(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows `starts[i] ..` of sequence `seqs[i]`: the output [S, R, Q, D] and the caches after it.
 
+    In front of the tables stands what shows if it is read: pages far outside of the cache, cosines and sines of NaN.
     `heads`: what the workspace is made for, the case's own by default.
     """
     device = case.k_cache.device
@@ -127,11 +129,11 @@ def run(
         Rows(
             positions_SR,
             torch.ones_like(positions_SR, dtype=torch.bool) if live_SR is None else live_SR,
-            case.table_SP[seqs],
+            F.pad(case.table_SP[seqs], (2, 0), value=2**31 - 1)[:, 2:],
             max_length or case.max_pages * PAGE,
         ),
         LayerCache(k_cache, v_cache),
-        case.rope,
+        RopeTable(*(F.pad(table, (0, 0, 32, 0), value=torch.nan)[32:] for table in case.rope)),
         eps=EPS,
         bias_N=case.bias_N,
         sinks_Q=case.sinks_Q,
@@ -257,6 +259,29 @@ def test_dead_rows_write_nothing_and_give_zeros(device: torch.device):
     assert not out[~live_SR].any()
     for cache, before in ((k_cache, case.k_cache), (v_cache, case.v_cache)):
         assert cache.isnan().sum() == before.isnan().sum() - 5 * case.num_kv * DIM
+
+
+@pytest.mark.parametrize("shared_limit", [227 * 1024, 99 * 1024])
+@pytest.mark.parametrize(("num_rows", "starts"), [(8, [-5, 300, -8]), (32, [-30, 90, -32])])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_before_the_start_are_dead_and_change_nothing(
+    device: torch.device, shape: str, num_rows: int, starts: list[int], shared_limit: int
+):
+    """A sequence shorter than the rows of the launch, beside a longer one and one of which nothing is there."""
+    first_key = SHAPES[shape].get("first_key", 0)
+    case = make_case(device, [first_key, 300, first_key], ahead=32, **SHAPES[shape])
+    positions_SR = torch.tensor(starts, device=device).unsqueeze(1) + torch.arange(num_rows, device=device)
+    live_SR = positions_SR >= first_key
+    out, k_cache, v_cache = run(case, starts, num_rows, live_SR=live_SR, shared_limit=shared_limit)
+    assert not out[~live_SR].any()
+    num_live = starts[0] + num_rows - first_key
+    short, right_k, right_v = run(case, [first_key], num_live, shared_limit=shared_limit)
+    rest = replace(case, k_cache=right_k, v_cache=right_v)
+    long, right_k, right_v = run(rest, [starts[1]], num_rows, seqs=[1], shared_limit=shared_limit)
+    assert torch.equal(out[0, -num_live:], short[0]) and torch.equal(out[1], long[0])
+    assert torch.equal(k_cache.nan_to_num(-9.0), right_k.nan_to_num(-9.0))
+    assert torch.equal(v_cache.nan_to_num(-9.0), right_v.nan_to_num(-9.0))
+    assert k_cache.isnan().sum() < case.k_cache.isnan().sum()
 
 
 def test_a_value_that_is_not_finite_poisons_those_who_see_it(device: torch.device):

@@ -12,7 +12,8 @@ constexpr int CHAIN = 2;                   // steps of a warp in a leaf
 constexpr int LEAF_STEPS = WARPS * CHAIN;
 constexpr int SEQ_STEPS = 2;               // each lane plans for as many sequences
 
-// Live rows of a sequence: their bits, and the position of its row 0 and of the last live one (-1 without any).
+// Live rows of a sequence: their bits, and the position of its row 0 and of the last live one (-1 without any). Rows
+// that stand before the start of the sequence, at negative positions, are dead.
 struct Rows {
     u32 live;
     int first, last;
@@ -118,7 +119,7 @@ struct Piece {
     int kv, first_row, num_rows;  // of the block
     Rows rows;                    // of the sequence
     int first_pos, last_pos;      // of the block's rows
-    int window, first_key, lowest_key;
+    int window, first_key, lowest_key;  // that a live row sees
     int begin, end;               // steps
     int new_begin, new_end;       // rows of the sequence whose keys are among the steps
 
@@ -144,7 +145,10 @@ DEVICE Piece piece_of(const Plan& plan, int number, const i64* positions, const 
     piece.last_pos = min(piece.rows.last, piece.first_pos + piece.num_rows - 1);
     piece.window = window;
     piece.first_key = first_key;
-    piece.lowest_key = piece.lowest_visible(piece.first_pos);
+    // Dead rows in front, which may stand at negative positions, need no keys.
+    const int first_live =
+        max(max(0, piece.first_pos), piece.rows.first + __ffs(static_cast<int>(piece.rows.live)) - 1);
+    piece.lowest_key = piece.lowest_visible(first_live);
     piece.begin = piece.lowest_key / STEP;
     piece.end = piece.last_pos / STEP + 1;
     if (window == 0) {
@@ -153,7 +157,7 @@ DEVICE Piece piece_of(const Plan& plan, int number, const i64* positions, const 
     } else if (WARPS < 8) {
         piece.begin &= ~(LEAF_STEPS - 1);  // a window meets more steps than there are warps
     }
-    if (piece.last_pos < piece.first_pos) piece.end = piece.begin;
+    if (piece.last_pos < first_live) piece.end = piece.begin;
     piece.new_begin = max(0, piece.begin * STEP - piece.rows.first);
     piece.new_end = min(num_rows, piece.end * STEP - piece.rows.first);
     return piece;
