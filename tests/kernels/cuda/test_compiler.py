@@ -2,6 +2,10 @@
 
 import builtins
 import functools
+import os
+import stat
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +61,43 @@ def test_another_source_define_or_gpu_is_another_build(compile_for, folder, monk
     assert len(built) == 5
 
 
+@pytest.mark.parametrize("change", [("_options", {"ftz": True}), ("_versions", ("13.0", "13.0.1"))], ids=lambda c: c[0])
+def test_another_option_or_compiler_is_another_build(compile_for, monkeypatch, change):
+    built, (name, value) = _count_builds(monkeypatch), change
+    original = getattr(compiler, name)
+    compile_for("fill", {"VALUE": 1})
+    changed = (lambda *args: original(*args) | value) if isinstance(value, dict) else lambda: value
+    monkeypatch.setattr(compiler, name, changed)
+    compile_for("fill", {"VALUE": 1})
+    compile_for("fill", {"VALUE": 1})
+    assert len(built) == 2
+
+
+def test_the_key_has_the_patch_release_of_nvrtc():
+    pytest.importorskip("cuda.bindings.nvrtc")
+    assert metadata.version("nvidia-cuda-nvrtc") in compiler._versions()
+
+
+def test_other_users_can_read_an_entry(compile_for):
+    before = os.umask(0o022)
+    try:
+        compile_for("fill", {"VALUE": 1})
+    finally:
+        os.umask(before)
+    (entry,) = compiler.cache_folder().iterdir()
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o644
+
+
+def test_an_entry_that_cannot_be_put_in_its_place_leaves_nothing(compile_for, monkeypatch):
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", fail)
+        assert compile_for("fill", {"VALUE": 1}).startswith(b"\x7fELF")
+    assert not list(compiler.cache_folder().iterdir())
+
+
 @pytest.mark.parametrize("content", [b"", b"short", bytes(500)])
 def test_a_damaged_entry_is_compiled_again(compile_for, monkeypatch, content):
     built = _count_builds(monkeypatch)
@@ -71,6 +112,18 @@ def test_a_damaged_entry_is_compiled_again(compile_for, monkeypatch, content):
 def test_without_a_cache_folder_it_compiles_each_time(compile_for, folder, monkeypatch):
     built = _count_builds(monkeypatch)
     (folder / "cache").write_text("a file where the folder would be")
+    assert compile_for("fill", {"VALUE": 1}) == compile_for("fill", {"VALUE": 1})
+    assert len(built) == 2
+
+
+def test_without_a_home_it_compiles_each_time(compile_for, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    built = _count_builds(monkeypatch)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert compiler.cache_folder() is None
     assert compile_for("fill", {"VALUE": 1}) == compile_for("fill", {"VALUE": 1})
     assert len(built) == 2
 
@@ -94,7 +147,7 @@ def test_it_says_what_to_install(monkeypatch):
             raise ImportError(f"No module named {name!r}")
         return original(name, *args, **kwargs)
 
-    compiler._nvrtc_version.cache_clear()
+    compiler._versions.cache_clear()
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(RuntimeError, match=r"pip install 'eyas\[gpu\]'"):
         compiler.compile_for("linear")

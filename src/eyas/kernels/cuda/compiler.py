@@ -10,10 +10,11 @@ import hashlib
 import io
 import os
 import re
-import tempfile
+import uuid
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +25,9 @@ __all__ = ["Build", "Module", "Usage", "build", "cache_folder", "compile_for", "
 FOLDER = Path(__file__).parent
 INSTALL_HINT = "CUDA kernels need cuda-core, cuda-bindings and NVRTC: pip install 'eyas[gpu]'"
 DIGEST_BYTES = 32
+# What code depends on beside source and options. Patch releases of NVRTC show in its package's version alone; where
+# another package or a toolkit brings it, that is not there.
+COMPILER_PACKAGES = ("cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc")
 
 Defines = Mapping[str, int | str]
 
@@ -81,7 +85,10 @@ def device_arch(device: int | None = None) -> str:
 
 def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, folder: Path = FOLDER) -> bytes:
     """Machine code (a cubin) of `source`.cu for `arch`, from the disk cache where that has it."""
-    path = cache_folder() / f"{source}-{arch}-{_key(folder / f'{source}.cu', defines or {}, arch)}.cubin"
+    cache = cache_folder()
+    if cache is None:
+        return build(source, defines, arch, folder=folder).cubin
+    path = cache / f"{source}-{arch}-{_key(folder / f'{source}.cu', _options(source, defines, arch))}.cubin"
     cubin = _read_checked(path)
     if cubin is None:
         cubin = build(source, defines, arch, folder=folder).cubin
@@ -91,29 +98,39 @@ def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90a
 
 def build(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, folder: Path = FOLDER) -> Build:
     """Compiles without looking into the cache, and says what each kernel uses."""
-    _nvrtc_version()  # a clear error first
+    _versions()  # a clear error first
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(
-        name=f"{source}.cu",
-        arch=arch,
-        std="c++17",
-        define_macro=[(name, str(value)) for name, value in sorted((defines or {}).items())] or None,
-        include_path=str(FOLDER),
-        ptxas_options=["-v"],
-        no_cache=True,  # code from the driver's own cache comes without the report
-    )
+    options = ProgramOptions(include_path=str(FOLDER), **_options(source, defines, arch))
     log = io.StringIO()
     code = Program((folder / f"{source}.cu").read_text(), "c++", options).compile("cubin", logs=log)
     return Build(bytes(code.code), _parse_usage(log.getvalue()))
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eyas" / "kernels"
+def _options(source: str, defines: Defines | None, arch: str) -> dict[str, Any]:
+    """Of cuda.core.ProgramOptions; all but the folder of the headers, whose text counts instead."""
+    return {
+        "name": f"{source}.cu",
+        "arch": arch,
+        "std": "c++17",
+        "define_macro": [(name, str(value)) for name, value in sorted((defines or {}).items())] or None,
+        "ptxas_options": ["-v"],
+        "no_cache": True,  # code from the driver's own cache comes without the report
+    }
+
+
+def cache_folder() -> Path | None:
+    """Where compiled code is kept. None for a user without a home, who has no such place."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(given) if given else Path.home() / ".cache") / "eyas" / "kernels"
+    except RuntimeError:
+        return None
 
 
 @functools.cache
-def _nvrtc_version() -> tuple[int, int]:
+def _versions() -> tuple[str | None, ...]:
+    """NVRTC's own version and those of the packages that compile."""
     try:
         import cuda.core  # noqa: F401
         from cuda.bindings import nvrtc
@@ -121,12 +138,19 @@ def _nvrtc_version() -> tuple[int, int]:
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:  # the bindings are there, libnvrtc is not: RuntimeError
         raise RuntimeError(f"{INSTALL_HINT} ({error})") from error
-    return major, minor
+    return f"{major}.{minor}", *map(_package_version, COMPILER_PACKAGES)
 
 
-def _key(source: Path, defines: Defines, arch: str) -> str:
+def _package_version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _key(source: Path, options: Mapping[str, Any]) -> str:
     texts = [path.read_bytes() for path in (source, *sorted(FOLDER.glob("*.cuh")))]
-    parts = (texts, sorted(defines.items()), arch, _nvrtc_version())
+    parts = (texts, sorted(options.items()), _versions())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
@@ -141,11 +165,14 @@ def _read_checked(path: Path) -> bytes | None:
 
 def _write_checked(path: Path, cubin: bytes) -> None:
     """A folder that cannot be written costs a compilation per start, nothing else."""
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(cubin).digest() + cubin)
-        Path(file.name).replace(path)
+        try:
+            partial.write_bytes(hashlib.sha256(cubin).digest() + cubin)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError:
         pass
 
