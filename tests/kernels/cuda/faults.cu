@@ -39,12 +39,12 @@ extern "C" __global__ void two_operations(float* out) {
 extern "C" __global__ void no_wait(float* out) { out[threadIdx.x] = 1.f; }
 
 extern "C" __global__ void early_read(float* out, const float* in) {
-    const uint4 v = load_16(in);
+    const uint4 v = load_16_if(in, true);
     pdl_wait();
     out[threadIdx.x] = __uint_as_float(v.x);
 }
 
 extern "C" __global__ void misaligned(float* out, const float* in) {
     pdl_wait();
-    out[threadIdx.x] = __uint_as_float(load_16(in + 1).x);
+    out[threadIdx.x] = __uint_as_float(load_16_if(in + 1, true).x);
 }

@@ -1,18 +1,15 @@
-// Small kernels that use every helper of common.cuh once: the same tests run them in the emulator and on a GPU.
+// Small kernels that use the helpers of common.cuh: the same tests run them in the emulator and on a GPU.
 #include "common.cuh"
 
 // c[16][8] = a[16][k] b[8][k]^T, one warp: the k order of the project (16 bytes a lane and k32 block).
 extern "C" __global__ void multiply(float* c, const u16* a, const u16* b, int num_k) {
     const int g = lane_id() / 4, t = lane_id() % 4;
     float sum[4] = {};
-    uint4 top = load_weights_16(a + g * num_k + 8 * t), low = load_weights_16(a + (g + 8) * num_k + 8 * t);
     pdl_wait();
     for (int k = 0; k < num_k; k += 32) {
-        if (k) {
-            top = load_weights_16(a + g * num_k + k + 8 * t);
-            low = load_weights_16(a + (g + 8) * num_k + k + 8 * t);
-        }
-        const uint4 right = load_16(b + g * num_k + k + 8 * t);
+        const uint4 top = *reinterpret_cast<const uint4*>(a + g * num_k + k + 8 * t);
+        const uint4 low = load_l2_16_if(a + (g + 8) * num_k + k + 8 * t, true);
+        const uint4 right = load_16_if(b + g * num_k + k + 8 * t, true);
         const u32 first[4] = {top.x, low.x, top.y, low.y}, second[4] = {top.z, low.z, top.w, low.w};
         mma_bf16(sum, first, right.x, right.y);
         mma_bf16(sum, second, right.z, right.w);
@@ -21,18 +18,17 @@ extern "C" __global__ void multiply(float* c, const u16* a, const u16* b, int nu
     for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
 }
 
-// Per thread: warp sum, warp maximum, ballot of odd values, neighbour's value, block sum, value of the lane reversed.
+// Per thread: warp sum, ballot of odd values, neighbour's value, block sum, value of the lane reversed.
 extern "C" __global__ void __launch_bounds__(256) reduce(float* out, const float* in) {
     SHARED(float, scratch);
     pdl_wait();
     const float v = in[threadIdx.x];
-    float* row = out + threadIdx.x * 6;
+    float* row = out + threadIdx.x * 5;
     row[0] = warp_sum(v);
-    row[1] = warp_max(v);
-    row[2] = static_cast<float>(__popc(__ballot_sync(FULL_WARP, static_cast<int>(v) & 1)));
-    row[3] = __shfl_up_sync(FULL_WARP, v, 1);
-    row[4] = block_sum(v, scratch);
-    row[5] = __shfl_sync(FULL_WARP, v, 31 - lane_id());
+    row[1] = static_cast<float>(__popc(__ballot_sync(FULL_WARP, static_cast<int>(v) & 1)));
+    row[2] = __shfl_up_sync(FULL_WARP, v, 1);
+    row[3] = block_sum(v, scratch);
+    row[4] = __shfl_sync(FULL_WARP, v, 31 - lane_id());
 }
 
 // Every block writes its number; the last one adds them in order. Twice, to see the counters return to zero.
@@ -45,8 +41,6 @@ extern "C" __global__ void ticket(float* total, float* parts, u32* counters) {
         for (int i = 0; i < static_cast<int>(gridDim.x); ++i) sum += parts[round * gridDim.x + i];
         if (threadIdx.x == 0) total[round] = sum;
     }
-    const bool last = arrive_last_warp(counters + 2, gridDim.x * (blockDim.x / 32));
-    if (last && lane_id() == 0) total[2] = 1.f;
 }
 
 // Asynchronous copies, dynamic shared memory beyond 48 KB, two groups of warps at barriers of their own.
@@ -64,6 +58,8 @@ extern "C" __global__ void stage(float* out, const float* in, int num_floats, i6
         out[blockIdx.x * stride + i] = scale * buffer[num_floats - 1 - i];
 }
 
+DEVICE float high_half(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
+
 // bf16 words and fast functions, one row of eight outputs a thread.
 extern "C" __global__ void convert(float* out, const float* in, int count) {
     pdl_wait();
@@ -74,9 +70,9 @@ extern "C" __global__ void convert(float* out, const float* in, int count) {
     const u32 product = mul_bf16x2(pair, 0x40003f80u);  // times (1, 2)
     float* row = out + i * 8;
     row[0] = from_bf16(to_bf16(v));
-    row[1] = bf16_high(pair);
-    row[2] = bf16_low(product);
-    row[3] = bf16_high(product);
+    row[1] = high_half(pair);
+    row[2] = from_bf16(static_cast<u16>(product));
+    row[3] = high_half(product);
     row[4] = fast_exp2(v);
     row[5] = fast_exp(v);
     row[6] = fast_reciprocal(v);

@@ -151,3 +151,10 @@ def test_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(RuntimeError, match=r"pip install 'eyas\[gpu\]'"):
         compiler.compile_for("linear")
+
+
+def test_an_older_device_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (8, 9))
+    with pytest.raises(RuntimeError, match=r"9\.0 \(Hopper\) or newer, not 8\.9"):
+        compiler.load("norm")

@@ -24,7 +24,7 @@ def _launch(name: str, block: int, *args: object, shared: int = 0, seed: int = 0
         ("half_a_warp", (torch.zeros(64),), "deadlock, 16 threads wait for ever.*0: __shfl_xor_sync"),
         ("two_operations", (torch.zeros(64),), "meet in __shfl_xor_sync and in __ballot_sync"),
         ("no_wait", (torch.zeros(64),), "without pdl_wait"),
-        ("early_read", (torch.zeros(64), torch.zeros(4)), "load_16 before pdl_wait"),
+        ("early_read", (torch.zeros(64), torch.zeros(4)), "load_16_if before pdl_wait"),
         ("misaligned", (torch.zeros(64), torch.zeros(8)), "not aligned to 16"),
     ],
 )

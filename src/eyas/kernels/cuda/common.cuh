@@ -27,63 +27,13 @@ constexpr u32 FULL_WARP = 0xffffffffu;
 // ---- programmatic dependent launch -------------------------------------------------------------------------------
 // Read what other kernels of the chain write only after pdl_wait(); every kernel must call it before it ends.
 
-DEVICE void pdl_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+DEVICE void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-DEVICE void pdl_trigger() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+DEVICE void pdl_trigger() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// ---- loads of 16 bytes (addresses aligned to 16) -----------------------------------------------------------------
-// Volatile: they are issued where they are written, before a pdl_wait() that follows them.
+// ---- loads of 4 bytes, and of 16 (aligned; zeros without touching memory where `valid` is false) ------------------
 
-// Streamed data that no kernel writes (weights): past the L1 cache, through the read-only path.
-DEVICE uint4 load_weights_16(const void* address) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(address));
-    return v;
-}
-
-DEVICE uint2 load_weights_8(const void* address) {
-    uint2 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
-    return v;
-}
-
-DEVICE u32 load_weights_4(const void* address) {
-    u32 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(v) : "l"(address));
-    return v;
-}
-
-// Zeros without touching memory where `valid` is false.
-DEVICE uint4 load_weights_16_if(const void* address, bool valid) {
-    uint4 v = {0, 0, 0, 0};
-    asm volatile(
-        "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
-        "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-        : "l"(address), "r"(static_cast<u32>(valid)));
-    return v;
-}
-
-// Data that an earlier kernel wrote; the memory clobber keeps it behind pdl_wait() and barriers.
-DEVICE uint4 load_16(const void* address) {
-    uint4 v;
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(address)
-                 : "memory");
-    return v;
-}
-
+// What an earlier kernel wrote; the memory clobber keeps it behind pdl_wait() and barriers.
 DEVICE uint4 load_16_if(const void* address, bool valid) {
     uint4 v = {0, 0, 0, 0};
     asm volatile(
@@ -95,7 +45,7 @@ DEVICE uint4 load_16_if(const void* address, bool valid) {
     return v;
 }
 
-// 4 bytes that other blocks of this launch, or kernels before the one that comes before this, wrote.
+// What other blocks of this launch, or earlier kernels, wrote.
 // Relaxed, as the compiler takes a weak load in a loop for one that always gives the same.
 DEVICE u32 load_l2(const void* address) {
     u32 v;
@@ -113,9 +63,6 @@ DEVICE uint4 load_l2_16_if(const void* address, bool valid) {
         : "memory");
     return v;
 }
-
-// Brings the 128-byte line into L2 and waits for nothing.
-DEVICE void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // ---- copies to shared memory that do not pass through registers --------------------------------------------------
 
@@ -164,22 +111,15 @@ DEVICE void copy_barrier_wait(u64* barrier, u32 parity) {
     }
 }
 
-// `bytes` (a multiple of 16) of data that is read once: the first to leave L2.
+// `bytes` (a multiple of 16) of data that is read once: the first to leave L2. Where the shared memory has been read
+// before, whoever asks must know that the reads have their values: a barrier alone does not say so, and the copy then
+// overtakes reads under load (seen on an H200, about one in 10^5).
 DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
             shared_address(shared)),
         "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(0x12f0000000000000ull)  // evict_first
         : "memory");
-}
-
-// Before a bulk copy into shared memory that has been read or written: every thread that did so, then a barrier, then
-// the copy. Without it the copy overtakes reads under load (seen on an H200, about one in 10^5).
-DEVICE void copy_bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Brings `bytes` (a multiple of 16) into L2 and waits for nothing.
-DEVICE void prefetch_l2_bulk(const void* global, u32 bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
 }
 
 // ---- bf16, two to a word -----------------------------------------------------------------------------------------
@@ -198,8 +138,6 @@ DEVICE u16 to_bf16(float value) {
 }
 
 DEVICE float from_bf16(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
-DEVICE float bf16_low(u32 packed) { return __uint_as_float(packed << 16); }
-DEVICE float bf16_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
 
 // Both halves, rounded to nearest even, subnormals kept.
 DEVICE u32 mul_bf16x2(u32 a, u32 b) {
@@ -327,12 +265,6 @@ DEVICE float warp_sum(float v) {
     return v;
 }
 
-DEVICE float warp_max(float v) {
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, step));
-    return v;
-}
-
 // Sum over the block's warps in the order of their numbers. `scratch`: one float per warp, in shared memory, free
 // again when the function returns. Every thread of the block calls it.
 DEVICE float block_sum(float v, float* scratch) {
@@ -353,12 +285,4 @@ DEVICE bool arrive_last(u32* counter, u32 expected) {
     if (threadIdx.x == 0) last = take_ticket(counter, expected);
     __syncthreads();
     return last;
-}
-
-// The same for warps: every lane of `expected` warps.
-DEVICE bool arrive_last_warp(u32* counter, u32 expected) {
-    __syncwarp();
-    bool last = false;
-    if (lane_id() == 0) last = take_ticket(counter, expected);
-    return __shfl_sync(FULL_WARP, static_cast<int>(last), 0) != 0;
 }

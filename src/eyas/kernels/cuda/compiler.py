@@ -66,7 +66,7 @@ class Module:
 def load(source: str, defines: Defines | None = None) -> Module:
     """`source`.cu with these defines, for the current CUDA device; compiled once per machine, loaded once per process.
 
-    Raises RuntimeError that says what to install when cuda-core or NVRTC is missing.
+    Raises RuntimeError that says what to install when cuda-core or NVRTC is missing, and for devices before Hopper.
     """
     return _load(source, tuple(sorted((defines or {}).items())), torch.cuda.current_device())
 
@@ -77,8 +77,10 @@ def _load(source: str, defines: tuple[tuple[str, int | str], ...], device: int) 
 
 
 def device_arch(device: int | None = None) -> str:
-    """NVRTC's name for a device, such as sm_90a or sm_121."""
+    """NVRTC's name for a device, such as sm_90a or sm_121. RuntimeError for those before Hopper."""
     major, minor = torch.cuda.get_device_capability(device)
+    if major < 9:
+        raise RuntimeError(f"CUDA kernels need compute capability 9.0 (Hopper) or newer, not {major}.{minor}")
     # wgmma and setmaxnreg are in the "a" target alone
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 

@@ -99,7 +99,6 @@ class Kernel:
         self._shared_limit = 0
         self._attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION, value=(1,))
         self._attribute_address = ctypes.addressof(self._attribute)
-        self._can_pdl = torch.cuda.get_device_capability(self._device) >= (9, 0)
 
     def launch(self, grid: Size, block: Size, *args: Any, shared: int = 0, pdl: bool = True) -> None:
         """Runs `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory.
@@ -125,7 +124,7 @@ class Kernel:
             shared,
             torch._C._cuda_getCurrentRawStream(self._device),
             self._attribute_address,
-            1 if pdl and self._can_pdl else 0,
+            1 if pdl else 0,
         )
         result = self._driver.cuLaunchKernelEx(ctypes.byref(config), self._function, None, extra)
         if result:

@@ -146,7 +146,7 @@ DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragment
 #pragma unroll
         for (int i = 0; i < COLUMN_TILES; ++i)
             my_partials[(place.stage * COLUMN_TILES + i) * SLICES * 32] = {c[i][0], c[i][1], c[i][2], c[i][3]};
-        __syncwarp();  // no copy_bulk_fence(): the sums that are stored depend on all that was read
+        __syncwarp();  // the sums that are stored depend on all that was read, so the copy overtakes nothing
         if (lane == 0) copy_barrier_expect(s.done + place.stage, 0);
         place.step(1);
     }

@@ -1,8 +1,8 @@
 // CUDA's words and common.cuh's, for g++: see fibers.h for how threads run.
 //
 // Errors, with the place where they happened: an access past the end of a tensor or of shared memory, a misaligned
-// vector load, lanes that meet in different warp operations, a barrier that nobody can complete, load_16 before
-// pdl_wait(), a block that ends without pdl_wait() or with bulk copies under way. Shared memory starts as NaN.
+// vector load, lanes that meet in different warp operations, a barrier that nobody can complete, load_16_if
+// before pdl_wait(), a block that ends without pdl_wait() or with bulk copies under way. Shared memory starts as NaN.
 // Not here: warp operations on part of a warp, blocks that wait for others except by look_again and
 // cluster_barrier, atomics on floats.
 #pragma once
@@ -167,18 +167,13 @@ static inline std::common_type_t<T, U> max(T a, U b) { return a > b ? a : b; }
 DEVICE void pdl_wait() { emulate::state.here->waited = true; }
 DEVICE void pdl_trigger() {}
 
-DEVICE uint4 load_weights_16(const void* address) { return emulate::load<uint4>(address); }
-DEVICE uint2 load_weights_8(const void* address) { return emulate::load<uint2>(address); }
-DEVICE u32 load_weights_4(const void* address) { return emulate::load<u32>(address); }
-DEVICE uint4 load_weights_16_if(const void* address, bool valid) { return valid ? load_weights_16(address) : uint4{0, 0, 0, 0}; }
-DEVICE uint4 load_16(const void* address) {
-    if (emulate::state.pdl && !emulate::state.here->waited) emulate::fail("load_16 before pdl_wait()");
-    return load_weights_16(address);
+DEVICE uint4 load_16_if(const void* address, bool valid) {
+    if (!valid) return {0, 0, 0, 0};
+    if (emulate::state.pdl && !emulate::state.here->waited) emulate::fail("load_16_if before pdl_wait()");
+    return emulate::load<uint4>(address);
 }
-DEVICE uint4 load_16_if(const void* address, bool valid) { return valid ? load_16(address) : uint4{0, 0, 0, 0}; }
 DEVICE u32 load_l2(const void* address) { return emulate::load<u32>(address); }
-DEVICE uint4 load_l2_16_if(const void* address, bool valid) { return valid ? load_weights_16(address) : uint4{0, 0, 0, 0}; }
-DEVICE void prefetch_l2(const void*) {}
+DEVICE uint4 load_l2_16_if(const void* address, bool valid) { return valid ? emulate::load<uint4>(address) : uint4{0, 0, 0, 0}; }
 
 DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
     emulate::state.current->uncommitted.push_back(emulate::ask(shared, valid ? global : nullptr, 16));
@@ -207,11 +202,6 @@ DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier)
     emulate::copy_barrier(barrier);
     emulate::state.here->copies.push_back(emulate::ask(shared, global, bytes, barrier));
 }
-DEVICE void copy_bulk_fence() {}
-DEVICE void prefetch_l2_bulk(const void* global, u32 bytes) {
-    emulate::check_aligned<16>(global);
-    if (bytes % 16) emulate::fail("bulk prefetch of %u bytes: not a multiple of 16", bytes);
-}
 
 DEVICE u16 to_bf16(float value) {
     if (value != value) return 0x7fff;
@@ -220,9 +210,9 @@ DEVICE u16 to_bf16(float value) {
 }
 DEVICE u32 pack_bf16(float low, float high) { return to_bf16(low) | u32(to_bf16(high)) << 16; }
 DEVICE float from_bf16(u16 bits) { return __uint_as_float(u32(bits) << 16); }
-DEVICE float bf16_low(u32 packed) { return __uint_as_float(packed << 16); }
-DEVICE float bf16_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
-DEVICE u32 mul_bf16x2(u32 a, u32 b) { return pack_bf16(bf16_low(a) * bf16_low(b), bf16_high(a) * bf16_high(b)); }
+static inline float emulated_low(u32 packed) { return __uint_as_float(packed << 16); }
+static inline float emulated_high(u32 packed) { return __uint_as_float(packed & 0xffff0000u); }
+DEVICE u32 mul_bf16x2(u32 a, u32 b) { return pack_bf16(emulated_low(a) * emulated_low(b), emulated_high(a) * emulated_high(b)); }
 DEVICE u32 mul_bf16x2_low(u32 a, u32 b) { return mul_bf16x2(a, (b & 0xffff) * 0x10001u); }
 DEVICE u32 mul_bf16x2_high(u32 a, u32 b) { return mul_bf16x2(a, (b >> 16) * 0x10001u); }
 
@@ -239,12 +229,12 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
             for (int i = 0; i < 4; ++i) {
                 const u32 word = all[lane].a[i];
                 double* const pair = &left[g + i % 2 * 8][2 * t + i / 2 * 8];
-                pair[0] = bf16_low(word), pair[1] = bf16_high(word);
+                pair[0] = emulated_low(word), pair[1] = emulated_high(word);
                 sum[g + i / 2 * 8][2 * t + i % 2] = all[lane].c[i];
             }
             for (int i = 0; i < 2; ++i) {
-                right[2 * t + 8 * i][g] = bf16_low(all[lane].b[i]);
-                right[2 * t + 8 * i + 1][g] = bf16_high(all[lane].b[i]);
+                right[2 * t + 8 * i][g] = emulated_low(all[lane].b[i]);
+                right[2 * t + 8 * i + 1][g] = emulated_high(all[lane].b[i]);
             }
         }
         for (int row = 0; row < 16; ++row)
