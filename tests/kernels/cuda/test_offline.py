@@ -30,7 +30,7 @@ class Device(NamedTuple):
 # Multiprocessors of an H200, B200, RTX PRO 6000 and GB10; shared memory: table of compute capabilities in the CUDA C++
 # programming guide.
 DEVICES = {
-    "sm_90a": Device(132, 227 << 10),
+    "sm_90": Device(132, 227 << 10),
     "sm_100": Device(148, 227 << 10),
     "sm_120": Device(188, 99 << 10),
     "sm_121": Device(48, 99 << 10),
@@ -70,8 +70,8 @@ KNOWN = {
 }
 BATCHES = [(1, 1), (1, 4), (4, 4), (8, 4), (16, 4), (32, 4)]  # sequences, rows of each
 
-FEW = [("sm_90a", "120b", (1, 4)), ("sm_90a", "demo", (8, 4))]
-FEW += [(arch, "demo", (1, 4)) for arch in DEVICES if arch != "sm_90a"]
+FEW = [("sm_90", "120b", (1, 4)), ("sm_90", "demo", (8, 4))]
+FEW += [(arch, "demo", (1, 4)) for arch in DEVICES if arch != "sm_90"]
 ALL = [(arch, model, batch) for arch in DEVICES for model in MODELS for batch in BATCHES]
 
 

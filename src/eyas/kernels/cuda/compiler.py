@@ -77,15 +77,14 @@ def _load(source: str, defines: tuple[tuple[str, int | str], ...], device: int) 
 
 
 def device_arch(device: int | None = None) -> str:
-    """NVRTC's name for a device, such as sm_90a or sm_121. RuntimeError for those before Hopper."""
+    """NVRTC's name for a device, such as sm_90 or sm_121. RuntimeError for those before Hopper."""
     major, minor = torch.cuda.get_device_capability(device)
     if major < 9:
         raise RuntimeError(f"CUDA kernels need compute capability 9.0 (Hopper) or newer, not {major}.{minor}")
-    # wgmma and setmaxnreg are in the "a" target alone
-    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+    return f"sm_{major}{minor}"
 
 
-def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, folder: Path = FOLDER) -> bytes:
+def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90", *, folder: Path = FOLDER) -> bytes:
     """Machine code (a cubin) of `source`.cu for `arch`, from the disk cache where that has it."""
     cache = cache_folder()
     if cache is None:
@@ -98,7 +97,7 @@ def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90a
     return cubin
 
 
-def build(source: str, defines: Defines | None = None, arch: str = "sm_90a", *, folder: Path = FOLDER) -> Build:
+def build(source: str, defines: Defines | None = None, arch: str = "sm_90", *, folder: Path = FOLDER) -> Build:
     """Compiles without looking into the cache, and says what each kernel uses."""
     _versions()  # a clear error first
     from cuda.core import Program, ProgramOptions
