@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Accepted", "accept", "accept_ref"]
+__all__ = ["Accepted", "accept"]
 
 
 class Accepted(NamedTuple):
@@ -19,7 +19,7 @@ class Accepted(NamedTuple):
     failed_S: Tensor  # code of the row that failed right behind the committed tokens, 0 if none did
 
 
-def accept_ref(
+def accept(
     draft_SK: Tensor,
     num_drafts_S: Tensor,
     sampled_SR: Tensor,
@@ -47,6 +47,3 @@ def accept_ref(
     return Accepted(
         torch.minimum(num_accepted, num_committed), num_committed, live_S & (first_stop < num_committed), failed
     )
-
-
-accept = accept_ref

@@ -56,10 +56,6 @@ class PackedExperts:
     def num_experts(self) -> int:
         return self.words.shape[0]
 
-    @property
-    def nbytes(self) -> int:
-        return self.words.nbytes + self.scales.nbytes
-
     def put(self, first: int, blocks: Tensor, scales: Tensor) -> None:
         """Packs the experts from `first` on: blocks uint8 [n, N, K/32, 16], scales uint8 [n, N, K/32], on any device.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eyas.kernels.noise import gumbel
 
-__all__ = ["SamplingRows", "filter_scores", "sample", "sample_ref"]
+__all__ = ["SamplingRows", "filter_scores", "sample"]
 
 
 class SamplingRows(NamedTuple):
@@ -50,9 +50,7 @@ def filter_scores(scores_TV: Tensor, top_k_T: Tensor, top_p_T: Tensor, min_p_T: 
     return torch.empty_like(scores_TV).scatter_(1, order, ranked)
 
 
-def sample_ref(
-    logits_TV: Tensor, position_T: Tensor, rows: SamplingRows, *, target_ids_V: Tensor | None = None
-) -> Tensor:
+def sample(logits_TV: Tensor, position_T: Tensor, rows: SamplingRows, *, target_ids_V: Tensor | None = None) -> Tensor:
     """Indices int64 [T] of the tokens that stand at `position_T`.
 
     `target_ids_V` names the target id of each column of a draft vocabulary, so that drafter and target share the noise.
@@ -65,6 +63,3 @@ def sample_ref(
         scores = filter_scores(scores, rows.top_k, rows.top_p, rows.min_p)
     noise = gumbel(rows.seed, rows.choice, position_T, vocab_size=logits_TV.shape[1], ids_V=target_ids_V)
     return torch.where(greedy_T1, logits_TV, scores + noise).argmax(-1)
-
-
-sample = sample_ref

@@ -27,7 +27,6 @@ __all__ = ["Array", "GgufTensor", "GgufType", "ggml_mxfp4", "raw", "write_gguf"]
 Array = np.ndarray[Any, Any]
 GgufType = GGMLQuantizationType
 Value = bool | int | float | str | Sequence[int] | Sequence[str]
-_DTYPES = {torch.float32: GgufType.F32, torch.bfloat16: GgufType.BF16, torch.float16: GgufType.F16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,15 +31,8 @@ class Mxfp4Tensor:
     def shape(self) -> tuple[int, ...]:
         return (*self.scales.shape[:-1], self.scales.shape[-1] * BLOCK)
 
-    @property
-    def nbytes(self) -> int:
-        return self.blocks.nbytes + self.scales.nbytes
-
     def __getitem__(self, index: int) -> Mxfp4Tensor:
         return Mxfp4Tensor(self.blocks[index], self.scales[index])
-
-    def to(self, device: torch.device) -> Mxfp4Tensor:
-        return Mxfp4Tensor(self.blocks.to(device), self.scales.to(device))
 
 
 def dequantize(packed: Mxfp4Tensor, dtype: torch.dtype) -> Tensor:

@@ -48,7 +48,7 @@ class Case:
         *rows, columns = shape
         codes = torch.randint(256, (*rows, columns // 32, 16), generator=self.generator, dtype=torch.uint8)
         scales = torch.randint(118, high, (*rows, columns // 32), generator=self.generator, dtype=torch.uint8)
-        tensor = Mxfp4Tensor(codes, scales).to(self.device)
+        tensor = Mxfp4Tensor(codes.to(self.device), scales.to(self.device))
         return pack_experts(tensor.blocks, tensor.scales), dequantize(tensor, torch.float32)
 
     def normed(self, num_rows, width):

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.rows import DEVICE, rows_of, shared_launch
 
-from eyas.kernels.sample import sample_ref
+from eyas.kernels.failures import NO_TOKEN_LEFT, NOT_FINITE
+from eyas.kernels.sample import sample
 from eyas.kernels.triton.edits import Masks
-from eyas.kernels.triton.sample import NO_TOKEN_LEFT, NOT_FINITE, SampleSpace, draw
+from eyas.kernels.triton.sample import SampleSpace, draw
 
 # Interpreted, infinities make numpy warn.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")
@@ -35,7 +36,7 @@ def counted(*shape):
 def test_tokens_are_those_of_the_plain_sampler(name):
     logits, rows = random_logits(8), rows_of(8, seeds=True, **SETTINGS[name])
     drawn = draw(logits, counted(8), counted(8) * 3, rows, SampleSpace(8, V, DEVICE, chunk_size=1024))
-    assert torch.equal(drawn.ids_T, sample_ref(logits, counted(8) * 3, rows))
+    assert torch.equal(drawn.ids_T, sample(logits, counted(8) * 3, rows))
 
 
 def test_rows_of_all_kinds_in_one_launch():
@@ -47,7 +48,7 @@ def test_rows_of_all_kinds_in_one_launch():
     for offset in (0, 3):
         drawn = draw(logits, slots, length, rows, space, offset=offset)
         positions = (length[slots].unsqueeze(1) + offset + counted(2)).flatten()
-        assert torch.equal(drawn.ids_T, sample_ref(logits, positions, rows.take(slots.repeat_interleave(2))))
+        assert torch.equal(drawn.ids_T, sample(logits, positions, rows.take(slots.repeat_interleave(2))))
         assert not space.scratch.arrived_T.any()
 
 
@@ -58,7 +59,7 @@ def test_chunks_of_a_row_are_merged():
     for kind in ("greedy", "temperature"):
         rows = rows_of(6, seeds=True, **SETTINGS[kind])
         drawn = draw(logits, slots, slots, rows, SampleSpace(6, logits.shape[1], DEVICE, chunk_size=1024))
-        assert torch.equal(drawn.ids_T, sample_ref(logits, slots, rows))
+        assert torch.equal(drawn.ids_T, sample(logits, slots, rows))
 
 
 def test_programs_of_a_row_meet():
@@ -67,7 +68,7 @@ def test_programs_of_a_row_meet():
     rows = rows_of(3, seeds=True, top_k=50, top_p=0.9)
     logits[2] = (logits[2] * 2).round() / 2
     drawn = shared_launch(SampleSpace(3, V, DEVICE, chunk_size=256), draw, logits, counted(3), length, rows)
-    assert torch.equal(drawn.ids_T, sample_ref(logits, length, rows))
+    assert torch.equal(drawn.ids_T, sample(logits, length, rows))
 
 
 def test_a_row_alone_draws_what_it_draws_in_a_crowd():
@@ -127,7 +128,7 @@ def test_masks_keep_what_they_name_or_fail_the_row(kind):
     drawn = draw(logits, counted(4), counted(4), rows, space, masks=masks, num_top_S=none)
     assert drawn.failed_T.tolist() == [0, 0, 0, NO_TOKEN_LEFT]
     hidden = torch.stack((allowed[2], torch.ones(V, dtype=torch.bool), allowed[0])).to(DEVICE).logical_not()
-    expected = sample_ref(logits[:3].masked_fill(hidden, -torch.inf), counted(3), rows.take(counted(3)))
+    expected = sample(logits[:3].masked_fill(hidden, -torch.inf), counted(3), rows.take(counted(3)))
     assert torch.equal(drawn.ids_T[:3], expected)
 
 
@@ -153,7 +154,7 @@ def test_a_draft_vocabulary_shares_the_noise_of_its_target_ids():
     drafted = drafts[:, 1]
     target = draw(whole, counted(50), counted(50), rows, SampleSpace(50, V, DEVICE, chunk_size=1024)).ids_T
     assert torch.equal(drafted, target)
-    assert torch.equal(drafted, target_ids[sample_ref(scores, counted(50), rows, target_ids_V=target_ids)])
+    assert torch.equal(drafted, target_ids[sample(scores, counted(50), rows, target_ids_V=target_ids)])
 
 
 @given(st.integers(0, 2**62), st.integers(0, 15), st.integers(0, 2**17))
@@ -165,4 +166,4 @@ def test_any_seed_choice_and_position(seed, choice, position):
     )
     length = torch.tensor([position, 9], device=DEVICE)
     drawn = draw(logits, counted(2), length, rows, SampleSpace(2, 64, DEVICE, chunk_size=64))
-    assert torch.equal(drawn.ids_T, sample_ref(logits, length, rows))
+    assert torch.equal(drawn.ids_T, sample(logits, length, rows))

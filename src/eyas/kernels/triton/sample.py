@@ -17,17 +17,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eyas.kernels.failures import NO_TOKEN_LEFT, NOT_FINITE
 from eyas.kernels.sample import SamplingRows
 from eyas.kernels.triton.edits import Edits, Masks, edit_chunk
 from eyas.kernels.triton.filters import BINS, SHARED, choose
 from eyas.kernels.triton.noise import gumbel, gumbel_of, log
 from eyas.kernels.triton.order import LOWEST, pack, packed_id, packed_score
 
-__all__ = ["MAX_TOP", "NOT_FINITE", "NO_TOKEN_LEFT", "Drawn", "SampleSpace", "draw"]
+__all__ = ["MAX_TOP", "Drawn", "SampleSpace", "draw"]
 
 MAX_TOP = 20  # most likely tokens that a row can report
-NOT_FINITE = 1
-NO_TOKEN_LEFT = 2
 _MAX_TOP = tl.constexpr(32)  # a power of two
 _SHARED = tl.constexpr(SHARED)
 _BINS = tl.constexpr(BINS)

@@ -1,0 +1,6 @@
+"""Why a row has no token: codes that the kernels leave beside drawn tokens, 0 where there is one."""
+
+__all__ = ["NOT_FINITE", "NO_TOKEN_LEFT"]
+
+NOT_FINITE = 1  # the row's logits have a NaN or an infinity
+NO_TOKEN_LEFT = 2  # masks and bias left none
