@@ -13,6 +13,7 @@ from torch import Tensor
 from eyas.kernels.attend import attend_ref
 from eyas.kernels.cuda import attend as module
 from eyas.kernels.cuda.attend import attend, attend_workspace
+from eyas.kernels.device import Limits
 from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
 from eyas.kernels.rope_write import rotate
 
@@ -114,8 +115,7 @@ def run(
         num_rows,
         heads or ((case.group * case.num_kv, case.num_kv),),
         device,
-        num_multiprocessors=num_multiprocessors,
-        shared_limit=shared_limit,
+        Limits(num_multiprocessors, shared_limit),
     )
     out = torch.full((len(starts) * num_rows, case.group * case.num_kv * DIM), torch.nan, device=device).bfloat16()
     attend(

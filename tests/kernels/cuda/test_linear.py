@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import linear as ops
+from eyas.kernels.device import Limits
 from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.norm import Normed, prepare_norm
 
@@ -20,7 +21,7 @@ ROWS = [1, 8, 11, 19, 40, 70]
 def device(request, monkeypatch):
     if request.param == "emulated":
         monkeypatch.setattr(ops, "load", emulated)
-        monkeypatch.setattr(ops, "_limits", lambda device: ops.Limits(2, 99 << 10))
+        monkeypatch.setattr(ops, "device_limits", lambda device: Limits(2, 99 << 10))
         # so that the emulator's small shapes go every way: many rows, K divided or not, several groups of tiles
         monkeypatch.setattr(ops, "FEW_TILES", 1)
         monkeypatch.setattr(ops, "MANY_TILES", 8)

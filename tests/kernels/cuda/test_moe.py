@@ -5,6 +5,7 @@ import torch
 from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import moe
+from eyas.kernels.device import Limits
 from eyas.kernels.moe import moe_down_ref, moe_up_ref
 from eyas.kernels.mxfp4_layout import pack_experts
 from eyas.kernels.norm import Normed, inverse_rms
@@ -93,7 +94,7 @@ def _check(layer: _Layer, num_rows: int, dead: tuple[int, ...] = (), top_k: int 
 
 @pytest.mark.parametrize("shared_kib", [99, 227])
 def test_the_largest_shapes_fit(shared_kib: int):
-    limits = moe.Limits(1, shared_kib << 10)
+    limits = Limits(1, shared_kib << 10)
     column_tiles = moe._column_tiles(moe.MAX_ROWS, limits)
     depth, ring = moe._ring(moe.MAX_COLUMNS, moe.MAX_COLUMNS, column_tiles, limits)
     tables = moe._table_bytes(moe.MAX_ROWS, moe.MAX_EXPERTS, moe.MAX_TOP_K, column_tiles)
@@ -112,7 +113,7 @@ def poison():
 @pytest.fixture
 def emulator(monkeypatch):
     monkeypatch.setattr(moe, "load", emulated)
-    monkeypatch.setattr(moe, "_limits", lambda device: moe.Limits(3, 227 << 10))
+    monkeypatch.setattr(moe, "device_limits", lambda device: Limits(3, 227 << 10))
 
 
 @pytest.mark.parametrize(

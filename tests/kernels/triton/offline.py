@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from eyas.kernels.device import Limits
 from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.mxfp4_layout import PackedExperts
 from eyas.kernels.norm import Normed
@@ -145,7 +146,7 @@ def sampling():
 
 def main(arch, *sizes):
     for module in (gemm, qkv):
-        module.shared_bytes = lambda device: SHARED_BYTES[arch]
+        module.device_limits = lambda device: Limits(1, SHARED_BYTES[arch])
 
     def run():
         sampling()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
+from eyas.kernels.device import Limits, device_limits
 from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
 
 __all__ = ["DIM", "GROUPS", "MAX_WINDOW", "AttendWorkspace", "attend", "attend_workspace"]
@@ -36,8 +37,7 @@ class AttendWorkspace(NamedTuple):
 
     piece_states: Tensor
     tickets: Tensor
-    num_multiprocessors: int
-    shared_limit: int  # bytes of shared memory that one block may have
+    limits: Limits
 
 
 class _Config(NamedTuple):
@@ -78,27 +78,21 @@ def attend_workspace(
     max_rows: int,
     heads: Iterable[tuple[int, int]],
     device: torch.device,
-    *,
-    num_multiprocessors: int | None = None,
-    shared_limit: int | None = None,
+    limits: Limits | None = None,
 ) -> AttendWorkspace:
     """For launches of up to `max_seqs` sequences of up to `max_rows` rows, with any of these numbers of query heads and
     of key/value heads. The limits are the device's by default.
     """
-    if num_multiprocessors is None or shared_limit is None:
-        properties = torch.cuda.get_device_properties(device)
-        num_multiprocessors = properties.multi_processor_count
-        shared_limit = properties.shared_memory_per_block_optin
+    limits = limits or device_limits(device)
     num_pieces, num_states = 0, 0
     for num_heads, num_kv in heads:
         row_blocks = -(-max_rows * num_heads // num_kv // 16)
-        pieces = _most_pieces(2 * num_multiprocessors, max_seqs, num_kv, row_blocks)
+        pieces = _most_pieces(2 * limits.num_sms, max_seqs, num_kv, row_blocks)
         num_pieces, num_states = max(num_pieces, pieces), max(num_states, pieces * min(row_blocks, TILES) * 16)
     return AttendWorkspace(
         torch.empty(num_states, STATE_WORDS, dtype=torch.float32, device=device),
         torch.zeros(num_pieces, dtype=torch.int32, device=device),
-        num_multiprocessors,
-        shared_limit,
+        limits,
     )
 
 
@@ -136,11 +130,11 @@ def attend(
     num_kv, (num_seqs, num_rows) = cache.k.shape[2], rows.positions_SR.shape
     group = num_heads // num_kv
     row_blocks = -(-num_rows * group // 16)
-    crowded = num_seqs * num_kv * row_blocks > workspace.num_multiprocessors
-    config = _config(num_rows, group, workspace.shared_limit, crowded=crowded)
+    crowded = num_seqs * num_kv * row_blocks > workspace.limits.num_sms
+    config = _config(num_rows, group, workspace.limits.shared_bytes, crowded=crowded)
     leaves = 1 if window else -(-rows.max_length // (CHAIN * 32 * config.warps))
     most_blocks = num_seqs * row_blocks * num_kv * leaves
-    grid = max(1, min(most_blocks, config.resident * workspace.num_multiprocessors))
+    grid = max(1, min(most_blocks, config.resident * workspace.limits.num_sms))
     _check_room(workspace, _most_pieces(grid, num_seqs, num_kv, row_blocks), config.tiles)
     if out is None:
         out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=qkv.slices_STN.device)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
+from eyas.kernels.device import Limits, device_limits
 from eyas.kernels.layout import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.norm import Normed
 
@@ -36,24 +37,11 @@ TILES_OF_BLOCK = 2, 4, 6, 8, 12, 16
 MAX_STAGES = 8
 
 
-class Limits(NamedTuple):
-    """Of a device: multiprocessors, and bytes of shared memory that one block may have."""
-
-    num_sms: int
-    shared_bytes: int
-
-
 class Workspace:
     """Counters with which blocks that share a sum find the last of them; they return to 0. One per chain of kernels."""
 
     def __init__(self, device: torch.device | str) -> None:
         self.tickets = torch.zeros(MAX_TICKETS, dtype=torch.int32, device=device)
-
-
-@functools.cache
-def _limits(device: torch.device) -> Limits:
-    properties = torch.cuda.get_device_properties(device)
-    return Limits(properties.multi_processor_count, properties.shared_memory_per_block_optin)
 
 
 def num_shares(num_inputs: int) -> int:
@@ -155,7 +143,7 @@ def _launch(
     assert all(tensor is None or tensor.dtype == torch.float32 for tensor in (square_sums, bias, residual, norm))
     assert all(tensor is None or tensor.is_contiguous() for tensor in (square_sums, bias, residual, norm, out))
     shares, num_tiles, num_blocks = num_shares(num_inputs), num_features // TILE_ROWS, num_inputs // BLOCK_COLUMNS
-    limits, in_fp8 = _limits(rows.device), weight.factors_N is not None
+    limits, in_fp8 = device_limits(rows.device), weight.factors_N is not None
     of_few_rows: tuple[Tensor | None, ...] = ()
     if _are_few(num_rows, weight):
         plan = _few_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, in_fp8, limits)

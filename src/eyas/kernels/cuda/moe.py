@@ -9,13 +9,13 @@ Shape letters: T rows, H hidden, E experts, k experts of a row, I intermediate, 
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
+from eyas.kernels.device import Limits, device_limits
 from eyas.kernels.mxfp4_layout import PackedExperts
 from eyas.kernels.norm import Normed
 
@@ -29,13 +29,6 @@ TILE = 16
 TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: MAX_ROWS rows of MAX_TOP_K of MAX_EXPERTS, and some
 MAX_DEPTH = 6
 ONE_TILE_ROWS = 224
-
-
-class Limits(NamedTuple):
-    """Of a device: multiprocessors, and bytes of shared memory that one block may have."""
-
-    num_sms: int
-    shared_bytes: int
 
 
 class Workspace:
@@ -102,7 +95,7 @@ def moe_down(
     assert square_sums.shape[1] == gate_up.num_columns // 16
     assert workspace.act_2TKI.shape[2:] == (top_k, down.num_columns)
     assert workspace.partials_TKH.shape[1:] == (top_k, down.num_rows)
-    limits = _limits(rows.device)
+    limits = device_limits(rows.device)
     column_tiles = _column_tiles(num_rows, limits)
     depth, stages_bytes = _ring(gate_up.num_columns, down.num_columns, column_tiles, limits)
     constants = {"UP_COLUMNS": gate_up.num_columns, "DOWN_COLUMNS": down.num_columns, "COLUMN_TILES": column_tiles}
@@ -166,9 +159,3 @@ def _table_bytes(num_rows: int, num_experts: int, top_k: int, column_tiles: int)
     """What `carve` of moe.cuh takes behind the ring."""
     num_groups = num_experts + num_rows * top_k // (8 * column_tiles)
     return 4 * (num_experts + 2 * num_groups + 8) + num_rows * (4 + 8 * top_k)
-
-
-@functools.cache
-def _limits(device: torch.device) -> Limits:
-    properties = torch.cuda.get_device_properties(device)
-    return Limits(properties.multi_processor_count, properties.shared_memory_per_block_optin)

@@ -7,9 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eyas.kernels.device import device_limits
 from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.norm import Normed
-from eyas.kernels.triton.products import dense_product, inverse_rms, shared_bytes
+from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms
 
 __all__ = ["add", "gated", "linear"]
 
@@ -20,19 +21,9 @@ def _config(num_rows: int, device: torch.device) -> dict[str, int]:
     """GROUP_T tiles of rows go through all features before the next ones."""
     if num_rows <= 512:
         return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, GROUP_T=8, num_warps=4, num_stages=3)
-    if shared_bytes(device) < 160 << 10:
+    if device_limits(device).shared_bytes < 160 << 10:
         return dict(BLOCK_T=128, BLOCK_N=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
     return dict(BLOCK_T=128, BLOCK_N=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
-
-
-@triton.jit
-def _tile(num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.constexpr):
-    """(tile of rows, tile of features), so that programs that run together share rows and features."""
-    program = tl.program_id(0)
-    group = program // (GROUP_T * blocks_n) * GROUP_T
-    size = tl.minimum(tl.cdiv(num_rows, BLOCK_T) - group, GROUP_T)
-    inner = program % (GROUP_T * blocks_n)
-    return group + inner % size, inner // size
 
 
 @triton.jit
@@ -42,7 +33,7 @@ def _linear_kernel(
     NORMED: tl.constexpr, GATED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
-    tile_t, tile_n = _tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
+    tile_t, tile_n = grouped_tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     rows = tl.where(inside, t, 0)
@@ -72,7 +63,7 @@ def _add_kernel(
     SUM_PART: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
-    tile_t, tile_n = _tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
+    tile_t, tile_n = grouped_tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     feature = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)

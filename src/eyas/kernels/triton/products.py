@@ -9,24 +9,23 @@ Shape letters: T rows, N features out, K features in, F features of a tile.
 
 from __future__ import annotations
 
-import functools
-
-import torch
 import triton
 import triton.language as tl
 
-__all__ = ["dense_product", "expert_product", "inverse_rms", "shared_bytes", "word_order"]
+__all__ = ["dense_product", "expert_product", "grouped_tile", "inverse_rms", "word_order"]
 
 # The interpreter knows neither inline assembly nor products of bf16; it is given fp32.
 _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
-@functools.cache
-def shared_bytes(device: torch.device) -> int:
-    """Shared memory that one program may have: 227 KiB on data center GPUs, 99 KiB on others."""
-    if device.type != "cuda":
-        return 99 << 10
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+@triton.jit
+def grouped_tile(num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.constexpr):
+    """(tile of rows, tile of features), so that programs that run together share rows and features."""
+    program = tl.program_id(0)
+    group = program // (GROUP_T * blocks_n) * GROUP_T
+    size = tl.minimum(tl.cdiv(num_rows, BLOCK_T) - group, GROUP_T)
+    inner = program % (GROUP_T * blocks_n)
+    return group + inner % size, inner // size
 
 
 @triton.jit

@@ -7,11 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eyas.kernels.device import device_limits
 from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.norm import Normed
 from eyas.kernels.ops import LayerCache, RopeTable, Rows
-from eyas.kernels.triton.gemm import _tile
-from eyas.kernels.triton.products import dense_product, inverse_rms, shared_bytes
+from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms
 
 __all__ = ["HEAD_DIM", "qkv_rope_write"]
 
@@ -21,7 +21,7 @@ HEAD_DIM = 64
 def _config(num_rows: int, device: torch.device) -> dict[str, int]:
     if num_rows <= 512:
         return dict(BLOCK_T=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=4)
-    if num_rows <= 2048 or shared_bytes(device) < 160 << 10:
+    if num_rows <= 2048 or device_limits(device).shared_bytes < 160 << 10:
         return dict(BLOCK_T=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
     return dict(BLOCK_T=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
 
@@ -34,7 +34,7 @@ def _qkv_kernel(
     Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
     PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
-    tile_t, tile_n = _tile(num_rows, Q // 2 + G, BLOCK_T, GROUP_T)
+    tile_t, tile_n = grouped_tile(num_rows, Q // 2 + G, BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     rows = tl.where(inside, t, 0)

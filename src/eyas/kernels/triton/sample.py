@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eyas.kernels.device import device_limits
 from eyas.kernels.failures import NO_TOKEN_LEFT, NOT_FINITE
 from eyas.kernels.sample import SamplingRows
 from eyas.kernels.triton.edits import Edits, Masks, edit_chunk
@@ -100,9 +101,8 @@ class SampleSpace:
 
 
 def _chunk_size(vocab_size: int, device: torch.device | str) -> int:
-    device = torch.device(device)
-    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    return max(2048, triton.next_power_of_2(triton.cdiv(vocab_size, processors)))
+    num_sms = device_limits(torch.device(device)).num_sms
+    return max(2048, triton.next_power_of_2(triton.cdiv(vocab_size, num_sms)))
 
 
 @triton.jit

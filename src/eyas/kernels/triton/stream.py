@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from eyas.kernels.device import device_limits
+
 __all__ = ["read_bandwidth"]
 
 BLOCK = 4096
@@ -32,7 +34,7 @@ def read_bandwidth(device: torch.device) -> float:
     free = torch.cuda.mem_get_info(device)[0]
     num_blocks = min(NUM_BYTES, free // 2) // (4 * BLOCK)
     source = torch.randint(-(1 << 31), (1 << 31) - 1, (num_blocks * BLOCK,), dtype=torch.int32, device=device)
-    num_programs = PROGRAMS * torch.cuda.get_device_properties(device).multi_processor_count
+    num_programs = PROGRAMS * device_limits(device).num_sms
     sums = torch.empty(num_programs, dtype=torch.int32, device=device)
     kernel: Any = _read
     seconds = []
