@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_SCALE", "MIN_SCALE", "PackedExperts", "empty_experts", "pack_experts", "unpack_experts"]
+__all__ = ["MAX_SCALE", "MIN_SCALE", "PackedExperts", "empty_experts", "pack_experts", "scale_words", "unpack_experts"]
 
 BLOCK = 32
 TILE = 16
@@ -79,9 +79,8 @@ class PackedExperts:
         # [tile, g, row of the pair, k64, block of the two, t] -> lanes (g, t) of words (block, row)
         tiled = words.view(-1, 8, 2, num_k64, 2, 4).permute(0, 3, 1, 5, 4, 2).contiguous()
         self.words[own] = _permute_bits(tiled.unsqueeze(-1).view(torch.uint8)).view(self.words[own].shape)
-        factors = scales.view(-1, 8, 2, num_k64, 2).permute(4, 2, 0, 3, 1).int() + (FACTOR_BIAS - self.exponent)
-        left, right = (pair[0] << 7 | pair[1] << 23 for pair in factors)
-        self.scales[own] = (left | _rotate_right_8(right)).view(self.scales[own].shape)
+        pairs = scales.view(-1, 8, 2, num_k64, 2).permute(4, 2, 0, 3, 1)
+        self.scales[own] = scale_words(pairs, self.exponent).view(self.scales[own].shape)
 
 
 def empty_experts(
@@ -114,6 +113,13 @@ def pack_experts(blocks: Tensor, scales: Tensor) -> PackedExperts:
     for first in range(0, num_experts, at_once):
         packed.put(first, blocks[first : first + at_once], scales[first : first + at_once])
     return packed
+
+
+def scale_words(scales: Tensor, exponent: int = 0) -> Tensor:
+    """int32 [...] of scale bytes [2, 2, ...]: by block of 32 columns, and by row of the pair g, g + 8."""
+    factors = scales.int() + (FACTOR_BIAS - exponent)
+    first, second = (pair[0] << 7 | pair[1] << 23 for pair in factors)
+    return first | _rotate_right_8(second)
 
 
 def unpack_experts(packed: PackedExperts) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.layout import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
-from eyas.kernels.mxfp4_layout import PackedExperts, empty_experts
+from eyas.kernels.mxfp4_layout import PackedExperts, empty_experts, scale_words
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
 
@@ -39,10 +39,8 @@ class _Source:
         packed.words.random_(-(1 << 31), 1 << 31, generator=self._generator)
         if columns % (2 * BLOCK_COLUMNS):
             packed.words[:, :, -1, :, 2:] = 0
-        scales = torch.randint(*SCALES, (4, *packed.scales.shape), generator=self._generator, device=self._device)
-        factors = scales.int() + 126
-        second = factors[2] << 7 | factors[3] << 23
-        packed.scales.copy_(factors[0] << 7 | factors[1] << 23 | (second >> 8 & 0x00FFFFFF | second << 24))
+        scales = torch.randint(*SCALES, (2, 2, *packed.scales.shape), generator=self._generator, device=self._device)
+        packed.scales.copy_(scale_words(scales))
         return packed
 
     def ones(self, size: int) -> Tensor:
