@@ -23,8 +23,8 @@ def _gather_blocks(cache_PBGD: Tensor, table_SP: Tensor, first_S: Tensor, num_bl
     per_block = KEY_BLOCK // page_size
     offsets = torch.arange(num_blocks * per_block, device=table_SP.device)
     columns = (first_S.unsqueeze(1) * per_block + offsets).clamp_(max=table_SP.shape[1] - 1)
-    pages = cache_PBGD[table_SP.gather(1, columns)]
-    return pages.flatten(1, 2).unflatten(1, (num_blocks, KEY_BLOCK)).permute(0, 3, 1, 2, 4)
+    pages = cache_PBGD[table_SP.gather(1, columns)].flatten(1, 2)
+    return torch.unflatten(pages, 1, (num_blocks, KEY_BLOCK)).permute(0, 3, 1, 2, 4)
 
 
 def _attend_tile(
@@ -71,7 +71,7 @@ def _attend_tile(
     if sinks_Q is not None:
         total = total + torch.exp(sinks - peak)
     out = out / total.unsqueeze(-1)
-    return out.unflatten(2, (num_rows, group)).permute(0, 2, 1, 3, 4).flatten(2, 3).to(q_SRQD.dtype)
+    return torch.unflatten(out, 2, (num_rows, group)).permute(0, 2, 1, 3, 4).flatten(2, 3).to(q_SRQD.dtype)
 
 
 def attend_ref(

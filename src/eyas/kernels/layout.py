@@ -73,9 +73,9 @@ class BlockedMatrix:
         tiled = self.in_bf16().data.transpose(1, 2).flatten(2)
         if not self.gated:
             return tiled.flatten(0, 1)
-        return tiled.unflatten(1, (2, -1)).transpose(0, 1).flatten(0, 2)
+        return torch.unflatten(tiled, 1, (2, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def _swap_columns(data: Tensor) -> Tensor:
     """The middle two of every 4 columns change places."""
-    return data.unflatten(-1, (-1, 2, 2)).transpose(-1, -2).flatten(-3)
+    return torch.unflatten(data, -1, (-1, 2, 2)).transpose(-1, -2).flatten(-3)

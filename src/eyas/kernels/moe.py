@@ -61,7 +61,7 @@ def moe_up_ref(
     for expert, members in _groups(ids_TK):
         rows = members // top_k
         out[members] = linear(x_TH[rows], gate_up[expert], None, tile=tile) * scale_T1[rows] + bias_EN[expert]
-    return swiglu_clamped(out, limit).to(x_TH.dtype).unflatten(0, ids_TK.shape)
+    return torch.unflatten(swiglu_clamped(out, limit).to(x_TH.dtype), 0, ids_TK.shape)
 
 
 def moe_down_ref(
@@ -79,7 +79,7 @@ def moe_down_ref(
     flat = act_TKI.flatten(0, 1)
     for expert, members in _groups(ids_TK):
         out[members] = linear(flat[members], down[expert], None, tile=tile) + bias_EH[expert]
-    weighted = out.unflatten(0, ids_TK.shape) * weights_TK.unsqueeze(-1)
+    weighted = torch.unflatten(out, 0, ids_TK.shape) * weights_TK.unsqueeze(-1)
     total = weighted[:, 0]
     for rank in range(1, ids_TK.shape[1]):
         total = total + weighted[:, rank]

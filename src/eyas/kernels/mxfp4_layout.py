@@ -118,8 +118,8 @@ def pack_experts(blocks: Tensor, scales: Tensor) -> PackedExperts:
 def scale_words(scales: Tensor, exponent: int = 0) -> Tensor:
     """int32 [...] of scale bytes [2, 2, ...]: by block of 32 columns, and by row of the pair g, g + 8."""
     factors = scales.int() + (FACTOR_BIAS - exponent)
-    first, second = (pair[0] << 7 | pair[1] << 23 for pair in factors)
-    return first | _rotate_right_8(second)
+    blocks: Tensor = factors[:, 0] << 7 | factors[:, 1] << 23
+    return blocks[0] | _rotate_right_8(blocks[1])
 
 
 def unpack_experts(packed: PackedExperts) -> tuple[Tensor, Tensor]:

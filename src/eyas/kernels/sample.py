@@ -30,7 +30,16 @@ class SamplingRows(NamedTuple):
     any_filter: bool
 
     def take(self, rows: Tensor) -> SamplingRows:
-        return SamplingRows(*(field[rows] for field in self[:6]), self.any_random, self.any_filter)
+        return SamplingRows(
+            self.temperature[rows],
+            self.top_k[rows],
+            self.top_p[rows],
+            self.min_p[rows],
+            self.seed[rows],
+            self.choice[rows],
+            self.any_random,
+            self.any_filter,
+        )
 
 
 def filter_scores(scores_TV: Tensor, top_k_T: Tensor, top_p_T: Tensor, min_p_T: Tensor) -> Tensor:

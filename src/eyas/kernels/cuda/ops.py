@@ -89,7 +89,7 @@ class DecodeOps:
     def write(
         self, qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, *, eps: float, bias_N: Tensor | None
     ) -> None:
-        # The kernel does both, and rounds do not ask for less.
+        # The kernel does both. Only a head that keeps up while others draft asks for less, seldom.
         self.attend(qkv, rows, cache, rope, eps=eps, bias_N=bias_N, sinks_Q=None, window=None)
 
     def add(
@@ -111,12 +111,12 @@ class DecodeOps:
         top_k: int,
         limit: float,
         eps: float,
-    ) -> Tensor:
+    ) -> moe.Activations:
         return moe.moe_up(normed, gate_up, bias_EN, top_k=top_k, limit=limit, eps=eps)
 
     def moe_down(
         self,
-        act_TKI: Tensor,
+        activations: moe.Activations,
         logits_TE: Tensor,
         live_T: Tensor,
         down: PackedExperts,
@@ -124,7 +124,7 @@ class DecodeOps:
         residual_TH: Tensor,
         norm_H: Tensor,
     ) -> tuple[Tensor, Normed]:
-        return moe.moe_down(act_TKI, logits_TE, live_T, down, bias_EH, residual_TH, norm_H, self._moe)
+        return moe.moe_down(activations, logits_TE, live_T, down, bias_EH, residual_TH, norm_H, self._moe)
 
     def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float) -> Tensor:
         return linear.logits(normed, lm_head_VH, eps)
