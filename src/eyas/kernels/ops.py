@@ -43,7 +43,10 @@ class RopeTable(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """Keys and values of one layer, [pages, page size, G, D] each. Page 0 takes the writes of dead rows."""
+    """Keys and values of one layer, [pages, page size, G, D] each.
+
+    Page 0 takes what plain and prompt operations write for dead rows; the decode kernel writes nothing for them.
+    """
 
     k: Tensor
     v: Tensor

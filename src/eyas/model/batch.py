@@ -24,7 +24,9 @@ class PageTables(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowBatch:
-    """R consecutive positions for each of S sequences; dead rows are computed, write to page 0 and route to no expert.
+    """R consecutive positions for each of S sequences, negative where dead rows stand before a sequence's start.
+
+    Nothing of dead rows is used: keys and values go to page 0 or nowhere, and they route to no expert.
 
     `max_length` is a bound on position + 1 that the host knows, `ops` the operations of the rows' role.
     """

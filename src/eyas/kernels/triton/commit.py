@@ -1,6 +1,6 @@
 """The end of a round in one launch: accept drafts, append tokens, keep hidden states, advance lengths and budgets.
 
-The Triton twin of `kernels.accept` and of `engine.speculate.commit`: one program for each sequence, nothing for
+The Triton twin of `kernels.accept` and of `engine.commit.commit`: one program for each sequence, nothing for
 the host to wait for. Only what is committed is written.
 
 Shape letters: S sequences or slots, R rows of a sequence, K drafts, N positions, W tap ring, C tap width, V vocabulary.
