@@ -11,7 +11,8 @@ from eyas.engine.core import MODEL_FAILED
 from eyas.engine.drafter import Drafter
 from eyas.engine.masking import RowMasks
 from eyas.engine.round import Drafts
-from eyas.engine.sampler import NO_TOKEN_LEFT, NOT_FINITE, sample_rows
+from eyas.engine.sampler import sample_rows
+from eyas.kernels.failures import NO_TOKEN_LEFT, NOT_FINITE
 
 POISON = 77
 SETUPS = [

@@ -99,6 +99,7 @@ def kernel_backend(
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             top_k=config.experts_per_token,
+            draft_heads=None if head is None else (head.num_heads, head.num_kv_heads),
         ),
         prompt_ops=PromptOps(),
         stages=CudaGraphs(max_sequences=concurrency),

@@ -32,10 +32,10 @@ from eyas.engine.pages import page_keys
 from eyas.engine.results import FAILED, NUM_COMMITTED, NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
 from eyas.engine.round import Logprobs, RoundOutput
 from eyas.engine.runner import Runner
-from eyas.engine.sampler import NOT_FINITE
 from eyas.engine.scheduler import Scheduler, StepPlan
 from eyas.engine.sequence import Phase, Sequence
 from eyas.engine.step_costs import Timing
+from eyas.kernels.failures import NOT_FINITE
 from eyas.kernels.router import route
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ class Eagle3Drafter(Drafter):
         taps_TC = ring[slots_S.unsqueeze(1), positions_SR % ring.shape[1]].flatten(0, 1)
         batch = RowBatch(
             tokens_SR=state.tokens_SN[slots_S.unsqueeze(1), positions_SR.clamp(min=0)],
-            positions_SR=positions_SR.clamp(min=0),
+            positions_SR=positions_SR,  # consecutive: those before the start are negative, and dead
             live_SR=live_SR,
             tables=state.tables_of(slots_S),
             max_length=max_length,

@@ -16,19 +16,16 @@ from eyas.engine.round import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Ve
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState, uses_penalties
 from eyas.kernels.chain import ChainEnd, end_chains_ref
+from eyas.kernels.failures import NO_TOKEN_LEFT, NOT_FINITE
 from eyas.kernels.mask import mask_scores
 from eyas.kernels.sample import sample
 
-__all__ = ["NOT_FINITE", "NO_TOKEN_LEFT", "PlainSampler", "Sampled", "sample_rows", "top_logprobs"]
-
-# Why a row has no token, in `Sampled.failed_SR`; 0 where it has one.
-NOT_FINITE = 1
-NO_TOKEN_LEFT = 2
+__all__ = ["PlainSampler", "Sampled", "sample_rows", "top_logprobs"]
 
 
 class Sampled(NamedTuple):
     ids_SR: Tensor
-    failed_SR: Tensor
+    failed_SR: Tensor  # why a row has no token: `kernels.failures`, 0 where it has one
     logprobs: Logprobs | None
 
 
