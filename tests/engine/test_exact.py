@@ -75,15 +75,15 @@ def test_covering_array_covers_every_pair():
 def test_a_few_requests(model, num_requests, request):
     """Every pair of values and every request with every value; the slow test has every request in every set-up."""
     model = request.getfixturevalue(model)
-    requests = requests_for(model, num_requests, min_tokens=32, max_prompt=120)
-    compare(model, requests, some_under_each(requests), min_tokens=32)
+    requests = requests_for(model, num_requests, min_tokens=24, max_prompt=120)
+    compare(model, requests, some_under_each(requests), min_tokens=24)
 
 
 @pytest.mark.parametrize("model", ["random_model", "demo_model"])
 def test_near_ties_survive_speculation_and_catch_a_non_invariant_operation(model, request):
     """Rounding alone flips few tokens; among near ties it flips nearly every answer, so luck hides nothing."""
     model = request.getfixturevalue(model)
-    requests = greedy(requests_for(model, 8, seed=5, max_prompt=120))
+    requests = greedy(requests_for(model, 8, seed=5, min_tokens=32, max_prompt=120))
     model = near_tie(model)
     reference = reference_of(model, requests)
     assert differing(model, requests, reference, ORACLE_SETUP)[0] == []

@@ -1,4 +1,4 @@
-"""500 random requests under page pressure, cancelled at random: all end, once, and nothing is left behind."""
+"""300 random requests under page pressure, cancelled at random: all end, once, and nothing is left behind."""
 
 import random
 import threading
@@ -12,7 +12,7 @@ from eyas.base.types import FinishReason, ModelInfo, Request, SamplingParams
 from eyas.engine.build import EngineOptions, build_engine
 from eyas.engine.engine import Engine
 
-NUM_REQUESTS = 500
+NUM_REQUESTS = 300
 CONTEXT = 96
 SETUPS = [
     {"drafter": "eagle3", "draft_tokens": 3, "lag": 1, "page_size": 8},
