@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answers", type=positive_int, metavar="N", help="of a run (default: twice the batch, at least 4)")
     add(
         "--simulate-acceptance", type=listed(parse_acceptance), metavar="LIST",
-        help="drafts are random and right by lot: 2.6 is an acceptance length (of the most drafts in --drafts), "
-        "0.7 a chance of each, 0.9/0.1 chances in turn",
+        help="drafts are random and right by lot: 2.6 is an acceptance length (of the most drafts in --drafts, "
+        "7 for auto alone), 0.7 a chance of each, 0.9/0.1 chances in turn",
     )  # fmt: skip
     add("--budget", action="store_true", help="say where the time of a round goes")
     add("--temperature", type=float, default=0.0, metavar="T", help="of sampling (default: 0)")
