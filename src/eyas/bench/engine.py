@@ -152,8 +152,8 @@ def _forget(arms: Sequence[Arm]) -> None:
             arm.draft_length = arm.draft_length.anew()
 
 
-def _simulate(arms: Sequence[Arm], setting: Setting, repeat: int) -> None:
-    """Let drafts be right as the setting says: the same ones for all arms of a repeat, others in the next."""
+def _simulate(arms: Sequence[Arm], setting: Setting, turn: int) -> None:
+    """Let drafts be right as the setting says: the same ones for all arms of a turn, others in the next."""
     if setting.acceptance is None:
         return
     from eyas.engine.simulate import SimulatedSampler
@@ -161,7 +161,7 @@ def _simulate(arms: Sequence[Arm], setting: Setting, repeat: int) -> None:
     chances = setting.acceptance.chances(_most_drafts([arm.drafts for arm in arms]))
     for core in {id(arm.core): arm.core for arm in arms}.values():  # arms with drafts share one
         if isinstance(core.runner.sampler, SimulatedSampler):
-            core.runner.sampler.simulate(chances, seed=repeat)
+            core.runner.sampler.simulate(chances, seed=turn)
 
 
 def _most_drafts(drafts: Sequence[Drafts]) -> int:

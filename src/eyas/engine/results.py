@@ -13,7 +13,7 @@ from eyas.engine.round import Logprobs, RoundOutput
 from eyas.engine.scheduler import StepPlan
 from eyas.engine.sequence import Sequence
 
-__all__ = ["NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
+__all__ = ["FAILED", "NUM_COMMITTED", "NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
 
 
 NUM_COMMITTED, FAILED, NUM_DRAFTS = 0, 4, 5  # columns of `HostRound.packed`; drafts that were verified

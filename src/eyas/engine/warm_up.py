@@ -43,8 +43,8 @@ def warm_up(core: EngineCore, seconds: float | None = None) -> None:
             if time.perf_counter() < end:
                 _run_rounds(core, size, timer, end)
         core.draft_length = chosen
-    if isinstance(chosen, AutoDraftLength) and timer is not None:
-        chosen.learn(timer.timings)
+        if isinstance(chosen, AutoDraftLength):
+            chosen.learn(timer.timings)
     core.reset_counters()
 
 
