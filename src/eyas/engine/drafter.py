@@ -22,7 +22,7 @@ from eyas.model.eagle3 import Eagle3Head, HeadOutput
 
 __all__ = ["Drafter", "Eagle3Drafter", "NgramDrafter"]
 
-FEW_ROWS = 8  # of the first pass, up to which every number has a graph of its own
+FEW_ROWS = 8  # of the first pass, up to which every number has a graph of its own; more are the most
 
 
 class Drafter:
@@ -114,8 +114,10 @@ class Eagle3Drafter(Drafter):
     def propose(
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
-        num_rows, self._backlog = self._rows(self._backlog), 0
         size = len(slots_S)
+        if self.stages.has_fixed_shapes and size not in self._newest:
+            self._backlog = self.max_backlog  # captured now, so that nobody waits for it behind the first pause
+        num_rows, self._backlog = self._rows(self._backlog), 0
 
         def take_in(slots_S: Tensor) -> None:
             batch, hidden_TH = self._unseen(state, slots_S, num_rows, max_length)
@@ -148,9 +150,7 @@ class Eagle3Drafter(Drafter):
 
     def _rows(self, backlog: int) -> int:
         """Rows of the first pass: few different numbers where each is another graph."""
-        if not self.stages.has_fixed_shapes or backlog <= FEW_ROWS:
-            return backlog
-        return min(1 << (backlog - 1).bit_length(), self.max_backlog)
+        return backlog if not self.stages.has_fixed_shapes or backlog <= FEW_ROWS else self.max_backlog
 
     def _unseen(self, state: DeviceState, slots_S: Tensor, num_rows: int, max_length: int) -> tuple[RowBatch, Tensor]:
         """Rows for the last committed tokens, live where the head has not seen them, and their hidden states [T, H]."""

@@ -58,6 +58,7 @@ class CudaGraphs(Stages):
     def __init__(self, *, max_sequences: int) -> None:
         self._buckets = buckets(max_sequences)
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # torch keeps one for all captures of a process, on the GPU of the first
         self._captured: dict[Hashable, _Captured] = {}
 
     def rows(self, num_sequences: int) -> int:
@@ -80,7 +81,7 @@ class CudaGraphs(Stages):
         """`outputs` are what the stage returned once; replays write to the same tensors."""
         own = tuple(tensor.clone() for tensor in inputs)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             results = tree_flatten(stage(*own))[0]
             for output, result in zip(tree_flatten(outputs)[0], results, strict=True):
                 # The same address twice: a buffer that the stage has of its own.
