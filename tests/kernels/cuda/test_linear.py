@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import linear as ops
+from eyas.kernels.cuda.attend import MAX_ROWS, MAX_SEQS
 from eyas.kernels.device import Limits
 from eyas.kernels.layout import BlockedMatrix
 from eyas.kernels.norm import Normed, prepare_norm
@@ -67,6 +68,26 @@ def test_add_prepares_the_next_norm(device, shape, num_rows):
     parts = out.double().square().unflatten(1, (-1, 16)).sum(-1)
     close(normed.square_sums_TP, parts)
     assert not workspace.tickets.any()
+
+
+def test_the_longest_first_pass_of_a_head_in_8_bits_has_tickets(monkeypatch):
+    """64 sequences of 32 rows at a start, and the widest model that has kernels; launches themselves are left out."""
+    grids = []
+
+    class Skipped:
+        def kernel(self, name):
+            return self
+
+        def launch(self, grid, *args, **kwargs):
+            grids.append(grid)
+
+    monkeypatch.setattr(ops, "load", lambda source, defines: Skipped())
+    monkeypatch.setattr(ops, "device_limits", lambda device: Limits(132, 227 << 10))
+    shape = ops.MAX_OWN_INPUTS, 2 * ops.MAX_OWN_INPUTS
+    data = torch.empty(shape[0] // 16, shape[1] // 32, 16, 32, dtype=torch.float8_e4m3fn)
+    rows = torch.empty(MAX_SEQS * MAX_ROWS, shape[1], dtype=torch.bfloat16)
+    ops.linear(rows, BlockedMatrix(data, factors_N=torch.ones(shape[0])), ops.Workspace("cpu"))
+    assert grids == [(132, 128)]
 
 
 @pytest.mark.parametrize("num_rows", [2, 20])
