@@ -22,7 +22,7 @@ from eyas.model.eagle3 import Eagle3Head, HeadOutput
 
 __all__ = ["Drafter", "Eagle3Drafter", "NgramDrafter"]
 
-FEW_ROWS = 8  # of the first pass, up to which every number has a graph of its own; more are the most
+FEW_ROWS = 8  # of the first pass: each number up to here has a graph of its own, all others share that of the most
 
 
 class Drafter:
