@@ -17,6 +17,7 @@ from eyas.base.errors import UserError
 from eyas.base.harmony import Message, render_conversation
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.build import EngineOptions, build_engine
+from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.drafter import Drafter
 from eyas.engine.round import Drafts
 
@@ -65,6 +66,21 @@ class OracleDrafter(Drafter):
         dead = len(slots_S) - len(sequences)
         ids, valid = ids + [[0] * num_drafts] * dead, valid + [0] * dead
         return Drafts(*(torch.tensor(rows, device=state.device) for rows in (ids, valid)))
+
+
+class Scripted(FixedDraftLength):
+    """A given course of draft lengths, over and over. Keeps what became of the rounds."""
+
+    def __init__(self, course):
+        super().__init__(0)
+        self._course, self.outcomes = itertools.cycle(course), []
+
+    def choose(self, slots, rooms, prospects=None):
+        self.num_drafts = next(self._course)
+        return super().choose(slots, rooms, prospects)
+
+    def observe(self, outcome):
+        self.outcomes.append(outcome)
 
 
 def random_prompts(num_prompts, vocab_size, *, seed=0):

@@ -7,17 +7,15 @@ steps feed each row its own drafts.
 """
 
 from dataclasses import replace
-from itertools import cycle
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.engine.exactness import Model, build, reference_of, run
+from tests.engine.exactness import Model, Scripted, build, reference_of, run
 from transformers import AutoModelForCausalLM, Mxfp4Config
 
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.build import MAX_BACKLOG
-from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.drafter import Eagle3Drafter
 from eyas.engine.round import Drafts
 from eyas.kernels.noise import gumbel
@@ -61,17 +59,6 @@ class Recorder(Eagle3Drafter):
             if length % 3:
                 steered[row, length % num_drafts] += 1
         return Drafts(steered % state.vocab_size, drafts.num_valid_S)
-
-
-class Scripted(FixedDraftLength):
-    """A given course of draft lengths."""
-
-    def __init__(self, course):
-        self.course = cycle(course)
-
-    def choose(self, slots, rooms, prospects=None):
-        self.num_drafts = next(self.course)
-        return super().choose(slots, rooms)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def first_drafts(device):
         while not core.is_idle:
             core.step()
         drafts.append((events[0].token_ids, events[1].round.draft_ids[:2]))
-    return drafts[1:]  # the very first pass of a head has one row
+    return drafts[1:]  # on a CPU the very first pass of a head has one row
 
 
 def test_drafts_behind_prompts_shorter_than_the_rows_of_a_pass():

@@ -6,7 +6,7 @@ from itertools import count, product
 
 import numpy as np
 import pytest
-from tests.engine.exactness import build, random_prompts, reference_of, run
+from tests.engine.exactness import Scripted, build, random_prompts, reference_of, run
 from tests.engine.graphs import keep_keys
 
 from eyas.base.config import EngineConfig
@@ -72,11 +72,9 @@ def test_any_two_draft_lengths_in_turn_need_no_graph_of_their_own(random_model):
     """Graphs are for one length of draft each, whatever came before it: capturing for all pairs would never end."""
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=1)
     stages = keep_keys(core)
-    core.draft_length = policy = Mixed()
     course = [*(number for number in range(1, MOST + 1) for _ in range(2))]
     pairs = [number for pair in product(range(1, MOST + 1), repeat=2) for number in pair]
-    numbers = iter(course + pairs)
-    policy.choose = lambda slots, rooms, _: DraftChoice((n := next(numbers, 1),), n, (False,), 0.0, 0.0, 0.0)
+    core.draft_length = policy = Scripted(course + pairs)
     request = requests_of(random_model, max_tokens=300)[0]
     core.add(request, lambda event: None)
     while len(policy.outcomes) < len(course):
@@ -91,8 +89,7 @@ def test_any_two_draft_lengths_in_turn_need_no_graph_of_their_own(random_model):
 def test_answers_that_had_ended_do_not_count_in_the_time_of_a_round(random_model, drafter):
     """The host learns that they ended one round late. Of a round that was all theirs there is no time at all."""
     core = build(random_model, drafter=drafter, draft_tokens=2, concurrency=2, lag=1)
-    core.draft_length = policy = Mixed()
-    policy.choose = lambda slots, rooms, _: DraftChoice((0,) * len(slots), 0, (False,) * len(slots), 0.0, 0.0, 0.0)
+    core.draft_length = policy = Scripted([0])
     short, long = requests_of(random_model, max_tokens=5)[0], requests_of(random_model, max_tokens=9)[1]
     for request in (short, long):
         core.add(request, lambda event: None)

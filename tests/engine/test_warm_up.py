@@ -1,13 +1,10 @@
 """What nobody waits for behind the start: kernels of every size, graphs of every number of sequences and drafts."""
 
-import itertools
-
 import pytest
-from tests.engine.exactness import build
+from tests.engine.exactness import Scripted, build
 from tests.engine.graphs import keep_keys
 
 from eyas.base.types import Request, SamplingParams
-from eyas.engine.draft_length import FixedDraftLength
 from eyas.engine.warm_up import warm_up
 
 PROMPT = tuple(range(40, 70))
@@ -50,18 +47,6 @@ def test_prompts_that_end_beside_rounds_need_no_other_graphs(random_model):
     assert stages.keys == known
 
 
-class Pauses(FixedDraftLength):
-    """Drafts some numbers for a while each, 0 among them."""
-
-    def __init__(self, numbers):
-        super().__init__(0)
-        self._course = iter(numbers)
-
-    def choose(self, slots, rooms, prospects=None):
-        self.num_drafts = min(next(self._course), *rooms)
-        return super().choose(slots, rooms, prospects)
-
-
 def test_drafting_behind_a_pause_needs_no_other_graphs(random_model):
     core = build(random_model, drafter="eagle3", draft_tokens="auto", concurrency=3)
     stages = keep_keys(core)
@@ -70,7 +55,7 @@ def test_drafting_behind_a_pause_needs_no_other_graphs(random_model):
     most = core.scheduler.config.max_drafts
     course = [number for pause in (1, 5, 9, 20) for number in (*(pause * [0]), most, 1, 3)]
     for size in (1, 2, 3):
-        core.draft_length = Pauses(itertools.cycle(course))
+        core.draft_length = Scripted(course)
         params = SamplingParams(max_tokens=100, ignore_eos=True, seed=size, n=size)
         core.add(Request(request_id=str(size), prompt_ids=PROMPT, params=params), lambda event: None)
         while not core.is_idle:

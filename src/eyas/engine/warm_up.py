@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["warm_up"]
 
 LIMIT_S = 3.0
-CAPTURE_LIMIT_S = 10.0  # where each number of drafts is another graph, 0.1 s to capture
+CAPTURE_LIMIT_S = 10.0  # where each number of drafts has graphs of its own to capture
 NAME = "warm-up"
 
 
