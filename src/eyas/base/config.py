@@ -105,8 +105,9 @@ class EngineConfig:
         metavar="N", parse=_auto_or(_int_from(16)),
     )  # fmt: skip
     concurrency: int = _setting(
-        8, "conversations answered at once; more wait in a queue", metavar="N", parse=_int_from(1, 1024)
-    )
+        8, "conversations answered at once, on a GPU at most 64; more wait in a queue", metavar="N",
+        parse=_int_from(1, 1024),
+    )  # fmt: skip
     busy_chunk_tokens: int = _setting(
         2048,
         "prompt tokens read between two tokens of the answers under way: fewer make those steadier and new ones start "
