@@ -12,21 +12,29 @@ PINS := pyproject.toml constraints.txt constraints-$(TORCH).txt
 EXTRAS := $(if $(filter cuda,$(TORCH)),gpu,engine)
 ENGINE := $(VENV)/.engine-$(TORCH)
 DEV := $(VENV)/.dev-$(TORCH)
+GPU := $(VENV)/.gpu-$(TORCH)
+ifeq ($(SETUP),no)
+ENGINE :=
+DEV :=
+GPU :=
+endif
 
-.PHONY: help serve test test-slow test-engines lint bench bench-exact clean
+.PHONY: help serve test test-slow test-gpu test-engines lint bench bench-exact clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve        serve the demo model on http://127.0.0.1:8000; ARGS='MODEL --port 9000' for more"
 	@echo "make test         the tests that every change must pass; ARGS='tests/gateway -x' for some"
 	@echo "make test-slow    the long ones"
+	@echo "make test-gpu     those that need an NVIDIA GPU, in one run"
 	@echo "make test-engines those with other engines: builds llama-server (cmake, a C++ compiler), asks their parsers"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed of the engine by batch size and draft tokens"
 	@echo "make bench-exact  200 requests, with speculation and without: the same tokens"
 	@echo
 	@echo "Variables: PYTHON=python3.12, VENV=.venv, TORCH=cpu|cuda (here: $(TORCH)),"
-	@echo "           TORCH_INDEX=URL of a package index to take torch builds from"
+	@echo "           TORCH_INDEX=URL of a package index to take torch builds from,"
+	@echo "           SETUP=no to run what is in VENV as it is and install nothing"
 
 serve: $(ENGINE)
 	$(BIN)/eyas serve $(ARGS)
@@ -36,6 +44,10 @@ test: $(DEV)
 
 test-slow: $(DEV)
 	$(BIN)/pytest -m slow $(ARGS)
+
+# Only these files: others import what is in the dev group alone.
+test-gpu: $(GPU)
+	$(BIN)/python -m pytest -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests) $(ARGS)
 
 test-engines: $(DEV)
 	$(BIN)/python tools/llama_server.py
@@ -68,4 +80,8 @@ $(ENGINE): $(PINS) | $(BIN)/python
 # --group needs pip 25.1
 $(DEV): $(ENGINE)
 	$(INSTALL) -e '.[$(EXTRAS)]' --group dev
+	@touch $@
+
+$(GPU): $(ENGINE)
+	$(INSTALL) -e '.[$(EXTRAS)]' pytest
 	@touch $@
