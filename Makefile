@@ -1,4 +1,4 @@
-# make serve | test | test-slow | test-engines | lint | bench | bench-exact     (make help says more)
+# make serve | test | test-slow | test-soak | test-gpu | test-engines | lint | bench | bench-exact   (make help says more)
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -19,13 +19,18 @@ DEV :=
 GPU :=
 endif
 
-.PHONY: help serve test test-slow test-gpu test-engines lint bench bench-exact clean
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: help serve test test-slow test-soak test-gpu test-engines lint bench bench-exact clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve        serve the demo model on http://127.0.0.1:8000; ARGS='MODEL --port 9000' for more"
-	@echo "make test         the tests that every change must pass; ARGS='tests/gateway -x' for some"
-	@echo "make test-slow    the long ones"
+	@echo "make test         the tests that every change must pass: at most 8 minutes on two cores; ARGS='tests/gateway -x'"
+	@echo "                  for some, ARGS='--random-order-seed=1' for another order"
+	@echo "make test-slow    those that take long and rarely fail: at most 30 minutes on two cores; .ci/run runs both"
+	@echo "make test-soak    those that take many minutes each, one after the other: hours; before a release"
 	@echo "make test-gpu     those that need an NVIDIA GPU, in one run"
 	@echo "make test-engines those with other engines: builds llama-server (cmake, a C++ compiler), asks their parsers"
 	@echo "make lint         ruff and mypy"
@@ -37,32 +42,35 @@ help:
 	@echo "           SETUP=no to run what is in VENV as it is and install nothing"
 
 serve: $(ENGINE)
-	$(BIN)/eyas serve $(ARGS)
+	$(BIN)/python -m eyas serve $(ARGS)
 
 test: $(DEV)
-	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-slow: $(DEV)
-	$(BIN)/pytest -m slow $(ARGS)
+	$(PYTEST) $(PARALLEL) -m 'slow and not soak and not engines' $(ARGS)
+
+test-soak: $(DEV)
+	$(PYTEST) -m soak -s $(ARGS)
 
 # Only these files: others import what is in the dev group alone.
 test-gpu: $(GPU)
-	$(BIN)/python -m pytest -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests) $(ARGS)
+	$(PYTEST) -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests) $(ARGS)
 
 test-engines: $(DEV)
 	$(BIN)/python tools/llama_server.py
-	$(BIN)/pytest -m engines $(ARGS)
+	$(PYTEST) -m engines $(ARGS)
 
 lint: $(DEV)
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
 
 bench: $(ENGINE)
-	$(BIN)/eyas bench engine $(ARGS)
+	$(BIN)/python -m eyas bench engine $(ARGS)
 
 bench-exact: $(DEV)
-	$(BIN)/pytest -m slow -k exact -s $(ARGS)
+	$(PYTEST) -m soak -k exact -s $(ARGS)
 
 clean:
 	rm -rf $(VENV)

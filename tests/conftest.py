@@ -5,10 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.slowest import SlowestFiles
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is imported
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SlowestFiles())
 
 
 def pytest_xdist_auto_num_workers() -> int:
