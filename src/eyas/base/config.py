@@ -149,7 +149,7 @@ class ServeConfig(EngineConfig):
         30, "seconds that running answers may go on after a signal to stop", metavar="S", parse=_int_from(0, 3600)
     )
     step_timeout: int = _setting(
-        120, "seconds after which a step of the engine counts as stuck, and the engine is restarted", metavar="S",
+        120, "seconds without progress, while it could run, after which the engine is restarted", metavar="S",
         parse=_int_from(1, 3600),
     )  # fmt: skip
     log_format: Literal["text", "json"] = _setting(
