@@ -83,6 +83,10 @@ class Engine:
         return self._failure
 
     @property
+    def pid(self) -> int | None:
+        return None
+
+    @property
     def current_step(self) -> int:
         """A number that no other step has, from 1 on; 0 between steps."""
         return self._current_step

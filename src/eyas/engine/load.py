@@ -87,6 +87,7 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         eos_ids=model.config.eos_ids,
         drafter=model.options.drafter,
         details=_details(config, model),
+        page_size=model.options.page_size,
         simulated=model.simulated,
     )
     built = model.build()

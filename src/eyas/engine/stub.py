@@ -71,6 +71,10 @@ class StubEngine:
         self._thread.start()
 
     @property
+    def pid(self) -> int | None:
+        return None
+
+    @property
     def current_step(self) -> int:
         """A number that no other step has, from 1 on; 0 between steps."""
         return self._current_step
@@ -123,6 +127,9 @@ class StubEngine:
                 newest_first = reversed(self._running.values())
                 choices = [choice for request in newest_first for choice in request if not choice.done]
             began, self._current_step = time.perf_counter(), next(self._step_numbers)
+            new = [choice for choice in choices if not choice.began]
+            for choice in new:
+                choice.began = began
             if self._round_s:
                 time.sleep(self._round_s)
             events = [(choice, self._round(choice)) for choice in choices]
@@ -137,9 +144,10 @@ class StubEngine:
                     choice.deliver(event)
                 except Exception:
                     log.exception("whoever takes the tokens of request %s failed", event.request_id)
-            self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3)
+            num_prompt = sum(len(choice.request.prompt_ids) for choice in new if choice.index == 0)
+            self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3, num_prompt)
 
-    def _report(self, events: tuple[TokenEvent, ...], ms: float) -> None:
+    def _report(self, events: tuple[TokenEvent, ...], ms: float, num_prompt_tokens: int) -> None:
         self._num_steps += 1
         if (observe := self._observe) is None:
             return
@@ -153,6 +161,7 @@ class StubEngine:
             events=events,
             stats=self.stats(),
             pages=pages,
+            num_prompt_tokens=num_prompt_tokens,
         )
         try:
             observe(report)
@@ -200,6 +209,7 @@ class _Choice:
         self.index = index
         self.deliver = deliver
         self.num_done = 0
+        self.began = 0.0
         self.done = self.cancelled = self._begun = False
         params = request.params
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_ids))
@@ -236,6 +246,7 @@ class _Choice:
             round=trace,
             num_cached=num_cached,
             prompt_logprobs=_scores(prompt_ids[1:], params.prompt_logprobs) if is_first else None,
+            began=self.began,
         )
 
 

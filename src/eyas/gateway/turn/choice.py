@@ -33,7 +33,7 @@ class ChoiceReader:
         self._num_cached = self._num_tokens = self._num_reasoning = 0
         self._num_rounds = self._num_drafted = self._num_accepted = self._num_first = 0
         self._accepted: list[int] = []
-        self._submitted = self._first = self._last = time.perf_counter()
+        self._submitted = self._began = self._first = self._last = time.perf_counter()
         # Since the last delta.
         self._pieces: list[Piece] = []
         self._token_ids: list[int] = []
@@ -84,6 +84,7 @@ class ChoiceReader:
             num_drafted=self._num_drafted,
             num_accepted=self._num_accepted,
             accepted_per_position=tuple(self._accepted),
+            queue_ms=(self._began - self._submitted) * 1e3,
             prompt_ms=(self._first - self._submitted) * 1e3,
             predicted_ms=(self._last - self._first) * 1e3,
             num_after_first=self._num_tokens - self._num_first,
@@ -92,6 +93,7 @@ class ChoiceReader:
     def _count(self, event: TokenEvent, now: float) -> None:
         if not self._num_tokens:
             self._first, self._num_first = now, len(event.token_ids)
+            self._began = event.began or self._submitted
         self._last = now
         self._num_cached = event.num_cached
         if event.round is not None:
