@@ -140,6 +140,12 @@ class ServeConfig(EngineConfig):
     cors: str | None = _setting(
         None, "origins whose pages may call this server, comma-separated, or '*'; none if not given", metavar="ORIGINS"
     )
+    allowed_hosts: str | None = _setting(
+        None,
+        "host names that requests may be for, comma-separated: box.example, *.example, or '*' for any. Loopback names "
+        "always are; on other addresses IP addresses and this machine's names too, and with --api-keys any name",
+        metavar="NAMES",
+    )
     max_body: int = _setting(16 << 20, "bytes that a request's body may have", metavar="BYTES", parse=_int_from(1024))
     max_queue: int = _setting(
         256, "answers that may wait (a request with n has n); more are refused with status 429", metavar="N",

@@ -22,6 +22,7 @@ from eyas.gateway.context import Context
 from eyas.gateway.operation.access_log import ProgressLog, log_request
 from eyas.gateway.operation.auth import Auth
 from eyas.gateway.operation.connections import ON_REFUSED
+from eyas.gateway.operation.hosts import HostGuard
 from eyas.gateway.operation.limits import REQUEST_ID_HEADER, Limits
 from eyas.gateway.operation.metrics import CONTENT_TYPE, EngineCounters, Metrics
 from eyas.gateway.operation.openapi import document
@@ -59,7 +60,7 @@ class Operation:
         return [Route("/metrics", metrics), Route("/version", version), Route("/openapi.json", openapi)]
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
-        """`app` behind keys, origins and limits; ids and counts are given to what these refuse, too."""
+        """`app` behind keys, origins, hosts and limits; ids and counts are given to what these refuse, too."""
         options = self._context.options
         app = Auth(app, key_digests=options.key_digests)
         if options.cors_origins:
@@ -70,6 +71,7 @@ class Operation:
                 allow_headers=["*"],
                 expose_headers=[REQUEST_ID_HEADER],
             )
+        app = HostGuard(app, hosts=options.hosts, origins=options.cors_origins)
         return Limits(app, max_body=options.max_body, on_status=self._metrics.answered)
 
     @asynccontextmanager
