@@ -16,6 +16,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.gateway.conftest import stub_server
 from tests.gateway.support import eventually
 
+import eyas
+from eyas.base.commit import commit
 from eyas.base.types import ModelInfo
 from eyas.engine.stub import StubEngine
 from eyas.gateway.app import create_app
@@ -71,6 +73,10 @@ def test_the_server_is_as_described(target, description, method, path, caplog):
 def test_the_server_is_as_described_at_length(target, description, method, path, caplog):
     ask_and_check(target, description, method, path, num=1000)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_the_version_names_the_commit(target):
+    assert httpx.get(f"{target.url}/version").json() == {"version": eyas.__version__, "commit": commit()}
 
 
 def test_every_route_is_described(codec, description):

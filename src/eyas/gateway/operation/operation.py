@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 import eyas
+from eyas.base.commit import commit
 from eyas.gateway.body import json_response, raw_response
 from eyas.gateway.context import Context
 from eyas.gateway.operation.access_log import ProgressLog, log_request
@@ -51,8 +52,10 @@ class Operation:
         async def metrics(request: Request) -> Response:
             return Response(self._metrics.text(), headers={"content-type": CONTENT_TYPE})
 
+        names = {"version": eyas.__version__, "commit": commit()}
+
         async def version(request: Request) -> Response:
-            return json_response({"version": eyas.__version__})
+            return json_response(names)
 
         async def openapi(request: Request) -> Response:
             return raw_response(description)
