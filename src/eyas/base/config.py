@@ -71,12 +71,7 @@ def _setting(default: Any, help_text: str, *, metavar: str = "", parse: Callable
 class EngineConfig:
     """What to load and how much of it to run at once."""
 
-    model: str = _setting(
-        "demo",
-        "folder, hub id (ORG/NAME), 'demo': the one in this package, or, to measure the HTTP side of a server, 'null' "
-        "or 'null:MS': an engine that computes nothing and answers with MS milliseconds a round",
-        metavar="MODEL",
-    )
+    model: str = _setting("demo", "folder, hub id (ORG/NAME), or 'demo': the one in this package", metavar="MODEL")
     revision: str | None = _setting(None, "branch, tag or commit of a model from the hub", metavar="REV")
     offline: bool = _setting(False, "use only hub files that are already on this machine", parse=_true_or_false)
     draft: str = _setting(
@@ -127,6 +122,12 @@ class EngineConfig:
 class ServeConfig(EngineConfig):
     """An engine's settings and where it listens."""
 
+    model: str = _setting(
+        "demo",
+        "folder, hub id (ORG/NAME), 'demo': the one in this package, or, to measure the HTTP side with 'eyas bench "
+        "http', 'null' or 'null:MS': an engine that computes nothing and answers with MS milliseconds a round",
+        metavar="MODEL",
+    )
     host: str = _setting(
         "127.0.0.1", "address to listen on; the default is reachable from this machine only", metavar="ADDR"
     )

@@ -21,6 +21,7 @@ from eyas.base.units import readable
 from eyas.engine.backend import check_round_size
 from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, check_options, row_invariant
 from eyas.engine.memory import available_bytes
+from eyas.engine.null import is_null
 from eyas.engine.warm_up import warm_up
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.device_layout import has_device_layout, pack_ends, pack_layer
@@ -164,6 +165,11 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
 
 def find_checkpoints(config: EngineConfig) -> tuple[Path, DrafterKind, Path | None]:
     """The folder of the target, the kind of drafter and the folder of its head if it has one. Raises UserError."""
+    if is_null(config.model):
+        raise UserError(
+            f"'{config.model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
+            "name a model, e.g. demo"
+        )
     if config.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
     folder = _folder(config.model, config.revision)
