@@ -1,4 +1,5 @@
-# make serve | test | test-slow | test-soak | test-gpu | test-engines | lint | bench | bench-exact   (make help says more)
+# make serve | test | test-slow | test-soak | test-gpu | test-engines | lint | bench | bench-exact | wheel
+#     (make help says more)
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -22,7 +23,7 @@ endif
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help serve test test-slow test-soak test-gpu test-engines lint bench bench-exact clean
+.PHONY: help serve test test-slow test-soak test-gpu test-engines lint bench bench-exact wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +36,7 @@ help:
 	@echo "make test-engines those with other engines: builds llama-server (cmake, a C++ compiler), asks their parsers"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed of the engine by batch size and draft tokens"
+	@echo "make wheel        builds dist/eyas-*.whl, installs it into a fresh environment, asks it a question"
 	@echo "make bench-exact  200 requests, with speculation and without: the same tokens"
 	@echo
 	@echo "Variables: PYTHON=python3.12, VENV=.venv, TORCH=cpu|cuda (here: $(TORCH)),"
@@ -72,8 +74,11 @@ bench: $(ENGINE)
 bench-exact: $(DEV)
 	$(PYTEST) -m soak -k exact -s $(ARGS)
 
+wheel: $(BIN)/python
+	$(BIN)/python tools/wheel.py -c constraints-$(TORCH).txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) build dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
