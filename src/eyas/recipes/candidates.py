@@ -16,6 +16,7 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.recipes import issues, memory, speed
 from eyas.recipes.ask import Target
+from eyas.recipes.engines import eyas_image
 from eyas.recipes.facts import Facts, facts_of
 from eyas.recipes.knowledge import Knowledge
 from eyas.recipes.plan import Choice, Emission, Home, MemoryMap, SpeedEstimate
@@ -116,6 +117,8 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
     elif not engine.is_native and not ask.native:
         found = _image(engine, target)
         image, version = found.tag, found.version or version
+    elif ask.in_container and engine.name == "eyas" and not ask.native and ask.binary is None:
+        image = eyas_image.TAG
     if not satisfies(version, engine.versions):
         raise UserError(f"version {version} is not known here ({engine.versions} is)")
     name = ask.name or f"{target.model.name}-{engine.name}".replace(".", "-")
