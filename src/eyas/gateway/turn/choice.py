@@ -48,14 +48,15 @@ class ChoiceReader:
         """What one event adds; None if there is nothing to show yet. Reads up to the end of a stop string."""
         self._count(event, now)
         self._read_all(event)
-        finish = FinishReason.STOP if self._matcher.stopped else event.finish
         if event.prompt_logprobs is not None:
             self._prompt_logprobs = event.prompt_logprobs
+        if event.finish is not None and self._matcher.stopped is None:
+            tokens = [] if self._reader.kind is None else self._unread
+            self._sort(self._reader.finish(), tokens)
+            self._flush()
+        finish = FinishReason.STOP if self._matcher.stopped is not None else event.finish
         if finish is not None:
             self.done = True
-            if self._matcher.stopped is None:
-                self._sort(self._reader.finish(), self._unread)
-                self._flush()
         elif not self._pieces and self._prompt_logprobs is None:
             return None
         delta = Delta(
@@ -132,10 +133,11 @@ class ChoiceReader:
         is_control = len(ids) == 1 and ids[0] in self._reader.control
         if not is_control:
             self._unread += scored
+        in_header = self._reader.kind is None
         pieces = self._reader.read(ids)
-        if pieces or is_control:  # what a control token leaves unread was a header
+        if pieces or is_control:
             tokens, self._unread = self._unread, []
-            self._sort(pieces, tokens)
+            self._sort(pieces, [] if in_header else tokens)  # of a malformed header words are shown, and no token is
 
     def _sort(self, pieces: list[Piece], tokens: list[ScoredToken | None]) -> None:
         for piece in pieces:
