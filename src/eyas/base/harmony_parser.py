@@ -184,7 +184,7 @@ class StreamParser:
     def _end_header(self, end: str | None, *, is_cut: bool) -> None:
         text, role = self._header_text(), self._header_role
         self._header = None
-        if is_cut and CHANNEL in text and parse_header(text, role) is not None:
+        if is_cut and (role is None or CHANNEL in text) and parse_header(text, role) is not None:
             return
         message, prose = salvage_header(text, role, self._default_role, is_cut=is_cut)
         is_told = message.channel is not None or message.recipient is not None
@@ -316,12 +316,15 @@ def salvage_header(
     prose = []
     for i, part in enumerate(parts):
         is_last = i == len(parts) - 1
-        front, part, back = split_addresses(part, behind=not is_last or has_message or (is_cut and bool(marked)))
-        recipients += [*front, *back] if has_message else front
-        if (words := part.strip()) in CONTENT_TYPES:
-            content_types.append(words)
-        elif words:
-            prose.append(words)
+        front, part, back = split_words(
+            part, is_marked=i > 0, behind=not is_last or has_message or (is_cut and bool(marked))
+        )
+        for word in [*front, *back] if has_message else front:
+            if match := ADDRESS.fullmatch(word):
+                recipients.append(match[1] or match[2] or "")
+            else:
+                content_types.append(word)
+        prose += [part] if part else []
     known = [channel for channel in channels if channel in CHANNELS]
     message = Message(
         role=role,
@@ -341,14 +344,15 @@ def salvage_header(
 def read_start(text: str, default: Role, *, is_author: bool) -> tuple[Role, str | None, str]:
     """Role and name of the author that a header begins with after <|start|>, and the rest.
 
-    A stranger who stands alone is a name, if `is_author` says that the header goes on behind it.
+    A stranger behind whom no prose stands is a name, if `is_author` says that this is a header.
     """
     author, rest = cut(r"^\s*([^\s<]+)", text)
     stem, _, name = (author or "").partition(":")
     known = next((known for known in ROLES if known == stem), None)
     if known is not None:
         return known, name or None, rest
-    if author is None or not is_author or rest.strip() or ADDRESS.match(author):
+    has_prose = bool(split_words(rest, is_marked=True, behind=False)[1])
+    if author is None or not is_author or has_prose or ADDRESS.match(author):
         return default, None, text
     return default, author, rest
 
@@ -359,21 +363,21 @@ def read_channel(text: str) -> tuple[str | None, str]:
     return (channel, rest) if channel else cut(r"^([^\s<]+)", text)
 
 
-def split_addresses(text: str, *, behind: bool) -> tuple[list[str], str, list[str]]:
-    """The recipients in front of a text, the rest of it, and with `behind` the recipients there."""
+def split_words(text: str, *, is_marked: bool, behind: bool) -> tuple[list[str], str, list[str]]:
+    """Recipients and content types in front of a text, the rest of it, and with `behind` those there.
+
+    A content type begins a text only where a special token or a recipient stands before it.
+    """
     words = list(re.finditer(r"\S+", text))
     begin, end = 0, len(words)
-    while begin < end and ADDRESS.fullmatch(words[begin][0]):
+    while begin < end and (
+        ADDRESS.fullmatch(words[begin][0]) or ((begin or is_marked) and words[begin][0] in CONTENT_TYPES)
+    ):
         begin += 1
-    while behind and begin < end and ADDRESS.fullmatch(words[end - 1][0]):
+    while behind and begin < end and (ADDRESS.fullmatch(words[end - 1][0]) or words[end - 1][0] in CONTENT_TYPES):
         end -= 1
     rest = text[words[begin].start() : words[end - 1].end()] if begin < end else ""
-    return [recipient_of(word[0]) for word in words[:begin]], rest, [recipient_of(word[0]) for word in words[end:]]
-
-
-def recipient_of(word: str) -> str:
-    match = ADDRESS.fullmatch(word)
-    return "" if match is None else match[1] or match[2] or ""
+    return [word[0] for word in words[:begin]], rest, [word[0] for word in words[end:]]
 
 
 def cut(pattern: str, text: str) -> tuple[str | None, str]:
