@@ -102,9 +102,9 @@ def malformed(draw: st.DrawFn, codec: Tokenizer) -> tuple[Answer, bool]:
 
     Headers are in lower case, bodies have none: what leaks, and what is lost, can be seen.
     """
-    answer, is_whole = Answer(codec), True
+    answer, is_whole, is_ended = Answer(codec), True, True
     for i in range(draw(st.integers(1, 3))):
-        if i and draw(st.integers(0, 4)):
+        if i and (not is_ended or draw(st.integers(0, 4))):
             answer.syntax("<|start|>", *draw(st.sampled_from([["assistant"], ["assistant"], [], ["eagle"]])))
         to = draw(st.sampled_from(["", " to=functions.get_weather", " to=browser.search", " functions.f", "to=f"]))
         place = draw(st.sampled_from(PLACES))
@@ -123,7 +123,8 @@ def malformed(draw: st.DrawFn, codec: Tokenizer) -> tuple[Answer, bool]:
             answer.content(f"{word} ", i)
             if has_message and not draw(st.integers(0, 9)):
                 answer.syntax(draw(st.sampled_from(["<|message|>", "<|constrain|>", "<|endoftext|>"])))
-        if not has_message or draw(st.integers(0, 4)):
+        is_ended = not has_message or draw(st.integers(0, 4)) > 0
+        if is_ended:
             answer.syntax(draw(st.sampled_from(["<|end|>", "<|return|>", "<|call|>", "<|end|>"])))
     return answer, is_whole
 
