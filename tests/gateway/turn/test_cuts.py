@@ -29,7 +29,7 @@ def test_every_cut_of_every_assistant_message(codec, turn, place):
             assert texts_of(read(codec, answer.ids[:cut], size=1)) == told
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data(), size=st.integers(1, 3))
 def test_every_cut_of_malformed_answers(codec, data, size):
     answer, is_whole = data.draw(malformed(codec))
@@ -42,10 +42,11 @@ def test_every_cut_of_malformed_answers(codec, data, size):
         if is_whole:
             assert shown == said, (codec.decode(ids), told)
             continue
-        # White space around a body without <|message|> is lost, and up to two words may still become a header.
+        # White space around a body without <|message|> is lost, and up to three words (author, recipient, type) may
+        # still become a header.
         num_lost = len(said.split()) - len(" ".join(text for _, text in told).split())
         assert "".join(said.split()).startswith("".join(shown.split())), (codec.decode(ids), told)
-        assert num_lost <= (2 if cut < len(answer.ids) else 0), (codec.decode(ids), told)
+        assert num_lost <= (3 if cut < len(answer.ids) else 0), (codec.decode(ids), told)
 
 
 @pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.STOP])
@@ -63,7 +64,7 @@ HEADERS = re.compile(r"<\||to=|functions|commentary|assistant|json|analysis|fina
 
 def limits(answer):
     """All in headers, and some in content."""
-    return [n for n in range(1, len(answer.ids)) if answer.owners[n] is None or n % 6 == 0]
+    return [n for n in range(1, len(answer.ids)) if answer.owners[n] is None or n % 12 == 0]
 
 
 def test_chat_streamed_and_whole_at_every_limit(serve, codec):
