@@ -175,6 +175,16 @@ def test_the_response_repeats_what_was_asked(play):
     assert response.text.format.type == "text" and response.service_tier == "default"
 
 
+def test_what_changes_no_answer_is_taken(play, codec):
+    """The values in force are told: one tier, and low for less effort than the model has."""
+    server, script = play()
+    neutral = {"text": {"verbosity": "medium"}, "prompt_cache_retention": "24h", "service_tier": "flex"}
+    for effort in ("none", "minimal"):
+        told = post(server, input="Hi", reasoning={"effort": effort}, **neutral).json()
+        assert (told["reasoning"]["effort"], told["service_tier"], told["status"]) == ("low", "default", "completed")
+        assert "Reasoning: low" in codec.decode(script.requests[-1].prompt_ids)
+
+
 def test_preambles_are_messages_of_their_own(play, codec):
     ids = spoken(codec, analysis("Hm."), preamble("Looking."), analysis("So."), final("Done."))
     response = create(play(ids)[0])
