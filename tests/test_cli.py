@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, errors of one line, exit codes."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -79,6 +80,6 @@ def test_an_address_of_another_machine():
 
 def test_the_reader_of_a_pipe_may_leave():
     done = subprocess.run(
-        f"{sys.executable} -m eyas --help | true", shell=True, capture_output=True, text=True, timeout=60
+        f"{shlex.quote(sys.executable)} -m eyas --help | true", shell=True, capture_output=True, text=True, timeout=60
     )
     assert done.stderr == ""

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -293,10 +294,14 @@ class Far(LocalNode):
     is_local = False
 
 
-def test_on_another_machine_the_interpreter_of_hf_does_the_work(hub, cache, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "start"), [("plain", "#!{}"), ("with space", "#!/bin/sh\n'''exec' \"{}\" \"$0\" \"$@\"\n' '''")]
+)
+def test_on_another_machine_the_interpreter_of_hf_does_the_work(hub, cache, tmp_path, monkeypatch, where, start):
     folder = tmp_path / "bin"
     put(folder, "python3", "exit 1")  # one without huggingface_hub
-    (folder / "hf").write_text(f"#!{sys.executable}\n")
+    python = put(tmp_path / where, "python", f'exec {shlex.quote(sys.executable)} "$@"')
+    (folder / "hf").write_text(f"{start.format(python)}\nimport sys\n")  # as pip writes it
     (folder / "hf").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     fetch(plan(cache), Far("far"), lambda _: None)
@@ -305,7 +310,7 @@ def test_on_another_machine_the_interpreter_of_hf_does_the_work(hub, cache, tmp_
 
 def test_another_machine_without_huggingface_hub_is_one_line(hub, cache, tmp_path, monkeypatch):
     folder = tmp_path / "bin"
-    put(folder, "python3", f'exec {sys.executable} -S "$@"')  # none of the installed packages
+    put(folder, "python3", f'exec {shlex.quote(sys.executable)} -S "$@"')  # none of the installed packages
     put(folder, "hf", "exit 1")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     with pytest.raises(HubError, match=r"no huggingface_hub for python3 on far; run there: pipx "):

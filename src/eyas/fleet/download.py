@@ -33,10 +33,12 @@ FETCH_S = 7 * 24 * 3600.0
 POLL_S = 1.0
 PASSED_ON = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
 # On another machine the interpreter of its `hf` command has huggingface_hub for certain; pipx and uv put it where a
-# login over ssh does not look.
-FIND_PYTHON = """
+# login over ssh does not look. It stands in the first line of `hf`, or, where its path has a space or is long, in the
+# second: #!/bin/sh, then '''exec' "/a path/python" "$0" "$@" (uv: single quotes).
+FIND_PYTHON = r"""
 PATH=$PATH:$HOME/.local/bin
-for python in "$(sed -n '1s/^#!//p' "$(command -v hf)" 2>/dev/null)" python3; do
+interpreter="1s/^#!\(.*python.*\)/\1/p; 2s/^'''exec' [\"']*\([^\"']*\)[\"']* .*/\1/p"
+for python in "$(sed -n "$interpreter" "$(command -v hf)" 2>/dev/null)" python3; do
   if [ -n "$python" ] && "$python" -c 'import huggingface_hub' 2>/dev/null; then break; fi
 done
 """

@@ -6,6 +6,7 @@ the real ones would, no more.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -139,14 +140,13 @@ def two_node_plan() -> Plan:
 
 
 STAND_IN = """\
-#!{python} -S
 import json, os, subprocess, sys
 name = os.path.basename(sys.argv[0])
 argv, home = sys.argv[1:], os.environ["HOME"]
 base = os.environ["STAND_INS"]
 keep = ("EYAS_TEST_TOKEN", "OTHER", "HF_HOME")
 with open(os.path.join(base, "calls"), "a") as calls:
-    env = {{key: os.environ[key] for key in keep if key in os.environ}}
+    env = {key: os.environ[key] for key in keep if key in os.environ}
     calls.write(json.dumps([name, argv, env, os.path.basename(home)]) + "\\n")
 there = os.path.join(base, "containers-" + os.path.basename(home))
 def known():
@@ -184,12 +184,19 @@ elif name == "curl":
             sys.exit(22)
     elif url.endswith("/v1/chat/completions"):
         open(os.path.join(base, "asked"), "w").close()
-    print('{{"answer": "Paris"}}')
+    print('{"answer": "Paris"}')
 elif name == "ssh":
-    environment = {{key: os.environ[key] for key in ("PATH", "STAND_INS")}}
+    environment = {key: os.environ[key] for key in ("PATH", "STAND_INS")}
     environment["HOME"] = os.path.join(os.path.dirname(home), "far")
     sys.exit(subprocess.run(argv[argv.index("sh") :], env=environment).returncode)
 """
+
+
+def put_python(path: Path, code: str) -> None:
+    """An executable Python program. sh starts it, as what pip installs where the path of an interpreter has a space."""
+    start = f"""#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} -S "$0" "$@"\n' '''\n"""
+    path.write_text(start + code)
+    path.chmod(0o755)
 
 
 class Machine:
@@ -202,8 +209,7 @@ class Machine:
         for path in (self.home, self.far, self.tools, folder / "scripts"):
             path.mkdir()
         for name in ("docker", "curl", "hf", "ssh"):
-            (self.tools / name).write_text(STAND_IN.format(python=sys.executable))
-            (self.tools / name).chmod(0o755)
+            put_python(self.tools / name, STAND_IN)
 
     def run(self, files: dict[str, str], script: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Write `files`, run one of them with sh."""

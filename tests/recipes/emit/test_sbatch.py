@@ -4,11 +4,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.recipes.emit.plans import LINES, SECRET, Machine, container, hostile_plan, plan
+from tests.recipes.emit.plans import LINES, SECRET, Machine, container, hostile_plan, plan, put_python
 
 from eyas.base.errors import UserError
 from eyas.recipes.boxes import parse_box
@@ -17,10 +16,9 @@ from eyas.recipes.plan import EnvVar, File, Home, Launch, Mount, Node, Ref, Wait
 
 # Records its call. A server says that it is up and serves until it was asked; all else is run.
 SRUN = """\
-#!{python} -S
 import json, os, subprocess, sys, time
 argv = sys.argv[1:]
-env = {{key: os.environ[key] for key in ("PLAIN", "TOKEN") if key in os.environ}}
+env = {key: os.environ[key] for key in ("PLAIN", "TOKEN") if key in os.environ}
 with open(os.path.join(os.environ["STAND_INS"], "srun"), "a") as calls:
     calls.write(json.dumps([argv, env]) + "\\n")
 command = argv[next(n for n, word in enumerate(argv) if not word.startswith("--")) :]
@@ -34,10 +32,9 @@ sys.exit(subprocess.run(command).returncode)
 
 
 def run(machine: Machine, made, **environment):
-    (machine.tools / "srun").write_text(SRUN.format(python=sys.executable))
+    put_python(machine.tools / "srun", SRUN)
     (machine.tools / "scontrol").write_text("#!/bin/sh\nprintf 'a\\nb\\n'\n")
-    for name in ("srun", "scontrol"):
-        (machine.tools / name).chmod(0o755)
+    (machine.tools / "scontrol").chmod(0o755)
     ((name, content),) = render(made).items()
     (machine.folder / name).write_text(content)
     env = {"PATH": f"{machine.tools}:{os.environ['PATH']}", "HOME": str(machine.home), "STAND_INS": str(machine.folder)}
