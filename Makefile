@@ -22,6 +22,8 @@ endif
 
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+# Where it is set (in many images), every worker would compile all tests and every server that a test starts all of eyas.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-slow test-soak test-gpu test-engines lint bench bench-exact wheel clean
 .DEFAULT_GOAL := help
@@ -50,10 +52,10 @@ test: $(DEV)
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-slow: $(DEV)
-	$(PYTEST) $(PARALLEL) -m 'slow and not soak and not engines' $(ARGS)
+	$(PYTEST) $(PARALLEL) -m 'slow and not soak and not engines' --timeout 1500 $(ARGS)
 
 test-soak: $(DEV)
-	$(PYTEST) -m soak -s $(ARGS)
+	$(PYTEST) -m soak -s --timeout 14400 $(ARGS)
 
 # Only these files: others import what is in the dev group alone.
 test-gpu: $(GPU)
@@ -93,6 +95,7 @@ $(ENGINE): $(PINS) | $(BIN)/python
 # --group needs pip 25.1
 $(DEV): $(ENGINE)
 	$(INSTALL) -e '.[$(EXTRAS)]' --group dev
+	@$(PYTEST) --collect-only >/dev/null || true  # compiles the tests once, before all workers would at a time
 	@touch $@
 
 $(GPU): $(ENGINE)

@@ -56,7 +56,7 @@ class SlowestFiles:
         slowest = sorted(self.costs.items(), key=lambda item: item[1].cpu_s, reverse=True)
         terminalreporter.section(f"slowest {NUM_FILES} files")
         terminalreporter.line("  CPU s   wall s  tests  file")
-        for path, cost in slowest[: int(os.environ.get("EYAS_SLOWEST", NUM_FILES))]:
+        for path, cost in slowest[:NUM_FILES]:
             terminalreporter.line(f"{cost.cpu_s:7.1f}  {cost.wall_s:7.1f}  {len(cost.tests):5}  {path}")
         terminalreporter.line(
             f"{total:7.1f}  CPU seconds in all tests; {time.monotonic() - self.began:.0f} s of wall time"

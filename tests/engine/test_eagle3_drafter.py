@@ -86,7 +86,13 @@ def alone(target):
     return results
 
 
-@pytest.fixture(scope="module", params=HEAD_KINDS)
+FEW = ("specforge", "norm-before-fc")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[kind if kind in FEW else pytest.param(kind, marks=pytest.mark.slow) for kind in HEAD_KINDS],
+)
 def heads(request, target, tmp_path_factory):
     """A model with a head of each kind, and the same head as the reference loads it."""
     _, (config, weights), _ = target

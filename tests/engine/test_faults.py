@@ -22,7 +22,7 @@ SETUPS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["nan", "inf"])
+@pytest.fixture(scope="module", params=["nan", pytest.param("inf", marks=pytest.mark.slow)])
 def broken_model(request, random_model):
     """The embedding of one token is not finite."""
     embed = random_model.weights.embed_VH.clone()

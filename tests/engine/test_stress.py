@@ -1,4 +1,4 @@
-"""300 random requests under page pressure, cancelled at random: all end, once, and nothing is left behind."""
+"""Random requests under page pressure, cancelled at random: all end, once, and nothing is left behind."""
 
 import random
 import threading
@@ -12,7 +12,6 @@ from eyas.base.types import FinishReason, ModelInfo, Request, SamplingParams
 from eyas.engine.build import EngineOptions, build_engine
 from eyas.engine.engine import Engine
 
-NUM_REQUESTS = 300
 CONTEXT = 96
 SETUPS = [
     {"drafter": "eagle3", "draft_tokens": 3, "lag": 1, "page_size": 8},
@@ -20,7 +19,7 @@ SETUPS = [
     {"drafter": "ngram", "draft_tokens": 5, "lag": 1, "page_size": 4},
     {"drafter": "none", "lag": 0, "page_size": 16, "chunk_tokens": 40},
 ]
-NUM_THREADED = 60
+NUM_REQUESTS = 60
 
 
 def built(model, setup):
@@ -86,15 +85,19 @@ class Ledger:
                 assert finish is FinishReason.CANCELLED and was_cancelled
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup["drafter"])
+@pytest.mark.parametrize(
+    "setup",
+    [SETUPS[0], *(pytest.param(setup, marks=pytest.mark.slow) for setup in SETUPS[1:])],
+    ids=lambda setup: setup["drafter"],
+)
 def test_random_requests_through_the_step_loop(random_model, setup):
     """Arrivals, steps and cancellations in random order; a cancelled request is out within the call."""
-    num_requests, rng = (NUM_REQUESTS - NUM_THREADED) // len(SETUPS), random.Random(str(setup))
+    rng = random.Random(str(setup))
     core, ledger = built(random_model, setup).core, Ledger()
     requests, cancelled, running = [], set(), []
-    while len(requests) < num_requests or not core.is_idle:
+    while len(requests) < NUM_REQUESTS or not core.is_idle:
         running = [request for request in running if not ledger.is_done(request)]
-        if len(requests) < num_requests and rng.random() < 0.5:
+        if len(requests) < NUM_REQUESTS and rng.random() < 0.5:
             request = random_request(rng, len(requests), random_model.config.vocab_size)
             core.add(request, ledger.deliver)
             requests.append(request)
@@ -117,7 +120,8 @@ def test_random_requests_through_the_step_loop(random_model, setup):
     assert finishes == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED}
 
 
-def test_random_requests_through_the_engines_thread(random_model):
+@pytest.mark.parametrize("num_requests", [24, pytest.param(60, marks=pytest.mark.slow)])
+def test_random_requests_through_the_engines_thread(random_model, num_requests):
     """Submitted and cancelled from three threads at once, some right after they are submitted."""
     info = ModelInfo(name="random", context=CONTEXT, vocab_size=512, eos_ids=(510, 509), drafter="eagle3")
     engine = Engine(built(random_model, SETUPS[0]), None, info)
@@ -131,7 +135,7 @@ def test_random_requests_through_the_engines_thread(random_model):
 
     def client(number):
         rng = random.Random(number)
-        for index in range(NUM_THREADED // 3):
+        for index in range(num_requests // 3):
             request = random_request(rng, f"{number}-{index}", 512)
             requests.append(request)
             if rng.random() < 0.3:
@@ -151,7 +155,7 @@ def test_random_requests_through_the_engines_thread(random_model):
             assert ended.acquire(timeout=60), "a choice never ended"
     stats = engine.stats()
     engine.close()
-    assert len(requests) == NUM_THREADED
+    assert len(requests) == num_requests
     for request in requests:
         ledger.check(request, request.request_id in cancelled)
     assert stats.num_running == stats.num_waiting == 0

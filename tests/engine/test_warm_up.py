@@ -26,7 +26,7 @@ def test_prompts_of_every_size_are_read_that_has_kernels_of_its_own(random_model
 def test_rounds_run_with_every_number_of_sequences_that_is_captured(random_model, draft_tokens):
     core = build(random_model, drafter="eagle3", draft_tokens=draft_tokens, concurrency=6)
     stages = keep_keys(core)
-    warm_up(core, 60.0)
+    warm_up(core, 600.0)
     numbers = range(core.scheduler.config.max_drafts + 1) if draft_tokens == "auto" else (3,)
     wanted = {(size, number) for size in (1, 2, 4, 6) for number in numbers}
     assert wanted <= {key[1][:2] for key in stages.keys if key[0] == "round"}
@@ -45,7 +45,7 @@ def test_prompts_that_end_beside_rounds_need_no_other_graphs(random_model):
     """An answer that begins does not make the head take in more rows of the others."""
     core = build(random_model, drafter="eagle3", draft_tokens=3, concurrency=2)
     stages = keep_keys(core)
-    warm_up(core, 60.0)
+    warm_up(core, 600.0)
     known = set(stages.keys)
     for number in range(9):
         params = SamplingParams(max_tokens=4 + 3 * number, ignore_eos=True, seed=number)
@@ -58,7 +58,7 @@ def test_prompts_that_end_beside_rounds_need_no_other_graphs(random_model):
 def test_drafting_behind_a_pause_needs_no_other_graphs(random_model):
     core = build(random_model, drafter="eagle3", draft_tokens="auto", concurrency=3)
     stages = keep_keys(core)
-    warm_up(core, 60.0)
+    warm_up(core, 600.0)
     known = set(stages.keys)
     most = core.scheduler.config.max_drafts
     course = [number for pause in (1, 5, 9, 20) for number in (*(pause * [0]), most, 1, 3)]

@@ -69,6 +69,7 @@ def test_the_sampled_distribution_is_the_softmax(name, keyed_by):
     assert stats.chisquare(observed[kept].numpy(), scaled.numpy()).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_flat_logits_at_the_real_vocabulary_are_uniform():
     """Chi-square by id range, and the same over the parity of the lane in the generator's block."""
     vocab_size, num_draws, batch = 201_088, 768, 32

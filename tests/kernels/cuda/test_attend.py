@@ -240,7 +240,7 @@ def test_more_pieces_than_are_joined_at_once(device: torch.device):
         assert torch.equal(again, whole)
 
 
-@pytest.mark.parametrize("shape", ["full", "window"])
+@pytest.mark.parametrize("shape", [pytest.param("full", marks=pytest.mark.slow), "window"])
 def test_with_little_shared_memory(device: torch.device, shape: str):
     """Half as many warps: other bits, but the same promise."""
     case = make_case(device, [253, 20, 600], **SHAPES[shape])
@@ -261,7 +261,7 @@ def test_dead_rows_write_nothing_and_give_zeros(device: torch.device):
         assert cache.isnan().sum() == before.isnan().sum() - 5 * case.num_kv * DIM
 
 
-@pytest.mark.parametrize("shared_limit", [227 * 1024, 99 * 1024])
+@pytest.mark.parametrize("shared_limit", [227 * 1024, pytest.param(99 * 1024, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("num_rows", "starts"), [(8, [-5, 300, -8]), (32, [-30, 90, -32])])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_before_the_start_are_dead_and_change_nothing(

@@ -18,6 +18,14 @@ SHAPES = [(48, 64), (176, 544), (32, 4640)]  # features, inputs: empty slices; u
 ROWS = [1, 8, 11, 19, 40, 70]
 
 
+def each_shape_with_each(*numbers):
+    """Shapes and numbers of rows; the default run has each shape and each number once: every pair is a build of g++."""
+    few = {(shape, numbers[i % len(numbers)]) for i, shape in enumerate(SHAPES)}
+    pairs = [(shape, number) for shape in SHAPES for number in numbers]
+    cases = [pair if pair in few else pytest.param(*pair, marks=pytest.mark.slow) for pair in pairs]
+    return pytest.mark.parametrize(("shape", "num_rows"), cases)
+
+
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request, monkeypatch):
     if request.param == "emulated":
@@ -44,8 +52,7 @@ def product(rows, weight):
     return rows.double() @ weight.double().T
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_rows", [3, 9, 20])
+@each_shape_with_each(3, 9, 20)
 def test_project(device, shape, num_rows):
     weight = normal(*shape, device=device).bfloat16()
     rows = normal(num_rows, shape[1], device=device).bfloat16()
@@ -54,8 +61,7 @@ def test_project(device, shape, num_rows):
     close(out.sum(0), product(rows, weight))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_rows", [5, 20])
+@each_shape_with_each(5, 20)
 def test_add_prepares_the_next_norm(device, shape, num_rows):
     weight = normal(*shape, device=device).bfloat16()
     rows = normal(num_rows, shape[1], device=device).bfloat16()
@@ -121,7 +127,7 @@ def test_linear_takes_a_view_of_rows_and_either_type(device):
     assert torch.equal(ops.linear(rows, BlockedMatrix.pack(weight), workspace, residual_TN=residual), out.bfloat16())
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [SHAPES[0], pytest.param(SHAPES[1], marks=pytest.mark.slow), SHAPES[2]])
 def test_a_row_has_the_same_bits_in_every_launch(device, shape):
     packed = BlockedMatrix.pack(normal(*shape, device=device).bfloat16(), gated=True)
     plain = BlockedMatrix(packed.data)
@@ -146,8 +152,7 @@ def test_a_row_has_the_same_bits_in_every_launch(device, shape):
                 assert torch.equal(whole[where], part)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_rows", [2, 11, 20])
+@each_shape_with_each(2, 11, 20)
 def test_8_bits_give_the_bits_of_their_numbers_in_bf16(device, shape, num_rows):
     weight = normal(*shape, device=device) * torch.logspace(-6, 2, shape[0], device=device).unsqueeze(1)
     weight[:, ::7] *= 1e-4  # subnormals

@@ -14,8 +14,7 @@ UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
 
 @pytest.mark.parametrize(
     ("arch", "sizes"),
-    [(90, SIZES), *((arch, SIZES[1:2]) for arch in UNIT if arch != 90)]
-    + [pytest.param(arch, SIZES[::2], marks=pytest.mark.slow) for arch in UNIT if arch != 90],
+    [(90, SIZES[1:2]), *(pytest.param(arch, SIZES, marks=pytest.mark.slow) for arch in UNIT)],
 )
 def test_compiles_without_a_gpu(arch, sizes, tmp_path):
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
