@@ -15,7 +15,6 @@ from pathlib import Path
 
 SUITE = "bookworm"
 PACKAGES = "ca-certificates,python-is-python3,python3-pip"
-MIRROR = "http://deb.debian.org/debian"
 FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")  # of this machine
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES = ("SSL_CERT_FILE", "PIP_CERT")
@@ -26,7 +25,9 @@ shift 4
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 [ -z "$local" ] || { mkdir -p "$root$local"; mount --bind -o ro "$local" "$root$local"; }
-exec chroot --userspec="$user" "$root" /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$folder" "$@"
+# The signal at unshare's end is lost with a change of user, so process 1 keeps its own.
+chroot --userspec="$user" "$root" /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$folder" "$@" || exit $?
+exit 0
 """
 
 
@@ -56,7 +57,7 @@ class Root:
 
 
 def make_root(folder: Path) -> Root:
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, folder, MIRROR]
+    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, folder]
     done = subprocess.run(command, env=os.environ | {"PATH": PATH}, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     folder.chmod(0o755)  # users other than root are in it, too

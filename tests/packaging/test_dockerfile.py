@@ -1,8 +1,10 @@
 """The Dockerfile: what it promises, by its text and hadolint; its steps, one by one, in a fresh Debian."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -124,7 +126,11 @@ def test_each_step_runs_in_a_fresh_root(fresh_root, wheel, checkout):
         body = {"messages": [{"role": "user", "content": "What does shutil.rmtree do?"}], "temperature": 0}
         answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=READY_S).json()
         assert "shutil" in json.dumps(answer["choices"])
-        assert {process.stat().st_uid for process in fresh_root.processes()} == {1000}
+        processes = fresh_root.processes()
+        assert len(processes) == 2 and {process.stat().st_uid for process in processes} == {1000}
+        (main,) = [process for process in processes if b"serve" in (process / "cmdline").read_bytes()]
+        os.kill(int(main.name), signal.SIGTERM)
+        assert server.wait(READY_S) == 0
     finally:
         server.kill()
         server.communicate()
