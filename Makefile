@@ -1,4 +1,5 @@
-# make serve | test | test-slow | test-engines | lint | bench | bench-exact     (make help says more)
+# make serve | test | test-slow | test-soak | test-gpu | test-engines | lint | bench | bench-exact | wheel
+#     (make help says more)
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -12,48 +13,72 @@ PINS := pyproject.toml constraints.txt constraints-$(TORCH).txt
 EXTRAS := $(if $(filter cuda,$(TORCH)),gpu,engine)
 ENGINE := $(VENV)/.engine-$(TORCH)
 DEV := $(VENV)/.dev-$(TORCH)
+GPU := $(VENV)/.gpu-$(TORCH)
+ifeq ($(SETUP),no)
+ENGINE :=
+DEV :=
+GPU :=
+endif
 
-.PHONY: help serve test test-slow test-engines lint bench bench-exact clean
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: help serve test test-slow test-soak test-gpu test-engines lint bench bench-exact wheel clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve        serve the demo model on http://127.0.0.1:8000; ARGS='MODEL --port 9000' for more"
-	@echo "make test         the tests that every change must pass; ARGS='tests/gateway -x' for some"
-	@echo "make test-slow    the long ones"
+	@echo "make test         the tests that every change must pass: at most 8 minutes on two cores; ARGS='tests/gateway -x'"
+	@echo "                  for some, ARGS='--random-order-seed=1' for another order"
+	@echo "make test-slow    those that take long and rarely fail: at most 30 minutes on two cores; .ci/run runs both"
+	@echo "make test-soak    those that take many minutes each, one after the other: hours; before a release"
+	@echo "make test-gpu     those that need an NVIDIA GPU, in one run"
 	@echo "make test-engines those with other engines: builds llama-server (cmake, a C++ compiler), asks their parsers"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed of the engine by batch size and draft tokens"
+	@echo "make wheel        builds dist/eyas-*.whl, installs it into a fresh environment, asks it a question"
 	@echo "make bench-exact  200 requests, with speculation and without: the same tokens"
 	@echo
 	@echo "Variables: PYTHON=python3.12, VENV=.venv, TORCH=cpu|cuda (here: $(TORCH)),"
-	@echo "           TORCH_INDEX=URL of a package index to take torch builds from"
+	@echo "           TORCH_INDEX=URL of a package index to take torch builds from,"
+	@echo "           SETUP=no to run what is in VENV as it is and install nothing"
 
 serve: $(ENGINE)
-	$(BIN)/eyas serve $(ARGS)
+	$(BIN)/python -m eyas serve $(ARGS)
 
 test: $(DEV)
-	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-slow: $(DEV)
-	$(BIN)/pytest -m slow $(ARGS)
+	$(PYTEST) $(PARALLEL) -m 'slow and not soak and not engines' $(ARGS)
+
+test-soak: $(DEV)
+	$(PYTEST) -m soak -s $(ARGS)
+
+# Only these files: others import what is in the dev group alone.
+test-gpu: $(GPU)
+	$(PYTEST) -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests) $(ARGS)
 
 test-engines: $(DEV)
 	$(BIN)/python tools/llama_server.py
-	$(BIN)/pytest -m engines $(ARGS)
+	$(PYTEST) -m engines $(ARGS)
 
 lint: $(DEV)
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
 
 bench: $(ENGINE)
-	$(BIN)/eyas bench engine $(ARGS)
+	$(BIN)/python -m eyas bench engine $(ARGS)
 
 bench-exact: $(DEV)
-	$(BIN)/pytest -m slow -k exact -s $(ARGS)
+	$(PYTEST) -m soak -k exact -s $(ARGS)
+
+wheel: $(BIN)/python
+	$(BIN)/python tools/wheel.py -c constraints-$(TORCH).txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) build dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -68,4 +93,8 @@ $(ENGINE): $(PINS) | $(BIN)/python
 # --group needs pip 25.1
 $(DEV): $(ENGINE)
 	$(INSTALL) -e '.[$(EXTRAS)]' --group dev
+	@touch $@
+
+$(GPU): $(ENGINE)
+	$(INSTALL) -e '.[$(EXTRAS)]' pytest
 	@touch $@

@@ -1,18 +1,45 @@
 """One thread for tensors: the test models are tiny, and spinning threads fight over few cores. GPU tests need a GPU."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.slowest import SlowestFiles
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is imported
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SlowestFiles())
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores, for `-n auto`: many tests wait for servers and browsers."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """The settings of plugins, where `make test-gpu` runs without them."""
+    if not pluginmanager.hasplugin("timeout"):
+        parser.addini("timeout", "seconds of a test; needs pytest-timeout")
+
+
+@pytest.fixture(autouse=True)
+def _gpu_is_left_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The process's settings of CUDA, whatever a test marked `gpu` does to them."""
+    if not request.node.get_closest_marker("gpu"):
+        yield
+        return
+    device, sync_mode = torch.cuda.current_device(), torch.cuda.get_sync_debug_mode()
+    try:
+        yield
+    finally:
+        torch.cuda.set_device(device)
+        if torch.cuda.get_sync_debug_mode() != sync_mode:
+            torch.cuda.set_sync_debug_mode(sync_mode)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

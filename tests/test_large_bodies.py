@@ -27,7 +27,7 @@ def check(name: str, result: Flood, statuses: set[int]) -> None:
     print(f"\n{name}: {result}")
     assert set(result.statuses) <= statuses, result.answers[0][:500]
     assert result.peak_mib < MAX_MIB
-    assert result.wall_s < 30 and result.late_ms < 1000  # 5 s and 100 ms on a machine that does nothing else
+    assert result.wall_s < 60 and result.late_ms < 3000  # 5 s and 100 ms on a machine that does nothing else
 
 
 @pytest.mark.parametrize("model", ["demo", "null:20"])

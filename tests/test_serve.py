@@ -1,5 +1,6 @@
 """`eyas serve` from outside: what it says, how signals end it, and what clients hear meanwhile."""
 
+import json
 import os
 import signal
 import socket
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.gateway.support import eventually
 from tests.serving import LIMIT_S, events_of, served
 
 from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
+from eyas.gateway.operation.hosts import Hosts
 from eyas.serve import SAME_SIGNAL_S, gateway_options
 
 
@@ -134,12 +137,37 @@ def test_a_server_that_nobody_hears_serves_and_stops(kind):
             process.kill()
 
 
+def half_closed(server, **fields) -> socket.socket:
+    """A connection that has sent a chat request and no more can send."""
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}]} | fields).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {server.url.removeprefix('http://')}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    one = socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S)
+    one.sendall(head.encode() + body)
+    one.shutdown(socket.SHUT_WR)
+    return one
+
+
+def test_a_half_closed_connection_is_answered_and_a_closed_one_is_noticed():
+    with served("null:20") as server:
+        for stream in (True, False):  # an interim response comes after 0.25 s
+            with half_closed(server, stream=stream, max_tokens=120) as one, one.makefile("rb") as file:
+                data = file.read()
+            assert b"HTTP/1.1 200 OK" in data and data.count(b"100 Continue") == (not stream)
+            assert data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b"}"), data[-100:]
+            half_closed(server, stream=stream, max_tokens=20_000).close()
+            assert eventually(lambda: server.log.count("status=499") == 2 - stream)  # noqa: B023
+
+
 def test_keys_are_wanted_and_a_public_address_without_them_is_warned_of():
-    with served("null", "--host", "0.0.0.0") as server:
+    with served("null", "--host", "0.0.0.0", "--allowed-hosts", "eyas,*.internal") as server:
         assert any(line.startswith("WARNING: listening on 0.0.0.0 without API keys") for line in server.lines)
+        for name, status in {"eyas:8000": 200, "a.internal": 200, "10.0.0.7": 200, "box": 403}.items():
+            assert httpx.get(f"{server.url}/v1/models", headers={"host": name}).status_code == status, name
     with served("null", "--host", "0.0.0.0", "--api-keys", "crow") as server:
         assert not any("WARNING" in line for line in server.lines)
         assert server.get("/v1/models").status_code == 401 and server.get("/ready").status_code == 200
+        assert httpx.get(f"{server.url}/ready", headers={"host": "any.example"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -161,6 +189,7 @@ def test_options_come_from_settings_and_the_models_folder(tmp_path):
     options = gateway_options(config, tmp_path)
     assert options.defaults == {"temperature": 0.5} and options.tokenizer_json == tmp_path / "tokenizer.json"
     assert (len(options.key_digests), options.cors_origins) == (2, ("https://x.example",))
+    assert options.hosts == Hosts()
     assert (options.max_body, options.trace, options.served_name) == (4096, Path("steps.jsonl"), "n")
     with pytest.raises(UserError, match="cors wants origins"):
         gateway_options(ServeConfig(cors="x"), tmp_path)

@@ -1,6 +1,14 @@
 """`eyas generate` and `eyas chat` on the stub engine, and how answers and drafts are shown."""
 
+import fcntl
 import io
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
 
 import pytest
 from tests.gateway.support import build_tokenizer, reply_ids
@@ -27,6 +35,14 @@ def codec(tmp_path_factory):
     return Tokenizer.load(folder)
 
 
+def stub(codec, reply, **options):
+    """An engine that needs no model, with what the commands ask of one."""
+    info = ModelInfo(name="stub", context=900, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3")
+    engine = StubEngine(info, reply, drafts_per_round=4, **options)
+    engine.tokenizer = codec
+    return engine
+
+
 @pytest.fixture
 def asked(codec, monkeypatch):
     """Puts the stub in the engine's place; yields the requests that it gets."""
@@ -36,16 +52,8 @@ def asked(codec, monkeypatch):
         requests.append(request)
         return reply_ids(codec, "Think.", f"Answer {len(requests)}.")
 
-    def load(config):
-        info = ModelInfo(
-            name="stub", context=900, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
-        )
-        engine = StubEngine(info, reply, drafts_per_round=4)
-        engine.tokenizer = codec
-        return engine
-
-    monkeypatch.setattr(generate, "load_engine", load)
-    monkeypatch.setattr(chat, "load_engine", load)
+    for module in (generate, chat):
+        monkeypatch.setattr(module, "load_engine", lambda config: stub(codec, reply))
     for name in ("EYAS_CONFIG", "EYAS_SEED"):
         monkeypatch.delenv(name, raising=False)
     return requests
@@ -84,8 +92,8 @@ def test_generate_shows_drafts(asked, codec, capsys):
     assert plain.replace("[", "").replace("]", "") == whole + "\n"
 
 
-def test_chat_remembers_final_answers_and_forgets_on_clear(asked, codec, capsys, typing):
-    typing("one", "", "two", "/clear", "three")
+def test_chat_remembers_final_answers_and_forgets_in_a_new_chat(asked, codec, capsys, typing):
+    typing("one", "", "two", "/new", "three")
     assert cli.main(["chat"]) == 0
     out = capsys.readouterr().out
     assert out.count("Answer") == 3 and out.count("target steps per token") == 3
@@ -98,7 +106,101 @@ def test_chat_says_when_the_context_is_full_and_goes_on(asked, capsys, typing):
     typing("x" * 2000, "short")
     assert cli.main(["chat"]) == 0
     out = capsys.readouterr().out
-    assert "the context holds 900 and needs room for an answer; /clear begins a new chat" in out and "Answer 1." in out
+    assert "the context holds 900 and needs room for an answer; /new begins a new chat" in out and "Answer 1." in out
+
+
+def test_chat_commands(asked, codec, capsys, typing):
+    """Help, the effort of the chat that goes on, one line for what is no command, and an end that asks no more."""
+    typing(
+        "/help", "/effort", "/effort much", "one", "/effort HIGH", "two", "/halp me", "/etc/hosts?", "/quit", "three"
+    )
+    assert cli.main(["chat"]) == 0
+    prompts = [codec.decode(request.prompt_ids) for request in asked]
+    assert ["Reasoning: high" in prompt for prompt in prompts] == [False, True, True]
+    assert "Reasoning: medium" in prompts[0] and "<|message|>one<|end|>" in prompts[1] and "/etc/hosts?" in prompts[2]
+    head, *said = [part.strip("\n") for part in capsys.readouterr().out.split("> ")]
+    assert head.endswith(chat.HINT) and "/help" in chat.HINT
+    for usage, meaning in chat.COMMANDS.items():
+        assert f"{usage:13}  {meaning}" in said[0].splitlines()
+    assert said[1] == "the effort can be low, medium, high; now it is medium"
+    assert said[2] == "the effort can be low, medium, high, not 'much'"
+    assert said[4] == "effort high, from the next answer on"
+    assert said[6] == "unknown command '/halp': there are /new, /effort LEVEL, /help, /quit"
+    assert len(said) == 9 and len(asked) == 3
+
+
+def test_an_answer_that_ends_in_a_header_shows_nothing_of_it(asked, codec, capsys, typing):
+    """Neither on the terminal nor in the prompt of the next question."""
+    typing("one", "two")
+    assert cli.main(["chat", "--max-tokens", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "<|" not in out and "Think" not in out
+    assert codec.decode(asked[1].prompt_ids).endswith(
+        "<|start|>user<|message|>one<|end|><|start|>user<|message|>two<|end|><|start|>assistant"
+    )
+
+
+STUB_CHAT = """
+import sys, tests.test_terminal as t
+from pathlib import Path
+from eyas import chat, cli
+from eyas.base.tokenizer import Tokenizer
+codec = Tokenizer.load(Path(sys.argv[1]))
+words = t.reply_ids(codec, "", "word " * 400)
+chat.load_engine = lambda config: t.stub(codec, lambda request, choice: words, round_s=0.02)
+sys.exit(cli.main(["chat"]))
+"""
+
+
+def own_terminal():
+    """In a new process: standard input is its terminal, and Ctrl-C reaches it even if this process ignores it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_keys_in_a_terminal(tmp_path):
+    """The arrow key brings the line before back, Ctrl-C gives a line up and stops an answer, Ctrl-D ends the chat."""
+    build_tokenizer(tmp_path)
+    main, other = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", STUB_CHAT, str(tmp_path)],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    ) as process:
+        os.close(other)
+        screen = ""
+
+        def until(*texts):
+            nonlocal screen
+            for text in texts:
+                while text not in screen:
+                    assert select.select([main], [], [], 60)[0], screen
+                    screen += os.read(main, 4096).decode(errors="replace")
+                screen = screen.partition(text)[2]
+
+        try:
+            until("/help lists what else there is.", "> ")
+            for typed, answer in (
+                (b"/effort low\r", "effort low, from"),
+                (b"\x1b[A\r", "effort low, from"),
+                (b"half a line\x03", "Ctrl-D or /quit"),
+            ):
+                os.write(main, typed)
+                until(answer, "> ")
+            os.write(main, b"Hi\r")
+            until("word word")
+            os.write(main, b"\x03")
+            until("tok/s", "> ")
+            os.write(main, b"\x04")
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            os.close(main)
 
 
 def test_colours_only_on_a_terminal(codec, monkeypatch):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from eyas.base import config as settings
 from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony import Message
+from eyas.base.harmony import Effort, Message
 from eyas.base.harmony_parser import StreamParser
 from eyas.base.types import SamplingParams
 from eyas.local import Meter, add_sampling_arguments, ask, describe, load_engine, prelude, sampling_params
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-HINT = "Ctrl-C stops an answer, Ctrl-D ends the chat, /clear begins a new one."
+HINT = "Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists what else there is."
+EFFORTS = get_args(Effort)
+COMMANDS = {
+    "/new": "begin a new chat",
+    "/effort LEVEL": f"how long to think before answering: {', '.join(EFFORTS)}",
+    "/help": "show this list",
+    "/quit": "end the chat",
+}
+COMMAND = re.compile(r"(/[A-Za-z?]*)(?:\s+(.*))?")  # "/etc/hosts" begins a question
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,24 +42,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     config = settings.load(EngineConfig, args, os.environ)
     params = sampling_params(args, config)
-    start = prelude(args.reasoning_effort, args.system)
     with closing(load_engine(config)) as engine:
         print(f"{describe(engine)}\n\n{HINT}")
-        history = list(start)
+        chat = _Chat(engine, params, args.reasoning_effort, args.system)
         while (text := _read()) is not None:
-            if text == "/clear":
-                history = list(start)
+            if command := COMMAND.fullmatch(text):
+                if command[1] == "/quit":
+                    break
+                print(chat.command(command[1], command[2] or ""))
             elif text:
-                question = Message(role="user", content=text)
-                try:
-                    history += [question, *_answer(engine, [*history, question], params)]
-                except InvalidRequest as error:
-                    print(f"{error}; /clear begins a new chat")
+                chat.ask(text)
     return 0
 
 
+class _Chat:
+    """The conversation so far, and what its commands change."""
+
+    def __init__(self, engine: Engine, params: SamplingParams, effort: Effort, instructions: str | None) -> None:
+        self._engine = engine
+        self._params = params
+        self._effort = effort
+        self._instructions = instructions
+        self._history: list[Message] = []
+
+    def ask(self, text: str) -> None:
+        question = Message(role="user", content=text)
+        messages = [*prelude(self._effort, self._instructions), *self._history, question]
+        try:
+            self._history += [question, *_answer(self._engine, messages, self._params)]
+        except InvalidRequest as error:
+            print(f"{error}; /new begins a new chat")
+
+    def command(self, name: str, argument: str) -> str:
+        """Do what a command says; what to tell of it."""
+        if name == "/new":
+            self._history.clear()
+            return "a new chat"
+        if name == "/effort":
+            return self._set_effort(argument)
+        if name == "/help":
+            width = max(map(len, COMMANDS))
+            return "\n".join(f"{usage:{width}}  {meaning}" for usage, meaning in COMMANDS.items())
+        return f"unknown command {name!r}: there are {', '.join(COMMANDS)}"
+
+    def _set_effort(self, argument: str) -> str:
+        found = next((effort for effort in EFFORTS if effort == argument.strip().lower()), None)
+        if found is None:
+            asked = f", not {argument!r}" if argument else f"; now it is {self._effort}"
+            return f"the effort can be {', '.join(EFFORTS)}{asked}"
+        self._effort = found
+        return f"effort {found}, from the next answer on"
+
+
 def _read() -> str | None:
-    """The next line, or None at the end."""
+    """The next line, or None at the end. Ctrl-C gives the line up."""
     with suppress(ImportError):  # not on every system
         import readline  # noqa: F401  # arrow keys and history for input()
     print()
@@ -59,6 +104,9 @@ def _read() -> str | None:
     except EOFError:
         print()
         return None
+    except KeyboardInterrupt:
+        print("\nCtrl-D or /quit ends the chat")
+        return ""
 
 
 def _answer(engine: Engine, messages: list[Message], params: SamplingParams) -> tuple[Message, ...]:

@@ -77,9 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if argv[:1] == ["--version"]:
-        from eyas import __version__
+        from eyas.base.commit import version_text
 
-        print(f"eyas {__version__}")
+        print(f"eyas {version_text()}")
         return 0
     name = next((name for name in (" ".join(argv[:2]), " ".join(argv[:1])) if name in COMMANDS), None)
     if name is None:

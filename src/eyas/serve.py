@@ -46,11 +46,16 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from eyas.gateway.operation.auth import digests, origins
+    from eyas.gateway.operation.hosts import allowed_hosts
+    from eyas.gateway.operation.trace import check_writable
 
     _open_standard_streams()
     sys.setswitchinterval(SWITCH_S)
     config = settings.load(ServeConfig, args, os.environ)
-    digests(config.api_keys), origins(config.cors)  # complain before anything is loaded
+    # Complain before anything is loaded.
+    digests(config.api_keys), origins(config.cors), allowed_hosts(config.allowed_hosts)
+    if config.trace is not None:
+        check_writable(Path(config.trace))
     with closing(_bind(config.host, config.port)) as listener, closing(start_engine(config)) as engine:
         options = gateway_options(config, engine.model_folder)
         _say(describe(engine))
@@ -79,13 +84,16 @@ def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
     """The HTTP side's options; `folder` is the model's. Raises UserError."""
     from eyas.gateway.context import GatewayOptions
     from eyas.gateway.operation.auth import digests, is_loopback, origins
+    from eyas.gateway.operation.hosts import hosts_of
 
+    keys = digests(config.api_keys)
     live = config.live
     if live == "auto":
         live = "text" if is_loopback(config.host) else "blank"
     return GatewayOptions(
         served_name=config.served_name,
-        key_digests=digests(config.api_keys),
+        key_digests=keys,
+        hosts=hosts_of(config.host, config.allowed_hosts, has_keys=bool(keys)),
         cors_origins=origins(config.cors),
         max_body=config.max_body,
         live=live,

@@ -51,6 +51,7 @@ SAMPLES = {
     "served_name": ("bird", "bird"),
     "api_keys": ("a,b", "a,b"),
     "cors": ("https://a.example", "https://a.example"),
+    "allowed_hosts": ("box.example", "box.example"),
     "max_body": ("1M", 1 << 20),
     "max_queue": ("0", 0),
     "drain": ("5", 5),

@@ -51,14 +51,42 @@ def parse(codec, ids, *, role="assistant", cuts=()) -> list[Message]:
 
 
 def strict(harmony, ids, role) -> list[Message] | None:
-    """What openai-harmony's strict parser makes of it, None if it refuses."""
+    """What openai-harmony's strict parser makes of it.
+
+    None if it refuses, or reads special tokens as text: in content, and where they stand in a header by mistake.
+    """
     import openai_harmony as oh
 
+    if not has_special_in_place(harmony, ids, role):
+        return None
     try:
         theirs = harmony.parse_messages_from_completion_tokens(ids, oh.Role(role) if role else None, strict=True)
     except oh.HarmonyError:
         return None
     return [from_reference(message) for message in theirs]
+
+
+def has_special_in_place(harmony, ids, role) -> bool:
+    """Whether content has no special tokens, and headers none but one <|channel|> and <|constrain|>."""
+    start, message, channel, constrain, *ends = (
+        harmony.encode(name, allowed_special="all")[0] for name in CONTROL_TOKENS
+    )
+    first = harmony.encode("<|startoftext|>", allowed_special="all")[0]  # special tokens stand behind all others
+    where, channels = "between" if role is None else "header", 0
+    for token_id in ids:
+        if where == "between":
+            where, channels = ("header", 0) if token_id == start else (where, 0)
+        elif where == "header" and token_id == message:
+            where = "content"
+        elif where == "header":
+            channels += token_id == channel
+            if channels > 1 or (token_id >= first and token_id not in (channel, constrain)):
+                return False
+        elif token_id in ends:
+            where = "between"
+        elif token_id >= first:
+            return False
+    return True
 
 
 def final(text: str, **kw) -> Message:
@@ -79,8 +107,6 @@ ACCEPTED = [
     "<|channel|>analysis code<|message|>lone word<|call|>",
     "<|channel|>commentary <|constrain|>json<|message|>no recipient<|end|>",
     "assistant<|channel|>final<|message|>role again<|return|>",
-    "<|channel|>final<|message|>a<|channel|>b<|start|>c<|message|>d<|constrain|>e<|return|>",
-    "<|channel|>final<|end|><|start|>assistant<|channel|>final<|message|>swallowed header<|return|>",
     "<|channel|>final<|message|><|return|>",
     "<|channel|>final\n<|message|>x<|end|><|start|>functions.f to=assistant<|channel|>commentary<|message|>1<|end|>",
     "<|channel|>final<|message|>x<|end|><|start|>to=assistant<|message|>1<|end|><|start|>tool<|message|>2<|end|>",
@@ -118,11 +144,41 @@ def test_rendered_conversations_are_read_as_openai_harmony_does(harmony, o200k, 
 
 MALFORMED = {
     "nothing": ("", []),
-    "only the role again": ("assistant", [Message(role="assistant", content="assistant")]),
+    "only the role again": ("assistant", []),
     "plain text": ("Hello there.\n\nBye", [Message(role="assistant", content="Hello there.\n\nBye")]),
     "plain text, ended": ("set to=5 now<|return|>", [Message(role="assistant", content="set to=5 now")]),
     "channel without message": ("<|channel|>final Hello to=you<|return|>", [final("Hello to=you")]),
-    "cut off in the header": ("<|channel|>comm", [final("", channel="comm")]),
+    "cut off in the header": ("<|channel|>comm", []),
+    "cut off in a recipient": ("<|channel|>commentary to=function", []),
+    "cut off in a recipient behind words": (
+        "<|channel|>commentary so I call to=function",
+        [final("so I call", channel="commentary")],
+    ),
+    "cut off in a content": (
+        '<|channel|>commentary to=functions.f <|constrain|>json{"a": 1, "b',
+        [final('{"a": 1, "b', channel="commentary", recipient="functions.f", content_type="<|constrain|>json")],
+    ),
+    "a content without <|message|>": (
+        "<|channel|>analysisWe need to answer.<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>",
+        [think("We need to answer."), final("b")],
+    ),
+    "arguments without <|message|>": (
+        '<|channel|>commentary to=functions.f <|constrain|>json{"a": "to=b"}<|call|>',
+        [final('{"a": "to=b"}', channel="commentary", recipient="functions.f", content_type="<|constrain|>json")],
+    ),
+    "two channels": ("<|channel|>analysis<|channel|>final<|message|>b<|return|>", [final("b")]),
+    "no <|end|>": (
+        "<|channel|>analysis<|message|>a<|start|>assistant<|channel|>final<|message|>b<|return|>",
+        [think("a"), final("b")],
+    ),
+    "no <|end|> and no <|start|>": (
+        "<|channel|>analysis<|message|>a<|channel|>final<|message|>b<|return|>",
+        [think("a"), final("b")],
+    ),
+    "special tokens in the content": (
+        "<|message|><|channel|>final<|message|>a<|message|>b<|constrain|>c<|return|>",
+        [final("", channel=None), final("abc")],
+    ),
     "cut off at the next header": ("<|channel|>analysis<|message|>a<|end|><|start|>assistant", [think("a")]),
     "cut off at <|start|>": ("<|channel|>analysis<|message|>a<|end|><|start|>", [think("a")]),
     "words too many": (
@@ -142,7 +198,7 @@ MALFORMED = {
     ),
     "unknown author": (
         "<|channel|>analysis<|message|>a<|end|><|start|>eagle<|channel|>final<|message|>b<|end|>",
-        [think("a"), final("eagle"), final("b")],
+        [think("a"), final("b", name="eagle")],
     ),
     "no author": (
         "<|channel|>analysis<|message|>a<|end|><|start|><|channel|>final<|message|>b<|end|>",
@@ -150,7 +206,7 @@ MALFORMED = {
     ),
     "no channel name": (
         "<|channel|><|message|>b<|end|>",
-        [final("<|channel|>", channel=None), final("b", channel=None)],
+        [final("b", channel=None)],
     ),
     "missing start": (
         "<|channel|>analysis<|message|>a<|end|>assistant<|channel|>final<|message|>b<|return|>",
@@ -170,14 +226,14 @@ MALFORMED = {
     ),
     "two ends": ("<|channel|>final<|message|>a<|end|><|return|>", [say("a")]),
     "headers that end without a message": (
-        "one<|end|>two<|start|>assistant<|channel|>final three<|start|>user four<|start|>assistant five"
+        "one<|end|>two<|start|>assistant<|channel|>final three<|start|>user four<|start|>assistant five of 5"
         "<|channel|>final",
         [
             final("one", channel=None),
             final("two", channel=None),
             final("three"),
             Message(role="user", content="four"),
-            final("five"),
+            final("five of 5"),
         ],
     ),
 }
@@ -305,6 +361,18 @@ def said(messages: list[Message]) -> str:
     return "\n".join(field for message in fields for field in message if field is not None)
 
 
+def check_markers(codec, ids: list[int], role) -> None:
+    """No marker is lost, but where channels and content types stand: of several one counts.
+
+    The output gets an end: a header that the end cuts is no text.
+    """
+    written, text = codec.decode(ids), said(parse(codec, [*ids, codec.special["<|return|>"]], role=role))
+    for marker in set(re.findall(r"q\d+q", written)):
+        most = written.count(marker)
+        least = most - len(re.findall(rf"<\|(?:channel|constrain)\|>\s*{marker}", written))
+        assert least <= text.count(marker) <= most
+
+
 OUTPUTS = {"pieces": mutated_output(), "role": st.sampled_from(["assistant", None])}
 
 
@@ -315,10 +383,7 @@ def test_mutated_output_loses_no_text_in_any_chunking(small, pieces, role, cuts)
     messages = parse(small, ids, role=role)
     assert parse(small, ids, role=role, cuts=cuts) == messages
     assert parse(small, ids, role=role, cuts=range(len(ids))) == messages
-    text = said(messages)
-    for piece in pieces:
-        if piece[0] == "marker":
-            assert text.count(f"q{piece[1]}q") == pieces.count(piece)
+    check_markers(small, ids, role)
 
 
 @settings(deadline=None, max_examples=500)

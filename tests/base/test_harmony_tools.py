@@ -231,7 +231,6 @@ KNOWN = {"get_weather", "f", "python", "json", "search"}
     [
         ("functions.get_weather", "get_weather"),
         ("get_weather", "get_weather"),
-        ("functions.get_weather<|channel|>commentary", "get_weather"),
         ("functions.python", "python"),
         ("functions.json", "json"),
         (None, None),

@@ -159,6 +159,31 @@ def test_acceptance_that_cannot_be_measured(capsys, model_folder, tmp_path, extr
     assert out == "" and words in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("model", ["null", "null:20"])
+@pytest.mark.parametrize(
+    "argv",
+    [["bench", "engine"], ["bench", "mixed"], ["bench", "load"], ["bench", "acceptance", __file__], ["generate", "x"]],
+    ids=lambda argv: argv[argv[0] == "bench"],
+)
+def test_null_is_not_offered_where_a_model_computes(capsys, argv, model):
+    option = ["--model", model] if argv[-1] in ("x", __file__) else [model]
+    assert cli.main([*argv, *option]) == 1
+    assert capsys.readouterr().err == (
+        f"eyas: error: '{model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
+        "name a model, e.g. demo\n"
+    )
+    with pytest.raises(SystemExit):
+        cli.main([*argv, "--help"])
+    assert "null" not in capsys.readouterr().out
+
+
+def test_null_is_offered_where_it_works(capsys):
+    for command, word in ((["serve"], "'null:MS'"), (["bench", "http"], "'eyas serve null'")):
+        with pytest.raises(SystemExit):
+            cli.main([*command, "--help"])
+        assert word in " ".join(capsys.readouterr().out.split()), command
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -91,6 +91,8 @@ def test_a_refusal_is_shown(server, capsys):
 def test_forms_of_an_address(suffix):
     target = Target.parse(f"http://box:81/base{suffix}", model="m")
     assert (target.host, target.port, target.path) == ("box", 81, "/base/v1/chat/completions")
+    target = Target.parse(f"http://[::1]:81{suffix}", model="m")
+    assert target.host == "::1" and b"\r\nHost: [::1]:81\r\n" in target.request("Hi", max_tokens=1)
 
 
 def test_cpu_time_of_this_process():

@@ -200,4 +200,4 @@ def test_every_event_is_in_one_report_refusals_and_cancellations_too(engine, cap
         mine = [event for event in reported if event.request_id == name]
         assert len(mine) == len([event for event in events if event.request_id == name]) + (name == "b")  # the first
     assert all(report.stats.memory_bytes == engine.stats().memory_bytes for report in reports)
-    assert engine.busy_s == 0.0 and "observes the engine's steps failed" in caplog.text
+    assert engine.current_step == 0 and "observes the engine's steps failed" in caplog.text

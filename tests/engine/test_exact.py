@@ -92,7 +92,7 @@ def test_near_ties_survive_speculation_and_catch_a_non_invariant_operation(model
     assert len(wrong) > len(reference) // 2
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("model", ["random_model", "demo_model"])
 def test_exact_200_requests(model, request):

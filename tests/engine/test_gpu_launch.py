@@ -1,6 +1,8 @@
 """Launching a step on a GPU: the host waits for nothing, so that the next step is there when the last one ends."""
 
 import random
+import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -20,6 +22,19 @@ WISHES = (
 )
 
 
+@contextmanager
+def waiting_fails():
+    """Any call that waits for the device raises RuntimeError."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")  # said once a process
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
 @pytest.mark.parametrize("drafter", ["none", "eagle3"])
 def test_the_host_waits_for_nothing(drafter, monkeypatch):
     """Prompts in one chunk and in several, beside answers; behind a first run, which compiles and captures."""
@@ -31,11 +46,8 @@ def test_the_host_waits_for_nothing(drafter, monkeypatch):
     def strictly(plan):
         nonlocal num_launched
         num_launched += 1
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with waiting_fails():
             launch(plan)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
     for number in range(2):
         rng, requests = random.Random(number), []
@@ -46,3 +58,10 @@ def test_the_host_waits_for_nothing(drafter, monkeypatch):
         run(core, requests)
         monkeypatch.setattr(core, "_launch", strictly)
     assert num_launched > 20
+
+
+def test_waiting_would_be_noticed_and_the_mode_does_not_stay():
+    on_device = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="synchronizing"), waiting_fails():
+        on_device.sum().item()
+    assert torch.cuda.get_sync_debug_mode() == 0 and on_device.sum().item() == 3

@@ -160,8 +160,8 @@ def test_a_model_that_cannot_be_loaded_is_the_callers_to_mend():
             EngineProcess(EngineConfig(model=model, offline=True))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP], ids=lambda number: number.name)
-def test_a_process_that_dies_or_stops_costs_its_requests_one_error_each(number):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=lambda number: number.name)
+def test_a_process_that_dies_costs_its_requests_one_error_each(number):
     with start() as engine:
         inbox = submit(engine, n=3, max_tokens=4000)
         inbox.get(timeout=LIMIT_S)
@@ -175,8 +175,7 @@ def test_a_process_that_dies_or_stops_costs_its_requests_one_error_each(number):
         print(f"\n{number.name}: error after {(time.monotonic() - began) * 1e3:.0f} ms", end="")
         until(lambda: engine.failure is None)
         print(f", ready after {(time.monotonic() - began) * 1e3:.0f} ms")
-        how = "did not answer for 3 s and was killed" if number is signal.SIGSTOP else f"was killed by {number.name}"
-        text = f"the engine process {how}; it is being restarted, please send the request again"
+        text = f"the engine process was killed by {number.name}; it is being restarted, please send the request again"
         assert [(e.choice, e.finish, e.error) for e in errors] == [(i, FinishReason.ERROR, text) for i in range(3)]
         assert not Path(f"/proc/{pid}").exists() and engine.num_restarts == 1
         assert len(tokens_of(events_of(submit(engine, "r", max_tokens=20)))) == 20 and inbox.empty()
@@ -187,7 +186,7 @@ def test_a_process_that_dies_or_stops_costs_its_requests_one_error_each(number):
 def test_a_step_that_takes_too_long_is_ended():
     with start("null:60000", step_timeout=1.0) as engine:
         error = events_of(submit(engine))[-1]
-        assert error.finish is FinishReason.ERROR and "was stuck in one step for 1 s and was killed" in error.error
+        assert error.finish is FinishReason.ERROR and "made no progress for 1 s and was killed" in error.error
         until(lambda: engine.failure is None)
 
 
@@ -239,45 +238,21 @@ def test_a_slow_reader_slows_the_engine_down_and_loses_nothing():
         assert engine.num_restarts == 0
 
 
-STANDS_STILL = """
-import os, time
+LOADS = """
 from eyas.base.config import EngineConfig
 from eyas.engine.process import EngineProcess
 engine = EngineProcess(EngineConfig(model="null"))
 print(engine.pid, flush=True)
 input()
-time.sleep(1)
-print(engine.num_restarts, engine.failure, flush=True)
 """
 
 
-def run_parent():
-    return subprocess.Popen(
-        [sys.executable, "-c", STANDS_STILL],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def test_the_process_ends_with_its_parent_however_that_ends():
-    with run_parent() as parent:
+    with subprocess.Popen([sys.executable, "-c", LOADS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         pid = int(parent.stdout.readline())
         assert is_running(pid)
         parent.kill()
         until(lambda: not is_running(pid))
-
-
-def test_a_server_that_stood_still_as_a_whole_goes_on():
-    """As after Ctrl-Z and fg: the watchdog's own silence is not the engine's."""
-    with run_parent() as parent:
-        parent.stdout.readline()
-        os.killpg(parent.pid, signal.SIGSTOP)
-        time.sleep(4)
-        os.killpg(parent.pid, signal.SIGCONT)
-        out, _ = parent.communicate("\n", timeout=LIMIT_S)
-        assert out == "0 None\n"
 
 
 def test_the_parent_needs_no_torch():

@@ -1,5 +1,7 @@
 """Reports of steps: every event once, all of a step in one, pages by owner."""
 
+import time
+
 import pytest
 from tests.engine.exactness import build
 
@@ -43,6 +45,30 @@ def test_events_outside_a_step_reach_the_next_report_of_an_idle_engine_too(rando
     core.fail_all("gone", FinishReason.ERROR)
     assert [event.error for event in core.take_report().events] == ["gone"]
     assert core.take_report() is None
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_steps_tell_when_a_choice_began_and_what_they_computed(random_model, lag):
+    """With room for one: the second begins when the first has ended."""
+    core, events, ends = build(random_model, concurrency=1, lag=lag, chunk_tokens=64), [], []
+
+    def deliver(event):
+        events.append(event)
+        if event.finish:
+            ends.append(time.perf_counter())
+
+    submitted = time.perf_counter()
+    for name in "ab":
+        prompt = (*PROMPT * 3, ord(name))
+        core.add(Request(request_id=name, prompt_ids=prompt, params=SamplingParams(max_tokens=6, seed=1)), deliver)
+    reports = []
+    while not core.is_idle:
+        reports.append(core.step())
+    began = {name: {event.began for event in events if event.request_id == name} for name in "ab"}
+    (first,), (second,) = began["a"], began["b"]
+    assert submitted < first < ends[0] < second < ends[1]
+    computed = sum(report.num_prompt_tokens for report in reports if report)
+    assert computed == 2 * 91 - core.stats().num_cached_tokens and core.stats().num_cached_tokens > 0
 
 
 def test_pages_are_told_by_owner(random_model):

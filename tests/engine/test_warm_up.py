@@ -4,7 +4,7 @@ import pytest
 from tests.engine.exactness import Scripted, build
 from tests.engine.graphs import keep_keys
 
-from eyas.base.types import Request, SamplingParams
+from eyas.base.types import MAX_CHOICES, Request, SamplingParams
 from eyas.engine.warm_up import warm_up
 
 PROMPT = tuple(range(40, 70))
@@ -31,6 +31,14 @@ def test_rounds_run_with_every_number_of_sequences_that_is_captured(random_model
     wanted = {(size, number) for size in (1, 2, 4, 6) for number in numbers}
     assert wanted <= {key[1][:2] for key in stages.keys if key[0] == "round"}
     assert {pair for pair in wanted if pair[1]} <= {key[1:] for key in stages.keys if key[0] == "chain"}
+
+
+def test_rounds_run_with_more_sequences_than_a_request_has_choices(random_model):
+    core = build(random_model, drafter="none", concurrency=MAX_CHOICES + 4)
+    stages = keep_keys(core)
+    warm_up(core, 60.0)
+    assert {1, 2, 4, 8, 16, 20} <= {key[1][0] for key in stages.keys if key[0] == "round"}
+    assert core.is_idle
 
 
 def test_prompts_that_end_beside_rounds_need_no_other_graphs(random_model):

@@ -100,7 +100,7 @@ FROM_ENGINE = (
     | st.builds(wire.Ready, INFOS, TEXT, STATS)
     | st.builds(wire.Failed, TEXT, st.booleans())
     | st.builds(wire.Step, REPORTS)
-    | st.builds(wire.Alive, FLOATS)
+    | st.builds(wire.Alive, COUNTS)
 )
 
 

@@ -135,14 +135,15 @@ class Lab:
         assert code == 0, out + err + self.logs()
         return out
 
-    def start(self, *argv, **more):
-        """`eyas ARGV` as a process of its own."""
+    def start(self, *argv, sigint=signal.SIG_DFL, **more):
+        """`eyas ARGV` as a process of its own. `sigint=SIG_IGN`: as in the background of a script."""
         return subprocess.Popen(
             [sys.executable, "-m", "eyas", *map(str, argv)],
             env={**os.environ, **more},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, sigint),
         )
 
     def store(self):

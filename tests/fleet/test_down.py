@@ -47,7 +47,7 @@ def test_an_up_that_still_prepares_is_ended(lab, monkeypatch):
     put(lab.tmp / "bin", "nvidia-smi", f"touch '{lab.tmp}/asked'; until [ -e '{free}' ]; do sleep 0.05; done")
     monkeypatch.setenv("PATH", f"{lab.tmp / 'bin'}:{os.environ['PATH']}")
     path = lab.plan()
-    up = lab.start("up", path)
+    up = lab.start("up", path, sigint=signal.SIG_IGN)
     wait_until((lab.tmp / "asked").exists)
     assert "lab is down" in lab.down()
     out, err = up.communicate(timeout=100)

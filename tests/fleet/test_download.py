@@ -231,7 +231,10 @@ def test_ctrl_c_ends_the_download_and_what_came_stays(hub, cache, tmp_path):
         "from tests.fleet.test_download import plan\nfetch(plan(sys.argv[1]), LocalNode(), lambda told: None)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, str(program), str(cache)], stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
+        [sys.executable, str(program), str(cache)],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a script's background ignores it
     )
     while not any(path.stat().st_size for path in cache.rglob("*.incomplete")):
         assert process.poll() is None

@@ -185,12 +185,12 @@ def test_term_is_not_enough(lab):
     assert not members(lab.tmp)
 
 
-@pytest.mark.parametrize("when", ["recorded", "started"])
-def test_ctrl_c_stops_what_was_started(lab, when):
+@pytest.mark.parametrize(("when", "number"), [("recorded", signal.SIGINT), ("started", signal.SIGTERM)])
+def test_ctrl_c_and_sigterm_stop_what_was_started(lab, when, number):
     path = lab.plan("--green-file", lab.tmp / "never")
     process = lab.start("up", path)
     wait_until(lab.row if when == "recorded" else lab.journal_lines)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 130, out + err
     assert "stopping what was started of lab" in err

@@ -56,7 +56,13 @@ GOOD = {
                 {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
             ],
             "tools": [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER}}],
-            "tool_choice": "auto",
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "weather"}}],
+                },
+            },
             "parallel_tool_calls": False,
             "reasoning_effort": "low",
         },

@@ -60,8 +60,8 @@ class Server:
 
 
 @contextmanager
-def running(app, engine: StubEngine, limits: ConnectionLimits | None = None) -> Iterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
+def running(app, engine: StubEngine, limits: ConnectionLimits | None = None, port: int = 0) -> Iterator[str]:
+    listener = socket.create_server(("127.0.0.1", port))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio itself leaves it to uvloop
     server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(limits)))
 
@@ -86,6 +86,6 @@ def running(app, engine: StubEngine, limits: ConnectionLimits | None = None) -> 
 def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
     """Whether `condition` becomes true within `seconds`."""
     end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
+    while not (is_met := condition()) and time.monotonic() < end:
         time.sleep(0.01)
-    return condition()
+    return is_met

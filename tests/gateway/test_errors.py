@@ -10,6 +10,7 @@ from tests.gateway.support import eventually, reply_ids
 
 from eyas.base.errors import Busy
 from eyas.base.types import FinishReason, TokenEvent
+from eyas.gateway.operation.hosts import Hosts
 
 
 def refused(server, **fields):
@@ -88,7 +89,7 @@ def test_a_body_that_is_declared_as_something_else(server, path):
 
 
 def test_unknown_path_and_method(serve):
-    url = serve().url
+    url = serve(gateway={"hosts": Hosts(names=("elsewhere.example",))}).url
     assert "GET /v1/chat/complet" in httpx.get(f"{url}/v1/chat/complet").json()["error"]["message"]
     assert httpx.get(f"{url}/v1/chat/completions").status_code == 405
     answer = httpx.get(f"{url}/v1/models/", headers={"host": "elsewhere.example"})  # not sent there

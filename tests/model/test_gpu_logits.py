@@ -5,9 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.model.poisoned import TILE, draw_target, packed, paged, poison_token
-from transformers import GptOssConfig as HfConfig
-from transformers import GptOssForCausalLM
-from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 from eyas.engine.backend import kernel_backend
 from eyas.kernels.plain import PlainOps
@@ -86,9 +83,10 @@ def unpacked(experts):
 def transformers_model(weights):
     """In bf16, its experts dequantised, as it computes by default where no kernels are downloaded."""
     settings = {key: value for key, value in target_json(CONFIG).items() if key != "quantization_config"}
-    config = HfConfig(**settings, attn_implementation="eager")
+    oracle = pytest.importorskip("transformers", reason="transformers is what the logits are compared with")
+    config = oracle.GptOssConfig(**settings, attn_implementation="eager")
     with torch.device("meta"):
-        model = GptOssForCausalLM(config)
+        model = oracle.GptOssForCausalLM(config)
     state = {
         "model.embed_tokens.weight": weights.embed_VH,
         "model.norm.weight": weights.norm_H,
@@ -113,7 +111,8 @@ def transformers_model(weights):
             named |= {f"self_attn.{name}_proj.weight": matrix, f"self_attn.{name}_proj.bias": bias}
         state |= {f"model.layers.{index}.{name}": tensor for name, tensor in named.items()}
     model.load_state_dict({name: tensor.to(torch.bfloat16) for name, tensor in state.items()}, assign=True)
-    model.model.rotary_emb = GptOssRotaryEmbedding(config).to(weights.embed_VH.device)  # its tables in fp32
+    rotary = oracle.models.gpt_oss.modeling_gpt_oss.GptOssRotaryEmbedding
+    model.model.rotary_emb = rotary(config).to(weights.embed_VH.device)  # its tables in fp32
     return model.eval()
 
 

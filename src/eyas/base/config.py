@@ -71,12 +71,7 @@ def _setting(default: Any, help_text: str, *, metavar: str = "", parse: Callable
 class EngineConfig:
     """What to load and how much of it to run at once."""
 
-    model: str = _setting(
-        "demo",
-        "folder, hub id (ORG/NAME), 'demo': the one in this package, or, to measure the HTTP side of a server, 'null' "
-        "or 'null:MS': an engine that computes nothing and answers with MS milliseconds a round",
-        metavar="MODEL",
-    )
+    model: str = _setting("demo", "folder, hub id (ORG/NAME), or 'demo': the one in this package", metavar="MODEL")
     revision: str | None = _setting(None, "branch, tag or commit of a model from the hub", metavar="REV")
     offline: bool = _setting(False, "use only hub files that are already on this machine", parse=_true_or_false)
     draft: str = _setting(
@@ -105,8 +100,9 @@ class EngineConfig:
         metavar="N", parse=_auto_or(_int_from(16)),
     )  # fmt: skip
     concurrency: int = _setting(
-        8, "conversations answered at once; more wait in a queue", metavar="N", parse=_int_from(1, 1024)
-    )
+        8, "conversations answered at once, on a GPU at most 64; more wait in a queue", metavar="N",
+        parse=_int_from(1, 1024),
+    )  # fmt: skip
     busy_chunk_tokens: int = _setting(
         2048,
         "prompt tokens read between two tokens of the answers under way: fewer make those steadier and new ones start "
@@ -126,6 +122,12 @@ class EngineConfig:
 class ServeConfig(EngineConfig):
     """An engine's settings and where it listens."""
 
+    model: str = _setting(
+        "demo",
+        "folder, hub id (ORG/NAME), 'demo': the one in this package, or, to measure the HTTP side with 'eyas bench "
+        "http', 'null' or 'null:MS': an engine that computes nothing and answers with MS milliseconds a round",
+        metavar="MODEL",
+    )
     host: str = _setting(
         "127.0.0.1", "address to listen on; the default is reachable from this machine only", metavar="ADDR"
     )
@@ -139,6 +141,12 @@ class ServeConfig(EngineConfig):
     cors: str | None = _setting(
         None, "origins whose pages may call this server, comma-separated, or '*'; none if not given", metavar="ORIGINS"
     )
+    allowed_hosts: str | None = _setting(
+        None,
+        "host names that requests may be for, comma-separated: box.example, *.example, or '*' for any. Loopback names "
+        "always are; on other addresses IP addresses and this machine's names too, and with --api-keys any name",
+        metavar="NAMES",
+    )
     max_body: int = _setting(16 << 20, "bytes that a request's body may have", metavar="BYTES", parse=_int_from(1024))
     max_queue: int = _setting(
         256, "answers that may wait (a request with n has n); more are refused with status 429", metavar="N",
@@ -148,7 +156,7 @@ class ServeConfig(EngineConfig):
         30, "seconds that running answers may go on after a signal to stop", metavar="S", parse=_int_from(0, 3600)
     )
     step_timeout: int = _setting(
-        120, "seconds after which a step of the engine counts as stuck, and the engine is restarted", metavar="S",
+        120, "seconds without progress, while it could run, after which the engine is restarted", metavar="S",
         parse=_int_from(1, 3600),
     )  # fmt: skip
     log_format: Literal["text", "json"] = _setting(

@@ -12,13 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from eyas.base.harmony import ROLES, Message, Role
+from eyas.base.harmony import CHANNELS, ROLES, Message, Role
 from eyas.base.harmony_tools import CONTENT_TYPES, FUNCTIONS
 from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
 
 __all__ = ["MessageDone", "ParserEvent", "StreamParser", "TextDelta", "is_addressed"]
 
 START, MESSAGE, CHANNEL, CONSTRAIN, END, RETURN, CALL = CONTROL_TOKENS
+
+# A header's text falls apart at these. What else it may say are WORDS, and an address in front of a part or behind it.
+MARKED = re.compile(f"({re.escape(CHANNEL)}|{re.escape(CONSTRAIN)})")
+WORDS = (*ROLES, *CHANNELS, *CONTENT_TYPES)
+ADDRESS = re.compile(rf"(?:assistant)?(?:to=([^\s<]*)|({FUNCTIONS}\.[^\s<]*))")
 
 # Unicode's White_Space; Python's own `\s` holds four control characters more.
 SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
@@ -37,7 +42,7 @@ class TextDelta:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageDone:
-    """Message number `index` is complete. `end` is the control token that ended it, None if the output broke off."""
+    """Message number `index` is complete. `end` is the token that ended it: <|end|>, <|return|>, <|call|> or None."""
 
     index: int
     message: Message
@@ -52,30 +57,37 @@ class StreamParser:
 
     With `role` the stream starts inside that role's header (after `<|start|>assistant`), else before a <|start|>.
 
-    Output that the strict parser of openai-harmony accepts is read as there, oddities included: in content all
-    control tokens but the three ends are text, and a header goes on until <|message|>, whatever it holds.
-    Any other output is malformed. Then nothing is raised and no text is lost:
+    Special tokens are never text, and neither is a header. A header is what stands between <|start|> (or the end of a
+    message) and <|message|>; where each is well-formed and special tokens stand nowhere else, all is read as
+    openai-harmony's strict parser does. Any other output is malformed. Then nothing is raised and no prose is lost:
 
-    - Control tokens end a header that lacks its <|message|>. It becomes a message of its channel, with what the
-      header says beyond author and channel as its content.
-    - Header words without a meaning become a message of their own, of the same author and channel and without a
-      recipient, before the message they stood with: the arguments of a tool call stay clean.
-    - Text outside any message opens a header of the parser's `role` ("assistant" if None).
-    - An author that is no role counts as a word without a meaning.
-    - Control tokens that end nothing, and white space around header words, are not text.
+    - Words in a header that can be no part of one become a message of their own, of the same role and channel and
+      without a recipient, before the message they stood with: the arguments of a tool call stay clean.
+    - A header that a control token ends before its <|message|> is a message, and its content the words that can be no
+      part of a header. Without channel, recipient and such words it is nothing.
+    - A header that the end of the output cuts is no message, unless it has such words. What would be a header if
+      <|message|> came now has none, and the beginning of a header's word is one, too.
+    - Text outside any message opens a header of the parser's `role` ("assistant" if None), and without any part of a
+      header it is content as it stands.
+    - In content, <|start|> begins another message and <|channel|> another header of the same author. Other special
+      tokens are left out, there and in headers.
+    - An author that is no role is a name.
     """
 
     def __init__(self, codec: TextCodec, *, role: Role | None = "assistant") -> None:
         self._token_bytes = codec.token_bytes
+        self._special = frozenset(codec.special.values())
         self._start_id, self._message_id = codec.special[START], codec.special[MESSAGE]
+        self._channel_id, self._constrain_id = codec.special[CHANNEL], codec.special[CONSTRAIN]
         self._ends = {codec.special[name]: name for name in (END, RETURN, CALL)}
         self._default_role: Role = role or "assistant"
-        self._well_formed = True
         # Between messages both _header and _current are None.
         self._header: list[int] | None = None if role is None else []
         self._header_role = role  # None where the header itself has to say it
-        self._current: Message | None = None  # the message in its content, without that content
+        self._is_marked = False  # whether the header has special tokens
+        self._current: Message | None = None
         self._texts: list[str] = []
+        self._unsent: list[str] = []  # the part of _texts that no delta has brought yet
         self._undecoded = bytearray()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._messages: list[Message] = []
@@ -86,19 +98,28 @@ class StreamParser:
         """The complete messages so far."""
         return tuple(self._messages)
 
+    @property
+    def current(self) -> Message | None:
+        """The message whose content is being read, without that content; None in a header."""
+        return self._current
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is being read stands where a header should, and has no special token so far."""
+        return bool(self._header) and self._header_role is not None and not self._is_marked
+
     def feed(self, ids: Iterable[int]) -> list[ParserEvent]:
         """Take the next tokens. Text comes back in whole characters, one delta per message and call at most."""
         for token_id in ids:
             self._take(token_id)
         self._decode()
+        self._send()
         return self._drain()
 
     def finish(self) -> list[ParserEvent]:
         """The output is over: close what is open. `messages` is the whole of it then."""
-        if self._header is not None and self._well_formed:
-            self._reread_header()
         if self._header is not None:
-            self._end_header(None)
+            self._end_header(None, is_cut=True)
         elif self._current is not None:
             self._end_message(None)
         return self._drain()
@@ -108,74 +129,88 @@ class StreamParser:
         return events
 
     def _take(self, token_id: int) -> None:
-        if self._current is not None:
-            if token_id in self._ends:
-                self._end_message(self._ends[token_id])
-            else:
-                self._undecoded += self._token_bytes(token_id)
-        elif self._header is not None:
-            self._take_header(self._header, token_id)
-        elif token_id == self._start_id:
-            self._begin_header(None)
-        elif token_id not in self._ends:
-            self._well_formed = False
-            self._take_header(self._begin_header(self._default_role), token_id)
+        if token_id in self._special:
+            self._take_special(token_id)
+        elif self._current is not None:
+            self._undecoded += self._token_bytes(token_id)
+        else:
+            self._open_header().append(token_id)
 
-    def _begin_header(self, role: Role | None) -> list[int]:
-        self._header, self._header_role = [], role
-        return self._header
-
-    def _take_header(self, header: list[int], token_id: int) -> None:
-        if token_id == self._message_id:
-            self._begin_message()
-        elif not self._well_formed and (token_id in self._ends or token_id == self._start_id):
-            self._end_header(self._ends.get(token_id))
+    def _take_special(self, token_id: int) -> None:
+        if token_id in self._ends or token_id == self._start_id:
+            self._close(self._ends.get(token_id))
             if token_id == self._start_id:
                 self._begin_header(None)
-        else:
-            header.append(token_id)
+        elif token_id == self._message_id:
+            if self._current is None:
+                self._open_header()
+                self._begin_message()
+        elif token_id == self._channel_id or (token_id == self._constrain_id and self._current is None):
+            if self._current is not None:
+                role = self._current.role
+                self._close(None)
+                self._begin_header(role)
+            self._open_header().append(token_id)
+            self._is_marked = True
+        self._decode(final=True)  # no character goes on behind a special token
 
-    def _reread_header(self) -> None:
-        """Take the tokens of the first header found malformed again; control tokens end a header from now on."""
-        tokens, self._header = self._header or [], []
-        self._well_formed = False
-        for token_id in tokens:
-            self._take(token_id)
+    def _open_header(self) -> list[int]:
+        """The tokens of the header that is being read."""
+        return self._begin_header(self._default_role) if self._header is None else self._header
+
+    def _begin_header(self, role: Role | None) -> list[int]:
+        self._header, self._header_role, self._is_marked = [], role, False
+        return self._header
 
     def _header_text(self) -> str:
         return b"".join(map(self._token_bytes, self._header or [])).decode(errors="replace")
 
     def _begin_message(self) -> None:
-        current = parse_header(self._header_text(), self._header_role)
-        if current is None and self._well_formed:
-            self._reread_header()
-            current = parse_header(self._header_text(), self._header_role)
+        text = self._header_text()
+        current = parse_header(text, self._header_role)
         if current is None:
-            current, stray = salvage_header(self._header_text(), self._header_role, self._default_role)
-            if stray:
-                self._add(replace(current, content=stray, recipient=None, content_type=None), None)
+            current, prose = salvage_header(text, self._header_role, self._default_role, has_message=True)
+            if prose:
+                self._add(Message(role=current.role, channel=current.channel, content=prose), None)
         self._header, self._current = None, current
 
-    def _end_header(self, end: str | None) -> None:
-        message = salvage_stub(self._header_text(), self._header_role, self._default_role)
+    def _close(self, end: str | None) -> None:
+        """End the message or header that is open, if there is one."""
+        if self._current is not None:
+            self._end_message(end)
+        elif self._header is not None:
+            self._end_header(end, is_cut=False)
+
+    def _end_header(self, end: str | None, *, is_cut: bool) -> None:
+        text, role = self._header_text(), self._header_role
         self._header = None
-        if message.content or message.channel is not None:
-            self._add(message, end)
+        if is_cut and (role is None or CHANNEL in text) and parse_header(text, role) is not None:
+            return
+        message, prose = salvage_header(text, role, self._default_role, is_cut=is_cut)
+        is_told = message.channel is not None or message.recipient is not None
+        if prose or (is_told and not is_cut):
+            self._add(replace(message, content=prose), end)
 
     def _end_message(self, end: str | None) -> None:
         assert self._current is not None
         self._decode(final=True)
+        self._send()
         message = replace(self._current, content="".join(self._texts))
         self._current = None
         self._texts.clear()
         self._done(message, end)
 
     def _decode(self, *, final: bool = False) -> None:
-        if self._current is not None:
+        if self._current is not None and (self._undecoded or final):
             text = self._decoder.decode(bytes(self._undecoded), final)
             self._undecoded.clear()
             self._texts.append(text)
-            self._delta(self._current, text)
+            self._unsent.append(text)
+
+    def _send(self) -> None:
+        if self._current is not None:
+            self._delta(self._current, "".join(self._unsent))
+            self._unsent.clear()
 
     def _add(self, message: Message, end: str | None) -> None:
         self._delta(message, message.content)
@@ -196,9 +231,11 @@ def parse_header(text: str, role: Role | None) -> Message | None:
 
     `role` None reads the author from the header. The recipient may stand before or after the channel, and a lone word
     is a recipient even without "to=", so a lone <|constrain|>json too: see `is_addressed`. Accepts what the strict
-    parser of openai-harmony 0.0.8 accepts, and role:name besides.
+    parser of openai-harmony 0.0.8 accepts, but for a second <|channel|>, and role:name besides.
     """
     before, marker, after = text.partition(CHANNEL)
+    if CHANNEL in after:
+        return None
     channel = re.split(f"[{SPACE}<]", after, maxsplit=1)[0] if marker else None
     if channel == "":
         return None
@@ -250,34 +287,97 @@ def read_author(words: list[str]) -> tuple[Role, str | None] | None:
     return ("tool", author) if len(words) > 1 or author.startswith("to=") else None
 
 
-def salvage_stub(text: str, role: Role | None, default: Role) -> Message:
-    """The message of a header that never came to its <|message|>: all but author and channel is content."""
-    channel, text = cut(rf"{re.escape(CHANNEL)}([^\s<]+)", text)
-    author: str | None = role
-    if author is None:
-        author, text = cut(rf"^\s*({'|'.join(ROLES)})(?![^\s<])", text)
-    known = next((known for known in ROLES if known == author), default)
-    return Message(role=known, content=text.strip(), channel=channel)
+def salvage_header(
+    text: str, role: Role | None, default: Role, *, has_message: bool = False, is_cut: bool = False
+) -> tuple[Message, str]:
+    """What can be understood of a malformed or unfinished header, and the words in it that can be no part of one.
 
-
-def salvage_header(text: str, role: Role | None, default: Role) -> tuple[Message, str]:
-    """What can be understood of a header that `parse_header` refuses, and the words that cannot.
-
-    gpt-oss writes a recipient in front of the channel, behind it, or both, at times without "to=" or without a space.
+    gpt-oss writes a recipient in front of the channel, behind it, or both, at times without "to=" or without a space;
+    behind such a word, or between two special tokens, prose may stand. `has_message` says that <|message|> came,
+    `is_cut` that the output ended here; otherwise a control token ended the header, and what is left is a content that
+    lacks its <|message|>.
     """
-    recipient, text = cut(r"(?<!\S)(?:assistant)?to=([^\s<]+)", text)
-    if recipient is None:
-        recipient, text = cut(rf"(?<!\S)(?:assistant)?({FUNCTIONS}\.[^\s<]+)", text)
-    else:
-        text = re.sub(rf"(?<!\S)to={re.escape(recipient)}(?![^\s<])", "", text)
-    content_type, text = cut(rf"{re.escape(CONSTRAIN)}\s*([^\s<]+)", text)
-    stub = salvage_stub(text, role, default)
-    stray = stub.content
-    if content_type is not None:
-        content_type = CONSTRAIN + content_type
-    elif stray in CONTENT_TYPES:
-        content_type, stray = stray, ""
-    return replace(stub, content="", recipient=recipient, content_type=content_type), stray
+    first, *marked = MARKED.split(text)
+    name = None
+    if role is None:
+        role, name, first = read_start(first, default, is_author=bool(marked) or has_message or is_cut)
+    elif marked or has_message:
+        first = re.sub(rf"^\s*{role}(?![^\s<])", "", first)
+    channels: list[str] = []
+    content_types: list[str] = []
+    parts = [first]
+    for marker, part in zip(marked[::2], marked[1::2], strict=True):
+        word, part = read_channel(part) if marker == CHANNEL else cut(r"^\s*([\w.+/-]*)", part)
+        if word:
+            channels += [word] if marker == CHANNEL else []
+            content_types += [CONSTRAIN + word] if marker == CONSTRAIN else []
+        parts.append(part)
+    recipients: list[str] = []
+    prose = []
+    for i, part in enumerate(parts):
+        is_last = i == len(parts) - 1
+        front, part, back = split_words(
+            part, is_marked=i > 0, behind=not is_last or has_message or (is_cut and bool(marked))
+        )
+        for word in [*front, *back] if has_message else front:
+            if match := ADDRESS.fullmatch(word):
+                recipients.append(match[1] or match[2] or "")
+            else:
+                content_types.append(word)
+        prose += [part] if part else []
+    known = [channel for channel in channels if channel in CHANNELS]
+    message = Message(
+        role=role,
+        name=name,
+        content="",
+        channel=next(iter((known or channels)[::-1]), None),
+        recipient=next(filter(None, recipients), None),
+        content_type=next(iter(content_types), None),
+    )
+    said = " ".join(prose)
+    if all(word in WORDS for word in said.split()):
+        return message, ""
+    begun = is_cut and any(word.startswith(said) for word in (*WORDS, "to=", f"{FUNCTIONS}."))
+    return message, "" if begun else said
+
+
+def read_start(text: str, default: Role, *, is_author: bool) -> tuple[Role, str | None, str]:
+    """Role and name of the author that a header begins with after <|start|>, and the rest.
+
+    A stranger behind whom no prose stands is a name, if `is_author` says that this is a header.
+    """
+    author, rest = cut(r"^\s*([^\s<]+)", text)
+    stem, _, name = (author or "").partition(":")
+    known = next((known for known in ROLES if known == stem), None)
+    if known is not None:
+        return known, name or None, rest
+    has_prose = bool(split_words(rest, is_marked=True, behind=False)[1])
+    if author is None or not is_author or has_prose or ADDRESS.match(author):
+        return default, None, text
+    return default, author, rest
+
+
+def read_channel(text: str) -> tuple[str | None, str]:
+    """The channel that a text names in the beginning, and the rest; a known one even where the content follows it."""
+    channel, rest = cut(rf"^\s*({'|'.join(CHANNELS)})(?=to=|[^a-z0-9_.-]|$)", text)
+    return (channel, rest) if channel else cut(r"^([^\s<]+)", text)
+
+
+def split_words(text: str, *, is_marked: bool, behind: bool) -> tuple[list[str], str, list[str]]:
+    """Recipients and content types in front of a text, the rest of it, and with `behind` those there.
+
+    A content type begins a text only where a special token or a recipient stands before it.
+    """
+    words = list(re.finditer(r"\S+", text))
+    begin, end = 0, len(words)
+    while begin < end and (
+        ADDRESS.fullmatch(words[begin][0]) or ((begin or is_marked) and words[begin][0] in CONTENT_TYPES)
+    ):
+        begin += 1
+    while behind and begin < end and (ADDRESS.fullmatch(words[end - 1][0]) or words[end - 1][0] in CONTENT_TYPES):
+        end -= 1
+    rest = text[words[begin].start() : words[end - 1].end()] if begin < end else ""
+    return [word[0] for word in words[:begin]], rest, [word[0] for word in words[end:]]
 
 
 def cut(pattern: str, text: str) -> tuple[str | None, str]:

@@ -90,14 +90,13 @@ def response_formats_section(formats: Sequence[ResponseFormat]) -> str:
 def called_function(recipient: str | None, known: Collection[str]) -> str | None:
     """Which of the `known` functions a parsed recipient calls; None if it is none of them.
 
-    gpt-oss leaves the namespace out at times, and writes a second channel behind the recipient: both are understood.
+    gpt-oss leaves the namespace out at times.
     A function named as a built-in tool (`python`) or a content type (`json`) is called by its full name only.
     """
     if recipient is None:
         return None
-    whole = recipient.partition("<|")[0]
-    bare = whole.removeprefix(f"{FUNCTIONS}.")
-    if bare not in known or (bare == whole and bare in (*BUILT_IN, *CONTENT_TYPES)):
+    bare = recipient.removeprefix(f"{FUNCTIONS}.")
+    if bare not in known or (bare == recipient and bare in (*BUILT_IN, *CONTENT_TYPES)):
         return None
     return bare
 

@@ -23,6 +23,10 @@ class EnginePort(Protocol):
     def failure(self) -> str | None:
         """Why nothing can be served just now; None as long as all is well. May pass: an engine can be restarted."""
 
+    @property
+    def pid(self) -> int | None:
+        """The engine's process, while it has one of its own."""
+
     def submit(self, request: Request, deliver: Deliver) -> None:
         """Queue a request. `deliver` is called from the engine's thread, once per round and choice.
 

@@ -195,6 +195,7 @@ class TokenEvent:
     `round` is None for the token that the prompt's last position yields. `num_cached` is the number of
     prompt tokens served from the prefix cache. `error` is set with INVALID and ERROR only.
     `prompt_logprobs` comes with the first event of choice 0: entry i is of prompt token i + 1.
+    `began` is the launch of the choice's first step by `time.perf_counter()`, one clock for all processes; 0 if none.
     """
 
     request_id: str
@@ -206,6 +207,7 @@ class TokenEvent:
     num_cached: int = 0
     error: str | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    began: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +220,7 @@ class ModelInfo:
     eos_ids: tuple[int, ...]
     drafter: str  # "eagle3", "ngram" or "none"
     details: Mapping[str, str] = field(default_factory=dict)  # what else was loaded, for people
+    page_size: int = 0  # tokens of a KV page
     simulated: bool = False  # random weights: speeds are real, acceptance and text mean nothing
 
 
@@ -256,7 +259,8 @@ class StepReport:
     """One step of the engine, for traces and the live view: what it committed, and what was held when it was read.
 
     `num_drafts` were drafted for each sequence; `ms` is the time that the step took on its device. A step without
-    a round (prompts only) has `num_drafts` 0 and events of first tokens only.
+    a round (prompts only) has `num_drafts` 0 and events of first tokens only. `num_prompt_tokens` were computed, those
+    from the prefix cache left out.
     """
 
     step: int
@@ -265,3 +269,4 @@ class StepReport:
     events: tuple[TokenEvent, ...]
     stats: EngineStats
     pages: tuple[PageOwner, ...] = ()
+    num_prompt_tokens: int = 0

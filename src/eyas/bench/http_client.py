@@ -55,7 +55,8 @@ class Target:
             "stream_options": {"include_usage": True},
         }
         data = json.dumps(body).encode()
-        head = [f"POST {self.path} HTTP/1.1", f"Host: {self.host}:{self.port}", "Content-Type: application/json"]
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        head = [f"POST {self.path} HTTP/1.1", f"Host: {host}:{self.port}", "Content-Type: application/json"]
         head += [f"Authorization: Bearer {self.key}"] if self.key else []
         return "\r\n".join([*head, f"Content-Length: {len(data)}", "", ""]).encode() + data
 

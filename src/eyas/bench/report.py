@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import eyas
+from eyas.base.commit import commit
 from eyas.base.config import human_int
 
 __all__ = [
@@ -46,7 +46,7 @@ def provenance(machine: Machine, *, libraries: Sequence[str] = ("torch",)) -> tu
     """Lines for people and fields for the JSON: machine and versions."""
     versions = {
         "eyas": eyas.__version__,
-        "commit": _commit(),
+        "commit": commit(),
         **{name: version(name) for name in libraries},
         "python": platform.python_version(),
     }
@@ -67,18 +67,6 @@ def provenance(machine: Machine, *, libraries: Sequence[str] = ("torch",)) -> tu
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that runs, with `-dirty` for changed files; None for an installed package."""
-    folder = Path(eyas.__file__).parent
-    commands = (("ls-files", "--error-unmatch", "__init__.py"), ("describe", "--always", "--dirty", "--exclude=*"))
-    try:
-        for command in commands:
-            done = subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

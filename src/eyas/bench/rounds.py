@@ -82,7 +82,8 @@ class ContentMarker:
     def __init__(self, codec: TextCodec) -> None:
         special = codec.special
         self._message = special["<|message|>"]
-        self._ends = {special["<|end|>"], special["<|return|>"], special["<|call|>"]}
+        ends = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
+        self._ends = {special[name] for name in ends}
         self._inside = False
 
     def mark(self, ids: Iterable[int]) -> list[bool]:

@@ -25,6 +25,7 @@ __all__ = [
     "PROMPT_TILE",
     "ROW_OPS",
     "Backend",
+    "check_round_size",
     "kernel_backend",
     "plain_backend",
 ]
@@ -60,6 +61,24 @@ def plain_backend() -> Backend:
     )
 
 
+def check_round_size(concurrency: int, max_drafts: int) -> None:
+    """Raises UserError for more sequences or rows in a round than the kernels take."""
+    from eyas.kernels.cuda.attend import MAX_SEQS
+    from eyas.kernels.cuda.moe import MAX_ROWS
+
+    if concurrency > MAX_SEQS:
+        raise UserError(
+            f"a round on a GPU has at most {MAX_SEQS} sequences, got --concurrency {concurrency}; "
+            f"with --concurrency {MAX_SEQS} more requests wait in the queue"
+        )
+    if concurrency * (max_drafts + 1) > MAX_ROWS:
+        raise UserError(
+            f"a round on a GPU has at most {MAX_ROWS} rows, got {concurrency} sequences of {max_drafts + 1} "
+            f"(--draft-tokens {max_drafts} and one more); lower --concurrency to {MAX_ROWS // (max_drafts + 1)} "
+            f"or --draft-tokens to {MAX_ROWS // concurrency - 1}"
+        )
+
+
 def kernel_backend(
     config: GptOssConfig,
     head: HeadConfig | None,
@@ -71,17 +90,11 @@ def kernel_backend(
 ) -> Backend:
     """Kernels and graphs. Raises UserError for more rows in a round than the kernels take."""
     from eyas.engine.device_sampler import DeviceSampler
-    from eyas.kernels.cuda.attend import MAX_SEQS
-    from eyas.kernels.cuda.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
     from eyas.kernels.triton.lookup import look_up
     from eyas.kernels.triton.ops import PromptOps
 
-    if concurrency > MAX_SEQS or concurrency * (max_drafts + 1) > MAX_ROWS:
-        raise UserError(
-            f"{concurrency} sequences with up to {max_drafts} draft tokens are more rows than a round may have "
-            f"({MAX_ROWS}, {MAX_SEQS} sequences); lower --concurrency or --draft-tokens"
-        )
+    check_round_size(concurrency, max_drafts)
     draft_vocab_size = None if head is None else head.draft_vocab_size
 
     def new_samplers(state: DeviceState, max_rows: int) -> tuple[Sampler, Sampler]:

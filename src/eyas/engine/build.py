@@ -41,6 +41,7 @@ __all__ = [
     "EngineOptions",
     "auto_draft_length",
     "build_engine",
+    "check_options",
 ]
 
 DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
@@ -79,6 +80,13 @@ class EngineOptions:
     tokenizer_json: Path | None = None
     simulated_acceptance: tuple[float, ...] | None = None
 
+    @property
+    def max_drafts(self) -> int:
+        """The most tokens that a round drafts for a sequence."""
+        if self.drafter == "none":
+            return 0
+        return MAX_AUTO_DRAFTS if self.draft_tokens == "auto" else self.draft_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
@@ -101,10 +109,10 @@ def build_engine(
     head: tuple[HeadConfig, HeadWeights] | None = None,
 ) -> BuiltEngine:
     """Raises UserError if the context is longer than the model's or memory does not suffice."""
-    _check(config, options)
+    check_options(config, options)
     if options.drafter != "eagle3":
         head = None
-    max_drafts = _max_drafts(options)
+    max_drafts = options.max_drafts
     backend = _backend(config, weights, options, head, max_drafts)
     prompt_bytes = chunk_bytes(config, head[0] if head else None, backend.chunk_tokens, weights.embed_VH.dtype)
     pages = _size(config, head, options, weights.embed_VH, max_drafts, backend.chunk_tokens, prompt_bytes)
@@ -210,19 +218,14 @@ def _runner(
     )
 
 
-def _check(config: GptOssConfig, options: EngineOptions) -> None:
+def check_options(config: GptOssConfig, options: EngineOptions) -> None:
+    """Raises UserError for what no engine of this model does, so before its weights are read too."""
     if options.context > config.max_context:
         raise UserError(f"a context of {options.context} tokens is longer than the model's {config.max_context}")
     if options.context < 2:
         raise UserError(f"a context must hold a prompt and an answer: at least 2 tokens, got {options.context}")
     if KEY_BLOCK % options.page_size:
         raise UserError(f"the page size must divide {KEY_BLOCK}, got {options.page_size}")
-
-
-def _max_drafts(options: EngineOptions) -> int:
-    if options.drafter == "none":
-        return 0
-    return MAX_AUTO_DRAFTS if options.draft_tokens == "auto" else options.draft_tokens
 
 
 def _size(

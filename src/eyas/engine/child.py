@@ -15,10 +15,12 @@ from dataclasses import fields
 from typing import Literal
 
 from eyas.base.config import ENV_PREFIX, EngineConfig
-from eyas.engine.wire import FROM_ENGINE, FromEngine, Reader, Start, WireError, frame
+from eyas.engine.stall import StallClock, processor_seconds
+from eyas.engine.wire import FROM_ENGINE, Alive, FromEngine, Reader, Start, WireError, frame
 
 __all__ = ["Child"]
 
+PROGRAM = ("-m", "eyas.engine.worker")
 WRITE_BYTES = 1 << 20
 # Thread counts are the environment's, and stay what they are: sums of matrix products depend on them.
 FIXED_THREADS = {"OMP_DYNAMIC": "FALSE", "MKL_DYNAMIC": "FALSE"}
@@ -35,7 +37,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "eyas.engine.worker", str(theirs.fileno())],
+                [sys.executable, *PROGRAM, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # words of libraries belong to the log
                 pass_fds=(theirs.fileno(),),
@@ -47,8 +49,8 @@ class Child:
         self._backlog = bytearray()
         self._verdict: str | None = None
         self.is_ready = False
-        self.busy_s = 0.0
-        self._heard = time.monotonic()
+        self._step = 0  # that it was last known to be in
+        self._stall = StallClock(time.monotonic())
         self.send(start)
 
     @property
@@ -93,24 +95,23 @@ class Child:
             return None
         except OSError:  # it ended before it had read everything
             return None
-        self._heard = time.monotonic()
+        if not isinstance(message, Alive) or message.step == 0 or message.step != self._step:
+            self._stall.progressed()
+        if isinstance(message, Alive):
+            self._step = message.step
         return message
 
     # -- for the watchdog ---------------------------------------------------------------------------------------------
 
-    def silent_s(self) -> float:
-        """Seconds since it was last heard of; 0 while something that it sent is still to be read."""
+    def look(self) -> tuple[float, float]:
+        """Seconds without progress while it could run, and seconds since it last ran (see `eyas.engine.stall`)."""
         with self._lock:
             waiting = select.poll()  # select() takes no descriptor above 1023
             if self._sock.fileno() >= 0:
                 waiting.register(self._sock, select.POLLIN)
-            if self._sock.fileno() < 0 or waiting.poll(0):
-                self.excuse()
-        return time.monotonic() - self._heard
-
-    def excuse(self) -> None:
-        """Count silence from now."""
-        self._heard = time.monotonic()
+            is_behind = self._sock.fileno() < 0 or bool(waiting.poll(0))
+        self._stall.look(time.monotonic(), processor_seconds(self.pid), is_behind=is_behind)
+        return self._stall.stalled_s, self._stall.paused_s
 
     @property
     def has_ended(self) -> bool:

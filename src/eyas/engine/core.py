@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -182,7 +183,9 @@ class EngineCore:
         step = self._launched.popleft()
         self._read(step)
         self._num_steps += 1
-        return self._report(step.watch.seconds() * 1e3, step.plan.num_drafts if step.plan.decode else 0)
+        num_prompt_tokens = sum(chunk.end - chunk.start for chunk in step.plan.chunks)
+        num_drafts = step.plan.num_drafts if step.plan.decode else 0
+        return self._report(step.watch.seconds() * 1e3, num_drafts, num_prompt_tokens)
 
     def _plan(self) -> StepPlan:
         running = {s.slot: s for s in self.scheduler.running if s.phase is Phase.DECODE and s.slot is not None}
@@ -205,9 +208,9 @@ class EngineCore:
 
     def take_report(self) -> StepReport | None:
         """The events that no report has held yet; None without any. For use after `fail_all` or a failed step."""
-        return self._report(0.0, 0) if self._unreported else None
+        return self._report(0.0, 0, 0) if self._unreported else None
 
-    def _report(self, ms: float, num_drafts: int) -> StepReport:
+    def _report(self, ms: float, num_drafts: int, num_prompt_tokens: int) -> StepReport:
         events, self._unreported = tuple(self._unreported), []
         return StepReport(
             step=self._num_steps,
@@ -224,12 +227,15 @@ class EngineCore:
                 )
                 for sequence in self.scheduler.running
             ),
+            num_prompt_tokens=num_prompt_tokens,
         )
 
     def _launch(self, plan: StepPlan) -> None:
         watch = Stopwatch(self.runner.state.device)
+        now = time.perf_counter()
         for sequence in plan.admitted:
             assert sequence.slot is not None
+            sequence.began = now
             self.draft_length.enter(sequence.slot)
         output = self.runner.run(plan, keeps_routing=self.expert_counts is not None)
         rounds = [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
@@ -339,6 +345,7 @@ class EngineCore:
             num_cached=sequence.num_cached,
             error=error,
             prompt_logprobs=prompt_logprobs,
+            began=sequence.began,
         )
         if finish is not None:
             self._forget(sequence)

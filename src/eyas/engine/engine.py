@@ -6,10 +6,10 @@ Requests and cancellations go in through a queue that the thread empties before 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,8 @@ class Engine:
         self._refused: list[TokenEvent] = []
         self._num_steps = 0  # the last report's number
         self._observe: Observe | None = None
-        self._step_began: float | None = None
+        self._step_numbers = itertools.count(1)
+        self._current_step = 0
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -82,10 +83,13 @@ class Engine:
         return self._failure
 
     @property
-    def busy_s(self) -> float:
-        """Seconds that the current step has taken so far; 0 between steps."""
-        began = self._step_began
-        return 0.0 if began is None else time.monotonic() - began
+    def pid(self) -> int | None:
+        return None
+
+    @property
+    def current_step(self) -> int:
+        """A number that no other step has, from 1 on; 0 between steps."""
+        return self._current_step
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         def add() -> None:
@@ -144,14 +148,14 @@ class Engine:
             if device.type == "cuda":
                 torch.cuda.set_device(device)  # another thread's is another
             while self._receive():
-                self._step_began = time.monotonic()
+                self._current_step = next(self._step_numbers)
                 try:
                     report = self._core.step()
                 except Exception as error:
                     log.exception("a step of the engine failed")
                     self._fail(f"the engine failed: {error}")
                     report = self._core.take_report()
-                self._step_began = None
+                self._current_step = 0
                 self._report(report)
             self._core.fail_all(None, FinishReason.CANCELLED)
             self._report(self._core.take_report())

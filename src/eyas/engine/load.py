@@ -18,8 +18,10 @@ from eyas.base.errors import UserError, nearest
 from eyas.base.tokenizer import CONTROL_TOKENS, Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.base.units import readable
-from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, row_invariant
+from eyas.engine.backend import check_round_size
+from eyas.engine.build import BuiltEngine, DrafterKind, EngineOptions, build_engine, check_options, row_invariant
 from eyas.engine.memory import available_bytes
+from eyas.engine.null import is_null
 from eyas.engine.warm_up import warm_up
 from eyas.model.config import GptOssConfig, HeadConfig
 from eyas.model.device_layout import has_device_layout, pack_ends, pack_layer
@@ -86,6 +88,7 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         eos_ids=model.config.eos_ids,
         drafter=model.options.drafter,
         details=_details(config, model),
+        page_size=model.options.page_size,
         simulated=model.simulated,
     )
     built = model.build()
@@ -120,6 +123,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     _check_room([*stored.values(), *head_stored.values()], device, dtype)
     inspected = inspect_target(folder, stored)
     has_kernels = _has_kernels(device, inspected[0])
+    options = _options(config, inspected[0], kind, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels)
     target_config, weights = load_target(
         folder,
         device=device,
@@ -144,15 +148,6 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # of what tensors were packed from
-    options = EngineOptions(
-        context=_context(config, target_config),
-        concurrency=config.concurrency,
-        drafter=kind,
-        draft_tokens=config.draft_tokens,
-        busy_chunk_tokens=config.busy_chunk_tokens,
-        seed=config.seed,
-        tokenizer_json=folder / "tokenizer.json",
-    )
     if not has_kernels and not row_invariant(weights, dtype):
         log.warning(
             "matrix products on this machine depend on a row's place among others; "
@@ -170,6 +165,11 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
 
 def find_checkpoints(config: EngineConfig) -> tuple[Path, DrafterKind, Path | None]:
     """The folder of the target, the kind of drafter and the folder of its head if it has one. Raises UserError."""
+    if is_null(config.model):
+        raise UserError(
+            f"'{config.model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
+            "name a model, e.g. demo"
+        )
     if config.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
     folder = _folder(config.model, config.revision)
@@ -187,10 +187,12 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
             "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas model make"
         )
     target = PRESETS[name]
+    drafter: DrafterKind = "eagle3" if config.draft == "eagle3" else "none"
+    options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
     weights = random_target(target, device)
     head = None
-    _check_head_options(config, has_head=config.draft == "eagle3")
-    if config.draft == "eagle3":
+    _check_head_options(config, has_head=drafter == "eagle3")
+    if drafter == "eagle3":
         if config.draft_counts is not None:
             raise UserError("--shape draws the draft vocabulary at random; leave out --draft-counts")
         size = config.draft_vocab
@@ -200,14 +202,6 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
         head = (shape, random_head(shape, weights, device))
         if config.draft_weights == "fp8":
             head = (shape, in_fp8(head[1]))
-    options = EngineOptions(
-        context=_context(config, target),
-        concurrency=config.concurrency,
-        drafter="none" if head is None else "eagle3",
-        draft_tokens=config.draft_tokens,
-        busy_chunk_tokens=config.busy_chunk_tokens,
-        seed=config.seed,
-    )
     return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
 
 
@@ -316,7 +310,20 @@ def _keep_tokens(
     return keep_tokens(*head, config.draft_vocab, counts_V=counts, always=always)
 
 
-def _context(config: EngineConfig, target_config: GptOssConfig) -> int:
-    if config.context == "auto":
-        return min(target_config.max_context, AUTO_CONTEXT)
-    return config.context
+def _options(
+    config: EngineConfig, target: GptOssConfig, drafter: DrafterKind, *, tokenizer_json: Path | None, has_kernels: bool
+) -> EngineOptions:
+    """The settings that engines are built with, checked before any weights are read. Raises UserError."""
+    options = EngineOptions(
+        context=min(target.max_context, AUTO_CONTEXT) if config.context == "auto" else config.context,
+        concurrency=config.concurrency,
+        drafter=drafter,
+        draft_tokens=config.draft_tokens,
+        busy_chunk_tokens=config.busy_chunk_tokens,
+        seed=config.seed,
+        tokenizer_json=tokenizer_json,
+    )
+    check_options(target, options)
+    if has_kernels:
+        check_round_size(options.concurrency, options.max_drafts)
+    return options

@@ -15,7 +15,7 @@ from eyas.base.errors import UserError
 from eyas.base.harmony import stop_ids
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
-from eyas.engine.stub import StubEngine
+from eyas.engine.stub import PAGE_SIZE, StubEngine
 
 __all__ = ["is_null", "load_null"]
 
@@ -50,6 +50,7 @@ def load_null(config: EngineConfig) -> StubEngine:
         eos_ids=stop_ids(tokenizer),
         drafter="eagle3",
         details={"device": f"none: nothing is computed, {pause} ms a round"},
+        page_size=PAGE_SIZE,
         simulated=True,
     )
     return StubEngine(info, reply, drafts_per_round=DRAFTS_PER_ROUND, round_s=float(pause) / 1e3)

@@ -1,7 +1,7 @@
 """The engine in a process of its own: the EnginePort over a socket, a watchdog, and a new process when one dies.
 
-Two threads: one starts a process, reads it to its end and starts the next; the watchdog ends a process that is silent
-or stuck. Only the first one delivers events, so that nothing of an old process can come after its end.
+Two threads: one starts a process, reads it to its end and starts the next; the watchdog ends a process that makes no
+progress. Only the first one delivers events, so that nothing of an old process can come after its end.
 Imports no torch.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,16 +21,15 @@ from eyas.base.ports import Deliver, Observe
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
 from eyas.engine.child import Child
-from eyas.engine.wire import Alive, Cancel, Failed, Progress, Ready, Step, Stop, Submit, frame
+from eyas.engine.wire import Cancel, Failed, Progress, Ready, Step, Stop, Submit, frame
 
 __all__ = ["EngineProcess", "State"]
 
 State = Literal["loading", "ready", "restarting", "stopped"]
 
 TICK_S = 0.25
-LATE_S = 1.0  # a tick that is later than this says that this process itself stood still
-SILENCE_S = 3.0
-LOADING_SILENCE_S = 60.0  # importing and reading can hold the interpreter for long
+LOADING_S = 60.0  # at least; importing and reading can hold the interpreter for long
+PAUSED_S = 3.0  # without any processor time, after which the log says so
 CLOSE_S = 5.0
 END_S = 1.0  # between the end of the stream and that of the process
 MAX_BACKOFF_S = 30.0
@@ -51,8 +49,10 @@ class _Flight:
 class EngineProcess:
     """Implements `eyas.base.ports.EnginePort`.
 
-    A process that dies, is silent for 3 s or stays in one step for `step_timeout` seconds is killed; its requests end
-    with an error, and another one is started: at once if the last one was of use, else after 1, 2, 4 .. 30 s.
+    A process that makes no progress for `step_timeout` seconds in which it could run is killed: one that stays in a
+    step, or that sends nothing at all. Time for which it or this process was stopped, or the machine asleep, does not
+    count. When one has died its requests end with an error, and another one is started: at once if the last one was of
+    use, else after 1, 2, 4 .. 30 s.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class EngineProcess:
         self._numbers: tuple[dict[str, int], EngineStats] = ({}, EngineStats())
         self._child: Child | None = None
         self._was_useful = False
+        self._is_paused = False
         self.num_restarts = 0
         self._closing = threading.Event()
         self._first = threading.Event()  # ready, or never
@@ -253,8 +254,6 @@ class EngineProcess:
             match message:
                 case Step(report):
                     self._take(report)
-                case Alive(busy_s):
-                    child.busy_s = busy_s
                 case Progress(done, total):
                     if self._progress is not None and self._ready is None:
                         self._progress(done, total)
@@ -313,24 +312,24 @@ class EngineProcess:
     # -- the watchdog -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        last = time.monotonic()
         while not self._closing.wait(TICK_S):
-            now, child = time.monotonic(), self._child
-            is_late = now - last > TICK_S + LATE_S
-            last = now
+            child = self._child
             if child is None:
                 continue
             try:
-                self._look_at(child, is_late)
+                self._look_at(child)
             except Exception:
                 log.exception("the watchdog failed; it goes on")
 
-    def _look_at(self, child: Child, is_late: bool) -> None:
-        if is_late:  # this process was stopped or starved: the silence is its own
-            child.excuse()
-        elif child.has_ended:
+    def _look_at(self, child: Child) -> None:
+        if child.has_ended:
             child.hang_up()
-        elif (silent := child.silent_s()) > (SILENCE_S if child.is_ready else LOADING_SILENCE_S):
-            child.kill(f"did not answer for {silent:.0f} s and was killed")
-        elif child.busy_s > self._step_timeout:
-            child.kill(f"was stuck in one step for {child.busy_s:.0f} s and was killed")
+            return
+        stalled_s, paused_s = child.look()
+        if stalled_s > (self._step_timeout if child.is_ready else max(self._step_timeout, LOADING_S)):
+            child.kill(f"made no progress for {stalled_s:.0f} s and was killed")
+        if paused_s > PAUSED_S and not self._is_paused:
+            log.warning("the engine process does not run (stopped, frozen or starved); its requests wait for it")
+        elif paused_s == 0 and self._is_paused:
+            log.warning("the engine process runs again")
+        self._is_paused = paused_s > PAUSED_S

@@ -37,6 +37,7 @@ class Sequence:
     deliver: Callable[[TokenEvent], None]
     leader: Sequence | None = None  # the first choice, whose prompt pages the others share
     arrival: int = 0
+    began: float = 0.0  # `time.perf_counter()` at the launch of its first step
     phase: Phase = Phase.NEW
     constraint: Constraint | None = None
     own_text: OwnText | None = None  # once it has a token, if it may look up drafts

@@ -6,6 +6,7 @@ it pretends to speculate: every round drafts `drafts_per_round` tokens and has a
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -61,7 +62,8 @@ class StubEngine:
         self._stats = EngineStats(pages_total={"full": NUM_PAGES, "sliding": NUM_PAGES})
         self._observe: Observe | None = None
         self._num_steps = 0
-        self._step_began: float | None = None
+        self._step_numbers = itertools.count(1)
+        self._current_step = 0
         self._running: dict[str, list[_Choice]] = {}
         self._wake = threading.Condition()
         self._closing = False
@@ -69,10 +71,13 @@ class StubEngine:
         self._thread.start()
 
     @property
-    def busy_s(self) -> float:
-        """Seconds that the current round has taken so far; 0 between rounds."""
-        began = self._step_began
-        return 0.0 if began is None else time.perf_counter() - began
+    def pid(self) -> int | None:
+        return None
+
+    @property
+    def current_step(self) -> int:
+        """A number that no other step has, from 1 on; 0 between steps."""
+        return self._current_step
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         budget = check_request(request, context=self.info.context, vocab_size=self.info.vocab_size)
@@ -121,7 +126,10 @@ class StubEngine:
                     return
                 newest_first = reversed(self._running.values())
                 choices = [choice for request in newest_first for choice in request if not choice.done]
-            began = self._step_began = time.perf_counter()
+            began, self._current_step = time.perf_counter(), next(self._step_numbers)
+            new = [choice for choice in choices if not choice.began]
+            for choice in new:
+                choice.began = began
             if self._round_s:
                 time.sleep(self._round_s)
             events = [(choice, self._round(choice)) for choice in choices]
@@ -130,15 +138,16 @@ class StubEngine:
                     self._count(event)
                 for request_id in [key for key, group in self._running.items() if all(one.done for one in group)]:
                     del self._running[request_id]
-            self._step_began = None
+            self._current_step = 0
             for choice, event in events:
                 try:
                     choice.deliver(event)
                 except Exception:
                     log.exception("whoever takes the tokens of request %s failed", event.request_id)
-            self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3)
+            num_prompt = sum(len(choice.request.prompt_ids) for choice in new if choice.index == 0)
+            self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3, num_prompt)
 
-    def _report(self, events: tuple[TokenEvent, ...], ms: float) -> None:
+    def _report(self, events: tuple[TokenEvent, ...], ms: float, num_prompt_tokens: int) -> None:
         self._num_steps += 1
         if (observe := self._observe) is None:
             return
@@ -152,6 +161,7 @@ class StubEngine:
             events=events,
             stats=self.stats(),
             pages=pages,
+            num_prompt_tokens=num_prompt_tokens,
         )
         try:
             observe(report)
@@ -199,6 +209,7 @@ class _Choice:
         self.index = index
         self.deliver = deliver
         self.num_done = 0
+        self.began = 0.0
         self.done = self.cancelled = self._begun = False
         params = request.params
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_ids))
@@ -235,6 +246,7 @@ class _Choice:
             round=trace,
             num_cached=num_cached,
             prompt_logprobs=_scores(prompt_ids[1:], params.prompt_logprobs) if is_first else None,
+            began=self.began,
         )
 
 

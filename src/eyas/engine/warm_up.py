@@ -21,7 +21,6 @@ __all__ = ["warm_up"]
 
 LIMIT_S = 3.0
 CAPTURE_LIMIT_S = 10.0  # where each number of drafts has graphs of its own to capture
-NAME = "warm-up"
 
 
 def warm_up(core: EngineCore, seconds: float | None = None) -> None:
@@ -58,19 +57,26 @@ def _read_prompts(core: EngineCore) -> None:
         num_tokens *= 2
 
 
-def _run_rounds(core: EngineCore, num_choices: int, timer: RoundTimer | None, end: float) -> None:
+def _run_rounds(core: EngineCore, num_sequences: int, timer: RoundTimer | None, end: float) -> None:
     """Until one was read, and those of the timer were or `end` has come."""
     before, num_tokens = core.stats().num_rounds, min(64, core.context - 1)
     budget = max(1, min(256, core.context - num_tokens))
-    _add(core, num_tokens, SamplingParams(ignore_eos=True, seed=0, max_tokens=budget, n=num_choices))
+    names = [
+        _add(core, num_tokens, SamplingParams(ignore_eos=True, seed=number, max_tokens=budget))
+        for number in range(num_sequences)
+    ]
     while not core.is_idle:
         core.step()
         seen = core.stats().num_rounds > before + core.lag
-        if seen and (timer is None or timer.is_done(num_choices) or time.perf_counter() > end):
-            core.cancel(NAME)
+        if seen and (timer is None or timer.is_done(num_sequences) or time.perf_counter() > end):
+            for name in names:
+                core.cancel(name)
 
 
-def _add(core: EngineCore, num_tokens: int, params: SamplingParams) -> None:
+def _add(core: EngineCore, num_tokens: int, params: SamplingParams) -> str:
+    """Queue a request, a prompt of so many tokens; its id, which differs with the seed."""
     rng, size = random.Random(num_tokens), core.runner.state.vocab_size
     prompt = tuple(rng.randrange(size) for _ in range(num_tokens))
-    core.add(Request(request_id=NAME, prompt_ids=prompt, params=params), lambda event: None)
+    name = f"warm-up-{params.seed}"
+    core.add(Request(request_id=name, prompt_ids=prompt, params=params), lambda event: None)
+    return name

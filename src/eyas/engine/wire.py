@@ -94,9 +94,9 @@ class Step(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Alive(Struct, frozen=True, tag=True, array_like=True):
-    """Sent twice a second. `busy_s` is how long the current step has taken so far, 0 between steps."""
+    """Sent twice a second. `step` numbers the step under way, from 1 on; 0 between steps."""
 
-    busy_s: float
+    step: int
 
 
 ToEngine = Start | Submit | Cancel | Stop

@@ -2,8 +2,7 @@
 
 Lives no longer than its parent: it exits when the socket closes and is killed when the parent's thread that started it
 ends. Signals to stop are the parent's business, which drains. Steps are written to the socket by the engine's own
-thread, so an HTTP process that reads too slowly slows the engine down and no memory fills up; one that takes nothing
-for SEND_TIMEOUT_S is as good as dead, and the engine process exits.
+thread, so an HTTP process that reads too slowly or is stopped slows the engine down and no memory fills up.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -51,7 +49,6 @@ __all__ = ["main"]
 
 ALIVE_EVERY_S = 0.5
 PROGRESS_EVERY_S = 0.1
-SEND_TIMEOUT_S = 60
 PR_SET_PDEATHSIG = 1  # prctl(2)
 log = logging.getLogger(__name__)
 
@@ -60,9 +57,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    sock = socket.socket(fileno=int(sys.argv[1]))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
-    return _Worker(sock).run()
+    return _Worker(socket.socket(fileno=int(sys.argv[1]))).run()
 
 
 class _Worker:
@@ -130,7 +125,7 @@ class _Worker:
             engine = self._engine
             if engine is not None and engine.failure is not None:
                 self._give_up(engine.failure)  # what the device holds is unknown: only a new process helps
-            self._send(Alive(0.0 if engine is None else engine.busy_s))
+            self._send(Alive(0 if engine is None else engine.current_step))
 
     def _send(self, message: FromEngine) -> None:
         try:
@@ -141,7 +136,7 @@ class _Worker:
         with self._lock:
             try:
                 self._sock.sendall(data)
-            except OSError:  # closed, or full for SEND_TIMEOUT_S
+            except OSError:  # closed
                 os._exit(1)
 
     def _give_up(self, why: str) -> NoReturn:

@@ -129,7 +129,7 @@ def _take_over(folder: Path, store: Store, name: str, limits: Limits, news: _New
         pid = holder(folder, name)
         if pid is not None and pid != asked:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGINT)
+                os.kill(pid, signal.SIGTERM)
             asked = pid
         if time.monotonic() > deadline and asked is None:
             raise UserError(f"another eyas down stops {name} since {patience_s:g} s; wait for it or end that one")

@@ -100,6 +100,7 @@ def ask_of(args: argparse.Namespace) -> Ask:
         version=args.engine_version,
         image=args.image,
         native=args.native,
+        in_container=vars(args).get("emit") == "compose",
         purpose=args.purpose,
         context=args.context,
         concurrency=args.concurrency,

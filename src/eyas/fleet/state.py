@@ -308,7 +308,7 @@ def lock(folder: Path, name: str) -> int | None:
 
 
 def sign(descriptor: int, pid: int) -> None:
-    """Write into a lock that is held which process SIGINT ends as it should be: its pid and kernel start time."""
+    """Write into a lock that is held which process SIGTERM ends as it should be: its pid and kernel start time."""
     with suppress(OSError):  # a full disk; the lock counts all the same
         os.pwrite(descriptor, f"{pid} {_start_time(pid)}".ljust(SIGNATURE).encode(), 0)
 

@@ -1,15 +1,15 @@
-"""Request bodies: decoding them within limits, strictly, and saying which field is wrong."""
+"""Request bodies: decoding them within limits, strictly."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from eyas.base.errors import InvalidRequest, nearest
+from eyas.base.errors import InvalidRequest
+from eyas.gateway.explain import explain, loosely, not_json
 from eyas.gateway.workers import LARGE
 
 __all__ = ["Fields", "Raw", "decode", "json_response", "raw_response", "weight"]
@@ -41,9 +41,9 @@ def decode(raw: Raw, kind: type[BodyT]) -> BodyT:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise explain(str(error), kind) from error
+        raise explain(str(error), kind, loosely(raw)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from error
+        raise not_json(raw, error) from error
 
 
 def check_extent(raw: Raw) -> None:
@@ -71,37 +71,6 @@ def check_extent(raw: Raw) -> None:
             f"the body has at least {num_values} values, {num_containers} of them objects or lists; at most "
             f"{MAX_VALUES} are taken, and {MAX_CONTAINERS} objects and lists"
         )
-
-
-def explain(message: str, kind: type[Struct]) -> InvalidRequest:
-    """msgspec's message with the field in front, e.g. `Expected `int`, got `str` - at `$.seed``."""
-    text, _, where = message.partition(" - at ")
-    path = where.strip("`").rpartition("$")[2].removeprefix(".")
-    if unknown := re.search(r"unknown field `(.+)`", text):
-        param = f"{path}.{unknown[1]}" if path else unknown[1]
-        return InvalidRequest(f"unknown field '{param}'{nearest(unknown[1], names_at(kind, path))}", param=param)
-    if text.startswith("Expected `null`"):
-        return InvalidRequest(f"'{path}' is not supported by this server", param=path)
-    if missing := re.search(r"missing required field `(.+)`", text):
-        path = f"{path}.{missing[1]}" if path else missing[1]
-        return InvalidRequest(f"'{path}' is missing", param=path)
-    return InvalidRequest(f"'{path or 'body'}': {text[:1].lower()}{text[1:].replace('`', '')}", param=path or None)
-
-
-def names_at(kind: type[Struct], path: str) -> list[str]:
-    """Names that the object at `path` of a body may have; of a union, those of all its members."""
-    kinds = [kind]
-    for name in re.findall(r"\.?(\w+)", re.sub(r"\[[^\]]*\]", "", path)):
-        hints = [get_type_hints(one).get(name) for one in kinds if name in one.__struct_fields__]
-        kinds = [struct for hint in hints for struct in structs_in(hint)]
-    return sorted({name for one in kinds for name in one.__struct_encode_fields__})
-
-
-def structs_in(hint: Any) -> list[type[Struct]]:
-    """The struct types that a type hint mentions."""
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        return [hint]
-    return [struct for part in get_args(hint) for struct in structs_in(part)]
 
 
 def json_response(value: object, *, status: int = 200) -> Response:

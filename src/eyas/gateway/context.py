@@ -17,6 +17,7 @@ from eyas.base.types import ModelInfo
 from eyas.gateway.body import Raw, weight
 from eyas.gateway.grammar import GrammarChecker
 from eyas.gateway.intake import Intake
+from eyas.gateway.operation.hosts import Hosts
 from eyas.gateway.operation.steps import StepHub
 from eyas.gateway.outcome import Listener
 from eyas.gateway.turn.mailroom import Mailroom
@@ -37,6 +38,7 @@ class GatewayOptions:
 
     served_name: str | None = None
     key_digests: tuple[bytes, ...] = ()
+    hosts: Hosts = field(default_factory=Hosts)  # loopback names
     cors_origins: tuple[str, ...] = ()
     max_body: int = 16 << 20
     live: Literal["text", "blank", "off"] = "text"

@@ -16,7 +16,8 @@ class Outcome:
 
     `status` is 200, the HTTP status of the error that ended it (also where the headers had already gone out with
     200), or CLIENT_LEFT. `finishes` has the reason of each choice that ended. Numbers are sums over the choices.
-    Times are in seconds from submitting; `ttft_s` is None where no token came.
+    `max_num_tokens` is that of the longest choice. Times are in seconds from submitting: to the launch of the first
+    step (`queue_s`), the first token (`ttft_s`, None where none came), the last one (`last_s`), the end (`e2e_s`).
     """
 
     request_id: str
@@ -26,6 +27,7 @@ class Outcome:
     num_prompt: int = 0
     num_cached: int = 0
     num_tokens: int = 0
+    max_num_tokens: int = 0
     num_reasoning: int = 0
     num_rounds: int = 0
     num_drafted: int = 0
@@ -33,7 +35,9 @@ class Outcome:
     accepted_per_position: tuple[int, ...] = ()
     max_tokens: int | None = None
     n: int = 1
+    queue_s: float = 0.0
     ttft_s: float | None = None
+    last_s: float = 0.0
     e2e_s: float = 0.0
     error: str | None = None
 

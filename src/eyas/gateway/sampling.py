@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from eyas.base.errors import InvalidRequest
+from eyas.base.harmony import Effort
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import MAX_BAD_WORDS, SamplingParams
 from eyas.gateway.body import Fields
 from eyas.gateway.turn.stops import Stops
 
-__all__ = ["SamplingFields", "encode_bad_words", "sampling_params", "stops_of"]
+__all__ = [
+    "AskedEffort",
+    "CacheRetention",
+    "SamplingFields",
+    "ServiceTier",
+    "effort_of",
+    "encode_bad_words",
+    "sampling_params",
+    "stops_of",
+]
+
+# What OpenAI's API may be asked for. Here there is one tier, and prefixes stay cached as long as there is room.
+ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+CacheRetention: TypeAlias = Literal["in_memory", "in-memory", "24h"]
+AskedEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
@@ -54,6 +69,7 @@ class SamplingFields(Fields, kw_only=True):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     cache_salt: str | None = None
+    cache_prompt: bool | None = None  # llama.cpp's: prefixes are cached in any case, and change no answer
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     use_beam_search: bool | None = None
@@ -101,6 +117,13 @@ def sampling_params(
         grammar=grammar,
         **given,
     )
+
+
+def effort_of(asked: AskedEffort | None) -> Effort:
+    """The effort that gpt-oss knows; it always reasons, with "low" the least."""
+    if asked is None:
+        return "medium"
+    return "low" if asked == "none" or asked == "minimal" else asked
 
 
 def stops_of(body: SamplingFields) -> Stops:

@@ -42,6 +42,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     version: str | None = None
     image: str | None = None
     native: bool = False
+    in_container: bool = False  # also an engine that usually runs as a process, if it has an image
     purpose: Purpose = "chat"
     context: int | None = None
     concurrency: int | None = None

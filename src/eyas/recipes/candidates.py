@@ -16,10 +16,11 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.recipes import issues, memory, speed
 from eyas.recipes.ask import Target
+from eyas.recipes.engines import eyas_image
 from eyas.recipes.facts import Facts, facts_of
 from eyas.recipes.knowledge import Knowledge
 from eyas.recipes.plan import Choice, Emission, Home, MemoryMap, SpeedEstimate
-from eyas.recipes.records import Engine, EngineName, Head, Image
+from eyas.recipes.records import CPU, Engine, EngineName, Head, Image
 from eyas.recipes.versions import satisfies
 from eyas.recipes.wording import pays_from
 
@@ -94,6 +95,9 @@ def _cannot_run(engine: Engine, target: Target) -> str | None:
         return f"{model.name} comes with eyas, which serves it; --engine names another"
     if box.nodes > engine.max_nodes:
         return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
+    most = engine.max_gpu_concurrency
+    if most is not None and target.concurrency > most and capability != CPU:
+        return f"computes at most {most} requests at once on a GPU, --concurrency asks for {target.concurrency}"
     if target.model_path is not None and not engine.folders:
         return "pulls its models by name"
     if target.ask.binary is not None and not engine.is_native and not target.ask.native:
@@ -113,6 +117,8 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
     elif not engine.is_native and not ask.native:
         found = _image(engine, target)
         image, version = found.tag, found.version or version
+    elif ask.in_container and engine.name == "eyas" and not ask.native and ask.binary is None:
+        image = eyas_image.TAG
     if not satisfies(version, engine.versions):
         raise UserError(f"version {version} is not known here ({engine.versions} is)")
     name = ask.name or f"{target.model.name}-{engine.name}".replace(".", "-")

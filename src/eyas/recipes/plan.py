@@ -139,12 +139,16 @@ class Mount(Data, frozen=True, kw_only=True):
 
 
 class Container(Data, frozen=True, kw_only=True):
-    """`name` is unique on its node; `options` are further arguments of `docker run`, e.g. ("--gpus", "all")."""
+    """`name` is unique on its node; `options` are further arguments of `docker run`, e.g. ("--gpus", "all").
+
+    `is_built`: no registry has the image; it is made from the Dockerfile among the plan's files.
+    """
 
     name: str
     image: str
     options: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    is_built: bool = False
 
 
 class Wait(Data, frozen=True, kw_only=True):

@@ -166,6 +166,7 @@ class Engine(Record, frozen=True, kw_only=True):
     runtime: Literal["own", "llama.cpp"] = "own"
     compute_capabilities: tuple[str, ...] = ()  # "9.0", "12.*"; empty: all, and the CPU
     max_nodes: int = 1
+    max_gpu_concurrency: int | None = None  # requests that it computes at once on a GPU; None: no limit of its own
     joined_by: Literal["mpi", "ray", "torch"] | None = None  # how its processes on several nodes meet
     tensor_parallel: bool = False  # spreads a model over all GPUs of a box
     expert_parallel: dict[int, int] = {}  # GPUs: over how many parts whole experts are spread; else over one

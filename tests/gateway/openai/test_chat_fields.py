@@ -108,7 +108,9 @@ def test_the_model_is_told_of_the_schema(stage):
         ({"echo": True}, "echo"),
         ({"continue_final_message": True}, "continue_final_message"),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
-        ({"service_tier": "flex"}, "service_tier"),
+        ({"service_tier": "turbo"}, "service_tier"),
+        ({"prompt_cache_retention": "48h"}, "prompt_cache_retention"),
+        ({"reasoning_effort": "xhigh"}, "reasoning_effort"),
         ({"verbosity": "low"}, "verbosity"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
@@ -142,8 +144,15 @@ def test_too_many_bad_words_are_not_encoded(codec, monkeypatch):
 
 def test_labels_and_neutral_values_are_accepted(stage):
     labels = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "metadata": {"a": "b"}}
-    neutral = {"store": False, "service_tier": "auto", "modalities": ["text"], "use_beam_search": False, "priority": 0}
+    neutral = {"store": False, "modalities": ["text"], "use_beam_search": False, "priority": 0, "verbosity": "medium"}
     assert greeting(stage).chat(extra_body=labels | neutral).choices[0].message.content == CONTENT
+    prompt = stage.prompt()
+    cached = [{"cache_prompt": value} for value in (True, False)]
+    cached += [{"prompt_cache_retention": value} for value in ("in_memory", "in-memory", "24h")]
+    tiers = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
+    for fields in [*cached, *({"service_tier": tier} for tier in tiers)]:
+        stage.chat(extra_body=fields)
+        assert stage.prompt() == prompt and stage.request.params == SamplingParams()
 
 
 def test_another_model_is_404(stage):
@@ -163,6 +172,26 @@ def test_effort_by_its_field_or_the_templates(stage):
     assert "Reasoning: low" in stage.prompt()
     stage.chat(extra_body={"chat_template_kwargs": {"reasoning_effort": "high"}})
     assert "Reasoning: high" in stage.prompt()
+
+
+@pytest.mark.parametrize("effort", ["none", "minimal"])
+def test_less_effort_than_the_model_has_is_low(stage, effort):
+    greeting(stage).chat(reasoning_effort=effort)
+    assert "Reasoning: low" in stage.prompt()
+    stage.chat(extra_body={"chat_template_kwargs": {"reasoning_effort": effort}, "reasoning_effort": "low"})
+    assert "Reasoning: low" in stage.prompt()
+
+
+def test_a_refusal_in_the_history_is_what_the_assistant_said(stage):
+    ask, again = {"role": "user", "content": "Hi"}, {"role": "user", "content": "Why?"}
+    parts = [{"type": "text", "text": "I "}, {"type": "refusal", "refusal": "won't."}]
+    for said in ({"content": None, "refusal": "I won't."}, {"content": parts}, {"content": "I ", "refusal": "won't."}):
+        greeting(stage).talk([ask, {"role": "assistant"} | said, again])
+        assert "<|start|>assistant<|channel|>final<|message|>I won't.<|end|>" in stage.prompt()
+    for wrong, param in (({"refusal": "x"}, "refusal"), ({"content": parts}, "content[1].type")):
+        with pytest.raises(openai.BadRequestError) as caught:
+            stage.talk([ask | wrong])
+        assert caught.value.param == f"messages[0].{param}"
 
 
 def test_reasoning_can_be_left_out(stage):

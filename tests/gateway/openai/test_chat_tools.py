@@ -136,6 +136,22 @@ def test_tool_choice_is_a_grammar(stage, choice, forced):
         assert "answer" not in grammar
 
 
+def allowed(mode, *tools):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_tools_are_offered(stage, mode):
+    """The model is told of no others, cannot be forced to call them, and its calls of them are none."""
+    choice = allowed(mode, named("clock"))
+    answer = stage.say(call(ARGUMENTS)).chat(tools=[WEATHER, CLOCK], tool_choice=choice)
+    assert answer.choices[0].message.tool_calls is None and answer.choices[0].message.reasoning == ARGUMENTS
+    assert "type clock" in stage.prompt() and "get_weather" not in stage.prompt()
+    grammar = stage.request.params.grammar
+    assert (grammar is None) == (mode == "auto") and "get_weather" not in (grammar or "")
+    assert stage.say(call("{}", "clock")).chat(tools=[WEATHER, CLOCK], tool_choice=choice).choices[0].message.tool_calls
+
+
 def test_strict_binds_the_arguments(stage):
     strict = {"type": "function", "function": WEATHER["function"] | {"strict": True}}
     stage.say(final("ok")).chat(tools=[strict])
@@ -162,6 +178,11 @@ RESULT = {"role": "tool", "content": "7", "tool_call_id": "call_1"}
          "did you mean 'parameters'?"),
         ({"tools": [CLOCK], "tool_choice": named("clok")}, "tool_choice", "did you mean 'clock'?"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"tools": [CLOCK], "tool_choice": allowed("auto", named("clok"))},
+         "tool_choice.allowed_tools.tools[0].function.name", "did you mean 'clock'?"),
+        ({"tools": [CLOCK], "tool_choice": allowed("none", named("clock"))}, "tool_choice.allowed_tools.mode",
+         "'auto', 'required'"),
+        ({"tools": [CLOCK], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools", "length >= 1"),
         ({"tool_choice": named("clock")}, "tool_choice", "needs tools"),
         ({"tools": [CLOCK], "tool_choice": "maybe"}, "tool_choice", "maybe"),
         ({"functions": [{"name": "f"}]}, "functions", "not supported"),
@@ -189,6 +210,7 @@ def test_names_of_an_assistant_and_of_the_function_that_it_called(stage):
 def test_a_schema_that_cannot_be_enforced_is_refused_where_it_would_be(stage):
     odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {"minProperties": 1}}}}
     stage.say(final("ok")).chat(tools=[odd])
-    with pytest.raises(openai.BadRequestError) as caught:
-        stage.chat(tools=[odd], tool_choice="required")
-    assert caught.value.param.startswith("tools[0].function.parameters")
+    for choice in ("required", allowed("required", named("f"))):
+        with pytest.raises(openai.BadRequestError) as caught:
+            stage.chat(tools=[CLOCK, odd], tool_choice=choice)
+        assert caught.value.param.startswith("tools[1].function.parameters")

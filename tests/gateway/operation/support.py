@@ -6,7 +6,7 @@ import socket
 import httpx
 
 GOOD = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
-POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 class Raw:

@@ -65,7 +65,7 @@ def test_probes_need_no_key(guarded, path):
 
 def test_a_stranger_is_answered_before_the_body_comes(guarded):
     with socket.create_connection(httpx.URL(guarded.url).netloc.decode().split(":"), timeout=10) as connection:
-        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 401 ")
 
 

@@ -69,7 +69,7 @@ def test_headers_that_never_end(raw):
 
 
 def test_a_long_address(raw):
-    assert raw().send(b"GET /" + b"a" * 2500 + b" HTTP/1.1\r\nHost: x\r\n\r\n").answer()[0] == 431
+    assert raw().send(b"GET /" + b"a" * 2500 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n").answer()[0] == 431
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_the_app_never_sees_is_counted_too(small, raw):
         return [float(line.split()[1]) for line in lines if "eyas:http_errors_total" in line and 'status="431"' in line]
 
     before = count() or [0.0]
-    assert raw().send(b"GET /" + b"a" * 2500 + b" HTTP/1.1\r\nHost: x\r\n\r\n").answer()[0] == 431
+    assert raw().send(b"GET /" + b"a" * 2500 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n").answer()[0] == 431
     assert count() == [before[0] + 1]
 
 
@@ -122,7 +122,7 @@ def test_trickling_does_not_buy_time(raw):
 def test_an_idle_connection_is_closed_and_a_used_one_is_not(raw):
     one = raw()
     for _ in range(8):
-        one.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        one.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert one.answer()[0] == 200
         time.sleep(0.1)
     assert eventually(one.is_closed)

@@ -7,24 +7,43 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.gateway.support import eventually
 
-from eyas.base.types import EngineStats
-from eyas.gateway.operation.metrics import EngineCounters, Histogram, Metrics, kv_usage
+from eyas.base.types import EngineStats, ModelInfo
+from eyas.gateway.operation.histogram import Histogram
+from eyas.gateway.operation.metrics import EngineCounters, Metrics, kv_usage
 from eyas.gateway.outcome import Outcome
 
-VLLM = (  # names that dashboards for vLLM 0.33 read
+VLLM = (  # of vLLM 0.25 to 0.33, without those of parts that are not here: adapters, images, other caches
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens", "generation_tokens"),
     *("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "request_success", "time_to_first_token_seconds"),
     *("inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds"),
     *("request_prompt_tokens", "request_generation_tokens", "request_params_n", "request_params_max_tokens"),
     *("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens"),
-    *("spec_decode_num_accepted_tokens_per_pos", "prompt_tokens_cached"),
+    *("spec_decode_num_accepted_tokens_per_pos", "prompt_tokens_cached", "prompt_tokens_by_source"),
+    *("request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
+    *("request_inference_time_seconds", "iteration_tokens_total", "cache_config_info", "engine_sleep_state"),
+    *("request_max_num_generation_tokens", "request_prefill_kv_computed_tokens", "num_requests_waiting_by_reason"),
 )
+
+
+SECONDS = "0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
+TOKEN_SECONDS = "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
+FIRST = "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
+BOUNDS = {  # of vLLM's histograms
+    "iteration_tokens_total": "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384",
+    "time_to_first_token_seconds": FIRST,
+    "inter_token_latency_seconds": TOKEN_SECONDS,
+    "request_time_per_output_token_seconds": TOKEN_SECONDS,
+    **{f"request_{phase}_time_seconds": SECONDS for phase in ("queue", "prefill", "decode", "inference")},
+    "e2e_request_latency_seconds": SECONDS,
+    "request_params_n": "1 2 5 10 20",
+}
 
 
 class Engine:
     """Only what metrics ask of an engine."""
 
-    failure = None
+    failure = pid = None
+    info = ModelInfo(name="m", context=64, vocab_size=99, eos_ids=(1,), drafter="none", page_size=16)
 
     def __init__(self, **stats):
         self.now = EngineStats(**stats)
@@ -34,13 +53,17 @@ class Engine:
 
 
 def scrape(text):
-    """Samples by name and labels, model_name left out."""
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    samples = {}
-    for family in families.values():
+    """Samples by name and labels, model_name and engine left out. Each has them, and comes once."""
+    families, samples = {}, {}
+    for family in text_string_to_metric_families(text):
+        assert family.name not in families and family.type != "unknown"
+        families[family.name] = family
         for sample in family.samples:
-            labels = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "model_name"))
-            samples[(sample.name, *(f"{k}={v}" for k, v in labels))] = sample.value
+            assert "process_" in sample.name or (sample.labels["engine"] == "0" and sample.labels["model_name"])
+            labels = sorted((k, v) for k, v in sample.labels.items() if k not in ("model_name", "engine"))
+            key = (sample.name, *(f"{k}={v}" for k, v in labels))
+            assert key not in samples
+            samples[key] = sample.value
     return families, samples
 
 
@@ -57,6 +80,10 @@ def test_a_request_is_counted(serve):
     assert samples["vllm:request_params_n_bucket", "le=2.0"] == samples["vllm:request_params_max_tokens_count",] == 1
     assert samples["vllm:request_generation_tokens_sum",] == 40
     assert samples["vllm:inter_token_latency_seconds_count",] == 38
+    assert samples["vllm:request_max_num_generation_tokens_sum",] == 20
+    assert samples["vllm:request_prefill_kv_computed_tokens_sum",] == usage.prompt_tokens - 3
+    assert samples["vllm:iteration_tokens_total_sum",] == usage.prompt_tokens + 40
+    assert samples["vllm:iteration_tokens_total_count",] == server.engine.stats().num_rounds / 2
     timings = answer.model_extra["timings"]
     assert samples[f"{speculation}_draft_tokens_total",] == timings["draft_n"]
     assert samples[f"{speculation}_accepted_tokens_total",] == timings["draft_n_accepted"]
@@ -64,6 +91,40 @@ def test_a_request_is_counted(serve):
     assert sum(positions) == timings["draft_n_accepted"] and positions == sorted(positions, reverse=True)
     assert samples["eyas:requests_total", "route=/v1/chat/completions", "status=200"] == 1
     assert samples["eyas:engine_up",] == 1 and samples["eyas:engine_restarts_total",] == 0
+
+
+def test_the_phases_of_a_request_add_up(serve):
+    server = serve(round_s=0.02)
+    for n in (1, 3):
+        server.chat("Hi", max_tokens=20, n=n)
+    samples = scrape(httpx.get(f"{server.url}/metrics").text)[1]
+    phases = ("queue", "prefill", "decode", "inference")
+    assert {samples[f"vllm:request_{phase}_time_seconds_count",] for phase in phases} == {2}
+    queue, prefill, decode, inference = (samples[f"vllm:request_{phase}_time_seconds_sum",] for phase in phases)
+    assert queue > 0 and prefill >= 2 * 0.02 and decode >= 2 * 6 * 0.02
+    assert queue + prefill == pytest.approx(samples["vllm:time_to_first_token_seconds_sum",])
+    assert prefill + decode == pytest.approx(inference)
+    assert queue + inference <= samples["vllm:e2e_request_latency_seconds_sum",]
+
+
+def test_histograms_have_the_bounds_of_vllm_and_are_cumulative(server):
+    server.chat("Hi", max_tokens=20)
+    samples = scrape(httpx.get(f"{server.url}/metrics").text)[1]
+    histograms = {name.removesuffix("_bucket") for name, *_ in samples if name.endswith("_bucket")}
+    assert {f"vllm:{name}" for name in BOUNDS} <= histograms
+    for name in histograms:
+        bounds = [float(labels[0].removeprefix("le=")) for full, *labels in samples if full == f"{name}_bucket"]
+        counts = [value for (full, *_), value in samples.items() if full == f"{name}_bucket"]
+        assert bounds == sorted(bounds) and counts == sorted(counts) and bounds[-1] == float("inf")
+        assert counts[-1] == samples[f"{name}_count",]
+        assert set(map(float, BOUNDS.get(name.removeprefix("vllm:"), "").split())) <= set(bounds)
+
+
+def test_constants_of_the_cache_are_labels():
+    metrics = Metrics(Engine(pages_total={"full": 100, "sliding": 20}), "m")
+    samples = scrape(metrics.text().decode())[1]
+    ((_, *labels),) = [key for key in samples if key[0] == "vllm:cache_config_info"]
+    assert {"block_size=16", "num_gpu_blocks=100", "kv_cache_size_tokens=1600"} <= set(labels)
 
 
 def test_what_is_running_and_who_left(serve):

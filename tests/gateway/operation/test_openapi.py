@@ -1,8 +1,11 @@
 """The OpenAPI file against the running server: schemathesis makes requests of it and checks each answer against it."""
 
+import json
 import re
+from contextlib import nullcontext
 
 import httpx
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -16,11 +19,17 @@ from schemathesis.specs.openapi.checks import (
 from tests.gateway.conftest import stub_server
 from tests.gateway.support import eventually
 
+import eyas
+from eyas.base.commit import commit
+from eyas.base.errors import InvalidRequest
 from eyas.base.types import ModelInfo
 from eyas.engine.stub import StubEngine
 from eyas.gateway.app import create_app
+from eyas.gateway.body import decode
+from eyas.gateway.openai.chat import ChatBody
 from eyas.gateway.operation.auth import digests
 from eyas.gateway.operation.openapi import OPERATIONS
+from eyas.gateway.responses.body import ResponsesBody
 
 CHECKS = [
     not_a_server_error,
@@ -30,6 +39,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 INFO = ModelInfo(name="stub", context=600, vocab_size=400, eos_ids=(), drafter="none")
+CHOSEN = {"type": "function", "function": {"name": "f"}}
 PARTS = ("/page/{file}", "/live")  # a stream without end has a test of its own
 
 
@@ -73,6 +83,10 @@ def test_the_server_is_as_described_at_length(target, description, method, path,
     assert not [record for record in caplog.records if record.exc_info]
 
 
+def test_the_version_names_the_commit(target):
+    assert httpx.get(f"{target.url}/version").json() == {"version": eyas.__version__, "commit": commit()}
+
+
 def test_every_route_is_described(codec, description):
     """Not one more and not one less than the app has."""
     engine = StubEngine(INFO, lambda request, choice: [])
@@ -98,6 +112,35 @@ def test_bodies_say_what_is_optional(description):
     chat = description["components"]["schemas"]["ChatBody"]
     assert chat["required"] == ["messages"] and chat["additionalProperties"] is False
     assert "\\A" not in str(description)
+
+
+def allowed(mode):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [CHOSEN]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "is_valid"),
+    [
+        ("ChatBody", {"verbosity": "medium", "service_tier": "flex", "prompt_cache_retention": "24h"}, True),
+        ("ChatBody", {"verbosity": "low"}, False),
+        ("ChatBody", {"reasoning_effort": "minimal", "cache_prompt": True}, True),
+        ("ChatBody", {"reasoning_effort": "max"}, False),
+        ("ChatBody", {"tool_choice": allowed("auto")}, True),
+        ("ChatBody", {"tool_choice": allowed("none")}, False),
+        ("ChatBody", {"tool_choice": CHOSEN}, True),
+        ("ChatBody", {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}]}, True),
+        ("ChatBody", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, False),
+        ("ResponsesBody", {"text": {"verbosity": "medium"}, "reasoning": {"effort": "none"}}, True),
+        ("ResponsesBody", {"text": {"verbosity": "high"}}, False),
+    ],
+)  # fmt: skip
+def test_what_is_described_is_what_is_taken(description, kind, body, is_valid):
+    whole = {"messages": [{"role": "user", "content": "Hi"}]} | body if kind == "ChatBody" else {"input": "Hi"} | body
+    schema = {"$ref": f"#/components/schemas/{kind}", "components": description["components"]}
+    assert jsonschema_rs.is_valid(schema, whole) == is_valid
+    types = {"ChatBody": ChatBody, "ResponsesBody": ResponsesBody}
+    with nullcontext() if is_valid else pytest.raises(InvalidRequest):
+        decode(json.dumps(whole).encode(), types[kind])
 
 
 def test_keys_are_described_where_they_are_asked_for(codec):

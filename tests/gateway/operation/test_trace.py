@@ -6,11 +6,14 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from tests.gateway.support import eventually
 
+from eyas import cli
+from eyas.base.errors import UserError
 from eyas.base.types import EngineStats, FinishReason, RoundTrace, StepReport, TokenEvent
 from eyas.gateway.operation.steps import StepHub
-from eyas.gateway.operation.trace import Trace, trace_line
+from eyas.gateway.operation.trace import Trace, check_writable, trace_line
 
 EVENT = TokenEvent(
     request_id="r",
@@ -161,3 +164,40 @@ def test_lines_of_several_threads_stay_whole(tmp_path):
         thread.join()
     trace.close()
     assert len(lines(path)) == 400 and trace.num_dropped == 0
+
+
+@pytest.mark.parametrize("path", ["missing/trace.jsonl", ".", "", "file/trace.jsonl"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_model_is_read(tmp_path, monkeypatch, capsys, path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(["serve", "no/such/model", "--offline", "--port", "0", "--trace", path]) != 0
+    error = capsys.readouterr().err
+    assert "cannot write the trace to" in error and "--trace" in error and len(error.splitlines()) == 1, error
+
+
+def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)  # root may write anywhere
+    try:
+        with pytest.raises(UserError, match="Permission denied"):
+            check_writable(tmp_path / "trace.jsonl")
+    finally:
+        if is_root:
+            os.seteuid(0)
+        tmp_path.chmod(0o700)
+
+
+def test_a_trace_goes_on_where_it_was(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text("before\n")
+    check_writable(path)
+    assert path.read_text() == "before\n"
+    check_writable(tmp_path / "new.jsonl")
+    assert (tmp_path / "new.jsonl").read_bytes() == b""
+
+
+def test_a_pipe_without_a_reader_is_no_fault(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    check_writable(tmp_path / "pipe")

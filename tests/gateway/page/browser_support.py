@@ -9,10 +9,11 @@ from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import RoundTrace, TokenEvent
 from eyas.engine.stub import StubEngine
 
+EVIL = "evil.example"  # whose DNS server says that it is at this machine
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
+    *("--disable-component-update", "--disable-sync", f"--host-resolver-rules=MAP {EVIL} 127.0.0.1"),
 )
 SHOTS = os.environ.get("EYAS_SHOTS")  # a folder that keeps the screenshots
 

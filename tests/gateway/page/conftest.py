@@ -36,10 +36,10 @@ def codec() -> Tokenizer:
 
 @pytest.fixture
 def site(codec) -> Iterator:
-    """Start a server: `site(reply=..., round_s=..., **GatewayOptions)`."""
+    """Start a server: `site(reply=..., round_s=..., port=..., **GatewayOptions)`."""
     with ExitStack() as stack:
 
-        def start(reply=None, *, round_s=0.002, drafts=4, **options) -> Site:
+        def start(reply=None, *, round_s=0.002, drafts=4, port=0, **options) -> Site:
             info = ModelInfo(
                 name="gpt-oss-20b", context=4096, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
             )
@@ -48,7 +48,8 @@ def site(codec) -> Iterator:
                 info, reply or (lambda request, choice: answer), round_s=round_s, drafts_per_round=drafts
             )
             options = GatewayOptions(today=lambda: datetime.date(2026, 11, 20), **options)
-            return Site(stack.enter_context(running(create_app(engine, codec, options), engine)), engine)
+            app = create_app(engine, codec, options)
+            return Site(stack.enter_context(running(app, engine, port=port)), engine)
 
         yield start
 

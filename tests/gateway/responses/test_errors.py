@@ -21,9 +21,9 @@ REFUSED = {  # what is changed in a good body: the field that the error names
     "max_tool_calls": ({"max_tool_calls": 1}, "max_tool_calls"),
     "context management": ({"context_management": [{"type": "compaction"}]}, "context_management"),
     "n": ({"n": 2}, "n"),
-    "service tier": ({"service_tier": "flex"}, "service_tier"),
+    "service tier": ({"service_tier": "turbo"}, "service_tier"),
     "verbosity": ({"text": {"verbosity": "low"}}, "text.verbosity"),
-    "effort": ({"reasoning": {"effort": "minimal"}}, "reasoning.effort"),
+    "effort": ({"reasoning": {"effort": "xhigh"}}, "reasoning.effort"),
     "summary": ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
     "include": ({"include": ["file_search_call.results"]}, "include[0]"),
     "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs"),
@@ -70,7 +70,7 @@ REFUSED = {  # what is changed in a good body: the field that the error names
     "role": ({"input": [{"role": "tool", "content": ""}]}, "input[0].role"),
     "image": (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-        "input[0].content[0].type",
+        "input[0].content[0]",
     ),
     "output part of a user": (
         {"input": [{"role": "user", "content": [{"type": "output_text", "text": ""}]}]},

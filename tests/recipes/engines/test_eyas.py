@@ -10,20 +10,23 @@ from eyas import __version__
 from eyas.base import config as settings
 from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
-from eyas.recipes.engines import flags
+from eyas.recipes.engines import eyas_image, flags
 from eyas.recipes.engines.eyas import emit
 from eyas.recipes.knowledge import knowledge
-from eyas.recipes.plan import EnvVar, Home, Ref
+from eyas.recipes.plan import Box, EnvVar, Home, Mount, Ref
+from eyas.recipes.records import CPU
+
+CPU_BOX = Box(name="here", hardware=knowledge().hardware[CPU], architecture="x86_64")
 
 
-def made(model="gpt-oss-120b", head=None, **changes):
+def made(model="gpt-oss-120b", head=None, box=H100, **changes):
     known = knowledge()
     if head is not None:
         changes = {"method": "eagle3", "head": head, "draft_tokens": 3} | changes
     chosen = choice(
         **{"engine": "eyas", "version": __version__, "port": 8000, "concurrency": 4, "model": model} | changes
     )
-    return emit(chosen, H100, known.model(model), known.head(head) if head else None)
+    return emit(chosen, box, known.model(model), known.head(head) if head else None)
 
 
 def parsed(emission):
@@ -64,9 +67,39 @@ def test_folders_and_keys():
     assert not emission.downloads
 
 
+def test_in_a_container_of_our_image():
+    emission = made(head="lmsys-120b", image=eyas_image.TAG, api_key_env="MY_KEY", listen="0.0.0.0")
+    (server,) = emission.launches
+    assert server.argv[:2] == ("serve", "openai/gpt-oss-120b"), "the entry point is eyas"
+    assert server.container.is_built and [file.path for file in emission.files] == list(eyas_image.NAMES)
+    assert server.container.options[:4] == ("--gpus", "all", "--network", "host")
+    assert server.container.mounts == (
+        Mount(source=Home(path=".cache/huggingface"), target=eyas_image.CACHE, read_only=True),
+    )
+    assert server.env == (
+        EnvVar(name="HF_HOME", value=eyas_image.CACHE),
+        EnvVar(name="EYAS_API_KEYS", value=Ref(name="MY_KEY")),
+    )
+    native = made(head="lmsys-120b", api_key_env="MY_KEY", listen="0.0.0.0")
+    assert server.argv == native.launches[0].argv[1:] and emission.downloads == native.downloads
+
+
+def test_folders_are_mounted_into_a_container():
+    emission = made(model_path="/m", head="lmsys-120b", head_path="/h", image="registry.example/mine:1")
+    (server,) = emission.launches
+    assert server.argv[:4] == ("serve", "/models/target", "--draft", "/models/draft")
+    assert not server.container.is_built and not emission.files, "theirs is theirs"
+    mounted = {mount.target: (mount.source, mount.read_only) for mount in server.container.mounts}
+    assert mounted["/models/target"] == ("/m", True) and mounted["/models/draft"] == ("/h", True)
+
+
+def test_the_demo_model_in_a_container_needs_no_gpu():
+    (server,) = made("demo", box=CPU_BOX, head="demo-head", context=4096, image=eyas_image.TAG).launches
+    assert server.argv[:4] == ("serve", "demo", "--draft", "auto") and not server.env
+    assert "--gpus" not in server.container.options and not server.container.mounts
+
+
 def test_what_it_cannot_do():
-    with pytest.raises(UserError, match="no image of eyas is published"):
-        made(image="eyas:latest")
     with pytest.raises(UserError, match="not with draft models"):
         made(method="draft-model")
 

@@ -2,7 +2,7 @@
 
 Fields that this server does not know or does not have are refused by name, never ignored. A few are accepted because
 they cannot change an answer: labels for the operator's records (`user`, `metadata`, `safety_identifier`,
-`prompt_cache_key`), `store: false`, and `service_tier` "auto" or "default".
+`prompt_cache_key`), and what can only be as it is (`store: false`, `service_tier`, `prompt_cache_retention`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony import Effort, render_conversation
+from eyas.base.harmony import render_conversation
 from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_schema, check_tool_name
 from eyas.base.types import MAX_TOP_LOGPROBS, Request
 from eyas.gateway.body import Fields, Raw, decode
@@ -25,10 +25,18 @@ from eyas.gateway.context import Context
 from eyas.gateway.grammar import AnswerFormat, JsonObject, JsonSchema, NamedTool, ToolChoice, answer_grammar, is_bound
 from eyas.gateway.openai.chat_messages import ChatMessages, conversation
 from eyas.gateway.openai.chat_reply import ChatReply, ReplyOptions
-from eyas.gateway.openai.common import StreamOptions, answer, check_stream_options
+from eyas.gateway.openai.common import StreamOptions, allowed_tools, answer, check_stream_options
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
 from eyas.gateway.prompt_limit import check_length, prompt_codec
-from eyas.gateway.sampling import SamplingFields, sampling_params, stops_of
+from eyas.gateway.sampling import (
+    AskedEffort,
+    CacheRetention,
+    SamplingFields,
+    ServiceTier,
+    effort_of,
+    sampling_params,
+    stops_of,
+)
 from eyas.gateway.service import check_model
 from eyas.gateway.turn.readers import HarmonyReader
 from eyas.gateway.turn.stops import Stops
@@ -61,9 +69,17 @@ class ChosenFunction(Fields, kw_only=True):
     name: str
 
 
-class ChosenTool(Fields, kw_only=True):
-    type: Literal["function"]
+class ChosenTool(Fields, tag="function", kw_only=True):
     function: ChosenFunction
+
+
+class Allowed(Fields, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedTools(Fields, tag="allowed_tools", kw_only=True):
+    allowed_tools: Allowed
 
 
 class SchemaFormat(Fields, kw_only=True):
@@ -79,7 +95,7 @@ class AnswerFormatField(Fields, kw_only=True):
 
 
 class TemplateArguments(Fields, kw_only=True):
-    reasoning_effort: Effort | None = None
+    reasoning_effort: AskedEffort | None = None
 
 
 class ChatBody(SamplingFields, kw_only=True):
@@ -87,7 +103,7 @@ class ChatBody(SamplingFields, kw_only=True):
 
     messages: ChatMessages
     model: str | None = None
-    reasoning_effort: Effort | None = None
+    reasoning_effort: AskedEffort | None = None
     include_reasoning: bool | None = None
     chat_template_kwargs: TemplateArguments | None = None
     max_tokens: int | None = None
@@ -101,10 +117,12 @@ class ChatBody(SamplingFields, kw_only=True):
     response_format: AnswerFormatField | None = None
     structured_outputs: StructuredOutputs | None = None
     tools: FunctionEntries | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None  # gpt-oss makes one call a turn: both values are kept
     modalities: list[Literal["text"]] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    verbosity: Literal["medium"] | None = None
+    service_tier: ServiceTier | None = None
+    prompt_cache_retention: CacheRetention | None = None
     user: Label | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
@@ -118,9 +136,7 @@ class ChatBody(SamplingFields, kw_only=True):
     audio: None = None
     prediction: None = None
     web_search_options: None = None
-    verbosity: None = None
     moderation: None = None
-    prompt_cache_retention: None = None
     chat_template: None = None
     documents: None = None
     add_special_tokens: None = None
@@ -166,12 +182,11 @@ def prepare(context: Context, raw: Raw) -> Prepared:
     body = decode(raw, ChatBody)
     _check_switches(context, body)
     tools = tools_of(body.tools)
-    choice = _tool_choice(body, tools)
-    offered = () if choice == "none" else tools
+    choice, offered = _tool_choice(body, tools)
     wanted, bound_by = _answer_format(body)
     grammar = answer_grammar(tools=offered, tool_choice=choice, response=wanted)
     if grammar is not None:
-        _check_bound(context, offered, choice, wanted, bound_by)
+        _check_bound(context, tools, offered, choice, wanted, bound_by)
     return Prepared(
         request=Request(
             request_id=f"chatcmpl-{uuid.uuid4().hex}",
@@ -223,14 +238,15 @@ def _num_logprobs(body: ChatBody) -> int | None:
 
 def _prompt_ids(context: Context, body: ChatBody, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
     template = body.chat_template_kwargs
-    efforts = {body.reasoning_effort, template.reasoning_effort if template else None} - {None}
+    asked = (body.reasoning_effort, None if template is None else template.reasoning_effort)
+    efforts = {effort_of(effort) for effort in asked if effort is not None}
     if len(efforts) > 1:
         raise InvalidRequest("reasoning_effort is given twice, differently", param="reasoning_effort")
     codec = prompt_codec(context, "messages", tools)
     messages = conversation(
         body.messages,
         date=context.options.today().isoformat(),
-        effort=next((effort for effort in efforts if effort), "medium"),
+        effort=next(iter(efforts), effort_of(None)),
         tools=tools,
         response_format=_told_format(body.response_format),
     )
@@ -266,13 +282,18 @@ def tools_of(entries: list[FunctionEntry] | None) -> tuple[FunctionTool, ...]:
     return tuple(tools.values())
 
 
-def _tool_choice(body: ChatBody, tools: tuple[FunctionTool, ...]) -> ToolChoice:
+def _tool_choice(body: ChatBody, tools: tuple[FunctionTool, ...]) -> tuple[ToolChoice, tuple[FunctionTool, ...]]:
+    """The choice, and the tools that the model is told of."""
     choice = body.tool_choice
+    if isinstance(choice, AllowedTools):
+        where = "tool_choice.allowed_tools"
+        names = [one.function.name for one in choice.allowed_tools.tools]
+        return choice.allowed_tools.mode, allowed_tools(tools, names, where=where, field="function.name")
     if isinstance(choice, ChosenTool):
         if not tools:
             raise InvalidRequest("tool_choice needs tools", param="tool_choice")
-        return NamedTool(choice.function.name)
-    return choice or "auto"
+        return NamedTool(choice.function.name), tools
+    return choice or "auto", () if choice == "none" else tools
 
 
 def _answer_format(body: ChatBody) -> tuple[AnswerFormat | None, str | None]:
@@ -296,6 +317,7 @@ def _answer_format(body: ChatBody) -> tuple[AnswerFormat | None, str | None]:
 def _check_bound(
     context: Context,
     tools: tuple[FunctionTool, ...],
+    offered: tuple[FunctionTool, ...],
     choice: ToolChoice,
     wanted: AnswerFormat | None,
     bound_by: str | None,
@@ -304,5 +326,5 @@ def _check_bound(
     if wanted is not None and bound_by is not None:
         context.checker.check_answer(wanted, param=bound_by)
     for index, tool in enumerate(tools):
-        if is_bound(tool, choice):
+        if tool in offered and is_bound(tool, choice):
             context.checker.check_tool(tool, param=f"tools[{index}].function.parameters")

@@ -27,9 +27,12 @@ MAX_PARTS = 1000  # of one message
 MAX_CALLS = 128  # of one message
 
 
-class TextPart(Fields, kw_only=True):
-    type: Literal["text"]
+class TextPart(Fields, tag="text", kw_only=True):
     text: str
+
+
+class RefusalPart(Fields, tag="refusal", kw_only=True):
+    refusal: str
 
 
 class CalledFunction(Fields, kw_only=True):
@@ -55,13 +58,13 @@ class ChatMessage(Fields, kw_only=True):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
+    content: str | Annotated[list[TextPart | RefusalPart], Meta(max_length=MAX_PARTS)] | None = None
     name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    refusal: None = None
+    refusal: str | None = None  # what the assistant said instead of an answer, or behind it
     annotations: Annotated[list[None], Meta(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
@@ -117,7 +120,7 @@ def _to_harmony(message: ChatMessage, where: str, names: dict[str, str]) -> list
 
 def _assistant(message: ChatMessage, where: str, names: dict[str, str]) -> list[Message]:
     """Reasoning, then the answer; before calls, what was said is commentary, as the model itself does it."""
-    text, reasoning = _text(message), message.reasoning or message.reasoning_content
+    text, reasoning = (_text(message) or "") + (message.refusal or ""), message.reasoning or message.reasoning_content
     out = []
     if reasoning:
         out.append(Message(role="assistant", channel="analysis", content=reasoning))
@@ -146,7 +149,9 @@ def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) 
 
 def _text(message: ChatMessage) -> str | None:
     text = message.content
-    return "".join(part.text for part in text) if isinstance(text, list) else text
+    if not isinstance(text, list):
+        return text
+    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in text)
 
 
 def _required_text(message: ChatMessage, where: str) -> str:
@@ -160,6 +165,7 @@ ONLY_OF = {
     "reasoning_content": "assistant",
     "reasoning": "assistant",
     "tool_calls": "assistant",
+    "refusal": "assistant",
     "tool_call_id": "tool",
 }
 
@@ -168,3 +174,8 @@ def _check_fields(message: ChatMessage, where: str) -> None:
     for name, role in ONLY_OF.items():
         if getattr(message, name) is not None and message.role != role:
             raise InvalidRequest(f"{where}: only a message of role '{role}' has {name}", param=f"{where}.{name}")
+    if message.role != "assistant" and isinstance(message.content, list):
+        for index, part in enumerate(message.content):
+            if isinstance(part, RefusalPart):
+                where = f"{where}.content[{index}].type"
+                raise InvalidRequest(f"'{where}': only the assistant has parts of type 'refusal'", param=where)

@@ -10,7 +10,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from eyas.base.errors import InvalidRequest
+from eyas.base.errors import InvalidRequest, nearest
+from eyas.base.harmony_tools import FunctionTool
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import TokenLogprob
 from eyas.gateway.body import Fields, raw_response
@@ -25,6 +26,7 @@ __all__ = [
     "Timings",
     "TokenNames",
     "Usage",
+    "allowed_tools",
     "answer",
     "answer_whole",
     "check_stream_options",
@@ -61,6 +63,20 @@ def check_stream_options(stream: bool | None, options: PlainStreamOptions | None
     if options.include_obfuscation:
         name = "stream_options.include_obfuscation"
         raise InvalidRequest(f"'{name}' is not supported by this server", param=name)
+
+
+def allowed_tools(
+    tools: Sequence[FunctionTool], names: Sequence[str], *, where: str, field: str
+) -> tuple[FunctionTool, ...]:
+    """Those of the tools that have these names, which stand at `where`.tools[i].`field`. Raises InvalidRequest."""
+    known = {tool.name: tool for tool in tools}
+    for index, name in enumerate(names):
+        if name not in known:
+            raise InvalidRequest(
+                f"tool_choice allows '{name}', which is none of the tools{nearest(name, known)}",
+                param=f"{where}.tools[{index}].{field}",
+            )
+    return tuple(tool for tool in tools if tool.name in names)
 
 
 class Usage(Struct, kw_only=True):

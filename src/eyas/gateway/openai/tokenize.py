@@ -10,13 +10,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony import Effort, render_conversation
+from eyas.base.harmony import render_conversation
 from eyas.gateway.body import Fields, Raw, decode, json_response
 from eyas.gateway.context import Context
 from eyas.gateway.openai.chat import FunctionEntries, tools_of
 from eyas.gateway.openai.chat_messages import ChatMessages, conversation
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.prompt_limit import MAX_TOKENS, CountingCodec
+from eyas.gateway.sampling import AskedEffort, effort_of
 from eyas.gateway.service import check_model
 
 __all__ = ["routes"]
@@ -29,7 +30,7 @@ class TokenizeBody(Fields, kw_only=True):
     prompt: str | None = None
     messages: ChatMessages | None = None
     tools: FunctionEntries | None = None
-    reasoning_effort: Effort | None = None
+    reasoning_effort: AskedEffort | None = None
     add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = None  # gpt-oss has none to add: both values are the same
     return_token_strs: bool | None = None
@@ -76,7 +77,7 @@ def tokenized(context: Context, raw: Raw) -> Tokenized:
         messages = conversation(
             body.messages,
             date=context.options.today().isoformat(),
-            effort=body.reasoning_effort or "medium",
+            effort=effort_of(body.reasoning_effort),
             tools=tools,
         )
         purpose: Literal["history", "completion"] = "completion"

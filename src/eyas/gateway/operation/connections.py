@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import select
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from eyas.gateway.errors import envelope
+from eyas.gateway.operation.head import fault_of, with_target_host
 from eyas.gateway.operation.parser import RequestParser
 
 __all__ = ["ON_REFUSED", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
 
 ON_REFUSED = "on_refused"  # in the state that the app's lifespan gives: hears the status of each refusal
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the engine's socket
 
 
@@ -38,10 +42,16 @@ class ConnectionLimits:
     receive_s: float = 60.0
     idle_s: float = 60.0  # between requests; longer than clients keep a connection, so that they close it
     stalled_s: float = 120.0
+    probe_s: float = 0.25  # between two looks whether a half-closed connection was reset
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with `limits`. What breaks them gets OpenAI's error envelope and loses its connection."""
+    """uvicorn's protocol with `limits`. What breaks them gets OpenAI's error envelope and loses its connection.
+
+    The end of a client's bytes is a half-close (RFC 9112, 9.6) or a close; TCP does not say which until something is
+    sent: the peer of a closed socket answers with a reset. An answer that is being streamed is something sent. Before
+    one, 100 Continue is, once: clients of HTTP/1.1 skip interim responses (RFC 9110, 15.2).
+    """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
@@ -56,6 +66,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._since = self.loop.time()
         self._receive_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
         if len(self.connections) > self.limits.connections and not self._make_room():
             self._refuse(503, "this server has as many connections as it takes; try again later")
             return
@@ -63,6 +74,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_receiving()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         for cycle in self._unanswered():  # uvicorn tells the newest only
             cycle.disconnected = True
             cycle.message_event.set()
@@ -78,6 +91,25 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._num_read > self.limits.header_bytes and not self.transport.is_closing():
             self._refuse(431, self._too_many_headers())
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: until what was asked for whole is answered."""
+        if self._probe_timer is not None:
+            return True
+        if self._in_body:  # of which no more comes
+            if self._is_its_turn():
+                return False
+            self.pipeline.popleft()
+            self._in_body = False
+        unanswered = list(self._unanswered())
+        # HTTP/1.0 has no interim responses: a client, often a proxy, that half-closes is taken to have left.
+        if not unanswered or any(cycle.scope["http_version"] != "1.1" for cycle in unanswered):
+            return False
+        newest = self.pipeline[0][0] if self.pipeline else unanswered[0]
+        newest.keep_alive = False  # after its answer the connection is closed
+        self._stop_receiving()
+        self._probe_timer = self.loop.call_later(self.limits.probe_s, partial(self._probe, is_first=True))
+        return True
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._num_read = 0
@@ -92,6 +124,10 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self.limits.pipelined:
             self._refusal = (400, f"at most {self.limits.pipelined} requests may wait on a connection for answers")
             raise ValueError
+        self._refusal = fault_of(self.parser.get_http_version(), self.url, self.headers)
+        if self._refusal is not None:
+            raise ValueError
+        self.headers[:] = with_target_host(self.url, self.headers)  # the scope has this very list
         super().on_headers_complete()
         self._in_body = True
         if self.pipeline:
@@ -146,6 +182,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._receive_timer = None
         self._refuse(408, f"the request was not complete after {self.limits.receive_s:g} s")
 
+    def _probe(self, *, is_first: bool = False) -> None:
+        """Close a half-closed connection if it was reset. The first time, make a client that is gone reset it."""
+        if _is_reset(self.transport):
+            self.transport.abort()
+            return
+        if is_first and self._running is not None and not self._running.response_started:
+            self.transport.write(CONTINUE)
+        self._probe_timer = self.loop.call_later(self.limits.probe_s, self._probe)
+
     def _make_room(self) -> bool:
         """Close the connection that has been sending or idle for longest, if there is one."""
         waiting = [one for one in self.connections if isinstance(one, GuardedProtocol) and one._is_sending]
@@ -182,6 +227,13 @@ class GuardedProtocol(HttpToolsProtocol):
             head += [f"content-length: {len(body)}", "connection: close"] + ["retry-after: 1"] * (status == 503)
             self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
         self.transport.close()
+
+
+def _is_reset(transport: asyncio.Transport) -> bool:
+    """Whether the peer has reset the connection, for one that is not read from: event loops do not tell then."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket"), 0)
+    return bool(poll.poll(0))  # POLLERR and POLLHUP need no asking for
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:

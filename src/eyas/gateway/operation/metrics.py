@@ -1,22 +1,23 @@
 """Prometheus metrics: vLLM's names where it has one, so that dashboards made for it work; `eyas:` for the rest.
 
-Two sources: what the engine counts, read when somebody scrapes, and the outcome of each request.
-Names as in vLLM 0.33; each series has the label `model_name`.
+Three sources: what the engine counts, read at each scrape, the reports of its steps, and the outcome of each request.
+Names as in vLLM 0.25 to 0.33; each series has vLLM's labels `model_name` and `engine`, which is 0.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from eyas.base.ports import EnginePort
-from eyas.base.types import EngineStats
+from eyas.base.types import EngineStats, FinishReason, StepReport
+from eyas.gateway.operation import histogram
+from eyas.gateway.operation.histogram import Histogram
 from eyas.gateway.outcome import CLIENT_LEFT, Outcome
 
 __all__ = ["CONTENT_TYPE", "EngineCounters", "Metrics", "kv_usage"]
@@ -25,29 +26,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GAUGES = frozenset({"num_running", "num_waiting"})
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
-TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
-TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
-PER_TOKEN_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
-LATENCY_BUCKETS = (
-    0.1,
-    0.3,
-    0.5,
-    0.8,
-    1.0,
-    1.5,
-    2.0,
-    2.5,
-    5.0,
-    10.0,
-    15.0,
-    20.0,
-    30.0,
-    60.0,
-    120.0,
-    240.0,
-    480.0,
-    960.0,
-)
+ENGINE = "0"  # vLLM numbers the engines of a server; here is one
 
 
 class EngineCounters:
@@ -80,29 +59,8 @@ def kv_usage(stats: EngineStats) -> float:
     return max(shares, default=0.0)
 
 
-class Histogram:
-    """A histogram that takes one value for many observations at once."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def add(self, value: float, count: int = 1) -> None:
-        self._counts[bisect_left(self._bounds, value)] += count
-        self._sum += value * count
-
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by upper bound, and the sum."""
-        out, total = [], 0
-        for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
-            total += count
-            out.append((bound, float(total)))
-        return out, self._sum
-
-
 class Metrics(Collector):
-    """Counts outcomes and writes the page `/metrics`. For one thread, that of the event loop.
+    """Counts outcomes and writes the page `/metrics`. For one thread, that of the event loop, except `step`.
 
     `num_viewers` is asked at scrape time: who watches the live view or writes a trace.
     """
@@ -116,24 +74,33 @@ class Metrics(Collector):
         num_viewers: Callable[[], int] = lambda: 0,
     ) -> None:
         self._engine = engine
-        self._model = model_name
         self._counters = counters or EngineCounters(engine)
         self._num_viewers = num_viewers
-        self._finished: Counter[str] = Counter()
+        self._labels = {"model_name": model_name, "engine": ENGINE}
+        self._finished: Counter[str] = Counter({str(FinishReason.STOP): 0, str(FinishReason.LENGTH): 0})
         self._statuses: Counter[tuple[str, str]] = Counter()
         self._errors: Counter[str] = Counter()
         self._rounds = self._drafted = self._accepted = 0
         self._positions: Counter[int] = Counter()
-        self._ttft = Histogram(TTFT_BUCKETS)
-        self._per_token = Histogram(PER_TOKEN_BUCKETS)
-        self._inter_token = Histogram(PER_TOKEN_BUCKETS)
-        self._e2e = Histogram(LATENCY_BUCKETS)
-        self._prompt = Histogram(TOKEN_BUCKETS)
-        self._generation = Histogram(TOKEN_BUCKETS)
-        self._max_tokens = Histogram(TOKEN_BUCKETS)
-        self._n = Histogram((1, 2, 5, 10, 20))
+        self._ttft = Histogram(histogram.TTFT)
+        self._per_token = Histogram(histogram.PER_TOKEN)
+        self._inter_token = Histogram(histogram.PER_TOKEN)
+        self._e2e = Histogram(histogram.LATENCY)
+        self._queue = Histogram(histogram.LATENCY)
+        self._prefill = Histogram(histogram.LATENCY)
+        self._decode = Histogram(histogram.LATENCY)
+        self._inference = Histogram(histogram.LATENCY)
+        self._prompt = Histogram(histogram.TOKENS)
+        self._computed = Histogram(histogram.TOKENS)
+        self._generation = Histogram(histogram.TOKENS)
+        self._longest = Histogram(histogram.TOKENS)
+        self._max_tokens = Histogram(histogram.TOKENS)
+        self._n = Histogram(histogram.CHOICES)
+        self._step_tokens = Histogram(histogram.STEP_TOKENS)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        ProcessCollector(namespace="eyas:engine", pid=lambda: engine.pid or "none", registry=self._registry)
 
     def text(self) -> bytes:
         """The page, in Prometheus' text format 0.0.4."""
@@ -143,6 +110,11 @@ class Metrics(Collector):
         """Count an HTTP answer by its status if it is an error."""
         if status >= 400:
             self._errors[str(status)] += 1
+
+    def step(self, report: StepReport) -> None:
+        """Count a step of the engine. Called from the thread that reads its reports."""
+        if report.ms > 0:  # else nothing was computed
+            self._step_tokens.add(report.num_prompt_tokens + sum(len(event.token_ids) for event in report.events))
 
     def record(self, outcome: Outcome) -> None:
         """Count a request that is over."""
@@ -161,7 +133,13 @@ class Metrics(Collector):
             return
         self._ttft.add(outcome.ttft_s)
         self._generation.add(outcome.num_tokens)
+        self._longest.add(outcome.max_num_tokens)
+        self._computed.add(outcome.num_prompt - outcome.num_cached)
         self._e2e.add(outcome.e2e_s)
+        self._queue.add(outcome.queue_s)
+        self._prefill.add(outcome.ttft_s - outcome.queue_s)
+        self._decode.add(outcome.last_s - outcome.ttft_s)
+        self._inference.add(outcome.last_s - outcome.queue_s)
         if outcome.num_tokens > outcome.n:
             seconds = (outcome.e2e_s - outcome.ttft_s) * outcome.n / (outcome.num_tokens - outcome.n)
             self._per_token.add(seconds)
@@ -186,6 +164,21 @@ class Metrics(Collector):
     def _of_engine(self, stats: EngineStats, totals: Mapping[str, int]) -> Iterable[Family]:
         yield self._gauge("vllm:num_requests_running", "Sequences that the engine works on.", stats.num_running)
         yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for room.", stats.num_waiting)
+        yield self._by(
+            "vllm:num_requests_waiting_by_reason",
+            "Sequences that wait, by reason: for capacity, or put off for another one, which does not happen here.",
+            "reason",
+            {"capacity": stats.num_waiting, "deferred": 0},
+            GaugeMetricFamily,
+        )
+        yield self._by(
+            "vllm:engine_sleep_state",
+            "1 for the state that the engine is in: it is always awake.",
+            "sleep_state",
+            {"awake": 1, "weights_offloaded": 0, "discard_all": 0},
+            GaugeMetricFamily,
+        )
+        yield self._cache_config(stats)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", kv_usage(stats))
         named = {
             "vllm:prompt_tokens": ("num_prompt_tokens", "Prompt tokens, cached ones included."),
@@ -198,18 +191,36 @@ class Metrics(Collector):
         }
         for name, (field, text) in named.items():
             yield self._counter(name, text, totals[field])
+        num_cached = totals["num_cached_tokens"]
+        yield self._by(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens computed, and those from the prefix cache.",
+            "source",
+            {"local_compute": totals["num_prompt_tokens"] - num_cached, "local_cache_hit": num_cached,
+             "external_kv_transfer": 0},
+        )  # fmt: skip
         pages = GaugeMetricFamily(
-            "eyas:kv_pages", "KV pages by group and state.", labels=["model_name", "group", "state"]
+            "eyas:kv_pages", "KV pages by group and state.", labels=[*self._labels, "group", "state"]
         )
         for group, total in stats.pages_total.items():
             used = stats.pages_used.get(group, 0)
-            pages.add_metric([self._model, group, "used"], used)
-            pages.add_metric([self._model, group, "total"], total)
+            pages.add_metric([*self._labels.values(), group, "used"], used)
+            pages.add_metric([*self._labels.values(), group, "total"], total)
         yield pages
-        memory = GaugeMetricFamily("eyas:memory_bytes", "Device memory by owner.", labels=["model_name", "owner"])
-        for owner, num_bytes in stats.memory_bytes.items():
-            memory.add_metric([self._model, owner], num_bytes)
-        yield memory
+        yield self._by("eyas:memory_bytes", "Device memory by owner.", "owner", stats.memory_bytes, GaugeMetricFamily)
+
+    def _cache_config(self, stats: EngineStats) -> GaugeMetricFamily:
+        """As vLLM's, with those of its labels that mean something here."""
+        page_size, num_pages = self._engine.info.page_size, stats.pages_total.get("full", 0)
+        labels = self._labels | {
+            "block_size": str(page_size),
+            "num_gpu_blocks": str(num_pages),
+            "kv_cache_size_tokens": str(page_size * num_pages),
+            "enable_prefix_caching": "True",
+        }
+        family = GaugeMetricFamily("vllm:cache_config_info", "Constants of the KV cache.", labels=list(labels))
+        family.add_metric(list(labels.values()), 1)
+        return family
 
     def _of_speculation(self) -> Iterable[Family]:
         """Of requests that are over, so that all of these belong together."""
@@ -230,10 +241,10 @@ class Metrics(Collector):
         )
         statuses = CounterMetricFamily(
             "eyas:requests", "Requests to the engine by route and HTTP status; 499: the client left.",
-            labels=["model_name", "route", "status"],
+            labels=[*self._labels, "route", "status"],
         )  # fmt: skip
         for (route, status), count in sorted(self._statuses.items()):
-            statuses.add_metric([self._model, route, status], count)
+            statuses.add_metric([*self._labels.values(), route, status], count)
         yield statuses
         left = sum(count for (_, status), count in self._statuses.items() if status == str(CLIENT_LEFT))
         yield self._counter("eyas:clients_left", "Requests whose client left before the answer was complete.", left)
@@ -249,29 +260,43 @@ class Metrics(Collector):
             ),
             ("vllm:request_time_per_output_token_seconds", "Mean time per token after the first.", self._per_token),
             ("vllm:e2e_request_latency_seconds", "From submitting to the last token.", self._e2e),
+            ("vllm:request_queue_time_seconds", "From submitting to the launch of the first step.", self._queue),
+            ("vllm:request_prefill_time_seconds", "From there to the first token.", self._prefill),
+            ("vllm:request_decode_time_seconds", "From the first token to the last.", self._decode),
+            ("vllm:request_inference_time_seconds", "Prefill and decode.", self._inference),
+            ("vllm:iteration_tokens_total", "Tokens of a step: of prompts computed and generated.", self._step_tokens),
             ("vllm:request_prompt_tokens", "Prompt tokens of a request.", self._prompt),
             ("vllm:request_generation_tokens", "Tokens generated for a request.", self._generation),
+            ("vllm:request_max_num_generation_tokens", "Tokens of the longest choice.", self._longest),
+            ("vllm:request_prefill_kv_computed_tokens", "Prompt tokens not in the prefix cache.", self._computed),
             ("vllm:request_params_max_tokens", "What requests gave as max_tokens.", self._max_tokens),
             ("vllm:request_params_n", "Choices that requests asked for.", self._n),
         )
-        for name, text, histogram in described:
-            family = HistogramMetricFamily(name, text, labels=["model_name"])
-            buckets, total = histogram.buckets()
-            family.add_metric([self._model], buckets, total)
+        for name, text, values in described:
+            family = HistogramMetricFamily(name, text, labels=list(self._labels))
+            buckets, total = values.buckets()
+            family.add_metric(list(self._labels.values()), buckets, total)
             yield family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(name, text, labels=["model_name"])
-        family.add_metric([self._model], float(value))
+        family = GaugeMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), float(value))
         return family
 
     def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
-        family = CounterMetricFamily(name, text, labels=["model_name"])
-        family.add_metric([self._model], float(value))
+        family = CounterMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), float(value))
         return family
 
-    def _by(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
-        family = CounterMetricFamily(name, text, labels=["model_name", label])
+    def _by(
+        self,
+        name: str,
+        text: str,
+        label: str,
+        counts: Mapping[str, int],
+        kind: type[CounterMetricFamily] | type[GaugeMetricFamily] = CounterMetricFamily,
+    ) -> CounterMetricFamily | GaugeMetricFamily:
+        family = kind(name, text, labels=[*self._labels, label])
         for value, count in counts.items():
-            family.add_metric([self._model, value], count)
+            family.add_metric([*self._labels.values(), value], count)
         return family

@@ -188,8 +188,11 @@ OPERATIONS = (
     ),
     _Operation(method="get", path="/metrics", summary="Counters for Prometheus", media_type="text/plain"),
     _Operation(
-        method="get", path="/version", summary="The version of eyas",
-        answer={"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
+        method="get", path="/version", summary="The version of eyas and the commit that it was made from",
+        answer={
+            "type": "object", "required": ["version", "commit"],
+            "properties": {"version": {"type": "string"}, "commit": {"type": ["string", "null"]}},
+        },
     ),
     _Operation(method="get", path="/openapi.json", summary="This description", answer={"type": "object"}),
     _Operation(

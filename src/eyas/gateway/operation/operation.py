@@ -17,11 +17,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 import eyas
+from eyas.base.commit import commit
 from eyas.gateway.body import json_response, raw_response
 from eyas.gateway.context import Context
 from eyas.gateway.operation.access_log import ProgressLog, log_request
 from eyas.gateway.operation.auth import Auth
 from eyas.gateway.operation.connections import ON_REFUSED
+from eyas.gateway.operation.hosts import HostGuard
 from eyas.gateway.operation.limits import REQUEST_ID_HEADER, Limits
 from eyas.gateway.operation.metrics import CONTENT_TYPE, EngineCounters, Metrics
 from eyas.gateway.operation.openapi import document
@@ -37,7 +39,10 @@ class Operation:
         self._context = context
         self._counters = EngineCounters(context.engine)
         self._metrics = Metrics(
-            context.engine, context.info.name, counters=self._counters, num_viewers=lambda: context.steps.num_listeners
+            context.engine,
+            context.info.name,
+            counters=self._counters,
+            num_viewers=lambda: context.steps.num_listeners - 1,  # beside the metrics themselves
         )
         context.listeners.extend((self._metrics.record, log_request))
 
@@ -47,8 +52,10 @@ class Operation:
         async def metrics(request: Request) -> Response:
             return Response(self._metrics.text(), headers={"content-type": CONTENT_TYPE})
 
+        names = {"version": eyas.__version__, "commit": commit()}
+
         async def version(request: Request) -> Response:
-            return json_response({"version": eyas.__version__})
+            return json_response(names)
 
         async def openapi(request: Request) -> Response:
             return raw_response(description)
@@ -56,7 +63,7 @@ class Operation:
         return [Route("/metrics", metrics), Route("/version", version), Route("/openapi.json", openapi)]
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
-        """`app` behind keys, origins and limits; ids and counts are given to what these refuse, too."""
+        """`app` behind keys, origins, hosts and limits; ids and counts are given to what these refuse, too."""
         options = self._context.options
         app = Auth(app, key_digests=options.key_digests)
         if options.cors_origins:
@@ -67,12 +74,14 @@ class Operation:
                 allow_headers=["*"],
                 expose_headers=[REQUEST_ID_HEADER],
             )
+        app = HostGuard(app, hosts=options.hosts, origins=options.cors_origins)
         return Limits(app, max_body=options.max_body, on_status=self._metrics.answered)
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Any], None]:
         """While the server runs: the line of every ten seconds, and the trace."""
         steps, path = self._context.steps, self._context.options.trace
+        steps.add(self._metrics.step)
         trace = Trace(path) if path is not None else None
         if trace is not None:
             steps.add(trace)
@@ -86,3 +95,4 @@ class Operation:
             if trace is not None:
                 steps.remove(trace)
                 await asyncio.to_thread(trace.close)
+            steps.remove(self._metrics.step)

@@ -15,13 +15,30 @@ from pathlib import Path
 
 import msgspec
 
+from eyas.base.errors import UserError
 from eyas.base.types import StepReport, TokenEvent
 
-__all__ = ["Trace", "trace_line"]
+__all__ = ["Trace", "check_writable", "trace_line"]
 
 MAX_QUEUED = 4096  # steps
 RETRY_S = 5.0
 log = logging.getLogger(__name__)
+
+
+def check_writable(path: Path) -> None:
+    """Make the file if it is not there. Raises UserError if that, or writing to it, cannot be."""
+    try:
+        if not path.is_fifo():  # opening one would wait for its reader, and closing it would end that one
+            os.close(_open(path))
+    except OSError as error:
+        raise UserError(
+            f"cannot write the trace to '{path}' ({error.strerror}); give --trace a file that you may write to, "
+            "in a folder that is there"
+        ) from error
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 class Trace:
@@ -84,7 +101,7 @@ class Trace:
             os.close(self._file)
             self._file = None
         if self._file is None:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = _open(self._path)
         num_written = os.write(self._file, line)
         if num_written < len(line):  # a disk that just became full took a part
             os.ftruncate(self._file, max(os.fstat(self._file).st_size - num_written, 0))

@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony import Effort
 from eyas.base.harmony_tools import FunctionTool, check_schema, check_tool_name
 from eyas.base.types import MAX_COUNT, MAX_TOP_LOGPROBS
-from eyas.gateway.body import Fields, Raw, decode, explain
+from eyas.gateway.body import Fields, Raw, decode
+from eyas.gateway.explain import explain
 from eyas.gateway.openai.common import PlainStreamOptions, check_stream_options
 from eyas.gateway.responses.items import InputItem, MessageItem, ToolName
-from eyas.gateway.sampling import SamplingFields
+from eyas.gateway.sampling import AskedEffort, CacheRetention, SamplingFields, ServiceTier
 
 __all__ = [
     "LOGPROBS",
@@ -59,13 +59,13 @@ class SchemaFormat(Struct, tag="json_schema", kw_only=True, forbid_unknown_field
 
 class TextOptions(Fields, kw_only=True):
     format: TextFormat | ObjectFormat | SchemaFormat | None = None
-    verbosity: None = None
+    verbosity: Literal["medium"] | None = None
 
 
 class ReasoningOptions(Fields, kw_only=True):
     """`summary` "auto" is whatever the model has: gpt-oss has none, its reasoning comes whole in the items' content."""
 
-    effort: Effort | None = None
+    effort: AskedEffort | None = None
     summary: Literal["auto"] | None = None
     generate_summary: None = None
     context: None = None
@@ -114,7 +114,8 @@ class ResponsesBody(SamplingFields, kw_only=True):
     user: Label | None = None
     prompt_cache_key: Label | None = None
     safety_identifier: Label | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: ServiceTier | None = None
+    prompt_cache_retention: CacheRetention | None = None
     background: bool | None = None
     access_programs: None = None
     context_management: None = None
@@ -124,7 +125,6 @@ class ResponsesBody(SamplingFields, kw_only=True):
     moderation: None = None
     prompt: None = None
     prompt_cache_options: None = None
-    prompt_cache_retention: None = None
 
 
 class _Input(Struct):
@@ -162,7 +162,7 @@ def input_items(body: ResponsesBody) -> list[InputItem]:
     try:
         return msgspec.convert({"input": items}, _Input).input
     except msgspec.ValidationError as error:
-        raise explain(str(error), _Input) from error
+        raise explain(str(error), _Input, {"input": items}) from error
 
 
 def _untyped(item: dict[str, Any]) -> str:
@@ -180,7 +180,7 @@ def function_tools(body: ResponsesBody) -> list[FunctionTool]:
     try:
         functions = msgspec.convert({"tools": body.tools or []}, _Tools).tools
     except msgspec.ValidationError as error:
-        raise explain(str(error), _Tools) from error
+        raise explain(str(error), _Tools, {"tools": body.tools}) from error
     for index, function in enumerate(functions):
         check_tool_name(function.name, param=f"tools[{index}].name")
         check_schema(function.parameters or {}, param=f"tools[{index}].parameters")

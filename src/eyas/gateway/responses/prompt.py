@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 import msgspec
 from msgspec import Struct
 
-from eyas.base.errors import InvalidRequest, TooManyTokens, nearest
+from eyas.base.errors import TooManyTokens
 from eyas.base.harmony import (
     Message,
     developer_message,
@@ -31,6 +31,7 @@ from eyas.gateway.grammar import (
     answer_grammar,
     is_bound,
 )
+from eyas.gateway.openai.common import allowed_tools
 from eyas.gateway.prompt_limit import CountingCodec, check_length, prompt_codec
 from eyas.gateway.responses.body import (
     LOGPROBS,
@@ -45,7 +46,7 @@ from eyas.gateway.responses.body import (
 from eyas.gateway.responses.items import InputItem, Item, MessageItem, keep, text_of, to_messages
 from eyas.gateway.responses.store import Kept
 from eyas.gateway.responses.stream import ResponseObject
-from eyas.gateway.sampling import sampling_params, stops_of
+from eyas.gateway.sampling import effort_of, sampling_params, stops_of
 from eyas.gateway.turn.stops import Stops
 
 __all__ = ["Prepared", "prepare", "render_newest"]
@@ -141,16 +142,9 @@ def _tool_choice(body: ResponsesBody, tools: Sequence[FunctionTool]) -> tuple[To
         return NamedTool(choice.name), tools
     if not isinstance(choice, AllowedTools):
         return choice, tools
-    known = {tool.name: tool for tool in tools}
-    for index, allowed in enumerate(choice.tools):
-        if allowed.name not in known:
-            hint = nearest(allowed.name, known)
-            raise InvalidRequest(
-                f"tool_choice allows '{allowed.name}', which is none of the tools{hint}",
-                param=f"tool_choice.tools[{index}].name",
-            )
-    names = {allowed.name for allowed in choice.tools}
-    return choice.mode, [replace(tool, strict=True) for tool in tools if tool.name in names]
+    names = [allowed.name for allowed in choice.tools]
+    allowed = allowed_tools(tools, names, where="tool_choice", field="name")
+    return choice.mode, [replace(tool, strict=True) for tool in allowed]
 
 
 def _answer_format(body: ResponsesBody) -> AnswerFormat | None:
@@ -191,7 +185,7 @@ def _render(
     formats = []
     if isinstance(asked, SchemaFormat):
         formats = [ResponseFormat(name=asked.name, schema=asked.schema, description=asked.description or "")]
-    effort = "medium" if body.reasoning is None or body.reasoning.effort is None else body.reasoning.effort
+    effort = effort_of(None if body.reasoning is None else body.reasoning.effort)
     head = [system_message(date=context.options.today().isoformat(), effort=effort, has_functions=bool(tools))]
     if instructions is not None or tools or formats:
         head.append(developer_message(instructions, tools=tools, response_formats=formats))
@@ -244,7 +238,7 @@ def _response_object(model: str, body: ResponsesBody, request: Request) -> Respo
         parallel_tool_calls=body.parallel_tool_calls is not False,
         previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,
-        reasoning={"effort": (reasoning and reasoning.effort) or "medium", "summary": None},
+        reasoning={"effort": effort_of(None if reasoning is None else reasoning.effort), "summary": None},
         safety_identifier=body.safety_identifier,
         store=body.store is not False,
         temperature=request.params.temperature,

@@ -33,7 +33,7 @@ class ChoiceReader:
         self._num_cached = self._num_tokens = self._num_reasoning = 0
         self._num_rounds = self._num_drafted = self._num_accepted = self._num_first = 0
         self._accepted: list[int] = []
-        self._submitted = self._first = self._last = time.perf_counter()
+        self._submitted = self._began = self._first = self._last = time.perf_counter()
         # Since the last delta.
         self._pieces: list[Piece] = []
         self._token_ids: list[int] = []
@@ -48,14 +48,15 @@ class ChoiceReader:
         """What one event adds; None if there is nothing to show yet. Reads up to the end of a stop string."""
         self._count(event, now)
         self._read_all(event)
-        finish = FinishReason.STOP if self._matcher.stopped else event.finish
         if event.prompt_logprobs is not None:
             self._prompt_logprobs = event.prompt_logprobs
+        if event.finish is not None and self._matcher.stopped is None:
+            tokens = [] if self._reader.kind is None else self._unread
+            self._sort(self._reader.finish(), tokens)
+            self._flush()
+        finish = FinishReason.STOP if self._matcher.stopped is not None else event.finish
         if finish is not None:
             self.done = True
-            if self._matcher.stopped is None:
-                self._sort(self._reader.finish(), self._unread)
-                self._flush()
         elif not self._pieces and self._prompt_logprobs is None:
             return None
         delta = Delta(
@@ -84,6 +85,7 @@ class ChoiceReader:
             num_drafted=self._num_drafted,
             num_accepted=self._num_accepted,
             accepted_per_position=tuple(self._accepted),
+            queue_ms=(self._began - self._submitted) * 1e3,
             prompt_ms=(self._first - self._submitted) * 1e3,
             predicted_ms=(self._last - self._first) * 1e3,
             num_after_first=self._num_tokens - self._num_first,
@@ -92,6 +94,7 @@ class ChoiceReader:
     def _count(self, event: TokenEvent, now: float) -> None:
         if not self._num_tokens:
             self._first, self._num_first = now, len(event.token_ids)
+            self._began = event.began or self._submitted
         self._last = now
         self._num_cached = event.num_cached
         if event.round is not None:
@@ -130,10 +133,11 @@ class ChoiceReader:
         is_control = len(ids) == 1 and ids[0] in self._reader.control
         if not is_control:
             self._unread += scored
+        in_header = self._reader.kind is None
         pieces = self._reader.read(ids)
-        if pieces or is_control:  # what a control token leaves unread was a header
+        if pieces or is_control:
             tokens, self._unread = self._unread, []
-            self._sort(pieces, tokens)
+            self._sort(pieces, [] if in_header else tokens)  # of a malformed header words are shown, and no token is
 
     def _sort(self, pieces: list[Piece], tokens: list[ScoredToken | None]) -> None:
         for piece in pieces:

@@ -56,6 +56,7 @@ class Totals:
     num_drafted: int
     num_accepted: int
     accepted_per_position: tuple[int, ...]  # entry i: rounds whose draft token i was accepted
+    queue_ms: float  # from submitting to the launch of its first step
     prompt_ms: float  # from submitting to the first token
     predicted_ms: float  # from the first token to the last
     num_after_first: int  # tokens that came in predicted_ms

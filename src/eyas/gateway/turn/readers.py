@@ -8,12 +8,10 @@ from typing import Protocol, TypeAlias
 
 from eyas.base.harmony_parser import MessageDone, ParserEvent, StreamParser, TextDelta, is_addressed
 from eyas.base.harmony_tools import called_function
-from eyas.base.tokenizer import CONTROL_TOKENS, TextCodec
+from eyas.base.tokenizer import TextCodec
 from eyas.gateway.turn.delta import Kind, Piece
 
 __all__ = ["HarmonyReader", "MakeReader", "PlainReader", "Reader"]
-
-END_OF_TEXT = "<|endoftext|>"
 
 
 class Reader(Protocol):
@@ -25,7 +23,7 @@ class Reader(Protocol):
 
     @property
     def kind(self) -> Kind | None:
-        """What the message that is being read is, None in a header."""
+        """What is being read, None in a header."""
 
     def read(self, ids: Sequence[int]) -> list[Piece]:
         """The text that became readable with these tokens, one piece per message at most."""
@@ -42,21 +40,24 @@ class HarmonyReader:
 
     A message to one of the request's `functions`, with or without the namespace, is a call. Analysis, and whatever
     else is addressed to somebody (tools that this server does not run), is reasoning. All other text, commentary
-    without a recipient (a preamble) included, is content. `<|endoftext|>` ends an answer and is no part of it.
+    without a recipient (a preamble) included, is content. Special tokens and headers are never text.
     """
 
     def __init__(self, codec: TextCodec, functions: Collection[str] = ()) -> None:
         self._parser = StreamParser(codec)
         self._functions = functions
-        self._end_of_text = codec.special.get(END_OF_TEXT)
-        self.control = frozenset(codec.special[name] for name in CONTROL_TOKENS) | {self._end_of_text or -1}
-        self.kind: Kind | None = None
+        self.control = frozenset(codec.special.values())
         self._index = -1  # the parser's number of the message that is being read
         self._message = -1
+        self._found: tuple[Kind, str | None] = (Kind.CONTENT, None)  # what that message is
+
+    @property
+    def kind(self) -> Kind | None:
+        if (message := self._parser.current) is not None:
+            return self._find(message.channel, message.recipient)[0]
+        return Kind.CONTENT if self._parser.is_plain else None
 
     def read(self, ids: Sequence[int]) -> list[Piece]:
-        if self._end_of_text in ids:
-            ids = [token_id for token_id in ids if token_id != self._end_of_text]
         return self._pieces(self._parser.feed(ids))
 
     def finish(self) -> list[Piece]:
@@ -71,20 +72,21 @@ class HarmonyReader:
                 message = event.message
                 if event.index != self._index and called_function(message.recipient, self._functions) is not None:
                     pieces.append(self._piece(event.index, message.channel, message.recipient, ""))
-                self.kind = None
         return pieces
 
     def _piece(self, index: int, channel: str | None, recipient: str | None, text: str) -> Piece:
         if index != self._index:
             self._index, self._message = index, self._message + 1
+            self._found = self._find(channel, recipient)
+        kind, name = self._found
+        return Piece(message=self._message, kind=kind, text=text, name=name, channel=channel)
+
+    def _find(self, channel: str | None, recipient: str | None) -> tuple[Kind, str | None]:
+        """What a message is, and the function that it calls."""
         name = called_function(recipient, self._functions)
         if name is not None:
-            self.kind = Kind.CALL
-        elif channel == "analysis" or is_addressed(recipient):
-            self.kind = Kind.REASONING
-        else:
-            self.kind = Kind.CONTENT
-        return Piece(message=self._message, kind=self.kind, text=text, name=name, channel=channel)
+            return Kind.CALL, name
+        return Kind.REASONING if channel == "analysis" or is_addressed(recipient) else Kind.CONTENT, None
 
 
 class PlainReader:

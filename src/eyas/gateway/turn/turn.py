@@ -120,7 +120,8 @@ class Turn:
     def _outcome(self) -> Outcome:
         status = 200 if self.done else CLIENT_LEFT
         totals = [choice.totals() for choice in self._choices]
-        first = min((one.prompt_ms for one in totals if one.num_tokens), default=None)
+        began = [one for one in totals if one.num_tokens]
+        first = min((one.prompt_ms for one in began), default=None)
         num_positions = max(len(one.accepted_per_position) for one in totals)
         params = self.request.params
         return Outcome(
@@ -131,6 +132,7 @@ class Turn:
             num_prompt=totals[0].num_prompt,
             num_cached=min(one.num_cached for one in totals),
             num_tokens=sum(one.num_tokens for one in totals),
+            max_num_tokens=max(one.num_tokens for one in totals),
             num_reasoning=sum(one.num_reasoning for one in totals),
             num_rounds=sum(one.num_rounds for one in totals),
             num_drafted=sum(one.num_drafted for one in totals),
@@ -141,7 +143,9 @@ class Turn:
             ),
             max_tokens=params.max_tokens,
             n=params.n,
+            queue_s=min((one.queue_ms for one in began), default=0.0) / 1e3,
             ttft_s=None if first is None else first / 1e3,
+            last_s=max((one.prompt_ms + one.predicted_ms for one in began), default=0.0) / 1e3,
             e2e_s=time.perf_counter() - self._started,
             error=None if self._error is None else str(self._error),
         )

@@ -12,7 +12,7 @@ from posixpath import dirname
 from eyas.recipes.emit import docker
 from eyas.recipes.emit.words import assignments, heredoc, names_of, script_line, shell
 from eyas.recipes.engines.common import below
-from eyas.recipes.plan import Choice, Download, EnvVar, File, Launch, Plan, Ref, Word
+from eyas.recipes.plan import Choice, Container, Download, EnvVar, File, Launch, Plan, Ref, Word
 
 __all__ = [
     "LIBRARY",
@@ -76,6 +76,9 @@ INSTALL = {
 }
 
 
+WHEEL = "dist/eyas-*.whl"  # what the Dockerfile copies
+NO_WHEEL = f"the image is built from {WHEEL} beside this script; put the wheel there (in a checkout: make wheel)"
+BUILD = "build it as its Dockerfile says: in a checkout, or with the files of --emit compose"
 TOKEN = "HF_TOKEN"  # what `hf` reads
 
 DOCKER_ANSWERS = """\
@@ -106,15 +109,18 @@ def required(names: Iterable[str]) -> list[str]:
     return [f': "${{{name}:?is not set; export {name} first}}"' for name in names]
 
 
-def check(plan: Plan, node: int) -> list[str]:
-    """What must be so before anything is touched; all that is started must not run already."""
+def check(plan: Plan, node: int, *, builds: bool = False) -> list[str]:
+    """What must be so before anything is touched; all that is started must not run already.
+
+    `builds`: the format builds the images that no registry has, beside the script; else they must be there.
+    """
     launches = [launch for launch in plan.emission.launches if launch.node == node]
     tools = {"docker": any(launch.container or launch.inside for launch in launches)}
     tools |= {"curl": node == 0, "hf": bool(plan.emission.downloads)}
     lines = [f"need {tool} {shell(INSTALL[tool])}" for tool, is_needed in tools.items() if is_needed]
     if tools["docker"]:
         lines.append(DOCKER_ANSWERS)
-        lines += _images(launch.container.image for launch in launches if launch.container is not None)
+        lines += _images((launch.container for launch in launches if launch.container is not None), builds)
     for launch in launches:
         if not launch.is_once:
             test = f"runs {shell(_pid_file(plan, launch))}"
@@ -133,14 +139,20 @@ def check(plan: Plan, node: int) -> list[str]:
     return lines
 
 
-def _images(names: Iterable[str]) -> list[str]:
+def _images(containers: Iterable[Container], builds: bool) -> list[str]:
     lines = []
-    for name in dict.fromkeys(names):
+    for name, is_built in {one.image: one.is_built for one in containers}.items():
         registry = name.partition("/")[0]
         login = f"docker login {registry}" if "." in registry else "docker login"
         quoted = shell(name)
-        lines.append(f"docker image inspect {quoted} >/dev/null 2>&1 || docker pull {quoted} ||")
-        lines.append(f"    fail {shell(f'cannot pull {name}; if the registry wants to know who you are: {login}')}")
+        here = f"docker image inspect {quoted} >/dev/null 2>&1"
+        if is_built and builds:
+            lines += [f'ls "$(dirname "$0")"/{WHEEL} >/dev/null 2>&1 ||', f"    fail {shell(NO_WHEEL)}"]
+        elif is_built:
+            lines += [f"{here} ||", f"    fail {shell(f'{name} is in no registry and not here; {BUILD}')}"]
+        else:
+            lines.append(f"{here} || docker pull {quoted} ||")
+            lines.append(f"    fail {shell(f'cannot pull {name}; if the registry wants to know who you are: {login}')}")
     return lines
 
 

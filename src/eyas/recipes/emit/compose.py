@@ -84,6 +84,8 @@ def _service(plan: Plan, launch: Launch, before: Launch | None) -> dict[str, Any
     container = launch.container
     assert container is not None
     service: dict[str, Any] = {"image": value(container.image), "container_name": value(container.name)}
+    if container.is_built:
+        service |= {"build": ".", "pull_policy": "build"}
     service["command"] = [value(word) for word in launch.argv]
     service["environment"] = {variable.name: value(variable.value) for variable in launch.env}
     service["volumes"] = [_volume(plan, mount) for mount in container.mounts]
@@ -132,6 +134,8 @@ def _options(options: tuple[str, ...]) -> dict[str, Any]:
         elif flag == "--ulimit":
             name, _, limit = setting.partition("=")
             found.setdefault("ulimits", {})[name] = int(limit)
+        elif flag == "--stop-timeout":
+            found["stop_grace_period"] = f"{setting}s"
         elif flag in SINGLE:
             found[SINGLE[flag]] = value(setting)
         elif flag in MANY:
@@ -149,7 +153,7 @@ def _prepare(plan: Plan) -> str:
         LITERAL,
         "set -eu",
     ]
-    lines += ["", blocks.LIBRARY, *blocks.required(blocks.references(plan)), *blocks.check(plan, 0)]
+    lines += ["", blocks.LIBRARY, *blocks.required(blocks.references(plan)), *blocks.check(plan, 0, builds=True)]
     lines += [*blocks.folders(plan), *blocks.fetch(plan)]
     for launch in plan.emission.launches:
         if launch.is_once and launch.container is None:

@@ -37,8 +37,8 @@ class Paths(NamedTuple):
     mounts: tuple[Mount, ...]
 
 
-def paths(choice: Choice, model: Model, head: Head | None) -> Paths:
-    mounts = [Mount(source=choice.cache, target=CACHE)]
+def paths(choice: Choice, model: Model, head: Head | None, *, cache: str = CACHE) -> Paths:
+    mounts = [Mount(source=choice.cache, target=cache)]
 
     def place(path: str | None, repo: str, target: str) -> str:
         if path is None:

@@ -5,22 +5,27 @@ The number of draft tokens is left to it: it measures and takes the fastest, zer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from eyas.base.bundled import DEMO_NAME
 from eyas.base.errors import UserError
-from eyas.recipes.engines import common, flags
-from eyas.recipes.plan import Box, Choice, Download, Emission, EnvVar, Launch, Readiness, Ref, Word
-from eyas.recipes.records import Head, Model
+from eyas.recipes.engines import common, eyas_image, flags
+from eyas.recipes.plan import Box, Choice, Container, Download, Emission, EnvVar, Launch, Mount, Readiness, Ref, Word
+from eyas.recipes.records import CPU, Head, Model
 
 __all__ = ["emit"]
 
+STOP_S = 40  # until a container is killed: running answers may go on for 30 s (--drain)
+
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """Raises UserError for a container: no image is published."""
-    if choice.image is not None:
-        raise UserError("no image of eyas is published; leave out --image")
+    """A process, or a container of an image made by our Dockerfile, whose entry point is `eyas`. Raises UserError."""
     is_demo = model.repo == DEMO_NAME and choice.model_path is None
+    paths = common.paths(choice, model, head, cache=eyas_image.CACHE)
     options: list[Word] = [
-        *("--draft", _draft(choice, head)),
+        *("--draft", _draft(choice, head, paths.head)),
         *("--context", str(choice.context), "--concurrency", str(choice.concurrency)),
         *("--host", choice.listen, "--port", str(choice.port), "--served-name", model.repo),
     ]
@@ -30,29 +35,48 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     env: list[EnvVar] = []
     if not is_demo:
         downloads = common.downloads(choice, model, head)
-        env += [EnvVar(name="HF_HOME", value=choice.cache)]
+        env += [EnvVar(name="HF_HOME", value=choice.cache if choice.image is None else eyas_image.CACHE)]
         options.append("--offline")  # all is downloaded before the start
     if choice.api_key_env is not None:
         env.append(EnvVar(name="EYAS_API_KEYS", value=Ref(choice.api_key_env)))
     flags.check("eyas", choice.version, options)
+    program: tuple[Word, ...] = (choice.binary or "eyas",) if choice.image is None else ()
+    container = _container(choice, box, () if is_demo else paths.mounts)
     server = Launch(
         name="server",
-        argv=(choice.binary or "eyas", "serve", choice.model_path or model.repo, *options),
+        argv=(*program, "serve", paths.model, *options),
         env=tuple(env),
+        container=container,
     )
     return Emission(
         launches=(server,),
+        files=eyas_image.files() if container is not None and container.is_built else (),
         downloads=downloads,
         readiness=Readiness(path="/ready", timeout_s=common.start_timeout_s(model), model=model.repo),
         features=common.tags(choice, head, (server,)),
     )
 
 
-def _draft(choice: Choice, head: Head | None) -> Word:
+def _container(choice: Choice, box: Box, mounts: Sequence[Mount]) -> Container | None:
+    """On the node's own network, so that 127.0.0.1 is the node's; it only reads models. None: a native process."""
+    if choice.image is None:
+        return None
+    gpus = () if box.hardware.compute_capability == CPU else ("--gpus", "all")
+    return Container(
+        name=f"{choice.name}-server",
+        image=choice.image,
+        options=(*gpus, "--network", "host", "--stop-timeout", str(STOP_S)),
+        mounts=tuple(replace(mount, read_only=True) for mount in mounts),
+        is_built=choice.image == eyas_image.TAG,
+    )
+
+
+def _draft(choice: Choice, head: Head | None, place: Word | None) -> Word:
     if choice.method == "none":
         return "none"
     if choice.method != "eagle3" or head is None:
         raise UserError("eyas drafts with EAGLE-3 heads, not with draft models; choose another --engine or --spec")
-    if choice.head_path is not None:
-        return choice.head_path
-    return "auto" if head.target == DEMO_NAME else head.repo
+    if head.target == DEMO_NAME and choice.head_path is None:
+        return "auto"
+    assert place is not None
+    return place
