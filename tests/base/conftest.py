@@ -24,8 +24,13 @@ class TiktokenCodec:
         self.encoding = encoding
         self.special = special
 
+        self.longest = max(map(len, encoding.token_byte_values()))
+
     def encode(self, text: str) -> list[int]:
         return self.encoding.encode_ordinary(text)
+
+    def encode_within(self, text: str, limit: int) -> list[int]:
+        return self.encode(text)
 
     def token_bytes(self, token_id: int) -> bytes:
         return self.encoding.decode_single_token_bytes(token_id)

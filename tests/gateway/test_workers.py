@@ -13,7 +13,7 @@ from tests.gateway.support import eventually
 from eyas.base.errors import Busy, InvalidRequest
 from eyas.gateway import workers as module
 from eyas.gateway.stream import ClientGone
-from eyas.gateway.workers import LARGE, Workers
+from eyas.gateway.workers import HUGE, LARGE, Workers
 
 
 @pytest.fixture
@@ -71,9 +71,8 @@ def test_what_goes_wrong_in_a_thread_is_raised():
         asyncio.run(Workers().run(Client().http, LARGE, work))
 
 
-@pytest.mark.parametrize(("bound", "value"), [("MAX_WAITING", 2), ("MAX_WAITING_BYTES", 2 * LARGE)])
-def test_beyond_the_bound_nobody_waits(one_thread, monkeypatch, bound, value):
-    monkeypatch.setattr(module, bound, value)
+def test_beyond_the_bound_nobody_waits(one_thread, monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 2)
 
     async def run() -> list[object]:
         workers, gate = Workers(), Gate()
@@ -88,17 +87,20 @@ def test_beyond_the_bound_nobody_waits(one_thread, monkeypatch, bound, value):
     assert asyncio.run(run()) == [0, 1, 2, "later"]
 
 
-def test_one_that_is_larger_than_the_bound_waits_if_no_other_does(one_thread, monkeypatch):
-    monkeypatch.setattr(module, "MAX_WAITING_BYTES", LARGE)
-
-    async def run() -> list[object]:
-        workers, gate = Workers(), Gate()
-        tasks = [asyncio.create_task(workers.run(Client().http, 10 * LARGE, gate.work(name))) for name in range(2)]
+def test_huge_ones_are_done_one_after_another_and_others_beside_them():
+    async def run() -> None:
+        workers, gate, open_gate = Workers(), Gate(), Gate()
+        open_gate.is_open.set()
+        huge = [asyncio.create_task(workers.run(Client().http, HUGE, gate.work(number))) for number in range(3)]
         await all_begun()
+        assert await workers.run(Client().http, HUGE - 1, open_gate.work("other")) == "other"
+        assert workers.num_waiting == 2 and not gate.done
+        huge[1].cancel()
         gate.is_open.set()
-        return await asyncio.gather(*tasks)
+        assert await asyncio.gather(huge[0], huge[2]) == [0, 2] and gate.done == [0, 2]
+        assert await workers.run(Client().http, HUGE, gate.work("later")) == "later"
 
-    assert asyncio.run(run()) == [0, 1]
+    asyncio.run(run())
 
 
 def test_nothing_is_done_for_a_client_that_left_while_it_waited(one_thread):
@@ -125,17 +127,17 @@ def test_a_server_that_has_too_much_to_read_says_429(serve, codec, monkeypatch):
     """Two hang while they are tokenized, a third waits for their threads until it leaves, and others may wait then."""
     monkeypatch.setattr(module, "NUM_THREADS", 2)
     monkeypatch.setattr(module, "MAX_WAITING", 1)
-    gate, encode, begun, made = threading.Event(), type(codec).encode, [], []
+    gate, encode, begun, made = threading.Event(), type(codec).encode_within, [], []
     init = Workers.__init__
     monkeypatch.setattr(Workers, "__init__", lambda self: made.append(self) or init(self))
 
-    def slow(self, text: str) -> list[int]:
+    def slow(self, text: str, limit: int) -> list[int]:
         if len(text) > LARGE:
             begun.append(text[0])
             assert gate.wait(20)
-        return encode(self, text)
+        return encode(self, text, limit)
 
-    monkeypatch.setattr(type(codec), "encode", slow)
+    monkeypatch.setattr(type(codec), "encode_within", slow)
     server = serve()
 
     def send(letter: str) -> http.client.HTTPConnection:

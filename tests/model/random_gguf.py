@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 from eyas.base.bundled import DEMO, OWN_HEAD
+from eyas.base.cuts import O200K
 from eyas.base.tokenizer import CONTROL_TOKENS, byte_alphabet
-from eyas.model.gguf_vocab import O200K
 from eyas.model.make import make_head, make_target
 from eyas.model.presets import PRESETS, head_of_kind
 

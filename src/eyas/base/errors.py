@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["Busy", "EyasError", "InvalidRequest", "Unavailable", "UserError", "nearest"]
+__all__ = ["Busy", "EyasError", "InvalidRequest", "TooManyTokens", "Unavailable", "UserError", "nearest"]
 
 MAX_MESSAGE_CHARS = 300
 MAX_NAME_CHARS = 64
@@ -29,6 +29,14 @@ class InvalidRequest(EyasError):
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(_shortened(message))
         self.param = None if param is None else _shortened(param)
+
+
+class TooManyTokens(InvalidRequest):
+    """A text with more tokens than were wanted; it was not counted to the end."""
+
+    def __init__(self, at_least: int, limit: int) -> None:
+        super().__init__(f"the text has at least {at_least} tokens, and {limit} are taken")
+        self.at_least = at_least
 
 
 class Busy(EyasError):

@@ -34,6 +34,7 @@ __all__ = [
     "result_message",
     "stop_ids",
     "system_message",
+    "visible_messages",
 ]
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -182,16 +183,20 @@ def render_conversation(
     openai-harmony's own `auto_drop_analysis` looks at the first final message only, and only if the assistant's last
     message is final: it keeps the analysis of later finished turns, and drops none while a tool is being called.
     """
-    start = _first_unfinished(messages, prompted=purpose == "completion") if drop_analysis else 0
     ids: list[int] = []
-    for i, message in enumerate(messages):
-        if i >= start or message.channel != "analysis":
-            ids += render_message(codec, message)
+    for message in visible_messages(messages, prompted=purpose == "completion") if drop_analysis else messages:
+        ids += render_message(codec, message)
     if purpose == "completion":
         ids += [codec.special[START], *codec.encode("assistant")]
     elif purpose == "training" and messages and _is_final(messages[-1]):
         ids[-1] = codec.special[RETURN]
     return ids
+
+
+def visible_messages(messages: Sequence[Message], *, prompted: bool) -> list[Message]:
+    """The messages without the analysis of finished turns; `prompted`: an answer follows the last of them."""
+    start = _first_unfinished(messages, prompted=prompted)
+    return [message for i, message in enumerate(messages) if i >= start or message.channel != "analysis"]
 
 
 def _qualified(name: str) -> str:

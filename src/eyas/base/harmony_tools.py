@@ -82,7 +82,7 @@ def response_formats_section(formats: Sequence[ResponseFormat]) -> str:
     """The `# Response Formats` section of a developer message: each schema as JSON under its name."""
     parts = ["# Response Formats"]
     for answer in formats:
-        lines = [f"// {line}" for line in _lines(answer.description)]
+        lines = _comment(answer.description, "// ")
         parts += [f"## {answer.name}", "\n".join([*lines, json_text(answer.schema)])]
     return "\n\n".join(parts)
 
@@ -143,21 +143,21 @@ def _is_finite(value: float) -> bool:
 
 def _namespace_text(namespace: ToolNamespace) -> str:
     comment = "// " if namespace.tools else ""
-    lines = [f"## {namespace.name}\n", *(comment + line for line in _lines(namespace.description or ""))]
+    lines = [f"## {namespace.name}\n", *_comment(namespace.description or "", comment)]
     if namespace.tools:
         lines.append(f"namespace {namespace.name} {{\n")
         for tool in namespace.tools:
-            lines += [f"// {line}" for line in _lines(tool.description)]
+            lines += _comment(tool.description, "// ")
             argument = "" if tool.parameters is None else f"_: {typescript_type(tool.parameters)}"
             lines.append(f"type {tool.name} = ({argument}) => any;\n")
         lines.append(f"}} // namespace {namespace.name}")
     return "\n".join(lines)
 
 
-def _lines(text: str) -> list[str]:
-    """Lines that end with \\n or \\r\\n; Python's own splitlines knows more ends."""
-    lines = text.split("\n")
-    return [line.removesuffix("\r") for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+def _comment(text: str, mark: str) -> list[str]:
+    """`text` with `mark` before each line, as one string, or none. Lines end with \\n or \\r\\n."""
+    lines = text.replace("\r\n", "\n").removesuffix("\n")
+    return [mark + lines.replace("\n", f"\n{mark}")] if text else []
 
 
 def _typed(kind: str | list[str], default: object = None) -> dict[str, Any]:

@@ -6,13 +6,15 @@ Only byte-level BPE is known here (gpt-oss, GPT-2 and the demo model); the `toke
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from eyas.base.errors import UserError
+from eyas.base.cuts import cut_after, is_known
+from eyas.base.errors import TooManyTokens, UserError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -32,8 +34,15 @@ class TextCodec(Protocol):
     def special(self) -> Mapping[str, int]:
         """Ids of the special tokens by spelling, the seven CONTROL_TOKENS among them."""
 
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text; spellings of special tokens in it are ordinary text too."""
+
+    def encode_within(self, text: str, limit: int) -> list[int]:
+        """The same, or TooManyTokens as soon as it is certain that there are more than `limit`."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes of one token, possibly a part of a character. Total: never raises on an int."""
@@ -45,6 +54,8 @@ class Tokenizer:
     def __init__(self, inner: tokenizers.Tokenizer, *, special: dict[str, int], pieces: dict[int, bytes]) -> None:
         self._inner = inner
         self._pieces = pieces
+        self.longest = max(map(len, pieces.values()))
+        self._can_cut = is_known(inner)
         self.special: Mapping[str, int] = MappingProxyType(special)
         self.vocab_size = max(pieces) + 1
 
@@ -84,12 +95,36 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text; lone surrogates, which UTF-8 cannot hold, become U+FFFD.
 
-        Other threads run meanwhile, unless the text is short.
+        Other threads run meanwhile, unless the text is short. Raises InvalidRequest for one that cannot be cut into
+        pieces of a size that fits into memory.
         """
+        return self._encode(text, None)
+
+    def encode_within(self, text: str, limit: int) -> list[int]:
+        """The same, or TooManyTokens as soon as it is certain that there are more than `limit`.
+
+        That takes no more time and memory than `limit` tokens do. A text whose last piece goes beyond is returned: all
+        of it has been counted.
+        """
+        return self._encode(text, limit)
+
+    def _encode(self, text: str, limit: int | None) -> list[int]:
+        ids: list[int] = []
+        start, end = 0, len(text)
+        while start < end:
+            at_least = len(ids) + math.ceil((end - start) / self.longest)  # a character has a byte or more
+            if limit is not None and at_least > limit:
+                raise TooManyTokens(at_least, limit)
+            stop = cut_after(text, start) if self._can_cut else end
+            ids += self._encode_piece(text[start:stop])
+            start = stop
+        return ids
+
+    def _encode_piece(self, text: str) -> list[int]:
         clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         if len(clean) < SHORT:
             return self._inner.encode(clean, add_special_tokens=False).ids
-        # `encode` keeps the interpreter's lock until it is done, which for megabytes are seconds; this does not.
+        # `encode` keeps the interpreter's lock until it is done; this does not.
         return self._inner.encode_batch_fast([clean], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token_id: int) -> bytes:

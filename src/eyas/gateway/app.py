@@ -14,6 +14,7 @@ from eyas.gateway import service
 from eyas.gateway.context import Context, GatewayOptions
 from eyas.gateway.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.grammar import GrammarChecker
+from eyas.gateway.intake import Intake
 from eyas.gateway.openai import chat, completions, tokenize
 from eyas.gateway.operation.operation import Operation
 from eyas.gateway.operation.steps import StepHub
@@ -33,6 +34,7 @@ def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | N
         options=options,
         steps=StepHub(engine),
         checker=GrammarChecker(options.tokenizer_json),
+        intake=Intake(options.max_body),
     )
     operation = Operation(context)
     app = Starlette(

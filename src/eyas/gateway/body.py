@@ -1,55 +1,76 @@
-"""Request bodies: reading them within limits and decoding them strictly."""
+"""Request bodies: decoding them within limits, strictly."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
-from starlette.exceptions import HTTPException
-from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from eyas.base.errors import InvalidRequest
 from eyas.gateway.explain import explain, loosely, not_json
 from eyas.gateway.workers import LARGE
 
-__all__ = ["Fields", "decode", "json_response", "raw_response", "read_body", "weight"]
+__all__ = ["Fields", "Raw", "decode", "json_response", "raw_response", "weight"]
 
 BodyT = TypeVar("BodyT", bound=Struct)
 
-JSON = "application/json"
+Raw: TypeAlias = bytes | bytearray
+
 SLOW_WORDS = (b"tools", b"format", b"structured_outputs")
+MAX_VALUES = 1 << 19
+MAX_CONTAINERS = 1 << 17
+WINDOW = 64 << 10
 
 
 class Fields(Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of request objects. None is "not given"; a field of type None is a known one that this server lacks."""
 
 
-async def read_body(request: HttpRequest) -> bytes:
-    """The raw body. Raises HTTPException 415 unless it is declared as JSON, which pages of other sites cannot do.
-
-    A browser asks before it sends a page's JSON to another site, but not for other kinds, or none.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
-        what = f"this is '{kind[:80]}'" if kind else "this has none"
-        raise HTTPException(415, f"send JSON, with the header 'Content-Type: {JSON}'; {what}")
-    return b"".join([part async for part in request.stream()])
-
-
-def weight(raw: bytes) -> int:
+def weight(raw: Raw) -> int:
     """The size of a body for `Workers.run`; one that may hold schemas or grammars to compile counts as large."""
-    return max(len(raw), LARGE) if any(word in raw for word in SLOW_WORDS) else len(raw)
+    if len(raw) < LARGE and any(word in raw for word in SLOW_WORDS):
+        return LARGE
+    return len(raw)
 
 
-def decode(raw: bytes, kind: type[BodyT]) -> BodyT:
+def decode(raw: Raw, kind: type[BodyT]) -> BodyT:
     """Check and read a body. Raises InvalidRequest naming the field, with the nearest known name."""
+    check_extent(raw)
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise explain(str(error), kind, loosely(raw)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise not_json(raw, error) from error
+
+
+def check_extent(raw: Raw) -> None:
+    """Raises InvalidRequest for more values than MAX_VALUES, or objects and lists than MAX_CONTAINERS.
+
+    `{}` is two bytes, takes 64 when it is read, and nothing else runs until all are: 20 MB a second.
+    """
+    if raw.count(b",") <= MAX_VALUES and raw.count(b"{") + raw.count(b"[") <= MAX_CONTAINERS:  # even within strings
+        return
+    num_values = num_containers = start = 0
+    in_string = False
+    while start < len(raw):
+        stop = start + WINDOW
+        while raw[stop - 1 : stop] == b"\\":  # an escape goes with what it escapes
+            stop += 1
+        plain = raw[start:stop].replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = plain.split(b'"')
+        outside = b" ".join(parts[in_string::2])
+        num_values += outside.count(b",")
+        num_containers += outside.count(b"{") + outside.count(b"[")
+        in_string ^= len(parts) % 2 == 0
+        start = stop
+    if num_values > MAX_VALUES or num_containers > MAX_CONTAINERS:
+        raise InvalidRequest(
+            f"the body has at least {num_values} values, {num_containers} of them objects or lists; at most "
+            f"{MAX_VALUES} are taken, and {MAX_CONTAINERS} objects and lists"
+        )
 
 
 def json_response(value: object, *, status: int = 200) -> Response:

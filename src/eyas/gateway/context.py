@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
+
+from starlette.requests import Request as HttpRequest
 
 from eyas.base.ports import EnginePort
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import ModelInfo
+from eyas.gateway.body import Raw, weight
 from eyas.gateway.grammar import GrammarChecker
+from eyas.gateway.intake import Intake
 from eyas.gateway.operation.hosts import Hosts
 from eyas.gateway.operation.steps import StepHub
 from eyas.gateway.outcome import Listener
@@ -20,6 +24,8 @@ from eyas.gateway.turn.mailroom import Mailroom
 from eyas.gateway.workers import Workers
 
 __all__ = ["Context", "GatewayOptions"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +61,15 @@ class Context:
     steps: StepHub
     checker: GrammarChecker = field(default_factory=GrammarChecker)
     mailroom: Mailroom = field(default_factory=Mailroom)
+    intake: Intake = field(default_factory=Intake)
     workers: Workers = field(default_factory=Workers)
     listeners: list[Listener] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
+
+    async def read(self, http: HttpRequest, work: Callable[[Raw], T]) -> T:
+        """What `work` makes of the body, in a thread if it is a large one; the body is then forgotten."""
+        async with self.intake.body(http) as raw:
+            return await self.workers.run(http, weight(raw), lambda: work(raw))
 
     @property
     def info(self) -> ModelInfo:

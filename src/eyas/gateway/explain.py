@@ -28,6 +28,7 @@ MEDIA = {
 SURROGATE = re.compile("[\ud800-\udfff]")
 MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 STEP = re.compile(r"\[[^\]]*\]|\w+")  # of a path such as `messages[0].content`
+MAX_BYTES = 1 << 20  # of a body that is looked through for half a character: nothing else runs meanwhile
 MAX_VALUES = 200_000  # in a body that is read once more for its error: some 20 MB of Python objects
 
 
@@ -54,7 +55,7 @@ def explain(message: str, kind: type[Struct], body: Any) -> InvalidRequest:
     return InvalidRequest(f"'{path or 'body'}': {text[:1].lower()}{text[1:].replace('`', '')}", param=path or None)
 
 
-def loosely(raw: bytes) -> Any:
+def loosely(raw: bytes | bytearray) -> Any:
     """The body without its types, for `explain`; None if it is too large or no JSON behind its first error."""
     if num_values(raw) > MAX_VALUES:
         return None
@@ -64,19 +65,19 @@ def loosely(raw: bytes) -> Any:
         return None
 
 
-def num_values(raw: bytes) -> int:
+def num_values(raw: bytes | bytearray) -> int:
     """At least as many values as a JSON text has."""
     return 1 + sum(map(raw.count, (b",", b"[", b"{")))
 
 
-def not_json(raw: bytes, error: Exception) -> InvalidRequest:
+def not_json(raw: bytes | bytearray, error: Exception) -> InvalidRequest:
     """Why bytes cannot be read as JSON. Half a surrogate pair is named: cutting a text inside an emoji leaves it."""
     try:
         text = raw.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as wrong:
         return InvalidRequest(f"the body is not UTF-8: byte 0x{raw[wrong.start]:02x} at position {wrong.start}")
     path, half = "", None
-    if MAYBE_SURROGATE.search(raw) and num_values(raw) <= MAX_VALUES:
+    if len(raw) <= MAX_BYTES and MAYBE_SURROGATE.search(raw) and num_values(raw) <= MAX_VALUES:
         with suppress(ValueError, RecursionError):
             found = ((path, SURROGATE.search(text)) for path, text in texts_of(json.loads(text)))
             path, half = next(((path, half) for path, half in found if half), ("", None))

@@ -1,9 +1,12 @@
-"""Threads for work on large requests before the engine sees them, and a bound on what waits for these threads."""
+"""Threads for work on large requests before the engine sees them, and a bound on what waits for these threads.
+
+How many bytes of bodies may wait is bounded where they are received, in intake.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -12,14 +15,14 @@ from starlette.requests import Request as HttpRequest
 from eyas.base.errors import Busy
 from eyas.gateway.stream import until_disconnect
 
-__all__ = ["LARGE", "Workers"]
+__all__ = ["HUGE", "LARGE", "Workers"]
 
 T = TypeVar("T")
 
 LARGE = 8 << 10  # characters that take about as long to encode as a thread takes to hand them over and back
 NUM_THREADS = 3  # the event loop takes turns with those that hold the interpreter's lock
 MAX_WAITING = 256
-MAX_WAITING_BYTES = 64 << 20
+HUGE = 1 << 20  # bytes: reading so many may take ten times the memory, for which one is done at a time
 
 
 class Workers:
@@ -28,8 +31,8 @@ class Workers:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="eyas-worker")
         self._free = asyncio.Semaphore(NUM_THREADS)
+        self._huge = asyncio.Semaphore(1)
         self.num_waiting = 0
-        self._num_waiting_bytes = 0
 
     async def run(self, http: HttpRequest, size: int, work: Callable[[], T]) -> T:
         """Do `work` on `size` bytes: here, or in a thread if it would hold up all other requests.
@@ -39,16 +42,25 @@ class Workers:
         return work() if size < LARGE else await until_disconnect(http.receive, self._in_thread(size, work))
 
     async def _in_thread(self, size: int, work: Callable[[], T]) -> T:
-        num_bytes = self._num_waiting_bytes + size
-        if self.num_waiting and (self.num_waiting >= MAX_WAITING or num_bytes > MAX_WAITING_BYTES):
+        if self.num_waiting >= MAX_WAITING:
             raise Busy("too many large requests wait to be read; try again later")
+        needed = (self._free,) if size < HUGE else (self._huge, self._free)
+        taken: list[asyncio.Semaphore] = []
         self.num_waiting += 1
-        self._num_waiting_bytes += size
         try:
-            await self._free.acquire()
+            for semaphore in needed:
+                await semaphore.acquire()
+                taken.append(semaphore)
+            future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except BaseException:
+            release(taken)
+            raise
         finally:
             self.num_waiting -= 1
-            self._num_waiting_bytes -= size
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        future.add_done_callback(lambda _: self._free.release())
+        future.add_done_callback(lambda _: release(taken))
         return await asyncio.shield(future)  # else a thread that still works would count as free
+
+
+def release(semaphores: Iterable[asyncio.Semaphore]) -> None:
+    for semaphore in semaphores:
+        semaphore.release()

@@ -8,22 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from eyas.base.cuts import DEMO, O200K
 from eyas.base.errors import UserError
 from eyas.model.config import GptOssConfig
 from eyas.model.shards import read_json
 
-__all__ = ["O200K", "chat_template", "vocabulary"]
+__all__ = ["chat_template", "vocabulary"]
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama.cpp's token types
-_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-_OTHER = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_START = r"[^\r\n\p{L}\p{N}]?"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-O200K = rf"{_START}{_UPPER}*{_LOWER}+{_CONTRACTION}|{_START}{_UPPER}+{_LOWER}*{_CONTRACTION}|\p{{N}}{{1,3}}|{_OTHER}"
-# The demo model's rule splits digits one by one and knows no marks. Where the two cut differently its merges never
-# reach across: no token of it has two digits. Text beyond Latin letters may be split otherwise, into the same bytes.
-_DEMO = rf"{_START}\p{{Lu}}*\p{{Ll}}+{_CONTRACTION}|{_START}\p{{Lu}}+{_CONTRACTION}|{_START}\p{{L}}+|\p{{N}}|{_OTHER}"
-_RULES = {O200K: "gpt-4o", _DEMO: "gpt-4o"}
+# Where the demo model's rule and gpt-oss's cut differently the demo's merges never reach across: no token of it has two
+# digits. Text beyond Latin letters may be split otherwise, into the same bytes.
+_RULES = {O200K: "gpt-4o", DEMO: "gpt-4o"}
 _MAX_TEMPLATE_BYTES = 1 << 20
 
 

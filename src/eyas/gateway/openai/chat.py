@@ -20,13 +20,14 @@ from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import render_conversation
 from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_schema, check_tool_name
 from eyas.base.types import MAX_TOP_LOGPROBS, Request
-from eyas.gateway.body import Fields, decode, read_body, weight
+from eyas.gateway.body import Fields, Raw, decode
 from eyas.gateway.context import Context
 from eyas.gateway.grammar import AnswerFormat, JsonObject, JsonSchema, NamedTool, ToolChoice, answer_grammar, is_bound
 from eyas.gateway.openai.chat_messages import ChatMessages, conversation
 from eyas.gateway.openai.chat_reply import ChatReply, ReplyOptions
-from eyas.gateway.openai.common import StreamOptions, allowed_tools, answer, check_length, check_stream_options
+from eyas.gateway.openai.common import StreamOptions, allowed_tools, answer, check_stream_options
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
+from eyas.gateway.prompt_limit import check_length, prompt_codec
 from eyas.gateway.sampling import (
     AskedEffort,
     CacheRetention,
@@ -160,8 +161,7 @@ class Prepared:
 
 def routes(context: Context) -> list[BaseRoute]:
     async def chat(http: HttpRequest) -> ASGIApp:
-        raw = await read_body(http)
-        prepared = await context.workers.run(http, weight(raw), lambda: prepare(context, raw))
+        prepared = await context.read(http, lambda raw: prepare(context, raw))
         reply = ChatReply(prepared.request, context.info.name, context.codec, prepared.reply)
         turn = Turn(
             context,
@@ -177,7 +177,7 @@ def routes(context: Context) -> list[BaseRoute]:
     return [Route(PATH, chat, methods=["POST"])]
 
 
-def prepare(context: Context, raw: bytes) -> Prepared:
+def prepare(context: Context, raw: Raw) -> Prepared:
     """Check everything that can be checked without the engine. Raises InvalidRequest naming the field."""
     body = decode(raw, ChatBody)
     _check_switches(context, body)
@@ -242,6 +242,7 @@ def _prompt_ids(context: Context, body: ChatBody, tools: tuple[FunctionTool, ...
     efforts = {effort_of(effort) for effort in asked if effort is not None}
     if len(efforts) > 1:
         raise InvalidRequest("reasoning_effort is given twice, differently", param="reasoning_effort")
+    codec = prompt_codec(context, "messages", tools)
     messages = conversation(
         body.messages,
         date=context.options.today().isoformat(),
@@ -249,7 +250,7 @@ def _prompt_ids(context: Context, body: ChatBody, tools: tuple[FunctionTool, ...
         tools=tools,
         response_format=_told_format(body.response_format),
     )
-    ids = tuple(render_conversation(context.codec, messages))
+    ids = tuple(render_conversation(codec, messages))
     check_length(context, len(ids), "messages")
     return ids
 

@@ -15,8 +15,6 @@ from eyas.base.harmony_tools import FunctionTool
 from eyas.base.tokenizer import TextCodec
 from eyas.base.types import TokenLogprob
 from eyas.gateway.body import Fields, raw_response
-from eyas.gateway.context import Context
-from eyas.gateway.errors import Refused
 from eyas.gateway.stream import DONE, EventStream, until_disconnect
 from eyas.gateway.turn.delta import Totals
 
@@ -31,7 +29,6 @@ __all__ = [
     "allowed_tools",
     "answer",
     "answer_whole",
-    "check_length",
     "check_stream_options",
     "metrics_of",
     "prompt_logprobs_json",
@@ -66,17 +63,6 @@ def check_stream_options(stream: bool | None, options: PlainStreamOptions | None
     if options.include_obfuscation:
         name = "stream_options.include_obfuscation"
         raise InvalidRequest(f"'{name}' is not supported by this server", param=name)
-
-
-def check_length(context: Context, num_prompt: int, param: str) -> None:
-    """Raises the API's own error for a prompt that leaves no room for an answer."""
-    limit = context.engine.info.context
-    if num_prompt >= limit:
-        message = (
-            f"This model's maximum context length is {limit} tokens, and the request has {num_prompt} tokens in its "
-            f"{param}. Please shorten it; an answer needs at least one token more"
-        )
-        raise Refused(message, param=param, code="context_length_exceeded")
 
 
 def allowed_tools(

@@ -17,13 +17,14 @@ from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError, InvalidRequest
 from eyas.base.types import MAX_TOP_LOGPROBS, Request, TokenEvent, check_prompt_logprobs
-from eyas.gateway.body import decode, read_body, weight
+from eyas.gateway.body import Raw, decode
 from eyas.gateway.context import Context
 from eyas.gateway.grammar import raw_grammar
-from eyas.gateway.openai.common import StreamOptions, answer, check_length, check_stream_options
+from eyas.gateway.openai.common import StreamOptions, answer, check_stream_options
 from eyas.gateway.openai.completions_reply import CompletionsReply, TellOptions
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
+from eyas.gateway.prompt_limit import MAX_TOKENS, check_length, prompt_codec
 from eyas.gateway.sampling import SamplingFields, sampling_params, stops_of
 from eyas.gateway.service import check_model
 from eyas.gateway.turn.mailroom import Inbox
@@ -72,8 +73,7 @@ class Prepared:
 
 def routes(context: Context) -> list[BaseRoute]:
     async def completions(http: HttpRequest) -> ASGIApp:
-        raw = await read_body(http)
-        prepared = await context.workers.run(http, weight(raw), lambda: prepare(context, raw))
+        prepared = await context.read(http, lambda raw: prepare(context, raw))
         reply = CompletionsReply(prepared.requests, context.info.name, context.codec, prepared.tell)
         inbox: Inbox[tuple[Turn, TokenEvent, float]] = Inbox()
         turns: list[Turn] = []
@@ -104,13 +104,13 @@ def routes(context: Context) -> list[BaseRoute]:
     return [Route(PATH, completions, methods=["POST"])]
 
 
-def prepare(context: Context, raw: bytes) -> Prepared:
+def prepare(context: Context, raw: Raw) -> Prepared:
     """Check everything that can be checked without the engine. Raises InvalidRequest naming the field."""
     body = decode(raw, CompletionsBody)
     check_model(context, body.model)
     check_stream_options(body.stream, body.stream_options)
     _check(body)
-    prompts = [_prompt_ids(context, prompt, where) for prompt, where in _prompts(body)]
+    prompts = _all_prompt_ids(context, body)
     is_echo, max_tokens = bool(body.echo), DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     with_prompt_logprobs = body.prompt_logprobs is not None
     if is_echo and body.logprobs is not None:
@@ -190,13 +190,26 @@ def _prompts(body: CompletionsBody) -> list[tuple[str | Sequence[int], str]]:
     return prompts
 
 
+def _all_prompt_ids(context: Context, body: CompletionsBody) -> list[Sequence[int]]:
+    prompts, num_ids = [], 0
+    for prompt, where in _prompts(body):
+        prompts.append(_prompt_ids(context, prompt, where))
+        num_ids += len(prompts[-1])
+        if num_ids > MAX_TOKENS:
+            raise InvalidRequest(
+                f"the prompts have more than {MAX_TOKENS} tokens together; send them in several requests",
+                param="prompt",
+            )
+    return prompts
+
+
 def _prompt_ids(context: Context, prompt: str | Sequence[int], where: str) -> Sequence[int]:
-    ids = encode_raw(context.codec, prompt) if isinstance(prompt, str) else prompt
+    ids = encode_raw(prompt_codec(context, "prompt"), prompt) if isinstance(prompt, str) else prompt
     vocab_size = context.engine.info.vocab_size
     if not ids:
         raise InvalidRequest(f"'{where}' is empty; there is nothing to continue", param=where)
+    check_length(context, len(ids), "prompt")
     bad = next((token_id for token_id in ids if not 0 <= token_id < vocab_size), None)
     if bad is not None:
         raise InvalidRequest(f"'{where}': token id {bad} is outside the vocabulary of {vocab_size}", param=where)
-    check_length(context, len(ids), "prompt")
     return ids

@@ -5,22 +5,41 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from eyas.base.tokenizer import TextCodec
+from eyas.gateway.prompt_limit import CountingCodec
 
 __all__ = ["Offsets", "decode_raw", "encode_raw"]
 
+WINDOW = 8 << 10  # characters looked through at once: nothing else runs meanwhile
 
-def encode_raw(codec: TextCodec, text: str) -> list[int]:
+
+def encode_raw(codec: CountingCodec, text: str) -> list[int]:
     """Ids of `text`; `<|start|>` in it is the special token, as in vLLM and llama.cpp. Not for text of strangers."""
-    names = sorted(codec.special, key=len, reverse=True)
+    codec.expect(len(text))
+    spelling, longest = _spellings(tuple(codec.special))
     ids: list[int] = []
-    for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
-        if part in codec.special:
-            ids.append(codec.special[part])
-        elif part:
-            ids += codec.encode(part)
-    return ids
+    done = at = 0
+    while at < len(text):
+        match = spelling.search(text, at, at + WINDOW + longest)
+        if match is None or match.start() >= at + WINDOW:
+            at += WINDOW
+        elif match[0] not in codec.special:
+            at = match.start() + 1
+        else:
+            if done < match.start():
+                ids += codec.encode(text[done : match.start()])
+            ids.append(codec.special_id(match[0]))
+            done = at = match.end()
+    return ids + codec.encode(text[done:])
+
+
+@lru_cache(maxsize=4)
+def _spellings(names: tuple[str, ...]) -> tuple[re.Pattern[str], int]:
+    """A pattern for special tokens, the longest first, and its length. Any digit stands for any: most are numbered."""
+    rules = dict.fromkeys(re.sub("[0-9]", "[0-9]", re.escape(name)) for name in sorted(names, key=len, reverse=True))
+    return re.compile("|".join(rules)), max(map(len, names))
 
 
 def decode_raw(codec: TextCodec, ids: Iterable[int]) -> str:

@@ -12,6 +12,9 @@ from eyas.gateway.grammar import AnswerFormat, Choice, JsonObject, JsonSchema, L
 __all__ = ["StructuredOutputs", "structured_format"]
 
 
+MAX_CHARS = 100_000  # of a grammar, of a pattern, of all choices
+
+
 class StructuredOutputs(Fields, kw_only=True):
     """vLLM's way to bind an answer; exactly one of these."""
 
@@ -33,6 +36,9 @@ def structured_format(fields: StructuredOutputs) -> tuple[AnswerFormat, str]:
     if fields.json is not None:
         check_schema(fields.json, param=where)
         return JsonSchema(fields.json), where
+    texts = fields.choice or [fields.regex or fields.grammar or ""]
+    if sum(map(len, texts)) > MAX_CHARS:  # before a grammar is made of them
+        raise InvalidRequest(f"{where} has more than {MAX_CHARS} characters", param=where)
     if fields.regex is not None:
         return Regex(fields.regex), where
     if fields.choice is not None:

@@ -11,11 +11,12 @@ from starlette.routing import BaseRoute, Route
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony import render_conversation
-from eyas.gateway.body import Fields, decode, json_response, read_body, weight
+from eyas.gateway.body import Fields, Raw, decode, json_response
 from eyas.gateway.context import Context
 from eyas.gateway.openai.chat import FunctionEntries, tools_of
 from eyas.gateway.openai.chat_messages import ChatMessages, conversation
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
+from eyas.gateway.prompt_limit import MAX_TOKENS, CountingCodec
 from eyas.gateway.sampling import AskedEffort, effort_of
 from eyas.gateway.service import check_model
 
@@ -52,12 +53,10 @@ class Tokenized(Struct, kw_only=True):
 
 def routes(context: Context) -> list[BaseRoute]:
     async def tokenize(http: HttpRequest) -> Response:
-        raw = await read_body(http)
-        return await context.workers.run(http, weight(raw), lambda: json_response(tokenized(context, raw)))
+        return await context.read(http, lambda raw: json_response(tokenized(context, raw)))
 
     async def detokenize(http: HttpRequest) -> Response:
-        raw = await read_body(http)
-        return await context.workers.run(http, len(raw), lambda: json_response(detokenized(context, raw)))
+        return await context.read(http, lambda raw: json_response(detokenized(context, raw)))
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -65,33 +64,52 @@ def routes(context: Context) -> list[BaseRoute]:
     ]
 
 
-def tokenized(context: Context, raw: bytes) -> Tokenized:
+def tokenized(context: Context, raw: Raw) -> Tokenized:
     """Raises InvalidRequest naming the field."""
     body = decode(raw, TokenizeBody)
     check_model(context, body.model)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give either prompt or messages", param="prompt")
     if body.messages is not None:
+        tools = tools_of(body.tools)
+        codec = _codec(context, "messages")
+        codec.expect(sum(len(tool.description) for tool in tools))
         messages = conversation(
             body.messages,
             date=context.options.today().isoformat(),
             effort=effort_of(body.reasoning_effort),
-            tools=tools_of(body.tools),
+            tools=tools,
         )
         purpose: Literal["history", "completion"] = "completion"
         if body.add_generation_prompt is False:
             purpose = "history"
-        ids = render_conversation(context.codec, messages, purpose=purpose)
+        ids = render_conversation(codec, messages, purpose=purpose)
     else:
-        ids = encode_raw(context.codec, body.prompt or "")
+        ids = encode_raw(_codec(context, "prompt"), body.prompt or "")
     result = Tokenized(count=len(ids), max_model_len=context.engine.info.context, tokens=ids)
     if body.return_token_strs:
         result.token_strs = [context.codec.token_bytes(token_id).decode(errors="replace") for token_id in ids]
     return result
 
 
-def detokenized(context: Context, raw: bytes) -> dict[str, str]:
+def _codec(context: Context, param: str) -> CountingCodec:
+    """Texts may be longer than the context: they are counted to be cut."""
+    error = lambda number: InvalidRequest(  # noqa: E731
+        f"'{param}' has at least {number} tokens, and {MAX_TOKENS} are counted in one request; send it in parts",
+        param=param,
+    )
+    return CountingCodec(context.codec, MAX_TOKENS, error=error, param=param)
+
+
+def detokenized(context: Context, raw: Raw) -> dict[str, str]:
     """Raises InvalidRequest naming the field."""
     body = decode(raw, DetokenizeBody)
     check_model(context, body.model)
+    num_bytes = sum(len(context.codec.token_bytes(token_id)) for token_id in body.tokens)
+    if num_bytes > context.options.max_body:
+        raise InvalidRequest(
+            f"'tokens' are a text of {num_bytes} bytes, and {context.options.max_body} go into one answer; send them "
+            "in parts",
+            param="tokens",
+        )
     return {"prompt": decode_raw(context.codec, body.tokens)}

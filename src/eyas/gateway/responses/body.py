@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony_tools import FunctionTool, check_schema, check_tool_name
 from eyas.base.types import MAX_COUNT, MAX_TOP_LOGPROBS
-from eyas.gateway.body import Fields, decode
+from eyas.gateway.body import Fields, Raw, decode
 from eyas.gateway.explain import explain
 from eyas.gateway.openai.common import PlainStreamOptions, check_stream_options
 from eyas.gateway.responses.items import InputItem, MessageItem, ToolName
@@ -135,7 +135,7 @@ class _Tools(Struct):
     tools: list[FunctionBody]
 
 
-def decode_body(raw: bytes) -> ResponsesBody:
+def decode_body(raw: Raw) -> ResponsesBody:
     """Check and read a body, but for its items and tools. Raises InvalidRequest naming the field."""
     body = decode(raw, ResponsesBody)
     if body.background:

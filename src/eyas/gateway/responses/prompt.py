@@ -5,13 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 import msgspec
 from msgspec import Struct
 
-from eyas.base.harmony import Message, developer_message, render_conversation, system_message
+from eyas.base.errors import TooManyTokens
+from eyas.base.harmony import (
+    Message,
+    developer_message,
+    render_conversation,
+    system_message,
+    visible_messages,
+)
 from eyas.base.harmony_tools import FunctionTool, ResponseFormat, check_schema
-from eyas.base.tokenizer import TextCodec
 from eyas.base.types import Request
 from eyas.gateway.context import Context
 from eyas.gateway.grammar import (
@@ -24,7 +31,8 @@ from eyas.gateway.grammar import (
     answer_grammar,
     is_bound,
 )
-from eyas.gateway.openai.common import allowed_tools, check_length
+from eyas.gateway.openai.common import allowed_tools
+from eyas.gateway.prompt_limit import CountingCodec, check_length, prompt_codec
 from eyas.gateway.responses.body import (
     LOGPROBS,
     AllowedTools,
@@ -41,7 +49,7 @@ from eyas.gateway.responses.stream import ResponseObject
 from eyas.gateway.sampling import effort_of, sampling_params, stops_of
 from eyas.gateway.turn.stops import Stops
 
-__all__ = ["Prepared", "prepare", "truncate"]
+__all__ = ["Prepared", "prepare", "render_newest"]
 
 
 class _StoredResponse(Struct):
@@ -58,6 +66,7 @@ class Prepared:
     stops: Stops
     functions: frozenset[str]
     bound_by: str | None  # the field that binds the answer
+    is_stream: bool
 
 
 def prepare(
@@ -106,6 +115,7 @@ def prepare(
         stops=stops_of(body),
         functions=frozenset(tool.name for tool in tools),
         bound_by=None if grammar is None else "tools" if answer is None else "text.format",
+        is_stream=bool(body.stream),
     )
 
 
@@ -179,28 +189,40 @@ def _render(
     head = [system_message(date=context.options.today().isoformat(), effort=effort, has_functions=bool(tools))]
     if instructions is not None or tools or formats:
         head.append(developer_message(instructions, tools=tools, response_formats=formats))
-    ids = render_conversation(context.codec, [*head, *conversation])
     if body.truncation != "auto":
-        return ids
+        return render_conversation(prompt_codec(context, "input", tools), [*head, *conversation])
     reserve = min(body.max_output_tokens or context.info.context, context.info.context // 4)
-    return truncate(context.codec, ids, num_head=len(head), limit=context.info.context - reserve)
+    return render_newest(context, head, conversation, limit=context.info.context - reserve)
 
 
-def truncate(codec: TextCodec, ids: list[int], *, num_head: int, limit: int) -> list[int]:
-    """Leave out the oldest turns until at most `limit` ids remain: whole ones, each from a user's message to the next.
+def render_newest(
+    context: Context, head: Sequence[Message], conversation: Sequence[Message], *, limit: int
+) -> list[int]:
+    """The prompt's ids without the oldest turns, so that at most `limit` ids remain: whole turns, each from a user's
+    message to the next.
 
-    The first `num_head` messages and the last turn always stay.
+    `head` and the last turn always stay. What is left out is not read further than there is room.
     """
-    if len(ids) <= limit:
-        return ids
-    start = codec.special["<|start|>"]
-    user = [*codec.encode("user"), codec.special["<|message|>"]]
-    begins = [at for at, token_id in enumerate(ids) if token_id == start]
-    head = ids[: begins[num_head]]
-    turns = [at for at in begins[num_head:] if ids[at + 1 : at + 1 + len(user)] == user]
-    if not turns:
-        return ids
-    return head + ids[next((at for at in turns if len(head) + len(ids) - at <= limit), turns[-1]) :]
+    rest = visible_messages([*head, *conversation], prompted=True)[len(head) :]
+    starts = [0, *(at for at, message in enumerate(rest) if at and message.role == "user"), len(rest)]
+    turns = [rest[at:end] for at, end in pairwise(starts)]
+    codec = prompt_codec(context, "input")
+    ids = render_conversation(codec, head, purpose="history")
+    kept = [render_conversation(codec, turns.pop(), drop_analysis=False)]
+    num_ids = len(ids) + len(kept[0])
+    while turns:
+        older = CountingCodec(
+            context.codec, limit - num_ids, error=lambda number: TooManyTokens(number, limit), param="input"
+        )
+        try:
+            kept.append(render_conversation(older, turns.pop(), purpose="history", drop_analysis=False))
+        except TooManyTokens:
+            break
+        num_ids += len(kept[-1])
+        if num_ids > limit:
+            kept.pop()
+            break
+    return [*ids, *chain.from_iterable(reversed(kept))]
 
 
 def _response_object(model: str, body: ResponsesBody, request: Request) -> ResponseObject:

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError, InvalidRequest
-from eyas.gateway.body import json_response, raw_response, read_body, weight
+from eyas.gateway.body import Raw, json_response, raw_response, weight
 from eyas.gateway.context import Context
 from eyas.gateway.errors import Refused
 from eyas.gateway.openai.common import answer_whole
@@ -136,22 +136,26 @@ class _Responses:
 
     async def create(self, request: HttpRequest) -> ASGIApp:
         owner = owner_of(request)
-        raw = await read_body(request)
-        body, items = await self._context.workers.run(request, weight(raw), lambda: _decode(self._context, raw))
-        previous = self._previous(body, owner)
-        referenced = self._referenced(items, owner)
-        size = weight(raw) + self._check_kept(previous, referenced)
-        stem = secrets.token_hex(16)
-        prepared = await self._context.workers.run(
-            request,
-            size,
-            lambda: prepare(self._context, body, items, stem=stem, previous=previous, referenced=referenced),
-        )
+        prepared, previous = await self._prepare(request, owner)
         run = _Run(self._context, self._store, prepared, previous, owner)
-        if body.stream:
+        if prepared.is_stream:
             self._running[prepared.response.id] = run
             return EventStream(run.events(), on_close=lambda: self._end(run), on_error=run.fail)
         return await answer_whole(request, run.whole(), close=run.turn.close)
+
+    async def _prepare(self, request: HttpRequest, owner: bytes) -> tuple[Prepared, Kept | None]:
+        async with self._context.intake.body(request) as raw:
+            body, items = await self._context.workers.run(request, weight(raw), lambda: _decode(self._context, raw))
+            previous = self._previous(body, owner)
+            referenced = self._referenced(items, owner)
+            size = weight(raw) + self._check_kept(previous, referenced)
+            stem = secrets.token_hex(16)
+            prepared = await self._context.workers.run(
+                request,
+                size,
+                lambda: prepare(self._context, body, items, stem=stem, previous=previous, referenced=referenced),
+            )
+        return prepared, previous
 
     async def retrieve(self, request: HttpRequest) -> Response:
         _check_query(request, ())
@@ -253,7 +257,7 @@ def owner_of(request: HttpRequest) -> bytes:
     return owner
 
 
-def _decode(context: Context, raw: bytes) -> tuple[ResponsesBody, list[InputItem]]:
+def _decode(context: Context, raw: Raw) -> tuple[ResponsesBody, list[InputItem]]:
     body = decode_body(raw)
     check_model(context, body.model)
     return body, input_items(body)
