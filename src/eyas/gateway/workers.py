@@ -51,4 +51,8 @@ class Workers:
             self._num_waiting_bytes -= size
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
         future.add_done_callback(lambda _: self._free.release())
-        return await asyncio.shield(future)  # else a thread that still works would count as free
+        try:
+            return await asyncio.shield(future)  # else a thread that still works would count as free
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whose client has left
+            raise
