@@ -1,11 +1,15 @@
 """A mixed crowd of clients against a running server: what they ask, when they leave, and what may come back."""
 
 import asyncio
+import itertools
 import json
+import math
 import random
+import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -24,6 +28,8 @@ SCHEMA = {
     "required": ["name", "count"],
     "additionalProperties": False,
 }
+WORDS = tuple(" ".join(QUESTIONS).split())
+MANUAL = {"role": "system", "content": "Answer in few words, as the manual of a library does. " * 20}
 RETRY_AFTER_S = 1
 ECHO = {"echo": True, "logprobs": 2}
 TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look up a name.", "parameters": SCHEMA}}
@@ -31,13 +37,18 @@ TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look
 
 @dataclass(frozen=True)
 class Ask:
-    """One request. `expect` are the statuses that this request may get; 429 may always come from a full queue."""
+    """One request. `expect` are the statuses that this request may get; 429 may always come from a full queue.
+
+    `then` makes the next one of the same client from the answer.
+    """
 
     kind: str
     path: str
     body: dict[str, Any] | bytes
     expect: frozenset[int] = frozenset({200})
     stream: bool = False
+    then: Callable[[Any], "Ask"] | None = None
+    method: str = "POST"
 
 
 @dataclass
@@ -75,6 +86,9 @@ def mixed_ask(rng: random.Random) -> Ask:
         (5, lambda: Ask("schema", path, chat | {"response_format": _format(), "max_tokens": 40})),
         (6, lambda: Ask("responses stream", "/v1/responses", _respond(chat) | {"stream": True}, stream=True)),
         (4, lambda: Ask("responses", "/v1/responses", _respond(chat))),
+        (4, lambda: Ask("responses stored", "/v1/responses", _respond(chat) | {"store": True}, then=_continue)),
+        (4, lambda: Ask("chat prefix", path, _chat(rng, messages=[MANUAL, *chat["messages"]]))),
+        (2, lambda: Ask("long prompt", path, _chat(rng, messages=[_text(rng)], max_tokens=8))),
         (6, lambda: Ask("completions", "/v1/completions", {"prompt": "import os", "max_tokens": rng.randint(1, 24)})),
         (2, lambda: Ask("echo", "/v1/completions", {"prompt": "import os", "max_tokens": 1, **ECHO})),
         (2, lambda: Ask("tokenize", "/tokenize", {"prompt": "import os"})),
@@ -95,30 +109,53 @@ def _format() -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "item", "schema": SCHEMA, "strict": True}}
 
 
+def _text(rng: random.Random) -> dict[str, Any]:
+    """A message of 1,000 to 3,000 tokens that has not been seen before."""
+    return {"role": "user", "content": " ".join(rng.choices(WORDS, k=rng.randint(500, 1500)))}
+
+
+def _continue(first: Any) -> Ask:
+    """The next turn of a stored conversation; both turns are deleted afterwards."""
+    body = {"input": "And what else?", "previous_response_id": first["id"], "max_output_tokens": 16}
+    deleted = _delete(first)
+    return Ask(
+        "responses continued",
+        "/v1/responses",
+        body,
+        then=lambda second: replace(_delete(second), then=lambda _: deleted),
+    )
+
+
+def _delete(answer: Any) -> Ask:
+    return Ask("responses deleted", f"/v1/responses/{answer['id']}", b"", method="DELETE")
+
+
 def _respond(chat: dict[str, Any]) -> dict[str, Any]:
     return {
         "input": chat["messages"][0]["content"],
         "max_output_tokens": chat["max_tokens"],
         "temperature": chat["temperature"],
-        "store": bool(chat["max_tokens"] % 2),
+        "store": False,
     }
 
 
 async def run_crowd(
     url: str,
     *,
-    num_requests: int,
     concurrency: int,
+    num_requests: int = sys.maxsize,
+    seconds: float = math.inf,
     seed: int = 0,
     leave: float = 0.15,
     on_done: Callable[[int], None] = lambda count: None,
 ) -> Tally:
-    """Send `num_requests`, `concurrency` at a time; a share `leave` of the clients hangs up before the end.
+    """Send `num_requests`, or for `seconds`, `concurrency` at a time; a share `leave` hangs up before the end.
 
     Who is told that the queue is full waits as long as told and asks again, twenty times at most.
     """
-    rng, tally = random.Random(seed), Tally()
-    asks = iter([(mixed_ask(rng), rng.random() < leave, rng.uniform(0.0, 0.5)) for _ in range(num_requests)])
+    rng, tally, end = random.Random(seed), Tally(), time.monotonic() + seconds
+    in_time = itertools.takewhile(lambda _: time.monotonic() < end, range(num_requests))
+    asks = ((mixed_ask(rng), rng.random() < leave, rng.uniform(0.0, 0.5)) for _ in in_time)
     num_done = 0
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     async with httpx.AsyncClient(base_url=url, limits=limits, timeout=120) as client:
@@ -152,9 +189,12 @@ async def run_crowd(
 async def _send(client: httpx.AsyncClient, ask: Ask) -> str:
     content = ask.body if isinstance(ask.body, bytes) else json.dumps(ask.body).encode()
     headers = {"Content-Type": "application/json"}
-    async with client.stream("POST", ask.path, content=content, headers=headers) as answer:
+    async with client.stream(ask.method, ask.path, content=content, headers=headers) as answer:
         if answer.status_code != 200 or not ask.stream:
-            return _judge(ask, answer.status_code, answer.headers, await answer.aread())
+            outcome = _judge(ask, answer.status_code, answer.headers, body := await answer.aread())
+            if outcome != "answered" or ask.then is None:
+                return outcome
+            return await _send(client, ask.then(json.loads(body)))
         return await _judge_stream(ask, answer.aiter_lines())
 
 

@@ -67,6 +67,7 @@ def test_steps_tell_when_a_choice_began_and_what_they_computed(random_model, lag
     began = {name: {event.began for event in events if event.request_id == name} for name in "ab"}
     (first,), (second,) = began["a"], began["b"]
     assert submitted < first < ends[0] < second < ends[1]
+    assert sum(report.num_tokens - report.num_prompt_tokens for report in reports if report) == 12
     computed = sum(report.num_prompt_tokens for report in reports if report)
     assert computed == 2 * 91 - core.stats().num_cached_tokens and core.stats().num_cached_tokens > 0
 

@@ -1,6 +1,7 @@
 """What large requests wait for: threads, a bound on the queue for them, and nobody waits for a client that left."""
 
 import asyncio
+import gc
 import http.client
 import json
 import threading
@@ -121,6 +122,30 @@ def test_nothing_is_done_for_a_client_that_left_while_it_waited(one_thread):
         return gate.done
 
     assert asyncio.run(run()) == [0, 2]
+
+
+def test_what_is_refused_after_its_client_has_left_is_no_error_of_ours(one_thread):
+    """asyncio reports an exception that is never looked at, when its future is collected."""
+    gate, reported = Gate(), []
+
+    def refuse() -> None:
+        assert gate.is_open.wait(20)
+        raise InvalidRequest("too long")
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        workers, client = Workers(), Client()
+        task = asyncio.create_task(workers.run(client.http, LARGE, refuse))
+        await all_begun()
+        client.left.set()
+        with pytest.raises(ClientGone):
+            await task
+        gate.is_open.set()
+        await workers.run(Client().http, LARGE, gate.work("next"))
+
+    asyncio.run(run())
+    gc.collect()
+    assert reported == [] and gate.done == ["next"]
 
 
 def test_a_server_that_has_too_much_to_read_says_429(serve, codec, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from eyas.base.histogram import Histogram
 from eyas.base.types import EngineStats, ModelInfo, Request, StepReport, TokenEvent
 
 __all__ = ["Deliver", "EnginePort", "Observe"]
@@ -26,6 +27,10 @@ class EnginePort(Protocol):
     @property
     def pid(self) -> int | None:
         """The engine's process, while it has one of its own."""
+
+    @property
+    def step_tokens(self) -> Histogram:
+        """Tokens that steps computed, of prompts and generated, from `STEP_TOKENS` bounds. Goes on over restarts."""
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         """Queue a request. `deliver` is called from the engine's thread, once per round and choice.

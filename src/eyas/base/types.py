@@ -270,3 +270,8 @@ class StepReport:
     stats: EngineStats
     pages: tuple[PageOwner, ...] = ()
     num_prompt_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt tokens computed and tokens generated."""
+        return self.num_prompt_tokens + sum(len(event.token_ids) for event in self.events)

@@ -19,6 +19,7 @@ import torch
 from eyas.base.checks import check_queue
 from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest, Unavailable
+from eyas.base.histogram import STEP_TOKENS, Histogram
 from eyas.base.ports import Deliver, Observe
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
@@ -53,6 +54,7 @@ class Engine:
         self._refused: list[TokenEvent] = []
         self._num_steps = 0  # the last report's number
         self._observe: Observe | None = None
+        self.step_tokens = Histogram(STEP_TOKENS)
         self._step_numbers = itertools.count(1)
         self._current_step = 0
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -171,6 +173,8 @@ class Engine:
         if report is None:
             return
         self._num_steps = report.step
+        if report.ms > 0:  # else no step was run
+            self.step_tokens.add(report.num_tokens)
         if self._observe is None:
             return
         stats = replace(report.stats, memory_bytes=self._memory_bytes)

@@ -17,6 +17,7 @@ from typing import Literal
 from eyas.base.checks import check_queue, check_request
 from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError, InvalidRequest, Unavailable, UserError
+from eyas.base.histogram import STEP_TOKENS, Histogram
 from eyas.base.ports import Deliver, Observe
 from eyas.base.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
@@ -82,6 +83,7 @@ class EngineProcess:
         # Counters of processes that ended, and the statistics of the last one: replaced together, for any reader.
         self._numbers: tuple[dict[str, int], EngineStats] = ({}, EngineStats())
         self._child: Child | None = None
+        self.step_tokens = Histogram(STEP_TOKENS)
         self._was_useful = False
         self._is_paused = False
         self.num_restarts = 0
@@ -269,6 +271,8 @@ class EngineProcess:
 
     def _take(self, report: StepReport) -> None:
         self._numbers = (self._numbers[0], report.stats)
+        if report.ms > 0:  # else no step was run
+            self.step_tokens.add(report.num_tokens)
         for event in report.events:
             self._deliver(event)
         if (observe := self._observe) is not None:

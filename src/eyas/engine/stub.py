@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from eyas.base.checks import check_request
 from eyas.base.errors import Unavailable
+from eyas.base.histogram import STEP_TOKENS, Histogram
 from eyas.base.ports import Deliver, Observe
 from eyas.base.types import (
     EngineStats,
@@ -62,6 +63,7 @@ class StubEngine:
         self._stats = EngineStats(pages_total={"full": NUM_PAGES, "sliding": NUM_PAGES})
         self._observe: Observe | None = None
         self._num_steps = 0
+        self.step_tokens = Histogram(STEP_TOKENS)
         self._step_numbers = itertools.count(1)
         self._current_step = 0
         self._running: dict[str, list[_Choice]] = {}
@@ -149,6 +151,7 @@ class StubEngine:
 
     def _report(self, events: tuple[TokenEvent, ...], ms: float, num_prompt_tokens: int) -> None:
         self._num_steps += 1
+        self.step_tokens.add(num_prompt_tokens + sum(len(event.token_ids) for event in events))
         if (observe := self._observe) is None:
             return
         has_round = any(event.round is not None for event in events)

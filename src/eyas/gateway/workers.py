@@ -58,7 +58,11 @@ class Workers:
         finally:
             self.num_waiting -= 1
         future.add_done_callback(lambda _: release(taken))
-        return await asyncio.shield(future)  # else a thread that still works would count as free
+        try:
+            return await asyncio.shield(future)  # else a thread that still works would count as free
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whose client has left
+            raise
 
 
 def release(semaphores: Iterable[asyncio.Semaphore]) -> None:

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.gateway.support import eventually
 
+from eyas.base.histogram import STEP_TOKENS, Histogram
 from eyas.base.types import EngineStats, ModelInfo
-from eyas.gateway.operation.histogram import Histogram
 from eyas.gateway.operation.metrics import EngineCounters, Metrics, kv_usage
 from eyas.gateway.outcome import Outcome
 
@@ -46,7 +46,7 @@ class Engine:
     info = ModelInfo(name="m", context=64, vocab_size=99, eos_ids=(1,), drafter="none", page_size=16)
 
     def __init__(self, **stats):
-        self.now = EngineStats(**stats)
+        self.now, self.step_tokens = EngineStats(**stats), Histogram(STEP_TOKENS)
 
     def stats(self):
         return self.now

@@ -29,8 +29,8 @@ class Recorder(StubEngine):
 
     num_ended = 0  # choices whose last report, which comes behind its events, was made
 
-    def _report(self, events, ms):
-        super()._report(events, ms)
+    def _report(self, events, *numbers):
+        super()._report(events, *numbers)
         self.num_ended += sum(event.finish is not None for event in events)
 
     def observe(self, observe):

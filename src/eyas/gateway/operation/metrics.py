@@ -1,6 +1,6 @@
 """Prometheus metrics: vLLM's names where it has one, so that dashboards made for it work; `eyas:` for the rest.
 
-Three sources: what the engine counts, read at each scrape, the reports of its steps, and the outcome of each request.
+Two sources: what the engine counts, read at each scrape, and the outcome of each request.
 Names as in vLLM 0.25 to 0.33; each series has vLLM's labels `model_name` and `engine`, which is 0.
 """
 
@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from eyas.base.histogram import Histogram
 from eyas.base.ports import EnginePort
-from eyas.base.types import EngineStats, FinishReason, StepReport
-from eyas.gateway.operation import histogram
-from eyas.gateway.operation.histogram import Histogram
+from eyas.base.types import EngineStats, FinishReason
+from eyas.gateway.operation import buckets
 from eyas.gateway.outcome import CLIENT_LEFT, Outcome
 
 __all__ = ["CONTENT_TYPE", "EngineCounters", "Metrics", "kv_usage"]
@@ -60,7 +60,7 @@ def kv_usage(stats: EngineStats) -> float:
 
 
 class Metrics(Collector):
-    """Counts outcomes and writes the page `/metrics`. For one thread, that of the event loop, except `step`.
+    """Counts outcomes and writes the page `/metrics`. For one thread, that of the event loop.
 
     `num_viewers` is asked at scrape time: who watches the live view or writes a trace.
     """
@@ -82,21 +82,20 @@ class Metrics(Collector):
         self._errors: Counter[str] = Counter()
         self._rounds = self._drafted = self._accepted = 0
         self._positions: Counter[int] = Counter()
-        self._ttft = Histogram(histogram.TTFT)
-        self._per_token = Histogram(histogram.PER_TOKEN)
-        self._inter_token = Histogram(histogram.PER_TOKEN)
-        self._e2e = Histogram(histogram.LATENCY)
-        self._queue = Histogram(histogram.LATENCY)
-        self._prefill = Histogram(histogram.LATENCY)
-        self._decode = Histogram(histogram.LATENCY)
-        self._inference = Histogram(histogram.LATENCY)
-        self._prompt = Histogram(histogram.TOKENS)
-        self._computed = Histogram(histogram.TOKENS)
-        self._generation = Histogram(histogram.TOKENS)
-        self._longest = Histogram(histogram.TOKENS)
-        self._max_tokens = Histogram(histogram.TOKENS)
-        self._n = Histogram(histogram.CHOICES)
-        self._step_tokens = Histogram(histogram.STEP_TOKENS)
+        self._ttft = Histogram(buckets.TTFT)
+        self._per_token = Histogram(buckets.PER_TOKEN)
+        self._inter_token = Histogram(buckets.PER_TOKEN)
+        self._e2e = Histogram(buckets.LATENCY)
+        self._queue = Histogram(buckets.LATENCY)
+        self._prefill = Histogram(buckets.LATENCY)
+        self._decode = Histogram(buckets.LATENCY)
+        self._inference = Histogram(buckets.LATENCY)
+        self._prompt = Histogram(buckets.TOKENS)
+        self._computed = Histogram(buckets.TOKENS)
+        self._generation = Histogram(buckets.TOKENS)
+        self._longest = Histogram(buckets.TOKENS)
+        self._max_tokens = Histogram(buckets.TOKENS)
+        self._n = Histogram(buckets.CHOICES)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -110,11 +109,6 @@ class Metrics(Collector):
         """Count an HTTP answer by its status if it is an error."""
         if status >= 400:
             self._errors[str(status)] += 1
-
-    def step(self, report: StepReport) -> None:
-        """Count a step of the engine. Called from the thread that reads its reports."""
-        if report.ms > 0:  # else nothing was computed
-            self._step_tokens.add(report.num_prompt_tokens + sum(len(event.token_ids) for event in report.events))
 
     def record(self, outcome: Outcome) -> None:
         """Count a request that is over."""
@@ -264,7 +258,11 @@ class Metrics(Collector):
             ("vllm:request_prefill_time_seconds", "From there to the first token.", self._prefill),
             ("vllm:request_decode_time_seconds", "From the first token to the last.", self._decode),
             ("vllm:request_inference_time_seconds", "Prefill and decode.", self._inference),
-            ("vllm:iteration_tokens_total", "Tokens of a step: of prompts computed and generated.", self._step_tokens),
+            (
+                "vllm:iteration_tokens_total",
+                "Tokens of a step: of prompts computed and generated.",
+                self._engine.step_tokens,
+            ),
             ("vllm:request_prompt_tokens", "Prompt tokens of a request.", self._prompt),
             ("vllm:request_generation_tokens", "Tokens generated for a request.", self._generation),
             ("vllm:request_max_num_generation_tokens", "Tokens of the longest choice.", self._longest),
@@ -274,8 +272,7 @@ class Metrics(Collector):
         )
         for name, text, values in described:
             family = HistogramMetricFamily(name, text, labels=list(self._labels))
-            buckets, total = values.buckets()
-            family.add_metric(list(self._labels.values()), buckets, total)
+            family.add_metric(list(self._labels.values()), *values.buckets())
             yield family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -39,10 +39,7 @@ class Operation:
         self._context = context
         self._counters = EngineCounters(context.engine)
         self._metrics = Metrics(
-            context.engine,
-            context.info.name,
-            counters=self._counters,
-            num_viewers=lambda: context.steps.num_listeners - 1,  # beside the metrics themselves
+            context.engine, context.info.name, counters=self._counters, num_viewers=lambda: context.steps.num_listeners
         )
         context.listeners.extend((self._metrics.record, log_request))
 
@@ -81,7 +78,6 @@ class Operation:
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Any], None]:
         """While the server runs: the line of every ten seconds, and the trace."""
         steps, path = self._context.steps, self._context.options.trace
-        steps.add(self._metrics.step)
         trace = Trace(path) if path is not None else None
         if trace is not None:
             steps.add(trace)
@@ -95,4 +91,3 @@ class Operation:
             if trace is not None:
                 steps.remove(trace)
                 await asyncio.to_thread(trace.close)
-            steps.remove(self._metrics.step)

@@ -1,4 +1,4 @@
-"""Fans the engine's step reports out to those who listen: metrics, traces, the live view."""
+"""Fans the engine's step reports out to whoever listens: traces, the live view. Observes only while somebody does."""
 
 from __future__ import annotations
 
