@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -14,11 +16,13 @@ from starlette.responses import Response
 from eyas.base.errors import InvalidRequest, nearest
 from eyas.gateway.workers import LARGE
 
-__all__ = ["Fields", "decode", "json_response", "raw_response", "read_body", "weight"]
+__all__ = ["Fields", "decode", "json_response", "raw_response", "read_body", "untyped_number", "weight"]
 
 BodyT = TypeVar("BodyT", bound=Struct)
 
 JSON = "application/json"
+MAX_DIGITS = 17
+MAX_NUMBER_CHARS = 40
 SLOW_WORDS = (b"tools", b"format", b"structured_outputs")
 
 
@@ -46,11 +50,23 @@ def weight(raw: bytes) -> int:
 def decode(raw: bytes, kind: type[BodyT]) -> BodyT:
     """Check and read a body. Raises InvalidRequest naming the field, with the nearest known name."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.Decoder(kind, float_hook=untyped_number).decode(raw)
     except msgspec.ValidationError as error:
         raise explain(str(error), kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from error
+
+
+def untyped_number(text: str) -> float:
+    """A number of a schema or other free JSON. Raises ValueError where a float would not be what was written: 17 digits
+    name every float."""
+    value = float(text)
+    digits = re.sub(r"[eE].*|\D", "", text).lstrip("0")
+    if math.isinf(value) or (value == 0 and digits):
+        raise ValueError(f"number out of range: {text[:MAX_NUMBER_CHARS]}")
+    if len(digits) > MAX_DIGITS and Decimal(text) != Decimal(repr(value)):
+        raise ValueError(f"{text[:MAX_NUMBER_CHARS]} has more digits than a number holds; write at most {MAX_DIGITS}")
+    return value
 
 
 def explain(message: str, kind: type[Struct]) -> InvalidRequest:
