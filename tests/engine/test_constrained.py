@@ -84,12 +84,15 @@ def test_raw_logprobs_do_not_see_the_mask(random_model):
     assert bound[2][0].logprob == free[2][0].top[1][1]
 
 
-def test_a_grammar_that_does_not_compile_is_an_event_and_others_go_on(demo_model):
+@pytest.mark.parametrize(
+    ("grammar", "reason"), [("start: nowhere", "nowhere"), ("start: A\nA: /b/ & /c/", "cannot be used")]
+)
+def test_a_grammar_without_a_first_token_is_an_event_and_others_go_on(demo_model, grammar, reason):
     core = build(demo_model, concurrency=2)
-    events = events_of(core, ask("bad", grammar="start: nowhere", n=2), ask("good", max_tokens=3, ignore_eos=True))
+    events = events_of(core, ask("bad", grammar=grammar, n=2), ask("good", max_tokens=3, ignore_eos=True))
     bad = [event for event in events if event.request_id == "bad"]
     assert [(event.choice, event.finish) for event in bad] == [(0, FinishReason.INVALID), (1, FinishReason.INVALID)]
-    assert all("nowhere" in event.error for event in bad)
+    assert all(reason in event.error for event in bad)
     assert len(tokens_of(events, "good")) == 3
     assert core.stats().num_prompt_tokens == len(PROMPT)
 

@@ -39,7 +39,7 @@ def tokenizer():
 def masks(constraint, drafts=()):
     """Allowed ids of each row."""
     words = np.full((len(drafts) + 1, num_words(VOCAB)), 0xFFFFFFFF, dtype=np.uint32)
-    constraint.fill(drafts, words)
+    list(constraint.rows(drafts, words))
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
     return [frozenset(np.flatnonzero(row).tolist()) for row in bits]
 
@@ -195,7 +195,7 @@ def test_ids_that_pad_the_vocabulary_are_never_allowed():
     cache.prepare()
     matcher = GrammarMatcher(cache.compile("start: /(.|\\n)*/").result(), EOS)
     words = np.full((1, num_words(VOCAB + 70)), 0xFFFFFFFF, dtype=np.uint32)
-    matcher.fill([], words)
+    list(matcher.rows([], words))
     allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
     assert len(allowed) > 3000 and allowed.max() < VOCAB
 

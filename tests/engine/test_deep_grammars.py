@@ -73,9 +73,9 @@ for name, grammar in json.load(sys.stdin).items():
         verdict = "refused"
     try:
         matcher = GrammarMatcher(cache.compile(grammar).result(), eos)
-        matcher.fill([], np.zeros((1, num_words(codec.vocab_size)), dtype=np.uint32))
+        list(matcher.rows([], np.zeros((1, num_words(codec.vocab_size)), dtype=np.uint32)))
         matcher.advance(codec.encode("a"))
-        matcher.fill([], np.zeros((1, num_words(codec.vocab_size)), dtype=np.uint32))
+        list(matcher.rows([], np.zeros((1, num_words(codec.vocab_size)), dtype=np.uint32)))
         compiled = "taken"
     except InvalidRequest:
         compiled = "refused"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eyas.engine.round import Drafts, RoundOutput, Verified
+from eyas.engine.round import Drafts, RoundOutput, RowMasks, Verified
 from eyas.engine.state import DeviceState
 from eyas.kernels.accept import Accepted, accept
 
@@ -18,16 +18,28 @@ if TYPE_CHECKING:
 __all__ = ["commit"]
 
 
-def commit(state: DeviceState, slots_S: Tensor, drafts: Drafts, sampled: Sampled, verified: Verified) -> RoundOutput:
-    """Accept, append the committed tokens, keep the hidden states that the head will need, advance the lengths."""
-    ids_SR = sampled.ids_SR
+def commit(
+    state: DeviceState,
+    slots_S: Tensor,
+    drafts: Drafts,
+    sampled: Sampled,
+    verified: Verified,
+    masks: RowMasks | None = None,
+) -> RoundOutput:
+    """Accept, append the committed tokens, keep the hidden states that the head will need, advance the lengths.
+
+    Nothing is committed from a row on that lacks its mask; the sequence stays as it is there and comes again.
+    """
+    ids_SR, most_S = sampled.ids_SR, state.remaining_S[slots_S]
+    if masks is not None and masks.num_ready_C is not None:
+        most_S[masks.rows_C] = torch.minimum(most_S[masks.rows_C], masks.num_ready_C)
     accepted: Accepted = accept(
         drafts.ids_SK,
         drafts.num_valid_S,
         ids_SR,
         sampled.failed_SR,
         state.stop_ids_SN[slots_S],
-        state.remaining_S[slots_S],
+        most_S,
         state.live_S[slots_S],
     )
     num_seqs, num_rows = ids_SR.shape

@@ -7,12 +7,12 @@ stands behind the first r drafts, so its mask is the one that plain decoding wou
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from eyas.base.types import SamplingParams
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["Constraint", "GrammarCache", "GrammarMatcher", "is_constrained", "num_words"]
+__all__ = ["Compiled", "Constraint", "GrammarCache", "GrammarMatcher", "Words", "is_constrained", "num_words"]
 
 Words: TypeAlias = NDArray[np.uint32]  # bit v % 32 of word v // 32 allows token v, as in llguidance
 
@@ -42,12 +42,19 @@ def is_constrained(params: SamplingParams) -> bool:
     return params.grammar is not None or params.allowed_token_ids is not None or bool(params.bad_words)
 
 
+class Compiled(NamedTuple):
+    """A grammar. `pristine` has consumed nothing and is to be copied; `first` is the mask of the first token."""
+
+    pristine: LLMatcher
+    first: Words
+
+
 class GrammarMatcher:
     """A grammar and how far one sequence has come in it. Looks ahead over drafts and takes that back."""
 
-    def __init__(self, pristine: LLMatcher, eos_ids: Sequence[int]) -> None:
-        """`pristine` has consumed nothing and is not changed. The model's `eos_ids` end a sequence."""
-        self._pristine = pristine
+    def __init__(self, grammar: Compiled, eos_ids: Sequence[int]) -> None:
+        """The model's `eos_ids` end a sequence."""
+        self._pristine = pristine = grammar.pristine
         self._eos_ids = frozenset(eos_ids)
         self._matcher = pristine.deep_copy()
         self._consumed: list[int] = []
@@ -65,23 +72,31 @@ class GrammarMatcher:
         if self._failure is None and not self._matcher.consume_tokens(list(tokens)):
             self._failure = self._reason()
 
-    def fill(self, drafts: Sequence[int], out_RW: Words) -> None:
-        """Write the masks of rows 0 .. len(drafts). Rows that nobody reaches stay."""
+    def rows(self, drafts: Sequence[int], out_RW: Words, *, num_known: int = 0) -> Iterator[int]:
+        """Write the masks of rows 0 .. len(drafts), and yield each row as it is there. To be exhausted.
+
+        The first `num_known` rows are there already; rows that no draft reaches stay.
+        """
         self._failure_ahead = None
         if self._failure is not None:
             out_RW[0] = 0
+            yield 0
             return
         num_ahead, matcher = 0, self._matcher
         for row, words in enumerate(out_RW[: len(drafts) + 1]):
-            matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-            if matcher.is_error():
-                self._fail_ahead(words)
-                return
+            if row >= num_known:
+                matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+                if matcher.is_error():
+                    self._fail_ahead(words)
+                    yield row
+                    return
+            yield row
             # Nothing comes behind an end of turn; and a matcher that consumed one is not rolled back cleanly.
             if row == len(drafts) or drafts[row] in self._eos_ids or not _allows(words, drafts[row]):
                 break
             if not matcher.consume_token(drafts[row]):
                 self._fail_ahead(out_RW[row + 1])
+                yield row + 1
                 return
             num_ahead += 1
         if not matcher.rollback(num_ahead):  # some options of a rule (max_tokens, stop) cannot be taken back
@@ -115,6 +130,11 @@ class Constraint:
         self._tail: list[int] = []
 
     @property
+    def is_quick(self) -> bool:
+        """Whether its masks take next to no time, which only a grammar's may not."""
+        return self._grammar is None
+
+    @property
     def failure(self) -> str:
         """Why a row that was filled last has no token left."""
         return (self._grammar.failure if self._grammar else None) or NO_TOKEN
@@ -127,17 +147,26 @@ class Constraint:
         if self._tail_length:
             self._tail = [*self._tail, *tokens][-self._tail_length :]
 
-    def fill(self, drafts: Sequence[int], out_RW: Words) -> None:
-        """Clear the bits of forbidden tokens in rows 0 .. len(drafts) of masks that allow all. Leaves no trace."""
-        if self._grammar is not None:
-            self._grammar.fill(drafts, out_RW)
-        for row, words in enumerate(out_RW[: len(drafts) + 1]):
-            if self._allowed is not None:
-                words &= self._allowed
-            before = [*self._tail, *drafts[:row]]
-            for *prefix, last in self._bad_words:
-                if not prefix or before[-len(prefix) :] == prefix:
-                    words[last // 32] &= ~_bit(last)
+    def rows(self, drafts: Sequence[int], out_RW: Words, *, num_known: int = 0) -> Iterator[int]:
+        """Clear the bits of forbidden tokens in rows 0 .. len(drafts) of masks that allow all, of which the first
+        `num_known` are done, and yield each row that is there. Leaves no trace once it is exhausted."""
+        if self._grammar is None:
+            rows: Iterable[int] = range(len(drafts) + 1)
+        else:
+            rows = self._grammar.rows(drafts, out_RW, num_known=num_known)
+        for row in rows:
+            if row >= num_known:
+                self.forbid(drafts[:row], out_RW[row])
+            yield row
+
+    def forbid(self, drafts: Sequence[int], words: Words) -> None:
+        """Clear what is forbidden behind these drafts whatever the grammar says."""
+        if self._allowed is not None:
+            words &= self._allowed
+        before = [*self._tail, *drafts]
+        for *prefix, last in self._bad_words:
+            if not prefix or before[-len(prefix) :] == prefix:
+                words[last // 32] &= ~_bit(last)
 
 
 class GrammarCache:
@@ -160,7 +189,7 @@ class GrammarCache:
         self._eos_ids = list(eos_ids)
         self._limits = limits
         self._tokenizer: LLTokenizer | None = None
-        self._matchers: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._matchers: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eyas-grammar")
 
     def prepare(self) -> None:
@@ -169,8 +198,8 @@ class GrammarCache:
         """
         self._thread.submit(self._vocabulary).result()
 
-    def compile(self, grammar: str) -> Future[LLMatcher]:
-        """A matcher at its start, to be copied. Its exception says why there is none: InvalidRequest or UserError."""
+    def compile(self, grammar: str) -> Future[Compiled]:
+        """Its exception says why there is none: InvalidRequest or UserError."""
         matcher = self._matchers.pop(grammar, None)
         if matcher is None:
             matcher = self._thread.submit(self._compile, grammar)
@@ -179,17 +208,22 @@ class GrammarCache:
             self._matchers.popitem(last=False)
         return matcher
 
-    def _compile(self, grammar: str) -> LLMatcher:
+    def _compile(self, grammar: str) -> Compiled:
         import llguidance
 
         # No log and no verbose errors: they would show the text of tokens.
         limits = llguidance.LLParserLimits(verbose_errors=False, **{**parser_limits(grammar), **self._limits})
         vocabulary = self._vocabulary()
         matcher = with_deep_stack(lambda: llguidance.LLMatcher(vocabulary, grammar, log_level=0, limits=limits))
-        if matcher.is_error():
-            reason = matcher.get_error().partition("\n<")[0].strip()[:MAX_REASON_CHARS]
-            raise InvalidRequest(f"the grammar or schema cannot be used: {reason}", param="grammar")
-        return matcher
+        if not matcher.is_error():
+            first = np.empty(num_words(self._vocab_size), dtype=np.uint32)
+            probe = matcher.deep_copy()
+            probe.unsafe_compute_mask_ptr(first.ctypes.data, first.nbytes)
+            if not probe.is_error():
+                return Compiled(matcher, first)
+            matcher = probe
+        reason = matcher.get_error().partition("\n<")[0].strip()[:MAX_REASON_CHARS]
+        raise InvalidRequest(f"the grammar or schema cannot be used: {reason}", param="grammar")
 
     def _vocabulary(self) -> LLTokenizer:
         import llguidance

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING
 
 from eyas.base.checks import check_request
 from eyas.base.errors import InvalidRequest
@@ -26,9 +25,10 @@ from eyas.base.types import (
     TokenEvent,
     TokenLogprob,
 )
-from eyas.engine.constraint import Constraint, GrammarCache, GrammarMatcher, is_constrained
+from eyas.engine.constraint import Compiled, Constraint, GrammarCache, GrammarMatcher, is_constrained, num_words
 from eyas.engine.draft_length import DraftLength, RoundOutcome, Tried
 from eyas.engine.lookup import OwnText, Prospect
+from eyas.engine.mask_jobs import MaskThreads, SequenceMasks, wait_for_masks
 from eyas.engine.pages import page_keys
 from eyas.engine.results import FAILED, NUM_COMMITTED, NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
 from eyas.engine.round import Logprobs, RoundOutput
@@ -39,12 +39,13 @@ from eyas.engine.step_costs import Timing
 from eyas.kernels.failures import NOT_FINITE
 from eyas.kernels.router import route
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
-
 __all__ = ["EngineCore"]
 
-COMPILE_POLL_S = 0.01  # for which a step waits where there is nothing but grammars to wait for
+POLL_S = 0.01  # for which a step waits where there is nothing but grammars and masks to wait for
+MASK_TIMEOUT_S = 10.0
+TOO_SLOW = (
+    f"one token's mask took more than {MASK_TIMEOUT_S:.0f} s; simplify the grammar or schema that binds this answer"
+)
 MODEL_FAILED = "the model produced NaN or infinite logits for this request, which was ended"
 log = logging.getLogger(__name__)
 
@@ -73,9 +74,11 @@ class EngineCore:
         self.lag = lag
         self.expert_counts: list[int] | None = [] if track_experts else None
         self._seeds = random.Random(seed)
+        self._paused: set[Sequence] = set()  # sequences that the last plan left out
+        self._mask_threads = MaskThreads(scheduler.config.num_slots)
         self._launched: deque[Launched] = deque()
         self._sequences: dict[str, list[Sequence]] = {}
-        self._compiling: list[tuple[Future[LLMatcher], list[Sequence]]] = []
+        self._compiling: list[tuple[Future[Compiled], list[Sequence]]] = []
         self._unreported: list[TokenEvent] = []
         self.reset_counters()
 
@@ -122,12 +125,14 @@ class EngineCore:
             self._compiling.append((self.grammars.compile(params.grammar), list(choices)))
         self._sequences[request.request_id] = choices  # last: of what raised nothing stays
 
-    def _queue(self, choices: list[Sequence], grammar: LLMatcher | None) -> None:
+    def _queue(self, choices: list[Sequence], grammar: Compiled | None) -> None:
         for sequence in choices:
             params = sequence.request.params
             if is_constrained(params):
                 matcher = None if grammar is None else GrammarMatcher(grammar, self.eos_ids)
-                sequence.constraint = Constraint(params, self.runner.state.vocab_size, matcher)
+                size = self.runner.state.vocab_size
+                constraint, first = Constraint(params, size, matcher), None if grammar is None else grammar.first
+                sequence.masks = SequenceMasks(constraint, self._mask_threads, num_words(size), first)
         for sequence in choices:
             self.scheduler.add(sequence)
             if sequence.choice == 0:
@@ -136,7 +141,7 @@ class EngineCore:
     def _take_compiled(self) -> None:
         """Queue what waited for its grammar, or say why it cannot run."""
         if not (self.scheduler.running or self.scheduler.waiting or self._launched):
-            wait([grammar for grammar, _ in self._compiling], COMPILE_POLL_S, FIRST_COMPLETED)
+            wait([grammar for grammar, _ in self._compiling], POLL_S, FIRST_COMPLETED)
         for entry in [entry for entry in self._compiling if entry[0].done()]:
             self._compiling.remove(entry)
             grammar, choices = entry
@@ -175,9 +180,12 @@ class EngineCore:
         """
         if self._compiling:
             self._take_compiled()
-        plan = self._plan()
+        plan = self._plan(self._pausing())
         if not plan.is_empty:
             self._launch(plan)
+        elif not self._launched:
+            masks = [s.masks for s in self.scheduler.running if s.masks is not None]
+            wait_for_masks(masks, POLL_S, return_when=FIRST_COMPLETED)
         if not self._launched or not (plan.is_empty or len(self._launched) > self.lag):
             return self.take_report()
         step = self._launched.popleft()
@@ -187,15 +195,33 @@ class EngineCore:
         num_drafts = step.plan.num_drafts if step.plan.decode else 0
         return self._report(step.watch.seconds() * 1e3, num_drafts, num_prompt_tokens)
 
-    def _plan(self) -> StepPlan:
-        running = {s.slot: s for s in self.scheduler.running if s.phase is Phase.DECODE and s.slot is not None}
+    def _pausing(self) -> set[Sequence]:
+        """Sequences whose masks are late, which the next round leaves out. Ends those that wait too long for one."""
+        pausing = set()
+        for sequence in [s for s in self.scheduler.running if s.phase is Phase.DECODE and s.masks is not None]:
+            assert sequence.masks is not None
+            if sequence.masks.busy_s > MASK_TIMEOUT_S:
+                self._emit(sequence, (), FinishReason.ERROR, error=TOO_SLOW)
+            elif not sequence.masks.may_run(is_in_flight=sequence.num_in_flight > 0):
+                pausing.add(sequence)
+        return pausing
+
+    def _plan(self, pausing: set[Sequence]) -> StepPlan:
+        decoding = [s for s in self.scheduler.running if s.phase is Phase.DECODE and s not in pausing]
+        running = {s.slot: s for s in decoding if s.slot is not None}
         if not running:
-            return self.scheduler.plan(0)
+            self._paused |= pausing
+            return self.scheduler.plan(0, pausing)
         rooms = [max(0, s.max_length - s.known_length - 1) for s in running.values()]
         prospects = [self._prospect(slot, sequence) for slot, sequence in running.items()]
         choice = self.draft_length.choose(list(running), rooms, prospects)
-        plan = self.scheduler.plan(max(choice.limits))
-        plan.limits, plan.num_steps = dict(zip(running, choice.limits, strict=True)), choice.num_steps
+        limits = [0 if s.masks and s.masks.is_slow else k for s, k in zip(decoding, choice.limits, strict=True)]
+        plan = self.scheduler.plan(max(limits), pausing)
+        plan.limits = dict(zip(running, limits, strict=True))
+        plan.num_steps = min(choice.num_steps, plan.num_drafts)
+        if not self._paused.isdisjoint(decoding):
+            plan.num_missed = self.scheduler.config.max_drafts + 1  # in the last round before the pause
+        self._paused = pausing
         plan.by_lookup = {slot for slot, by_lookup in zip(running, choice.by_lookup, strict=True) if by_lookup}
         plan.cut = self.draft_length.cut(list(running), choice)
         return plan
@@ -267,7 +293,8 @@ class EngineCore:
         """
         plan, packed = step.plan, step.rounds[-1][2].packed
         num_live = int(((packed[:, NUM_COMMITTED] > 0) | (packed[:, FAILED] > 0)).sum())
-        if plan.chunks or plan.swap_in or plan.swap_out or self.expert_counts is not None or not num_live:
+        is_mixed = plan.chunks or plan.swap_in or plan.swap_out or step.rounds[-1][2].num_ready
+        if is_mixed or self.expert_counts is not None or not num_live:
             return None
         num_rows = num_live + int(packed[:, NUM_DRAFTS].sum())
         return Timing(num_live, num_rows, plan.num_steps, step.watch.seconds())
@@ -279,6 +306,7 @@ class EngineCore:
         tokens, drafts, levels = rest[:committed], rest[num_rows:][:num_drafts], rest[2 * num_rows - 1 :]
         is_first = sequence.known_length == sequence.prompt_length
         slot, room = sequence.slot, sequence.max_length - sequence.known_length - 1
+        room = min(room, results.num_ready.get(row, room))
         self.scheduler.committed(sequence, reserved, committed)
         if committed == 0 and not failed:
             return []
@@ -288,15 +316,17 @@ class EngineCore:
             trace = RoundTrace(draft_ids=tuple(drafts), num_accepted=accepted)
             self._counters["num_draft_tokens"] += num_drafts
             self._counters["num_accepted_tokens"] += accepted
-            # Drafts that the budget cut were not wrong. A drafter that had nothing to offer was.
+            # Drafts that the budget or a late mask cut were not wrong. A drafter that had nothing to offer was.
             assert slot is not None
             asked, by_lookup = min(plan.limits[slot], room), slot in plan.by_lookup
             foretold = sequence.own_text.extend(tokens) if sequence.own_text else ()
             levels = [] if by_lookup else levels[:asked]
-            tried = [Tried(slot, asked, accepted, num_drafts, by_lookup, levels, foretold)]
+            tried = [Tried(slot, asked, accepted, min(num_drafts, room), by_lookup, levels, foretold)]
         elif self.draft_length.looks_up:
             sequence.own_text = OwnText((*sequence.request.prompt_ids, *tokens), self.runner.lookup_sizes)
         self._counters["num_generated_tokens"] += committed
+        if sequence.masks is not None:
+            sequence.masks.delivered(tokens)
         finish, error = (FinishReason.STOP if stopped else FinishReason.LENGTH) if ended else None, None
         if failed:
             finish, error = FinishReason.ERROR, self._failure_of(sequence, failed)
@@ -320,8 +350,8 @@ class EngineCore:
         if code == NOT_FINITE:
             self.scheduler.unpublish(sequence)
             return MODEL_FAILED
-        assert sequence.constraint is not None
-        return sequence.constraint.failure
+        assert sequence.masks is not None
+        return sequence.masks.failure
 
     def _emit(
         self,

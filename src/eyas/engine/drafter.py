@@ -157,7 +157,9 @@ class Eagle3Drafter(Drafter):
         length_S = state.length_S[slots_S]
         offsets = torch.arange(num_rows, device=state.device)
         positions_SR = length_S.unsqueeze(1) - num_rows + offsets
-        live_SR = (positions_SR >= state.head_length_S[slots_S].unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1)
+        # The newest in any case: chains begin at its output, and a round that commits nothing leaves it seen.
+        first_S = torch.minimum(state.head_length_S[slots_S], length_S - 1)
+        live_SR = (positions_SR >= first_S.unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1)
         ring = state.tap_ring_SWC
         taps_TC = ring[slots_S.unsqueeze(1), positions_SR % ring.shape[1]].flatten(0, 1)
         batch = RowBatch(

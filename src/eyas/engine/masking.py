@@ -1,18 +1,22 @@
-"""Masks for the rows of constrained sequences, made on the host while the device verifies.
+"""Masks for the rows of constrained sequences, asked on the host while the device verifies.
 
 What the masks depend on (tokens committed since last time, drafts) is copied to the host before the verify pass is
-launched, so the host waits for the drafts alone; and only steps with constrained rows wait at all.
+launched, so the host waits for the drafts alone; and only steps with constrained rows wait at all, for a few
+milliseconds (`engine.mask_jobs`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from concurrent.futures import ALL_COMPLETED
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.engine.constraint import Constraint, num_words
+from eyas.engine.constraint import num_words
+from eyas.engine.mask_jobs import ROUND_WAIT_S, SequenceMasks, wait_for_masks
 from eyas.engine.round import Drafts, RowMasks
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
@@ -20,44 +24,65 @@ from eyas.engine.state import DeviceState
 __all__ = ["MaskInput", "read_for_masks"]
 
 
-class MaskInput(NamedTuple):
+@dataclass(slots=True)
+class MaskInput:
     """What the constraints must know, on its way to the host: length, live, drafts, new tokens, draft ids [C, ...]."""
 
-    constraints: list[Constraint]
-    starts: list[int]  # position behind the last token that each constraint has consumed
+    sequences: list[SequenceMasks]
+    rows: list[int]  # of the round
+    starts: list[int]  # position behind the last token that each constraint was given
     rows_C: Tensor
     packed: Tensor
     num_new: int
     event: torch.cuda.Event | None
+    _asked: dict[int, SequenceMasks] | None = field(default=None, init=False)  # by place among the sequences
 
-    def masks(self, vocab_size: int) -> RowMasks:
-        """Waits for the copy, brings the constraints up to date and asks them."""
+    @property
+    def is_here(self) -> bool:
+        """Whether `ask` would not wait."""
+        return self.event is None
+
+    def ask(self) -> None:
+        """Wait for the copy, and have the constraints brought up to date and asked, each in its thread."""
         if self.event is not None:
             self.event.synchronize()
-        num_rows = self.packed.shape[1] - 3 - self.num_new + 1
-        words = torch.full(
-            (len(self.constraints), num_rows, num_words(vocab_size)),
-            -1,
-            dtype=torch.int32,
-            pin_memory=self.event is not None,
-        )
-        out = words.numpy().view(np.uint32)
-        for row, (constraint, start) in enumerate(zip(self.constraints, self.starts, strict=True)):
-            length, live, num_drafts, *rest = self.packed[row].tolist()
+        self._asked = {}
+        for place, (masks, start) in enumerate(zip(self.sequences, self.starts, strict=True)):
+            length, live, num_drafts, *rest = self.packed[place].tolist()
             if live:  # else it ended on the device and the host does not know yet
-                constraint.advance(rest[: length - start])
-                constraint.fill(rest[self.num_new :][:num_drafts], out[row])
-        return RowMasks(self.rows_C, words.to(self.rows_C.device, non_blocking=True))
+                masks.ask(rest[: length - start], rest[self.num_new :][:num_drafts])
+                self._asked[place] = masks
+
+    def masks(self, vocab_size: int) -> tuple[RowMasks, Mapping[int, int]]:
+        """What is there after a short wait; and of each row of the round that lacks some how many it has."""
+        if self._asked is None:
+            self.ask()
+        assert self._asked is not None
+        num_rows, num_words_ = self.packed.shape[1] - 3 - self.num_new + 1, num_words(vocab_size)
+        pinned = self.event is not None
+        words = torch.full((len(self.sequences), num_rows, num_words_), -1, dtype=torch.int32, pin_memory=pinned)
+        num_ready_C = torch.full((len(self.sequences),), num_rows, pin_memory=pinned)
+        out_CRW = words.numpy().view(np.uint32)
+        wait_for_masks(self._asked.values(), ROUND_WAIT_S, return_when=ALL_COMPLETED)
+        late = {}
+        for place, masks in self._asked.items():
+            num_ready = masks.take(out_CRW[place])
+            if num_ready is not None:
+                num_ready_C[place] = late[self.rows[place]] = num_ready
+        device = self.rows_C.device
+        on_device = (words.to(device, non_blocking=True), num_ready_C.to(device, non_blocking=True))
+        return RowMasks(self.rows_C, *on_device), late
 
 
 def read_for_masks(state: DeviceState, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts) -> MaskInput | None:
     """Start copying what the constraints of some sequences need; None if none of them has one."""
-    found = [(row, s, s.constraint) for row, s in enumerate(sequences) if s.constraint is not None]
+    found = [(row, s, s.masks) for row, s in enumerate(sequences) if s.masks is not None]
     if not found:
         return None
-    starts = [sequence.prompt_length + constraint.num_consumed for _, sequence, constraint in found]
+    starts = [sequence.prompt_length + masks.num_consumed for _, sequence, masks in found]
     num_new = max(sequence.length_bound - start for (_, sequence, _), start in zip(found, starts, strict=True))
-    rows_C, starts_C = torch.tensor([[row for row, _, _ in found], starts]).to(state.device, non_blocking=True)
+    rows = [row for row, _, _ in found]
+    rows_C, starts_C = torch.tensor([rows, starts]).to(state.device, non_blocking=True)
     slots_C = slots_S[rows_C]
     columns = starts_C.unsqueeze(1) + torch.arange(num_new, device=state.device)
     new = state.tokens_SN[slots_C.unsqueeze(1), columns.clamp(max=state.tokens_SN.shape[1] - 1)]
@@ -67,4 +92,4 @@ def read_for_masks(state: DeviceState, slots_S: Tensor, sequences: list[Sequence
         packed = torch.empty_like(packed, device="cpu", pin_memory=True).copy_(packed, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-    return MaskInput([constraint for _, _, constraint in found], starts, rows_C, packed, num_new, event)
+    return MaskInput([masks for _, _, masks in found], rows, starts, rows_C, packed, num_new, event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ class HostRound(NamedTuple):
     prompt_logprobs: Logprobs | None
     num_rows: int
     event: torch.cuda.Event | None
+    num_ready: Mapping[int, int]  # rows with masks, of sequences that lacked some
 
 
 @dataclass(slots=True)
@@ -86,4 +88,4 @@ def to_host(output: RoundOutput) -> HostRound:
     packed, *rest = tensors
     logprobs = Logprobs(*rest[:3]) if output.logprobs is not None else None
     prompt_logprobs = Logprobs(*rest[-3:]) if output.prompt_logprobs is not None else None
-    return HostRound(packed, logprobs, prompt_logprobs, output.sampled_SR.shape[1], event)
+    return HostRound(packed, logprobs, prompt_logprobs, output.sampled_SR.shape[1], event, output.num_ready)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -31,10 +33,14 @@ class Guess(NamedTuple):
 
 
 class RowMasks(NamedTuple):
-    """Packed masks int32 [C, R, words] of the sequences at the indices `rows_C` of a batch."""
+    """Packed masks int32 [C, R, words] of the sequences at the indices `rows_C` of a batch.
+
+    Rows from `num_ready_C` on have none yet: there nothing can be committed. None where all have theirs.
+    """
 
     rows_C: Tensor
     words_CRW: Tensor
+    num_ready_C: Tensor | None = None
 
 
 class Verified(NamedTuple):
@@ -73,6 +79,7 @@ class RoundOutput(NamedTuple):
     live_T: Tensor
     prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
     levels_SN: Tensor | None = None  # as the drafts have them
+    num_ready: Mapping[int, int] = MappingProxyType({})  # on the host: rows with masks, of sequences that lack some
 
 
 class Sampler(Protocol):

@@ -98,6 +98,8 @@ class Runner:
         if plan.num_drafts:
             self.state.limit_drafts(plan.limits, plan.by_lookup)
             self.state.cut_drafts(plan.cut)
+        if plan.num_missed:
+            self.drafter.note_commit(plan.num_missed)
         output = self._decode(plan, keeps_routing) if plan.decode else None
         if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
             self.drafter.note_commit(1 << 30)
@@ -165,7 +167,7 @@ class Runner:
         none = Drafts(slots_S.new_zeros(1, 0), torch.zeros_like(slots_S))
         mask_input = read_for_masks(state, slots_S, [sequence], none)
         logits_SRV = self.target.logits(output.normed.take(last), self.row_ops).unsqueeze(0)
-        masks = None if mask_input is None else mask_input.masks(state.vocab_size)
+        masks = None if mask_input is None else mask_input.masks(state.vocab_size)[0]  # there since it was queued
         taps = None if output.taps_TC is None else output.taps_TC[last]
         verified = Verified(logits_SRV, taps, (), batch.live_SR[:, last])
         first = self.prompt_sampler.finish(verified, slots_S, [sequence], none, masks)

@@ -52,7 +52,7 @@ class PlainSampler:
         state = self._state
         first_position_S = state.length_S[slots_S]
         sampled = sample_rows(verified.logits_SRV, first_position_S, drafts.ids_SK, state, sequences, slots_S, masks)
-        return commit(state, slots_S, drafts, sampled, verified)
+        return commit(state, slots_S, drafts, sampled, verified, masks)
 
 
 def _penalize(

@@ -8,7 +8,7 @@ latest arrival is preempted: its pages are copied to host memory and back, never
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from eyas.engine.confidence import Cut
@@ -84,6 +84,7 @@ class StepPlan:
     limits: dict[int, int] = field(default_factory=dict)  # by slot: how many of them are to be drafted
     by_lookup: set[int] = field(default_factory=set)  # slots that look theirs up
     num_steps: int = 0  # passes of the head
+    num_missed: int = 0  # tokens that the head may not have seen of sequences that come back from a pause
     cut: Cut = field(default_factory=Cut)  # of the chains that the head draws
 
     @property
@@ -138,12 +139,15 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self, num_drafts: int) -> StepPlan:
-        """The next step, with pages reserved for it. Lengths advance as if it had run; `committed` corrects them."""
+    def plan(self, num_drafts: int, pausing: Collection[Sequence] = ()) -> StepPlan:
+        """The next step, with pages reserved for it. Lengths advance as if it had run; `committed` corrects them.
+
+        Sequences that are `pausing` keep what they hold and are not decoded.
+        """
         plan = StepPlan(num_drafts=num_drafts)
         for sequence in self.running:
             self._leave_window(sequence)
-        for sequence in [s for s in self.running if s.phase is Phase.DECODE]:
+        for sequence in [s for s in self.running if s.phase is Phase.DECODE and s not in pausing]:
             if sequence.phase is Phase.DECODE:  # an earlier one may have preempted it
                 self._plan_decode(sequence, plan)
         self._resume(plan)

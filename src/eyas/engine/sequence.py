@@ -8,8 +8,8 @@ from enum import Enum, auto
 from typing import Any
 
 from eyas.base.types import Request, TokenEvent
-from eyas.engine.constraint import Constraint
 from eyas.engine.lookup import OwnText
+from eyas.engine.mask_jobs import SequenceMasks
 from eyas.engine.pages import PageKey
 
 __all__ = ["Phase", "Sequence"]
@@ -39,7 +39,7 @@ class Sequence:
     arrival: int = 0
     began: float = 0.0  # `time.perf_counter()` at the launch of its first step
     phase: Phase = Phase.NEW
-    constraint: Constraint | None = None
+    masks: SequenceMasks | None = None  # of what it may draw, if anything binds it
     own_text: OwnText | None = None  # once it has a token, if it may look up drafts
     slot: int | None = None
     num_prefilled: int = 0

@@ -50,6 +50,8 @@ def speculative_round(
             drafter.keep_up(state, slots_S, num_drafts + 1, max_length)
         drafts = lookup.replace(state, slots_S, drafts, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
+    if mask_input is not None and mask_input.is_here:
+        mask_input.ask()
     shape = (len(slots_S), num_drafts, keeps_routing)
 
     def verify(slots_S: Tensor, *drafts: Tensor) -> Verified:
@@ -67,12 +69,13 @@ def speculative_round(
     if mask_input is None and not stages.splits_rounds:
         output = stages.run(("round", shape), verify_and_finish, slots_S, *drafts[:2])
         return output._replace(levels_SN=drafts.levels_SN)
-    # The host waits for the drafts and asks the constraints while the device verifies.
+    # On a device the host waits for the drafts and asks the constraints while it verifies.
     verified = stages.run(("verify", shape), verify, slots_S, *drafts[:2])
     if mask_input is None:
         output = stages.run(("finish", shape), partial(finish, verified), slots_S, *drafts[:2])
     else:
-        output = sampler.finish(verified, slots_S, sequences, drafts, mask_input.masks(state.vocab_size))
+        masks, num_ready = mask_input.masks(state.vocab_size)
+        output = sampler.finish(verified, slots_S, sequences, drafts, masks)._replace(num_ready=num_ready)
     return output._replace(levels_SN=drafts.levels_SN)
 
 

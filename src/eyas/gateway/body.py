@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from decimal import Decimal
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -12,12 +15,14 @@ from eyas.base.errors import InvalidRequest
 from eyas.gateway.explain import explain, loosely, not_json
 from eyas.gateway.workers import LARGE
 
-__all__ = ["Fields", "Raw", "decode", "json_response", "raw_response", "weight"]
+__all__ = ["Fields", "Raw", "decode", "json_response", "raw_response", "untyped_number", "weight"]
 
 BodyT = TypeVar("BodyT", bound=Struct)
 
 Raw: TypeAlias = bytes | bytearray
 
+MAX_DIGITS = 17
+MAX_NUMBER_CHARS = 40
 SLOW_WORDS = (b"tools", b"format", b"structured_outputs")
 MAX_VALUES = 1 << 19
 MAX_CONTAINERS = 1 << 17
@@ -39,11 +44,23 @@ def decode(raw: Raw, kind: type[BodyT]) -> BodyT:
     """Check and read a body. Raises InvalidRequest naming the field, with the nearest known name."""
     check_extent(raw)
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.Decoder(kind, float_hook=untyped_number).decode(raw)
     except msgspec.ValidationError as error:
         raise explain(str(error), kind, loosely(raw)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise not_json(raw, error) from error
+
+
+def untyped_number(text: str) -> float:
+    """A number of a schema or other free JSON. Raises ValueError where a float would not be what was written: 17 digits
+    name every float."""
+    value = float(text)
+    digits = re.sub(r"[eE].*|\D", "", text).lstrip("0")
+    if math.isinf(value) or (value == 0 and digits):
+        raise ValueError(f"number out of range: {text[:MAX_NUMBER_CHARS]}")
+    if len(digits) > MAX_DIGITS and Decimal(text) != Decimal(repr(value)):
+        raise ValueError(f"{text[:MAX_NUMBER_CHARS]} has more digits than a number holds; write at most {MAX_DIGITS}")
+    return value
 
 
 def check_extent(raw: Raw) -> None:

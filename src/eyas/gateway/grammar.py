@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from eyas.base.errors import InvalidRequest, nearest
 from eyas.base.grammar_limits import parser_limits, with_deep_stack
 from eyas.base.harmony_tools import FUNCTIONS, FunctionTool
-from eyas.gateway.schema_check import check_enforceable, without_plain_formats
+from eyas.gateway.lark_check import can_end, schemas_of
+from eyas.gateway.schema_check import check_enforceable, check_followable, without_plain_formats
 from eyas.gateway.schema_extent import extent_of
 
 if TYPE_CHECKING:
@@ -212,9 +213,12 @@ class GrammarChecker:
                 _limit(sum(1 for _ in LARK_RULE.finditer(text)), MAX_LARK_RULES, "rules", param)
                 if option := ONE_WAY_OPTION.search(text):
                     raise InvalidRequest(f"{param}: the rule option {option[1]!r} is not supported", param=param)
+                _check_schemas(text, param)
         grammar = answer_grammar(response=response)
         assert grammar is not None
         self.check(grammar, param=param)
+        if isinstance(response, Lark) and not can_end(response.grammar):
+            raise InvalidRequest(f"{param} cannot be enforced: its rule 'start' never comes to an end", param=param)
         tokenizer = self._tokenizer
         if tokenizer is not None and not with_deep_stack(lambda: self._can_start(tokenizer, grammar)):
             raise InvalidRequest(f"{param} cannot be enforced: nothing satisfies it, or it is too complex", param=param)
@@ -296,6 +300,14 @@ def _slashed(pattern: str) -> str:
     """A pattern between slashes: its own slashes escaped, line breaks spelled."""
     spelled = pattern.replace("\n", r"\n").replace("\r", r"\r")
     return re.sub(r"\\.|/", lambda match: r"\/" if match[0] == "/" else match[0], spelled)
+
+
+def _check_schemas(lark: str, param: str) -> None:
+    try:
+        for schema in schemas_of(lark):
+            check_followable(schema, param=param)
+    except ValueError as error:
+        raise InvalidRequest(f"{param}: {error}", param=param) from error
 
 
 def _limit(count: int, limit: int, what: str, param: str) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 from eyas.base.errors import InvalidRequest
 from eyas.base.grammar_limits import MAX_ROW_ITEMS_SCHEMA
 from eyas.base.harmony_tools import check_schema
+from eyas.gateway.schema_ends import can_end
 from eyas.gateway.schema_extent import extent_of
+from eyas.gateway.schema_numbers import check_common_multiple, check_numbers
 
-__all__ = ["check_enforceable", "without_plain_formats"]
+__all__ = ["check_enforceable", "check_followable", "without_plain_formats"]
 
 MAX_PROPERTIES = 1000
 MAX_OPTIONAL = 100  # in round numbers, at 4 of the parser's items each
@@ -59,12 +61,28 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
         num_properties += len(properties) if isinstance(properties, Mapping) else 0
         if num_properties > MAX_PROPERTIES:
             raise InvalidRequest(f"the schema has more than {MAX_PROPERTIES} properties", param=param)
+    check_followable(schema, param=param)
     if extent_of(schema, param=param).busiest > MAX_ROW_ITEMS_SCHEMA - ITEMS_AROUND:
         raise InvalidRequest(
             "too much may come next at one place of the schema: of an object and its alternatives together, about "
             f"{MAX_OPTIONAL} properties can be optional; list more of them in 'required'",
             param=param,
         )
+
+
+def check_followable(schema: Mapping[str, Any], *, param: str) -> None:
+    """Raises InvalidRequest for a schema that is taken in full but has numbers that would be rounded, requires a value
+    without end, or takes memory without bound to compile."""
+    with_factors = []
+    for path, inner in _objects(schema):
+        check_numbers(inner, path, param=param)
+        if "multipleOf" in inner:
+            with_factors.append(inner)
+    if len(with_factors) > 1:
+        check_common_multiple(with_factors, param=param)
+    extent_of(schema, param=param)
+    if not can_end(schema):
+        raise InvalidRequest(f"{param} cannot be enforced: every value that it allows requires another", param=param)
 
 
 def without_plain_formats(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -86,6 +104,18 @@ def _has_plain_format(schema: object) -> bool:
 def _is_extension(keyword: str) -> bool:
     """Vendors' own annotations; one of them is llguidance's switch for leniency."""
     return keyword.startswith("x-") and keyword != "x-guidance"
+
+
+def _objects(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All objects in a schema, wherever they are: a reference may lead to any of them."""
+    todo: list[tuple[str, object]] = [("$", schema)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, Mapping):
+            yield path, value
+            todo += ((f"{path}.{name}", inner) for name, inner in value.items())
+        elif isinstance(value, list | tuple):
+            todo += ((f"{path}[{i}]", inner) for i, inner in enumerate(value))
 
 
 def _subschemas(schema: object, path: str) -> Iterator[tuple[str, object]]:

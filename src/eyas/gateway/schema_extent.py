@@ -8,10 +8,11 @@ from urllib.parse import unquote
 
 from eyas.base.errors import InvalidRequest
 
-__all__ = ["Extent", "extent_of"]
+__all__ = ["Extent", "equivalents", "extent_of", "referred"]
 
 MAX_LEVELS = 200
 MAX_SAME = 450  # more cannot be parsed at once
+MAX_MERGED = 1000  # of which patterns are written out each time: the compiler's memory doubles with each level
 OPEN_DEPTH = 8  # assumed where a value may nest without end
 
 OBJECT_PARTS = ("properties", "patternProperties")
@@ -25,10 +26,11 @@ class Extent(NamedTuple):
     depth: int  # arrays and objects inside each other in a value; 8 where the schema bounds nothing
     same: frozenset[int]  # by `id`, the schemas that a value of this one may be going through
     busiest: int  # parser's items (an estimate), where the most alternatives and optional properties meet
+    merged: int  # schemas of the same value, each as often as references lead to it
 
 
-ANYTHING = Extent(1, OPEN_DEPTH, frozenset(), 8)
-SCALAR = Extent(1, 0, frozenset(), 1)
+ANYTHING = Extent(1, OPEN_DEPTH, frozenset(), 8, 1)
+SCALAR = Extent(1, 0, frozenset(), 1, 1)
 
 
 def extent_of(schema: Mapping[str, Any], *, param: str) -> Extent:
@@ -49,7 +51,7 @@ class _Walk:
             return SCALAR if schema is False else ANYTHING
         key = id(schema)
         if key in self._open:
-            return Extent(0, OPEN_DEPTH, frozenset(), 0)
+            return Extent(0, OPEN_DEPTH, frozenset(), 0, 0)
         known = self._known.get(key)
         if level + (0 if known is None else known.levels - 1) > MAX_LEVELS:
             raise InvalidRequest(
@@ -62,7 +64,7 @@ class _Walk:
         return known
 
     def _measured(self, schema: Mapping[str, Any], level: int) -> Extent:
-        around = [self.visit(inner, level + 1) for inner in self._equivalents(schema)]
+        around = [self.visit(inner, level + 1) for inner in equivalents(self._root, schema)]
         within = [self.visit(inner, level + 1) for inner in _children(schema)]
         depth = max(
             _own_depth(schema, bounded_elsewhere=bool(around)),
@@ -75,23 +77,31 @@ class _Walk:
         same = frozenset([id(schema)] if own else []).union(*(extent.same for extent in around))
         if len(same) > MAX_SAME:
             raise InvalidRequest(f"the schema has more than {MAX_SAME} alternatives at one place", param=self._param)
+        merged = 1 + sum(extent.merged for extent in around)
+        if "allOf" in schema and merged > MAX_MERGED:
+            raise InvalidRequest(
+                f"'allOf' brings more than {MAX_MERGED} schemas together at one place, references followed",
+                param=self._param,
+            )
         items = sum(self._items[key] for key in same)
         return Extent(
             levels=1 + max((extent.levels for extent in (*around, *within)), default=0),
             depth=depth,
             same=same,
             busiest=max(items, *(extent.busiest for extent in (*around, *within)), 0),
+            merged=merged,
         )
 
-    def _equivalents(self, schema: Mapping[str, Any]) -> Iterator[object]:
-        """Schemas of the same value."""
-        for keyword in ALTERNATIVES:
-            alternatives = schema.get(keyword)
-            if isinstance(alternatives, list | tuple):
-                yield from alternatives
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            yield _referred(self._root, reference)
+
+def equivalents(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[object]:
+    """Schemas of the same value."""
+    for keyword in ALTERNATIVES:
+        alternatives = schema.get(keyword)
+        if isinstance(alternatives, list | tuple):
+            yield from alternatives
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        yield referred(root, reference)
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[object]:
@@ -138,7 +148,7 @@ def _list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _referred(root: Mapping[str, Any], reference: str) -> object:
+def referred(root: Mapping[str, Any], reference: str) -> object:
     """What a JSON pointer finds; True, which is any value, where it finds nothing: the compiler refuses that."""
     node: Any = root
     for part in unquote(reference.removeprefix("#")).split("/")[1:]:

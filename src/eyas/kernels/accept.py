@@ -25,10 +25,10 @@ def accept(
     sampled_SR: Tensor,
     failed_SR: Tensor,
     stop_ids_SN: Tensor,
-    remaining_S: Tensor,
+    most_S: Tensor,
     live_S: Tensor,
 ) -> Accepted:
-    """Compare K drafts with R = K + 1 sampled tokens; cut after the first stop token and at the remaining budget.
+    """Compare K drafts with R = K + 1 sampled tokens; cut after the first stop token and at `most_S` tokens.
 
     A row whose `failed_SR` is not 0 has no token: the cut is before it, and rows behind it were never reached.
     `stop_ids_SN` is padded with -1.
@@ -39,7 +39,7 @@ def accept(
     num_accepted = matches.long().cumprod(1).sum(1)
     is_stop = (sampled_SR.unsqueeze(2) == stop_ids_SN.unsqueeze(1)).any(2)
     first_stop = torch.where(is_stop, column, num_rows).amin(1)
-    num_committed = torch.minimum(torch.minimum(num_accepted, first_stop) + 1, remaining_S) * live_S
+    num_committed = torch.minimum(torch.minimum(num_accepted, first_stop) + 1, most_S) * live_S
     first_failed = torch.where(failed_SR != 0, column, num_rows).amin(1)
     code = failed_SR.gather(1, first_failed.clamp(max=num_rows - 1).unsqueeze(1)).squeeze(1)
     failed = torch.where(first_failed < num_committed, code, 0)

@@ -30,7 +30,7 @@ def ledger_of(generator, *, counts=True, taps=True):
     )
 
 
-def committed_plainly(ledger, slots, drafts, num_drafts, sampled, failed, taps):
+def committed_plainly(ledger, slots, drafts, num_drafts, sampled, failed, taps, most):
     """The same with indices and one sequence after the other."""
     accepted = accept(
         drafts,
@@ -38,7 +38,7 @@ def committed_plainly(ledger, slots, drafts, num_drafts, sampled, failed, taps):
         sampled,
         failed,
         ledger.stop_ids_SN[slots],
-        ledger.remaining_S[slots],
+        torch.minimum(ledger.remaining_S[slots], most),
         ledger.live_S[slots],
     )
     for s, slot in enumerate(slots.tolist()):
@@ -57,9 +57,10 @@ def committed_plainly(ledger, slots, drafts, num_drafts, sampled, failed, taps):
     return SimpleNamespace(**accepted._asdict(), ended_S=ended)
 
 
-@given(st.integers(0, 10**6), st.integers(0, 4), st.booleans(), st.booleans())
+@given(st.integers(0, 10**6), st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_equals_one_sequence_after_the_other(seed, num_drafts, counts, taps):
+def test_equals_one_sequence_after_the_other(seed, num_drafts, counts, taps, has_late_rows):
+    """And where rows lack their masks, which may be all of a sequence."""
     generator = torch.Generator().manual_seed(seed)
     ours = ledger_of(generator, counts=counts, taps=taps)
     plain = Ledger(*(None if field is None else field.clone() for field in ours))
@@ -72,8 +73,12 @@ def test_equals_one_sequence_after_the_other(seed, num_drafts, counts, taps):
     failed = (torch.randint(0, 12, sampled.shape, generator=generator) - 9).clamp(min=0).to(DEVICE)
     rows = torch.randn(sampled.numel(), C, generator=generator).to(DEVICE, torch.bfloat16) if taps else None
 
-    result = commit(ours, slots, drafts, valid, sampled, failed, rows)
-    expected = committed_plainly(plain, slots, drafts, valid, sampled, failed, rows)
+    most = torch.randint(0, num_drafts + 2, (4,), generator=generator).to(DEVICE)
+    if not has_late_rows:
+        most[:] = num_drafts + 1
+
+    result = commit(ours, slots, drafts, valid, sampled, failed, rows, most_S=most if has_late_rows else None)
+    expected = committed_plainly(plain, slots, drafts, valid, sampled, failed, rows, most)
     for name, value in result._asdict().items():
         assert torch.equal(value, getattr(expected, name).long()), name
     for name, value in ours._asdict().items():

@@ -55,7 +55,15 @@ def _copy_taps(taps_ptr, ring_ptr, length, count, width, W, ROWS: tl.constexpr, 
 
 @triton.jit(
     do_not_specialize=["S", "R", "K"],
-    do_not_specialize_on_alignment=["slots_ptr", "draft_ptr", "num_drafts_ptr", "sampled_ptr", "failed_ptr", "out_ptr"],
+    do_not_specialize_on_alignment=[
+        "slots_ptr",
+        "draft_ptr",
+        "num_drafts_ptr",
+        "sampled_ptr",
+        "failed_ptr",
+        "most_ptr",
+        "out_ptr",
+    ],
 )
 def _commit(
     slots_ptr,
@@ -64,6 +72,7 @@ def _commit(
     sampled_ptr,
     failed_ptr,
     taps_ptr,
+    most_ptr,
     ledger,
     out_ptr,
     S,
@@ -94,6 +103,8 @@ def _commit(
     first_stop = tl.min(tl.where(is_stop, column, R))
     first_failed = tl.min(tl.where(failed != 0, column, R))
     reach = tl.minimum(tl.minimum(num_accepted, first_stop) + 1, remaining.to(tl.int32))
+    if most_ptr is not None:
+        reach = tl.minimum(reach, tl.load(most_ptr + s).to(tl.int32))
     reach = tl.where(live, reach, 0)
     code = tl.sum(tl.where((column == first_failed) & (column < reach), failed, 0))
     count = tl.minimum(reach, first_failed)
@@ -127,11 +138,13 @@ def commit(
     failed_SR: Tensor,
     taps_TC: Tensor | None = None,
     *,
+    most_S: Tensor | None = None,
     out_5S: Tensor | None = None,
 ) -> Committed:
     """Compare K drafts with R = K + 1 sampled tokens, all int64, and bring `ledger` up to date.
 
-    `taps_TC` holds the hidden states of the rows, R for each sequence. Slots of dead sequences may repeat.
+    `taps_TC` holds the hidden states of the rows, R for each sequence. Slots of dead sequences may repeat. No more than
+    `most_S` tokens are committed, which may be none.
     """
     assert draft_SK.is_contiguous() and sampled_SR.is_contiguous() and failed_SR.is_contiguous()
     assert taps_TC is None or taps_TC.is_contiguous()
@@ -147,6 +160,7 @@ def commit(
         sampled_SR,
         failed_SR,
         taps_TC,
+        most_S,
         ledger,
         out,
         num_seqs,

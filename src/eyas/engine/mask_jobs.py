@@ -1,0 +1,173 @@
+"""Masks asked in threads beside the step: rounds wait for them briefly, then a sequence with late masks waits alone.
+
+A round gives all of its masks together a few milliseconds. If some are not there by then, the commit of their sequence
+is cut before the first row without one, down to no token at all. The thread goes on, and the sequence stays out of
+rounds until it is done. A sequence whose masks have been slow comes back only when the mask of its next row is ready,
+and drafts nothing for a while: it gets one token a round, and the others never wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import numpy as np
+
+from eyas.engine.constraint import Constraint, Words
+
+__all__ = ["ROUND_WAIT_S", "MaskThreads", "SequenceMasks", "wait_for_masks"]
+
+ROUND_WAIT_S = 0.005  # that one round waits for all of its masks, once the target has verified
+SLOW_S = 0.005  # for the masks of one sequence and round
+SLOW_JOBS = 4  # quick ones behind a slow one, until a sequence drafts again
+SLOW_NICE = 10  # of threads with slow masks: on a machine whose cores are all busy the step comes first
+ALL = 0xFFFFFFFF
+log = logging.getLogger(__name__)
+
+
+class MaskThreads:
+    """One thread for each job under way: a mask that takes long holds up no other."""
+
+    def __init__(self, num_sequences: int) -> None:
+        self._quick = ThreadPoolExecutor(4 * num_sequences, thread_name_prefix="eyas-mask")
+
+    def start(self, job: _Job, *, is_slow: bool) -> None:
+        if is_slow:
+            threading.Thread(target=job.run, args=(SLOW_NICE,), name="eyas-slow-mask", daemon=True).start()
+        else:
+            self._quick.submit(job.run)
+
+
+class _Job:
+    """Taking in `tokens`, then the masks of the rows behind them and behind each draft; rows below `num_ready` are
+    there and stay as they are."""
+
+    def __init__(self, constraint: Constraint, tokens: Sequence[int], drafts: Sequence[int], words: Words) -> None:
+        self.words_RW = words
+        self.num_ready = 0
+        self.began = time.monotonic()
+        self.seconds = 0.0  # that it took, 0 if nothing was to be done
+        self.error: str | None = None
+        self.done: Future[None] = Future()
+        self._constraint = constraint
+        self._tokens = tokens
+        self._drafts = drafts
+
+    def run(self, nice: int = 0) -> None:
+        began = time.monotonic()
+        try:
+            if nice:
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+            self._constraint.advance(self._tokens)
+            for row in self._constraint.rows(self._drafts, self.words_RW, num_known=self.num_ready):
+                self.num_ready = row + 1
+        except BaseException as error:  # a panic of the library is no Exception
+            log.exception("a mask could not be computed")
+            self.error = f"the grammar cannot be followed further: {error!r}"
+            self.words_RW[self.num_ready :] = 0
+        self.num_ready = len(self.words_RW)  # also rows that no draft reaches
+        self.seconds = time.monotonic() - began
+        self.done.set_result(None)
+
+
+class SequenceMasks:
+    """The masks of one sequence. Used by the engine's thread; the constraint belongs to the job under way."""
+
+    def __init__(self, constraint: Constraint, threads: MaskThreads, num_words: int, first: Words | None) -> None:
+        """`first` is the mask of the first token under the grammar, None without one."""
+        self.num_consumed = 0  # generated tokens that the constraint was given
+        self._constraint = constraint
+        self._threads = threads
+        self._num_words = num_words
+        self._num_delivered = 0
+        self._unseen: list[int] = []  # delivered, and not yet given
+        self._next: Words | None = None  # the mask of the row behind all that was given
+        self._num_slow = 0  # jobs to come for which it counts as slow
+        self._job: _Job | None = None
+        self._error: str | None = None
+        if first is not None:
+            self._next = first.copy()
+            constraint.forbid((), self._next)
+
+    @property
+    def failure(self) -> str:
+        """Why a row that was filled last has no token left."""
+        return self._error or self._constraint.failure
+
+    @property
+    def is_slow(self) -> bool:
+        return self._num_slow > 0
+
+    @property
+    def pending(self) -> Future[None] | None:
+        """The end of the job that is under way."""
+        return None if self._job is None or self._job.done.done() else self._job.done
+
+    @property
+    def busy_s(self) -> float:
+        """For how long the job under way has been; 0 without one."""
+        return 0.0 if self._job is None or self.pending is None else time.monotonic() - self._job.began
+
+    def delivered(self, tokens: Sequence[int]) -> None:
+        """The host has read that these were committed. On a GPU `ask` may have been told before."""
+        self._num_delivered += len(tokens)
+        num_unseen = max(0, self._num_delivered - self.num_consumed)
+        self._unseen = [*self._unseen, *tokens][-num_unseen:] if num_unseen else []
+
+    def may_run(self, *, is_in_flight: bool) -> bool:
+        """Whether the next round may take the sequence. If not, its thread is at work on what is missing, or what the
+        last round committed is yet to be read (`is_in_flight`)."""
+        if self.pending is not None:
+            return False
+        self._settle()
+        if not self.is_slow:
+            return True
+        if is_in_flight:
+            return False
+        if self._next is None or self._unseen:
+            self.ask(self._unseen, ())
+            return False
+        return True
+
+    def ask(self, tokens: Sequence[int], drafts: Sequence[int]) -> None:
+        """Start on the masks behind `tokens`, all that were committed since those it was given, and each draft."""
+        assert self.pending is None, "one job at a time"
+        self._settle()
+        words_RW = np.full((len(drafts) + 1, self._num_words), ALL, dtype=np.uint32)
+        self._job = job = _Job(self._constraint, tuple(tokens), tuple(drafts), words_RW)
+        if self._next is not None and not tokens:
+            words_RW[0], job.num_ready = self._next, 1
+        self.num_consumed += len(tokens)
+        self._unseen, self._next = [], None
+        if job.num_ready == len(words_RW):
+            job.done.set_result(None)
+        elif self._constraint.is_quick:
+            job.run()
+        else:
+            self._threads.start(job, is_slow=self.is_slow)
+
+    def take(self, out_RW: Words) -> int | None:
+        """Copy the masks that were asked for and are there. How many they are if some are missing, else None."""
+        assert self._job is not None
+        num_ready = self._job.num_ready
+        self._error = self._job.error
+        out_RW[:num_ready] = self._job.words_RW[:num_ready]
+        return num_ready if num_ready < len(self._job.words_RW) else None
+
+    def _settle(self) -> None:
+        """Learn from the job that is done."""
+        if (job := self._job) is not None:
+            self._job, self._next = None, job.words_RW[0]
+            if job.seconds:
+                self._num_slow = SLOW_JOBS if job.seconds > SLOW_S else max(0, self._num_slow - 1)
+
+
+def wait_for_masks(sequences: Iterable[SequenceMasks], seconds: float, *, return_when: str) -> None:
+    """Until the jobs of these sequences are done, with the words of `concurrent.futures.wait`, or at most so long."""
+    pending = [future for masks in sequences if (future := masks.pending) is not None]
+    if pending:
+        wait(pending, seconds, return_when)

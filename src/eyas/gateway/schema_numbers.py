@@ -1,0 +1,107 @@
+"""Numbers in JSON schemas: which ones the grammar library holds exactly. It would round all others in silence.
+
+llguidance reads every number as a 64-bit float, bounds of integers as 64-bit integers from that, and `multipleOf` as a
+decimal fraction of a 32-bit integer (parser/src/json/numeric.rs). Some of the numbers it cannot hold end the process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from eyas.base.errors import InvalidRequest
+
+__all__ = ["check_common_multiple", "check_numbers"]
+
+MAX_EXACT = 2**53  # up to here a float holds every integer
+MAX_INT64 = 2**63 - 1  # what generators write as the largest integer; the library's own largest, so it holds
+LEAST = 1e-100  # besides 0: a bound is spelled out digit by digit in a regular expression
+MAX_FACTOR = 2**32 - 1
+
+MAX_LENGTH = 2**31 - 1
+LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def check_numbers(schema: Mapping[str, Any], path: str, *, param: str) -> None:
+    """Of one schema, those inside it excepted. Raises InvalidRequest with the path of a number that does not hold."""
+    for name in BOUNDS:
+        value = schema.get(name)
+        is_largest = name == "maximum" and value == MAX_INT64 and schema.get("type") == "integer"
+        if _is_number(value) and not is_largest:
+            _check(value, f"{path}.{name}", param)
+    for name in LENGTHS:
+        length: Any = schema.get(name)
+        if _is_number(length) and length > MAX_LENGTH:
+            raise InvalidRequest(f"{path}.{name}: lengths of a schema go up to {MAX_LENGTH}", param=param)
+    for name in ("const", "enum"):
+        _check_values(schema.get(name), f"{path}.{name}", param)
+    factor: Any = schema.get("multipleOf")
+    if _is_number(factor):
+        _check(factor, f"{path}.multipleOf", param)
+        if factor > 0 and _as_library(factor) is None:
+            raise InvalidRequest(
+                f"{path}.multipleOf: {factor} cannot be enforced exactly; give it at most nine digits",
+                param=param,
+            )
+
+
+def check_common_multiple(schemas: Iterable[Mapping[str, Any]], *, param: str) -> None:
+    """Of schemas that one value may have to follow together: the library multiplies in 32 bits."""
+    coefficient, exponent = 1, 0
+    for factor in {s["multipleOf"] for s in schemas if _is_number(s.get("multipleOf")) and s["multipleOf"] > 0}:
+        known = _as_library(factor)
+        if known is None:
+            continue  # refused where it stands
+        ours, theirs = (
+            coefficient * 10 ** max(known[1] - exponent, 0),
+            known[0] * 10 ** max(exponent - known[1], 0),
+        )
+        if ours * theirs > MAX_FACTOR:
+            raise InvalidRequest(
+                "the values of 'multipleOf' that meet in this schema have a common multiple that is too large",
+                param=param,
+            )
+        coefficient, exponent = math.lcm(ours, theirs), max(exponent, known[1])
+
+
+def _check_values(value: object, path: str, param: str) -> None:
+    """All numbers in a constant."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if _is_number(item):
+            _check(item, path, param)
+        elif isinstance(item, Mapping):
+            todo += item.values()
+        elif isinstance(item, list | tuple):
+            todo += item
+
+
+def _check(value: Any, path: str, param: str) -> None:
+    if not -MAX_EXACT <= value <= MAX_EXACT or 0 < abs(value) < LEAST:
+        raise InvalidRequest(
+            f"{path}: {_shown(value)} cannot be enforced exactly; numbers of a schema go up to 2**53, down to 1e-100",
+            param=param,
+        )
+
+
+def _as_library(factor: float) -> tuple[int, int] | None:
+    """The coefficient and the negative exponent of 10 that llguidance makes of it, None if that is not the same."""
+    value, exponent = float(factor), 0
+    while value % 1 and value <= MAX_FACTOR:
+        value, exponent = value * 10.0, exponent + 1
+    if value > MAX_FACTOR or Decimal(int(value)).scaleb(-exponent) != Decimal(repr(float(factor))):
+        return None
+    return int(value), exponent
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: float) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
