@@ -298,24 +298,24 @@ def salvage_header(
     lacks its <|message|>.
     """
     first, *marked = MARKED.split(text)
-    name = None
-    if role is None:
-        role, name, first = read_start(first, default, is_author=bool(marked) or has_message or is_cut)
-    elif marked or has_message:
-        first = re.sub(rf"^\s*{role}(?![^\s<])", "", first)
     channels: list[str] = []
     content_types: list[str] = []
-    parts = [first]
+    parts = []
     for marker, part in zip(marked[::2], marked[1::2], strict=True):
         word, part = read_channel(part) if marker == CHANNEL else cut(r"^\s*([\w.+/-]*)", part)
         if word:
             channels += [word] if marker == CHANNEL else []
             content_types += [CONSTRAIN + word] if marker == CONSTRAIN else []
         parts.append(part)
+    name = None
+    if role is None:  # a name alone makes no message
+        role, name, first = read_start(first, default, is_author=bool(channels) or has_message or is_cut)
+    elif marked or has_message:
+        first = re.sub(rf"^\s*{role}(?![^\s<])", "", first)
     recipients: list[str] = []
     prose = []
-    for i, part in enumerate(parts):
-        is_last = i == len(parts) - 1
+    for i, part in enumerate([first, *parts]):
+        is_last = i == len(parts)
         front, part, back = split_words(
             part, is_marked=i > 0, behind=not is_last or has_message or (is_cut and bool(marked))
         )

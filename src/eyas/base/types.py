@@ -207,7 +207,7 @@ class TokenEvent:
     num_cached: int = 0
     error: str | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
-    began: float = 0.0
+    began: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
