@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from eyas.base.bundled import DEMO
 from eyas.base.errors import InvalidRequest
 from eyas.gateway.grammar import GrammarChecker, JsonSchema, Lark
 from eyas.gateway.lark_check import can_end
+from eyas.gateway.schema_check import check_followable
 from eyas.gateway.schema_ends import can_end as schema_can_end
 
 CHECKER = GrammarChecker(DEMO / "tokenizer.json")
@@ -98,6 +101,22 @@ def test_schemas_that_require_themselves(schema, ends):
     if not ends:
         with pytest.raises(InvalidRequest, match="requires another"):
             CHECKER.check_answer(JsonSchema(schema), param="p")
+
+
+WORDS = ["$ref", "allOf", "anyOf", "type", "properties", "required", "items", "prefixItems", "minItems", "multipleOf"]
+WORDS += ["minimum", "const", "object", "array", "#", "#/items", "#/allOf/0"]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS)
+ANY_JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(WORDS), ANY_JSON, max_size=5))
+def test_whatever_stands_where_a_schema_should_is_taken_or_refused(schema):
+    with suppress(InvalidRequest):
+        check_followable(schema, param="p")
 
 
 def test_references_that_double_at_each_level_are_refused_before_they_are_compiled():

@@ -64,7 +64,8 @@ def _required(schema: Mapping[str, Any], kind: str) -> Iterable[object]:
     if kind == "object":
         properties = schema.get("properties")
         if isinstance(properties, Mapping):
-            yield from (properties[name] for name in _list(schema.get("required")) if name in properties)
+            names = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+            yield from (properties[name] for name in names if name in properties)
         return
     least = schema.get("minItems", 0)
     if isinstance(least, int) and least > 0:

@@ -15,9 +15,9 @@ from eyas.base.errors import InvalidRequest
 
 __all__ = ["check_common_multiple", "check_numbers"]
 
-MAX_EXACT = 2**53  # up to here a float holds every integer
+MAX_EXACT = 2**53 - 1  # up to here a float holds every integer and its neighbours
 MAX_INT64 = 2**63 - 1  # what generators write as the largest integer; the library's own largest, so it holds
-LEAST = 1e-100  # besides 0: a bound is spelled out digit by digit in a regular expression
+MAX_DECIMALS = 22  # up to here a float holds the power of 10, and a JSON parser that rounds once reads what was written
 MAX_FACTOR = 2**32 - 1
 
 MAX_LENGTH = 2**31 - 1
@@ -81,9 +81,14 @@ def _check_values(value: object, path: str, param: str) -> None:
 
 
 def _check(value: Any, path: str, param: str) -> None:
-    if not -MAX_EXACT <= value <= MAX_EXACT or 0 < abs(value) < LEAST:
+    holds = -MAX_EXACT <= value <= MAX_EXACT
+    if holds and isinstance(value, float):
+        _, digits, exponent = Decimal(repr(value)).as_tuple()
+        holds = int("".join(map(str, digits))) <= MAX_EXACT and int(exponent) >= -MAX_DECIMALS
+    if not holds:
         raise InvalidRequest(
-            f"{path}: {_shown(value)} cannot be enforced exactly; numbers of a schema go up to 2**53, down to 1e-100",
+            f"{path}: {_shown(value)} cannot be enforced exactly; a schema's numbers go up to 2**53 - 1, with up to 15 "
+            f"digits and {MAX_DECIMALS} decimals",
             param=param,
         )
 
