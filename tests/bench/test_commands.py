@@ -49,6 +49,7 @@ def test_engine(capsys, model_folder, head):
     ] * 2
 
 
+@pytest.mark.slow
 def test_engine_with_simulated_acceptance(capsys, model_folder, head):
     lines, report = bench(
         capsys, "engine", model_folder, "--draft", head, "--batch", 2, "--drafts", "3,auto", "--repeats", 2,

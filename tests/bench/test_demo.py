@@ -10,7 +10,7 @@ from eyas import cli
 HELD_OUT = Path(__file__).parents[1] / "assets" / "demo_heldout.jsonl"
 
 
-@pytest.mark.parametrize(("temperature", "least"), [(0, 2.5), (1, 2.2)])
+@pytest.mark.parametrize(("temperature", "least"), [(0, 2.5), pytest.param(1, 2.2, marks=pytest.mark.slow)])
 def test_acceptance_on_the_first_held_out_prompts(capsys, temperature, least):
     argv = ["bench", "acceptance", str(HELD_OUT), "--temperature", str(temperature), "--limit", "12"]
     assert cli.main([*argv, "--context", "2k", "--seed", "0"]) == 0

@@ -119,8 +119,8 @@ def emulator(monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "num_rows", "dead", "top_k"),
     [
-        ((64, 32, 8), 1, (), 4),
-        ((64, 32, 8), 1, (0,), 4),
+        pytest.param((64, 32, 8), 1, (), 4, marks=pytest.mark.slow),
+        pytest.param((64, 32, 8), 1, (0,), 4, marks=pytest.mark.slow),
         ((96, 160, 5), 3, (1,), 2),
         ((1056, 64, 4), 2, (), 4),  # 17 units: slices of 2, the last of 1
         ((64, 64, 40), 13, (0, 12), 4),
