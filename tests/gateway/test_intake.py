@@ -142,7 +142,7 @@ def test_slow_ones_make_room_for_others_but_only_for_them(room_for_two, monkeypa
         for sender in (oldest, slow):
             sender.send(SMALL, SMALL)
         await asyncio.sleep(0.05)
-        assert not oldest.task.done()  # nobody waits
+        assert not oldest.task.done()  # no other body waits
         quick = Sender(intake)
         quick.send_all()
         assert await asyncio.wait_for(quick.leave(), 5) == SIZE

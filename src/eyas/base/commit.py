@@ -30,7 +30,7 @@ def commit() -> str | None:
 def commit_of(package: Path) -> str | None:
     """The commit of the checkout that `package` belongs to, as `commit()` says it, editable installs included.
 
-    None without git, outside a checkout, and for a package that lies in somebody else's checkout without being tracked
+    None without git, outside a checkout, and for a package inside another project's checkout without being tracked
     there, such as a virtual environment's. Tracked files count as changed anywhere, new ones inside the package.
     """
     try:

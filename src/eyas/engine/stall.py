@@ -3,7 +3,7 @@
 Wall time is no measure of that: a laptop sleeps, a cgroup freezes or throttles, a person stops a process. A process
 that could run has used processor time: an idle interpreter with a heartbeat thread does so at every beat, and one whose
 heartbeat waits for the interpreter's lock every 5 ms. The time between two looks counts if the processor time has
-advanced, and never as more than MAX_GAP_S, so that neither a pause of the process nor one of whoever looks counts.
+advanced, and never as more than MAX_GAP_S, so that neither a pause of the process nor one of the observer counts.
 """
 
 from __future__ import annotations

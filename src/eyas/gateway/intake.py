@@ -1,4 +1,4 @@
-"""Bodies of requests on their way into memory: so many bytes over all requests, and who comes too late waits.
+"""Bodies of requests on their way into memory: a bound on their bytes over all requests, and a queue for those beyond it.
 
 A connection that waits is not read from: what its client sends stays on the other side.
 """

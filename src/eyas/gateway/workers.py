@@ -22,7 +22,7 @@ T = TypeVar("T")
 LARGE = 8 << 10  # characters that take about as long to encode as a thread takes to hand them over and back
 NUM_THREADS = 3  # the event loop takes turns with those that hold the interpreter's lock
 MAX_WAITING = 256
-HUGE = 1 << 20  # bytes: reading so many may take ten times the memory, for which one is done at a time
+HUGE = 1 << 20  # bytes: decoding may take ten times this, so one is done at a time
 
 
 class Workers:
