@@ -1,4 +1,4 @@
-"""Bodies of requests on their way into memory: a bound on their bytes over all requests, and a queue for those beyond it.
+"""Bodies of requests on their way into memory: a bound on the bytes of all together, and a queue for the rest.
 
 A connection that waits is not read from: what its client sends stays on the other side.
 """
