@@ -122,7 +122,7 @@ def test_a_mask_that_takes_too_long_ends_its_request(demo_model, gate, setup, mo
 def test_a_sequence_may_be_cancelled_while_its_mask_is_computed(demo_model, gate):
     core, log = build(demo_model, concurrency=1), Log()
     core.add(ask("late", grammar=GRAMMAR), log)
-    step_until(core, lambda: log.tokens.get("late") and core.scheduler.running[0].masks.pending)
+    step_until(core, lambda: log.tokens.get("late") and core.scheduler.running[0].masks.is_busy)
     core.cancel("late")
     core.add(ask("next"), log)
     step_until(core, lambda: core.is_idle)
@@ -150,7 +150,7 @@ class Chance:
             self.num_late += num_ready is not None
             return num_ready
 
-        def wait_for_masks(sequences, seconds, *, return_when):
+        def wait_for_masks(sequences, seconds, *, for_any=False):
             while self.late and self.rng.random() < 0.6:
                 self.end_one()
 

@@ -12,15 +12,17 @@ from tests.engine.test_process import LIMIT_S, events_of, start, submit, tokens_
 from eyas.base.types import FinishReason
 from eyas.engine import child
 
-# One step takes 4 s, more than the timeout with what a pause may count (1 s) is left for.
+# One step takes 6 s, less than the timeout and what a pause may count (1 s).
 STEPS_SLOWLY = """
-import queue
+import queue, time
 from eyas.base.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.process import EngineProcess
-engine = EngineProcess(EngineConfig(model="null:4000"), step_timeout=3)
+engine = EngineProcess(EngineConfig(model="null:6000"), step_timeout=5)
 inbox = queue.SimpleQueue()
 engine.submit(Request(request_id="r", prompt_ids=(1, 2), params=SamplingParams(max_tokens=1)), inbox.put)
+while not engine._child._step:  # a step that began after the pause would take longer than the timeout
+    time.sleep(0.01)
 print(engine.pid, flush=True)
 event = inbox.get()
 print(event.finish, event.error, engine.num_restarts, engine.failure, flush=True)
@@ -64,7 +66,7 @@ def test_a_pause_within_a_step_does_not_count(who):
             for one in pids:
                 os.kill(one, number)
             if number == signal.SIGSTOP:
-                time.sleep(3.5)
+                time.sleep(5.5)
         out, _ = parent.communicate(timeout=LIMIT_S)
         assert out == f"{FinishReason.LENGTH} None 0 None\n"
 

@@ -28,6 +28,7 @@ def docker(lab, monkeypatch):
     put(lab.tmp / "bin", "docker", f'exec {shlex.quote(sys.executable)} -SE {shlex.quote(str(program))} "$@"')
     monkeypatch.setenv("PATH", f"{lab.tmp / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_DOCKER", str(folder))
+    monkeypatch.setenv("HOME", str(lab.tmp / "person"))  # which is mounted, and made if it is not there
     monkeypatch.setenv("LAB_KEY", SECRET)
     return folder
 

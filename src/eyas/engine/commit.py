@@ -31,8 +31,8 @@ def commit(
     Nothing is committed from a row on that lacks its mask; the sequence stays as it is there and comes again.
     """
     ids_SR, most_S = sampled.ids_SR, state.remaining_S[slots_S]
-    if masks is not None and masks.num_ready_C is not None:
-        most_S[masks.rows_C] = torch.minimum(most_S[masks.rows_C], masks.num_ready_C)
+    if masks is not None and masks.num_ready_S is not None:
+        most_S = torch.minimum(most_S, masks.num_ready_S)
     accepted: Accepted = accept(
         drafts.ids_SK,
         drafts.num_valid_S,

@@ -75,7 +75,7 @@ class EngineCore:
         self.expert_counts: list[int] | None = [] if track_experts else None
         self._seeds = random.Random(seed)
         self._paused: set[Sequence] = set()  # sequences that the last plan left out
-        self._mask_threads = MaskThreads(scheduler.config.num_slots)
+        self._mask_threads = MaskThreads()
         self._launched: deque[Launched] = deque()
         self._sequences: dict[str, list[Sequence]] = {}
         self._compiling: list[tuple[Future[Compiled], list[Sequence]]] = []
@@ -185,7 +185,7 @@ class EngineCore:
             self._launch(plan)
         elif not self._launched:
             masks = [s.masks for s in self.scheduler.running if s.masks is not None]
-            wait_for_masks(masks, POLL_S, return_when=FIRST_COMPLETED)
+            wait_for_masks(masks, POLL_S, for_any=True)
         if not self._launched or not (plan.is_empty or len(self._launched) > self.lag):
             return self.take_report()
         step = self._launched.popleft()

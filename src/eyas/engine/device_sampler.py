@@ -121,7 +121,7 @@ class DeviceSampler:
             ids_SR,
             drawn.failed_T.view(shape),
             verified.taps_TC,
-            most_S=None if masks is None else _most_committed(masks, *shape),
+            most_S=None if masks is None else masks.num_ready_S,
         )
         return RoundOutput(
             ids_SR,
@@ -148,11 +148,3 @@ def _device_masks(masks: RowMasks, num_sequences: int, num_rows: int) -> Masks:
     own = torch.arange(masks.words_CRW.shape[0] * num_rows, device=index_SR.device)
     index_SR[masks.rows_C] = own.view(-1, num_rows)
     return Masks(masks.words_CRW.flatten(0, 1), index_SR.flatten())
-
-
-def _most_committed(masks: RowMasks, num_sequences: int, num_rows: int) -> Tensor | None:
-    """How many rows of each sequence have their masks, or need none."""
-    if masks.num_ready_C is None:
-        return None
-    most_S = torch.full((num_sequences,), num_rows, device=masks.num_ready_C.device)
-    return most_S.index_copy_(0, masks.rows_C, masks.num_ready_C)

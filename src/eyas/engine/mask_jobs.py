@@ -4,6 +4,10 @@ A round gives all of its masks together a few milliseconds. If some are not ther
 is cut before the first row without one, down to no token at all. The thread goes on, and the sequence stays out of
 rounds until it is done. A sequence whose masks have been slow comes back only when the mask of its next row is ready,
 and drafts nothing for a while: it gets one token a round, and the others never wait for it.
+
+Masks that are not known to be slow share one thread, so that a round hands over once: threads that each compute one
+take turns at the interpreter's lock, which took 1 ms of a round of 2 ms. When the wait is over, another thread takes
+the place of one that is still at a mask.
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import weakref
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 import numpy as np
 
@@ -30,16 +36,58 @@ log = logging.getLogger(__name__)
 
 
 class MaskThreads:
-    """One thread for each job under way: a mask that takes long holds up no other."""
+    """Threads that run jobs: one for each that is expected to be slow, and one that all others share."""
 
-    def __init__(self, num_sequences: int) -> None:
-        self._quick = ThreadPoolExecutor(4 * num_sequences, thread_name_prefix="eyas-mask")
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[_Job | None] = SimpleQueue()
+        self._ended: SimpleQueue[None] = SimpleQueue()  # one entry for each job; those of earlier waits do no harm
+        self._shared: _Worker | None = None
+        weakref.finalize(self, self._inbox.put, None)
 
     def start(self, job: _Job, *, is_slow: bool) -> None:
         if is_slow:
-            threading.Thread(target=job.run, args=(SLOW_NICE,), name="eyas-slow-mask", daemon=True).start()
-        else:
-            self._quick.submit(job.run)
+            threading.Thread(
+                target=_run, args=(job, self._ended, SLOW_NICE), name="eyas-slow-mask", daemon=True
+            ).start()
+            return
+        if self._shared is None:
+            self._shared = _Worker(self._inbox, self._ended)
+        self._inbox.put(job)
+
+    def wait(self, busy: Collection[SequenceMasks], seconds: float, *, for_any: bool) -> None:
+        """Until all of these have their masks (`for_any`: one of them), at most so long."""
+        end, enough = time.monotonic() + seconds, any if for_any else all
+        while not enough(not masks.is_busy for masks in busy):
+            left = end - time.monotonic()
+            if left <= 0:
+                if self._shared is not None and self._shared.is_at_work:
+                    self._shared.is_replaced = True
+                    self._shared = _Worker(self._inbox, self._ended)
+                return
+            with suppress(Empty):
+                self._ended.get(timeout=left)
+
+
+class _Worker(threading.Thread):
+    """Runs the jobs of an inbox until it reads None, or is replaced."""
+
+    def __init__(self, inbox: SimpleQueue[_Job | None], ended: SimpleQueue[None]) -> None:
+        super().__init__(name="eyas-mask", daemon=True)
+        self.is_at_work = self.is_replaced = False
+        self._inbox = inbox
+        self._ended = ended
+        self.start()
+
+    def run(self) -> None:
+        while not self.is_replaced and (job := self._inbox.get()) is not None:
+            self.is_at_work = True
+            _run(job, self._ended)
+            self.is_at_work = False
+
+
+def _run(job: _Job, ended: SimpleQueue[None], nice: int = 0) -> None:
+    job.run(nice)
+    ended.put(None)
 
 
 class _Job:
@@ -52,7 +100,7 @@ class _Job:
         self.began = time.monotonic()
         self.seconds = 0.0  # that it took, 0 if nothing was to be done
         self.error: str | None = None
-        self.done: Future[None] = Future()
+        self.has_ended = False
         self._constraint = constraint
         self._tokens = tokens
         self._drafts = drafts
@@ -71,7 +119,7 @@ class _Job:
             self.words_RW[self.num_ready :] = 0
         self.num_ready = len(self.words_RW)  # also rows that no draft reaches
         self.seconds = time.monotonic() - began
-        self.done.set_result(None)
+        self.has_ended = True
 
 
 class SequenceMasks:
@@ -81,7 +129,7 @@ class SequenceMasks:
         """`first` is the mask of the first token under the grammar, None without one."""
         self.num_consumed = 0  # generated tokens that the constraint was given
         self._constraint = constraint
-        self._threads = threads
+        self.threads = threads
         self._num_words = num_words
         self._num_delivered = 0
         self._unseen: list[int] = []  # delivered, and not yet given
@@ -103,14 +151,14 @@ class SequenceMasks:
         return self._num_slow > 0
 
     @property
-    def pending(self) -> Future[None] | None:
-        """The end of the job that is under way."""
-        return None if self._job is None or self._job.done.done() else self._job.done
+    def is_busy(self) -> bool:
+        """Whether a job is under way."""
+        return self._job is not None and not self._job.has_ended
 
     @property
     def busy_s(self) -> float:
         """For how long the job under way has been; 0 without one."""
-        return 0.0 if self._job is None or self.pending is None else time.monotonic() - self._job.began
+        return time.monotonic() - self._job.began if self._job is not None and self.is_busy else 0.0
 
     def delivered(self, tokens: Sequence[int]) -> None:
         """The host has read that these were committed. On a GPU `ask` may have been told before."""
@@ -121,7 +169,7 @@ class SequenceMasks:
     def may_run(self, *, is_in_flight: bool) -> bool:
         """Whether the next round may take the sequence. If not, its thread is at work on what is missing, or what the
         last round committed is yet to be read (`is_in_flight`)."""
-        if self.pending is not None:
+        if self.is_busy:
             return False
         self._settle()
         if not self.is_slow:
@@ -135,7 +183,7 @@ class SequenceMasks:
 
     def ask(self, tokens: Sequence[int], drafts: Sequence[int]) -> None:
         """Start on the masks behind `tokens`, all that were committed since those it was given, and each draft."""
-        assert self.pending is None, "one job at a time"
+        assert not self.is_busy, "one job at a time"
         self._settle()
         words_RW = np.full((len(drafts) + 1, self._num_words), ALL, dtype=np.uint32)
         self._job = job = _Job(self._constraint, tuple(tokens), tuple(drafts), words_RW)
@@ -144,11 +192,11 @@ class SequenceMasks:
         self.num_consumed += len(tokens)
         self._unseen, self._next = [], None
         if job.num_ready == len(words_RW):
-            job.done.set_result(None)
+            job.has_ended = True
         elif self._constraint.is_quick:
             job.run()
         else:
-            self._threads.start(job, is_slow=self.is_slow)
+            self.threads.start(job, is_slow=self.is_slow)
 
     def take(self, out_RW: Words) -> int | None:
         """Copy the masks that were asked for and are there. How many they are if some are missing, else None."""
@@ -166,8 +214,8 @@ class SequenceMasks:
                 self._num_slow = SLOW_JOBS if job.seconds > SLOW_S else max(0, self._num_slow - 1)
 
 
-def wait_for_masks(sequences: Iterable[SequenceMasks], seconds: float, *, return_when: str) -> None:
-    """Until the jobs of these sequences are done, with the words of `concurrent.futures.wait`, or at most so long."""
-    pending = [future for masks in sequences if (future := masks.pending) is not None]
-    if pending:
-        wait(pending, seconds, return_when)
+def wait_for_masks(sequences: Iterable[SequenceMasks], seconds: float, *, for_any: bool = False) -> None:
+    """Until none of these sequences (`for_any`: one less of them) has a job under way, or at most so long."""
+    busy = [masks for masks in sequences if masks.is_busy]
+    if busy:
+        busy[0].threads.wait(busy, seconds, for_any=for_any)

@@ -8,7 +8,6 @@ milliseconds (`engine.mask_jobs`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ALL_COMPLETED
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +28,8 @@ class MaskInput:
     """What the constraints must know, on its way to the host: length, live, drafts, new tokens, draft ids [C, ...]."""
 
     sequences: list[SequenceMasks]
-    rows: list[int]  # of the round
+    rows: list[int]  # of the round, among `num_sequences`
+    num_sequences: int
     starts: list[int]  # position behind the last token that each constraint was given
     rows_C: Tensor
     packed: Tensor
@@ -43,7 +43,7 @@ class MaskInput:
         return self.event is None
 
     def ask(self) -> None:
-        """Wait for the copy, and have the constraints brought up to date and asked, each in its thread."""
+        """Wait for the copy, and have the constraints brought up to date and asked in threads."""
         if self.event is not None:
             self.event.synchronize()
         self._asked = {}
@@ -61,16 +61,16 @@ class MaskInput:
         num_rows, num_words_ = self.packed.shape[1] - 3 - self.num_new + 1, num_words(vocab_size)
         pinned = self.event is not None
         words = torch.full((len(self.sequences), num_rows, num_words_), -1, dtype=torch.int32, pin_memory=pinned)
-        num_ready_C = torch.full((len(self.sequences),), num_rows, pin_memory=pinned)
+        num_ready_S = torch.full((self.num_sequences,), num_rows, pin_memory=pinned)
         out_CRW = words.numpy().view(np.uint32)
-        wait_for_masks(self._asked.values(), ROUND_WAIT_S, return_when=ALL_COMPLETED)
+        wait_for_masks(self._asked.values(), ROUND_WAIT_S)
         late = {}
         for place, masks in self._asked.items():
             num_ready = masks.take(out_CRW[place])
             if num_ready is not None:
-                num_ready_C[place] = late[self.rows[place]] = num_ready
+                num_ready_S[self.rows[place]] = late[self.rows[place]] = num_ready
         device = self.rows_C.device
-        on_device = (words.to(device, non_blocking=True), num_ready_C.to(device, non_blocking=True))
+        on_device = (words.to(device, non_blocking=True), num_ready_S.to(device, non_blocking=True))
         return RowMasks(self.rows_C, *on_device), late
 
 
@@ -92,4 +92,4 @@ def read_for_masks(state: DeviceState, slots_S: Tensor, sequences: list[Sequence
         packed = torch.empty_like(packed, device="cpu", pin_memory=True).copy_(packed, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-    return MaskInput([masks for _, _, masks in found], rows, starts, rows_C, packed, num_new, event)
+    return MaskInput([masks for _, _, masks in found], rows, len(slots_S), starts, rows_C, packed, num_new, event)

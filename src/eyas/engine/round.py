@@ -35,12 +35,13 @@ class Guess(NamedTuple):
 class RowMasks(NamedTuple):
     """Packed masks int32 [C, R, words] of the sequences at the indices `rows_C` of a batch.
 
-    Rows from `num_ready_C` on have none yet: there nothing can be committed. None where all have theirs.
+    `num_ready_S` is how many rows of each sequence of the batch have theirs, or need none: behind them nothing can be
+    committed. None where all have.
     """
 
     rows_C: Tensor
     words_CRW: Tensor
-    num_ready_C: Tensor | None = None
+    num_ready_S: Tensor | None = None
 
 
 class Verified(NamedTuple):
