@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -10,6 +11,12 @@ from tests.slowest import SlowestFiles
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is imported
+
+with suppress(ImportError):  # tests on a GPU do without
+    from hypothesis import settings
+
+    settings.register_profile("busy machine", deadline=None)  # else as it is, in CI too
+    settings.load_profile("busy machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
