@@ -136,17 +136,17 @@ class Chance:
         from eyas.engine import mask_jobs
 
         self.rng, self.late, self.num_late = random.Random(seed), [], 0
-        take = mask_jobs.SequenceMasks.take
+        num_ready_of = mask_jobs.SequenceMasks.num_ready
 
         def start(threads, job, *, is_slow):
             self.late.append(job)
             if self.rng.random() < 0.6:
                 self.end_one()
 
-        def take_some(masks, out_RW):
-            num_ready = take(masks, out_RW)
-            if num_ready is None and len(out_RW) > 1 and self.rng.random() < 0.3:
-                num_ready = self.rng.randrange(len(out_RW))
+        def some_ready(masks):
+            num_ready, num_rows = num_ready_of(masks), len(masks._job.words_RW)
+            if num_ready is None and num_rows > 1 and self.rng.random() < 0.3:
+                num_ready = self.rng.randrange(num_rows)
             self.num_late += num_ready is not None
             return num_ready
 
@@ -155,7 +155,7 @@ class Chance:
                 self.end_one()
 
         monkeypatch.setattr(mask_jobs.MaskThreads, "start", start)
-        monkeypatch.setattr(mask_jobs.SequenceMasks, "take", take_some)
+        monkeypatch.setattr(mask_jobs.SequenceMasks, "num_ready", some_ready)
         monkeypatch.setattr("eyas.engine.masking.wait_for_masks", wait_for_masks)
         monkeypatch.setattr(core_module, "wait_for_masks", wait_for_masks)
 

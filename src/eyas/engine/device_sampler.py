@@ -39,6 +39,7 @@ class DeviceSampler:
         if draft_vocab_size is not None:  # one row a sequence
             self._draft_space = SampleSpace(len(state.live_S), draft_vocab_size, state.device)
         self._no_top_S = torch.zeros_like(state.num_top_S)
+        self._all_ready_S = torch.full((max_rows,), max_rows, device=state.device)
         self._edits = Edits(
             presence_S=state.presence_S,
             frequency_S=state.frequency_S,
@@ -98,6 +99,9 @@ class DeviceSampler:
         masks: RowMasks | None,
     ) -> RoundOutput:
         state, shape = self._state, verified.live_SR.shape
+        most_S = None
+        if masks is not None:
+            most_S = self._all_ready_S if masks.num_ready_S is None else masks.num_ready_S
         drawn = draw(
             verified.logits_SRV.flatten(0, 1),
             slots_S,
@@ -121,7 +125,7 @@ class DeviceSampler:
             ids_SR,
             drawn.failed_T.view(shape),
             verified.taps_TC,
-            most_S=None if masks is None else masks.num_ready_S,
+            most_S=most_S,
         )
         return RoundOutput(
             ids_SR,

@@ -25,13 +25,13 @@ import numpy as np
 
 from eyas.engine.constraint import Constraint, Words
 
-__all__ = ["ROUND_WAIT_S", "MaskThreads", "SequenceMasks", "wait_for_masks"]
+__all__ = ["ALL", "ROUND_WAIT_S", "MaskThreads", "SequenceMasks", "wait_for_masks"]
 
 ROUND_WAIT_S = 0.005  # that one round waits for all of its masks, once the target has verified
 SLOW_S = 0.005  # for the masks of one sequence and round
 SLOW_JOBS = 4  # quick ones behind a slow one, until a sequence drafts again
 SLOW_NICE = 10  # of threads with slow masks: on a machine whose cores are all busy the step comes first
-ALL = 0xFFFFFFFF
+ALL = 0xFFFFFFFF  # a word that allows its 32 tokens
 log = logging.getLogger(__name__)
 
 
@@ -177,15 +177,17 @@ class SequenceMasks:
         if is_in_flight:
             return False
         if self._next is None or self._unseen:
-            self.ask(self._unseen, ())
+            self.ask(self._unseen, (), np.full((1, self._num_words), ALL, dtype=np.uint32))
             return False
         return True
 
-    def ask(self, tokens: Sequence[int], drafts: Sequence[int]) -> None:
-        """Start on the masks behind `tokens`, all that were committed since those it was given, and each draft."""
+    def ask(self, tokens: Sequence[int], drafts: Sequence[int], words_RW: Words) -> None:
+        """Start on the masks behind `tokens`, all that were committed since those it was given, and each draft.
+
+        They are written to `words_RW`, which allows all; of a late job also after the round has gone on without them.
+        """
         assert not self.is_busy, "one job at a time"
         self._settle()
-        words_RW = np.full((len(drafts) + 1, self._num_words), ALL, dtype=np.uint32)
         self._job = job = _Job(self._constraint, tuple(tokens), tuple(drafts), words_RW)
         if self._next is not None and not tokens:
             words_RW[0], job.num_ready = self._next, 1
@@ -198,12 +200,11 @@ class SequenceMasks:
         else:
             self.threads.start(job, is_slow=self.is_slow)
 
-    def take(self, out_RW: Words) -> int | None:
-        """Copy the masks that were asked for and are there. How many they are if some are missing, else None."""
+    def num_ready(self) -> int | None:
+        """How many of the masks that were asked for are there, None for all of them."""
         assert self._job is not None
-        num_ready = self._job.num_ready
         self._error = self._job.error
-        out_RW[:num_ready] = self._job.words_RW[:num_ready]
+        num_ready = self._job.num_ready
         return num_ready if num_ready < len(self._job.words_RW) else None
 
     def _settle(self) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eyas.engine.constraint import num_words
-from eyas.engine.mask_jobs import ROUND_WAIT_S, SequenceMasks, wait_for_masks
+from eyas.engine.mask_jobs import ALL, ROUND_WAIT_S, SequenceMasks, wait_for_masks
 from eyas.engine.round import Drafts, RowMasks
 from eyas.engine.sequence import Sequence
 from eyas.engine.state import DeviceState
@@ -35,43 +35,44 @@ class MaskInput:
     packed: Tensor
     num_new: int
     event: torch.cuda.Event | None
-    _asked: dict[int, SequenceMasks] | None = field(default=None, init=False)  # by place among the sequences
+    _words_CRW: Tensor | None = field(default=None, init=False)
+    _asked: dict[int, SequenceMasks] = field(default_factory=dict, init=False)  # by place among the sequences
 
     @property
     def is_here(self) -> bool:
         """Whether `ask` would not wait."""
         return self.event is None
 
-    def ask(self) -> None:
-        """Wait for the copy, and have the constraints brought up to date and asked in threads."""
+    def ask(self, vocab_size: int) -> Tensor:
+        """Wait for the copy, and have the constraints brought up to date and asked in threads; masks that allow all
+        until they are there."""
+        shape = len(self.sequences), self.packed.shape[1] - 3 - self.num_new + 1, num_words(vocab_size)
+        words_CRW = torch.empty(shape, dtype=torch.int32, pin_memory=self.event is not None)
+        out_CRW = words_CRW.numpy().view(np.uint32)
+        out_CRW.fill(ALL)  # torch.full would wake all of its threads for it
         if self.event is not None:
             self.event.synchronize()
-        self._asked = {}
         for place, (masks, start) in enumerate(zip(self.sequences, self.starts, strict=True)):
             length, live, num_drafts, *rest = self.packed[place].tolist()
             if live:  # else it ended on the device and the host does not know yet
-                masks.ask(rest[: length - start], rest[self.num_new :][:num_drafts])
+                drafts = rest[self.num_new :][:num_drafts]
+                masks.ask(rest[: length - start], drafts, out_CRW[place, : len(drafts) + 1])
                 self._asked[place] = masks
+        self._words_CRW = words_CRW
+        return words_CRW
 
     def masks(self, vocab_size: int) -> tuple[RowMasks, Mapping[int, int]]:
         """What is there after a short wait; and of each row of the round that lacks some how many it has."""
-        if self._asked is None:
-            self.ask()
-        assert self._asked is not None
-        num_rows, num_words_ = self.packed.shape[1] - 3 - self.num_new + 1, num_words(vocab_size)
-        pinned = self.event is not None
-        words = torch.full((len(self.sequences), num_rows, num_words_), -1, dtype=torch.int32, pin_memory=pinned)
-        num_ready_S = torch.full((self.num_sequences,), num_rows, pin_memory=pinned)
-        out_CRW = words.numpy().view(np.uint32)
+        words_CRW = self.ask(vocab_size) if self._words_CRW is None else self._words_CRW
         wait_for_masks(self._asked.values(), ROUND_WAIT_S)
-        late = {}
-        for place, masks in self._asked.items():
-            num_ready = masks.take(out_CRW[place])
-            if num_ready is not None:
-                num_ready_S[self.rows[place]] = late[self.rows[place]] = num_ready
+        ready = {self.rows[place]: masks.num_ready() for place, masks in self._asked.items()}
+        late, num_ready_S = {row: number for row, number in ready.items() if number is not None}, None
         device = self.rows_C.device
-        on_device = (words.to(device, non_blocking=True), num_ready_S.to(device, non_blocking=True))
-        return RowMasks(self.rows_C, *on_device), late
+        if late:
+            num_rows = words_CRW.shape[1]
+            num_ready_S = torch.tensor([late.get(row, num_rows) for row in range(self.num_sequences)])
+            num_ready_S = num_ready_S.to(device, non_blocking=True)
+        return RowMasks(self.rows_C, words_CRW.to(device, non_blocking=True), num_ready_S), late
 
 
 def read_for_masks(state: DeviceState, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts) -> MaskInput | None:

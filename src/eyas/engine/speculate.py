@@ -51,7 +51,7 @@ def speculative_round(
         drafts = lookup.replace(state, slots_S, drafts, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
     if mask_input is not None and mask_input.is_here:
-        mask_input.ask()
+        mask_input.ask(state.vocab_size)
     shape = (len(slots_S), num_drafts, keeps_routing)
 
     def verify(slots_S: Tensor, *drafts: Tensor) -> Verified:
