@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from tests.slowest import SlowestFiles
+from tests.support.slowest import SlowestFiles
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

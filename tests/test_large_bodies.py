@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tests.flood import KINDS, Flood, flood, memory_mib, text_body
-from tests.serving import Served, served
+from tests.support.flood import KINDS, Flood, flood, memory_mib, text_body
+from tests.support.serving import Served, served
 
 pytestmark = pytest.mark.slow
 

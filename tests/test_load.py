@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.load import Tally, run_crowd
-from tests.serving import Served, children_of, served
+from tests.support.load import Tally, run_crowd
+from tests.support.serving import Served, children_of, served
 
 FLAGS = ("--max-queue", "24", "--concurrency", "8", "--context", "4k")
 MAX_GROWTH_MIB = 32

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.support import eventually
-from tests.serving import LIMIT_S, events_of, served
+from tests.gateway.support.gateway import eventually
+from tests.support.serving import LIMIT_S, events_of, served
 
 from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
-from eyas.gateway.operation.hosts import Hosts
+from eyas.gateway.server.hosts import Hosts
 from eyas.serve import SAME_SIGNAL_S, gateway_options
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
-from tests.serving import LIMIT_S, Served, events_of, served
+from tests.support.serving import LIMIT_S, Served, events_of, served
 
 NUM_STREAMS = 6
 PAUSE_S = 4.0

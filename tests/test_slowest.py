@@ -5,7 +5,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from tests.slowest import NUM_FILES, SlowestFiles, cpu_s
+from tests.support.slowest import NUM_FILES, SlowestFiles, cpu_s
 
 
 def table_of(plugin):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.load import run_crowd
-from tests.serving import Served, served
+from tests.support.load import run_crowd
+from tests.support.serving import Served, served
 
 SECONDS = float(os.environ.get("EYAS_SOAK_S", "3600"))
 CLIENTS = int(os.environ.get("EYAS_SOAK_CLIENTS", "16"))

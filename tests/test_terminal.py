@@ -11,14 +11,14 @@ import termios
 from pathlib import Path
 
 import pytest
-from tests.gateway.support import build_tokenizer, reply_ids
+from tests.gateway.support.gateway import build_tokenizer, reply_ids
 
 from eyas import chat, cli, generate
-from eyas.base.harmony import stop_ids
-from eyas.base.harmony_parser import StreamParser
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.harmony.parser import StreamParser
+from eyas.base.harmony.rendering import stop_ids
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, RoundTrace, TokenEvent
-from eyas.engine.stub import StubEngine
+from eyas.engine.ports.stub import StubEngine
 from eyas.local import Meter
 from eyas.terminal import AnswerPrinter, DraftPrinter
 
@@ -144,7 +144,7 @@ STUB_CHAT = """
 import sys, tests.test_terminal as t
 from pathlib import Path
 from eyas import chat, cli
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 codec = Tokenizer.load(Path(sys.argv[1]))
 words = t.reply_ids(codec, "", "word " * 400)
 chat.load_engine = lambda config: t.stub(codec, lambda request, choice: words, round_s=0.02)

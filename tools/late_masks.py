@@ -16,10 +16,10 @@ import llguidance
 
 from eyas.base.bundled import DEMO
 from eyas.base.config import EngineConfig
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import Request, SamplingParams
-from eyas.engine.core import EngineCore
-from eyas.engine.load import load_engine_parts
+from eyas.engine.startup.load import load_engine_parts
+from eyas.engine.step.core import EngineCore
 
 ROUNDS = 4
 TOKENS = 150

@@ -1,18 +1,26 @@
-"""Writes the list of files in docs/structure.md from the first line of each module's docstring.
+"""Writes the table of packages in docs/structure.md, and docs/files.md with one line for each file.
 
-`python tools/structure.py` rewrites the section between the markers; a test checks that it is up to date.
+`python tools/structure.py`. The table comes from tests/architecture/rooms.py, the lines from the modules' docstrings; a
+test checks that both are up to date.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
-__all__ = ["PAGE", "updated"]
+__all__ = ["pages"]
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "structure.md"
-BEGIN, END = "<!-- files: python tools/structure.py -->", "<!-- end of files -->"
+sys.path.insert(0, str(ROOT))
+
+STRUCTURE, FILES = ROOT / "docs" / "structure.md", ROOT / "docs" / "files.md"
+BEGIN, END = "<!-- packages: python tools/structure.py -->", "<!-- end of packages -->"
+HEADER = """# Files
+
+One line for each file, from its docstring: `python tools/structure.py`. The map is `structure.md`.
+"""
 FOLDERS = ("src/eyas", "tools")
 
 
@@ -22,22 +30,45 @@ def first_sentence(path: Path) -> str:
 
 
 def file_list() -> str:
-    lines = []
+    lines = [HEADER.rstrip()]
     for top in FOLDERS:
-        folders = sorted({path.parent for path in (ROOT / top).rglob("*.py")})
-        for folder in folders:
-            lines += ["", f"**{folder.relative_to(ROOT)}/**", "", "| file | what it does |", "|---|---|"]
+        for folder in sorted({path.parent for path in (ROOT / top).rglob("*.py")}):
+            init = folder / "__init__.py"
+            lines += ["", f"## {folder.relative_to(ROOT)}/", ""]
+            lines += [first_sentence(init), ""] if init.exists() else []
+            lines += ["| file | what it does |", "|---|---|"]
             for path in sorted(folder.glob("*.py")):
-                lines.append(f"| `{path.name}` | {first_sentence(path).replace('|', '&#124;')} |")
+                if path != init:
+                    lines.append(f"| `{path.name}` | {first_sentence(path).replace('|', '&#124;')} |")
+            if lines[-1] == "|---|---|":
+                del lines[-3:]
+    return "\n".join(lines) + "\n"
+
+
+def package_table() -> str:
+    from tests.architecture.rooms import PACKAGES
+
+    lines = ["| package | knows | rooms, from the ground up | may import | libraries |", "|---|---|---|---|---|"]
+    for name, package in PACKAGES.items():
+        floors = " < ".join(", ".join(rooms) for rooms in package.floors) or "-"
+        ours = ", ".join(package.imports) or "nothing"
+        if package.through:
+            ours += f"; {', '.join(package.late)} through `{package.through.replace('.', '/')}.py`"
+        libraries = ", ".join(package.libraries) or "none"
+        lines.append(f"| `{name}` | {package.knows} | {floors} | {ours} | {libraries} |")
+    lines.append(
+        "| top level | the commands; `serve.py` alone joins engine and gateway | - | everything, late | none |"
+    )
     return "\n".join(lines)
 
 
-def updated(page: str) -> str:
-    """The page with its list of files made anew."""
-    before, rest = page.split(BEGIN)
+def pages() -> dict[Path, str]:
+    """The two pages as they should be."""
+    before, rest = STRUCTURE.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{file_list()}\n\n{END}{after}"
+    return {STRUCTURE: f"{before}{BEGIN}\n{package_table()}\n{END}{after}", FILES: file_list()}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eyas.base.types import SamplingParams
-    from eyas.engine.llm import LLM
+    from eyas.llm import LLM
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
 __version__ = "0.1.0"
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "LLM":
-        from eyas.engine.llm import LLM
+        from eyas.llm import LLM
 
         return LLM
     if name == "SamplingParams":

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, get_args
 from eyas.base import config as settings
 from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony import Effort, Message
-from eyas.base.harmony_parser import StreamParser
+from eyas.base.harmony.parser import StreamParser
+from eyas.base.harmony.rendering import Effort, Message
 from eyas.base.types import SamplingParams
 from eyas.local import Meter, add_sampling_arguments, ask, describe, load_engine, prelude, sampling_params
 from eyas.terminal import DIM, RESET, AnswerPrinter, has_colour
 
 if TYPE_CHECKING:
-    from eyas.engine.engine import Engine
+    from eyas.engine.ports.threaded import Engine
 
 __all__ = ["add_arguments", "run"]
 

@@ -31,26 +31,36 @@ COMMANDS = {
     "serve": Command(module="eyas.serve", help="serve a model over HTTP, with the OpenAI API"),
     "chat": Command(module="eyas.chat", help="talk to a model in the terminal"),
     "generate": Command(module="eyas.generate", help="answer one prompt and show what speculation did"),
-    "doctor": Command(module="eyas.fleet.doctor", help="what this machine is, what would fit and what is missing"),
+    "doctor": Command(
+        module="eyas.fleet.commands.doctor", help="what this machine is, what would fit and what is missing"
+    ),
     "plan": Command(
-        module="eyas.fleet.plan_command", help="which engine, head and flags suit a model and a box, and why"
+        module="eyas.fleet.commands.plan", help="which engine, head and flags suit a model and a box, and why"
     ),
-    "up": Command(module="eyas.fleet.up_command", help="start a model or a plan, and wait until it answers"),
-    "down": Command(module="eyas.fleet.down_command", help="stop what is up, on all its machines"),
-    "ps": Command(module="eyas.fleet.ps_command", help="what is up, how it is and where"),
-    "logs": Command(module="eyas.fleet.logs_command", help="what engines wrote, and what is known about it"),
-    "models list": Command(module="eyas.fleet.models_list", help="what the cache of models holds, and who uses it"),
-    "models rm": Command(module="eyas.fleet.models_rm", help="take models out of the cache"),
+    "up": Command(module="eyas.fleet.commands.up", help="start a model or a plan, and wait until it answers"),
+    "down": Command(module="eyas.fleet.commands.down", help="stop what is up, on all its machines"),
+    "ps": Command(module="eyas.fleet.commands.ps", help="what is up, how it is and where"),
+    "logs": Command(module="eyas.fleet.commands.logs", help="what engines wrote, and what is known about it"),
+    "models list": Command(
+        module="eyas.fleet.commands.models_list", help="what the cache of models holds, and who uses it"
+    ),
+    "models rm": Command(module="eyas.fleet.commands.models_rm", help="take models out of the cache"),
     "key": Command(module="eyas.key", help="make an API key for clients of a server"),
-    "bench engine": Command(module="eyas.bench.engine", help="speed of the engine by batch size and draft tokens"),
-    "bench mixed": Command(module="eyas.bench.mixed", help="what clients see while prompts are read beside answers"),
-    "bench acceptance": Command(module="eyas.bench.acceptance", help="acceptance length on a file of prompts"),
-    "bench load": Command(module="eyas.bench.load", help="speed of loading a checkpoint, against reading its files"),
-    "bench http": Command(
-        module="eyas.bench.http", help="what the HTTP side costs: time to first token, CPU per chunk"
+    "bench engine": Command(
+        module="eyas.bench.engine.command", help="speed of the engine by batch size and draft tokens"
     ),
-    "export gguf": Command(module="eyas.model.export_command", help="write a model and its head for llama.cpp"),
-    "model": Command(module="eyas.model.commands", help="look at a checkpoint, or make one with random weights"),
+    "bench mixed": Command(
+        module="eyas.bench.engine.mixed", help="what clients see while prompts are read beside answers"
+    ),
+    "bench acceptance": Command(module="eyas.bench.engine.acceptance", help="acceptance length on a file of prompts"),
+    "bench load": Command(
+        module="eyas.bench.engine.load", help="speed of loading a checkpoint, against reading its files"
+    ),
+    "bench http": Command(
+        module="eyas.bench.http.command", help="what the HTTP side costs: time to first token, CPU per chunk"
+    ),
+    "export gguf": Command(module="eyas.model.commands.export", help="write a model and its head for llama.cpp"),
+    "model": Command(module="eyas.model.commands.model", help="look at a checkpoint, or make one with random weights"),
 }
 
 

@@ -9,8 +9,8 @@ from contextlib import closing
 
 from eyas.base import config as settings
 from eyas.base.config import EngineConfig
-from eyas.base.harmony import Message
-from eyas.base.harmony_parser import StreamParser
+from eyas.base.harmony.parser import StreamParser
+from eyas.base.harmony.rendering import Message
 from eyas.local import Meter, add_sampling_arguments, ask, load_engine, prelude, sampling_params
 from eyas.terminal import AnswerPrinter, DraftPrinter
 

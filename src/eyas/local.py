@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, get_args
 from eyas.base.bundled import NULL_NAME
 from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError
-from eyas.base.harmony import Effort, Message, developer_message, render_conversation, system_message
+from eyas.base.harmony.rendering import Effort, Message, developer_message, render_conversation, system_message
 from eyas.base.types import FinishReason, Request, SamplingParams, TokenEvent
 from eyas.base.units import readable
 
 if TYPE_CHECKING:
     from eyas.base.ports import EnginePort
-    from eyas.engine.engine import Engine
-    from eyas.engine.load import LoadedModel
+    from eyas.engine.ports.threaded import Engine
+    from eyas.engine.startup.load import LoadedModel
 
 __all__ = [
     "Meter",
@@ -47,7 +47,7 @@ NULL = " (SIMULATED: no model, its answers are made up)"
 
 def load_engine(config: EngineConfig) -> Engine:
     """Load what `config` names, with a progress line on a terminal. Raises UserError."""
-    from eyas.engine.engine import Engine
+    from eyas.engine.ports.threaded import Engine
 
     with progress_line() as show:
         return Engine.load(config, progress=lambda done, total: show(f"loading {100 * done // max(total, 1)} %"))
@@ -55,7 +55,7 @@ def load_engine(config: EngineConfig) -> Engine:
 
 def load_model(config: EngineConfig) -> LoadedModel:
     """The same, up to the engine: for benchmarks, which build several."""
-    from eyas.engine import load
+    from eyas.engine.startup import load
 
     with progress_line() as show:
         return load.load_model(config, progress=lambda done, total: show(f"loading {100 * done // max(total, 1)} %"))
@@ -63,7 +63,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
 def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     """Random weights of a published shape, for benchmarks."""
-    from eyas.engine import load
+    from eyas.engine.startup import load
 
     return load.load_shape(name, config)
 

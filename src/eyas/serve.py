@@ -24,8 +24,8 @@ from eyas.base.errors import UserError
 from eyas.local import describe, progress_line
 
 if TYPE_CHECKING:
-    from eyas.engine.process import EngineProcess
-    from eyas.gateway.context import GatewayOptions
+    from eyas.engine.ports.process import EngineProcess
+    from eyas.gateway.server.context import GatewayOptions
 
 __all__ = ["add_arguments", "gateway_options", "run", "start_engine"]
 
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from eyas.gateway.operation.auth import digests, origins
-    from eyas.gateway.operation.hosts import allowed_hosts
     from eyas.gateway.operation.trace import check_writable
+    from eyas.gateway.server.hosts import allowed_hosts
 
     _open_standard_streams()
     sys.setswitchinterval(SWITCH_S)
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 def start_engine(config: ServeConfig) -> EngineProcess:
     """The engine in its own process, with a progress line on a terminal. Raises UserError."""
-    from eyas.engine.process import EngineProcess
+    from eyas.engine.ports.process import EngineProcess
 
     with progress_line() as show:
         return EngineProcess(
@@ -82,9 +82,9 @@ def start_engine(config: ServeConfig) -> EngineProcess:
 
 def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
     """The HTTP side's options; `folder` is the model's. Raises UserError."""
-    from eyas.gateway.context import GatewayOptions
-    from eyas.gateway.operation.auth import digests, is_loopback, origins
-    from eyas.gateway.operation.hosts import hosts_of
+    from eyas.gateway.operation.auth import digests, origins
+    from eyas.gateway.server.context import GatewayOptions
+    from eyas.gateway.server.hosts import hosts_of, is_loopback
 
     keys = digests(config.api_keys)
     live = config.live

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TextIO
 
-from eyas.base.harmony_parser import ParserEvent, TextDelta
-from eyas.base.tokenizer import TextCodec
+from eyas.base.harmony.parser import ParserEvent, TextDelta
+from eyas.base.tokens.tokenizer import TextCodec
 from eyas.base.types import TokenEvent
 
 __all__ = ["DRAFT_MARKS", "AnswerPrinter", "DraftPrinter", "has_colour"]

@@ -63,7 +63,7 @@ def test_flags_are_those_of_the_snapshot(name):
         "import eyas",
         "from eyas import cli; cli.main(['--help'])",
         "from eyas import SamplingParams",
-        "import eyas.gateway.app, eyas.engine.stub, eyas.base.harmony_parser",
+        "import eyas.gateway.app, eyas.engine.ports.stub, eyas.base.harmony.parser",
         "from eyas import cli\ntry: cli.main(['serve', '--help'])\nexcept SystemExit: pass",
         "from eyas import cli\ntry: cli.main(['generate', '--help'])\nexcept SystemExit: pass",
         "from eyas import cli\ntry: cli.main(['chat', '--help'])\nexcept SystemExit: pass",

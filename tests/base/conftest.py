@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from eyas.base.tokenizer import CONTROL_TOKENS, Tokenizer
+from eyas.base.tokens.tokenizer import CONTROL_TOKENS, Tokenizer
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 RANKS = Path(os.environ.get("TIKTOKEN_ENCODINGS_BASE", DATA)) / "o200k_base.tiktoken"

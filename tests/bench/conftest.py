@@ -1,11 +1,11 @@
 """A random model with its head and a tokenizer, in a folder, as `eyas bench` is given one."""
 
 import pytest
-from tests.gateway.support import build_tokenizer
+from tests.gateway.support.gateway import build_tokenizer
 
-from eyas.base.tokenizer import Tokenizer
-from eyas.model.make import make_head, make_target
-from eyas.model.presets import default_head, parse_shape
+from eyas.base.tokens.tokenizer import Tokenizer
+from eyas.model.making.make import make_head, make_target
+from eyas.model.making.presets import default_head, parse_shape
 
 
 @pytest.fixture(scope="session")

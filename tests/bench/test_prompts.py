@@ -6,7 +6,7 @@ import json
 import pytest
 
 from eyas.base.errors import UserError
-from eyas.base.harmony import Message, render_conversation, system_message
+from eyas.base.harmony.rendering import Message, render_conversation, system_message
 from eyas.bench.prompts import QUESTIONS, question_prompts, read_prompts, unseen_prompts
 
 

@@ -5,12 +5,12 @@ import inspect
 import json
 
 import pytest
-from tests.demo.questions import QUESTIONS, answers, final_text
+from tests.demo.support.questions import QUESTIONS, answers, final_text
 
 from eyas.base.bundled import DEMO
-from eyas.base.harmony import Message, system_message
+from eyas.base.harmony.rendering import Message, system_message
 from eyas.base.types import SamplingParams
-from eyas.engine.llm import LLM
+from eyas.llm import LLM
 
 MIB = 1 << 20
 

@@ -3,11 +3,11 @@
 import openai
 import pytest
 import torch
-from tests.serving import served
+from tests.support.serving import served
 from transformers import AutoModelForCausalLM, Mxfp4Config
 
 from eyas.base.bundled import DEMO
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 
 CONTEXT = "os.path.join(path, *paths): Join one or more path segments intelligently.\n" * 30
 CONTINUATION = "shutil.rmtree(path): Recursively delete a directory tree. Gr\u00fc\u00dfe."

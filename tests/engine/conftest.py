@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tests.engine.exactness import Model
+from tests.engine.support.exactness import Model
 
 from eyas.base.bundled import DEMO, OWN_HEAD
-from eyas.base.tokenizer import Tokenizer
-from eyas.model.loader import load_head, load_target
-from eyas.model.make import make_head, make_target
-from eyas.model.presets import PRESETS, default_head
+from eyas.base.tokens.tokenizer import Tokenizer
+from eyas.model.checkpoints.loader import load_head, load_target
+from eyas.model.making.make import make_head, make_target
+from eyas.model.making.presets import PRESETS, default_head
 
 
 @pytest.fixture(scope="session")

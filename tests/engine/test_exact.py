@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.engine.exactness import (
+from tests.engine.support.exactness import (
     FACTORS,
     covering_array,
     differing,
@@ -12,7 +12,7 @@ from tests.engine.exactness import (
     requests_for,
 )
 
-from eyas.engine.backend import PLAIN_OPS
+from eyas.kernels.reference.roles import PLAIN_OPS
 
 ORACLE_SETUP = {"drafter": "oracle", "draft_tokens": 3, "concurrency": 4}
 

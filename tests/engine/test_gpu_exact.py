@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from tests.engine.exactness import Model, build, covering_array, differing, requests_for, run
+from tests.engine.support.exactness import Model, build, covering_array, differing, requests_for, run
 
 from eyas.base.bundled import DEMO
 from eyas.base.config import EngineConfig
-from eyas.base.tokenizer import Tokenizer
-from eyas.engine.load import load_model
+from eyas.base.tokens.tokenizer import Tokenizer
+from eyas.engine.startup.load import load_model
 
 pytestmark = pytest.mark.gpu
 

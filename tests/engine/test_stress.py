@@ -6,11 +6,11 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from tests.engine.exactness import least_bytes
+from tests.engine.support.exactness import least_bytes
 
 from eyas.base.types import FinishReason, ModelInfo, Request, SamplingParams
-from eyas.engine.build import EngineOptions, build_engine
-from eyas.engine.engine import Engine
+from eyas.engine.ports.threaded import Engine
+from eyas.engine.startup.build import EngineOptions, build_engine
 
 CONTEXT = 96
 SETUPS = [

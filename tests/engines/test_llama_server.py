@@ -11,17 +11,17 @@ import openai
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.engines.llama import CONTEXT, EXACT, SERVER, command, running
-from tests.model.random_gguf import TINY, make_random
+from tests.engines.support.llama import CONTEXT, EXACT, SERVER, command, running
+from tests.model.support.random_gguf import TINY, make_random
 
 from eyas.base.bundled import DEMO, OWN_HEAD
-from eyas.base.harmony import Message, developer_message, render_conversation, system_message
-from eyas.base.harmony_parser import StreamParser
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.harmony.parser import StreamParser
+from eyas.base.harmony.rendering import Message, developer_message, render_conversation, system_message
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import SamplingParams
-from eyas.engine.llm import LLM
+from eyas.llm import LLM
 from eyas.model.config import RopeConfig
-from eyas.model.gguf import export_head, export_target
+from eyas.model.gguf.export import export_head, export_target
 from eyas.recipes.engines import flags
 
 ASSETS = Path(__file__).parents[1] / "assets"

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 
 import pytest
-from tests.fleet.lab import Lab
+from tests.fleet.support.lab import Lab
 
 
 @pytest.fixture

@@ -6,18 +6,18 @@ from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
-from tests.gateway.openai.support import Stage
-from tests.gateway.responses.support import Script
-from tests.gateway.support import CONTEXT, Server, build_tokenizer, reply_ids, running
+from tests.gateway.support.gateway import CONTEXT, Server, build_tokenizer, reply_ids, running
+from tests.gateway.support.openai import Stage
+from tests.gateway.support.responses import Script
 
-from eyas.base.harmony import stop_ids
+from eyas.base.harmony.rendering import stop_ids
 from eyas.base.ports import EnginePort
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
-from eyas.engine.stub import StubEngine
+from eyas.engine.ports.stub import StubEngine
 from eyas.gateway.app import create_app
-from eyas.gateway.context import GatewayOptions
 from eyas.gateway.operation.connections import ConnectionLimits
+from eyas.gateway.server.context import GatewayOptions
 
 
 @pytest.fixture(scope="session")

@@ -7,15 +7,15 @@ import shutil
 import openai
 import pytest
 import torch
-from tests.gateway.openai.support import CLOCK, added_up
-from tests.gateway.support import Server, running
-from tests.model.saved import save_random
+from tests.gateway.support.gateway import Server, running
+from tests.gateway.support.openai import CLOCK, added_up
+from tests.model.support.saved import save_random
 
 from eyas.base.bundled import DEMO
 from eyas.base.config import EngineConfig
-from eyas.engine.engine import Engine
+from eyas.engine.ports.threaded import Engine
 from eyas.gateway.app import create_app
-from eyas.gateway.context import GatewayOptions
+from eyas.gateway.server.context import GatewayOptions
 
 TEXT = "The nest of the eagle is on the mountain. What is the capital of France?"
 

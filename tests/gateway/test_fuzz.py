@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from tests.gateway.conftest import stub_server
-from tests.gateway.fuzz_support import CONTENT_TYPES, GOOD, Client, complaint, encoded, mutate, tuned
-from tests.gateway.support import eventually, running
+from tests.gateway.support.fuzz import CONTENT_TYPES, GOOD, Client, complaint, encoded, mutate, tuned
+from tests.gateway.support.gateway import eventually, running
 
 from eyas.base.config import EngineConfig
 from eyas.gateway.app import create_app
-from eyas.gateway.context import GatewayOptions
+from eyas.gateway.server.context import GatewayOptions
 
 DOCUMENTED = {200, 400, 404, 415, 429}
 
@@ -71,7 +71,7 @@ def test_many_changed_bodies(target, caplog, seed):
 @pytest.mark.slow
 def test_changed_bodies_on_the_demo_model(caplog):
     """The same with a model behind it: grammars, penalties and biases are computed, and no page is left held."""
-    from eyas.engine.engine import Engine
+    from eyas.engine.ports.threaded import Engine
 
     engine = Engine.load(EngineConfig(model="demo", context=600, concurrency=4))
     with running(create_app(engine, engine.tokenizer, GatewayOptions(served_name="stub")), engine) as url:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.flood import flood, memory_mib, text_body
-from tests.gateway.fuzz_support import CONTENT_TYPES, GOOD, Client, complaint, encoded, mutate, tuned
-from tests.serving import Served, served
+from tests.gateway.support.fuzz import CONTENT_TYPES, GOOD, Client, complaint, encoded, mutate, tuned
+from tests.support.flood import flood, memory_mib, text_body
+from tests.support.serving import Served, served
 
 DOCUMENTED = {200, 400, 404, 415, 429}
 NUM_BODIES = 20_000

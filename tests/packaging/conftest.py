@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.packaging.root import Root, make_root
+from tests.packaging.support.root import Root, make_root
 
 from tools import wheel as tool
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from packaging.specifiers import SpecifierSet
-from tests.packaging.dockerfile import Step, steps, variables
+from tests.packaging.support.dockerfile import Step, steps, variables
 
 import eyas
 from eyas.base.commit import commit_of

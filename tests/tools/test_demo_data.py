@@ -13,8 +13,8 @@ from facts import load_facts
 from make_tokenizer import SPECIALS, VOCAB_SIZE
 from shapes import HEAD, TARGET
 
-from eyas.base.harmony import CHANNELS, ROLES, render_conversation
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.harmony.rendering import CHANNELS, ROLES, render_conversation
+from eyas.base.tokens.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
 HELD_OUT = ROOT / "tests" / "assets" / "demo_heldout.jsonl"

@@ -11,10 +11,10 @@ from reload import load_trainable
 from shapes import HEAD, SMOKE_HEAD, SMOKE_TARGET, TARGET
 from target import TargetModel, hidden_states, rms_norm
 
-from eyas.engine.backend import PROMPT_OPS
+from eyas.kernels.reference.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
-from eyas.model.gpt_oss import GptOss
-from eyas.model.loader import load_head, load_target
+from eyas.model.checkpoints.loader import load_head, load_target
+from eyas.model.networks.gpt_oss import GptOss
 from eyas.train.reference import ReferenceHead
 
 torch.set_num_threads(1)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eyas.engine.backend import PROMPT_OPS
+from eyas.kernels.reference.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
+from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.config import FINAL_NORM_TAP
-from eyas.model.eagle3 import Eagle3Head
-from eyas.model.loader import load_head, load_target
-from eyas.model.make import make_head, make_target
-from eyas.model.presets import PRESETS, default_head
+from eyas.model.making.make import make_head, make_target
+from eyas.model.making.presets import PRESETS, default_head
+from eyas.model.networks.eagle3 import Eagle3Head
 from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 
 TARGET = PRESETS["tiny"]

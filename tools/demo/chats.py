@@ -16,7 +16,7 @@ import phrases
 import smalltalk
 from facts import Fact
 
-from eyas.base.harmony import IDENTITY, Effort, Message, developer_message, system_message
+from eyas.base.harmony.rendering import IDENTITY, Effort, Message, developer_message, system_message
 
 __all__ = ["DEMO_IDENTITY", "Chat", "ChatWriter", "Turn", "is_held_out"]
 

@@ -21,8 +21,8 @@ from corpus import read_sources
 from facts import load_facts
 from numpy.typing import NDArray
 
-from eyas.base.harmony import Message, render_conversation, render_message
-from eyas.base.tokenizer import TextCodec, Tokenizer
+from eyas.base.harmony.rendering import Message, render_conversation, render_message
+from eyas.base.tokens.tokenizer import TextCodec, Tokenizer
 
 __all__ = [
     "CONTEXT",

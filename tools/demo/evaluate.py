@@ -16,7 +16,7 @@ from torch import Tensor
 from train_head import observe, pack
 from train_target import device_batch, loss_weights
 
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.train.reference import ReferenceHead, training_time_test
 
 __all__ = ["acceptance", "answers", "final_text", "held_out_loss", "is_right"]

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from target import TargetModel
 from torch import Tensor
 
+from eyas.model.checkpoints.config_json import generation_json, head_json, target_json
 from eyas.model.config import GptOssConfig, HeadConfig
-from eyas.model.config_json import generation_json, head_json, target_json
 from eyas.model.mxfp4 import quantize
 from eyas.train.reference import ReferenceHead
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from eyas.model.config import GptOssConfig
 from eyas.model.mxfp4 import fake_quantize
-from eyas.model.rope import rope_table
+from eyas.model.networks.rope import rope_table
 
 __all__ = ["Masks", "TargetModel", "Weights", "block", "masks_of", "token_loss"]
 

@@ -25,7 +25,7 @@ from train_head import new_head, pack, train_head, with_prompt
 from train_target import train_target
 
 from eyas.base.bundled import OWN_HEAD
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.train.reference import ReferenceHead
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from target import TargetModel, Weights, hidden_states, rms_norm
 from torch import Tensor
 from train_target import device_batch
 
+from eyas.model.checkpoints.head_options import draft_vocabulary
 from eyas.model.config import HeadConfig
-from eyas.model.head_options import draft_vocabulary
 from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 
 __all__ = ["new_head", "observe", "pack", "train_head"]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from tools.drafting.machines import Machine
 
-from eyas.engine.confidence import Cut, level_of
-from eyas.engine.draft_length import AutoDraftLength, DraftLength, RoundOutcome, Tried
-from eyas.engine.lookup import Foretold, OwnText, Prospect
-from eyas.engine.step_costs import RoundCosts, Timing
+from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, RoundOutcome, Tried
+from eyas.engine.draft_length.confidence import Cut, level_of
+from eyas.engine.draft_length.step_costs import RoundCosts, Timing
+from eyas.engine.sequences.own_text import Foretold, OwnText, Prospect
 
 __all__ = ["Copies", "Draft", "Sequences", "auto", "expected_tokens", "run", "static_rate"]
 

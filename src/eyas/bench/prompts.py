@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InvalidRequest, UserError
-from eyas.base.harmony import ROLES, Message, render_conversation, system_message
-from eyas.base.tokenizer import TextCodec
+from eyas.base.harmony.rendering import ROLES, Message, render_conversation, system_message
+from eyas.base.tokens.tokenizer import TextCodec
 
 __all__ = ["QUESTIONS", "question_prompts", "random_prompts", "read_prompts", "unseen_prompts"]
 

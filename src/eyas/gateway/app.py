@@ -9,18 +9,20 @@ from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
-from eyas.base.tokenizer import TextCodec
-from eyas.gateway import service
-from eyas.gateway.context import Context, GatewayOptions
-from eyas.gateway.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
-from eyas.gateway.grammar import GrammarChecker
-from eyas.gateway.intake import Intake
-from eyas.gateway.openai import chat, completions, tokenize
+from eyas.base.tokens.tokenizer import TextCodec
+from eyas.gateway.grammar.checker import GrammarChecker
+from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
+from eyas.gateway.http.intake import Intake
+from eyas.gateway.http.stream import ClientGone
+from eyas.gateway.openai.chat.routes import routes as chat
+from eyas.gateway.openai.completions.routes import routes as completions
+from eyas.gateway.openai.completions.tokenize import routes as tokenize
+from eyas.gateway.openai.responses.routes import routes as responses
 from eyas.gateway.operation.operation import Operation
-from eyas.gateway.operation.steps import StepHub
 from eyas.gateway.page import live
-from eyas.gateway.responses import routes as responses
-from eyas.gateway.stream import ClientGone
+from eyas.gateway.question import service
+from eyas.gateway.server.context import Context, GatewayOptions
+from eyas.gateway.server.steps import StepHub
 
 __all__ = ["create_app"]
 
@@ -40,10 +42,10 @@ def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | N
     app = Starlette(
         routes=[
             *service.routes(context),
-            *chat.routes(context),
-            *completions.routes(context),
-            *tokenize.routes(context),
-            *responses.routes(context),
+            *chat(context),
+            *completions(context),
+            *tokenize(context),
+            *responses(context),
             *live.routes(context),
             *operation.routes(),
         ],

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from eyas.kernels.ops import Ops, Rows
+from eyas.kernels.reference.ops import Ops, Rows
 
 __all__ = ["PageTables", "RowBatch"]
 

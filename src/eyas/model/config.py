@@ -1,6 +1,6 @@
 """Shapes and constants of a gpt-oss target and of an EAGLE-3 head, as read from their config.json.
 
-Parsing of the JSON lives in `model/parse.py`; nothing here touches a file.
+Parsing of the JSON lives in `model/checkpoints/parse.py`; nothing here touches a file.
 """
 
 from __future__ import annotations

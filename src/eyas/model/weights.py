@@ -1,9 +1,9 @@
-"""The tensors of a target and of a head, as the forward pass wants them. Filled by `model/loader.py`.
+"""The tensors of a target and of a head, as the forward pass wants them. Filled by `model/checkpoints/loader.py`.
 
 Shape letters: V vocabulary, Vd draft vocabulary, H hidden, Ht hidden of the target, I intermediate, E experts,
 Q query heads, G key/value heads, D head dimension. All matrices are [out, in]. Matrices have the compute dtype of the
 device (bf16 on a GPU, fp32 on a CPU), norm weights, biases and sinks are fp32, MXFP4 experts stay packed. A `Matrix`
-is plain, or in the form that kernels read (`model/device_layout.py`).
+is plain, or in the form that kernels read (`model/checkpoints/device_layout.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eyas.kernels.ops import Matrix
+from eyas.kernels.reference.ops import Matrix
 
 __all__ = ["HeadWeights", "LayerWeights", "TargetWeights", "tensors_of"]
 

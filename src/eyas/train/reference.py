@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eyas.model.config import HeadConfig
-from eyas.model.rope import rope_table
+from eyas.model.networks.rope import rope_table
 
 __all__ = ["ReferenceHead", "TttBatch", "TttResult", "training_time_test"]
 

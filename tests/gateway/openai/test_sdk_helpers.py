@@ -6,8 +6,8 @@ import json
 import openai
 import pytest
 from pydantic import BaseModel
-from tests.gateway.responses.support import analysis, call, final
-from tests.gateway.support import CONTENT, REASONING
+from tests.gateway.support.gateway import CONTENT, REASONING
+from tests.gateway.support.responses import analysis, call, final
 
 
 class Person(BaseModel):

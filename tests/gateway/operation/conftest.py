@@ -3,7 +3,7 @@
 from contextlib import ExitStack, closing
 
 import pytest
-from tests.gateway.operation.support import Raw
+from tests.gateway.support.operation import Raw
 
 
 @pytest.fixture

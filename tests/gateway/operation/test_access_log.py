@@ -3,13 +3,13 @@
 import logging
 
 import pytest
-from tests.gateway.support import CONTENT, eventually
+from tests.gateway.support.gateway import CONTENT, eventually
 
 from eyas.base.types import EngineStats
+from eyas.gateway.http.outcome import Outcome
 from eyas.gateway.operation.access_log import ProgressLog, log_request
 from eyas.gateway.operation.auth import digests
 from eyas.gateway.operation.metrics import EngineCounters
-from eyas.gateway.outcome import Outcome
 
 
 class Engine:

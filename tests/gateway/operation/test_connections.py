@@ -8,8 +8,8 @@ import time
 import httpx
 import pytest
 from tests.gateway.conftest import stub_server
-from tests.gateway.operation.support import GOOD, POST
-from tests.gateway.support import CONTENT, eventually, reply_ids
+from tests.gateway.support.gateway import CONTENT, eventually, reply_ids
+from tests.gateway.support.operation import GOOD, POST
 
 from eyas.gateway.operation.connections import ConnectionLimits
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.serving import served
+from tests.support.serving import served
 
 FILE = Path(__file__).parents[3] / "docs/grafana/eyas.json"
 GIVEN_BY_PROMETHEUS = {"job", "instance"}

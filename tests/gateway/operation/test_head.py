@@ -4,7 +4,7 @@ import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gateway.operation.support import GOOD, POST, chunked
+from tests.gateway.support.operation import GOOD, POST, chunked
 
 from eyas.gateway.operation.head import fault_of, host_and_port, with_target_host
 

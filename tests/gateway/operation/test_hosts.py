@@ -5,11 +5,11 @@ import socket
 import httpx
 import pytest
 from tests.gateway.conftest import stub_server
-from tests.gateway.operation.support import GOOD
+from tests.gateway.support.operation import GOOD
 
 from eyas.base.errors import UserError
 from eyas.gateway.operation.auth import digests
-from eyas.gateway.operation.hosts import Hosts, allowed_hosts, hosts_of
+from eyas.gateway.server.hosts import Hosts, allowed_hosts, hosts_of
 
 LOOPBACK = ["localhost", "a.localhost", "127.0.0.1", "127.8.9.1", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"]
 OTHERS = [

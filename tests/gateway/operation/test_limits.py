@@ -7,8 +7,8 @@ from contextlib import suppress
 import httpx
 import pytest
 from tests.gateway.conftest import stub_server
-from tests.gateway.operation.support import GOOD, POST, Raw, chunked
-from tests.gateway.support import eventually, reply_ids
+from tests.gateway.support.gateway import eventually, reply_ids
+from tests.gateway.support.operation import GOOD, POST, Raw, chunked
 
 from eyas.gateway.operation.connections import ConnectionLimits
 

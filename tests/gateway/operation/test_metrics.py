@@ -5,12 +5,12 @@ from dataclasses import replace
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.gateway.support import eventually
+from tests.gateway.support.gateway import eventually
 
 from eyas.base.histogram import STEP_TOKENS, Histogram
 from eyas.base.types import EngineStats, ModelInfo
+from eyas.gateway.http.outcome import Outcome
 from eyas.gateway.operation.metrics import EngineCounters, Metrics, kv_usage
-from eyas.gateway.outcome import Outcome
 
 VLLM = (  # of vLLM 0.25 to 0.33, without those of parts that are not here: adapters, images, other caches
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens", "generation_tokens"),

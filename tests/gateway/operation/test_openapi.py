@@ -17,19 +17,19 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from tests.gateway.conftest import stub_server
-from tests.gateway.support import eventually
+from tests.gateway.support.gateway import eventually
 
 import eyas
 from eyas.base.commit import commit
 from eyas.base.errors import InvalidRequest
 from eyas.base.types import ModelInfo
-from eyas.engine.stub import StubEngine
+from eyas.engine.ports.stub import StubEngine
 from eyas.gateway.app import create_app
-from eyas.gateway.body import decode
-from eyas.gateway.openai.chat import ChatBody
+from eyas.gateway.http.body import decode
+from eyas.gateway.openai.chat.routes import ChatBody
+from eyas.gateway.openai.responses.body import ResponsesBody
 from eyas.gateway.operation.auth import digests
 from eyas.gateway.operation.openapi import OPERATIONS
-from eyas.gateway.responses.body import ResponsesBody
 
 CHECKS = [
     not_a_server_error,

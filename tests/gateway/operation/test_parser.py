@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.gateway.conftest import stub_server
-from tests.gateway.operation.support import GOOD, POST, chunked
+from tests.gateway.support.operation import GOOD, POST, chunked
 
 from eyas.gateway.operation.auth import digests
 from eyas.gateway.operation.connections import ConnectionLimits

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.gateway.support import eventually
+from tests.gateway.support.gateway import eventually
 
 from eyas import cli
 from eyas.base.errors import UserError
 from eyas.base.types import EngineStats, FinishReason, RoundTrace, StepReport, TokenEvent
-from eyas.gateway.operation.steps import StepHub
 from eyas.gateway.operation.trace import Trace, check_writable, trace_line
+from eyas.gateway.server.steps import StepHub
 
 EVENT = TokenEvent(
     request_id="r",

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.gateway.page.browser_support import CHROMIUM, CHROMIUM_FLAGS, CONTENT, REASONING, SHOTS, UnevenStub, harmony
-from tests.gateway.support import running
+from tests.gateway.support.browser import CHROMIUM, CHROMIUM_FLAGS, CONTENT, REASONING, SHOTS, UnevenStub, harmony
+from tests.gateway.support.gateway import running
 
 from eyas.base.bundled import DEMO
-from eyas.base.harmony import stop_ids
-from eyas.base.tokenizer import Tokenizer
+from eyas.base.harmony.rendering import stop_ids
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.gateway.app import create_app
-from eyas.gateway.context import GatewayOptions
+from eyas.gateway.server.context import GatewayOptions
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 TIMEOUT_MS = 15_000

@@ -4,8 +4,8 @@ import json
 import re
 
 from playwright.sync_api import expect
-from tests.gateway.page.browser_support import CONTENT, HOSTILE, QUESTION, REASONING, call, harmony
-from tests.gateway.support import eventually
+from tests.gateway.support.browser import CONTENT, HOSTILE, QUESTION, REASONING, call, harmony
+from tests.gateway.support.gateway import eventually
 
 from eyas.gateway.operation.auth import digests
 

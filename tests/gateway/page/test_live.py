@@ -11,15 +11,15 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gateway.support import CONTENT, REASONING, eventually, reply_ids, running
+from tests.gateway.support.gateway import CONTENT, REASONING, eventually, reply_ids, running
 
-from eyas.base.harmony import stop_ids
+from eyas.base.harmony.rendering import stop_ids
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, PageOwner, RoundTrace, StepReport, TokenEvent
-from eyas.engine.stub import StubEngine
+from eyas.engine.ports.stub import StubEngine
 from eyas.gateway.app import create_app
-from eyas.gateway.context import GatewayOptions
 from eyas.gateway.page.live import MAX_BEHIND, MAX_VIEWERS, Viewer
 from eyas.gateway.page.live_message import MAX_SLOTS, Narrator, short_id
+from eyas.gateway.server.context import GatewayOptions
 
 BODY = {"stream": True, "messages": [{"role": "user", "content": "Quixotic"}]}
 

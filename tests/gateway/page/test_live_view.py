@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from playwright.sync_api import expect
-from tests.gateway.support import eventually, running
+from tests.gateway.support.gateway import eventually, running
 
 from eyas.base.config import EngineConfig
-from eyas.engine.process import EngineProcess
+from eyas.engine.ports.process import EngineProcess
 from eyas.gateway.app import create_app
-from eyas.gateway.context import GatewayOptions
+from eyas.gateway.server.context import GatewayOptions
 
 REFUSED = "Failed to load resource"
 NUM_REQUESTS = 8

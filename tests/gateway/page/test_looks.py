@@ -5,8 +5,8 @@ from importlib.resources import files
 
 import pytest
 from playwright.sync_api import expect
-from tests.gateway.page.browser_support import QUESTION
 from tests.gateway.page.test_live_view import load
+from tests.gateway.support.browser import QUESTION
 
 STYLE = (files("eyas.gateway.page") / "static" / "style.css").read_text()
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}

@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import expect
-from tests.gateway.page.browser_support import EVIL, QUESTION
 from tests.gateway.page.test_live_view import load
+from tests.gateway.support.browser import EVIL, QUESTION
 
 PATHS = ["/", "/page/app.js", "/v1/models", "/health", "/ready", "/metrics", "/openapi.json"]
 ASK = """async ([base, mode, type]) => {

@@ -6,10 +6,10 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway.openai.support import WEATHER, added_up
-from tests.gateway.responses.support import WEATHER as FLAT_WEATHER
-from tests.gateway.responses.support import analysis, call, final, fold, post, preamble, raw_events
-from tests.gateway.turn.cuts import PLACES, malformed, read, spoken, texts_of, turns
+from tests.gateway.support.cuts import PLACES, malformed, read, spoken, texts_of, turns
+from tests.gateway.support.openai import WEATHER, added_up
+from tests.gateway.support.responses import WEATHER as FLAT_WEATHER
+from tests.gateway.support.responses import analysis, call, final, fold, post, preamble, raw_events
 
 from eyas.base.types import FinishReason
 from eyas.gateway.turn.delta import Kind

@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway.responses.support import analysis, call, final, preamble, spoken
-from tests.gateway.support import CONTENT, REASONING, reply_ids
+from tests.gateway.support.gateway import CONTENT, REASONING, reply_ids
+from tests.gateway.support.responses import analysis, call, final, preamble, spoken
 
 from eyas.base.errors import Busy, InvalidRequest, Unavailable
 from eyas.base.types import FinishReason, ModelInfo, Request, RoundTrace, SamplingParams, TokenEvent, TokenLogprob
-from eyas.gateway import stream
-from eyas.gateway.context import Context, GatewayOptions
-from eyas.gateway.errors import EngineFailed
-from eyas.gateway.operation.steps import StepHub
+from eyas.gateway.http import stream
+from eyas.gateway.http.errors import EngineFailed
+from eyas.gateway.server.context import Context, GatewayOptions
+from eyas.gateway.server.mailroom import SLICE, Inbox, Mailroom
+from eyas.gateway.server.steps import StepHub
 from eyas.gateway.turn.choice import ChoiceReader
 from eyas.gateway.turn.delta import Kind, Piece
-from eyas.gateway.turn.mailroom import SLICE, Inbox, Mailroom
 from eyas.gateway.turn.readers import HarmonyReader, PlainReader
 from eyas.gateway.turn.stops import Stops
 from eyas.gateway.turn.turn import Turn, deltas_of

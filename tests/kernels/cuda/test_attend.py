@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from tests.kernels.cuda.emulator import emulated
 from torch import Tensor
 
-from eyas.kernels.attend import attend_ref
 from eyas.kernels.cuda import attend as module
 from eyas.kernels.cuda.attend import attend, attend_workspace
-from eyas.kernels.device import Limits
-from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
-from eyas.kernels.rope_write import rotate
+from eyas.kernels.layouts.device import Limits
+from eyas.kernels.reference.attend import attend_ref
+from eyas.kernels.reference.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.reference.rope_write import rotate
 
 PAGE, DIM, NUM_SLICES, HIDDEN = 16, 64, 3, 96
 EPS = 1e-5

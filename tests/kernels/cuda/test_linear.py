@@ -9,9 +9,9 @@ from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import linear as ops
 from eyas.kernels.cuda.attend import MAX_ROWS, MAX_SEQS
-from eyas.kernels.device import Limits
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.norm import Normed, prepare_norm
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.device import Limits
+from eyas.kernels.reference.norm import Normed, prepare_norm
 
 EPS = 1e-5
 SHAPES = [(48, 64), (176, 544), (32, 4640)]  # features, inputs: empty slices; uneven slices, many tiles; two shares

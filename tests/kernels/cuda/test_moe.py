@@ -5,11 +5,11 @@ import torch
 from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import moe
-from eyas.kernels.device import Limits
-from eyas.kernels.moe import moe_down_ref, moe_up_ref
-from eyas.kernels.mxfp4_layout import pack_experts
-from eyas.kernels.norm import Normed, inverse_rms
-from eyas.kernels.router import route
+from eyas.kernels.layouts.device import Limits
+from eyas.kernels.layouts.mxfp4 import pack_experts
+from eyas.kernels.reference.moe import moe_down_ref, moe_up_ref
+from eyas.kernels.reference.norm import Normed, inverse_rms
+from eyas.kernels.reference.router import route
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 
 LIMIT, EPS = 7.0, 1e-5

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.kernels.cuda.refills import unfinished_loads
+from tests.kernels.support.refills import unfinished_loads
 
 from eyas.kernels.cuda import attend, compiler, linear, moe, norm
 from eyas.kernels.cuda.ops import DecodeOps
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.mxfp4_layout import PackedExperts
-from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 
 pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
 pytest.importorskip("cuda.bindings.nvrtc")

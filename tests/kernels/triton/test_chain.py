@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.kernels.triton.rows import DEVICE
+from tests.kernels.support.rows import DEVICE
 
-from eyas.kernels.chain import end_chains_ref
+from eyas.kernels.reference.chain import end_chains_ref
 from eyas.kernels.triton.chain import end_chains
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.triton.rows import DEVICE
+from tests.kernels.support.rows import DEVICE
 
-from eyas.kernels.accept import accept
+from eyas.kernels.reference.accept import accept
 from eyas.kernels.triton.commit import Ledger, commit
 
 SLOTS, N, V, W, C = 6, 20, 5, 8, 9

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.kernels.triton.rows import DEVICE, rows_of
+from tests.kernels.support.rows import DEVICE, rows_of
 
-from eyas.engine.sampler import sample_rows
-from eyas.engine.state import DeviceState
+from eyas.engine.round.state import DeviceState
+from eyas.engine.sampling.sampler import sample_rows
 from eyas.kernels.triton.edits import Edits
 from eyas.kernels.triton.sample import SampleSpace, draw
 

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.triton.filter_rows import bounds, kept_one_by_one
+from tests.kernels.support.filter_rows import bounds, kept_one_by_one
 
 
 @st.composite

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.kernels.triton.filter_rows import bounds, chosen
+from tests.kernels.support.filter_rows import bounds, chosen
 
 pytestmark = pytest.mark.gpu
 

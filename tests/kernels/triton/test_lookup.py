@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.kernels.triton.rows import DEVICE
+from tests.kernels.support.rows import DEVICE
 
-from eyas.kernels.lookup import look_up_ref
+from eyas.kernels.reference.lookup import look_up_ref
 from eyas.kernels.triton import lookup
 
 

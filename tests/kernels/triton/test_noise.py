@@ -3,9 +3,9 @@
 import torch
 import triton
 import triton.language as tl
-from tests.kernels.triton.rows import DEVICE
+from tests.kernels.support.rows import DEVICE
 
-from eyas.kernels import noise as plain
+from eyas.kernels.reference import noise as plain
 from eyas.kernels.triton.noise import gumbel, gumbel_of, log
 
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.kernels.triton.hazards import overwritten_operands
-from tests.kernels.triton.offline import SHARED_BYTES
+from tests.kernels.support.hazards import overwritten_operands
+from tests.kernels.support.offline import SHARED_BYTES
 
 SIZES = (128, 1024, 8192)  # rows of a prompt, which have tiles of their own
 UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
@@ -18,7 +18,7 @@ UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
 )
 def test_compiles_without_a_gpu(arch, sizes, tmp_path):
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.kernels.triton.offline", str(arch), *map(str, sizes)]
+    command = [sys.executable, "-m", "tests.kernels.support.offline", str(arch), *map(str, sizes)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]

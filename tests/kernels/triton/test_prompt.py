@@ -5,14 +5,14 @@ import itertools
 import pytest
 import torch
 
-from eyas.kernels.attend import attend_ref
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.moe import moe_down_ref, moe_up_ref
-from eyas.kernels.mxfp4_layout import pack_experts
-from eyas.kernels.norm import Normed, inverse_rms, prepare_norm, rms_norm
-from eyas.kernels.ops import LayerCache, RopeTable, Rows
-from eyas.kernels.rope_write import rope_write_ref, write_slots
-from eyas.kernels.router import route
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.mxfp4 import pack_experts
+from eyas.kernels.reference.attend import attend_ref
+from eyas.kernels.reference.moe import moe_down_ref, moe_up_ref
+from eyas.kernels.reference.norm import Normed, inverse_rms, prepare_norm, rms_norm
+from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.reference.rope_write import rope_write_ref, write_slots
+from eyas.kernels.reference.router import route
 from eyas.kernels.triton import experts, flash, gemm, qkv
 from eyas.kernels.triton import route as routing
 from eyas.kernels.triton.norm import embed, pair

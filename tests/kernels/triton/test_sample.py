@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.triton.rows import DEVICE, rows_of, shared_launch
+from tests.kernels.support.rows import DEVICE, rows_of, shared_launch
 
-from eyas.kernels.failures import NO_TOKEN_LEFT, NOT_FINITE
-from eyas.kernels.sample import sample
+from eyas.kernels.reference.failures import NO_TOKEN_LEFT, NOT_FINITE
+from eyas.kernels.reference.sample import sample
 from eyas.kernels.triton.edits import Masks
 from eyas.kernels.triton.sample import SampleSpace, draw
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.recipes.emit.plans import HOSTILE, LINES, SECRET, Machine, container, hostile_plan, literal, plan
+from tests.recipes.support.plans import HOSTILE, LINES, SECRET, Machine, container, hostile_plan, literal, plan
 
 from eyas.base.errors import UserError
 from eyas.recipes.emit.compose import render, value

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 import yaml
-from tests.recipes.test_golden import CASES, plan_for
+from tests.recipes.planning.test_golden import CASES, plan_for
 
 from eyas.base.errors import UserError
 

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 import yaml
-from tests.recipes.emit.plans import Machine
-from tests.recipes.test_golden import plan_for
+from tests.recipes.planning.test_golden import plan_for
+from tests.recipes.support.plans import Machine
 
 from eyas.base.errors import UserError
 from eyas.cli import main

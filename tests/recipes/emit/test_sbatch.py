@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.recipes.emit.plans import LINES, SECRET, Machine, container, hostile_plan, plan, put_python
+from tests.recipes.support.plans import LINES, SECRET, Machine, container, hostile_plan, plan, put_python
 
 from eyas.base.errors import UserError
-from eyas.recipes.boxes import parse_box
 from eyas.recipes.emit.sbatch import render
+from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.plan import EnvVar, File, Home, Launch, Mount, Node, Ref, Wait
 
 # Records its call. A server says that it is up and serves until it was asked; all else is run.

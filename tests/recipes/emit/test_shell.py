@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.recipes.emit.plans import LINES, SECRET, Machine, hostile_plan, literal, plan, two_node_plan
+from tests.recipes.support.plans import LINES, SECRET, Machine, hostile_plan, literal, plan, two_node_plan
 
 from eyas.recipes.emit.shell import render
 from eyas.recipes.plan import Download, EnvVar, File, Launch, Node, Ref, Wait

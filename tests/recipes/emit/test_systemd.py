@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.recipes.emit.plans import (
+from tests.recipes.support.plans import (
     HOSTILE,
     LINES,
     SECRET,

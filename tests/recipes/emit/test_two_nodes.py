@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 import yaml
-from tests.recipes.emit.plans import plan
+from tests.recipes.support.plans import plan
 
-from eyas.recipes.boxes import parse_box
 from eyas.recipes.emit.two_nodes import render
+from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.plan import Launch, Node
 
 LAUNCH = Launch(name="x", argv=("y",))

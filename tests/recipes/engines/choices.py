@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from eyas.recipes.boxes import parse_box
 from eyas.recipes.engines import sglang, vllm
-from eyas.recipes.knowledge import knowledge
+from eyas.recipes.knowledge.boxes import parse_box
+from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Box, Choice, Emission, Home, Launch, Node
 from eyas.recipes.records import Head, Model
 

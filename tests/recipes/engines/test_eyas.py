@@ -12,7 +12,7 @@ from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
 from eyas.recipes.engines import eyas_image, flags
 from eyas.recipes.engines.eyas import emit
-from eyas.recipes.knowledge import knowledge
+from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Box, EnvVar, Home, Mount, Ref
 from eyas.recipes.records import CPU
 

@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from eyas.base.errors import UserError
-from eyas.recipes.boxes import parse_box
+from eyas.recipes.advice.facts import facts_of
+from eyas.recipes.advice.issues import matching
 from eyas.recipes.engines import flags
 from eyas.recipes.engines.llama_cpp import ENGINE, emit
-from eyas.recipes.facts import facts_of
-from eyas.recipes.issues import matching
-from eyas.recipes.knowledge import knowledge
+from eyas.recipes.knowledge.boxes import parse_box
+from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Choice, Download, EnvVar, Home, Node, Ref
 
 SPARK, H100 = parse_box("spark"), parse_box("h100")

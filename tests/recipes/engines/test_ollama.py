@@ -5,7 +5,7 @@ from tests.recipes.engines.test_llama_cpp import SPARK, choice
 
 from eyas.base.errors import UserError
 from eyas.recipes.engines.ollama import emit
-from eyas.recipes.knowledge import knowledge
+from eyas.recipes.knowledge.tables import knowledge
 
 
 def made(model="gpt-oss-120b", head=None, **changes):

@@ -8,9 +8,9 @@ import pytest
 from huggingface_hub.utils import filter_repo_objects
 from tests.recipes.engines.choices import case, env, option, words
 
+from eyas.recipes.advice.facts import facts_of
+from eyas.recipes.advice.issues import matching
 from eyas.recipes.engines import flags
-from eyas.recipes.facts import facts_of
-from eyas.recipes.issues import matching
 from eyas.recipes.plan import Home, Mount, Node, Ref
 
 VERSIONS = flags.known_versions("sglang")

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 import yaml
 
-from eyas.recipes.boxes import parse_box
 from eyas.recipes.engines import flags
 from eyas.recipes.engines.tensorrt_llm import CONFIG, emit
-from eyas.recipes.knowledge import knowledge
-from eyas.recipes.kv import STEP_TOKENS
+from eyas.recipes.estimate.kv import STEP_TOKENS
+from eyas.recipes.knowledge.boxes import parse_box
+from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Choice, Home, Node
 from eyas.recipes.versions import compare
 

@@ -6,9 +6,9 @@ import pytest
 import yaml
 from tests.recipes.engines.choices import HOSTILE, case, env, grid, option, words
 
+from eyas.recipes.advice.facts import command_features, facts_of
+from eyas.recipes.advice.issues import matching
 from eyas.recipes.engines import flags
-from eyas.recipes.facts import command_features, facts_of
-from eyas.recipes.issues import matching
 from eyas.recipes.plan import Home, Mount, Ref, Wait
 
 VERSIONS = flags.known_versions("vllm")

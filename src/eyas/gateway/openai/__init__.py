@@ -1,1 +1,1 @@
-"""The OpenAI dialect: chat, completions, tokenize."""
+"""OpenAI's APIs: Chat Completions, Completions, Responses, and what only they share."""

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from eyas.base.errors import InvalidRequest, nearest
-from eyas.base.harmony_tools import FunctionTool
-from eyas.base.tokenizer import TextCodec
+from eyas.base.harmony.tools import FunctionTool
+from eyas.base.tokens.tokenizer import TextCodec
 from eyas.base.types import TokenLogprob
-from eyas.gateway.body import Fields, raw_response
-from eyas.gateway.stream import DONE, EventStream, until_disconnect
+from eyas.gateway.http.body import Fields, raw_response
+from eyas.gateway.http.stream import DONE, EventStream, until_disconnect
 from eyas.gateway.turn.delta import Totals
 
 __all__ = [

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from eyas.base.tokenizer import TextCodec
-from eyas.gateway.prompt_limit import CountingCodec
+from eyas.base.tokens.tokenizer import TextCodec
+from eyas.gateway.question.prompt_limit import CountingCodec
 
 __all__ = ["Offsets", "decode_raw", "encode_raw"]
 

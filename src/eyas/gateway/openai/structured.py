@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony_tools import check_schema
-from eyas.gateway.body import Fields
-from eyas.gateway.grammar import AnswerFormat, Choice, JsonObject, JsonSchema, Lark, Regex
+from eyas.base.harmony.tools import check_schema
+from eyas.gateway.grammar.checker import AnswerFormat, Choice, JsonObject, JsonSchema, Lark, Regex
+from eyas.gateway.http.body import Fields
 
 __all__ = ["StructuredOutputs", "structured_format"]
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from eyas.base.logs import fields
 from eyas.base.types import EngineStats
+from eyas.gateway.http.outcome import Outcome
 from eyas.gateway.operation.metrics import EngineCounters, kv_usage
-from eyas.gateway.outcome import Outcome
 
 __all__ = ["ProgressLog", "log_request"]
 

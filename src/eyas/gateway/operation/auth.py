@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eyas.base.errors import UserError
-from eyas.gateway.errors import envelope
+from eyas.gateway.http.errors import envelope
 from eyas.gateway.operation.limits import send_json
+from eyas.gateway.server.hosts import is_loopback
 
-__all__ = ["Auth", "digests", "is_loopback", "origins", "public_warning"]
+__all__ = ["Auth", "digests", "origins", "public_warning"]
 
 DIGEST_PREFIX = "sha256:"
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico"})
@@ -56,14 +56,6 @@ def origins(text: str | None) -> tuple[str, ...]:
         if entry != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+", entry):
             raise UserError(f"cors wants origins such as https://chat.example, or '*', got '{entry}'")
     return entries
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def public_warning(host: str, key_digests: tuple[bytes, ...]) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from eyas.gateway.errors import envelope
+from eyas.gateway.http.errors import envelope
 from eyas.gateway.operation.head import fault_of, with_target_host
 from eyas.gateway.operation.parser import RequestParser
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.base.units import readable
-from eyas.gateway.errors import Refused, body_of
-from eyas.gateway.stream import SEND_BODY
+from eyas.gateway.http.errors import Refused, body_of
+from eyas.gateway.http.stream import SEND_BODY
 
 __all__ = ["REQUEST_ID_HEADER", "Limits", "send_json"]
 

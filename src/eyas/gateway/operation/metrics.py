@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from eyas.base.histogram import Histogram
 from eyas.base.ports import EnginePort
 from eyas.base.types import EngineStats, FinishReason
+from eyas.gateway.http.outcome import CLIENT_LEFT, Outcome
 from eyas.gateway.operation import buckets
-from eyas.gateway.outcome import CLIENT_LEFT, Outcome
 
 __all__ = ["CONTENT_TYPE", "EngineCounters", "Metrics", "kv_usage"]
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 import eyas
-from eyas.gateway.context import Context
-from eyas.gateway.openai.chat import ChatBody
-from eyas.gateway.openai.completions import CompletionsBody
-from eyas.gateway.openai.tokenize import DetokenizeBody, TokenizeBody
-from eyas.gateway.responses.body import ResponsesBody
+from eyas.gateway.openai.chat.routes import ChatBody
+from eyas.gateway.openai.completions.routes import CompletionsBody
+from eyas.gateway.openai.completions.tokenize import DetokenizeBody, TokenizeBody
+from eyas.gateway.openai.responses.body import ResponsesBody
+from eyas.gateway.server.context import Context
 
 __all__ = ["document"]
 

@@ -18,16 +18,16 @@ from starlette.types import ASGIApp
 
 import eyas
 from eyas.base.commit import commit
-from eyas.gateway.body import json_response, raw_response
-from eyas.gateway.context import Context
+from eyas.gateway.http.body import json_response, raw_response
 from eyas.gateway.operation.access_log import ProgressLog, log_request
 from eyas.gateway.operation.auth import Auth
 from eyas.gateway.operation.connections import ON_REFUSED
-from eyas.gateway.operation.hosts import HostGuard
+from eyas.gateway.operation.host_guard import HostGuard
 from eyas.gateway.operation.limits import REQUEST_ID_HEADER, Limits
 from eyas.gateway.operation.metrics import CONTENT_TYPE, EngineCounters, Metrics
 from eyas.gateway.operation.openapi import document
 from eyas.gateway.operation.trace import Trace
+from eyas.gateway.server.context import Context
 
 __all__ = ["Operation"]
 

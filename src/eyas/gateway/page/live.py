@@ -24,11 +24,11 @@ from starlette.types import ASGIApp
 from eyas.base.errors import Busy
 from eyas.base.ports import EnginePort
 from eyas.base.types import StepReport
-from eyas.gateway.context import Context
-from eyas.gateway.operation.steps import StepHub
+from eyas.gateway.http.stream import EventStream, sse
 from eyas.gateway.page import files
 from eyas.gateway.page.live_message import LiveMessage, Narrator
-from eyas.gateway.stream import EventStream, sse
+from eyas.gateway.server.context import Context
+from eyas.gateway.server.steps import StepHub
 
 __all__ = ["LiveFeed", "Viewer", "routes"]
 

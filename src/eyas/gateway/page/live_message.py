@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from eyas.base.tokenizer import TextCodec
+from eyas.base.tokens.tokenizer import TextCodec
 from eyas.base.types import EngineStats, PageOwner, RoundTrace, StepReport, TokenEvent
 
 __all__ = ["LiveMessage", "Narrator", "short_id"]

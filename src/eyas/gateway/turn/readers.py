@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeAlias
 
-from eyas.base.harmony_parser import MessageDone, ParserEvent, StreamParser, TextDelta, is_addressed
-from eyas.base.harmony_tools import called_function
-from eyas.base.tokenizer import TextCodec
+from eyas.base.harmony.parser import MessageDone, ParserEvent, StreamParser, TextDelta, is_addressed
+from eyas.base.harmony.tools import called_function
+from eyas.base.tokens.tokenizer import TextCodec
 from eyas.gateway.turn.delta import Kind, Piece
 
 __all__ = ["HarmonyReader", "MakeReader", "PlainReader", "Reader"]

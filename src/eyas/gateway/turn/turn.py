@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Sequence
 
 from eyas.base.errors import EyasError, InvalidRequest, Unavailable
 from eyas.base.types import FinishReason, Request, TokenEvent
-from eyas.gateway.context import Context
-from eyas.gateway.errors import EngineFailed, status_of
-from eyas.gateway.outcome import CLIENT_LEFT, Outcome
+from eyas.gateway.http.errors import EngineFailed, status_of
+from eyas.gateway.http.outcome import CLIENT_LEFT, Outcome
+from eyas.gateway.server.context import Context
+from eyas.gateway.server.mailroom import Inbox
 from eyas.gateway.turn.choice import ChoiceReader
 from eyas.gateway.turn.delta import Delta, Totals
-from eyas.gateway.turn.mailroom import Inbox
 from eyas.gateway.turn.readers import MakeReader
 from eyas.gateway.turn.stops import Stops
 

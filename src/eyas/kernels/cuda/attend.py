@@ -1,7 +1,7 @@
 """Attention of the decode path in one launch, from the QKV product's slices to the rows of the output projection.
 
-Does what `kernels.rope_write` and `kernels.attend` do one after the other, for few rows a sequence. How the work is
-cut, and why the bits of a row depend on its position and keys alone, stands in attend.cu.
+Does what `kernels.reference.rope_write` and `kernels.reference.attend` do one after the other, for few rows a sequence.
+How the work is cut, and why the bits of a row depend on its position and keys alone, stands in attend.cu.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
-from eyas.kernels.device import Limits, device_limits
-from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.layouts.device import Limits, device_limits
+from eyas.kernels.reference.ops import LayerCache, Product, RopeTable, Rows
 
 __all__ = ["DIM", "GROUPS", "MAX_WINDOW", "AttendWorkspace", "attend", "attend_workspace"]
 

@@ -43,7 +43,7 @@ DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4]) {
 }
 
 // What follows in the program is issued after the matrix instructions that made c, hence after the loads they used.
-// This holds the compiler; that ptxas keeps to it is looked up in its code (tests/kernels/cuda/refills.py).
+// This holds the compiler; that ptxas keeps to it is looked up in its code (tests/kernels/support/refills.py).
 template <int N>
 DEVICE void issued_before(float (&c)[N][4]) {
 #pragma unroll

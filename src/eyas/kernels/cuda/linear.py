@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
-from eyas.kernels.device import Limits, device_limits
-from eyas.kernels.layout import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
-from eyas.kernels.norm import Normed
+from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
+from eyas.kernels.layouts.device import Limits, device_limits
+from eyas.kernels.reference.norm import Normed
 
 __all__ = ["MAX_OWN_INPUTS", "Workspace", "add", "gated", "linear", "logits", "num_shares", "project", "router"]
 

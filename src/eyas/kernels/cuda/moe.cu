@@ -4,7 +4,7 @@
 // expert. (Group, tile of 16 matrix rows) in that order are the items, of gate/up and then of down; each block takes
 // one contiguous share of both, in bulk copies, DEPTH ahead. Blocks do not meet between the two: an activation says by
 // its bits whether it has arrived. 15 warps multiply: warp s owns SLICE units of 64 columns, keeps its fragments of the
-// rows (B) while the group stays the same, unpacks the weights (kernels/mxfp4_layout.py) and leaves a partial sum in
+// rows (B) while the group stays the same, unpacks the weights (kernels/layouts/mxfp4.py) and leaves a partial sum in
 // shared memory. Finishers take turns: one adds an item's slices in order, asks for the item that takes its place, and
 // finishes it. One finisher is too slow: 300 dependent instructions take longer than the item takes to come.
 //

@@ -20,7 +20,7 @@ constexpr int UNIT_WORD_BYTES = 512, UNIT_SCALE_BYTES = 32;
 constexpr int ITEM_BYTES = (UNITS * (UNIT_WORD_BYTES + UNIT_SCALE_BYTES) + 127) / 128 * 128;
 constexpr int LOGITS_PER_LANE = (NUM_EXPERTS + 31) / 32;
 constexpr int NUM_PARTS = UP_COLUMNS / 16, PARTS_PER_LANE = (NUM_PARTS + 31) / 32;  // of a row's square sum
-constexpr float SWIGLU_ALPHA = 1.702f;  // kernels/moe.py
+constexpr float SWIGLU_ALPHA = 1.702f;  // kernels/reference/moe.py
 constexpr int UP = 0, DOWN = 1;
 
 DEVICE int tiles_of(int phase) { return phase == UP ? UP_TILES : DOWN_TILES; }

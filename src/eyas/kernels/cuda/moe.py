@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
-from eyas.kernels.device import Limits, device_limits
-from eyas.kernels.mxfp4_layout import PackedExperts
-from eyas.kernels.norm import Normed
+from eyas.kernels.layouts.device import Limits, device_limits
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.norm import Normed
 
 __all__ = ["MAX_COLUMNS", "MAX_EXPERTS", "MAX_ROWS", "MAX_TOP_K", "Activations", "Workspace", "moe_down", "moe_up"]
 
@@ -62,7 +62,7 @@ def moe_up(
 ) -> Activations:
     """Gate, up and SwiGLU of the top k experts of each live row, by rank. Launches nothing: `moe_down` does both.
 
-    `kernels.moe.moe_up_ref`. Bias fp32 with gate and up alternating.
+    `kernels.reference.moe.moe_up_ref`. Bias fp32 with gate and up alternating.
     """
     return Activations(normed, gate_up, bias_EN, top_k, limit, eps)
 
@@ -79,8 +79,9 @@ def moe_down(
 ) -> tuple[Tensor, Normed]:
     """residual + the experts' outputs weighted by a softmax over the top k, added by rank, fp32; and the next norm.
 
-    Both matrices in one launch: the weights of the second stream in while the first ends. `kernels.moe.moe_down_ref`.
-    Logits, bias, residual and norm fp32; live bool. Dead rows keep their residual. T <= rows of the workspace <= 512.
+    Both matrices in one launch: the weights of the second stream in while the first ends.
+    `kernels.reference.moe.moe_down_ref`. Logits, bias, residual and norm fp32; live bool. Dead rows keep their
+    residual. T <= rows of the workspace <= 512.
     """
     (rows, square_sums), gate_up, up_bias, top_k, limit, eps = activations
     num_rows, num_experts = logits_TE.shape

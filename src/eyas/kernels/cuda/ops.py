@@ -1,7 +1,7 @@
 """The operations of generated rows as CUDA kernels: short launches that follow each other by programmatic dependence.
 
-Implements `kernels.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. One object serves
-one stream: it holds what the blocks of a launch share.
+Implements `kernels.reference.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. One object
+serves one stream: it holds what the blocks of a launch share.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda import attend, linear, moe, norm
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.mxfp4_layout import PackedExperts
-from eyas.kernels.norm import Normed
-from eyas.kernels.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.ops import LayerCache, Product, RopeTable, Rows
 
 __all__ = ["DecodeOps"]
 

@@ -1,4 +1,4 @@
-"""Where chains of drafts end, on a GPU in one launch: the Triton twin of `kernels.chain`, a program a sequence."""
+"""Finds where chains of drafts end, in one launch: the Triton twin of `kernels.reference.chain`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.chain import ChainEnd
+from eyas.kernels.reference.chain import ChainEnd
 
 __all__ = ["end_chains"]
 
@@ -41,7 +41,7 @@ def _end_chains(
 
 
 def end_chains(logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor, cut_SN: Tensor, edges_N: Tensor) -> ChainEnd:
-    """As `kernels.chain.end_chains_ref`; fp32 log-probabilities and cuts."""
+    """As `kernels.reference.chain.end_chains_ref`; fp32 log-probabilities and cuts."""
     num_seqs, num_drafts = logprobs_SK.shape
     assert logprobs_SK.is_contiguous() and cut_SN.is_contiguous() and cut_SN.shape[1] == len(edges_N) + 2
     end = ChainEnd(slots_S.new_empty(num_seqs, num_drafts), slots_S.new_empty(num_seqs))

@@ -1,7 +1,7 @@
 """The end of a round in one launch: accept drafts, append tokens, keep hidden states, advance lengths and budgets.
 
-The Triton twin of `kernels.accept` and of `engine.commit.commit`: one program for each sequence, nothing for
-the host to wait for. Only what is committed is written.
+The Triton twin of `kernels.reference.accept` and of `engine.sampling.commit.commit`: one program for each sequence,
+nothing for the host to wait for. Only what is committed is written.
 
 Shape letters: S sequences or slots, R rows of a sequence, K drafts, N positions, W tap ring, C tap width, V vocabulary.
 """
@@ -30,7 +30,7 @@ class Ledger(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """As `kernels.accept.Accepted`, and which sequences are done; int64 [S] each, the rows of one tensor [5, S]."""
+    """As `kernels.reference.accept.Accepted`, and which sequences are done; int64 [S] each, rows of one [5, S]."""
 
     num_committed_S: Tensor
     num_accepted_S: Tensor

@@ -1,7 +1,7 @@
 """What requests change about the target's logits: penalties, bias, stop tokens that come too early, grammar masks.
 
-The order and the arithmetic are those of `engine.sampler`: repetition over prompt and output, frequency and presence
-over output (vLLM's order), bias, then masks.
+The order and the arithmetic are those of `engine.sampling.sampler`: repetition over prompt and output, frequency and
+presence over output (vLLM's order), bias, then masks.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.moe import SWIGLU_ALPHA
-from eyas.kernels.mxfp4_layout import PackedExperts
-from eyas.kernels.norm import Normed
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.moe import SWIGLU_ALPHA
+from eyas.kernels.reference.norm import Normed
 from eyas.kernels.triton.products import expert_product
 from eyas.kernels.triton.route import Groups, Routing
 

@@ -8,8 +8,8 @@ result is the argmax over the tokens that are kept, however many tests it takes.
 
 For a test every program adds up what ranks before the candidate in its chunk, publishes that and its next candidate,
 waits for the other programs of the row, and adds up all chunks in order: all come to the same end. The chunks stay in
-registers. The rule is that of `kernels.sample.filter_scores`, ties included; sums are fp32, in an order that depends on
-the size of the vocabulary alone. All programs of a row must fit the device at once.
+registers. The rule is that of `kernels.reference.sample.filter_scores`, ties included; sums are fp32, in an order that
+depends on the size of the vocabulary alone. All programs of a row must fit the device at once.
 """
 
 from __future__ import annotations

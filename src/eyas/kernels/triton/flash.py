@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.ops import LayerCache, Rows
+from eyas.kernels.reference.ops import LayerCache, Rows
 
 __all__ = ["flash_attend"]
 
@@ -122,7 +122,7 @@ def flash_attend(
 ) -> Tensor:
     """Attention [T, Q D] of consecutive rows of one sequence, whose keys and values are in their pages already.
 
-    Same visibility as `kernels.attend.attend_ref`. Page sizes are powers of two, D is 64.
+    Same visibility as `kernels.reference.attend.attend_ref`. Page sizes are powers of two, D is 64.
     """
     num_rows, num_heads, dim = q_TQD.shape
     _, page_size, num_kv, _ = cache.k.shape

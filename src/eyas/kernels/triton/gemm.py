@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.device import device_limits
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.norm import Normed
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.reference.norm import Normed
 from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms
 
 __all__ = ["add", "gated", "linear"]

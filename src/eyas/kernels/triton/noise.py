@@ -1,4 +1,4 @@
-"""Position-keyed Gumbel noise in kernels: the values of `kernels.noise`, and the arithmetic that they are made of.
+"""Position-keyed Gumbel noise in kernels: the values of `kernels.reference.noise`, and their arithmetic.
 
 Nothing but additions, multiplications and integer operations, compiled without fused multiply-adds: every kernel,
 launch and device that uses these functions gets the same bits for the same (seed, choice, position, id).

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.norm import Normed
+from eyas.kernels.reference.norm import Normed
 
 __all__ = ["embed", "pair"]
 

@@ -1,7 +1,7 @@
 """The operations of prompt rows in Triton: the rows of one sequence, in chunks that start at multiples of 64.
 
-Implements `kernels.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. What one operation
-leaves to the next is held back until its launch has all that it fuses.
+Implements `kernels.reference.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. What one
+operation leaves to the next is held back until its launch has all that it fuses.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.mxfp4_layout import PackedExperts
-from eyas.kernels.norm import Normed
-from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.triton import experts, flash, gemm, norm, qkv, route
 
 __all__ = ["PromptOps", "RoutedRows", "Unprojected", "Unrouted"]

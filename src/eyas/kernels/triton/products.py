@@ -43,7 +43,7 @@ def dense_product(
 ):
     """fp32 [BLOCK_T, BLOCK_N]: rows `x_rows` of bf16 [.., K] times rows `features` of a blocked matrix.
 
-    Layout of the matrix: [N / 16, K / 32, 16, 32] (`kernels.layout.BlockedMatrix`). K is a multiple of 32.
+    Layout of the matrix: [N / 16, K / 32, 16, 32] (`kernels.layouts.dense.BlockedMatrix`). K is a multiple of 32.
     """
     k = tl.arange(0, BLOCK_K)
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * K + k[None, :]
@@ -62,7 +62,7 @@ def dense_product(
 
 @triton.jit
 def _unpack(words, factors):
-    """The four pairs of weights in each word of eight, in bf16: see `kernels.mxfp4_layout`.
+    """The four pairs of weights in each word of eight, in bf16: see `kernels.layouts.mxfp4`.
 
     The last axis of words, factors and pairs is the two halves of a 32-bit register.
     """

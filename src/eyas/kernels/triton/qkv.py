@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.device import device_limits
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.norm import Normed
-from eyas.kernels.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms
 
 __all__ = ["HEAD_DIM", "qkv_rope_write"]
@@ -85,8 +85,8 @@ def qkv_rope_write(
 ) -> Tensor:
     """Rotated queries [T, Q, 64] of one sequence's rows; keys and values go to their pages.
 
-    A value that is not finite is written as 0 under a NaN key, as in `kernels.rope_write`. A plain `x` is normed
-    already. Q is even.
+    A value that is not finite is written as 0 under a NaN key, as in `kernels.reference.rope_write`. A plain `x` is
+    normed already. Q is even.
     """
     x_rows, sums = x if isinstance(x, Normed) else (x, x)
     num_rows, width = x_rows.shape

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.layout import BlockedMatrix
-from eyas.kernels.norm import Normed
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.reference.norm import Normed
 from eyas.kernels.triton.products import inverse_rms, word_order
 
 __all__ = ["Groups", "Routing", "group", "route_rows"]

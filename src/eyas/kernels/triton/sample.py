@@ -1,9 +1,9 @@
 """From logits to tokens in one launch: edits, temperature, filters, noise, argmax, finite check and log-probabilities.
 
-The Triton twin of `kernels.sample` and of what `engine.sampler` does around it. One program for each (row, chunk of the
-vocabulary); a row's last program merges its chunks. Which rows want what stands in tensors on the device, so one CUDA
-graph serves every mixture of requests, and a row pays for its own wishes only. Chunks depend on the size of the
-vocabulary and on the device, not on the rows: a row's token has the same bits in every launch.
+The Triton twin of `kernels.reference.sample` and of what `engine.sampling.sampler` does around it. One program for each
+(row, chunk of the vocabulary); a row's last program merges its chunks. Which rows want what stands in tensors on the
+device, so one CUDA graph serves every mixture of requests, and a row pays for its own wishes only. Chunks depend on the
+size of the vocabulary and on the device, not on the rows: a row's token has the same bits in every launch.
 
 Shape letters: T rows (R for each sequence), S sequences or slots, K drafts, V vocabulary, C chunks, N top tokens.
 """
@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eyas.kernels.device import device_limits
-from eyas.kernels.failures import NO_TOKEN_LEFT, NOT_FINITE
-from eyas.kernels.sample import SamplingRows
+from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.reference.failures import NO_TOKEN_LEFT, NOT_FINITE
+from eyas.kernels.reference.sample import SamplingRows
 from eyas.kernels.triton.edits import Edits, Masks, edit_chunk
 from eyas.kernels.triton.filters import BINS, SHARED, choose
 from eyas.kernels.triton.noise import gumbel, gumbel_of, log

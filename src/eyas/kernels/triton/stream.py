@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from eyas.kernels.device import device_limits
+from eyas.kernels.layouts.device import device_limits
 
 __all__ = ["read_bandwidth"]
 

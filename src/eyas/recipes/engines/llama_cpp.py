@@ -11,7 +11,7 @@ from typing import NamedTuple
 from eyas.base.bundled import DEMO_NAME
 from eyas.base.errors import UserError
 from eyas.recipes.engines import common, flags
-from eyas.recipes.kv import CHECKPOINTS, STEP_TOKENS, prompt_cache_mib
+from eyas.recipes.estimate.kv import CHECKPOINTS, STEP_TOKENS, prompt_cache_mib
 from eyas.recipes.plan import Box, Choice, Download, Emission, EnvVar, Launch, Readiness, Ref, Wait, Word
 from eyas.recipes.records import Head, Model
 

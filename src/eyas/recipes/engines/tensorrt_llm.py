@@ -12,7 +12,7 @@ import yaml
 from msgspec.structs import replace
 
 from eyas.recipes.engines import common, flags, mpi, vocabulary
-from eyas.recipes.kv import STEP_TOKENS
+from eyas.recipes.estimate.kv import STEP_TOKENS
 from eyas.recipes.plan import Box, Choice, Emission, EnvVar, File, Launch, Mount, Readiness, Word
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies

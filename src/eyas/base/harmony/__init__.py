@@ -1,0 +1,1 @@
+"""Harmony, the message format of gpt-oss: rendering prompts, parsing answers, tools as TypeScript."""

@@ -1,0 +1,1 @@
+"""Benchmarks that load an engine of their own."""

@@ -1,0 +1,46 @@
+"""Where the time of a round goes: drafting, verifying, drawing and committing, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from eyas.base.types import Request
+from eyas.bench.engine.drive import run_requests
+
+if TYPE_CHECKING:
+    from eyas.bench.engine.parts import EngineCore
+
+__all__ = ["Budget", "measure_budget"]
+
+
+class Budget(NamedTuple):
+    """Milliseconds of a round, means. `rest` is what a round takes beyond its stages: gaps and copies of results."""
+
+    draft: float
+    verify: float
+    sample: float
+    rest: float
+
+    def text(self) -> str:
+        parts = zip(("draft", "verify", "draw and commit", "rest"), self, strict=True)
+        return ", ".join(f"{name} {milliseconds:.3f}" for name, milliseconds in parts)
+
+    def json(self) -> dict[str, float]:
+        return {name: round(milliseconds, 4) for name, milliseconds in self._asdict().items()}
+
+
+def measure_budget(core: EngineCore, requests: Callable[[], Sequence[Request]], batch: int, round_s: float) -> Budget:
+    """Of the way to decode that the core is set to, whose rounds take `round_s` when nobody looks into them."""
+    from eyas.bench.engine.parts import timed_stages
+
+    with timed_stages(core.runner) as timed:
+        run_requests(core, requests(), batch=batch, to_end=False)  # captures what has not run in parts before
+        timed.clear()
+        run_requests(core, requests(), batch=batch, to_end=False)
+        totals = timed.totals()
+    num_rounds, verify = totals.pop("verify")
+    _, sample = totals.pop("finish")
+    draft = sum(milliseconds for _, milliseconds in totals.values())  # the head, and what looks up
+    draft, verify, sample = (milliseconds / num_rounds for milliseconds in (draft, verify, sample))
+    return Budget(draft, verify, sample, max(0.0, 1e3 * round_s - draft - verify - sample))

@@ -1,0 +1,59 @@
+"""What benchmarks use of the engine, the model and the kernels: no other file of `bench` imports them.
+
+It loads torch, so the commands import it when they run.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength, RoundTimer
+from eyas.engine.sampling.synthetic import SimulatedSampler
+from eyas.engine.startup.build import MAX_AUTO_DRAFTS, auto_draft_length
+from eyas.engine.startup.hardware import hardware
+from eyas.engine.startup.load import LoadedModel, find_checkpoints, load_tokenizer, pick_device
+from eyas.engine.startup.memory import available_bytes
+from eyas.engine.startup.memory_map import driver_peak
+from eyas.engine.startup.warm_up import warm_up
+from eyas.engine.step.core import EngineCore
+from eyas.engine.step.timed import timed_stages
+from eyas.kernels.reference.roles import PLAIN_OPS
+from eyas.model.checkpoints.shards import read_headers
+from eyas.model.checkpoints.tensor_files import PIECE_BYTES, THREADS, read_exactly
+from eyas.model.config import GptOssConfig
+from eyas.model.weights import tensors_of
+
+__all__ = [
+    "MAX_AUTO_DRAFTS",
+    "PIECE_BYTES",
+    "PLAIN_OPS",
+    "THREADS",
+    "AutoDraftLength",
+    "DraftLength",
+    "EngineCore",
+    "FixedDraftLength",
+    "GptOssConfig",
+    "LoadedModel",
+    "RoundTimer",
+    "SimulatedSampler",
+    "auto_draft_length",
+    "available_bytes",
+    "driver_peak",
+    "find_checkpoints",
+    "hardware",
+    "load_tokenizer",
+    "pick_device",
+    "read_bandwidth",
+    "read_exactly",
+    "read_headers",
+    "tensors_of",
+    "timed_stages",
+    "warm_up",
+]
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """Bytes per second of a streaming read of the device's memory."""
+    from eyas.kernels.triton import stream
+
+    return stream.read_bandwidth(device)

@@ -1,0 +1,1 @@
+"""Benchmarks of a server over HTTP."""

@@ -1,0 +1,190 @@
+"""`eyas bench http`: what the HTTP side costs. Without an address it starts servers whose engine computes nothing.
+
+Time to first token is from sending a request on an open connection to the first event with text; cost is the CPU time
+of the server's process per streamed event. The client's own lag is printed beside both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.base.errors import UserError
+from eyas.bench.http.client import Target
+from eyas.bench.http.load import StreamRun, run_sequential, run_streams
+from eyas.bench.report import positive_int, print_json, provenance, table
+from eyas.bench.stats import Spread, percentile
+
+__all__ = ["add_arguments", "run"]
+
+PERCENTS = (50, 95, 99)
+WARM_S = 1.0
+START_S = 60.0
+DEFINITIONS = """\
+TTFT      request sent (connection open) to first event with text, at the client; percentiles by nearest rank
+added     TTFT less `timings.prompt_ms`, the server's own word for submitting to the engine until its first token, and
+          for the paced null engine, whose first token is no text, less one round (streams over chunks per second)
+chunk     one server-sent event; [DONE] counts for the CPU, as it has to be sent
+CPU       user and system time of the server's process, all its threads, over chunks; the engine is another process
+lag       how late timers of the client's own loop are: what it adds to TTFT
+paced     the null engine pauses before each round, as one that computes; flat out: it does not"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Machine:
+    device: str
+    num_cores: int
+    num_threads: int
+    load: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("url", nargs="?", metavar="URL", help="OpenAI-compatible server; without one, 'eyas serve null' is started")
+    add("--model", default="null", metavar="NAME", help="model to ask for (default: null)")
+    add("--key", default=os.environ.get("OPENAI_API_KEY"), metavar="KEY", help="API key (default: $OPENAI_API_KEY)")
+    add("--pid", type=positive_int, metavar="PID", help="the server's process, to measure its CPU time")
+    add("--streams", type=positive_int, default=64, metavar="N", help="answers at once (default: 64)")
+    add("--requests", type=positive_int, default=200, metavar="N", help="requests one by one, a repeat (default: 200)")
+    add("--max-tokens", type=positive_int, default=256, metavar="N", help="length of streamed answers (default: 256)")
+    add("--seconds", type=positive_int, default=5, metavar="S", help="time of streaming, a repeat (default: 5)")
+    add("--repeats", type=positive_int, default=5, metavar="N", help="runs of everything (default: 5)")
+    add("--pause", type=positive_int, default=20, metavar="MS", help="of the paced null engine (default: 20)")
+
+
+def run(args: argparse.Namespace) -> int:
+    import uvloop
+
+    lines, origin = provenance(_machine(), libraries=("uvicorn", "uvloop"))
+    print("\n".join(["eyas bench http", *lines, _method(args)]), flush=True)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if args.url is not None:
+            target = Target.parse(args.url, model=args.model, key=args.key)
+            figures = {"server": _measure(args, runner, target, args.pid, is_paced=False)}
+        else:
+            with _null_server("null") as (target, pid):
+                flat = _measure(args, runner, target, pid, is_paced=False)
+            with _null_server(f"null:{args.pause}") as (target, pid):
+                figures = {"flat out": flat, "paced": _measure(args, runner, target, pid, is_paced=True)}
+    print("\n".join(["", *_single_table(figures), "", *_stream_table(figures), "", DEFINITIONS, ""]))
+    print_json(
+        {
+            "bench": "http",
+            "url": args.url,
+            **origin,
+            "streams": args.streams,
+            "requests": args.requests,
+            "max_tokens": args.max_tokens,
+            "seconds": args.seconds,
+            "repeats": args.repeats,
+            "figures": {name: {key: one.json() for key, one in group.items()} for name, group in figures.items()},
+        }
+    )
+    return 0
+
+
+def _machine() -> _Machine:
+    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+             if line.startswith("model name")]  # fmt: skip
+    cores = len(os.sched_getaffinity(0))
+    device = names[0] if names else platform.machine()
+    return _Machine(device=device, num_cores=cores, num_threads=1, load=os.getloadavg()[0])
+
+
+def _method(args: argparse.Namespace) -> str:
+    server = args.url or f"'eyas serve null' and 'eyas serve null:{args.pause}', client on the same machine"
+    return (
+        f"method    {server}\n          {args.repeats} repeats, median (min..max); in each {args.requests} requests "
+        f"on one connection,\n          then {args.streams} streams of {args.max_tokens} tokens for {args.seconds} s"
+    )
+
+
+@contextmanager
+def _null_server(model: str) -> Generator[tuple[Target, int], None, None]:
+    """A server on a free port in a process of its own, and the process id."""
+    command = [sys.executable, "-m", "eyas", "serve", model, "--port", "0", "--concurrency", "1024", "--live", "off"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("ready"):
+                yield Target.parse(line.split()[1], model="null"), process.pid
+                return
+        raise UserError(f"'{' '.join(command[2:])}' did not start; run it to see why")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(START_S)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _measure(
+    args: argparse.Namespace, runner: asyncio.Runner, target: Target, pid: int | None, *, is_paced: bool
+) -> dict[str, Spread]:
+    """Each figure of one server, a value per repeat."""
+    values: dict[str, list[float]] = {}
+
+    def add(name: str, value: float) -> None:
+        values.setdefault(name, []).append(value)
+
+    runner.run(run_sequential(target, num_requests=min(args.requests, 50)))  # warm
+    for _ in range(args.repeats):
+        if not is_paced:
+            whole, added = runner.run(run_sequential(target, num_requests=args.requests))
+            for percent in PERCENTS:
+                add(f"ttft_ms_p{percent}", percentile(whole, percent))
+                add(f"added_ms_p{percent}", percentile(added, percent))
+        streams = run_streams(
+            target, num_streams=args.streams, max_tokens=args.max_tokens, warm_s=WARM_S, seconds=args.seconds, pid=pid
+        )
+        _add_streams(add, runner.run(streams), num_paced=args.streams if is_paced else None)
+    return {name: Spread(tuple(group)) for name, group in values.items()}
+
+
+def _add_streams(add: Callable[[str, float], None], done: StreamRun, *, num_paced: int | None) -> None:
+    """`num_paced` streams of the null engine get a chunk in each round."""
+    round_ms = 1e3 * num_paced * done.seconds / done.num_events if num_paced else 0.0
+    for percent in PERCENTS:
+        add(f"probe_ms_p{percent}", percentile(done.probe_ms, percent))
+        add(f"probe_added_ms_p{percent}", percentile(done.probe_added_ms, percent) - round_ms)
+    add("chunks_per_s", done.num_events / done.seconds)
+    add("tokens_per_chunk", done.num_tokens_per_event)
+    add("lag_ms_p99", percentile(done.lags_ms, 99))
+    add("client_us_per_chunk", 1e6 * done.client_cpu_s / done.num_events)
+    if done.cpu_s is not None:
+        add("cpu_us_per_chunk", 1e6 * done.cpu_s / done.num_events)
+        add("cpu_share", done.cpu_s / done.seconds)
+
+
+def _single_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
+    rows = []
+    for name, group in figures.items():
+        is_flat = name == "flat out"  # beside an engine that is never done, a request waits for the streams
+        for title, key in (("alone", "ttft_ms"), ("alone, added", "added_ms"), ("beside the streams", "probe_ms"),
+                           ("beside, added", "probe_added_ms")):  # fmt: skip
+            if f"{key}_p50" in group and not (is_flat and key.startswith("probe")):
+                rows.append([f"{name}, {title}", *(group[f"{key}_p{percent}"].text(2) for percent in PERCENTS)])
+    return table(["TTFT in ms", *(f"p{percent}" for percent in PERCENTS)], rows)
+
+
+def _stream_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
+    columns: Sequence[tuple[str, str, int]] = (
+        ("CPU us/chunk", "cpu_us_per_chunk", 1), ("CPU cores", "cpu_share", 2), ("chunks/s", "chunks_per_s", 0),
+        ("tokens/chunk", "tokens_per_chunk", 2), ("client us/chunk", "client_us_per_chunk", 1),
+        ("lag p99 ms", "lag_ms_p99", 2),
+    )  # fmt: skip
+    rows: list[list[Any]] = [
+        [name, *(group[key].text(digits) if key in group else "-" for _, key, digits in columns)]
+        for name, group in figures.items()
+    ]
+    return table(["streams", *(title for title, _, _ in columns)], rows)

@@ -1,0 +1,108 @@
+"""What `eyas bench http` measures: requests one after the other, and many streams with a probe beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from eyas.bench.http.client import Answer, Connection, Target
+
+__all__ = ["StreamRun", "cpu_seconds", "run_sequential", "run_streams"]
+
+LAG_STEP_S = 0.005
+PROBE_TOKENS = 8
+PROBE_PAUSE_S = 0.02
+QUESTION = "Say how the weather is, and why. This is question number {}."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamRun:
+    """What happened while all streams ran: `cpu_s` is the server's, None if its process is not known."""
+
+    seconds: float
+    num_events: int
+    num_tokens_per_event: float
+    cpu_s: float | None
+    client_cpu_s: float
+    lags_ms: tuple[float, ...]
+    probe_ms: tuple[float, ...]  # time to first token of single requests beside the streams
+    probe_added_ms: tuple[float, ...]  # less what the server says that its engine took
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its threads, from /proc."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def run_sequential(target: Target, *, num_requests: int) -> tuple[list[float], list[float]]:
+    """Time to first token in ms of requests on one connection, as measured and less the engine's own part of it."""
+    async with Connection.open(target) as connection:
+        requests = [target.request(QUESTION.format(number), max_tokens=PROBE_TOKENS) for number in range(num_requests)]
+        answers = [await connection.ask(request) for request in requests]
+    return [_ttft_ms(one) for one in answers], [_ttft_ms(one) - (one.prompt_ms or 0.0) for one in answers]
+
+
+async def run_streams(
+    target: Target, *, num_streams: int, max_tokens: int, warm_s: float, seconds: float, pid: int | None
+) -> StreamRun:
+    """Keep `num_streams` answers running; measure for `seconds` after `warm_s`."""
+    over = asyncio.Event()
+    streams = [asyncio.create_task(_stream(target, number, max_tokens, over)) for number in range(num_streams)]
+    lags = asyncio.create_task(_lags(over))
+    await asyncio.sleep(warm_s)
+    probe = asyncio.create_task(_probe(target, over))
+    before, own_before, start = cpu_seconds(pid) if pid else None, time.process_time(), time.perf_counter()
+    await asyncio.sleep(seconds)
+    after, own_after, stop = cpu_seconds(pid) if pid else None, time.process_time(), time.perf_counter()
+    over.set()
+    answers = [answer for group in await asyncio.gather(*streams) for answer in group]
+    probes = await probe
+    num_events = sum(count for one in answers for now, count in one.events if start <= now < stop)
+    return StreamRun(
+        seconds=stop - start,
+        num_events=num_events,
+        num_tokens_per_event=sum(one.num_tokens for one in answers) / sum(one.num_events for one in answers),
+        cpu_s=None if before is None or after is None else after - before,
+        client_cpu_s=own_after - own_before,
+        lags_ms=tuple(await lags),
+        probe_ms=tuple(_ttft_ms(one) for one in probes),
+        probe_added_ms=tuple(_ttft_ms(one) - (one.prompt_ms or 0.0) for one in probes),
+    )
+
+
+def _ttft_ms(answer: Answer) -> float:
+    assert answer.first is not None, "the client refuses answers without text"
+    return (answer.first - answer.sent) * 1e3
+
+
+async def _stream(target: Target, number: int, max_tokens: int, over: asyncio.Event) -> list[Answer]:
+    answers: list[Answer] = []
+    async with Connection.open(target) as connection:
+        while not over.is_set():
+            question = QUESTION.format(f"{number}, part {len(answers)}")
+            answers.append(await connection.ask(target.request(question, max_tokens=max_tokens)))
+    return answers
+
+
+async def _probe(target: Target, over: asyncio.Event) -> list[Answer]:
+    answers: list[Answer] = []
+    async with Connection.open(target) as connection:
+        while not over.is_set():
+            question = QUESTION.format(f"of the probe, {len(answers)}")
+            answers.append(await connection.ask(target.request(question, max_tokens=PROBE_TOKENS)))
+            await asyncio.sleep(PROBE_PAUSE_S)
+    return answers
+
+
+async def _lags(over: asyncio.Event) -> list[float]:
+    """How late this client's own loop is, in ms: its share of what it measures."""
+    lags = []
+    while not over.is_set():
+        now = time.perf_counter()
+        await asyncio.sleep(LAG_STEP_S)
+        lags.append((time.perf_counter() - now - LAG_STEP_S) * 1e3)
+    return lags

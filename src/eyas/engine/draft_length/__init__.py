@@ -1,0 +1,1 @@
+"""How many tokens to draft: statistics and choices in plain numbers, no torch."""

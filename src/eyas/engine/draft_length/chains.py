@@ -1,0 +1,67 @@
+"""Planning with chains that the device cuts: from the newest chains, what so many passes of the head would bring.
+
+A pass costs whether its drafts are verified or not, a row only if they are. With a cut, then, more passes can pay than
+the mean acceptance suggests: chains that go well are long, the others cost no rows. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eyas.engine.draft_length.goodput import DraftChoice
+
+__all__ = ["Chains"]
+
+NUM_CHAINS = 64  # that are looked at
+FEWEST = 32
+REFRESH = 8  # chains between two looks
+THRESHOLDS = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+
+Floats = NDArray[np.float64]
+
+
+class Chains:
+    """Shape letters: C chains, K positions, T thresholds."""
+
+    def __init__(self, max_drafts: int) -> None:
+        self._max_drafts = max_drafts
+        self._chances_CK = np.zeros((NUM_CHAINS, max_drafts))
+        self._num_seen = 0
+        self._means_TK: tuple[Floats, Floats] | None = None  # drafts right, drafts verified, up to a position
+
+    def add(self, chances: Sequence[float]) -> None:
+        """A chain, by the chance of each draft if those before it are right. What was not drawn is like the last."""
+        row = self._chances_CK[self._num_seen % NUM_CHAINS]
+        row[: len(chances)], row[len(chances) :] = chances, chances[-1]
+        self._num_seen += 1
+        if self._num_seen % REFRESH == 0:
+            survival_CK = self._chances_CK[: self._num_seen].cumprod(1)
+            kept_TCK = survival_CK >= THRESHOLDS[:, None, None]
+            self._means_TK = (survival_CK * kept_TCK).mean(1).cumsum(1), kept_TCK.mean(1).cumsum(1)
+
+    def best_choice(self, seconds: Floats, rooms: Sequence[int]) -> DraftChoice | None:
+        """The same number for all and the threshold with the most tokens a second; None while little is known.
+
+        `seconds` [passes of the head, draft rows] as `goodput.best_choice` has them.
+        """
+        if self._means_TK is None or self._num_seen < FEWEST:
+            return None
+        num_sequences, all_rows = len(rooms), np.arange(seconds.shape[1])
+        right_TK, verified_TK = (num_sequences * means for means in self._means_TK)
+        steps = range(1, min(self._max_drafts, max(rooms)) + 1)
+        columns = [np.interp(verified_TK[:, step - 1], all_rows, seconds[step]) for step in steps]
+        if not columns:
+            return None
+        seconds_TK, tokens_TK = np.stack(columns, axis=1), num_sequences + right_TK[:, : len(columns)]
+        t, k = np.unravel_index(int((tokens_TK / seconds_TK).argmax()), seconds_TK.shape)
+        return DraftChoice(
+            tuple(min(int(k) + 1, room) for room in rooms),
+            int(k) + 1,
+            (False,) * num_sequences,
+            float(tokens_TK[t, k]),
+            float(seconds_TK[t, k]),
+            float(THRESHOLDS[t]),
+        )

@@ -1,0 +1,337 @@
+"""How many tokens to draft: fixed, or for each round and sequence what costs and acceptance make fastest, 0 included.
+
+`step_costs` says what a round takes, `acceptance` what a draft is worth, `goodput` puts the two together. Here they are
+kept up to date, and numbers that have not been tried lately are tried for a hundredth of the time at most. A choice
+depends on nothing but what was observed, and it never changes a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median_low
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eyas.engine.draft_length.acceptance import Acceptance
+from eyas.engine.draft_length.chains import Chains
+from eyas.engine.draft_length.confidence import ConfidenceCurve, Cut
+from eyas.engine.draft_length.goodput import DraftChoice, best_choice, rate_choice
+from eyas.engine.draft_length.step_costs import RoundCosts, Timing
+from eyas.engine.sequences.own_text import Foretold, LookupCurve, Prospect
+
+__all__ = ["AutoDraftLength", "DraftLength", "FixedDraftLength", "RoundOutcome", "RoundTimer", "Tried"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Tried(NamedTuple):
+    """What one sequence tried in a round: the drafts asked for, without those that the budget cut.
+
+    Fewer are `verified` where a drafter had less to offer, or the device found a draft not worth its row: then the
+    `levels` of the head's confidence in all that it drew say why. `foretold` is what looking up would have drafted of
+    the tokens that came, whoever drafted.
+    """
+
+    slot: int
+    asked: int
+    accepted: int
+    verified: int
+    by_lookup: bool = False
+    levels: Sequence[int] = ()
+    foretold: Sequence[Foretold] = ()
+
+
+class RoundOutcome(NamedTuple):
+    """What became of a round. `timing` is None where other work ran in the same step."""
+
+    tried: Sequence[Tried]
+    timing: Timing | None
+
+
+class DraftLength(Protocol):
+    """Slots name sequences; whoever comes anew into a slot is announced by `enter`."""
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it makes use of prospects and of what was foretold."""
+
+    def enter(self, slot: int) -> None: ...
+
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
+        """Drafts for the sequences of a round, of which at most `rooms` can be accepted; `prospects` of looking up."""
+
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
+        """Which drafts of a choice are worth their row, by the head's confidence in them."""
+
+    def observe(self, outcome: RoundOutcome) -> None: ...
+
+
+class FixedDraftLength:
+    looks_up = False
+
+    def __init__(self, num_drafts: int) -> None:
+        self.num_drafts = num_drafts
+
+    def enter(self, slot: int) -> None:
+        pass
+
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
+        return DraftChoice((self.num_drafts,) * len(slots), self.num_drafts, (False,) * len(slots), 0.0, 0.0, 0.0)
+
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
+        return Cut()
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        pass
+
+
+class AutoDraftLength:
+    """The choice with the most expected tokens a second, and probes of others within a budget."""
+
+    PROBE_SHARE = 0.01  # of the time, for all probes together
+    PROBE_PACE = 0.006  # for those that come regularly; the rest is there when one surprises
+    CREDIT_ROUNDS = 5  # rounds' time that may be saved up for probes
+    PROBE_EVERY = 16  # rounds between probes of longer chains, at least
+    RETIME_OFTEN = 16  # rounds between rounds without drafts, where drafts pay, at least
+    RETIME_SELDOM = 256  # and while their times are what was expected, each of which doubles the distance
+    RETIME_SHORTER = 64  # rounds until a number one below the one in use is timed again
+    AS_EXPECTED = 0.1
+
+    def __init__(
+        self,
+        max_drafts: int,
+        costs: RoundCosts | None = None,
+        *,
+        has_head: bool = True,
+        has_lookup: bool = False,
+        cuts: bool = True,
+    ) -> None:
+        """`cuts` says that drafts which are not verified cost no rows: where they do nothing is gained by a cut."""
+        self.cuts = cuts
+        self.max_drafts = max_drafts
+        self.costs = costs or RoundCosts(max_drafts)
+        self.head = Acceptance(max_drafts) if has_head else None
+        self.lookup = LookupCurve(max_drafts) if has_lookup else None
+        self.confidence = ConfidenceCurve()
+        self.chains = Chains(max_drafts)
+        self.probes_s = 0.0  # what probes should have cost so far
+        self.elapsed_s = 0.0  # what all rounds should have taken
+        self._credit_s = 0.0
+        self._since_longer = self._since_none = 0
+        self._retime_every = self.RETIME_OFTEN
+        self._again = False
+        self._head_paused = False
+        self._best: DraftChoice | None = None
+
+    def anew(self) -> AutoDraftLength:
+        """With nothing known but what rounds cost."""
+        return AutoDraftLength(
+            self.max_drafts,
+            self.costs,
+            has_head=self.head is not None,
+            has_lookup=self.lookup is not None,
+            cuts=self.cuts,
+        )
+
+    @property
+    def looks_up(self) -> bool:
+        return self.lookup is not None
+
+    def enter(self, slot: int) -> None:
+        if self.head is not None:
+            self.head.enter(slot)
+            self.confidence.enter(slot)
+
+    def timer(self, *, every: bool) -> RoundTimer | None:
+        """What should choose at start-up, until its timings are handed to `learn`; None if costs are known.
+
+        `every`: all numbers of drafts, for any number of sequences, since the first use of each is slow.
+        """
+        if self.costs.is_measured:
+            return None
+        numbers = range(self.max_drafts + 1)
+        some = [k for k in numbers if every or k in {0, 1, 3, self.max_drafts}]
+        return RoundTimer(numbers, some, has_head=self.head is not None)
+
+    def learn(self, timings: Sequence[Timing]) -> None:
+        self.costs.learn(timings)
+
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
+        seconds, rooms_S = self.costs.table(len(slots)), np.asarray(rooms)
+        chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
+        lookup_SK = None
+        if self.lookup is not None and prospects is not None and any(prospect.match for prospect in prospects):
+            lookup_SK = self.lookup.chances(prospects)
+        self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
+        with_cut = self.chains.best_choice(seconds, rooms) if self.cuts and self.confidence.is_trusted else None
+        if with_cut is not None and with_cut.tokens * best.seconds > best.tokens * with_cut.seconds:
+            self._best = best = with_cut
+        self.elapsed_s += best.seconds
+        self._credit_s = min(self._credit_s + self.PROBE_SHARE * best.seconds, self.CREDIT_ROUNDS * best.seconds)
+        return self._probe(best, seconds, chances_SK, rooms_S, lookup_SK) or best
+
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
+        return self.confidence.cut(slots, choice.min_chance) if self.cuts else Cut()
+
+    def _probe(
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
+    ) -> DraftChoice | None:
+        self._since_longer, self._since_none = self._since_longer + 1, self._since_none + 1
+        is_again, self._again = self._again, False
+        if is_again or (self._since_longer >= self.PROBE_EVERY and self._since_longer % 4 == 0):
+            probe = self._longer(best, seconds, chances_SK, rooms_S, lookup_SK)
+            if probe is not None:
+                loss = _loss(probe, best)
+                pace = loss / (self.PROBE_PACE * best.seconds)
+                if loss <= self._credit_s and (is_again or self._since_longer >= pace):
+                    self._again = not is_again and best.num_steps == 0 and self._is_untimed(probe)
+                    self._since_longer = 0
+                    return self._paid(probe, best)
+        shorter = self._shorter(best, seconds, chances_SK, lookup_SK)
+        if shorter is not None and _loss(shorter, best) <= self._credit_s:
+            return self._paid(shorter, best)
+        if any(best.limits) and self._since_none >= self._retime_every:
+            none = rate_choice(seconds, chances_SK, np.zeros_like(rooms_S))
+            if _loss(none, best) <= self._credit_s:
+                self._since_none = 0
+                return self._paid(none, best)
+        return None
+
+    def _longer(
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
+    ) -> DraftChoice | None:
+        """One draft of the head more for all that have room; None if that could not pay were it always accepted.
+
+        Looking up needs no probes: what it foretells is seen whoever drafts.
+        """
+        limits_S, by_lookup_S = np.asarray(best.limits), np.asarray(best.by_lookup)
+        longer_S = np.where(by_lookup_S, limits_S, np.minimum(limits_S + 1, np.minimum(rooms_S, self.max_drafts)))
+        if self.head is None or (longer_S == limits_S).all():
+            return None
+        probe = rate_choice(seconds, chances_SK, longer_S, lookup_SK, by_lookup_S)
+        most = best.tokens + len(limits_S)
+        return probe if most / probe.seconds > best.tokens / best.seconds else None
+
+    def _shorter(
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, lookup_SK: Floats | None
+    ) -> DraftChoice | None:
+        """One pass of the head less, if it was not timed lately: what made it look slower may have been an accident."""
+        num_sequences, num_steps = len(best.limits), best.num_steps - 1
+        if num_steps < 1:
+            return None
+        by_lookup_S = np.asarray(best.by_lookup)
+        limits_S = np.where(by_lookup_S, best.limits, np.minimum(best.limits, num_steps))
+        if self.costs.age(num_sequences, num_sequences + int(limits_S.sum()), num_steps) <= self.RETIME_SHORTER:
+            return None
+        return rate_choice(seconds, chances_SK, limits_S, lookup_SK, by_lookup_S)
+
+    def _is_untimed(self, probe: DraftChoice) -> bool:
+        """Such a probe is made twice: a head that paused catches up first, and only the next round shows the cost."""
+        num_sequences = len(probe.limits)
+        rows = num_sequences + sum(probe.limits)
+        return probe.num_steps > 0 and self.costs.age(num_sequences, rows, probe.num_steps) > self.RETIME_SELDOM
+
+    def _is_surprise(self, timing: Timing, num_accepted: int) -> bool:
+        """Drafts did better than none while none seem best: to be tried again at once."""
+        best, num_sequences = self._best, timing.num_sequences
+        if best is None or any(best.limits) or num_accepted == 0:
+            return False
+        table = self.costs.table(num_sequences)
+        gain = (num_sequences + num_accepted) / num_sequences
+        return bool(gain * table[0, 0] > table[timing.num_steps, timing.num_rows - num_sequences])
+
+    def _observe_timing(self, timing: Timing) -> None:
+        if timing.num_rows == timing.num_sequences and timing.num_steps == 0:
+            expected = self.costs.table(timing.num_sequences)[0, 0]
+            is_expected = abs(timing.seconds / expected - 1) < self.AS_EXPECTED
+            self._retime_every = min(2 * self._retime_every, self.RETIME_SELDOM) if is_expected else self.RETIME_OFTEN
+        if timing.num_steps == 0 or not self._head_paused:
+            self.costs.observe(timing)
+        self._head_paused = timing.num_steps == 0
+
+    def _observe_head(self, head: Acceptance, tried: Sequence[Tried]) -> None:
+        """Of a chain that was cut behind an accepted draft, the next one counts by its chance."""
+        unseen, by_history_SK = [], head.chances([of_one.slot for of_one in tried])
+        for of_one, by_history_K in zip(tried, by_history_SK.tolist(), strict=True):
+            self.confidence.observe(of_one.slot, of_one.levels[: of_one.verified], of_one.accepted, by_history_K)
+            was_cut = of_one.accepted == of_one.verified < len(of_one.levels)
+            chances = self.confidence.chances(of_one.slot)
+            if of_one.levels:
+                self.chains.add(chances[list(of_one.levels)].tolist())
+            unseen.append(float(chances[of_one.levels[of_one.verified]]) if was_cut else 0.0)
+        slots, asked, accepted = zip(*(of_one[:3] for of_one in tried), strict=True)
+        head.observe(slots, asked, accepted, unseen)
+
+    def _paid(self, probe: DraftChoice, best: DraftChoice) -> DraftChoice:
+        loss = _loss(probe, best)
+        self.probes_s += loss
+        self._credit_s -= loss
+        return probe
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        by_head = [of_one for of_one in outcome.tried if not of_one.by_lookup]
+        if self.head is not None and by_head:
+            self._observe_head(self.head, by_head)
+        if self.lookup is not None:
+            self.lookup.observe([token for of_one in outcome.tried for token in of_one.foretold])
+        if outcome.timing is not None:
+            self._again |= self._is_surprise(outcome.timing, sum(of_one.accepted for of_one in outcome.tried))
+            self._observe_timing(outcome.timing)
+
+
+def _loss(probe: DraftChoice, best: DraftChoice) -> float:
+    """Seconds that a probe takes beyond what its tokens take otherwise."""
+    return max(0.0, probe.seconds - probe.tokens * best.seconds / best.tokens)
+
+
+class RoundTimer:
+    """Chooses numbers of drafts a few times each at start-up, for all sequences alike, and keeps the median times."""
+
+    looks_up = False
+    TRIALS = 4  # the first of which pays for allocations and captures
+
+    def __init__(self, for_one: Sequence[int], for_several: Sequence[int], *, has_head: bool = True) -> None:
+        """The numbers of drafts for one sequence, and for any other number of them."""
+        self.has_head = has_head
+        self._for_one, self._for_several = for_one, for_several
+        self._course: dict[int, list[int]] = {}  # numbers still to be tried, by sequences
+        self._seconds: dict[tuple[int, int, int], list[float]] = {}
+
+    def enter(self, slot: int) -> None:
+        pass
+
+    def choose(
+        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+    ) -> DraftChoice:
+        num_sequences = len(slots)
+        course = self._course.get(num_sequences)
+        if course is None:
+            numbers = self._for_one if num_sequences == 1 else self._for_several
+            course = self._course[num_sequences] = [k for k in numbers for _ in range(self.TRIALS)]
+        num_drafts = min(course.pop() if course else 0, *rooms)
+        by_lookup = (not self.has_head,) * num_sequences
+        return DraftChoice((num_drafts,) * num_sequences, num_drafts if self.has_head else 0, by_lookup, 0.0, 0.0, 0.0)
+
+    def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
+        return Cut()
+
+    def is_done(self, num_sequences: int) -> bool:
+        return self._course.get(num_sequences) == []
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        if outcome.timing is not None:
+            key = outcome.timing[:3]
+            self._seconds.setdefault(key, []).append(outcome.timing.seconds)
+
+    @property
+    def timings(self) -> list[Timing]:
+        return [Timing(*key, median_low(seconds[1:])) for key, seconds in self._seconds.items() if len(seconds) > 1]

@@ -1,0 +1,1 @@
+"""`EnginePort` in a thread, in a process of its own, and without a model. Imports no torch at the top."""

@@ -1,0 +1,1 @@
+"""What the stages of a round share: types, device state, graph capture."""

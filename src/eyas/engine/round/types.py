@@ -1,0 +1,110 @@
+"""What the stages of a round hand to each other: drafts, the target's verdict, what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.chain import ChainEnd
+
+__all__ = ["Drafts", "Guess", "Logprobs", "RoundOutput", "RowMasks", "Sampled", "Sampler", "Verified"]
+
+
+class Drafts(NamedTuple):
+    """`ids_SK` in target ids; the first `num_valid_S` of each row are guesses, the rest is ignored.
+
+    `levels_SN` are those of a head's confidence in each draft that it drew, cut off or not
+    (`engine.draft_length.confidence`).
+    """
+
+    ids_SK: Tensor
+    num_valid_S: Tensor
+    levels_SN: Tensor | None = None
+
+
+class Guess(NamedTuple):
+    """A draft token of each sequence, and its log-probability under the head's raw logits."""
+
+    ids_S: Tensor
+    logprobs_S: Tensor
+
+
+class RowMasks(NamedTuple):
+    """Packed masks int32 [C, R, words] of the sequences at the indices `rows_C` of a batch.
+
+    `num_ready_S` is how many rows of each sequence of the batch have theirs, or need none: behind them nothing can be
+    committed. None where all have.
+    """
+
+    rows_C: Tensor
+    words_CRW: Tensor
+    num_ready_S: Tensor | None = None
+
+
+class Verified(NamedTuple):
+    """What the target says of a round's rows."""
+
+    logits_SRV: Tensor
+    taps_TC: Tensor | None
+    router_logits: tuple[Tensor, ...]  # [T, E] of each layer; empty unless experts are counted
+    live_SR: Tensor
+
+
+class Logprobs(NamedTuple):
+    """Of the raw logits: chosen token [S, R]; the n most likely, values and ids [S, R, n]."""
+
+    chosen_SR: Tensor
+    top_SRn: Tensor
+    top_ids_SRn: Tensor
+
+
+class Sampled(NamedTuple):
+    """The target's token for each row, whether reached or not."""
+
+    ids_SR: Tensor
+    failed_SR: Tensor  # why a row has no token: `kernels.reference.failures`, 0 where it has one
+    logprobs: Logprobs | None
+
+
+class RoundOutput(NamedTuple):
+    """`sampled_SR[:, :num_committed]` are the new tokens; `ended_S` marks sequences that are done.
+
+    `failed_S` says why a sequence ended without a token where one was due (see `engine.sampling.sampler`), 0 if it did
+    not.
+    """
+
+    sampled_SR: Tensor
+    num_committed_S: Tensor
+    num_accepted_S: Tensor
+    stopped_S: Tensor
+    ended_S: Tensor
+    failed_S: Tensor
+    draft_SK: Tensor
+    num_drafts_S: Tensor
+    logprobs: Logprobs | None
+    router_logits: tuple[Tensor, ...]
+    live_T: Tensor
+    prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
+    levels_SN: Tensor | None = None  # as the drafts have them
+    num_ready: Mapping[int, int] = MappingProxyType({})  # on the host: rows with masks, of sequences that lack some
+
+
+class Sampler(Protocol):
+    """Draws tokens and commits them. Where stages are captured it must not look at what `sequences` want."""
+
+    def draft(
+        self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
+    ) -> Guess:
+        """The drafts, in target ids, that stand `step` positions behind each sequence's length."""
+
+    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
+        """Levels of confidence in drafts, and how many are worth their row: at most `room_S`."""
+
+    def finish(
+        self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None
+    ) -> RoundOutput:
+        """Draw the target's tokens, accept drafts, append what is committed and advance the sequences."""

@@ -1,0 +1,74 @@
+"""Acceptance by lot, to time speculation without trained weights: drafts are random tokens, a coin says which hold.
+
+A coin and a draft belong to a slot and a position, so every number of drafts meets the same ones. The head computes and
+draws as ever, and then its token is replaced: one drawn from random weights would repeat itself, and share experts that
+real drafts do not. The target is made to agree or not by one logit. Nothing of this is exact, or meant to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from eyas.engine.round.state import DeviceState
+from eyas.engine.round.types import Drafts, Guess, RoundOutput, RowMasks, Sampler, Verified
+from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.chain import ChainEnd
+
+__all__ = ["SWITCH_EVERY", "SimulatedSampler"]
+
+SWITCH_EVERY = 128  # positions, between one chance and the next
+COIN_BLOCK = 64
+CERTAIN = 1e4  # a logit that no noise reaches
+
+
+class SimulatedSampler:
+    """`engine.round.types.Sampler` around another."""
+
+    def __init__(self, inner: Sampler, state: DeviceState, chances: Seq[float], *, seed: int = 0) -> None:
+        """`chances` as `simulate` takes them."""
+        self._inner = inner
+        self._state = state
+        generator, shape = torch.Generator().manual_seed(seed), state.tokens_SN.shape
+        self._ids_SN = torch.randint(state.vocab_size, shape, generator=generator).to(state.device)
+        self._right_SN = torch.empty(shape, dtype=torch.bool, device=state.device)
+        self.simulate(chances, seed=seed)
+
+    def simulate(self, chances: Seq[float], *, seed: int) -> None:
+        """From now on a draft is right with this chance if those before it are, by the coins of `seed`.
+
+        Several chances take turns.
+        """
+        shape = self._right_SN.shape
+        coins_SN = _even_coins(shape, torch.Generator().manual_seed(seed))
+        turns_N = torch.arange(shape[1]) // SWITCH_EVERY % len(chances)
+        self._right_SN.copy_(coins_SN < torch.tensor(chances)[turns_N])
+
+    def draft(
+        self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
+    ) -> Guess:
+        guess = self._inner.draft(logits_SV, slots_S, sequences, step, target_ids_V)
+        return guess._replace(ids_S=self._ids_SN[slots_S, self._state.length_S[slots_S] + step])
+
+    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
+        return self._inner.end_chains(logprobs_SK, room_S, slots_S)
+
+    def finish(
+        self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None
+    ) -> RoundOutput:
+        ids_SK = drafts.ids_SK
+        num_drafts = ids_SK.shape[1]
+        positions_SK = self._state.length_S[slots_S].unsqueeze(1) + torch.arange(num_drafts, device=slots_S.device)
+        right_SK = self._right_SN[slots_S.unsqueeze(1), positions_SK.clamp(max=self._right_SN.shape[1] - 1)]
+        agreed_SK = torch.where(right_SK, CERTAIN, -CERTAIN)
+        verified.logits_SRV[:, :num_drafts].scatter_(2, ids_SK.unsqueeze(2), agreed_SK.unsqueeze(2))
+        return self._inner.finish(verified, slots_S, sequences, drafts, masks)
+
+
+def _even_coins(shape: Seq[int], generator: torch.Generator) -> Tensor:
+    """Between 0 and 1, spread evenly over every 64 positions of a slot: short runs have the wanted share too."""
+    num_blocks = -(-shape[1] // COIN_BLOCK)
+    order = torch.rand(shape[0], num_blocks, COIN_BLOCK, generator=generator).argsort(-1)
+    return ((order + 0.5) / COIN_BLOCK).flatten(1)[:, : shape[1]]

@@ -1,0 +1,72 @@
+"""One choice of one request, as the host sees it. The device may be one round ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from eyas.base.types import Request, TokenEvent
+from eyas.engine.sequences.mask_jobs import SequenceMasks
+from eyas.engine.sequences.own_text import OwnText
+from eyas.engine.sequences.pages import PageKey
+
+__all__ = ["Phase", "Sequence"]
+
+
+class Phase(Enum):
+    NEW = auto()  # its grammar is being compiled
+    WAITING = auto()
+    PREFILL = auto()
+    DECODE = auto()
+    SWAPPED = auto()  # preempted: pages lie in host memory, the slot stays
+    DONE = auto()
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Sequence:
+    """`known_length` counts tokens that the host has seen, `num_in_flight` those that rounds under way may add."""
+
+    request: Request
+    choice: int
+    seed: int
+    budget: int  # tokens that may be generated
+    stop_ids: tuple[int, ...]
+    keys: list[PageKey]  # of the prompt's full pages
+    deliver: Callable[[TokenEvent], None]
+    leader: Sequence | None = None  # the first choice, whose prompt pages the others share
+    arrival: int = 0
+    began: float = 0.0  # `time.perf_counter()` at the launch of its first step
+    phase: Phase = Phase.NEW
+    masks: SequenceMasks | None = None  # of what it may draw, if anything binds it
+    own_text: OwnText | None = None  # once it has a token, if it may look up drafts
+    slot: int | None = None
+    num_prefilled: int = 0
+    num_cached: int = 0
+    known_length: int = 0
+    num_in_flight: int = 0
+    full_pages: list[int] = field(default_factory=list)
+    sliding_pages: list[int] = field(default_factory=list)  # 0 where the page has left the window
+    num_sliding_left: int = 0  # leading entries of sliding_pages that were released
+    prompt_logprobs: list[Any] = field(default_factory=list)  # of the chunks computed so far, the runner's
+    swapped: Any = None  # what the runner keeps of the pages of a swapped sequence
+    resume_phase: Phase = Phase.DECODE
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Such a sequence computes its whole prompt, cached or not."""
+        return self.choice == 0 and self.request.params.prompt_logprobs is not None
+
+    @property
+    def max_length(self) -> int:
+        return self.prompt_length + self.budget
+
+    @property
+    def length_bound(self) -> int:
+        """Never below the device's length."""
+        return min(self.known_length + self.num_in_flight, self.max_length)

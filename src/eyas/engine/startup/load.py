@@ -1,0 +1,335 @@
+"""From settings to a ready engine: find the checkpoints, pick the device, load, check, build."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.base.bundled import DEMO_NAME, OWN_HEAD, is_null
+from eyas.base.config import EngineConfig
+from eyas.base.errors import UserError, nearest
+from eyas.base.tokens.tokenizer import CONTROL_TOKENS, Tokenizer
+from eyas.base.types import ModelInfo
+from eyas.base.units import readable
+from eyas.engine.startup.backend import check_round_size
+from eyas.engine.startup.build import (
+    BuiltEngine,
+    DrafterKind,
+    EngineOptions,
+    build_engine,
+    check_options,
+    row_invariant,
+)
+from eyas.engine.startup.memory import available_bytes
+from eyas.engine.startup.warm_up import warm_up
+from eyas.model.checkpoints.device_layout import has_device_layout, pack_ends, pack_layer
+from eyas.model.checkpoints.head_options import in_fp8, keep_tokens, read_counts
+from eyas.model.checkpoints.hub import resolve
+from eyas.model.checkpoints.loader import inspect_target, load_head, load_target
+from eyas.model.checkpoints.shards import StoredTensor, read_headers
+from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.making.make import has_random_weights
+from eyas.model.making.presets import PRESETS, default_head
+from eyas.model.making.random_weights import random_head, random_target
+from eyas.model.weights import HeadWeights, TargetWeights
+
+__all__ = [
+    "LoadedEngine",
+    "LoadedModel",
+    "find_checkpoints",
+    "load_engine_parts",
+    "load_model",
+    "load_shape",
+    "load_tokenizer",
+    "pick_device",
+]
+
+AUTO_CONTEXT = 32 * 1024
+KERNEL_CAPABILITY = (9, 0)  # bulk copies and programmatic dependent launch
+SMALL_HIDDEN = 1024  # below this a matrix is too small to be shared among threads
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    built: BuiltEngine
+    tokenizer: Tokenizer
+    info: ModelInfo
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedModel:
+    """Weights in memory, from which any number of engines can be built."""
+
+    folder: Path
+    config: GptOssConfig
+    weights: TargetWeights
+    head: tuple[HeadConfig, HeadWeights] | None
+    options: EngineOptions
+    simulated: bool  # the weights of the target or of the head are random
+
+    def build(self, **changes: Any) -> BuiltEngine:
+        """An engine with the loaded options and these changes to them. Raises UserError."""
+        return build_engine(self.config, self.weights, replace(self.options, **changes), head=self.head)
+
+
+def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None) -> LoadedEngine:
+    """Raises UserError for whatever the person who typed the settings can mend."""
+    model = load_model(config, progress=progress)
+    tokenizer = load_tokenizer(model)
+    info = ModelInfo(
+        name=_name(config.model),
+        context=model.options.context,
+        vocab_size=model.config.vocab_size,
+        eos_ids=model.config.eos_ids,
+        drafter=model.options.drafter,
+        details=_details(config, model),
+        page_size=model.options.page_size,
+        simulated=model.simulated,
+    )
+    built = model.build()
+    try:
+        built.core.grammars.prepare()
+    except UserError as error:
+        log.warning("requests with a grammar or a schema will be refused: %s", error)
+    warm_up(built.core)
+    return LoadedEngine(built, tokenizer, info, model.folder)
+
+
+def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
+    embed = model.weights.embed_VH
+    details = {"device": f"{embed.device}, {str(embed.dtype).removeprefix('torch.')}"}
+    if model.head is not None:
+        details["head"] = str(model.folder / OWN_HEAD) if config.draft == "auto" else config.draft
+        if config.draft_vocab is not None:
+            details["draft vocabulary"] = str(config.draft_vocab)
+        if config.draft_weights != "bf16":
+            details["draft weights"] = config.draft_weights
+    if model.options.drafter != "none":
+        details["draft tokens"] = str(config.draft_tokens)
+    return details
+
+
+def load_model(config: EngineConfig, *, progress: Progress | None = None) -> LoadedModel:
+    """Target and head, checked against each other and this machine. Raises UserError."""
+    device, dtype = pick_device(config.device)
+    folder, kind, head_folder = find_checkpoints(config)
+    stored = read_headers(folder)
+    head_stored = {} if head_folder is None else read_headers(head_folder)
+    _check_room([*stored.values(), *head_stored.values()], device, dtype)
+    inspected = inspect_target(folder, stored)
+    has_kernels = _has_kernels(device, inspected[0])
+    options = _options(config, inspected[0], kind, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels)
+    target_config, weights = load_target(
+        folder,
+        device=device,
+        dtype=dtype,
+        inspected=inspected,
+        progress=progress,
+        layout=pack_layer if has_kernels else None,
+    )
+    if device.type == "cpu" and target_config.hidden_size < SMALL_HIDDEN:
+        torch.set_num_threads(1)
+    head = None
+    if head_folder is not None:
+        head = load_head(head_folder, target_config, weights, device=device, dtype=dtype, stored=head_stored)
+        head = _keep_tokens(config, folder, target_config, head)
+    if has_kernels:
+        if head is not None and not has_device_layout(head[0]):
+            raise UserError(f"{head_folder}: the kernels of this GPU cannot compute a head of these shapes")
+        weights, packed = pack_ends(weights, head[1] if head else None)
+        head = (head[0], packed) if head and packed else None
+    if head is not None and config.draft_weights == "fp8":
+        head = (head[0], in_fp8(head[1]))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()  # of what tensors were packed from
+    if not has_kernels and not row_invariant(weights, dtype):
+        log.warning(
+            "matrix products on this machine depend on a row's place among others; "
+            "speculation may change a token where two are nearly as likely"
+        )
+    return LoadedModel(
+        folder=folder,
+        config=target_config,
+        weights=weights,
+        head=head,
+        options=options,
+        simulated=has_random_weights(folder) or (head_folder is not None and has_random_weights(head_folder)),
+    )
+
+
+def find_checkpoints(config: EngineConfig) -> tuple[Path, DrafterKind, Path | None]:
+    """The folder of the target, the kind of drafter and the folder of its head if it has one. Raises UserError."""
+    if is_null(config.model):
+        raise UserError(
+            f"'{config.model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
+            "name a model, e.g. demo"
+        )
+    if config.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
+    folder = _folder(config.model, config.revision)
+    return folder, *_drafter(config, folder)
+
+
+def load_shape(name: str, config: EngineConfig) -> LoadedModel:
+    """Random weights of a published shape, drawn on the GPU, with a head of the usual shape for `--draft eagle3`."""
+    shapes = [known for known, shape in PRESETS.items() if has_device_layout(shape)]
+    if name not in shapes:
+        raise UserError(f"no shape '{name}'{nearest(name, shapes) or '; there are: ' + ', '.join(shapes)}")
+    device, _ = pick_device(config.device)
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < KERNEL_CAPABILITY:
+        raise UserError(
+            "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas model make"
+        )
+    target = PRESETS[name]
+    drafter: DrafterKind = "eagle3" if config.draft == "eagle3" else "none"
+    options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
+    weights = random_target(target, device)
+    head = None
+    _check_head_options(config, has_head=drafter == "eagle3")
+    if drafter == "eagle3":
+        if config.draft_counts is not None:
+            raise UserError("--shape draws the draft vocabulary at random; leave out --draft-counts")
+        size = config.draft_vocab
+        shape = default_head(target) if size is None else default_head(target, draft_vocab_size=size)
+        if not has_device_layout(shape) or shape.draft_vocab_size > target.vocab_size:
+            raise UserError(f"{name} can have a draft vocabulary of multiples of 16 up to {target.vocab_size}")
+        head = (shape, random_head(shape, weights, device))
+        if config.draft_weights == "fp8":
+            head = (shape, in_fp8(head[1]))
+    return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
+
+
+def load_tokenizer(model: LoadedModel) -> Tokenizer:
+    """The tokenizer beside the weights. Raises UserError."""
+    tokenizer = Tokenizer.load(model.folder)
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise UserError(
+            f"{model.folder}: tokenizer.json knows {tokenizer.vocab_size} tokens, "
+            f"the model {model.config.vocab_size}; they belong to different checkpoints"
+        )
+    return tokenizer
+
+
+def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
+    """The device and the dtype of matrices on it: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError.
+
+    A GPU becomes the current one of the calling thread.
+    """
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        name = "cuda" if has_cuda else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"'{name}' is no device; use cpu, cuda or cuda:N") from error
+    if device.type == "cpu":
+        return device, torch.float32
+    if device.type != "cuda":
+        raise UserError(f"device '{name}' is not supported; use cpu, cuda or cuda:N")
+    if not has_cuda or (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"there is no device '{name}' here (CUDA devices: {torch.cuda.device_count()}); try --device cpu"
+        )
+    device = torch.device("cuda", device.index or 0)
+    torch.cuda.set_device(device)  # of this thread: kernels and graphs go to the current one
+    return device, torch.bfloat16
+
+
+def _has_kernels(device: torch.device, config: GptOssConfig) -> bool:
+    """Whether this GPU computes these shapes with kernels. What it cannot the plain operations do: right, and slow."""
+    if device.type != "cuda":
+        return False
+    capability = torch.cuda.get_device_capability(device)
+    if capability < KERNEL_CAPABILITY:
+        log.warning(
+            "compute capability %d.%d: the kernels need 9.0 (Hopper) or newer; plain operations are slow", *capability
+        )
+        return False
+    if not has_device_layout(config):
+        log.warning("the kernels do not have this model's shapes; plain operations are slow")
+        return False
+    return True
+
+
+def _folder(model: str, revision: str | None) -> Path:
+    is_local = model == DEMO_NAME or Path(model).is_dir()
+    return resolve(f"{model}@{revision}" if revision and not is_local else model)
+
+
+def _name(model: str) -> str:
+    """The name in the API: a hub id as it is, a folder by its own name."""
+    if model == DEMO_NAME:
+        return "eyas-demo"
+    return Path(model).resolve().name if Path(model).is_dir() else model
+
+
+def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse before loading what cannot fit: matrices in `dtype`; packed experts too, but on a CPU they stay mapped."""
+    packed = sum(tensor.num_bytes for tensor in tensors if tensor.dtype == "U8")
+    dense = sum(math.prod(tensor.shape) * dtype.itemsize for tensor in tensors if tensor.dtype != "U8")
+    needed, room = dense + (packed if device.type == "cuda" else 0), available_bytes(device)
+    if needed > room:
+        raise UserError(f"too little memory: the weights need {readable(needed)}, {device} has {readable(room)} free")
+
+
+def _drafter(config: EngineConfig, folder: Path) -> tuple[DrafterKind, Path | None]:
+    """The kind of drafter, and the folder of its head if it has one."""
+    draft = config.draft
+    if draft == "auto":
+        draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
+    _check_head_options(config, has_head=draft not in ("none", "ngram"))
+    if draft == "none":
+        return "none", None
+    if draft == "ngram":
+        return "ngram", None
+    return "eagle3", resolve(draft)
+
+
+def _check_head_options(config: EngineConfig, *, has_head: bool) -> None:
+    if config.draft_counts is not None and config.draft_vocab is None:
+        raise UserError("--draft-counts says which tokens --draft-vocab keeps; give both")
+    if not has_head and (config.draft_vocab is not None or config.draft_weights != "bf16"):
+        raise UserError("--draft-vocab and --draft-weights are for a draft head; name one with --draft")
+
+
+def _keep_tokens(
+    config: EngineConfig, folder: Path, target: GptOssConfig, head: tuple[HeadConfig, HeadWeights]
+) -> tuple[HeadConfig, HeadWeights]:
+    """The head with the draft vocabulary that was asked for; tokens of Harmony and those that end an answer stay."""
+    if config.draft_vocab is None:
+        return head
+    counts = None if config.draft_counts is None else read_counts(Path(config.draft_counts), target.vocab_size)
+    special = Tokenizer.load(folder).special
+    always = {*target.eos_ids, *(special[name] for name in CONTROL_TOKENS)}
+    return keep_tokens(*head, config.draft_vocab, counts_V=counts, always=always)
+
+
+def _options(
+    config: EngineConfig, target: GptOssConfig, drafter: DrafterKind, *, tokenizer_json: Path | None, has_kernels: bool
+) -> EngineOptions:
+    """The settings that engines are built with, checked before any weights are read. Raises UserError."""
+    options = EngineOptions(
+        context=min(target.max_context, AUTO_CONTEXT) if config.context == "auto" else config.context,
+        concurrency=config.concurrency,
+        drafter=drafter,
+        draft_tokens=config.draft_tokens,
+        busy_chunk_tokens=config.busy_chunk_tokens,
+        seed=config.seed,
+        tokenizer_json=tokenizer_json,
+    )
+    check_options(target, options)
+    if has_kernels:
+        check_round_size(options.concurrency, options.max_drafts)
+    return options

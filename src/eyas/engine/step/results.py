@@ -1,0 +1,91 @@
+"""A step on its way from the device: copies of its results in host memory, and the time that it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.engine.round.types import Logprobs, RoundOutput
+from eyas.engine.sequences.sequence import Sequence
+from eyas.engine.step.scheduler import StepPlan
+
+__all__ = ["FAILED", "NUM_COMMITTED", "NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
+
+
+NUM_COMMITTED, FAILED, NUM_DRAFTS = 0, 4, 5  # columns of `HostRound.packed`; drafts that were verified
+
+
+class HostRound(NamedTuple):
+    """A round's results in host memory; valid once `event` has passed."""
+
+    packed: Tensor  # int64 [S, ...]: the numbers of `to_host`, then tokens, draft ids and their levels of confidence
+    logprobs: Logprobs | None
+    prompt_logprobs: Logprobs | None
+    num_rows: int
+    event: torch.cuda.Event | None
+    num_ready: Mapping[int, int]  # rows with masks, of sequences that lacked some
+
+
+@dataclass(slots=True)
+class Launched:
+    """A step on its way: what was planned, and where its results will be."""
+
+    plan: StepPlan
+    rounds: list[tuple[list[Sequence], int, HostRound]]  # sequences, tokens reserved for each, results
+    watch: Stopwatch
+
+
+class Stopwatch:
+    """Times one step on the device that runs it, whatever the host does meanwhile."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._events = None
+        if device.type == "cuda":
+            self._events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            self._events[0].record()
+        self._seconds = -time.perf_counter()
+
+    def stop(self) -> None:
+        self._seconds += time.perf_counter()
+        if self._events is not None:
+            self._events[1].record()
+
+    def seconds(self) -> float:
+        """Valid once the step's results have been read."""
+        if self._events is None:
+            return self._seconds
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1])) / 1e3
+
+
+def to_host(output: RoundOutput) -> HostRound:
+    """Start copying what the host wants to know of a round."""
+    columns = (
+        output.num_committed_S,
+        output.num_accepted_S,
+        output.stopped_S,
+        output.ended_S,
+        output.failed_S,
+        output.num_drafts_S,
+    )
+    levels = () if output.levels_SN is None else (output.levels_SN,)
+    numbers = torch.stack([c.long() for c in columns], 1)
+    packed = torch.cat((numbers, output.sampled_SR, output.draft_SK, *levels), dim=1)
+    tensors = (packed, *(output.logprobs or ()), *(output.prompt_logprobs or ()))
+    event = None
+    if packed.is_cuda:
+        copies = tuple(torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors)
+        for copy, tensor in zip(copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        tensors = copies
+    packed, *rest = tensors
+    logprobs = Logprobs(*rest[:3]) if output.logprobs is not None else None
+    prompt_logprobs = Logprobs(*rest[-3:]) if output.prompt_logprobs is not None else None
+    return HostRound(packed, logprobs, prompt_logprobs, output.sampled_SR.shape[1], event, output.num_ready)

@@ -1,0 +1,103 @@
+"""One speculative round: propose, verify, accept, commit.
+
+Everything stays on the device; `RoundOutput` is what the host copies and reads later.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from eyas.engine.drafters.drafter import Drafter, NgramDrafter
+from eyas.engine.round.stages import Stages
+from eyas.engine.round.state import DeviceState
+from eyas.engine.round.types import Drafts, RoundOutput, Sampler, Verified
+from eyas.engine.sampling.masking import read_for_masks
+from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.ops import LayerCache, Ops
+from eyas.model.batch import RowBatch
+from eyas.model.networks.gpt_oss import GptOss
+
+__all__ = ["speculative_round"]
+
+
+def speculative_round(
+    target: GptOss,
+    caches: list[LayerCache],
+    drafter: Drafter,
+    state: DeviceState,
+    sequences: list[Sequence],
+    slots_S: Tensor,
+    num_drafts: int,
+    max_length: int,
+    ops: Ops,
+    sampler: Sampler,
+    stages: Stages,
+    *,
+    num_steps: int,
+    lookup: NgramDrafter | None,
+    keeps_routing: bool,
+) -> RoundOutput:
+    """`max_length` bounds the sequences' lengths. `slots_S` may end with dead slots beyond `sequences`.
+
+    With a `lookup` that drafts for the sequences that are to look up, the drafter drafts `num_steps` for the others.
+    """
+    drafts = _propose(drafter, state, slots_S, sequences, num_drafts if lookup is None else num_steps, max_length)
+    if lookup is not None:
+        if not num_steps:
+            drafter.keep_up(state, slots_S, num_drafts + 1, max_length)
+        drafts = lookup.replace(state, slots_S, drafts, num_drafts, max_length)
+    mask_input = read_for_masks(state, slots_S, sequences, drafts)
+    if mask_input is not None and mask_input.is_here:
+        mask_input.ask(state.vocab_size)
+    shape = (len(slots_S), num_drafts, keeps_routing)
+
+    def verify(slots_S: Tensor, *drafts: Tensor) -> Verified:
+        batch = _verify_rows(state, slots_S, Drafts(*drafts), max_length, ops)
+        output = target.forward(batch, caches)
+        logits_SRV = target.logits(output.normed, ops).unflatten(0, batch.tokens_SR.shape)
+        return Verified(logits_SRV, output.taps_TC, output.choices if keeps_routing else (), batch.live_SR)
+
+    def finish(verified: Verified, slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
+        return sampler.finish(verified, slots_S, sequences, Drafts(*drafts), None)
+
+    def verify_and_finish(slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
+        return finish(verify(slots_S, *drafts), slots_S, *drafts)
+
+    if mask_input is None and not stages.splits_rounds:
+        output = stages.run(("round", shape), verify_and_finish, slots_S, *drafts[:2])
+        return output._replace(levels_SN=drafts.levels_SN)
+    # On a device the host waits for the drafts and asks the constraints while it verifies.
+    verified = stages.run(("verify", shape), verify, slots_S, *drafts[:2])
+    if mask_input is None:
+        output = stages.run(("finish", shape), partial(finish, verified), slots_S, *drafts[:2])
+    else:
+        masks, num_ready = mask_input.masks(state.vocab_size)
+        output = sampler.finish(verified, slots_S, sequences, drafts, masks)._replace(num_ready=num_ready)
+    return output._replace(levels_SN=drafts.levels_SN)
+
+
+def _propose(
+    drafter: Drafter, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
+) -> Drafts:
+    if num_drafts:
+        return drafter.propose(state, slots_S, sequences, num_drafts, max_length)
+    return Drafts(slots_S.new_zeros(len(slots_S), 0), torch.zeros_like(slots_S))
+
+
+def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length: int, ops: Ops) -> RowBatch:
+    """The last committed token and the drafts behind it; rows past a sequence's valid drafts are dead."""
+    length_S1 = state.length_S[slots_S].unsqueeze(1)
+    num_rows = drafts.ids_SK.shape[1] + 1
+    column = torch.arange(num_rows, device=slots_S.device)
+    last = state.tokens_SN[slots_S.unsqueeze(1), length_S1 - 1]
+    return RowBatch(
+        tokens_SR=torch.cat((last, drafts.ids_SK), dim=1),
+        positions_SR=length_S1 - 1 + column,
+        live_SR=(column <= drafts.num_valid_S.unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1),
+        tables=state.tables_of(slots_S),
+        max_length=max_length + num_rows - 1,
+        ops=ops,
+    )

@@ -1,0 +1,185 @@
+"""`eyas plan`: what fits, which engine, head and flags, why, and what is known to break; files to start it by hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import yaml
+
+from eyas.base.config import human_int
+from eyas.base.errors import UserError
+from eyas.fleet.machines.machine import Machine
+from eyas.fleet.machines.node import LocalNode
+from eyas.fleet.machines.probe import box_of, cpu_box, look
+from eyas.fleet.models.cache import cache_folder
+from eyas.fleet.running.state import Store, home
+from eyas.recipes.plan import Plan
+from eyas.recipes.planning.ask import USES, Ask
+from eyas.recipes.planning.planner import make_plan
+from eyas.recipes.planning.show import show
+from eyas.recipes.records import EngineName
+
+__all__ = ["add_arguments", "add_ask_arguments", "ask_of", "plan_of", "run"]
+
+PAGE_CACHE = 0.7  # of the memory that could be had must be free without asking the page cache
+FORMATS = ("plan", "shell", "compose", "systemd", "sbatch")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ask_arguments(parser)
+    parser.add_argument("--emit", choices=FORMATS, help="write a plan for `eyas up`, or files to start by hand")
+    parser.add_argument("--out", default=".", metavar="DIR", help="where --emit writes (default: here)")
+    parser.add_argument("--explain", action="store_true", help="list every difference from the guides, and why")
+    parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
+
+
+def add_ask_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what is wanted, shared with `eyas up`."""
+    parser.add_argument("model", metavar="MODEL", help="a model's name, hub id or folder: gpt-oss-120b, ...")
+    parser.add_argument(
+        "--on", default="here", metavar="BOX", help="spark, 2xspark, rtx-pro-6000, h100, 8xb200, ... or here (default)"
+    )
+    engines = ("auto", *get_args(EngineName))
+    parser.add_argument("--engine", default="auto", choices=engines, help="default: the fastest expected")
+    parser.add_argument("--engine-version", metavar="VERSION", help="of the engine (default: that of the image)")
+    parser.add_argument("--image", metavar="IMAGE", help="container image instead of the table's")
+    parser.add_argument("--native", action="store_true", help="a process instead of a container")
+    parser.add_argument("--for", dest="purpose", default="chat", choices=tuple(USES), help="what it is used for")
+    parser.add_argument("--context", type=_number, metavar="TOKENS", help="of one conversation, e.g. 40k")
+    parser.add_argument("--concurrency", type=_number, metavar="N", help="conversations at once")
+    parser.add_argument(
+        "--spec",
+        default="auto",
+        choices=("auto", "eagle3", "draft-model", "none"),
+        help="speculation (default: what pays)",
+    )
+    parser.add_argument("--head", metavar="HEAD", help="name, hub id or folder (default: what suits best)")
+    parser.add_argument("--draft-tokens", type=_number, metavar="N", help="a round (default: what pays)")
+    parser.add_argument("--kv-dtype", default="auto", choices=("auto", "fp8"), help="of the KV cache (default: auto)")
+    parser.add_argument("--tools", action="store_true", help="clients will call tools")
+    parser.add_argument("--name", help="of the deployment")
+    parser.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="USER@HOST[=ADDRESS,INTERFACE,...]",
+        help="ssh destination and fast link, once for each node; local: this machine",
+    )
+    parser.add_argument("--listen", default="127.0.0.1", metavar="ADDRESS", help="of the server (default: 127.0.0.1)")
+    parser.add_argument("--port", type=_number, help="of the server (default: the engine's own)")
+    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the clients' key")
+    parser.add_argument("--cache", metavar="DIR", help="Hugging Face cache (default: ~/.cache/huggingface)")
+    parser.add_argument("--binary", metavar="PATH", help="of a native engine, where it is not on the path")
+
+
+def run(args: argparse.Namespace) -> int:
+    plan = plan_of(ask_of(args))
+    if args.emit:
+        for path in write(plan, args.emit, Path(args.out)):
+            print(path)
+    elif args.json:
+        print(msgspec.json.encode(plan).decode())
+    else:
+        print(show(plan, explain=args.explain), end="")
+    return 0
+
+
+def ask_of(args: argparse.Namespace) -> Ask:
+    """The flags as a question."""
+    return Ask(
+        model=args.model,
+        on=args.on,
+        engine=args.engine,
+        version=args.engine_version,
+        image=args.image,
+        native=args.native,
+        in_container=vars(args).get("emit") == "compose",
+        purpose=args.purpose,
+        context=args.context,
+        concurrency=args.concurrency,
+        spec=args.spec,
+        head=args.head,
+        draft_tokens=args.draft_tokens,
+        kv_dtype=args.kv_dtype,
+        tools=args.tools,
+        name=args.name,
+        nodes=tuple(args.node),
+        listen=args.listen,
+        port=args.port,
+        api_key_env=args.api_key_env,
+        cache=args.cache,
+        binary=args.binary,
+    )
+
+
+def plan_of(ask: Ask) -> Plan:
+    """Looks at this machine, and at what ran on it, where the plan is for it."""
+    if not ask.nodes:
+        ask = _for_this_machine(ask)
+    if ask.on != "here":
+        return make_plan(ask)
+    machine = look(LocalNode())
+    box = box_of(machine) if machine.gpus or machine.problems else cpu_box(machine)
+    return make_plan(ask, box=box, features=tuple(_features(machine)), ran_here=_ran_here())
+
+
+def _for_this_machine(ask: Ask) -> Ask:
+    """A program's path is meant from this folder; a plan for what is here uses the Hugging Face cache that is here."""
+    cache = ask.cache or (cache_folder(os.environ) if ask.on == "here" else None)
+    binary = str(Path(ask.binary).absolute()) if ask.binary and "/" in ask.binary else ask.binary
+    return msgspec.structs.replace(ask, cache=cache, binary=binary)
+
+
+def _features(machine: Machine) -> Iterator[str]:
+    """Of `eyas.recipes.advice.facts`: what the machine is like just now."""
+    if machine.is_unified and machine.free_bytes < PAGE_CACHE * machine.available_bytes:
+        yield "page-cache-full"
+    if machine.swap_bytes == 0:
+        yield "no-swap"
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        yield "offline"
+
+
+def _ran_here() -> frozenset[tuple[str, str]]:
+    """(model, engine) of the deployments that were ready on this machine."""
+    try:
+        store = Store(home(os.environ))
+    except UserError:  # planning needs no memory
+        return frozenset()
+    try:
+        plans = [row.plan for row in store.rows() if row.was_ready and row.plan.box.is_probed]
+    finally:
+        store.close()
+    return frozenset((plan.choice.model, plan.choice.engine) for plan in plans if plan.choice.nodes[0].ssh is None)
+
+
+def write(plan: Plan, form: str, folder: Path) -> list[Path]:
+    """The files of one format, in `folder`, which is made. Raises UserError if one cannot be written."""
+    if form == "plan":
+        plain = json.loads(msgspec.json.encode(plan))
+        files = {f"{plan.choice.name}.yaml": yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=True)}
+    else:
+        files = import_module(f"eyas.recipes.emit.{form}").render(plan)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            path = folder / name
+            path.write_text(content, encoding="utf-8")
+            path.chmod(0o755 if content.startswith("#!") else 0o644)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}") from None
+    return [folder / name for name in files]
+
+
+def _number(text: str) -> int:
+    try:
+        return human_int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,166 @@
+"""`eyas up`: starts a plan, a model by its name, or what was up before, and waits until it answers sensibly."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from eyas.base.errors import UserError
+from eyas.base.units import readable
+from eyas.fleet.commands.down import show_event
+from eyas.fleet.commands.plan import add_ask_arguments, ask_of, plan_of
+from eyas.fleet.machines.node import NodeRunner
+from eyas.fleet.models.download import Progress, fetch
+from eyas.fleet.preflight.check import Check, check
+from eyas.fleet.preflight.plan_file import check_plan, read_plan
+from eyas.fleet.running import scripts
+from eyas.fleet.running.control import bring_up, follow, take_down
+from eyas.fleet.running.state import Event, Store, home, is_supervised
+from eyas.recipes.emit import blocks
+from eyas.recipes.plan import Node, Plan
+from eyas.recipes.planning.ask import Ask
+
+__all__ = ["add_arguments", "run"]
+
+PULL_S = 6 * 3600.0
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ask_arguments(parser)
+    parser.add_argument("--detach", action="store_true", help="do not wait until it is ready")
+    parser.add_argument("--force", action="store_true", help="start even if checks of the machines fail")
+
+
+def run(args: argparse.Namespace) -> int:
+    with _sigterm_like_ctrl_c():
+        return _run(args)
+
+
+@contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM stops what was started. In the background of a script, where SIGINT is ignored, it is all that does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _run(args: argparse.Namespace) -> int:
+    folder = home(os.environ)
+    store = Store(folder)
+    plan = _plan(args, store)
+    name = plan.choice.name
+    after = max((event.id for event in store.events(name)), default=0)
+    try:
+        if not bring_up(folder, store, plan, os.environ, partial(_make_ready, is_forced=args.force)):
+            print(f"{name} is up already")
+            after = 0 if store.get(name).status == "ready" else after
+        if args.detach:
+            print(f"{name} is starting; see: eyas ps, eyas logs {name} -f")
+            return 0
+        row = follow(folder, store, name, _show, after)
+    except KeyboardInterrupt:
+        found = store.standing(name)
+        if is_supervised(folder, name) or (found is not None and found.is_active):
+            print(f"\nstopping what was started of {name}", file=sys.stderr)
+            take_down(folder, store, name, os.environ, _show)
+        raise
+    if row.status != "ready":
+        raise UserError(f"{name}: {row.note}; what its engine wrote: eyas logs {name} --explain")
+    print(_address(plan))
+    return 0
+
+
+def _plan(args: argparse.Namespace, store: Store) -> Plan:
+    """Of a file, of a deployment that is known, or made for a model."""
+    target = str(args.model)
+    path = Path(target)
+    is_file = path.is_file() or path.suffix in SUFFIXES
+    row = None if is_file else store.find(target)
+    has_flags = ask_of(args) != Ask(model=args.model, nodes=tuple(args.node))
+    is_there = row is not None and (row.is_active or bool(store.launches(target)))
+    if not is_file and (row is None or (has_flags and not is_there)):
+        plan = plan_of(ask_of(args))
+        check_plan(plan)
+        return plan
+    if has_flags:
+        raise UserError(f"{target} is a plan already; only --node, --detach and --force go with it")
+    plan = row.plan if row is not None else read_plan(path)
+    return _on_nodes(plan, args.node) if args.node else plan
+
+
+def _on_nodes(plan: Plan, destinations: list[str]) -> Plan:
+    """`plan` on other machines: USER@HOST or USER@HOST=ADDRESS each, `local` for this one."""
+    nodes = plan.choice.nodes
+    if len(destinations) != len(nodes):
+        raise UserError(f"the plan has {len(nodes)} node{'s' * (len(nodes) > 1)}, --node names {len(destinations)}")
+    moved: list[Node] = []
+    for node, destination in zip(nodes, destinations, strict=True):
+        ssh, _, address = destination.partition("=")
+        where = None if ssh == "local" else ssh
+        moved.append(msgspec.structs.replace(node, ssh=where, address=address or node.address))
+    return msgspec.structs.replace(plan, choice=msgspec.structs.replace(plan.choice, nodes=tuple(moved)))
+
+
+def _make_ready(plan: Plan, nodes: list[NodeRunner], *, is_forced: bool) -> None:
+    """Preflight, images, downloads. Raises UserError before anything is started."""
+    checks = check(plan, nodes)
+    bad = [item for item in checks if not item.ok]
+    for item in checks:
+        if item.level == "warn" or (item.level == "fail" and (is_forced or item is not bad[0])):
+            print(f"{item.level:<10}{_text(item)}", file=sys.stderr)
+    if bad and not is_forced:
+        raise UserError(f"{_text(bad[0])}; nothing was started")
+    print(f"{'preflight':<10}{len(checks) - len(bad)} of {len(checks)} checks passed")
+    images = {(launch.node, launch.container.image) for launch in plan.emission.launches if launch.container}
+    for rank, image in sorted(images):
+        print(f"{'image':<10}{image} on {nodes[rank].name}", flush=True)
+        result = nodes[rank].run(scripts.pull(image), timeout_s=PULL_S)
+        if result.code != 0:
+            raise UserError(f"{nodes[rank].name} cannot have {image}: {' '.join(result.err.split())[-200:]}")
+    for node in nodes:
+        fetch(plan, node, _progress)
+    if plan.emission.downloads and sys.stdout.isatty():
+        print()
+
+
+def _text(item: Check) -> str:
+    return f"{item.node}: {item.message}" + (f"; {item.next_step}" if item.next_step else "")
+
+
+def _progress(progress: Progress) -> None:
+    done = f"{readable(progress.done_bytes)} of {readable(progress.total_bytes)}"
+    end = "" if sys.stdout.isatty() else "\n"
+    start = "\r\033[K" if sys.stdout.isatty() else ""
+    print(f"{start}{'download':<10}{progress.repo} to {progress.node}: {done}", end=end, flush=True)
+
+
+def _show(event: Event) -> None:
+    if event.status != "failed":  # that is the error of the command
+        show_event(event)
+
+
+def _address(plan: Plan) -> str:
+    choice, url = plan.choice, blocks.base_url(plan.choice)
+    ssh = choice.nodes[0].ssh
+    lines = [f"{'url':<10}{url}/v1   model {plan.emission.readiness.model}"]
+    if ssh is not None:
+        lines.append(f"{'from here':<10}ssh -N -L {choice.port}:{url.removeprefix('http://')} {ssh}")
+    lines.append(f"{'next':<10}eyas ps, eyas logs {choice.name}, eyas down {choice.name}")
+    return "\n".join(lines)

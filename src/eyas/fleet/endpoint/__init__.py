@@ -1,0 +1,1 @@
+"""Asking a running server: canary requests and metrics."""

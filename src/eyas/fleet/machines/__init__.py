@@ -1,0 +1,1 @@
+"""Asking one machine what it is and what runs on it."""

@@ -1,0 +1,1 @@
+"""Files of models on a machine: cache and downloads."""

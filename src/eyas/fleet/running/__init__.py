@@ -1,0 +1,1 @@
+"""Keeps deployments up: scripts, policy, state, supervisor."""

@@ -1,0 +1,1 @@
+"""Checks grammars and schemas before the engine sees them."""

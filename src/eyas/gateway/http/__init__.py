@@ -1,0 +1,1 @@
+"""HTTP with no dialect and no engine: bodies, errors, streams, worker threads."""

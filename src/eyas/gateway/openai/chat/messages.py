@@ -1,0 +1,181 @@
+"""The conversation of a chat request in Harmony: messages, tool calls and results, tools, the answer's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.harmony.rendering import (
+    Effort,
+    Message,
+    call_message,
+    developer_message,
+    result_message,
+    system_message,
+)
+from eyas.base.harmony.tools import FunctionTool, ResponseFormat, check_tool_name
+from eyas.gateway.http.body import Fields
+
+__all__ = ["ChatMessage", "ChatMessages", "conversation"]
+
+MAX_MESSAGES = 10_000
+MAX_PARTS = 1000  # of one message
+MAX_CALLS = 128  # of one message
+
+
+class TextPart(Fields, tag="text", kw_only=True):
+    text: str
+
+
+class RefusalPart(Fields, tag="refusal", kw_only=True):
+    refusal: str
+
+
+class CalledFunction(Fields, kw_only=True):
+    name: str
+    arguments: str
+    parsed_arguments: Any = None  # what the official SDK's parse() adds for its caller
+
+
+class ToolCall(Fields, kw_only=True):
+    """A call that the assistant made; `index` is what stream accumulators leave behind."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class ChatMessage(Fields, kw_only=True):
+    """A message of the conversation. What the official SDK echoes as null is taken as null.
+
+    `name` tells participants of one role apart: the model reads it after the role, `assistant:name`, as openai-harmony
+    writes it for every role. A tool's message may repeat the name of the function that was called.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart | RefusalPart], Meta(max_length=MAX_PARTS)] | None = None
+    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_CALLS)] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None  # what the assistant said instead of an answer, or behind it
+    annotations: Annotated[list[None], Meta(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    parsed: Any = None  # what the official SDK's parse() adds for its caller
+
+
+ChatMessages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+def conversation(
+    messages: Sequence[ChatMessage],
+    *,
+    date: str,
+    effort: Effort,
+    tools: Sequence[FunctionTool] = (),
+    response_format: ResponseFormat | None = None,
+) -> list[Message]:
+    """Harmony messages. A "system" message is the developer's there and keeps its place.
+
+    Tools and the schema of the answer stand in the first message if that is the developer's, else in one before it.
+    Raises InvalidRequest naming the message and field.
+    """
+    formats = () if response_format is None else (response_format,)
+    out = [system_message(date=date, effort=effort, has_functions=bool(tools))]
+    rest = list(enumerate(messages))
+    first = messages[0]
+    if first.role in ("system", "developer"):
+        text = _required_text(first, "messages[0]")
+        developer = developer_message(text, tools=tools, response_formats=formats)
+        out.append(replace(developer, name=first.name))
+        rest = rest[1:]
+    elif tools or formats:
+        out.append(developer_message(tools=tools, response_formats=formats))
+    names: dict[str, str] = {}  # of called functions by the call's id
+    for index, message in rest:
+        out += _to_harmony(message, f"messages[{index}]", names)
+    for message in messages[:1]:
+        _check_fields(message, "messages[0]")
+    return out
+
+
+def _to_harmony(message: ChatMessage, where: str, names: dict[str, str]) -> list[Message]:
+    _check_fields(message, where)
+    if message.role == "assistant":
+        return [replace(one, name=message.name) for one in _assistant(message, where, names)]
+    text = _required_text(message, where)
+    if message.role == "user":
+        return [Message(role="user", content=text, name=message.name)]
+    if message.role == "tool":
+        return [_result(message, text, where, names)]
+    return [replace(developer_message(text), name=message.name)]
+
+
+def _assistant(message: ChatMessage, where: str, names: dict[str, str]) -> list[Message]:
+    """Reasoning, then the answer; before calls, what was said is commentary, as the model itself does it."""
+    text, reasoning = (_text(message) or "") + (message.refusal or ""), message.reasoning or message.reasoning_content
+    out = []
+    if reasoning:
+        out.append(Message(role="assistant", channel="analysis", content=reasoning))
+    if text:
+        out.append(Message(role="assistant", channel="commentary" if message.tool_calls else "final", content=text))
+    for index, call in enumerate(message.tool_calls or ()):
+        check_tool_name(call.function.name, param=f"{where}.tool_calls[{index}].function.name")
+        names[call.id] = call.function.name
+        out.append(call_message(call.function.name, call.function.arguments))
+    return out
+
+
+def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) -> Message:
+    if message.tool_call_id is None:
+        raise InvalidRequest(f"'{where}.tool_call_id' is missing", param=f"{where}.tool_call_id")
+    name = names.get(message.tool_call_id)
+    if name is None:
+        raise InvalidRequest(
+            f"'{where}.tool_call_id': no assistant message before it has a call with the id '{message.tool_call_id}'",
+            param=f"{where}.tool_call_id",
+        )
+    if message.name not in (None, name):
+        raise InvalidRequest(f"'{where}.name': the function that was called is '{name}'", param=f"{where}.name")
+    return result_message(name, text)
+
+
+def _text(message: ChatMessage) -> str | None:
+    text = message.content
+    if not isinstance(text, list):
+        return text
+    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in text)
+
+
+def _required_text(message: ChatMessage, where: str) -> str:
+    text = _text(message)
+    if text is None:
+        raise InvalidRequest(f"'{where}.content' is missing", param=f"{where}.content")
+    return text
+
+
+ONLY_OF = {
+    "reasoning_content": "assistant",
+    "reasoning": "assistant",
+    "tool_calls": "assistant",
+    "refusal": "assistant",
+    "tool_call_id": "tool",
+}
+
+
+def _check_fields(message: ChatMessage, where: str) -> None:
+    for name, role in ONLY_OF.items():
+        if getattr(message, name) is not None and message.role != role:
+            raise InvalidRequest(f"{where}: only a message of role '{role}' has {name}", param=f"{where}.{name}")
+    if message.role != "assistant" and isinstance(message.content, list):
+        for index, part in enumerate(message.content):
+            if isinstance(part, RefusalPart):
+                where = f"{where}.content[{index}].type"
+                raise InvalidRequest(f"'{where}': only the assistant has parts of type 'refusal'", param=where)

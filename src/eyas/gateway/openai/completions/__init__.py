@@ -1,0 +1,1 @@
+"""Completions, with `/tokenize` and `/detokenize`."""

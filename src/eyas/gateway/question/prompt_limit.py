@@ -1,0 +1,90 @@
+"""How long a prompt may be: texts are counted while they become tokens, and no further than a prompt may be long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from eyas.base.errors import EyasError, InvalidRequest, TooManyTokens
+from eyas.base.harmony.tools import FunctionTool
+from eyas.base.tokens.tokenizer import TextCodec
+from eyas.gateway.http.errors import Refused
+from eyas.gateway.server.context import Context
+
+__all__ = ["MAX_TOKENS", "CountingCodec", "check_length", "prompt_codec", "too_long"]
+
+MAX_TOKENS = 1 << 19  # of all prompts of a request, and of a text for /tokenize
+COUNTED_ON = 4096  # tokens beyond the context: who is a little above it is told the exact number
+
+
+class CountingCodec:
+    """A TextCodec for the texts of one prompt, which raises `error(number)` as soon as they have more than `limit` ids.
+
+    The number is what they have at least. Ids taken from `special` are not counted, those from `special_id` are.
+    """
+
+    def __init__(self, codec: TextCodec, limit: int, *, error: Callable[[int], EyasError], param: str) -> None:
+        self._codec = codec
+        self._limit = limit
+        self._error = error
+        self._param = param
+        self._num_ids = 0
+        self.token_bytes = codec.token_bytes
+
+        self.longest = codec.longest
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        return self._codec.special
+
+    def expect(self, num_chars: int) -> None:
+        """Raise the error if a text of this length cannot fit, whatever it says."""
+        if (at_least := self._num_ids + math.ceil(num_chars / self.longest)) > self._limit:
+            raise self._error(at_least)
+
+    def special_id(self, name: str) -> int:
+        """The id of a special token, counted."""
+        self.expect(1)
+        self._num_ids += 1
+        return self._codec.special[name]
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_within(text, self._limit - self._num_ids)
+
+    def encode_within(self, text: str, limit: int) -> list[int]:
+        try:
+            ids = self._codec.encode_within(text, min(limit, self._limit - self._num_ids))
+        except TooManyTokens as error:
+            raise self._error(self._num_ids + error.at_least) from error
+        except InvalidRequest as error:
+            raise InvalidRequest(f"'{self._param}': {error}", param=self._param) from error
+        self._num_ids += len(ids)
+        return ids
+
+
+def prompt_codec(context: Context, param: str, tools: Sequence[FunctionTool] = ()) -> CountingCodec:
+    """Of a prompt for the engine that tells of `tools`.
+
+    It raises the API's own error; `check_length` does for what it lets pass.
+    """
+    limit = context.engine.info.context + COUNTED_ON
+    error = lambda number: too_long(context, f"at least {number}", param)  # noqa: E731
+    codec = CountingCodec(context.codec, limit, error=error, param=param)
+    codec.expect(sum(len(tool.description) for tool in tools))
+    return codec
+
+
+def check_length(context: Context, num_prompt: int, param: str) -> None:
+    """Raises the API's own error for a prompt that leaves no room for an answer."""
+    if num_prompt >= context.engine.info.context:
+        raise too_long(context, str(num_prompt), param)
+
+
+def too_long(context: Context, num_prompt: str, param: str) -> Refused:
+    """The API's own error for a prompt with `num_prompt` tokens."""
+    return Refused(
+        f"This model's maximum context length is {context.engine.info.context} tokens, and the request has "
+        f"{num_prompt} tokens in its {param}. Please shorten it; an answer needs at least one token more",
+        param=param,
+        code="context_length_exceeded",
+    )

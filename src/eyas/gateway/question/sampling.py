@@ -1,0 +1,156 @@
+"""Request fields that say how tokens are drawn, with OpenAI's and vLLM's names, and what they mean to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from eyas.base.errors import InvalidRequest
+from eyas.base.harmony.rendering import Effort
+from eyas.base.tokens.tokenizer import TextCodec
+from eyas.base.types import MAX_BAD_WORDS, SamplingParams
+from eyas.gateway.http.body import Fields
+from eyas.gateway.turn.stops import Stops
+
+__all__ = [
+    "AskedEffort",
+    "CacheRetention",
+    "SamplingFields",
+    "ServiceTier",
+    "effort_of",
+    "encode_bad_words",
+    "sampling_params",
+    "stops_of",
+]
+
+# What OpenAI's API may be asked for. Here there is one tier, and prefixes stay cached as long as there is room.
+ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+CacheRetention: TypeAlias = Literal["in_memory", "in-memory", "24h"]
+AskedEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 256
+MAX_BAD_WORD_CHARS = 1024
+
+# Fields of SamplingParams that are taken as they come, from the request or else from generation_config.json.
+PLAIN = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "n", "min_tokens", "ignore_eos", "logit_bias"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "prompt_logprobs"),
+)
+# What other servers have and this one has not, by the only value that means nothing.
+NEUTRAL: Mapping[str, object] = {
+    "use_beam_search": False,
+    "length_penalty": 1.0,
+    "priority": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+}
+
+
+class SamplingFields(Fields, kw_only=True):
+    """Fields of `/v1/chat/completions` and `/v1/completions` alike."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    cache_salt: str | None = None
+    cache_prompt: bool | None = None  # llama.cpp's: prefixes are cached in any case, and change no answer
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    priority: int | None = None
+    truncate_prompt_tokens: None = None
+    logits_processors: None = None
+    guided_json: None = None  # vLLM's names before structured_outputs
+    guided_regex: None = None
+    guided_choice: None = None
+    guided_grammar: None = None
+    request_id: None = None
+    kv_transfer_params: None = None
+    vllm_xargs: None = None
+    repetition_detection: None = None
+
+
+def sampling_params(
+    body: SamplingFields,
+    codec: TextCodec,
+    defaults: Mapping[str, float],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    grammar: str | None = None,
+    allowed: frozenset[str] = frozenset(),
+) -> SamplingParams:
+    """The engine's parameters; ranges are checked by SamplingParams itself. Raises InvalidRequest.
+
+    `allowed` are names of NEUTRAL that this endpoint can do.
+    """
+    for name, neutral in NEUTRAL.items():
+        if name not in allowed and getattr(body, name) not in (None, neutral):
+            raise InvalidRequest(f"'{name}' is not supported by this server; leave it out", param=name)
+    given: dict[str, Any] = {name: defaults[name] for name in PLAIN if name in defaults}
+    given |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    if "top_k" in given:
+        given["top_k"] = int(given["top_k"])
+    return SamplingParams(
+        max_tokens=max_tokens,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logprobs=logprobs,
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        bad_words=encode_bad_words(codec, body.bad_words or []),
+        grammar=grammar,
+        **given,
+    )
+
+
+def effort_of(asked: AskedEffort | None) -> Effort:
+    """The effort that gpt-oss knows; it always reasons, with "low" the least."""
+    if asked is None:
+        return "medium"
+    return "low" if asked == "none" or asked == "minimal" else asked
+
+
+def stops_of(body: SamplingFields) -> Stops:
+    """The stop strings. Raises InvalidRequest."""
+    strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if len(strings) > MAX_STOP_STRINGS or not all(0 < len(string) <= MAX_STOP_CHARS for string in strings):
+        raise InvalidRequest(
+            f"stop wants at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters", param="stop"
+        )
+    return Stops(strings=strings, include=bool(body.include_stop_str_in_output))
+
+
+def encode_bad_words(codec: TextCodec, words: list[str]) -> tuple[tuple[int, ...], ...]:
+    """Each word as it begins a text and as it follows a space.
+
+    vLLM leaves the second out where it has another number of tokens, so that the word may still come. Raises
+    InvalidRequest.
+    """
+    if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_CHARS for word in words):  # before they are encoded
+        raise InvalidRequest(
+            f"bad_words wants at most {MAX_BAD_WORDS} words of at most {MAX_BAD_WORD_CHARS} characters",
+            param="bad_words",
+        )
+    sequences: dict[tuple[int, ...], None] = {}
+    for word in words:
+        bare = word.lstrip()
+        if not bare:
+            raise InvalidRequest("bad_words wants words that are more than white space", param="bad_words")
+        sequences |= {tuple(codec.encode(text)): None for text in (bare, f" {bare}")}
+    return tuple(sequences)

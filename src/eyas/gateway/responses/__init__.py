@@ -1,1 +1,0 @@
-"""The Responses dialect: items, events and a bounded store of conversations."""

@@ -1,0 +1,1 @@
+"""What one server has: its engine, options, mailroom and step reports."""

@@ -1,0 +1,78 @@
+"""What every route works with: the engine, the vocabulary, the options of this server."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from starlette.requests import Request as HttpRequest
+
+from eyas.base.ports import EnginePort
+from eyas.base.tokens.tokenizer import TextCodec
+from eyas.base.types import ModelInfo
+from eyas.gateway.grammar.checker import GrammarChecker
+from eyas.gateway.http.body import Raw, weight
+from eyas.gateway.http.intake import Intake
+from eyas.gateway.http.outcome import Listener
+from eyas.gateway.http.workers import Workers
+from eyas.gateway.server.hosts import Hosts
+from eyas.gateway.server.mailroom import Mailroom
+from eyas.gateway.server.steps import StepHub
+
+__all__ = ["Context", "GatewayOptions"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatewayOptions:
+    """`tokenizer_json` lets grammars be checked before the engine sees them; without it, the engine alone judges.
+
+    `defaults` are sampling fields of the model's generation_config.json by vLLM's names, for requests that do not say.
+    `key_digests` are SHA-256 digests of the accepted API keys; none means that no key is asked for.
+    """
+
+    served_name: str | None = None
+    key_digests: tuple[bytes, ...] = ()
+    hosts: Hosts = field(default_factory=Hosts)  # loopback names
+    cors_origins: tuple[str, ...] = ()
+    max_body: int = 16 << 20
+    live: Literal["text", "blank", "off"] = "text"
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    tokenizer_json: Path | None = None
+    trace: Path | None = None
+    today: Callable[[], datetime.date] = datetime.date.today  # the date that the model is told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """One server. Made once by `create_app`, handed to each dialect's `routes(context)`.
+
+    `listeners` are told the outcome of each engine request, in the event loop; they must be quick and never raise.
+    """
+
+    engine: EnginePort
+    codec: TextCodec
+    options: GatewayOptions
+    steps: StepHub
+    checker: GrammarChecker = field(default_factory=GrammarChecker)
+    mailroom: Mailroom = field(default_factory=Mailroom)
+    intake: Intake = field(default_factory=Intake)
+    workers: Workers = field(default_factory=Workers)
+    listeners: list[Listener] = field(default_factory=list)
+    created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
+
+    async def read(self, http: HttpRequest, work: Callable[[Raw], T]) -> T:
+        """What `work` makes of the body, in a thread if it is a large one; the body is then forgotten."""
+        async with self.intake.body(http) as raw:
+            return await self.workers.run(http, weight(raw), lambda: work(raw))
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model under the name that this server gives it."""
+        info, name = self.engine.info, self.options.served_name
+        return info if name is None else replace(info, name=name)

@@ -1,0 +1,1 @@
+"""The operations as protocols, and each of them in plain PyTorch."""

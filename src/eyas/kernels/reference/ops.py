@@ -1,0 +1,149 @@
+"""The operations that the networks are written over. Implementations: plain PyTorch, and kernels for rows of one role.
+
+A set of operations belongs to a role: generated rows, or rows of prompts. Within it a row's bits depend on the row
+alone, never on how many rows are beside it. Matrices are given in whatever form the set packs them into.
+
+Shape letters: T rows, H hidden, N features out, K features in, S sequences, R rows a sequence (T = S R), Q query heads,
+G key/value heads, D head dimension, E experts, I intermediate, V vocabulary, P positions or parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from eyas.kernels.reference.norm import Normed
+
+__all__ = ["Choice", "LayerCache", "Matrix", "Ops", "Product", "Qkv", "RopeTable", "Rows"]
+
+Matrix = Any  # a [N, K] matrix, or a stack of them, in the form of the set of operations
+# What one operation leaves to the next, in the set's own form.
+Qkv = Any  # queries, keys and values still to be finished
+Choice = Any  # the router's word on experts
+Activations = Any  # of the chosen experts, by rank
+
+
+class Product(NamedTuple):
+    """An unfinished matrix product: the slices are to be added in order, then scaled by the rows' norm if any.
+
+    `square_sums_TP` is that of the `Normed` rows, None for rows that were normed whole.
+    """
+
+    slices_STN: Tensor  # fp32 or the compute dtype
+    square_sums_TP: Tensor | None
+    width: int  # of the rows, over which the squares are averaged
+
+
+class RopeTable(NamedTuple):
+    """Cosines and sines fp32 [positions, D / 2], the attention factor multiplied into both."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer, [pages, page size, G, D] each.
+
+    Page 0 takes what plain and prompt operations write for dead rows; the decode kernel writes nothing for them.
+    """
+
+    k: Tensor
+    v: Tensor
+
+
+class Rows(NamedTuple):
+    """Where the rows stand: R consecutive positions of each of S sequences, and the pages of one group.
+
+    Positions of dead rows may be negative: before the start of a sequence that is shorter than R.
+    """
+
+    positions_SR: Tensor  # int64
+    live_SR: Tensor  # bool
+    table_SP: Tensor  # int64
+    max_length: int  # above every position, known to the host
+
+
+class Ops(Protocol):
+    def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
+        """The residual stream fp32 [T, H] of `tokens_T`, and its norm for the first product."""
+
+    def pair(
+        self,
+        tokens_T: Tensor,
+        embed_VH: Tensor,
+        embed_norm_H: Tensor,
+        hidden_TH: Tensor,
+        hidden_norm_H: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:
+        """A draft head's input [T, 2 H], normed embeddings beside normed hidden states; and the latter alone."""
+
+    def project(self, x: Normed | Tensor, weight_NK: Matrix) -> Qkv:
+        """Queries, keys and values of rows, for `attend` to finish. A plain tensor is normed already."""
+
+    def attend(
+        self,
+        qkv: Qkv,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        /,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+        sinks_Q: Tensor | None,
+        window: int | None,
+        first_key: int = 0,
+    ) -> Tensor:
+        """Rotate, write keys and values, attend: [T, Q D]. See `rope_write.py` and `attend.py`."""
+
+    def write(
+        self, qkv: Qkv, rows: Rows, cache: LayerCache, rope: RopeTable, /, *, eps: float, bias_N: Tensor | None
+    ) -> None:
+        """The rows' keys and values alone, as `attend` writes them."""
+
+    def add(
+        self, x_TK: Tensor, weight_HK: Matrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
+    ) -> tuple[Tensor, Normed]:
+        """residual + W x + b, and the norm that follows."""
+
+    def router(self, normed: Normed, weight_EH: Matrix, bias_E: Tensor, eps: float) -> Choice:
+        """Logits fp32 [T, E] of the experts, or what leads to them."""
+
+    def moe_up(
+        self,
+        normed: Normed,
+        choice: Choice,
+        live_T: Tensor,
+        gate_up: Matrix,
+        bias_EN: Tensor,
+        /,
+        *,
+        top_k: int,
+        limit: float,
+        eps: float,
+    ) -> Activations:
+        """[T, k, I] of the top k experts of each live row, by rank."""
+
+    def moe_down(
+        self,
+        act: Activations,
+        choice: Choice,
+        live_T: Tensor,
+        down: Matrix,
+        bias_EH: Tensor,
+        residual_TH: Tensor,
+        norm_H: Tensor,
+        /,
+    ) -> tuple[Tensor, Normed]:
+        """residual + the experts' outputs weighted by a softmax over the top k, added by rank; and the next norm."""
+
+    def logits(self, normed: Normed, lm_head_VH: Matrix, eps: float) -> Tensor:
+        """fp32 [T, V]."""
+
+    def linear(self, x_TK: Tensor, weight_NK: Matrix) -> Tensor:
+        """W x in the compute dtype."""
+
+    def gated(self, normed: Normed, gate_up_IH: Matrix, eps: float) -> Tensor:
+        """silu(gate) * up: [T, I] of a matrix with all gate rows before all up rows."""

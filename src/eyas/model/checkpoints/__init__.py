@@ -1,0 +1,1 @@
+"""Reading checkpoints: files, tensor names, configurations, packing for the device."""

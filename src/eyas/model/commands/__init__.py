@@ -1,0 +1,1 @@
+"""`eyas model` and `eyas export`."""

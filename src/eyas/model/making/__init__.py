@@ -1,0 +1,1 @@
+"""Random weights: as checkpoints on disk, or drawn on the device."""

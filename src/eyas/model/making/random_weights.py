@@ -1,0 +1,107 @@
+"""Weights of a given shape, drawn at random on the device in the form that kernels read: for speed, never for text.
+
+The embedding is drawn large, so that each token keeps a direction of its own through the layers and routing stays close
+to uniform; with a small one all rows of a sequence collapse to the same few experts. Whoever measures with such
+weights prints the distinct experts that were read.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
+from eyas.kernels.layouts.mxfp4 import PackedExperts, empty_experts, scale_words
+from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
+
+__all__ = ["random_head", "random_target"]
+
+EMBEDDING_STD, MATRIX_STD, ROUTER_STD = 30.0, 0.02, 0.05
+SCALES = (108, 115)  # E8M0 bytes from..to
+
+
+class _Source:
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self._device = device
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(self, *shape: int, std: float, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self._device).normal_(0.0, std, generator=self._generator)
+
+    def matrix(self, rows: int, columns: int, std: float = MATRIX_STD, *, gated: bool = False) -> BlockedMatrix:
+        shape = (rows // TILE_ROWS, columns // BLOCK_COLUMNS, TILE_ROWS, BLOCK_COLUMNS)
+        return BlockedMatrix(self.normal(*shape, std=std), gated)
+
+    def experts(self, count: int, rows: int, columns: int) -> PackedExperts:
+        """Every code is as likely as any other. A padded second block of 32 columns must stay zero."""
+        packed = empty_experts(count, rows, columns, self._device)
+        packed.words.random_(-(1 << 31), 1 << 31, generator=self._generator)
+        if columns % (2 * BLOCK_COLUMNS):
+            packed.words[:, :, -1, :, 2:] = 0
+        scales = torch.randint(*SCALES, (2, 2, *packed.scales.shape), generator=self._generator, device=self._device)
+        packed.scales.copy_(scale_words(scales))
+        return packed
+
+    def ones(self, size: int) -> Tensor:
+        return torch.ones(size, device=self._device)
+
+    def zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, device=self._device)
+
+
+def random_target(config: GptOssConfig, device: torch.device, *, seed: int = 0) -> TargetWeights:
+    source, hidden, experts = _Source(device, seed), config.hidden_size, config.num_experts
+    queries = config.num_heads * config.head_dim
+    qkv = queries + 2 * config.num_kv_heads * config.head_dim
+    layers = [
+        LayerWeights(
+            input_norm_H=source.ones(hidden),
+            qkv_NH=source.matrix(qkv, hidden),
+            qkv_bias_N=source.zeros(qkv),
+            sinks_Q=source.zeros(config.num_heads),
+            o_HN=source.matrix(hidden, queries),
+            o_bias_H=source.zeros(hidden),
+            post_norm_H=source.ones(hidden),
+            router_EH=source.matrix(experts, hidden, ROUTER_STD),
+            router_bias_E=source.zeros(experts),
+            gate_up=source.experts(experts, 2 * config.intermediate_size, hidden),
+            gate_up_bias=source.zeros(experts, 2 * config.intermediate_size),
+            down=source.experts(experts, hidden, config.intermediate_size),
+            down_bias=source.zeros(experts, hidden),
+        )
+        for _ in range(config.num_layers)
+    ]
+    return TargetWeights(
+        embed_VH=source.normal(config.vocab_size, hidden, std=EMBEDDING_STD),
+        layers=tuple(layers),
+        norm_H=source.ones(hidden),
+        lm_head_VH=source.matrix(config.vocab_size, hidden),
+    )
+
+
+def random_head(config: HeadConfig, target: TargetWeights, device: torch.device, *, seed: int = 1) -> HeadWeights:
+    """It shares the target's embedding; its draft vocabulary is a random choice of the target's."""
+    source, hidden = _Source(device, seed), config.hidden_size
+    queries = config.num_heads * config.head_dim
+    ids = None
+    if config.draft_vocab_size < config.vocab_size:
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(config.vocab_size, generator=generator)[: config.draft_vocab_size]
+        ids = chosen.sort().values.to(device)
+    return HeadWeights(
+        embed_VH=target.embed_VH,
+        fc_HC=source.matrix(hidden, len(config.taps) * config.target_hidden_size) if config.has_fc else None,
+        fc_input_norm_C=None,
+        fc_norms_H=(),
+        hidden_norm_H=source.ones(hidden),
+        input_norm_H=source.ones(hidden),
+        qkv_NH=source.matrix(queries + 2 * config.num_kv_heads * config.head_dim, 2 * hidden),
+        o_HN=source.matrix(hidden, queries),
+        post_norm_H=source.ones(hidden),
+        gate_up_IH=source.matrix(2 * config.intermediate_size, hidden, gated=True),
+        down_HI=source.matrix(hidden, config.intermediate_size),
+        norm_H=source.ones(hidden),
+        lm_head_VH=source.matrix(config.draft_vocab_size, hidden),
+        target_ids_V=ids,
+    )

@@ -1,0 +1,115 @@
+"""The gpt-oss target over the operations of `eyas.kernels.reference.ops`: embeddings in, residual stream and taps out.
+
+Knows pages and rows, no requests and no sampling. Formulas: openai/gpt-oss, gpt_oss/torch/model.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.norm import Normed, rms_norm
+from eyas.kernels.reference.ops import Choice, LayerCache, Matrix, Ops
+from eyas.model.batch import RowBatch
+from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
+from eyas.model.networks.experts import DequantCache, ExpertStack
+from eyas.model.networks.rope import rope_table
+from eyas.model.weights import TargetWeights
+
+__all__ = ["GptOss", "TargetOutput"]
+
+
+class TargetOutput(NamedTuple):
+    """What the last layer leaves: its norm for `logits`, and the tapped hidden states side by side."""
+
+    normed: Normed
+    taps_TC: Tensor | None
+    choices: tuple[Choice, ...]  # the routing of each layer
+
+
+class GptOss:
+    def __init__(
+        self,
+        config: GptOssConfig,
+        weights: TargetWeights,
+        *,
+        max_positions: int,
+        taps: tuple[int, ...] = (),
+        expert_cache_bytes: int = 0,
+    ) -> None:
+        """`max_positions` sizes the rotary tables; `expert_cache_bytes` bounds the dequantised experts kept."""
+        self.config = config
+        self.weights = weights
+        self.taps = taps
+        self.dtype = weights.embed_VH.dtype
+        self.device = weights.embed_VH.device
+        self.expert_cache = DequantCache(expert_cache_bytes)
+        self._rope = rope_table(config.rope, config.head_dim, max_positions, self.device)
+        self._experts = [(self._stack(layer.gate_up), self._stack(layer.down)) for layer in weights.layers]
+
+    def _stack(self, experts: Matrix) -> Matrix:
+        """Kernels read packed experts as they are; the plain operations ask for one matrix at a time."""
+        if isinstance(experts, PackedExperts):
+            return experts
+        return ExpertStack(experts, self.dtype, self.expert_cache)
+
+    def new_cache(self, num_full_pages: int, num_sliding_pages: int, page_size: int) -> list[LayerCache]:
+        """Zeroed keys and values of all layers; the page counts include page 0."""
+        caches = []
+        for sliding in self.config.layer_is_sliding:
+            pages = num_sliding_pages if sliding else num_full_pages
+            shape = (pages, page_size, self.config.num_kv_heads, self.config.head_dim)
+            k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
+            caches.append(LayerCache(k, v))
+        return caches
+
+    def forward(self, batch: RowBatch, caches: list[LayerCache]) -> TargetOutput:
+        """Run all layers over the T = S R rows and write their keys and values."""
+        config, layers, ops = self.config, self.weights.layers, batch.ops
+        eps, top_k = config.rms_norm_eps, config.experts_per_token
+        rows = {True: batch.rows(batch.tables.sliding), False: batch.rows(batch.tables.full)}
+        live_T = batch.live_SR.flatten()
+        norms = [*(layer.input_norm_H for layer in layers[1:]), self.weights.norm_H]
+
+        residual, normed = ops.embed(batch.tokens_SR.flatten(), self.weights.embed_VH, layers[0].input_norm_H)
+        boundaries: dict[int, Tensor] = {}
+        routing = []
+        for index, (layer, cache, next_norm_H) in enumerate(zip(layers, caches, norms, strict=True)):
+            if index in self.taps:  # those of a long prompt are large
+                boundaries[index] = residual
+            is_sliding = config.layer_is_sliding[index]
+            attn = ops.attend(
+                ops.project(normed, layer.qkv_NH),
+                rows[is_sliding],
+                cache,
+                self._rope,
+                eps=eps,
+                bias_N=layer.qkv_bias_N,
+                sinks_Q=layer.sinks_Q,
+                window=config.sliding_window if is_sliding else None,
+            )
+            residual, normed = ops.add(attn, layer.o_HN, layer.o_bias_H, residual, layer.post_norm_H)
+            chosen = ops.router(normed, layer.router_EH, layer.router_bias_E, eps)
+            gate_up, down = self._experts[index]
+            act = ops.moe_up(
+                normed, chosen, live_T, gate_up, layer.gate_up_bias, top_k=top_k, limit=config.swiglu_limit, eps=eps
+            )
+            residual, normed = ops.moe_down(act, chosen, live_T, down, layer.down_bias, residual, next_norm_H)
+            routing.append(chosen)
+        boundaries[config.num_layers] = residual
+        return TargetOutput(normed, self._collect(boundaries), tuple(routing))
+
+    def _collect(self, boundaries: dict[int, Tensor]) -> Tensor | None:
+        if not self.taps:
+            return None
+        last = boundaries[self.config.num_layers]
+        if FINAL_NORM_TAP in self.taps:
+            boundaries[FINAL_NORM_TAP] = rms_norm(last, self.weights.norm_H, self.config.rms_norm_eps)
+        return torch.cat([boundaries[tap] for tap in self.taps], dim=-1).to(self.dtype)
+
+    def logits(self, normed: Normed, ops: Ops) -> Tensor:
+        """fp32 [T, V] of `TargetOutput.normed`, or some of its rows."""
+        return ops.logits(normed, self.weights.lm_head_VH, self.config.rms_norm_eps)

@@ -1,0 +1,1 @@
+"""Known issues, tuning rules and guides as predicates over a plan."""

@@ -1,0 +1,1 @@
+"""Estimates of bytes and seconds."""

@@ -1,0 +1,116 @@
+"""KV cache of one GPU by engine and version: bytes for so many tokens of so many sequences, and the reverse.
+
+Engines differ in what they keep for layers with a sliding window: everything (SGLang before 0.5.10), a pool in
+proportion to that of the full layers (SGLang since), or the window and the tokens in flight: of all requests together
+(vLLM, TensorRT-LLM) or of each slot (llama.cpp without a unified cache: src/llama-kv-cache-iswa.cpp, build b10488).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from eyas.recipes.knowledge.tables import knowledge
+from eyas.recipes.plan import Box, Choice
+from eyas.recipes.records import CPU, Head, Model
+from eyas.recipes.versions import satisfies
+
+__all__ = [
+    "CHECKPOINTS",
+    "STEP_TOKENS",
+    "KvLayout",
+    "head_share",
+    "host_cache_bytes",
+    "kv_layout",
+    "prompt_cache_mib",
+]
+
+SLIDING_POOL_RATIO = 0.8  # SGLang's --swa-full-tokens-ratio
+STEP_TOKENS = {"vllm": 8192, "tensorrt-llm": 8192, "llama.cpp": 2048, "ollama": 512}  # of prompts
+SLOT_CELLS = 256  # llama.cpp: a slot's cache grows in such steps
+EYAS_PAGE = 16  # tokens, eyas.engine.startup.build
+EYAS_CHUNK, EYAS_CPU_CHUNK = 8192, 512  # prompt tokens of a step, eyas.engine.startup.backend
+CHECKPOINTS = 8  # llama.cpp: states of a slot to go back to; its own default is 32
+PROMPT_CACHE_SHARE = 32  # llama.cpp: one part in so many of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
+MIB = 1 << 20
+
+
+class KvLayout(Struct, frozen=True, kw_only=True):
+    """Bytes per token on one GPU: of layers with full attention, with a window, and of the head (or draft model).
+
+    `ratio` sizes the pool of the windowed layers in tokens of the full one. None: they hold `window` tokens of each
+    sequence and `in_flight` tokens over all, or all tokens if these are fewer.
+    """
+
+    full: float
+    sliding: float
+    head: float
+    ratio: float | None
+    window: int = 0
+    in_flight: int = 0
+
+    @property
+    def per_token(self) -> float:
+        """Of one more token of a long sequence."""
+        return self.full + self.head + (self.sliding * self.ratio if self.ratio is not None else 0)
+
+    def target_bytes(self, tokens: float, sequences: int) -> float:
+        """Of the target for `tokens` in all over `sequences`."""
+        if self.ratio is not None:
+            return tokens * (self.full + self.ratio * self.sliding)
+        return tokens * self.full + self.sliding * min(tokens, sequences * self.window + self.in_flight)
+
+    def head_bytes(self, tokens: float) -> float:
+        return tokens * self.head
+
+    def max_tokens(self, room: float, sequences: int) -> int:
+        """The most tokens over `sequences` that `room` bytes hold, with the head's."""
+        if room <= 0:
+            return 0
+        if self.ratio is not None:
+            return int(room / self.per_token)
+        held = sequences * self.window + self.in_flight
+        short = room / (self.full + self.head + self.sliding)
+        return int(short if short <= held else (room - held * self.sliding) / (self.full + self.head))
+
+
+def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLayout:
+    """How the choice's engine keeps the KV cache. Where there are more GPUs than KV heads each holds a whole head."""
+    share = head_share(model, choice.tensor_parallel)
+    layer = 2 * model.num_kv_heads * model.head_dim * (1 if choice.kv_dtype == "fp8" else 2) * share
+    full, sliding = (model.num_layers - model.num_sliding_layers) * layer, model.num_sliding_layers * layer
+    of_head = head.kv_bytes_per_token * share if head is not None else 0.0
+    if choice.engine == "sglang":
+        ratio = 1.0 if satisfies(choice.version, "<0.5.10") else SLIDING_POOL_RATIO
+        return KvLayout(full=full, sliding=sliding, head=of_head, ratio=ratio)
+    rows = choice.draft_tokens + 1
+    window, in_flight = model.window + rows, STEP_TOKENS.get(choice.engine, 0)
+    if not knowledge().engines[choice.engine].is_paged:
+        window, in_flight = -(-(model.window + in_flight) // SLOT_CELLS) * SLOT_CELLS, 0
+    if choice.engine == "eyas":  # eyas.engine.startup.memory: twice what can be in use, a row of taps for each page
+        chunk = EYAS_CPU_CHUNK if box.hardware.compute_capability == CPU else EYAS_CHUNK
+        window = 2 * EYAS_PAGE * (-(-(model.window + 2 * rows) // EYAS_PAGE) + 2)
+        in_flight = 2 * chunk
+        of_head += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
+    return KvLayout(full=full, sliding=sliding, head=of_head, ratio=None, window=window, in_flight=in_flight)
+
+
+def prompt_cache_mib(box: Box) -> int | None:
+    """What llama.cpp may keep of earlier conversations beside its KV cache; None where that is not the GPU's memory."""
+    return box.hardware.usable_bytes // PROMPT_CACHE_SHARE // MIB if box.hardware.unified else None
+
+
+def host_cache_bytes(choice: Choice, box: Box, model: Model, layout: KvLayout) -> float:
+    """llama.cpp's prompt cache and checkpoints, where they take from the GPU's memory.
+
+    A checkpoint is the window of the sliding layers and, with a head, the head's whole cache.
+    """
+    prompt_cache = prompt_cache_mib(box) if choice.engine == "llama.cpp" else None
+    if prompt_cache is None:
+        return 0.0
+    checkpoint = model.window * layout.sliding + choice.context * layout.head
+    return prompt_cache * MIB + choice.concurrency * CHECKPOINTS * checkpoint
+
+
+def head_share(model: Model, tensor_parallel: int) -> float:
+    """The part of all KV heads that one of `tensor_parallel` GPUs holds, e.g. 1/8; never less than one head."""
+    return -(-model.num_kv_heads // tensor_parallel) / model.num_kv_heads

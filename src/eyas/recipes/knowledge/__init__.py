@@ -1,0 +1,1 @@
+"""Reads the tables of `recipes/data` and names what people ask about."""

@@ -1,0 +1,296 @@
+"""Every way to do what is asked: engine x head x draft tokens, each made whole and judged, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from importlib import import_module
+from math import prod, sqrt
+from types import ModuleType
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from eyas.base.errors import UserError
+from eyas.base.units import readable
+from eyas.recipes.advice import issues
+from eyas.recipes.advice.facts import Facts, facts_of
+from eyas.recipes.engines import eyas_image
+from eyas.recipes.estimate import memory, speed
+from eyas.recipes.knowledge.tables import Knowledge
+from eyas.recipes.plan import Choice, Emission, Home, MemoryMap, SpeedEstimate
+from eyas.recipes.planning.ask import Target
+from eyas.recipes.records import CPU, Engine, EngineName, Head, Image
+from eyas.recipes.versions import satisfies
+from eyas.recipes.wording import pays_from
+
+__all__ = ["Candidate", "Refusal", "candidates", "emitter"]
+
+TROUBLED = 0.7  # where an issue that is grave but not certain may apply
+UNPUBLISHED = 0.85  # of the expected speed, where nobody has published this engine on this hardware
+FEWER_BITS = 0.8  # of the checkpoint's bytes: below it is another quantisation, not another layout
+BEST_RANK, RANK_WEIGHT = 100, 1 / 400  # a head loses 25 % at most: estimates of acceptance are not better
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One way that would work. `expected` is its expected speed in tokens per second; `doubts` are factors below 1 that
+    lower it, each with what stands behind it in words that follow the engine's name."""
+
+    choice: Choice
+    emission: Emission
+    memory: MemoryMap
+    speed: SpeedEstimate
+    facts: Facts
+    issues: tuple[issues.Issue, ...]  # that apply
+    expected: float
+    doubts: dict[str, float]
+
+    @property
+    def score(self) -> float:
+        return self.expected * prod(self.doubts.values())
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """Why one way would not work, in words that follow the engine's name."""
+
+    engine: str
+    head: str | None
+    reason: str
+    least_bytes: int | None = None  # of memory, where no context is short enough
+    loses: Choice | None = None  # one draft token of this choice would cost time
+
+
+def candidates(target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
+    """In the order of the engines' table. With `--engine`, `--head` or `--spec` only those."""
+    for engine in known.engines.values():
+        if target.ask.engine in ("auto", engine.name):
+            yield from _of_engine(engine, target, known)
+
+
+def _of_engine(engine: Engine, target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
+    reason = _cannot_run(engine, target)
+    if reason:
+        yield Refusal(engine=engine.name, head=None, reason=reason)
+        return
+    try:
+        base = _base_choice(engine, target)
+    except UserError as error:
+        yield Refusal(engine=engine.name, head=None, reason=str(error))
+        return
+    for head in _heads(base, target, known):
+        if isinstance(head, Refusal):
+            yield head
+        else:
+            yield _judged(base, head, target, known)
+
+
+def _cannot_run(engine: Engine, target: Target) -> str | None:
+    box, model = target.box, target.model
+    capability = box.hardware.compute_capability
+    if engine.models and model.name not in engine.models:
+        return f"does not run {model.name} (it runs {', '.join(engine.models)})"
+    if not engine.runs_on(capability):
+        return f"not planned on compute capability {capability}"
+    if "/" not in model.repo and target.ask.engine == "auto" and engine.name != "eyas":
+        return f"{model.name} comes with eyas, which serves it; --engine names another"
+    if box.nodes > engine.max_nodes:
+        return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
+    most = engine.max_gpu_concurrency
+    if most is not None and target.concurrency > most and capability != CPU:
+        return f"computes at most {most} requests at once on a GPU, --concurrency asks for {target.concurrency}"
+    if target.model_path is not None and not engine.folders:
+        return "pulls its models by name"
+    if target.ask.binary is not None and not engine.is_native and not target.ask.native:
+        return "runs in a container, where --binary means nothing; --native runs it as a process"
+    if not engine.api_keys and target.ask.api_key_env is not None:
+        return "its server knows no API keys"
+    return None
+
+
+def _base_choice(engine: Engine, target: Target) -> Choice:
+    """All but the head, the draft tokens and the memory fraction."""
+    ask, box = target.ask, target.box
+    image = None
+    version = ask.version or engine.version
+    if ask.image is not None:
+        image = ask.image
+    elif not engine.is_native and not ask.native:
+        found = _image(engine, target)
+        image, version = found.tag, found.version or version
+    elif ask.in_container and engine.name == "eyas" and not ask.native and ask.binary is None:
+        image = eyas_image.TAG
+    if not satisfies(version, engine.versions):
+        raise UserError(f"version {version} is not known here ({engine.versions} is)")
+    name = ask.name or f"{target.model.name}-{engine.name}".replace(".", "-")
+    return Choice(
+        model=target.model.name,
+        model_path=target.model_path,
+        engine=cast(EngineName, engine.name),
+        version=version,
+        image=image,
+        method="none",
+        context=target.context,
+        concurrency=target.concurrency,
+        purpose=ask.purpose,
+        tools=target.tools,
+        tensor_parallel=box.num_gpus if engine.tensor_parallel else 1,
+        expert_parallel=engine.expert_parallel.get(box.num_gpus, 1),
+        nodes=target.nodes,
+        listen=ask.listen,
+        port=ask.port or engine.port,
+        api_key_env=ask.api_key_env,
+        kv_dtype=ask.kv_dtype,
+        cache=target.cache,
+        directory=Home(path=f".local/share/eyas/{name}"),
+        name=name,
+        binary=ask.binary,
+    )
+
+
+def _image(engine: Engine, target: Target) -> Image:
+    """The first image of the table for the box, of the version asked for. Raises UserError if there is none."""
+    box, version = target.box, target.ask.version
+    for image in engine.images:
+        capabilities = image.compute_capabilities
+        if (
+            box.architecture in image.architectures
+            and (not capabilities or any(fnmatch(box.hardware.compute_capability, one) for one in capabilities))
+            and image.nodes in ("any", "one" if box.nodes == 1 else "many")
+            and (version is None or image.version == version)
+        ):
+            return image
+    of_version = f" {version}" if version else ""
+    raise UserError(f"no image of {engine.title}{of_version} is known for {box.architecture}; name one with --image")
+
+
+def _heads(base: Choice, target: Target, known: Knowledge) -> Iterator[Head | Refusal | None]:
+    """None (no speculation) and each head that the engine can load and the person did not exclude."""
+    engine, ask = known.engines[base.engine], target.ask
+    asked = target.head
+    if not target.is_speculation_asked:
+        yield None
+    if ask.spec == "none":
+        return
+    for head in (asked,) if asked is not None else known.heads_of(target.model):
+        reason = _cannot_draft(head, engine, base.version, target)
+        if reason is None:
+            yield head
+        elif target.is_speculation_asked or not reason.startswith("cannot"):
+            yield Refusal(engine=engine.name, head=head.name, reason=reason)
+
+
+def _cannot_draft(head: Head, engine: Engine, version: str, target: Target) -> str | None:
+    ask = target.ask
+    if ask.spec not in ("auto", head.kind):
+        return f"cannot be used with --spec {ask.spec}"
+    if head.kind not in engine.spec_methods or engine.name not in head.engines:
+        return f"cannot be loaded by {engine.title}"
+    if not satisfies(version, head.engines[engine.name]):
+        return f"wants {engine.title} {head.engines[engine.name]}, this is {version}"
+    if target.head is None:
+        if head.rank == 0:
+            return "is for special purposes: name it with --head"
+        low, high = head.intended_context
+        if not low <= target.context <= high:
+            return f"is meant for contexts of {_span(low, high)} tokens"
+        low, high = head.intended_concurrency
+        if not low <= target.concurrency <= high:
+            return f"is meant for {_span(low, high)} requests at once"
+    if ask.draft_tokens is not None and head.max_draft_tokens is not None and ask.draft_tokens > head.max_draft_tokens:
+        return f"is good for at most {head.max_draft_tokens} draft tokens, --draft-tokens asks for {ask.draft_tokens}"
+    return None
+
+
+def _span(low: int, high: int) -> str:
+    if low <= 1:
+        return f"at most {high}"
+    return f"at least {low}" if high >= 1 << 20 else f"{low} to {high}"
+
+
+def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -> Candidate | Refusal:
+    box, model = target.box, target.model
+    choice = base
+    if head is not None:
+        choice = replace(base, method=head.kind, head=head.name, head_path=target.head_path, draft_tokens=1)
+        least = int(target.is_speculation_asked)
+        num_drafts = target.ask.draft_tokens or speed.best_draft_tokens(choice, box, model, head, least=least)
+        if num_drafts == 0:
+            estimate = speed.estimate(choice, box, model, head)
+            reason = f"would cost time with even one draft token ({pays_from(estimate)})"
+            return Refusal(engine=base.engine, head=head.name, reason=reason, loses=choice)
+        choice = replace(choice, draft_tokens=num_drafts, are_drafts_fixed=target.ask.draft_tokens is not None)
+    choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
+    memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
+    if not memory_map.fits and not (known.engines[base.engine].is_paged and memory_map.max_tokens >= choice.context):
+        return _too_large(choice, head, memory_map, target)
+    try:
+        emission = emitter(choice.engine).emit(choice, box, model, head)
+    except (UserError, ValueError) as error:  # ValueError: an option that the version asked for lacks
+        return Refusal(engine=base.engine, head=choice.head, reason=str(error))
+    facts = facts_of(choice, box, emission, target.features)
+    matching = issues.matching(facts)
+    forbidding = [issue for issue in matching if issue.effect == "forbid"]
+    if forbidding and not target.is_speculation_asked:
+        issue = forbidding[0]
+        return Refusal(engine=base.engine, head=choice.head, reason=f"{issue.symptom} ({issue.name})")
+    estimate = speed.estimate(choice, box, model, head, known.measurements, max_tokens=memory_map.max_tokens)
+    return Candidate(
+        choice=choice,
+        emission=emission,
+        memory=memory_map,
+        speed=estimate,
+        facts=facts,
+        issues=matching,
+        expected=sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high),
+        doubts=dict((*_doubts(choice, head, memory_map, target, known), *_trouble(matching))),
+    )
+
+
+def _doubts(
+    choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target, known: Knowledge
+) -> Iterator[tuple[str, float]]:
+    where = (target.box.name, choice.engine, target.model.name)
+    if not any((one.hardware, one.engine, one.model) == where for one in known.measurements):
+        yield "has no published figure there", UNPUBLISHED
+    if head is not None and head.rank < BEST_RANK:
+        yield f"drafts with {head.repo}, which others are recommended over", 1 - RANK_WEIGHT * (BEST_RANK - head.rank)
+    model = target.model
+    kept = model.repo_bytes.get(choice.engine, model.total_bytes) / model.total_bytes
+    if kept < FEWER_BITS:
+        yield "loads a build with fewer bits than were published", kept
+    fit = memory_map.max_tokens / (choice.context * choice.concurrency)
+    if fit < 1:
+        yield "cannot hold all conversations in full length", fit
+
+
+def _trouble(matching: Sequence[issues.Issue]) -> Iterator[tuple[str, float]]:
+    grave = [issue.name for issue in matching if issue.effect == "warn" and issue.severity in ("critical", "high")]
+    if grave:
+        yield f"has known trouble there ({', '.join(grave)})", TROUBLED
+
+
+def emitter(engine: EngineName) -> ModuleType:
+    """The module of an engine, with `emit(choice, box, model, head) -> Emission`."""
+    return import_module(f"eyas.recipes.engines.{engine.replace('-', '_').replace('.', '_')}")
+
+
+def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target) -> Refusal:
+    box, model = target.box, target.model
+    fits = memory.fitting(choice, box, model, head, weight_bytes=target.weight_bytes)
+    needs = f"needs {readable(memory_map.needed)}, there are {readable(memory_map.capacity)}"
+    if fits.max_context == 0 and fits.max_concurrency == 0:
+        smallest = replace(choice, context=1, concurrency=1)
+        least = memory.memory_map(smallest, box, model, head, weight_bytes=target.weight_bytes).needed
+        return Refusal(
+            engine=choice.engine, head=choice.head, reason=f"{needs}: too large at any context", least_bytes=least
+        )
+    reason = f"{needs} for {choice.concurrency} x {choice.context} tokens; what fits: " + ", or ".join(
+        option
+        for option, value in (
+            (f"--context {fits.max_context}", fits.max_context),
+            (f"--concurrency {fits.max_concurrency} with this context", fits.max_concurrency),
+        )
+        if value
+    )
+    return Refusal(engine=choice.engine, head=choice.head, reason=reason)

@@ -1,0 +1,99 @@
+"""The order of the house: which package may import which, and the rooms of each package from the ground up.
+
+`docs/structure.md` prints both (`python tools/structure.py`).
+"""
+
+from typing import NamedTuple
+
+
+class Package(NamedTuple):
+    """`floors` go upwards: a file imports from its own room and from rooms on lower floors, never from a neighbour.
+
+    A room is a folder, or a file beside the folders; files that no floor names form the ground floor together.
+    `loads` are the folders whose modules are imported by a name that is made at run time, by the room that does so.
+    """
+
+    knows: str
+    imports: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    floors: tuple[tuple[str, ...], ...] = ()
+    late: tuple[str, ...] = ()  # packages that the module `through`, itself imported inside functions, may import
+    through: str = ""
+    loads: tuple[tuple[str, str], ...] = ()
+
+
+PACKAGES = {
+    "base": Package(
+        knows="words that everything shares: types, errors, settings, Harmony, tokenizer",
+        floors=(("tokens",), ("harmony",)),
+    ),
+    "kernels": Package(
+        knows="operations on tensors, each with a plain PyTorch twin",
+        libraries=("torch", "triton"),
+        floors=(("layouts",), ("reference",), ("cuda", "triton")),
+    ),
+    "model": Package(
+        knows="what the networks compute; reading and writing checkpoints",
+        imports=("kernels", "base"),
+        libraries=("torch", "safetensors", "numpy", "httpx", "gguf"),  # httpx: the hub's errors
+        floors=(("networks", "checkpoints"), ("making", "gguf"), ("commands",)),
+    ),
+    "engine": Package(
+        knows="who runs when: scheduling, pages, drafting, sampling, its own process",
+        imports=("model", "kernels", "base"),
+        libraries=("torch", "numpy", "msgspec"),
+        floors=(
+            ("sequences",),
+            ("draft_length",),
+            ("round",),
+            ("drafters", "sampling"),
+            ("step",),
+            ("startup",),
+            ("ports",),
+        ),
+    ),
+    "train": Package(
+        knows="training of draft heads",
+        imports=("model", "kernels", "base"),
+        libraries=("torch", "numpy", "safetensors"),
+    ),
+    "recipes": Package(
+        knows="other engines, boxes, heads; plans made of them. Starts nothing",
+        imports=("base",),
+        libraries=("msgspec",),
+        floors=(("knowledge",), ("advice", "estimate"), ("engines",), ("emit",), ("planning",)),
+        loads=(("planning", "engines"),),
+    ),
+    "fleet": Package(
+        knows="running plans: processes, containers, other machines; health and logs",
+        imports=("recipes", "base"),
+        libraries=("msgspec", "httpx"),
+        floors=(("machines", "endpoint"), ("running",), ("models",), ("preflight",), ("commands",)),
+    ),
+    "gateway": Package(
+        knows="HTTP: one folder a vendor's dialect, streaming, metrics, the page. No torch",
+        imports=("base",),
+        libraries=("starlette", "uvicorn", "msgspec"),
+        floors=(
+            ("http",),
+            ("grammar",),
+            ("server",),
+            ("turn",),
+            ("question",),
+            ("openai",),
+            ("operation", "page"),
+            ("app",),
+        ),
+    ),
+    "bench": Package(
+        knows="measuring: the engine, the HTTP side, acceptance",
+        imports=("base",),
+        libraries=("rich",),
+        floors=(("engine", "http"),),
+        late=("engine", "model", "kernels"),
+        through="bench.engine.parts",
+    ),
+}
+# Files beside the packages. They import no heavy library before they need it; `llm` is imported when it is asked for.
+TOP = ("__init__", "__main__", "cli", "serve", "chat", "generate", "local", "terminal", "key")
+LATE_TOP = {"llm": ("engine", "base")}

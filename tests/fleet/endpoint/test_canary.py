@@ -1,0 +1,105 @@
+"""The canary: what counts as garbage, and what it says of every kind of answer a server can give."""
+
+import json
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eyas.fleet.endpoint.canary import BUDGETS, ask, garbage
+
+GOOD = "The four seasons are spring, summer, autumn (or fall) and winter."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!" * 160,
+        "!!!! " * 40,
+        "the" * 60,
+        "\u0412\u043e" * 50,
+        "<|endoftext|>" * 0 + "0" * 24,
+        "ok " + "?" * 90,
+        "\n\n!" * 40,
+    ],
+)
+def test_garbage(text):
+    assert "over and over" in garbage(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        "!!!!",  # too short to say
+        "Spring!!!!!!!! Summer!!!!!!!! Autumn!!!!!!!! And, last of all, comes the winter, as you know.",
+        f"| season |\n{'-' * 40}\n| spring |\n| summer |\n| autumn |\n| winter |\n and that is all there is to say",
+        "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
+        "",
+    ],
+)
+def test_no_garbage(text):
+    assert garbage(text) is None
+
+
+@given(unit=st.text(st.characters(codec="utf-8", exclude_categories=["Z", "Cc", "Cs"]), min_size=1, max_size=12))
+def test_anything_short_over_and_over_is_garbage(unit):
+    assert garbage(unit * 64) is not None
+
+
+def asked(*answers):
+    """What the canary says, and the requests, of a server that gives `answers` one after another."""
+    requests = []
+
+    def handle(request):
+        requests.append(request)
+        answer = answers[len(requests) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        status, body = answer
+        return httpx.Response(status, text=body if isinstance(body, str) else json.dumps(body))
+
+    with httpx.Client(base_url="http://x", transport=httpx.MockTransport(handle)) as client:
+        return ask(client, "demo", 5.0), requests
+
+
+def chat(finish="stop", **message):
+    return 200, {"choices": [{"message": message, "finish_reason": finish}]}
+
+
+def test_a_good_answer():
+    verdict, (request,) = asked(chat(content=GOOD))
+    assert verdict is None
+    assert request.url.path == "/v1/chat/completions"
+    body = json.loads(request.content)
+    assert body["model"] == "demo" and body["max_tokens"] == BUDGETS[0]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_alone_is_an_answer_and_can_be_garbage(name):
+    assert asked(chat("length", content=None, **{name: GOOD}))[0] is None
+    assert "garbage" in asked(chat("length", content="", **{name: "!" * 99}))[0]
+
+
+def test_hidden_reasoning_gets_a_second_budget():
+    verdict, requests = asked(chat("length", content=""), chat(content=GOOD))
+    assert verdict is None and json.loads(requests[1].content)["max_tokens"] == BUDGETS[1]
+    assert asked(chat("length", content=""), chat("length", content=""))[0] == "an empty answer came back"
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (chat(content=""), "an empty answer"),
+        ((500, "CUDA error"), "HTTP status 500: CUDA error"),
+        ((401, {"error": "no"}), "HTTP status 401"),
+        ((200, "<html>"), "no chat completion"),
+        ((200, {"choices": []}), "no chat completion"),
+        ((200, []), "no chat completion"),
+        (httpx.ReadTimeout("late"), "no answer within 5 s"),
+        (httpx.ConnectError("refused"), "no answer (refused)"),
+    ],
+)
+def test_what_is_wrong_is_said(answer, verdict):
+    assert verdict in asked(answer)[0]

@@ -1,0 +1,166 @@
+"""Compiles what prompts and draws launch at a model's shapes, for a GPU that need not be here: a line for each kernel.
+
+`python -m tests.kernels.support.offline 90 128 1024`: the GPU, then numbers of prompt rows. Not in the interpreter, so
+tests run it as a process of its own.
+"""
+
+import sys
+
+import torch
+import triton
+from tests.kernels.support.hazards import overwritten_operands
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.device import Limits
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.reference.sample import SamplingRows
+from eyas.kernels.triton import gemm, qkv
+from eyas.kernels.triton.chain import end_chains
+from eyas.kernels.triton.commit import Ledger, commit
+from eyas.kernels.triton.edits import Edits, Masks
+from eyas.kernels.triton.lookup import look_up
+from eyas.kernels.triton.ops import PromptOps
+from eyas.kernels.triton.sample import SampleSpace, draw
+
+# Bytes that one block may have (CUDA C++ programming guide, table of compute capabilities).
+SHARED_BYTES = {90: 227 << 10, 100: 227 << 10, 120: 99 << 10, 121: 99 << 10}
+_DTYPES = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+}  # fmt: skip
+_HIDDEN, _HEADS, _KV_HEADS, _EXPERTS, _INNER = 2880, 64, 8, 128, 2880  # gpt-oss-120b
+
+
+def sources(run):
+    """(name, source, options) of each kernel that `run` launches, once."""
+    found = {}
+
+    def record(kernel, *args, grid, warmup, **kwargs):
+        names = kernel.arg_names
+        values = dict(zip(names, args, strict=False)) | {name: kwargs[name] for name in names if name in kwargs}
+        options = {name: value for name, value in kwargs.items() if name not in names}
+        constants = {kernel.params[i].name for i in range(len(names)) if kernel.params[i].is_constexpr}
+        signature, constexprs, attrs = {}, {}, {}
+
+        def describe(value, path):
+            if isinstance(value, tuple):
+                parts = [describe(part, (*path, i)) for i, part in enumerate(value)]
+                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+            if value is None or names[path[0]] in constants:
+                constexprs[path] = value
+                return "constexpr"
+            if isinstance(value, torch.Tensor):
+                attrs[path] = [["tt.divisibility", 16]]
+                return _DTYPES[value.dtype]
+            if isinstance(value, int) and value % 16 == 0:
+                attrs[path] = [["tt.divisibility", 16]]
+            return "fp32" if isinstance(value, float) else "i32"
+
+        for i, name in enumerate(names):
+            signature[name] = describe(values[name], (i,))
+        key = (kernel.__name__, str(signature), str(attrs), str(sorted(constexprs.items())), str(options))
+        found[key] = (ASTSource(kernel, signature, constexprs, attrs), options)
+
+    original, JITFunction.run = JITFunction.run, record
+    try:
+        run()
+    finally:
+        JITFunction.run = original
+    return [(key[0], *source) for key, source in found.items()]
+
+
+def prompt(num_rows):
+    """Launches of a layer over `num_rows` rows, and of a draft head's products."""
+
+    def fake(*shape, dtype=torch.float32):
+        return torch.empty(shape, dtype=dtype)
+
+    def matrix(num_features, width, gated=False):
+        return BlockedMatrix(fake(num_features // 16, width // 32, 16, 32, dtype=torch.bfloat16), gated)
+
+    def packed(num_features, width):
+        words = fake(1, 1, 1, 1, 1, dtype=torch.int32).expand(_EXPERTS, num_features // 16, width // 64, 32, 4)
+        return PackedExperts(words, words[..., 0], num_features, width)
+
+    ops, norm, live = PromptOps(), fake(_HIDDEN), fake(1, num_rows, dtype=torch.bool)
+    rows = Rows(fake(1, num_rows, dtype=torch.int64), live, fake(1, 100, dtype=torch.int64), num_rows)
+    cache = LayerCache(*(fake(100, 16, _KV_HEADS, 64, dtype=torch.bfloat16) for _ in range(2)))
+    rope = RopeTable(fake(num_rows, 32), fake(num_rows, 32))
+    tokens, table = fake(num_rows, dtype=torch.int64), fake(10, _HIDDEN, dtype=torch.bfloat16)
+    num_features = (_HEADS + 2 * _KV_HEADS) * 64
+    residual, normed = ops.embed(tokens, table, norm)
+    for window in (None, 128):
+        attn = ops.attend(
+            ops.project(normed, matrix(num_features, _HIDDEN)), rows, cache, rope,
+            eps=1e-5, bias_N=fake(num_features), sinks_Q=fake(_HEADS), window=window,
+        )  # fmt: skip
+    residual, normed = ops.add(attn, matrix(_HIDDEN, _HEADS * 64), norm, residual, norm)
+    chosen = ops.router(normed, matrix(_EXPERTS, _HIDDEN), fake(_EXPERTS), 1e-5)
+    up_bias = fake(_EXPERTS, 2 * _INNER)
+    act = ops.moe_up(normed, chosen, live[0], packed(2 * _INNER, _HIDDEN), up_bias, top_k=4, limit=7.0, eps=1e-5)
+    residual, normed = ops.moe_down(
+        act, chosen, live[0], packed(_HIDDEN, _INNER), fake(_EXPERTS, _HIDDEN), residual, norm
+    )
+    ops.logits(normed, matrix(512, _HIDDEN), 1e-5)
+
+    pairs, hidden = ops.pair(tokens, table, norm, residual, norm, 1e-5)
+    ops.attend(
+        ops.project(pairs, matrix(num_features, 2 * _HIDDEN)), rows, cache, rope,
+        eps=1e-5, bias_N=None, sinks_Q=None, window=None, first_key=1,
+    )  # fmt: skip
+    residual, normed = ops.add(attn, matrix(_HIDDEN, _HEADS * 64), None, hidden, norm)
+    assert isinstance(normed, Normed)
+    ops.gated(normed, matrix(2 * 17280, _HIDDEN, gated=True), 1e-5)
+    ops.linear(attn, matrix(_HIDDEN, _HEADS * 64))
+
+
+def sampling():
+    """Draws from a target's logits and from those of a draft vocabulary, and the commit of a round."""
+
+    def fake(*shape, dtype=torch.int64):
+        return torch.empty(shape, dtype=dtype)
+
+    vocab_size, slots, floats = 201088, fake(32), fake(32, dtype=torch.float32)
+    settings = SamplingRows(floats, slots, floats, floats, slots, slots, True, True)
+    counts = fake(1, dtype=torch.int32).expand(32, vocab_size)
+    bias = fake(32, 300, dtype=torch.float32)
+    edits = Edits(floats, floats, floats, counts, counts.bool(), fake(32, 300), bias, slots, fake(32, 32), slots)
+    masks = Masks(fake(32, vocab_size // 32, dtype=torch.int32), slots)
+    space = SampleSpace(1, vocab_size, "cpu", chunk_size=4096)
+    logits = torch.empty(32, vocab_size, device="meta")
+    live = slots.bool()
+    draw(logits, slots, slots, settings, space, live_T=live, edits=edits, ancestors_SK=fake(32, 3), num_top_S=slots)
+    draw(logits, slots, slots, settings, space, edits=edits, masks=masks, num_top_S=slots)
+    draft_space = SampleSpace(1, 32000, "cpu", chunk_size=4096)
+    drafts = logits[:, :32000].contiguous()
+    draw(drafts, slots, slots, settings, draft_space, target_ids_V=fake(32000), num_top_S=slots)
+    look_up(fake(33, 131072), slots, slots, 7, min_match=2, max_match=5, max_length=131072)
+    end_chains(fake(32, 7, dtype=torch.float32), slots, slots, fake(33, 11, dtype=torch.float32), floats[:9])
+    ledger = Ledger(fake(32, 1024), slots, live, slots, fake(32, 32), counts, fake(32, 8, 8640, dtype=torch.bfloat16))
+    commit(ledger, slots, fake(32, 3), slots, fake(32, 4), fake(32, 4), fake(128, 8640, dtype=torch.bfloat16))
+
+
+def main(arch, *sizes):
+    for module in (gemm, qkv):
+        module.device_limits = lambda device: Limits(1, SHARED_BYTES[arch])
+
+    def run():
+        sampling()
+        for num_rows in sizes:
+            prompt(num_rows)
+
+    for name, source, options in sources(run):
+        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+        ptx = compiled.asm["ptx"]
+        kinds = [kind for kind in ("wgmma.mma", "tcgen05.mma", "mma.sync") if kind in ptx]
+        races = overwritten_operands(compiled.asm["sass"]) if arch == 90 else []
+        faults = (["local"] if ".local" in ptx else []) + (["race"] if races else [])
+        print(name, f"shared={compiled.metadata.shared}", *kinds, *faults)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

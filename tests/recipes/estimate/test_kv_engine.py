@@ -1,0 +1,68 @@
+"""The KV layout of our own engine, against the pages that the engine itself counts."""
+
+import math
+from dataclasses import fields
+
+import pytest
+import torch
+from tests.recipes.support.numbers import setup
+
+from eyas.engine.startup.backend import KERNEL_CHUNK, PLAIN_CHUNK
+from eyas.engine.startup.build import EngineOptions
+from eyas.engine.startup.memory import page_bytes, page_counts
+from eyas.engine.step.scheduler import sliding_pages
+from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
+from eyas.recipes.estimate.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout
+
+LAYERS = 36
+TARGET = GptOssConfig(
+    vocab_size=201_088,
+    hidden_size=2880,
+    intermediate_size=2880,
+    num_layers=LAYERS,
+    num_heads=64,
+    num_kv_heads=8,
+    head_dim=64,
+    num_experts=128,
+    experts_per_token=4,
+    sliding_window=128,
+    layer_is_sliding=(True, False) * (LAYERS // 2),
+    rope=RopeConfig(theta=150_000),
+    max_context=131_072,
+)
+HEAD = HeadConfig(
+    vocab_size=201_088,
+    draft_vocab_size=32_000,
+    hidden_size=2880,
+    target_hidden_size=2880,
+    intermediate_size=17_280,
+    num_heads=64,
+    num_kv_heads=8,
+    head_dim=64,
+    taps=(1, 17, 33),
+    rope=RopeConfig(theta=10_000),
+    max_context=131_072,
+)
+
+
+@pytest.mark.parametrize(("context", "sequences"), [(4096, 1), (32_768, 8), (131_072, 2)])
+@pytest.mark.parametrize("has_head", [False, True])
+def test_bytes_are_the_engines_own(context, sequences, has_head):
+    page = {field.name: field.default for field in fields(EngineOptions)}["page_size"]
+    assert (page, KERNEL_CHUNK, PLAIN_CHUNK) == (EYAS_PAGE, EYAS_CHUNK, EYAS_CPU_CHUNK)
+    drafts = 3 if has_head else 0
+    size = page_bytes(TARGET, HEAD if has_head else None, page, torch.bfloat16)
+    pages = page_counts(
+        size,
+        budget=1 << 60,
+        page_size=page,
+        context=context,
+        num_sequences=sequences,
+        sliding_pages=sliding_pages(128, drafts, page),
+        chunk_tokens=KERNEL_CHUNK,
+    )
+    of_engine = pages.full * size.full + pages.sliding * size.sliding
+    head = "specdrift-120b" if has_head else None
+    layout = kv_layout(*setup("h200", "eyas", head=head, drafts=drafts, context=context, concurrency=sequences))
+    tokens = context * sequences
+    assert math.isclose(layout.target_bytes(tokens, sequences) + layout.head_bytes(tokens), of_engine, rel_tol=0.03)
