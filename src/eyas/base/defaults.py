@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eyas.base.errors import InvalidRequest, UserError
-from eyas.base.types import SamplingParams
+from eyas.base.types import FILTERS, SamplingParams
 
 __all__ = ["sampling_defaults"]
 
 FILE = "generation_config.json"
-NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+NAMES = ("temperature", *FILTERS, "repetition_penalty")
 
 
 def sampling_defaults(folder: Path) -> Mapping[str, float]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from eyas.base.errors import InvalidRequest
 
 __all__ = [
+    "FILTERS",
     "EngineStats",
     "FinishReason",
     "ModelInfo",
@@ -35,6 +37,10 @@ MAX_GRAMMAR_CHARS = 1 << 20
 MAX_CACHE_SALT_CHARS = 256
 MAX_PROMPT_LOGPROBS = 1 << 18  # entries a request: 128k tokens with one alternative each
 MAX_COUNT = 2**31 - 1
+
+# Filters of the scaled scores, in the order in which they apply, and the value that switches each off. Samplers have a
+# tensor of the same name for each (`kernels.reference.sample.SamplingRows`).
+FILTERS: Mapping[str, float] = MappingProxyType({"top_k": 0, "top_p": 1.0, "min_p": 0.0})
 
 
 class FinishReason(StrEnum):
@@ -122,6 +128,10 @@ class SamplingParams:
         )
         if self.grammar is not None:
             self._check_grammar(self.grammar)
+
+    def filters(self) -> dict[str, float]:
+        """The values of all FILTERS, by name; a `top_k` of -1 is 0."""
+        return {name: max(0, getattr(self, name)) for name in FILTERS}
 
     def _check_grammar(self, grammar: str) -> None:
         """A grammar decides alone: with other rules beside it there may be no token left to draw."""

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.support.rows import DEVICE, rows_of, shared_launch
 
+from eyas.base.types import FILTERS
 from eyas.kernels.reference.failures import NO_TOKEN_LEFT, NOT_FINITE
 from eyas.kernels.reference.sample import sample
 from eyas.kernels.triton.edits import Masks
@@ -30,6 +31,14 @@ def random_logits(num_rows, vocab_size=V, seed=0):
 
 def counted(*shape):
     return torch.arange(*shape, device=DEVICE)
+
+
+def test_every_filter_is_tried_alone_and_changes_tokens():
+    assert set(FILTERS) <= set(SETTINGS)
+    logits, position = random_logits(64), counted(64)
+    off = sample(logits, position, rows_of(64, seeds=True))
+    for name in FILTERS:
+        assert not torch.equal(sample(logits, position, rows_of(64, seeds=True, **SETTINGS[name])), off)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

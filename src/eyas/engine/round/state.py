@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.base.types import MAX_LOGIT_BIAS, MAX_STOP_IDS
+from eyas.base.types import FILTERS, MAX_LOGIT_BIAS, MAX_STOP_IDS
 from eyas.engine.draft_length.confidence import LEVELS, NUM_LEVELS, Cut
 from eyas.engine.sequences.sequence import Sequence
 from eyas.kernels.reference.sample import SamplingRows
@@ -111,9 +111,7 @@ class DeviceState:
             (self.live_S, False),
             (self.remaining_S, sequence.budget),
             (sampling.temperature, params.temperature if params.temperature >= GREEDY_BELOW else 0.0),
-            (sampling.top_k, params.top_k),
-            (sampling.top_p, params.top_p),
-            (sampling.min_p, params.min_p),
+            *((getattr(sampling, name), value) for name, value in params.filters().items()),
             (sampling.seed, sequence.seed),
             (sampling.choice, sequence.choice),
             (self.first_stop_S, len(prompt) + params.min_tokens),
@@ -183,7 +181,7 @@ class DeviceState:
         params = [sequence.request.params for sequence in sequences]
         return SamplingFlags(
             any_random=any(p.temperature > 0 for p in params),
-            any_filter=any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0) for p in params),
+            any_filter=any(p.temperature > 0 and p.filters() != FILTERS for p in params),
         )
 
     def sampling_of(self, slots_S: Tensor, flags: SamplingFlags) -> SamplingRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -32,11 +33,9 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_BAD_WORD_CHARS = 1024
 
+CONVERTED = {"max_tokens", "stop_token_ids", "logprobs", "allowed_token_ids", "bad_words", "grammar"}
 # Fields of SamplingParams that are taken as they come, from the request or else from generation_config.json.
-PLAIN = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "n", "min_tokens", "ignore_eos", "logit_bias"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "prompt_logprobs"),
-)
+PLAIN = tuple(item.name for item in dataclasses.fields(SamplingParams) if item.name not in CONVERTED)
 # What other servers have and this one has not, by the only value that means nothing.
 NEUTRAL: Mapping[str, object] = {
     "use_beam_search": False,

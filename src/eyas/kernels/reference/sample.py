@@ -7,7 +7,7 @@ drafter-invariant speculative decoding", 2024). Temperature 0 is the plain argma
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,16 +30,11 @@ class SamplingRows(NamedTuple):
     any_filter: bool
 
     def take(self, rows: Tensor) -> SamplingRows:
-        return SamplingRows(
-            self.temperature[rows],
-            self.top_k[rows],
-            self.top_p[rows],
-            self.min_p[rows],
-            self.seed[rows],
-            self.choice[rows],
-            self.any_random,
-            self.any_filter,
-        )
+        """The settings of some rows."""
+        taken: dict[str, Any] = {
+            name: value[rows] for name, value in self._asdict().items() if isinstance(value, Tensor)
+        }
+        return self._replace(**taken)
 
 
 def filter_scores(scores_TV: Tensor, top_k_T: Tensor, top_p_T: Tensor, min_p_T: Tensor) -> Tensor:

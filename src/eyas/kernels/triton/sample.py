@@ -322,7 +322,7 @@ def draw(
         length_S,
         live_T,
         ancestors_SK,
-        _Settings(*settings[:6]),
+        _Settings(*(getattr(settings, name) for name in _Settings._fields)),
         edits,
         masks,
         num_top_S,
