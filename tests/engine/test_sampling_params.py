@@ -12,7 +12,6 @@ from eyas.engine.round.state import DeviceState
 from eyas.gateway.question.sampling import CONVERTED, PLAIN, SamplingFields
 from eyas.kernels.reference.sample import SamplingRows
 
-EOS = 4084  # of the demo model
 NAMES = [item.name for item in dataclasses.fields(SamplingParams)]
 # By name: a value that must change the answer, and other parameters of both requests.
 EFFECTS = {
@@ -23,9 +22,9 @@ EFFECTS = {
     "seed": (7, {}),
     "n": (2, {}),
     "stop_token_ids": (tuple(range(0, 512, 4))[:16], {"max_tokens": 400}),
-    "min_tokens": (40, {"stop_token_ids": tuple(range(0, 512, 32)), "max_tokens": 60}),
+    "min_tokens": (9, {"stop_token_ids": (5,), "logit_bias": {5: 100.0}}),
     "max_tokens": (5, {}),
-    "ignore_eos": (True, {"logit_bias": {EOS: 100.0}}),
+    "ignore_eos": (True, {}),
     "logprobs": (2, {}),
     "presence_penalty": (2.0, {}),
     "frequency_penalty": (2.0, {}),
@@ -58,11 +57,14 @@ def test_each_parameter_is_tried():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_changes_the_answer(name, demo_model):
+def test_it_changes_the_answer(name, request):
+    model = request.getfixturevalue("demo_model" if name == "grammar" else "random_model")
     value, others = EFFECTS[name]
-    common = {"seed": 3, "max_tokens": 48, "ignore_eos": name not in ("ignore_eos", "grammar")} | others
+    if name == "ignore_eos":
+        others = {"logit_bias": {model.config.eos_ids[0]: 100.0}}
+    common = {"seed": 3, "max_tokens": 24, "ignore_eos": name not in ("ignore_eos", "grammar")} | others
     plain = {key: common[key] for key in common if key != name}
-    assert answer(demo_model, SamplingParams(**plain, **{name: value})) != answer(demo_model, SamplingParams(**plain))
+    assert answer(model, SamplingParams(**plain, **{name: value})) != answer(model, SamplingParams(**plain))
 
 
 def test_every_filter_has_a_tensor_and_turns_filtering_on():
