@@ -1,5 +1,6 @@
 """Downloads, against a small hub of our own on this machine; huggingface_hub itself judges what came."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -253,11 +254,11 @@ def test_ctrl_c_ends_the_download_and_what_came_stays(hub, cache, tmp_path):
 def _writers(path):
     """Processes that have `path` open."""
     found = []
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            found += [link] if os.readlink(link) == str(path) else []  # noqa: PTH115
-        except OSError:
-            continue
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # processes come and go
+            for link in os.listdir(process / "fd"):  # noqa: PTH208
+                with contextlib.suppress(OSError):
+                    found += [link] if (process / "fd" / link).readlink() == path else []
     return found
 
 

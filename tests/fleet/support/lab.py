@@ -235,9 +235,10 @@ def is_alive(pid):
 
 def everything_written(*folders):
     """The text of every file in `folders`, and the arguments of every process."""
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    files = [Path(root, name) for folder in folders for root, _, names in os.walk(folder) for name in names]
+    processes = [folder / "cmdline" for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     text = b""
-    for path in (*files, *Path("/proc").glob("[0-9]*/cmdline")):
-        with contextlib.suppress(OSError):
-            text += path.read_bytes()
+    for path in (*files, *processes):
+        with contextlib.suppress(OSError):  # files and processes come and go
+            text += path.read_bytes() if path.is_file() else b""
     return text.decode(errors="replace")

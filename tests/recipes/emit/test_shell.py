@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -226,7 +227,11 @@ def test_two_machines_start_in_order_and_stop_in_reverse(machine):
     started = [(argv[argv.index("--name") + 1], env, home) for argv, env, home in runs]
     secret = {"EYAS_TEST_TOKEN": SECRET}
     assert started == [("one-box-0", secret, "near"), ("one-box-1", secret, "far")]
-    inside = [argv for argv, _, _ in machine.calls("docker") if argv[0] == "exec"]
+    inside = []
+    deadline = time.monotonic() + 60
+    while len(inside) < 2 and time.monotonic() < deadline:  # the second runs on in the background
+        inside = [argv for argv, _, _ in machine.calls("docker") if argv[0] == "exec"]
+        time.sleep(0.02)
     assert inside[0][:3] == ["exec", "one-box-0", "hostname"]
     assert inside[1] == ["exec", "--env", "A=b c", "one-box-0", "serve", LINES]
     for home in (machine.home, machine.far):
