@@ -14,11 +14,10 @@ from starlette.types import Receive, Scope, Send
 from eyas.base.errors import EyasError
 from eyas.gateway.http.errors import EngineFailed, body_of
 
-__all__ = ["DONE", "SEND_BODY", "ClientGone", "EventStream", "error_event", "named_sse", "sse", "until_disconnect"]
+__all__ = ["SEND_BODY", "ClientGone", "EventStream", "error_event", "named_sse", "sse", "until_disconnect"]
 
 T = TypeVar("T")
 
-DONE = b"data: [DONE]\n\n"
 WAITING = b": waiting\n\n"  # a comment, which clients skip
 FIRST_SIGN_S = 5.0  # until then an error still has its HTTP status
 SIGN_EVERY_S = 10.0  # clients and proxies give up on silent connections, some after 20 s
