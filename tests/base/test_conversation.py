@@ -2,7 +2,7 @@
 
 import pytest
 
-from eyas.base.conversation import Conversation, ReasoningEntry, TextEntry, ToolCall, ToolResult, to_harmony
+from eyas.base.conversation import CallEntry, Conversation, ReasoningEntry, ResultEntry, TextEntry, to_harmony
 from eyas.base.harmony.rendering import Message, call_message, developer_message, result_message, system_message
 from eyas.base.harmony.tools import FunctionTool, ResponseFormat
 
@@ -20,8 +20,8 @@ ENTRIES = [
         Message(role="assistant", channel="commentary", content="I look."),
     ),
     (ReasoningEntry(text="Hm."), Message(role="assistant", channel="analysis", content="Hm.")),
-    (ToolCall(name="clock", arguments="{}"), call_message("clock", "{}")),
-    (ToolResult(name="clock", output="9"), result_message("clock", "9")),
+    (CallEntry(name="clock", arguments="{}"), call_message("clock", "{}")),
+    (ResultEntry(name="clock", output="9"), result_message("clock", "9")),
 ]
 
 

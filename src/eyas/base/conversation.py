@@ -16,7 +16,7 @@ from eyas.base.harmony.rendering import (
 )
 from eyas.base.harmony.tools import FunctionTool, ResponseFormat
 
-__all__ = ["Conversation", "Entry", "ReasoningEntry", "TextEntry", "ToolCall", "ToolResult", "to_harmony"]
+__all__ = ["CallEntry", "Conversation", "Entry", "ReasoningEntry", "ResultEntry", "TextEntry", "to_harmony"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class ReasoningEntry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolCall:
+class CallEntry:
     """A call that the assistant made; `arguments` is JSON as the model wrote it."""
 
     name: str
@@ -51,14 +51,14 @@ class ToolCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolResult:
+class ResultEntry:
     """What the function `name` returned."""
 
     name: str
     output: str
 
 
-Entry: TypeAlias = TextEntry | ReasoningEntry | ToolCall | ToolResult
+Entry: TypeAlias = TextEntry | ReasoningEntry | CallEntry | ResultEntry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ def _message(entry: Entry) -> Message:
             return Message(role="assistant", channel=channel, content=entry.text, name=entry.author)
         case ReasoningEntry():
             return Message(role="assistant", channel="analysis", content=entry.text, name=entry.author)
-        case ToolCall():
+        case CallEntry():
             return replace(call_message(entry.name, entry.arguments), name=entry.author)
-        case ToolResult():
+        case ResultEntry():
             return result_message(entry.name, entry.output)

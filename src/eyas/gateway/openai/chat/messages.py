@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from eyas.base.conversation import Entry, ReasoningEntry, TextEntry, ToolCall, ToolResult
+from eyas.base.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.tools import check_tool_name
 from eyas.gateway.http.body import Fields
@@ -33,7 +33,7 @@ class CalledFunction(Fields, kw_only=True):
     parsed_arguments: Any = None  # what the official SDK's parse() adds for its caller
 
 
-class CallPart(Fields, kw_only=True):
+class ToolCall(Fields, kw_only=True):
     """A call that the assistant made; `index` is what stream accumulators leave behind."""
 
     id: str
@@ -52,7 +52,7 @@ class ChatMessage(Fields, kw_only=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart | RefusalPart], Meta(max_length=MAX_PARTS)] | None = None
     name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
-    tool_calls: Annotated[list[CallPart], Meta(max_length=MAX_CALLS)] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -98,11 +98,11 @@ def _assistant(message: ChatMessage, where: str, names: dict[str, str]) -> list[
     for index, call in enumerate(message.tool_calls or ()):
         check_tool_name(call.function.name, param=f"{where}.tool_calls[{index}].function.name")
         names[call.id] = call.function.name
-        out.append(ToolCall(name=call.function.name, arguments=call.function.arguments, author=message.name))
+        out.append(CallEntry(name=call.function.name, arguments=call.function.arguments, author=message.name))
     return out
 
 
-def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) -> ToolResult:
+def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) -> ResultEntry:
     if message.tool_call_id is None:
         raise InvalidRequest(f"'{where}.tool_call_id' is missing", param=f"{where}.tool_call_id")
     name = names.get(message.tool_call_id)
@@ -113,7 +113,7 @@ def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) 
         )
     if message.name not in (None, name):
         raise InvalidRequest(f"'{where}.name': the function that was called is '{name}'", param=f"{where}.name")
-    return ToolResult(name=name, output=text)
+    return ResultEntry(name=name, output=text)
 
 
 def _text(message: ChatMessage) -> str | None:

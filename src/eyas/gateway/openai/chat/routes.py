@@ -37,9 +37,9 @@ from eyas.gateway.openai.fields import (
     check_stream_options,
 )
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
+from eyas.gateway.question.model import check_model
 from eyas.gateway.question.prompt import prompt_ids
 from eyas.gateway.question.sampling import AskedEffort, SamplingFields, effort_of, sampling_params, stops_of
-from eyas.gateway.question.service import check_model
 from eyas.gateway.question.tools import Offer, bind, check_tools, offer, repeated
 from eyas.gateway.server.context import Context
 from eyas.gateway.turn.readers import HarmonyReader

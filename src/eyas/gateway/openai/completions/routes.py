@@ -25,9 +25,9 @@ from eyas.gateway.openai.completions.reply import CompletionsReply, TellOptions
 from eyas.gateway.openai.fields import StreamOptions, check_stream_options
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
+from eyas.gateway.question.model import check_model
 from eyas.gateway.question.prompt_limit import MAX_TOKENS, check_length, prompt_codec
 from eyas.gateway.question.sampling import SamplingFields, sampling_params, stops_of
-from eyas.gateway.question.service import check_model
 from eyas.gateway.server.context import Context
 from eyas.gateway.server.mailroom import Inbox
 from eyas.gateway.turn.readers import PlainReader

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from eyas.base.conversation import Entry, ReasoningEntry, TextEntry, ToolCall, ToolResult
+from eyas.base.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.base.errors import InvalidRequest
 from eyas.gateway.openai.fields import ToolName
 
@@ -179,12 +179,12 @@ def to_entries(history: Sequence[Item], items: Sequence[Item]) -> list[Entry]:
         elif isinstance(item, FunctionCall):
             if item.status != "incomplete" or item.call_id in answered:
                 names[item.call_id], open_calls[item.call_id] = item.name, where
-                entries.append(ToolCall(name=item.name, arguments=item.arguments))
+                entries.append(CallEntry(name=item.name, arguments=item.arguments))
         else:
             if item.call_id not in names:
                 raise InvalidRequest(f"no function call with call_id '{item.call_id}'", param=f"{where}.call_id")
             open_calls.pop(item.call_id, None)
-            entries.append(ToolResult(name=names[item.call_id], output=_text_of(item.output)))
+            entries.append(ResultEntry(name=names[item.call_id], output=_text_of(item.output)))
     for call_id, where in open_calls.items():
         raise InvalidRequest(f"no output for the function call with call_id '{call_id}'", param=where)
     return entries

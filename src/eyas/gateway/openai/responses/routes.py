@@ -22,7 +22,7 @@ from eyas.gateway.openai.responses.items import InputItem, ItemReference
 from eyas.gateway.openai.responses.prompt import Prepared, prepare
 from eyas.gateway.openai.responses.store import Kept, ResponseStore
 from eyas.gateway.openai.responses.stream import ResponseGrowth, encode_events
-from eyas.gateway.question.service import check_model
+from eyas.gateway.question.model import check_model
 from eyas.gateway.server.context import Context
 from eyas.gateway.turn.readers import HarmonyReader
 from eyas.gateway.turn.turn import Turn
