@@ -1,7 +1,7 @@
 """A small real tokenizer, the stub engine, and a real server on a free port."""
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import openai
@@ -15,9 +15,10 @@ from eyas.base.ports import EnginePort
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
 from eyas.engine.ports.stub import StubEngine
-from eyas.gateway.app import create_app
+from eyas.gateway.app import DIALECTS, create_app
 from eyas.gateway.operation.connections import ConnectionLimits
 from eyas.gateway.server.context import GatewayOptions
+from eyas.gateway.server.dialect import Dialect
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +36,7 @@ def serve(codec) -> Iterator[Start]:
     """Start a server on a stub engine: `serve(reply, drafts_per_round=..., round_s=..., num_cached=...)`.
 
     Of the server itself: `gateway=` a dict of GatewayOptions, `limits=` ConnectionLimits; `context=` tokens;
-    `wrap=` puts something between the server and the engine.
+    `wrap=` puts something between the server and the engine; `dialects=` are those of the server.
     """
     with ExitStack() as stack:
         yield lambda reply=None, **options: stack.enter_context(stub_server(codec, reply, **options))
@@ -76,6 +77,7 @@ def stub_server(
     limits: ConnectionLimits | None = None,
     context: int = CONTEXT,
     wrap: Callable[[StubEngine], EnginePort] = lambda engine: engine,
+    dialects: Sequence[Dialect] = DIALECTS,
     **options: float,
 ) -> Iterator[Server]:
     info = ModelInfo(
@@ -83,8 +85,9 @@ def stub_server(
     )
     engine = StubEngine(info, reply or (lambda request, choice: reply_ids(codec)), **options)
     gateway_options = GatewayOptions(**{"today": lambda: datetime.date(2026, 11, 20)} | (gateway or {}))
+    app = create_app(wrap(engine), codec, gateway_options, dialects=dialects)
     with (
-        running(create_app(wrap(engine), codec, gateway_options), engine, limits) as url,
+        running(app, engine, limits) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20) as client,
     ):
         yield Server(url, engine, client)

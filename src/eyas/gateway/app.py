@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -14,20 +16,26 @@ from eyas.gateway.grammar.checker import GrammarChecker
 from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.http.intake import Intake
 from eyas.gateway.http.stream import ClientGone
-from eyas.gateway.openai.chat.routes import routes as chat
-from eyas.gateway.openai.completions.routes import routes as completions
-from eyas.gateway.openai.completions.tokenize import routes as tokenize
-from eyas.gateway.openai.responses.routes import routes as responses
+from eyas.gateway.openai.dialect import OPENAI
+from eyas.gateway.operation import health
 from eyas.gateway.operation.operation import Operation
 from eyas.gateway.page import live
-from eyas.gateway.question import service
 from eyas.gateway.server.context import Context, GatewayOptions
+from eyas.gateway.server.dialect import Dialect, Dialects
 from eyas.gateway.server.steps import StepHub
 
-__all__ = ["create_app"]
+__all__ = ["DIALECTS", "create_app"]
+
+DIALECTS = (OPENAI,)  # errors on paths that belong to none are told in the first
 
 
-def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | None = None) -> ASGIApp:
+def create_app(
+    engine: EnginePort,
+    codec: TextCodec,
+    options: GatewayOptions | None = None,
+    *,
+    dialects: Sequence[Dialect] = DIALECTS,
+) -> ASGIApp:
     """The HTTP side of `engine`. One app serves one event loop."""
     options = options or GatewayOptions()
     context = Context(
@@ -38,14 +46,11 @@ def create_app(engine: EnginePort, codec: TextCodec, options: GatewayOptions | N
         checker=GrammarChecker(options.tokenizer_json),
         intake=Intake(options.max_body),
     )
-    operation = Operation(context)
+    operation = Operation(context, Dialects(dialects))
     app = Starlette(
         routes=[
-            *service.routes(context),
-            *chat(context),
-            *completions(context),
-            *tokenize(context),
-            *responses(context),
+            *health.routes(context),
+            *(route for dialect in dialects for route in dialect.routes(context)),
             *live.routes(context),
             *operation.routes(),
         ],

@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 from eyas.base.errors import InvalidRequest
 from eyas.gateway.http import explain
 from eyas.gateway.http.body import decode
-from eyas.gateway.http.errors import body_of
+from eyas.gateway.http.errors import failure_of
 from eyas.gateway.openai.chat.routes import ChatBody
 from eyas.gateway.openai.completions.routes import CompletionsBody
+from eyas.gateway.openai.errors import ERRORS
 from eyas.gateway.openai.responses.body import decode_body, input_items
+
+
+def body_of(error: InvalidRequest) -> bytes:
+    return ERRORS.body(failure_of(error))
+
 
 USER = {"role": "user", "content": "Hi"}
 

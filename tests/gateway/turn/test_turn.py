@@ -14,7 +14,8 @@ from tests.gateway.support.responses import analysis, call, final, preamble, spo
 from eyas.base.errors import Busy, InvalidRequest, Unavailable
 from eyas.base.types import FinishReason, ModelInfo, Request, RoundTrace, SamplingParams, TokenEvent, TokenLogprob
 from eyas.gateway.http import stream
-from eyas.gateway.http.errors import EngineFailed
+from eyas.gateway.http.errors import ERROR_FORMAT, EngineFailed
+from eyas.gateway.openai.errors import ERRORS
 from eyas.gateway.server.context import Context, GatewayOptions
 from eyas.gateway.server.mailroom import SLICE, Inbox, Mailroom
 from eyas.gateway.server.steps import StepHub
@@ -364,7 +365,8 @@ async def respond(events, **options):
     async def receive():
         await asyncio.Event().wait()
 
-    await stream.EventStream(events, on_close=lambda: closed.append(1), **options)({}, receive, sent)
+    scope = {"state": {ERROR_FORMAT: ERRORS}}
+    await stream.EventStream(events, on_close=lambda: closed.append(1), **options)(scope, receive, sent)
     assert closed == [1]
     return sent
 

@@ -234,6 +234,9 @@ class GrammarChecker:
 def _callable(tools: Sequence[FunctionTool], choice: ToolChoice) -> Sequence[FunctionTool]:
     if choice == "none":
         return ()
+    if not tools and choice != "auto":
+        asked = choice.name if isinstance(choice, NamedTool) else choice
+        raise InvalidRequest(f"tool_choice '{asked}' needs tools", param="tool_choice")
     if isinstance(choice, NamedTool):
         chosen = [tool for tool in tools if tool.name == choice.name]
         if not chosen:
@@ -242,8 +245,6 @@ def _callable(tools: Sequence[FunctionTool], choice: ToolChoice) -> Sequence[Fun
                 f"tool_choice names {choice.name!r}, which is none of the tools{hint}", param="tool_choice"
             )
         return chosen
-    if choice == "required" and not tools:
-        raise InvalidRequest("tool_choice 'required' needs tools", param="tool_choice")
     return tools
 
 

@@ -1,8 +1,11 @@
-"""Our errors as HTTP answers: status codes and the error envelope of the OpenAI API."""
+"""Our errors as HTTP answers: a status and a neutral failure, put into words by the dialect of the request's path."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,11 +14,15 @@ from eyas.base.errors import Busy, EyasError, InvalidRequest, Unavailable
 from eyas.gateway.http.outcome import CLIENT_LEFT
 
 __all__ = [
+    "ERROR_FORMAT",
+    "INTERNAL",
     "EngineFailed",
+    "ErrorFormat",
+    "Failure",
     "Refused",
-    "body_of",
-    "envelope",
-    "headers_of",
+    "error_body",
+    "error_event",
+    "failure_of",
     "on_client_left",
     "on_eyas_error",
     "on_http_exception",
@@ -23,9 +30,10 @@ __all__ = [
     "status_of",
 ]
 
+ERROR_FORMAT = "error_format"  # in a scope's state: the ErrorFormat of the request's path
+INTERNAL = "internal error; the server's log has the details"
 BUSY_RETRY_S = 1
 UNAVAILABLE_RETRY_S = 5
-KINDS = {400: "invalid_request_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
 
 
 class EngineFailed(EyasError):
@@ -33,7 +41,7 @@ class EngineFailed(EyasError):
 
 
 class Refused(InvalidRequest):
-    """A request that is refused with a status or a code of its own, in the words of the OpenAI API."""
+    """A request that is refused with a status or a code of its own; `code` is a word for programs."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message, param=param)
@@ -41,20 +49,28 @@ class Refused(InvalidRequest):
         self.status = status
 
 
-class _Detail(msgspec.Struct, kw_only=True):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """Why a request is not answered. `error` is the cause where there is one, for dialects with words of their own.
+
+    Codes: queue_full, unavailable, model_not_found, context_length_exceeded, invalid_api_key, host_not_allowed,
+    origin_not_allowed, body_too_large, or what a dialect's own routes refuse with.
+    """
+
+    status: int
     message: str
-    type: str
     param: str | None = None
     code: str | None = None
+    error: EyasError | None = None
+    request_id: str | None = None
 
 
-class _Envelope(msgspec.Struct, kw_only=True):
-    error: _Detail
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorFormat:
+    """How a dialect tells a failure: `body` as JSON of its own, `event` as the last event of a stream."""
 
-
-def envelope(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> bytes:
-    """`{"error": {message, type, param, code}}` as JSON."""
-    return msgspec.json.encode(_Envelope(error=_Detail(message=message, type=kind, param=param, code=code)))
+    body: Callable[[Failure], bytes]
+    event: Callable[[Failure], bytes]
 
 
 def status_of(error: EyasError) -> int:
@@ -68,24 +84,33 @@ def status_of(error: EyasError) -> int:
     return 503 if isinstance(error, Unavailable) else 500
 
 
-def body_of(error: EyasError) -> bytes:
-    """The envelope of an error; also the last event of a stream that it ends."""
+def failure_of(error: EyasError) -> Failure:
+    """The failure that an error is, with its status and its code."""
     status = status_of(error)
     if isinstance(error, InvalidRequest):
         code = error.code if isinstance(error, Refused) else None
-        return envelope(str(error), KINDS[400], param=error.param, code=code)
+        return Failure(status=status, message=str(error), param=error.param, code=code, error=error)
     code = {429: "queue_full", 503: "unavailable"}.get(status)
-    return envelope(str(error), KINDS.get(status, "server_error"), code=code)
+    return Failure(status=status, message=str(error), code=code, error=error)
 
 
-def headers_of(error: EyasError) -> dict[str, str]:
-    """`Retry-After` in seconds where trying again may help."""
-    seconds = {429: BUSY_RETRY_S, 503: UNAVAILABLE_RETRY_S}.get(status_of(error))
-    return {} if seconds is None else {"Retry-After": str(seconds)}
+def error_body(scope: Mapping[str, Any], failure: Failure) -> bytes:
+    """What the dialect of a request's path says of a failure."""
+    return _format_of(scope).body(replace(failure, request_id=scope["state"].get("request_id")))
 
 
-def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status, headers, media_type="application/json")
+def error_event(scope: Mapping[str, Any], failure: Failure) -> bytes:
+    """What ends a stream, in the dialect of its path, that fails half-way."""
+    return _format_of(scope).event(replace(failure, request_id=scope["state"].get("request_id")))
+
+
+def _format_of(scope: Mapping[str, Any]) -> ErrorFormat:
+    found: ErrorFormat = scope["state"][ERROR_FORMAT]
+    return found
+
+
+def _answer(request: Request, failure: Failure, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(error_body(request.scope, failure), failure.status, headers, media_type="application/json")
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:
@@ -94,19 +119,22 @@ async def on_client_left(request: Request, error: Exception) -> Response:
 
 
 async def on_eyas_error(request: Request, error: Exception) -> Response:
+    """Answer with the error, and with `Retry-After` in seconds where trying again may help."""
     assert isinstance(error, EyasError)
-    return _answer(status_of(error), body_of(error), headers_of(error))
+    failure = failure_of(error)
+    seconds = {429: BUSY_RETRY_S, 503: UNAVAILABLE_RETRY_S}.get(failure.status)
+    return _answer(request, failure, None if seconds is None else {"Retry-After": str(seconds)})
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods, and what a route refuses by status alone."""
+    """Answer for unknown paths and methods, and for what a route refuses by status alone."""
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code in (404, 405) and message in ("Not Found", "Method Not Allowed"):
         message = f"{message}: {request.method} {request.url.path}"
-    return _answer(error.status_code, envelope(message, KINDS[400]), dict(error.headers or {}))
+    return _answer(request, Failure(status=error.status_code, message=message), dict(error.headers or {}))
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
-    """A bug of ours: the traceback goes to the log, not to the client."""
-    return _answer(500, envelope("internal error; the server's log has the details", "server_error"))
+    """Answer for a bug of ours: the traceback goes to the log, not to the client."""
+    return _answer(request, Failure(status=500, message=INTERNAL))

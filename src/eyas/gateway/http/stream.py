@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from eyas.base.errors import EyasError
-from eyas.gateway.http.errors import EngineFailed, body_of
+from eyas.gateway.http.errors import INTERNAL, EngineFailed, error_event, failure_of
 
-__all__ = ["DONE", "SEND_BODY", "ClientGone", "EventStream", "error_event", "named_sse", "sse", "until_disconnect"]
+__all__ = ["SEND_BODY", "ClientGone", "EventStream", "named_sse", "sse", "until_disconnect"]
 
 T = TypeVar("T")
 
-DONE = b"data: [DONE]\n\n"
 WAITING = b": waiting\n\n"  # a comment, which clients skip
 FIRST_SIGN_S = 5.0  # until then an error still has its HTTP status
 SIGN_EVERY_S = 10.0  # clients and proxies give up on silent connections, some after 20 s
@@ -46,11 +45,6 @@ def named_sse(name: str, data: bytes) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
-def error_event(error: EyasError) -> bytes:
-    """What ends a stream of the OpenAI API that fails half-way; no [DONE] follows."""
-    return sse(body_of(error))
-
-
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Await `work`, but cancel it and raise ClientGone as soon as the client has gone."""
     task = asyncio.ensure_future(work)
@@ -75,8 +69,8 @@ class EventStream:
     """ASGI response that sends each item of `events` at once; `on_close` is called however the response ends.
 
     The headers go out with the first item, or after FIRST_SIGN_S without one: an error before that is raised, to
-    become an HTTP error. A later one becomes the last event, by `on_error`, instead of `last`. Silence is filled with
-    comments.
+    become an HTTP error. A later one becomes the last event instead of `last`, by `on_error` or else in the dialect of
+    the path. Silence is filled with comments.
     """
 
     def __init__(
@@ -84,7 +78,7 @@ class EventStream:
         events: AsyncGenerator[bytes, None],
         *,
         on_close: Callable[[], None],
-        on_error: Callable[[EyasError], bytes] = error_event,
+        on_error: Callable[[EyasError], bytes] | None = None,
         last: bytes = b"",
     ) -> None:
         self._events = events
@@ -95,6 +89,7 @@ class EventStream:
         self._is_silent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
         self._send = send
         self._send_body = scope.get("state", {}).get(SEND_BODY, send)
         signs = asyncio.ensure_future(self._give_signs())
@@ -116,8 +111,11 @@ class EventStream:
                 raise
             if not isinstance(error, EyasError):
                 log.exception("a stream failed")
-                error = EngineFailed("internal error; the server's log has the details")
-            self._last = self._on_error(error)
+                error = EngineFailed(INTERNAL)
+            if self._on_error is not None:
+                self._last = self._on_error(error)
+            else:
+                self._last = error_event(self._scope, failure_of(error))
         await self._start()
         await self._send({"type": "http.response.body", "body": self._last})
 

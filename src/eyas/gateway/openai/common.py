@@ -1,82 +1,30 @@
-"""What the endpoints of the OpenAI API share: usage, timings, acceptance, log-probabilities, running a request."""
+"""What the answers of the OpenAI API share: usage, timings, acceptance, log-probabilities."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-from starlette.types import ASGIApp
 
-from eyas.base.errors import InvalidRequest, nearest
-from eyas.base.harmony.tools import FunctionTool
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.base.types import TokenLogprob
-from eyas.gateway.http.body import Fields, raw_response
-from eyas.gateway.http.stream import DONE, EventStream, until_disconnect
 from eyas.gateway.turn.delta import Totals
 
 __all__ = [
+    "DONE",
     "LogprobEntry",
     "Metrics",
-    "PlainStreamOptions",
-    "StreamOptions",
     "Timings",
     "TokenNames",
     "Usage",
-    "allowed_tools",
-    "answer",
-    "answer_whole",
-    "check_stream_options",
     "metrics_of",
     "prompt_logprobs_json",
     "timings_of",
     "usage_of",
 ]
 
-T = TypeVar("T")
-
-
-class PlainStreamOptions(Fields, kw_only=True):
-    """What the streams of all dialects may be asked for."""
-
-    include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: false only
-
-
-class StreamOptions(PlainStreamOptions, kw_only=True):
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-    @property
-    def is_continuous(self) -> bool:
-        return bool(self.include_usage and self.continuous_usage_stats)
-
-
-def check_stream_options(stream: bool | None, options: PlainStreamOptions | None) -> None:
-    """Raises InvalidRequest for options without a stream, and for those that are not there."""
-    if options is None:
-        return
-    if not stream:
-        raise InvalidRequest("stream_options is for stream=true only", param="stream_options")
-    if options.include_obfuscation:
-        name = "stream_options.include_obfuscation"
-        raise InvalidRequest(f"'{name}' is not supported by this server", param=name)
-
-
-def allowed_tools(
-    tools: Sequence[FunctionTool], names: Sequence[str], *, where: str, field: str
-) -> tuple[FunctionTool, ...]:
-    """Those of the tools that have these names, which stand at `where`.tools[i].`field`. Raises InvalidRequest."""
-    known = {tool.name: tool for tool in tools}
-    for index, name in enumerate(names):
-        if name not in known:
-            raise InvalidRequest(
-                f"tool_choice allows '{name}', which is none of the tools{nearest(name, known)}",
-                param=f"{where}.tools[{index}].{field}",
-            )
-    return tuple(tool for tool in tools if tool.name in names)
+DONE = b"data: [DONE]\n\n"  # ends a stream of chat or completions
 
 
 class Usage(Struct, kw_only=True):
@@ -225,32 +173,3 @@ def prompt_logprobs_json(
             }
         )
     return out
-
-
-async def answer(
-    http: HttpRequest,
-    deltas: AsyncGenerator[T, None],
-    *,
-    close: Callable[[], None],
-    whole: Callable[[list[T]], bytes],
-    chunks: Callable[[AsyncGenerator[T, None]], AsyncGenerator[bytes, None]] | None,
-) -> ASGIApp:
-    """Answer with one body, or with a stream of `chunks`; `close` is called in the end, however it comes."""
-    if chunks is not None:
-        return EventStream(chunks(deltas), on_close=close, last=DONE)
-
-    async def work() -> bytes:
-        return whole([delta async for delta in deltas])
-
-    return await answer_whole(http, work(), close=close)
-
-
-async def answer_whole(http: HttpRequest, work: Coroutine[Any, Any, bytes], *, close: Callable[[], None]) -> Response:
-    """Answer with the JSON that `work` comes to; `close` is called in the end, however it comes.
-
-    Raises ClientGone if nobody is left to read it.
-    """
-    try:
-        return raw_response(await until_disconnect(http.receive, work))
-    finally:
-        close()

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eyas.base.errors import UserError
-from eyas.gateway.http.errors import envelope
-from eyas.gateway.operation.limits import send_json
+from eyas.gateway.http.errors import Failure
+from eyas.gateway.operation.limits import send_failure
 from eyas.gateway.server.hosts import is_loopback
 
 __all__ = ["Auth", "digests", "origins", "public_warning"]
@@ -86,7 +86,7 @@ class Auth:
         if self._digests:
             found = self._find(Headers(scope=scope))
             if found is None and not _is_open(scope["path"]):
-                return await _refuse(send)
+                return await _refuse(scope, send)
             key = found or b""
         scope.setdefault("state", {})["key"] = key
         await self._app(scope, receive, send)
@@ -115,7 +115,6 @@ def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
-async def _refuse(send: Send) -> None:
+async def _refuse(scope: Scope, send: Send) -> None:
     message = "this server wants an API key it knows, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
-    body = envelope(message, "invalid_request_error", code="invalid_api_key")
-    await send_json(send, 401, body, headers=[CHALLENGE])
+    await send_failure(scope, send, Failure(status=401, message=message, code="invalid_api_key"), CHALLENGE)

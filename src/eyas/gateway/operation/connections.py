@@ -17,13 +17,14 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from eyas.gateway.http.errors import envelope
-from eyas.gateway.operation.head import fault_of, with_target_host
+from eyas.gateway.http.errors import Failure
+from eyas.gateway.operation.head import fault_of, path_of, with_target_host
 from eyas.gateway.operation.parser import RequestParser
 
-__all__ = ["ON_REFUSED", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
+__all__ = ["ERROR_BODY", "ON_REFUSED", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
 
 ON_REFUSED = "on_refused"  # in the state that the app's lifespan gives: hears the status of each refusal
+ERROR_BODY = "error_body"  # there too: what to answer, from the request's path and the failure
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the engine's socket
 
@@ -46,7 +47,7 @@ class ConnectionLimits:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with `limits`. What breaks them gets OpenAI's error envelope and loses its connection.
+    """uvicorn's protocol with `limits`. What breaks them gets an error in its dialect and loses its connection.
 
     The end of a client's bytes is a half-close (RFC 9112, 9.6) or a close; TCP does not say which until something is
     sent: the peer of a closed socket answers with a reset. An answer that is being streamed is something sent. Before
@@ -58,6 +59,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.parser = RequestParser(self)  # type: ignore[assignment]
+        self.url = b""  # until a request line has come
         self._refusal: tuple[int, str] | None = None
         self._num_read = 0  # bytes since the message began or some of its body came
         self._running: RequestResponseCycle | None = None  # the newest that the app has; uvicorn's `cycle` may wait
@@ -221,8 +223,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if ON_REFUSED in self.app_state:
             self.app_state[ON_REFUSED](status)
         if not (self.cycle.response_started if self._is_its_turn() else self._is_busy()):
-            kind = "server_error" if status >= 500 else "invalid_request_error"
-            body = envelope(message, kind)
+            tell = self.app_state.get(ERROR_BODY)
+            body = b"" if tell is None else tell(path_of(self.url), Failure(status=status, message=message))
             head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: application/json"]
             head += [f"content-length: {len(body)}", "connection: close"] + ["retry-after: 1"] * (status == 503)
             self.transport.write("\r\n".join([*head, "", ""]).encode() + body)

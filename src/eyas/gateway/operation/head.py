@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["fault_of", "host_and_port", "with_target_host"]
+__all__ = ["fault_of", "host_and_port", "path_of", "with_target_host"]
 
 AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{0,5}))?")  # without userinfo (RFC 9110, 4.2.4)
 ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
@@ -68,3 +68,9 @@ def with_target_host(target: bytes, headers: Headers) -> Headers:
     if absolute is None:
         return headers
     return [(b"host", absolute[1]), *(header for header in headers if header[0] != b"host")]
+
+
+def path_of(target: bytes) -> str:
+    """The path of a request's target, still percent-encoded."""
+    absolute = ABSOLUTE.match(target)
+    return target[absolute.end() if absolute else 0 :].partition(b"?")[0].decode("latin-1")

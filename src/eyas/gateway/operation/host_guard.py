@@ -11,9 +11,9 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eyas.gateway.http.errors import envelope
+from eyas.gateway.http.errors import Failure
 from eyas.gateway.operation.head import host_and_port
-from eyas.gateway.operation.limits import send_json
+from eyas.gateway.operation.limits import send_failure
 from eyas.gateway.server.hosts import ANY, LOCALHOST, Hosts
 
 __all__ = ["HostGuard"]
@@ -43,11 +43,11 @@ class HostGuard:
             message = (
                 f"the host '{name}' is not accepted here; to accept it, start the server with --allowed-hosts {name}"
             )
-            return await _refuse(send, f"{message} or EYAS_ALLOWED_HOSTS={name}", "host_not_allowed")
+            return await _refuse(scope, send, f"{message} or EYAS_ALLOWED_HOSTS={name}", "host_not_allowed")
         if not self._may_ask(headers, host):
             origin = headers.get("origin", "another site")
             message = f"pages of {origin} may not call this server; --cors names the origins of those that may"
-            return await _refuse(send, message, "origin_not_allowed")
+            return await _refuse(scope, send, message, "origin_not_allowed")
         await self._app(scope, receive, send)
 
     def _may_ask(self, headers: Headers, host: tuple[str, str]) -> bool:
@@ -68,5 +68,5 @@ def _is_at(origin: str, host: tuple[str, str]) -> bool:
     return found[1] == host[1] or (found[1] in DEFAULT_PORTS and host[1] in DEFAULT_PORTS)
 
 
-async def _refuse(send: Send, message: str, code: str) -> None:
-    await send_json(send, 403, envelope(message, "invalid_request_error", code=code))
+async def _refuse(scope: Scope, send: Send, message: str, code: str) -> None:
+    await send_failure(scope, send, Failure(status=403, message=message, code=code))

@@ -7,38 +7,47 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.base.units import readable
-from eyas.gateway.http.errors import Refused, body_of
+from eyas.gateway.http.errors import ERROR_FORMAT, Failure, Refused, error_body, failure_of
 from eyas.gateway.http.stream import SEND_BODY
+from eyas.gateway.server.dialect import REQUEST_ID_HEADER, Dialects
 
-__all__ = ["REQUEST_ID_HEADER", "Limits", "send_json"]
+__all__ = ["Limits", "send_failure"]
 
-REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
-async def send_json(send: Send, status: int, body: bytes, *, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Answer with a whole JSON body."""
+async def send_failure(scope: Scope, send: Send, failure: Failure, *headers: tuple[bytes, bytes]) -> None:
+    """Answer with a failure, in the dialect of the path."""
+    body = error_body(scope, failure)
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.start", "status": failure.status, "headers": head})
     await send({"type": "http.response.body", "body": body})
 
 
 class Limits:
-    """Refuses bodies above `max_body` bytes with 413 and gives each request an id.
+    """Refuses bodies above `max_body` bytes with 413, gives each request an id, and finds the dialect of its errors.
 
     A body is refused by its Content-Length before any of it is read, or as soon as what came is too much: then the
     route that reads it gets a Refused. `x-request-id` of the caller is kept if it is 1 to 128 harmless
-    characters, else a new one is made; it is in the scope's state as `request_id` and in every answer. `on_status`
-    hears the status of each answer.
+    characters, else a new one is made; it is in the scope's state as `request_id` and in every answer, also under the
+    dialect's own header. `on_status` hears the status of each answer.
     """
 
-    def __init__(self, app: ASGIApp, *, max_body: int, on_status: Callable[[int], None] = lambda status: None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        dialects: Dialects,
+        max_body: int,
+        on_status: Callable[[int], None] = lambda status: None,
+    ) -> None:
         self._app = app
+        self._dialects = dialects
         self._max_body = max_body
         self._on_status = on_status
 
@@ -52,18 +61,21 @@ class Limits:
             elif name == header:
                 given = value
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
-        scope.setdefault("state", {}).update({"request_id": request_id.decode(), SEND_BODY: send})
+        dialect = self._dialects.of(scope["path"])
+        state = {"request_id": request_id.decode(), SEND_BODY: send, ERROR_FORMAT: dialect.errors}
+        scope.setdefault("state", {}).update(state)
+        id_headers = [(name.encode(), request_id) for name in dict.fromkeys((REQUEST_ID_HEADER, dialect.id_header))]
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._on_status(message["status"])
-                message["headers"] = [*message["headers"], (header, request_id)]
+                message["headers"] = [*message["headers"], *id_headers]
                 if message["status"] == 413:  # to read on would be to take what was refused
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
         if length > self._max_body:
-            return await send_json(send_with_id, 413, body_of(self._too_large()))
+            return await send_failure(scope, send_with_id, failure_of(self._too_large()))
         await self._app(scope, self._counted(receive), send_with_id)
 
     def _counted(self, receive: Receive) -> Receive:

@@ -21,13 +21,14 @@ from eyas.base.commit import commit
 from eyas.gateway.http.body import json_response, raw_response
 from eyas.gateway.operation.access_log import ProgressLog, log_request
 from eyas.gateway.operation.auth import Auth
-from eyas.gateway.operation.connections import ON_REFUSED
+from eyas.gateway.operation.connections import ERROR_BODY, ON_REFUSED
 from eyas.gateway.operation.host_guard import HostGuard
-from eyas.gateway.operation.limits import REQUEST_ID_HEADER, Limits
+from eyas.gateway.operation.limits import Limits
 from eyas.gateway.operation.metrics import CONTENT_TYPE, EngineCounters, Metrics
 from eyas.gateway.operation.openapi import document
 from eyas.gateway.operation.trace import Trace
 from eyas.gateway.server.context import Context
+from eyas.gateway.server.dialect import REQUEST_ID_HEADER, Dialects
 
 __all__ = ["Operation"]
 
@@ -35,8 +36,9 @@ __all__ = ["Operation"]
 class Operation:
     """Made once by `create_app`; listens to the context's outcomes from then on."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, dialects: Dialects) -> None:
         self._context = context
+        self._dialects = dialects
         self._counters = EngineCounters(context.engine)
         self._metrics = Metrics(
             context.engine, context.info.name, counters=self._counters, num_viewers=lambda: context.steps.num_listeners
@@ -44,7 +46,7 @@ class Operation:
         context.listeners.extend((self._metrics.record, log_request))
 
     def routes(self) -> list[BaseRoute]:
-        description = document(self._context)
+        description = document(self._context, self._dialects)
 
         async def metrics(request: Request) -> Response:
             return Response(self._metrics.text(), headers={"content-type": CONTENT_TYPE})
@@ -72,7 +74,7 @@ class Operation:
                 expose_headers=[REQUEST_ID_HEADER],
             )
         app = HostGuard(app, hosts=options.hosts, origins=options.cors_origins)
-        return Limits(app, max_body=options.max_body, on_status=self._metrics.answered)
+        return Limits(app, dialects=self._dialects, max_body=options.max_body, on_status=self._metrics.answered)
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Any], None]:
@@ -83,7 +85,10 @@ class Operation:
             steps.add(trace)
         progress = asyncio.create_task(ProgressLog(self._counters).run())
         try:
-            yield {ON_REFUSED: self._metrics.answered}
+            yield {
+                ON_REFUSED: self._metrics.answered,
+                ERROR_BODY: lambda path, failure: self._dialects.of(path).errors.body(failure),
+            }
         finally:
             progress.cancel()
             with suppress(asyncio.CancelledError):

@@ -11,7 +11,7 @@ from eyas.base.tokens.tokenizer import TextCodec
 from eyas.gateway.http.errors import Refused
 from eyas.gateway.server.context import Context
 
-__all__ = ["MAX_TOKENS", "CountingCodec", "check_length", "prompt_codec", "too_long"]
+__all__ = ["MAX_TOKENS", "CountingCodec", "PromptTooLong", "check_length", "prompt_codec"]
 
 MAX_TOKENS = 1 << 19  # of all prompts of a request, and of a text for /tokenize
 COUNTED_ON = 4096  # tokens beyond the context: who is a little above it is told the exact number
@@ -62,29 +62,37 @@ class CountingCodec:
         return ids
 
 
-def prompt_codec(context: Context, param: str, tools: Sequence[FunctionTool] = ()) -> CountingCodec:
-    """Of a prompt for the engine that tells of `tools`.
+class PromptTooLong(Refused):
+    """A prompt of `num_prompt` tokens, or at least so many, in the field `param`, and no room for an answer."""
 
-    It raises the API's own error; `check_length` does for what it lets pass.
+    def __init__(self, num_prompt: int, *, context: int, param: str, is_exact: bool = True) -> None:
+        number = str(num_prompt) if is_exact else f"at least {num_prompt}"
+        super().__init__(
+            f"This model's maximum context length is {context} tokens, and the request has {number} tokens in its "
+            f"{param}. Please shorten it; an answer needs at least one token more",
+            param=param,
+            code="context_length_exceeded",
+        )
+        self.num_prompt = num_prompt
+        self.context = context
+
+
+def prompt_codec(context: Context, param: str, tools: Sequence[FunctionTool] = ()) -> CountingCodec:
+    """A codec for a prompt for the engine that tells of `tools`.
+
+    It raises PromptTooLong; `check_length` does for what it lets pass.
     """
-    limit = context.engine.info.context + COUNTED_ON
-    error = lambda number: too_long(context, f"at least {number}", param)  # noqa: E731
-    codec = CountingCodec(context.codec, limit, error=error, param=param)
+    limit = context.engine.info.context
+
+    def error(number: int) -> PromptTooLong:
+        return PromptTooLong(number, context=limit, param=param, is_exact=False)
+
+    codec = CountingCodec(context.codec, limit + COUNTED_ON, error=error, param=param)
     codec.expect(sum(len(tool.description) for tool in tools))
     return codec
 
 
 def check_length(context: Context, num_prompt: int, param: str) -> None:
-    """Raises the API's own error for a prompt that leaves no room for an answer."""
-    if num_prompt >= context.engine.info.context:
-        raise too_long(context, str(num_prompt), param)
-
-
-def too_long(context: Context, num_prompt: str, param: str) -> Refused:
-    """The API's own error for a prompt with `num_prompt` tokens."""
-    return Refused(
-        f"This model's maximum context length is {context.engine.info.context} tokens, and the request has "
-        f"{num_prompt} tokens in its {param}. Please shorten it; an answer needs at least one token more",
-        param=param,
-        code="context_length_exceeded",
-    )
+    """Raises PromptTooLong for a prompt that leaves no room for an answer."""
+    if num_prompt >= (limit := context.engine.info.context):
+        raise PromptTooLong(num_prompt, context=limit, param=param)

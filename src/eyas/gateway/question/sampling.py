@@ -15,18 +15,13 @@ from eyas.gateway.turn.stops import Stops
 
 __all__ = [
     "AskedEffort",
-    "CacheRetention",
     "SamplingFields",
-    "ServiceTier",
     "effort_of",
     "encode_bad_words",
     "sampling_params",
     "stops_of",
 ]
 
-# What OpenAI's API may be asked for. Here there is one tier, and prefixes stay cached as long as there is room.
-ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
-CacheRetention: TypeAlias = Literal["in_memory", "in-memory", "24h"]
 AskedEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
 
 MAX_STOP_STRINGS = 16

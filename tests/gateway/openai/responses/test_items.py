@@ -19,7 +19,7 @@ from eyas.base.harmony.tools import FunctionTool
 from eyas.base.types import ModelInfo
 from eyas.engine.ports.stub import StubEngine
 from eyas.gateway.openai.responses.body import decode_body, input_items
-from eyas.gateway.openai.responses.items import FunctionCall, MessageItem, Reasoning, keep, to_messages
+from eyas.gateway.openai.responses.items import FunctionCall, MessageItem, Reasoning, keep, to_entries
 from eyas.gateway.openai.responses.prompt import prepare
 from eyas.gateway.openai.responses.store import Kept
 from eyas.gateway.server.context import Context, GatewayOptions
@@ -176,8 +176,8 @@ def test_errors_name_the_item_of_the_input_not_of_the_history():
         *("s", {}),
     )
     with pytest.raises(InvalidRequest) as caught:
-        to_messages(history, items)
+        to_entries(history, items)
     assert caught.value.param == "input[0]"
     with pytest.raises(InvalidRequest) as caught:
-        to_messages([*history, *items], history)
+        to_entries([*history, *items], history)
     assert caught.value.param == "input"

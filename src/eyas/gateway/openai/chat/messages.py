@@ -1,26 +1,18 @@
-"""The conversation of a chat request in Harmony: messages, tool calls and results, tools, the answer's schema."""
+"""The messages of a chat request, checked, as entries of a conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from eyas.base.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony.rendering import (
-    Effort,
-    Message,
-    call_message,
-    developer_message,
-    result_message,
-    system_message,
-)
-from eyas.base.harmony.tools import FunctionTool, ResponseFormat, check_tool_name
+from eyas.base.harmony.tools import check_tool_name
 from eyas.gateway.http.body import Fields
 
-__all__ = ["ChatMessage", "ChatMessages", "conversation"]
+__all__ = ["ChatMessage", "ChatMessages", "entries_of"]
 
 MAX_MESSAGES = 10_000
 MAX_PARTS = 1000  # of one message
@@ -74,66 +66,43 @@ class ChatMessage(Fields, kw_only=True):
 ChatMessages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-def conversation(
-    messages: Sequence[ChatMessage],
-    *,
-    date: str,
-    effort: Effort,
-    tools: Sequence[FunctionTool] = (),
-    response_format: ResponseFormat | None = None,
-) -> list[Message]:
-    """Harmony messages. A "system" message is the developer's there and keeps its place.
-
-    Tools and the schema of the answer stand in the first message if that is the developer's, else in one before it.
-    Raises InvalidRequest naming the message and field.
-    """
-    formats = () if response_format is None else (response_format,)
-    out = [system_message(date=date, effort=effort, has_functions=bool(tools))]
-    rest = list(enumerate(messages))
-    first = messages[0]
-    if first.role in ("system", "developer"):
-        text = _required_text(first, "messages[0]")
-        developer = developer_message(text, tools=tools, response_formats=formats)
-        out.append(replace(developer, name=first.name))
-        rest = rest[1:]
-    elif tools or formats:
-        out.append(developer_message(tools=tools, response_formats=formats))
+def entries_of(messages: Sequence[ChatMessage]) -> list[Entry]:
+    """The conversation; "system" and "developer" are one role. Raises InvalidRequest naming the message and field."""
+    entries: list[Entry] = []
     names: dict[str, str] = {}  # of called functions by the call's id
-    for index, message in rest:
-        out += _to_harmony(message, f"messages[{index}]", names)
-    for message in messages[:1]:
-        _check_fields(message, "messages[0]")
-    return out
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        _check_fields(message, where)
+        if message.role == "assistant":
+            entries += _assistant(message, where, names)
+            continue
+        text = _required_text(message, where)
+        if message.role == "tool":
+            entries.append(_result(message, text, where, names))
+        elif message.role == "user":
+            entries.append(TextEntry(role="user", text=text, author=message.name))
+        else:
+            entries.append(TextEntry(role="system", text=text, author=message.name))
+    return entries
 
 
-def _to_harmony(message: ChatMessage, where: str, names: dict[str, str]) -> list[Message]:
-    _check_fields(message, where)
-    if message.role == "assistant":
-        return [replace(one, name=message.name) for one in _assistant(message, where, names)]
-    text = _required_text(message, where)
-    if message.role == "user":
-        return [Message(role="user", content=text, name=message.name)]
-    if message.role == "tool":
-        return [_result(message, text, where, names)]
-    return [replace(developer_message(text), name=message.name)]
-
-
-def _assistant(message: ChatMessage, where: str, names: dict[str, str]) -> list[Message]:
-    """Reasoning, then the answer; before calls, what was said is commentary, as the model itself does it."""
+def _assistant(message: ChatMessage, where: str, names: dict[str, str]) -> list[Entry]:
+    """Reasoning, then the answer; before calls, what was said is a preamble, as the model itself does it."""
     text, reasoning = (_text(message) or "") + (message.refusal or ""), message.reasoning or message.reasoning_content
-    out = []
+    out: list[Entry] = []
     if reasoning:
-        out.append(Message(role="assistant", channel="analysis", content=reasoning))
+        out.append(ReasoningEntry(text=reasoning, author=message.name))
     if text:
-        out.append(Message(role="assistant", channel="commentary" if message.tool_calls else "final", content=text))
+        is_preamble = bool(message.tool_calls)
+        out.append(TextEntry(role="assistant", text=text, author=message.name, is_preamble=is_preamble))
     for index, call in enumerate(message.tool_calls or ()):
         check_tool_name(call.function.name, param=f"{where}.tool_calls[{index}].function.name")
         names[call.id] = call.function.name
-        out.append(call_message(call.function.name, call.function.arguments))
+        out.append(CallEntry(name=call.function.name, arguments=call.function.arguments, author=message.name))
     return out
 
 
-def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) -> Message:
+def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) -> ResultEntry:
     if message.tool_call_id is None:
         raise InvalidRequest(f"'{where}.tool_call_id' is missing", param=f"{where}.tool_call_id")
     name = names.get(message.tool_call_id)
@@ -144,7 +113,7 @@ def _result(message: ChatMessage, text: str, where: str, names: dict[str, str]) 
         )
     if message.name not in (None, name):
         raise InvalidRequest(f"'{where}.name': the function that was called is '{name}'", param=f"{where}.name")
-    return result_message(name, text)
+    return ResultEntry(name=name, output=text)
 
 
 def _text(message: ChatMessage) -> str | None:

@@ -16,7 +16,6 @@ from eyas.gateway.http.stream import sse
 from eyas.gateway.openai.common import (
     LogprobEntry,
     Metrics,
-    StreamOptions,
     Timings,
     TokenNames,
     Usage,
@@ -25,6 +24,7 @@ from eyas.gateway.openai.common import (
     timings_of,
     usage_of,
 )
+from eyas.gateway.openai.fields import StreamOptions
 from eyas.gateway.turn.delta import Delta, Kind, Piece, ScoredToken, Totals
 
 __all__ = ["ChatReply", "ReplyOptions"]

@@ -9,42 +9,38 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 from starlette.requests import Request as HttpRequest
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from eyas.base.conversation import Conversation
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony.rendering import render_conversation
-from eyas.base.harmony.tools import FunctionTool, ResponseFormat, check_schema, check_tool_name
+from eyas.base.harmony.tools import FunctionTool, check_schema
 from eyas.base.types import MAX_TOP_LOGPROBS, Request
-from eyas.gateway.grammar.checker import (
-    AnswerFormat,
-    JsonObject,
-    JsonSchema,
-    NamedTool,
-    ToolChoice,
-    answer_grammar,
-    is_bound,
-)
+from eyas.gateway.grammar.checker import AnswerFormat, JsonObject, JsonSchema, NamedTool
+from eyas.gateway.http.answer import answer
 from eyas.gateway.http.body import Fields, Raw, decode
-from eyas.gateway.openai.chat.messages import ChatMessages, conversation
+from eyas.gateway.openai.chat.messages import ChatMessages, entries_of
 from eyas.gateway.openai.chat.reply import ChatReply, ReplyOptions
-from eyas.gateway.openai.common import StreamOptions, allowed_tools, answer, check_stream_options
-from eyas.gateway.openai.structured import StructuredOutputs, structured_format
-from eyas.gateway.question.prompt_limit import check_length, prompt_codec
-from eyas.gateway.question.sampling import (
-    AskedEffort,
+from eyas.gateway.openai.common import DONE
+from eyas.gateway.openai.fields import (
     CacheRetention,
-    SamplingFields,
+    FunctionFields,
+    Label,
+    SchemaFields,
     ServiceTier,
-    effort_of,
-    sampling_params,
-    stops_of,
+    StreamOptions,
+    allowed_tools,
+    check_stream_options,
 )
-from eyas.gateway.question.service import check_model
+from eyas.gateway.openai.structured import StructuredOutputs, structured_format
+from eyas.gateway.question.model import check_model
+from eyas.gateway.question.prompt import prompt_ids
+from eyas.gateway.question.sampling import AskedEffort, SamplingFields, effort_of, sampling_params, stops_of
+from eyas.gateway.question.tools import Offer, bind, check_tools, offer, repeated
 from eyas.gateway.server.context import Context
 from eyas.gateway.turn.readers import HarmonyReader
 from eyas.gateway.turn.stops import Stops
@@ -54,15 +50,11 @@ __all__ = ["FunctionEntries", "routes", "tools_of"]
 
 PATH = "/v1/chat/completions"
 MAX_TOOLS = 128
+NAME_FIELD, SCHEMA_FIELD = "tools[{}].function.name", "tools[{}].function.parameters"
 
-Label = Annotated[str, Meta(max_length=512)]
 
-
-class FunctionDefinition(Fields, kw_only=True):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+class FunctionDefinition(FunctionFields, kw_only=True):
+    pass
 
 
 class FunctionEntry(Fields, kw_only=True):
@@ -90,11 +82,8 @@ class AllowedTools(Fields, tag="allowed_tools", kw_only=True):
     allowed_tools: Allowed
 
 
-class SchemaFormat(Fields, kw_only=True):
-    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
-    schema: dict[str, Any]
-    description: str | None = None
-    strict: bool | None = None  # it is enforced in any case
+class SchemaFormat(SchemaFields, kw_only=True):
+    pass
 
 
 class AnswerFormatField(Fields, kw_only=True):
@@ -180,7 +169,7 @@ def routes(context: Context) -> list[BaseRoute]:
             param=prepared.bound_by,
         )
         chunks = reply.chunks if prepared.is_stream else None
-        return await answer(http, turn.deltas(), close=turn.close, whole=reply.whole, chunks=chunks)
+        return await answer(http, turn.deltas(), close=turn.close, whole=reply.whole, chunks=chunks, last=DONE)
 
     return [Route(PATH, chat, methods=["POST"])]
 
@@ -190,27 +179,25 @@ def prepare(context: Context, raw: Raw) -> Prepared:
     body = decode(raw, ChatBody)
     _check_switches(context, body)
     tools = tools_of(body.tools)
-    choice, offered = _tool_choice(body, tools)
-    wanted, bound_by = _answer_format(body)
-    grammar = answer_grammar(tools=offered, tool_choice=choice, response=wanted)
-    if grammar is not None:
-        _check_bound(context, tools, offered, choice, wanted, bound_by)
+    offered = _tool_choice(body, tools)
+    wanted, answer_param = _answer_format(body)
+    binding = bind(context.checker, offered, wanted, answer_param=answer_param, parameters=SCHEMA_FIELD)
     return Prepared(
         request=Request(
             request_id=f"chatcmpl-{uuid.uuid4().hex}",
-            prompt_ids=_prompt_ids(context, body, offered),
+            prompt_ids=prompt_ids(context, _conversation(context, body, offered), param="messages"),
             params=sampling_params(
                 body,
                 context.codec,
                 context.options.defaults,
                 max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,
                 logprobs=_num_logprobs(body),
-                grammar=grammar,
+                grammar=binding.grammar,
             ),
             cache_salt=body.cache_salt or "",
         ),
         stops=stops_of(body),
-        functions=frozenset(tool.name for tool in offered),
+        functions=offered.functions,
         reply=ReplyOptions(
             stream=body.stream_options,
             with_logprobs=bool(body.logprobs),
@@ -219,7 +206,7 @@ def prepare(context: Context, raw: Raw) -> Prepared:
             tokens_as_ids=bool(body.return_tokens_as_token_ids),
         ),
         is_stream=bool(body.stream),
-        bound_by=bound_by or ("tools" if grammar is not None else None),
+        bound_by=binding.param,
     )
 
 
@@ -244,64 +231,41 @@ def _num_logprobs(body: ChatBody) -> int | None:
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
-def _prompt_ids(context: Context, body: ChatBody, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
+def _conversation(context: Context, body: ChatBody, offered: Offer) -> Conversation:
     template = body.chat_template_kwargs
     asked = (body.reasoning_effort, None if template is None else template.reasoning_effort)
     efforts = {effort_of(effort) for effort in asked if effort is not None}
     if len(efforts) > 1:
         raise InvalidRequest("reasoning_effort is given twice, differently", param="reasoning_effort")
-    codec = prompt_codec(context, "messages", tools)
-    messages = conversation(
-        body.messages,
-        date=context.options.today().isoformat(),
+    schema = None if body.response_format is None else body.response_format.json_schema
+    return Conversation(
+        entries=entries_of(body.messages),
+        tools=offered.told,
+        answer_format=None if schema is None else schema.told,
         effort=next(iter(efforts), effort_of(None)),
-        tools=tools,
-        response_format=_told_format(body.response_format),
+        date=context.options.today().isoformat(),
     )
-    ids = tuple(render_conversation(codec, messages))
-    check_length(context, len(ids), "messages")
-    return ids
-
-
-def _told_format(field: AnswerFormatField | None) -> ResponseFormat | None:
-    """The schema as the model is told of it."""
-    if field is None or field.json_schema is None:
-        return None
-    schema = field.json_schema
-    return ResponseFormat(name=schema.name, schema=schema.schema, description=schema.description or "")
 
 
 def tools_of(entries: list[FunctionEntry] | None) -> tuple[FunctionTool, ...]:
     """The declared functions. Raises InvalidRequest naming the tool and its field."""
-    tools: dict[str, FunctionTool] = {}
-    for index, entry in enumerate(entries or ()):
-        function, where = entry.function, f"tools[{index}].function"
-        check_tool_name(function.name, param=f"{where}.name")
-        if function.name in tools:
-            raise InvalidRequest(f"'{where}.name': there is a '{function.name}' already", param=f"{where}.name")
-        if function.parameters is not None:
-            check_schema(function.parameters, param=f"{where}.parameters")
-        tools[function.name] = FunctionTool(
-            name=function.name,
-            description=function.description or "",
-            parameters=function.parameters,
-            strict=bool(function.strict),
-        )
-    return tuple(tools.values())
+    tools = tuple(entry.function.tool for entry in entries or ())
+    check_tools(tools, name=NAME_FIELD, parameters=SCHEMA_FIELD)
+    if (index := repeated(tools)) is not None:
+        where = NAME_FIELD.format(index)
+        raise InvalidRequest(f"'{where}': there is a '{tools[index].name}' already", param=where)
+    return tools
 
 
-def _tool_choice(body: ChatBody, tools: tuple[FunctionTool, ...]) -> tuple[ToolChoice, tuple[FunctionTool, ...]]:
-    """The choice, and the tools that the model is told of."""
+def _tool_choice(body: ChatBody, tools: tuple[FunctionTool, ...]) -> Offer:
+    """The choice; the model is not told of tools that are not allowed."""
     choice = body.tool_choice
     if isinstance(choice, AllowedTools):
         where = "tool_choice.allowed_tools"
         names = [one.function.name for one in choice.allowed_tools.tools]
-        return choice.allowed_tools.mode, allowed_tools(tools, names, where=where, field="function.name")
-    if isinstance(choice, ChosenTool):
-        if not tools:
-            raise InvalidRequest("tool_choice needs tools", param="tool_choice")
-        return NamedTool(choice.function.name), tools
-    return choice or "auto", () if choice == "none" else tools
+        allowed = allowed_tools(tools, names, where=where, field="function.name")
+        return Offer(declared=tools, told=allowed, callable=allowed, choice=choice.allowed_tools.mode)
+    return offer(tools, NamedTool(choice.function.name) if isinstance(choice, ChosenTool) else choice or "auto")
 
 
 def _answer_format(body: ChatBody) -> tuple[AnswerFormat | None, str | None]:
@@ -320,19 +284,3 @@ def _answer_format(body: ChatBody) -> tuple[AnswerFormat | None, str | None]:
     where = "response_format.json_schema.schema"
     check_schema(plain.json_schema.schema, param=where)
     return JsonSchema(plain.json_schema.schema), where
-
-
-def _check_bound(
-    context: Context,
-    tools: tuple[FunctionTool, ...],
-    offered: tuple[FunctionTool, ...],
-    choice: ToolChoice,
-    wanted: AnswerFormat | None,
-    bound_by: str | None,
-) -> None:
-    """Raises InvalidRequest for a schema or grammar that cannot be enforced."""
-    if wanted is not None and bound_by is not None:
-        context.checker.check_answer(wanted, param=bound_by)
-    for index, tool in enumerate(tools):
-        if tool in offered and is_bound(tool, choice):
-            context.checker.check_tool(tool, param=f"tools[{index}].function.parameters")

@@ -15,7 +15,6 @@ from eyas.base.types import Request, TokenLogprob
 from eyas.gateway.http.stream import sse
 from eyas.gateway.openai.common import (
     Metrics,
-    StreamOptions,
     Timings,
     TokenNames,
     Usage,
@@ -25,6 +24,7 @@ from eyas.gateway.openai.common import (
     timings_of,
     usage_of,
 )
+from eyas.gateway.openai.fields import StreamOptions
 from eyas.gateway.openai.raw_text import Offsets
 from eyas.gateway.turn.delta import Delta, Kind, Totals
 

@@ -18,14 +18,16 @@ from starlette.types import ASGIApp
 from eyas.base.errors import EyasError, InvalidRequest
 from eyas.base.types import MAX_TOP_LOGPROBS, Request, TokenEvent, check_prompt_logprobs
 from eyas.gateway.grammar.checker import raw_grammar
+from eyas.gateway.http.answer import answer
 from eyas.gateway.http.body import Raw, decode
-from eyas.gateway.openai.common import StreamOptions, answer, check_stream_options
+from eyas.gateway.openai.common import DONE
 from eyas.gateway.openai.completions.reply import CompletionsReply, TellOptions
+from eyas.gateway.openai.fields import StreamOptions, check_stream_options
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
+from eyas.gateway.question.model import check_model
 from eyas.gateway.question.prompt_limit import MAX_TOKENS, check_length, prompt_codec
 from eyas.gateway.question.sampling import SamplingFields, sampling_params, stops_of
-from eyas.gateway.question.service import check_model
 from eyas.gateway.server.context import Context
 from eyas.gateway.server.mailroom import Inbox
 from eyas.gateway.turn.readers import PlainReader
@@ -99,7 +101,8 @@ def routes(context: Context) -> list[BaseRoute]:
             close(error)
             raise
         chunks = reply.chunks if prepared.is_stream else None
-        return await answer(http, deltas_of(turns, inbox), close=close, whole=reply.whole, chunks=chunks)
+        deltas = deltas_of(turns, inbox)
+        return await answer(http, deltas, close=close, whole=reply.whole, chunks=chunks, last=DONE)
 
     return [Route(PATH, completions, methods=["POST"])]
 

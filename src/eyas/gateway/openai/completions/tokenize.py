@@ -9,15 +9,16 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from eyas.base.conversation import Conversation, to_harmony
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.rendering import render_conversation
 from eyas.gateway.http.body import Fields, Raw, decode, json_response
-from eyas.gateway.openai.chat.messages import ChatMessages, conversation
+from eyas.gateway.openai.chat.messages import ChatMessages, entries_of
 from eyas.gateway.openai.chat.routes import FunctionEntries, tools_of
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
+from eyas.gateway.question.model import check_model
 from eyas.gateway.question.prompt_limit import MAX_TOKENS, CountingCodec
 from eyas.gateway.question.sampling import AskedEffort, effort_of
-from eyas.gateway.question.service import check_model
 from eyas.gateway.server.context import Context
 
 __all__ = ["routes"]
@@ -74,16 +75,18 @@ def tokenized(context: Context, raw: Raw) -> Tokenized:
         tools = tools_of(body.tools)
         codec = _codec(context, "messages")
         codec.expect(sum(len(tool.description) for tool in tools))
-        messages = conversation(
-            body.messages,
-            date=context.options.today().isoformat(),
-            effort=effort_of(body.reasoning_effort),
-            tools=tools,
+        head, rest = to_harmony(
+            Conversation(
+                entries=entries_of(body.messages),
+                tools=tools,
+                effort=effort_of(body.reasoning_effort),
+                date=context.options.today().isoformat(),
+            )
         )
         purpose: Literal["history", "completion"] = "completion"
         if body.add_generation_prompt is False:
             purpose = "history"
-        ids = render_conversation(codec, messages, purpose=purpose)
+        ids = render_conversation(codec, [*head, *rest], purpose=purpose)
     else:
         ids = encode_raw(_codec(context, "prompt"), body.prompt or "")
     result = Tokenized(count=len(ids), max_model_len=context.engine.info.context, tokens=ids)

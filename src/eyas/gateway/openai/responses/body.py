@@ -5,22 +5,32 @@ Fields that this server does not know or does not have are refused by name, neve
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony.tools import FunctionTool, check_schema, check_tool_name
+from eyas.base.harmony.tools import FunctionTool
 from eyas.base.types import MAX_COUNT, MAX_TOP_LOGPROBS
 from eyas.gateway.http.body import Fields, Raw, decode
 from eyas.gateway.http.explain import explain
-from eyas.gateway.openai.common import PlainStreamOptions, check_stream_options
-from eyas.gateway.openai.responses.items import InputItem, MessageItem, ToolName
-from eyas.gateway.question.sampling import AskedEffort, CacheRetention, SamplingFields, ServiceTier
+from eyas.gateway.openai.fields import (
+    CacheRetention,
+    FunctionFields,
+    Label,
+    PlainStreamOptions,
+    SchemaFields,
+    ServiceTier,
+    check_stream_options,
+)
+from eyas.gateway.openai.responses.items import InputItem, MessageItem
+from eyas.gateway.question.sampling import AskedEffort, SamplingFields
+from eyas.gateway.question.tools import check_tools, repeated
 
 __all__ = [
     "LOGPROBS",
+    "SCHEMA_FIELD",
     "AllowedTools",
     "NamedFunction",
     "ObjectFormat",
@@ -38,8 +48,7 @@ MAX_METADATA = 16
 MAX_TOOLS = 128
 MAX_ITEMS = 10_000
 ELSEWHERE = ("n", "prompt_logprobs")  # sampling fields that only chat and completions have
-
-Label: TypeAlias = Annotated[str, Meta(max_length=512)]
+NAME_FIELD, SCHEMA_FIELD = "tools[{}].name", "tools[{}].parameters"
 
 
 class TextFormat(Struct, tag="text", kw_only=True, forbid_unknown_fields=True):
@@ -50,11 +59,8 @@ class ObjectFormat(Struct, tag="json_object", kw_only=True, forbid_unknown_field
     pass
 
 
-class SchemaFormat(Struct, tag="json_schema", kw_only=True, forbid_unknown_fields=True):
-    name: ToolName
-    schema: dict[str, Any]
-    description: str | None = None
-    strict: bool | None = None
+class SchemaFormat(SchemaFields, tag="json_schema", kw_only=True):
+    pass
 
 
 class TextOptions(Fields, kw_only=True):
@@ -72,11 +78,7 @@ class ReasoningOptions(Fields, kw_only=True):
     mode: None = None
 
 
-class FunctionBody(Struct, tag="function", kw_only=True, forbid_unknown_fields=True):
-    name: str
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    description: str | None = None
+class FunctionBody(FunctionFields, tag="function", kw_only=True):
     output_schema: None = None
     allowed_callers: None = None
     defer_loading: None = None
@@ -181,17 +183,8 @@ def function_tools(body: ResponsesBody) -> list[FunctionTool]:
         functions = msgspec.convert({"tools": body.tools or []}, _Tools).tools
     except msgspec.ValidationError as error:
         raise explain(str(error), _Tools, {"tools": body.tools}) from error
-    for index, function in enumerate(functions):
-        check_tool_name(function.name, param=f"tools[{index}].name")
-        check_schema(function.parameters or {}, param=f"tools[{index}].parameters")
-    if len({function.name for function in functions}) < len(functions):
+    declared = [function.tool for function in functions]
+    check_tools(declared, name=NAME_FIELD, parameters=SCHEMA_FIELD)
+    if repeated(declared) is not None:
         raise InvalidRequest("two tools have the same name", param="tools")
-    return [
-        FunctionTool(
-            name=function.name,
-            description=function.description or "",
-            parameters=function.parameters,
-            strict=bool(function.strict),
-        )
-        for function in functions
-    ]
+    return declared

@@ -1,4 +1,4 @@
-"""Items of `/v1/responses` as they come in, are kept and go out, and as Harmony messages.
+"""Items of `/v1/responses` as they come in, are kept and go out, and as entries of a conversation.
 
 An item is what Harmony calls a message: reasoning is the analysis channel, a function call the commentary channel with
 a recipient, an assistant's message the final channel or, with phase "commentary", a preamble.
@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from eyas.base.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony.rendering import Message, call_message, developer_message, result_message
+from eyas.gateway.openai.fields import ToolName
 
 __all__ = [
     "FunctionCall",
@@ -28,15 +29,12 @@ __all__ = [
     "Reasoning",
     "ReasoningText",
     "Status",
-    "ToolName",
     "keep",
-    "text_of",
-    "to_messages",
+    "to_entries",
 ]
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 Phase: TypeAlias = Literal["commentary", "final_answer"]
-ToolName: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
@@ -161,54 +159,54 @@ def _parts(item: MessageItem, where: str) -> list[InputText | OutputText | Refus
     return parts
 
 
-def to_messages(history: Sequence[Item], items: Sequence[Item]) -> list[Message]:
-    """A conversation in Harmony: what is kept of it, then what `input` adds.
+def to_entries(history: Sequence[Item], items: Sequence[Item]) -> list[Entry]:
+    """A conversation: what is kept of it, then what `input` adds.
 
-    Analysis is complete here; which of it the model sees again is `render_conversation`'s rule. A call that was cut off
-    by the token limit, and never run, is left out. Raises InvalidRequest for an output without its call and for a call
-    without its output, naming the item of `input`.
+    Reasoning is complete here; which of it the model sees again is `render_conversation`'s rule. A call that was cut
+    off by the token limit, and never run, is left out. Raises InvalidRequest for an output without its call and for a
+    call without its output, naming the item of `input`.
     """
     answered = {item.call_id for item in (*history, *items) if isinstance(item, FunctionCallOutput)}
-    messages: list[Message] = []
+    entries: list[Entry] = []
     names: dict[str, str] = {}
     open_calls: dict[str, str] = {}  # call id: the field that is to blame
     for index, item in enumerate((*history, *items)):
         where = f"input[{index - len(history)}]" if index >= len(history) else "input"
         if isinstance(item, MessageItem):
-            messages.append(_message(item))
+            entries.append(_text_entry(item))
         elif isinstance(item, Reasoning):
-            messages += _analysis(item, where)
+            entries += _reasoning(item, where)
         elif isinstance(item, FunctionCall):
             if item.status != "incomplete" or item.call_id in answered:
                 names[item.call_id], open_calls[item.call_id] = item.name, where
-                messages.append(call_message(item.name, item.arguments))
+                entries.append(CallEntry(name=item.name, arguments=item.arguments))
         else:
             if item.call_id not in names:
                 raise InvalidRequest(f"no function call with call_id '{item.call_id}'", param=f"{where}.call_id")
             open_calls.pop(item.call_id, None)
-            messages.append(result_message(names[item.call_id], text_of(item.output)))
+            entries.append(ResultEntry(name=names[item.call_id], output=_text_of(item.output)))
     for call_id, where in open_calls.items():
         raise InvalidRequest(f"no output for the function call with call_id '{call_id}'", param=where)
-    return messages
+    return entries
 
 
-def _message(item: MessageItem) -> Message:
-    text = text_of(item.content)
+def _text_entry(item: MessageItem) -> TextEntry:
+    text = _text_of(item.content)
     if item.role == "assistant":
-        return Message(role="assistant", channel="commentary" if item.phase == "commentary" else "final", content=text)
-    return Message(role="user", content=text) if item.role == "user" else developer_message(text)
+        return TextEntry(role="assistant", text=text, is_preamble=item.phase == "commentary")
+    return TextEntry(role="user" if item.role == "user" else "system", text=text)
 
 
-def _analysis(item: Reasoning, where: str) -> list[Message]:
+def _reasoning(item: Reasoning, where: str) -> list[ReasoningEntry]:
     if item.summary and not item.content:
         raise InvalidRequest(
             f"{where}: a reasoning item is read from its content (reasoning_text), and this one has a summary only",
             param=f"{where}.summary",
         )
-    return [Message(role="assistant", channel="analysis", content=part.text) for part in item.content or ()]
+    return [ReasoningEntry(text=part.text) for part in item.content or ()]
 
 
-def text_of(content: str | Sequence[InputText | OutputText | Refusal]) -> str:
+def _text_of(content: str | Sequence[InputText | OutputText | Refusal]) -> str:
     """Content as one text."""
     if isinstance(content, str):
         return content

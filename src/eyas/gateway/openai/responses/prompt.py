@@ -10,29 +10,16 @@ from itertools import chain, pairwise
 import msgspec
 from msgspec import Struct
 
+from eyas.base.conversation import Conversation, to_harmony
 from eyas.base.errors import TooManyTokens
-from eyas.base.harmony.rendering import (
-    Message,
-    developer_message,
-    render_conversation,
-    system_message,
-    visible_messages,
-)
-from eyas.base.harmony.tools import FunctionTool, ResponseFormat, check_schema
+from eyas.base.harmony.rendering import Message, render_conversation, visible_messages
+from eyas.base.harmony.tools import FunctionTool, check_schema
 from eyas.base.types import Request
-from eyas.gateway.grammar.checker import (
-    AnswerFormat,
-    GrammarChecker,
-    JsonObject,
-    JsonSchema,
-    NamedTool,
-    ToolChoice,
-    answer_grammar,
-    is_bound,
-)
-from eyas.gateway.openai.common import allowed_tools
+from eyas.gateway.grammar.checker import AnswerFormat, JsonObject, JsonSchema, NamedTool
+from eyas.gateway.openai.fields import allowed_tools
 from eyas.gateway.openai.responses.body import (
     LOGPROBS,
+    SCHEMA_FIELD,
     AllowedTools,
     NamedFunction,
     ObjectFormat,
@@ -41,11 +28,13 @@ from eyas.gateway.openai.responses.body import (
     TextFormat,
     function_tools,
 )
-from eyas.gateway.openai.responses.items import InputItem, Item, MessageItem, keep, text_of, to_messages
+from eyas.gateway.openai.responses.items import InputItem, Item, keep, to_entries
 from eyas.gateway.openai.responses.store import Kept
 from eyas.gateway.openai.responses.stream import ResponseObject
+from eyas.gateway.question.prompt import prompt_ids
 from eyas.gateway.question.prompt_limit import CountingCodec, check_length, prompt_codec
 from eyas.gateway.question.sampling import effort_of, sampling_params, stops_of
+from eyas.gateway.question.tools import Offer, bind, offer
 from eyas.gateway.server.context import Context
 from eyas.gateway.turn.stops import Stops
 
@@ -78,43 +67,38 @@ def prepare(
     previous: Kept | None,
     referenced: Mapping[str, Kept],
 ) -> Prepared:
-    """Check everything and render the prompt; `items` are the input's. Slow for long texts. Raises InvalidRequest.
-
-    The model is not told of tools that it must not call. Without `instructions`, a system prompt that the conversation
-    begins with takes their place.
-    """
-    tools = function_tools(body)
-    if body.tool_choice == "none":
-        tools = []
-    choice, callable_tools = _tool_choice(body, tools)
-    answer = _answer_format(body)
-    _check_grammars(context.checker, tools, callable_tools, choice, answer)
+    """Check everything and render the prompt; `items` are the input's. Slow for long texts. Raises InvalidRequest."""
+    offered = _tool_choice(body, function_tools(body))
+    answer, answer_param = _answer_format(body)
+    binding = bind(context.checker, offered, answer, answer_param=answer_param, parameters=SCHEMA_FIELD)
     kept = keep(items, stem, _items_of(referenced))
     history = [] if previous is None else [item for link in previous.chain() for item in stored_items(link)]
-    conversation = to_messages(history, kept)
-    first = (history or kept)[0]
-    instructions = body.instructions
-    if instructions is None and isinstance(first, MessageItem) and first.role in ("system", "developer"):
-        instructions, conversation = text_of(first.content), conversation[1:]
-    ids = _render(context, body, instructions, conversation, tools)
-    check_length(context, len(ids), "input")
-    grammar = answer_grammar(tools=callable_tools, tool_choice=choice, response=answer)
+    asked = None if body.text is None else body.text.format
+    conversation = Conversation(
+        entries=to_entries(history, kept),
+        instructions=body.instructions,
+        tools=offered.told,
+        answer_format=asked.told if isinstance(asked, SchemaFormat) else None,
+        effort=effort_of(None if body.reasoning is None else body.reasoning.effort),
+        date=context.options.today().isoformat(),
+    )
+    ids = _prompt_ids(context, body, conversation)
     params = sampling_params(
         body,
         context.codec,
         context.options.defaults,
         max_tokens=body.max_output_tokens,
         logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None,
-        grammar=grammar,
+        grammar=binding.grammar,
     )
-    request = Request(request_id=f"resp_{stem}", prompt_ids=tuple(ids), params=params, cache_salt=body.cache_salt or "")
+    request = Request(request_id=f"resp_{stem}", prompt_ids=ids, params=params, cache_salt=body.cache_salt or "")
     return Prepared(
         request=request,
         response=_response_object(context.info.name, body, request),
         items=tuple(kept),
         stops=stops_of(body),
-        functions=frozenset(tool.name for tool in tools),
-        bound_by=None if grammar is None else "tools" if answer is None else "text.format",
+        functions=offered.functions,
+        bound_by=binding.param,
         is_stream=bool(body.stream),
     )
 
@@ -135,64 +119,36 @@ def _items_of(referenced: Mapping[str, Kept]) -> dict[str, Item]:
     }
 
 
-def _tool_choice(body: ResponsesBody, tools: Sequence[FunctionTool]) -> tuple[ToolChoice, Sequence[FunctionTool]]:
-    """The choice, and the tools that it is among. Tools that are not allowed take a grammar to be kept out."""
-    choice = body.tool_choice or "auto"
-    if isinstance(choice, NamedFunction):
-        return NamedTool(choice.name), tools
-    if not isinstance(choice, AllowedTools):
-        return choice, tools
-    names = [allowed.name for allowed in choice.tools]
-    allowed = allowed_tools(tools, names, where="tool_choice", field="name")
-    return choice.mode, [replace(tool, strict=True) for tool in allowed]
+def _tool_choice(body: ResponsesBody, tools: Sequence[FunctionTool]) -> Offer:
+    """The choice; the model is told of tools that are not allowed, and takes a grammar to keep from them."""
+    choice = body.tool_choice
+    if isinstance(choice, AllowedTools):
+        names = [allowed.name for allowed in choice.tools]
+        allowed = allowed_tools(tools, names, where="tool_choice", field="name")
+        strict = [replace(tool, strict=True) for tool in allowed]
+        return Offer(declared=tools, told=tools, callable=strict, choice=choice.mode)
+    return offer(tools, NamedTool(choice.name) if isinstance(choice, NamedFunction) else choice or "auto")
 
 
-def _answer_format(body: ResponsesBody) -> AnswerFormat | None:
+def _answer_format(body: ResponsesBody) -> tuple[AnswerFormat | None, str | None]:
+    """The format that the answer is bound to, and the field that says so."""
     match None if body.text is None else body.text.format:
         case SchemaFormat(schema=schema):
-            return JsonSchema(schema)
+            where = "text.format.schema"
+            check_schema(schema, param=where)
+            return JsonSchema(schema), where
         case ObjectFormat():
-            return JsonObject()
-    return None
+            return JsonObject(), "text.format"
+    return None, None
 
 
-def _check_grammars(
-    checker: GrammarChecker,
-    tools: Sequence[FunctionTool],
-    callable_tools: Sequence[FunctionTool],
-    choice: ToolChoice,
-    answer: AnswerFormat | None,
-) -> None:
-    """Each schema on its own, so that the error names the field."""
-    bound = {tool.name for tool in callable_tools if is_bound(tool, choice)}
-    for index, tool in enumerate(tools):
-        if tool.name in bound:
-            checker.check_tool(tool, param=f"tools[{index}].parameters")
-    if isinstance(answer, JsonSchema):
-        check_schema(answer.schema, param="text.format.schema")
-        checker.check_answer(answer, param="text.format.schema")
-
-
-def _render(
-    context: Context,
-    body: ResponsesBody,
-    instructions: str | None,
-    conversation: list[Message],
-    tools: Sequence[FunctionTool],
-) -> list[int]:
-    """The prompt's ids; tools and the answer's schema are told beside the instructions."""
-    asked = None if body.text is None else body.text.format
-    formats = []
-    if isinstance(asked, SchemaFormat):
-        formats = [ResponseFormat(name=asked.name, schema=asked.schema, description=asked.description or "")]
-    effort = effort_of(None if body.reasoning is None else body.reasoning.effort)
-    head = [system_message(date=context.options.today().isoformat(), effort=effort, has_functions=bool(tools))]
-    if instructions is not None or tools or formats:
-        head.append(developer_message(instructions, tools=tools, response_formats=formats))
+def _prompt_ids(context: Context, body: ResponsesBody, conversation: Conversation) -> tuple[int, ...]:
     if body.truncation != "auto":
-        return render_conversation(prompt_codec(context, "input", tools), [*head, *conversation])
+        return prompt_ids(context, conversation, param="input")
     reserve = min(body.max_output_tokens or context.info.context, context.info.context // 4)
-    return render_newest(context, head, conversation, limit=context.info.context - reserve)
+    ids = render_newest(context, *to_harmony(conversation), limit=context.info.context - reserve)
+    check_length(context, len(ids), "input")
+    return tuple(ids)
 
 
 def render_newest(

@@ -13,16 +13,16 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError, InvalidRequest
+from eyas.gateway.http.answer import answer_whole
 from eyas.gateway.http.body import Raw, json_response, raw_response, weight
 from eyas.gateway.http.errors import Refused
 from eyas.gateway.http.stream import EventStream
-from eyas.gateway.openai.common import answer_whole
 from eyas.gateway.openai.responses.body import ResponsesBody, decode_body, input_items
 from eyas.gateway.openai.responses.items import InputItem, ItemReference
 from eyas.gateway.openai.responses.prompt import Prepared, prepare
 from eyas.gateway.openai.responses.store import Kept, ResponseStore
 from eyas.gateway.openai.responses.stream import ResponseGrowth, encode_events
-from eyas.gateway.question.service import check_model
+from eyas.gateway.question.model import check_model
 from eyas.gateway.server.context import Context
 from eyas.gateway.turn.readers import HarmonyReader
 from eyas.gateway.turn.turn import Turn

@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from eyas.base.errors import EyasError, InvalidRequest
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.base.types import FinishReason
+from eyas.gateway.http.stream import named_sse
 from eyas.gateway.openai.common import LogprobEntry, Metrics, Timings, TokenNames, metrics_of, timings_of
 from eyas.gateway.openai.responses.items import (
     FunctionCall,
@@ -105,8 +106,8 @@ class Event(Struct, kw_only=True):
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    """Events as they are sent: JSON holds no raw newline, so a single data line is enough."""
-    return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event)) for event in events)
+    """Events as they are sent."""
+    return b"".join(named_sse(event.type, msgspec.json.encode(event)) for event in events)
 
 
 class ResponseGrowth:

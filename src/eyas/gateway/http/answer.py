@@ -1,0 +1,50 @@
+"""Answering with a whole body or with a stream, and giving up the work when the client has gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from eyas.gateway.http.body import raw_response
+from eyas.gateway.http.stream import EventStream, until_disconnect
+
+__all__ = ["answer", "answer_whole"]
+
+T = TypeVar("T")
+
+
+async def answer(
+    http: HttpRequest,
+    deltas: AsyncGenerator[T, None],
+    *,
+    close: Callable[[], None],
+    whole: Callable[[list[T]], bytes],
+    chunks: Callable[[AsyncGenerator[T, None]], AsyncGenerator[bytes, None]] | None,
+    last: bytes = b"",
+) -> ASGIApp:
+    """Answer with one body, or with a stream of `chunks` and the event `last`.
+
+    `close` is called in the end, however it comes.
+    """
+    if chunks is not None:
+        return EventStream(chunks(deltas), on_close=close, last=last)
+
+    async def work() -> bytes:
+        return whole([delta async for delta in deltas])
+
+    return await answer_whole(http, work(), close=close)
+
+
+async def answer_whole(http: HttpRequest, work: Coroutine[Any, Any, bytes], *, close: Callable[[], None]) -> Response:
+    """Answer with the JSON that `work` comes to; `close` is called in the end, however it comes.
+
+    Raises ClientGone if the client leaves before it is there.
+    """
+    try:
+        return raw_response(await until_disconnect(http.receive, work))
+    finally:
+        close()
