@@ -78,7 +78,7 @@ def test_drafts_what_the_serving_head_drafts(tmp_path, variant):
     config, folder = head_on_disk(tmp_path, **VARIANTS[variant])
     target_config, target_weights = load_target(tmp_path / "target", device=CPU, dtype=torch.float32)[:2]
     loaded = load_head(folder, target_config, target_weights, device=CPU, dtype=torch.float32)
-    serving = Eagle3Head(config, loaded[1], max_positions=64)
+    serving = Eagle3Head(loaded, max_positions=64)
     batch = random_batch(config, tokens=14)
     tokens = batch.tokens_BT
     batch = dataclasses.replace(batch, embedded_BTH=target_weights.embed_VH[tokens])

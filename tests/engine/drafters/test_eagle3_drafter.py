@@ -99,7 +99,7 @@ def heads(request, target, tmp_path_factory):
     head_config, style = head_of_kind(request.param, config)
     out = make_head(head_config, tmp_path_factory.mktemp("eagle3") / request.param, target=config, seed=2, style=style)
     head = load_head(out, config, weights, device=CPU, dtype=torch.float32)
-    assert head[0].taps == head_config.taps
+    assert head.config.taps == head_config.taps
     return Model(config=config, weights=weights, head=head), reference_head(head_config, out)
 
 

@@ -49,7 +49,7 @@ class HeadPass:
     def __init__(self, shape, device):
         self.target, head = PRESETS[shape], default_head(PRESETS[shape])
         ends = packed(draw_target(replace(self.target, num_layers=0, layer_is_sliding=()), device))
-        self.model = Eagle3Head(head, random_head(head, ends, device), max_positions=MAX_LENGTH)
+        self.model = Eagle3Head(random_head(head, ends, device), max_positions=MAX_LENGTH)
         self.tables, num_pages = shuffled_tables([length + NUM_ROWS for length in LENGTHS], device)
         self.caches = [self.model.new_cache(num_pages, PAGE_SIZE)]
         self.groups = (self.tables.full,)

@@ -11,7 +11,7 @@ from eyas.engine.startup.backend import KERNEL_CHUNK, PLAIN_CHUNK
 from eyas.engine.startup.build import EngineOptions
 from eyas.engine.startup.memory import page_bytes, page_counts
 from eyas.engine.step.scheduler import sliding_pages
-from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
+from eyas.model.config import Eagle3Config, GptOssConfig, RopeConfig
 from eyas.recipes.estimate.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout
 
 LAYERS = 36
@@ -30,7 +30,7 @@ TARGET = GptOssConfig(
     rope=RopeConfig(theta=150_000),
     max_context=131_072,
 )
-HEAD = HeadConfig(
+HEAD = Eagle3Config(
     vocab_size=201_088,
     draft_vocab_size=32_000,
     hidden_size=2880,

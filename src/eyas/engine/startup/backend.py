@@ -15,7 +15,7 @@ from eyas.engine.sampling.sampler import PlainSampler
 from eyas.kernels.reference.lookup import LookUp, look_up_ref
 from eyas.kernels.reference.ops import Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, ROW_OPS
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import Eagle3Config, GptOssConfig
 
 __all__ = [
     "KERNEL_CHUNK",
@@ -72,7 +72,7 @@ def check_round_size(concurrency: int, max_drafts: int) -> None:
 
 def kernel_backend(
     config: GptOssConfig,
-    head: HeadConfig | None,
+    head: Eagle3Config | None,
     device: torch.device,
     *,
     concurrency: int,

@@ -28,12 +28,12 @@ from eyas.kernels.reference.linear import self_test
 from eyas.kernels.reference.ops import Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
 from eyas.model.checkpoints.device_layout import is_packed
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import GptOssConfig
 from eyas.model.mxfp4 import Mxfp4Tensor
 from eyas.model.networks.eagle3 import Eagle3Head
 from eyas.model.networks.experts import DequantCache, ExpertStack
 from eyas.model.networks.gpt_oss import GptOss
-from eyas.model.weights import HeadWeights, TargetWeights
+from eyas.model.weights import Head, TargetWeights
 
 __all__ = [
     "MAX_AUTO_DRAFTS",
@@ -94,7 +94,7 @@ class EngineOptions:
 class BuiltEngine:
     core: EngineCore
     weights: TargetWeights
-    head: HeadWeights | None
+    head: Head | None
     prompt_bytes: int  # that a step's prompt tokens compute in
 
     @property
@@ -108,7 +108,7 @@ def build_engine(
     weights: TargetWeights,
     options: EngineOptions,
     *,
-    head: tuple[HeadConfig, HeadWeights] | None = None,
+    head: Head | None = None,
 ) -> BuiltEngine:
     """Raises UserError if the context is longer than the model's or memory does not suffice."""
     check_options(config, options)
@@ -116,7 +116,7 @@ def build_engine(
         head = None
     max_drafts = options.max_drafts
     backend = _backend(config, weights, options, head, max_drafts)
-    prompt_bytes = chunk_bytes(config, head[0] if head else None, backend.chunk_tokens, weights.embed_VH.dtype)
+    prompt_bytes = chunk_bytes(config, head.config if head else None, backend.chunk_tokens, weights.embed_VH.dtype)
     pages = _size(config, head, options, weights.embed_VH, max_drafts, backend.chunk_tokens, prompt_bytes)
     runner = _runner(config, weights, options, head, max_drafts, backend, pages)
     scheduler = Scheduler(
@@ -142,14 +142,14 @@ def build_engine(
         lag=int(runner.state.device.type == "cuda") if options.lag is None else options.lag,
         track_experts=options.track_experts,
     )
-    return BuiltEngine(core, weights, head[1] if head else None, prompt_bytes)
+    return BuiltEngine(core, weights, head, prompt_bytes)
 
 
 def _backend(
     config: GptOssConfig,
     weights: TargetWeights,
     options: EngineOptions,
-    head: tuple[HeadConfig, HeadWeights] | None,
+    head: Head | None,
     max_drafts: int,
 ) -> Backend:
     """Kernels where the weights are packed for them, with what the options say instead."""
@@ -157,7 +157,7 @@ def _backend(
     if is_packed(weights):
         backend = kernel_backend(
             config,
-            head[0] if head else None,
+            head.config if head else None,
             weights.embed_VH.device,
             concurrency=options.concurrency,
             max_drafts=max_drafts,
@@ -175,7 +175,7 @@ def _runner(
     config: GptOssConfig,
     weights: TargetWeights,
     options: EngineOptions,
-    head: tuple[HeadConfig, HeadWeights] | None,
+    head: Head | None,
     max_drafts: int,
     backend: Backend,
     pages: PageCounts,
@@ -187,11 +187,11 @@ def _runner(
         config,
         weights,
         max_positions=max_positions,
-        taps=head[0].taps if head else (),
+        taps=head.config.taps if head else (),
         expert_cache_bytes=_expert_cache_bytes(config, weights, options),
     )
     caches = target.new_cache(pages.full + 1, pages.sliding + 1, options.page_size)
-    tap_width = len(head[0].taps) * head[0].target_hidden_size if head else 0
+    tap_width = len(head.config.taps) * head.config.target_hidden_size if head else 0
     state = DeviceState(
         num_slots=options.concurrency,
         max_positions=max_positions,
@@ -232,7 +232,7 @@ def check_options(config: GptOssConfig, options: EngineOptions) -> None:
 
 def _size(
     config: GptOssConfig,
-    head: tuple[HeadConfig, HeadWeights] | None,
+    head: Head | None,
     options: EngineOptions,
     like: torch.Tensor,
     max_drafts: int,
@@ -247,7 +247,7 @@ def _size(
         num_rows = sum(size * (drafts + 1) for size in buckets(options.concurrency) for drafts in num_drafts)
         budget = kv_budget(device, prompt_bytes=prompt_bytes, logit_bytes=4 * num_rows * config.vocab_size)
     return page_counts(
-        page_bytes(config, head[0] if head else None, options.page_size, dtype),
+        page_bytes(config, head.config if head else None, options.page_size, dtype),
         budget=budget,
         page_size=options.page_size,
         context=options.context,
@@ -271,7 +271,7 @@ def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: E
 
 def _drafter(
     options: EngineOptions,
-    head: tuple[HeadConfig, HeadWeights] | None,
+    head: Head | None,
     max_positions: int,
     pages: PageCounts,
     backend: Backend,
@@ -283,7 +283,7 @@ def _drafter(
         return Drafter()
     if head is None:
         raise UserError("the eagle3 drafter needs a head; name one with --draft")
-    model = Eagle3Head(*head, max_positions=max_positions)
+    model = Eagle3Head(head, max_positions=max_positions)
     cache = model.new_cache(pages.full + 1, options.page_size)
     return Eagle3Drafter(model, cache, backend.row_ops, sampler, backend.stages, max_backlog=MAX_BACKLOG)
 

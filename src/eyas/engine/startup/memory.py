@@ -9,7 +9,7 @@ import torch
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import Eagle3Config, GptOssConfig
 
 __all__ = [
     "GPU_RESERVE",
@@ -75,7 +75,7 @@ def _shares_memory(device: torch.device) -> bool:
     return bool(torch.cuda.get_device_properties(device).is_integrated)
 
 
-def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dtype: torch.dtype) -> PageBytes:
+def page_bytes(target: GptOssConfig, head: Eagle3Config | None, page_size: int, dtype: torch.dtype) -> PageBytes:
     layer = 2 * page_size * target.num_kv_heads * target.head_dim * dtype.itemsize
     num_sliding = sum(target.layer_is_sliding)
     full = layer * (target.num_layers - num_sliding)
@@ -85,7 +85,7 @@ def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dt
     return PageBytes(full=full, sliding=layer * num_sliding)
 
 
-def chunk_bytes(target: GptOssConfig, head: HeadConfig | None, num_rows: int, dtype: torch.dtype) -> int:
+def chunk_bytes(target: GptOssConfig, head: Eagle3Config | None, num_rows: int, dtype: torch.dtype) -> int:
     """What `num_rows` of a prompt take while they are computed: matrix inputs in `dtype`, residuals in fp32.
 
     The most is held at the end of a layer's experts, or at the end of the head's gated matrices; the allocator's blocks
