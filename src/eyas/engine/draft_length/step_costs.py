@@ -32,11 +32,11 @@ CLIP = 3.0  # usual deviations that a slow round counts at most; nothing makes a
 
 
 class Timing(NamedTuple):
-    """One round: `num_rows` were verified, last tokens included, behind `num_steps` passes of the head."""
+    """One round: `num_rows` were verified, last tokens included, behind `head_drafts` passes of the head."""
 
     num_sequences: int
     num_rows: int
-    num_steps: int
+    head_drafts: int
     seconds: float
 
 
@@ -74,7 +74,7 @@ class RoundCosts:
         self._round += 1
         table, live = self.table(timing.num_sequences), self._live
         cell = live.cell(*timing[:3])
-        expected = float(table[timing.num_steps, timing.num_rows - timing.num_sequences])
+        expected = float(table[timing.head_drafts, timing.num_rows - timing.num_sequences])
         before = live.log[cell] if live.weight[cell] else live.near(cell, self._round)
         surprise = math.log(timing.seconds / expected)
         if live.weight.any() or self.is_measured:
@@ -89,9 +89,9 @@ class RoundCosts:
         if weight < REFRESH or self._round % REFRESH == 0:
             self._tables.clear()
 
-    def age(self, num_sequences: int, num_rows: int, num_steps: int) -> int:
+    def age(self, num_sequences: int, num_rows: int, head_drafts: int) -> int:
         """Rounds since such a round was timed."""
-        return int(self._round - self._live.last[self._live.cell(num_sequences, num_rows, num_steps)])
+        return int(self._round - self._live.last[self._live.cell(num_sequences, num_rows, head_drafts)])
 
     def table(self, num_sequences: int) -> Floats:
         """[passes of the head, draft rows] -> seconds, never falling along either axis."""
@@ -165,9 +165,9 @@ class _Factors:
         self.log, self.weight = np.zeros(shape), np.zeros(shape)
         self.last = np.full(shape, -(10**9))
 
-    def cell(self, num_sequences: int, num_rows: int, num_steps: int) -> tuple[int, int, int]:
+    def cell(self, num_sequences: int, num_rows: int, head_drafts: int) -> tuple[int, int, int]:
         depth = round((num_rows - num_sequences) / num_sequences)
-        return _bucket(num_sequences), num_steps, depth
+        return _bucket(num_sequences), head_drafts, depth
 
     def faded(self, cell: tuple[int, int, int], now: int) -> float:
         return float(self.weight[cell]) * math.exp((int(self.last[cell]) - now) / FADE)

@@ -95,11 +95,12 @@ class Runner:
         for sequence in plan.page_updates:
             if sequence.slot is not None:
                 self.state.set_pages(sequence)
-        if plan.num_drafts:
-            self.state.limit_drafts(plan.limits, plan.by_lookup)
-            self.state.cut_drafts(plan.cut)
-        if plan.num_missed:
-            self.drafter.note_commit(plan.num_missed)
+        drafts = plan.drafts
+        if drafts.num_drafts:
+            self.state.limit_drafts(drafts.limits, drafts.by_lookup)
+            self.state.cut_drafts(drafts.cut)
+        if drafts.num_missed:
+            self.drafter.note_commit(drafts.num_missed)
         output = self._decode(plan, keeps_routing) if plan.decode else None
         if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
             self.drafter.note_commit(1 << 30)
@@ -113,7 +114,7 @@ class Runner:
     # -- generated rows -----------------------------------------------------------------------------------------------
 
     def _decode(self, plan: StepPlan, keeps_routing: bool) -> RoundOutput:
-        sequences, num_drafts = plan.decode, plan.num_drafts
+        sequences, drafts = plan.decode, plan.drafts
         slots_S = self._slots(sequences, self.stages.rows(len(sequences)))
         # length_bound already counts this round's tokens.
         max_length = max(s.length_bound for s in sequences)
@@ -126,16 +127,15 @@ class Runner:
             self.state,
             sequences,
             slots_S,
-            num_drafts,
+            drafts,
             max_length,
             self.row_ops,
             self.sampler,
             self.stages,
-            num_steps=plan.num_steps,
-            lookup=self.lookup if num_drafts and plan.by_lookup else None,
+            lookup=self.lookup,
             keeps_routing=keeps_routing,
         )
-        self.drafter.note_commit(num_drafts + 1)
+        self.drafter.note_commit(drafts.num_drafts + 1)
         return output
 
     def _slots(self, sequences: Seq[Sequence], num_rows: int = 1) -> Tensor:
