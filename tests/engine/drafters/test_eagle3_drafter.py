@@ -15,7 +15,7 @@ from tests.engine.support.exactness import Model, Scripted, build, reference_of,
 from transformers import AutoModelForCausalLM, Mxfp4Config
 
 from eyas.base.types import Request, SamplingParams
-from eyas.engine.drafters.drafter import Eagle3Drafter
+from eyas.engine.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.round.types import Drafts
 from eyas.engine.startup.build import MAX_BACKLOG
 from eyas.kernels.reference.noise import gumbel
@@ -36,9 +36,7 @@ class Recorder(Eagle3Drafter):
     """Keeps what the drafter drafts, and proposes the coming tokens instead, some wrong, so that rounds accept some."""
 
     def __init__(self, drafter, reference):
-        super().__init__(
-            drafter.head, drafter.cache, drafter._ops, drafter.sampler, drafter.stages, max_backlog=drafter.max_backlog
-        )
+        super().__init__(drafter.parts)
         self.reference = reference
         self.seen = []  # (request id, choice), length, drafts
 

@@ -65,9 +65,8 @@ def test_page_bytes_are_those_of_the_tensors(random_model, drafter):
     runner = build(random_model, drafter=drafter, concurrency=2, page_size=16).runner
     tensors = [cache for pair in runner.caches for cache in pair]
     if drafter == "eagle3":
-        tensors += [*runner.drafter.cache, runner.tap_pages_PC]
-    head = random_model.head.config if drafter == "eagle3" else None
-    size = page_bytes(random_model.config, head, 16, torch.float32)
+        tensors += [*runner.drafter.caches[0], runner.tap_pages_PC]
+    size = page_bytes(random_model.config, runner.drafter.needs, 16, torch.float32)
     is_sliding = random_model.config.layer_is_sliding
     full_pages = next(c.k for c, s in zip(runner.caches, is_sliding, strict=True) if not s).shape[0]
     sliding_pages = runner.caches[0].k.shape[0]

@@ -7,6 +7,8 @@ import pytest
 import torch
 from tests.recipes.support.numbers import setup
 
+from eyas.engine.drafters.base import DrafterNeeds
+from eyas.engine.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.startup.backend import KERNEL_CHUNK, PLAIN_CHUNK
 from eyas.engine.startup.build import EngineOptions
 from eyas.engine.startup.memory import page_bytes, page_counts
@@ -51,7 +53,8 @@ def test_bytes_are_the_engines_own(context, sequences, has_head):
     page = {field.name: field.default for field in fields(EngineOptions)}["page_size"]
     assert (page, KERNEL_CHUNK, PLAIN_CHUNK) == (EYAS_PAGE, EYAS_CHUNK, EYAS_CPU_CHUNK)
     drafts = 3 if has_head else 0
-    size = page_bytes(TARGET, HEAD if has_head else None, page, torch.bfloat16)
+    needs = Eagle3Drafter.needs_of(HEAD, torch.bfloat16) if has_head else DrafterNeeds()
+    size = page_bytes(TARGET, needs, page, torch.bfloat16)
     pages = page_counts(
         size,
         budget=1 << 60,

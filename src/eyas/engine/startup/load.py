@@ -18,10 +18,10 @@ from eyas.base.errors import UserError, nearest
 from eyas.base.tokens.tokenizer import CONTROL_TOKENS, Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.base.units import readable
+from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.startup.backend import check_round_size
 from eyas.engine.startup.build import (
     BuiltEngine,
-    DrafterKind,
     EngineOptions,
     build_engine,
     check_options,
@@ -168,7 +168,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     )
 
 
-def find_checkpoints(config: EngineConfig) -> tuple[Path, DrafterKind, Path | None]:
+def find_checkpoints(config: EngineConfig) -> tuple[Path, str, Path | None]:
     """The folder of the target, the kind of drafter and the folder of its head if it has one. Raises UserError."""
     if is_null(config.model):
         raise UserError(
@@ -192,7 +192,7 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
             "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas model make"
         )
     target = PRESETS[name]
-    drafter: DrafterKind = "eagle3" if config.draft == "eagle3" else "none"
+    drafter: str = "eagle3" if config.draft == "eagle3" else "none"
     options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
     weights = random_target(target, device)
     head = None
@@ -283,16 +283,14 @@ def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: to
         raise UserError(f"too little memory: the weights need {readable(needed)}, {device} has {readable(room)} free")
 
 
-def _drafter(config: EngineConfig, folder: Path) -> tuple[DrafterKind, Path | None]:
+def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:
     """The kind of drafter, and the folder of its head if it has one."""
     draft = config.draft
     if draft == "auto":
         draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
-    _check_head_options(config, has_head=draft not in ("none", "ngram"))
-    if draft == "none":
-        return "none", None
-    if draft == "ngram":
-        return "ngram", None
+    _check_head_options(config, has_head=draft not in DRAFTERS)
+    if draft in DRAFTERS:
+        return draft, None
     return "eagle3", resolve(draft)
 
 
@@ -314,7 +312,7 @@ def _keep_tokens(config: EngineConfig, folder: Path, target: GptOssConfig, head:
 
 
 def _options(
-    config: EngineConfig, target: GptOssConfig, drafter: DrafterKind, *, tokenizer_json: Path | None, has_kernels: bool
+    config: EngineConfig, target: GptOssConfig, drafter: str, *, tokenizer_json: Path | None, has_kernels: bool
 ) -> EngineOptions:
     """The settings that engines are built with, checked before any weights are read. Raises UserError."""
     options = EngineOptions(

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from eyas.engine.draft_length.round_drafts import RoundDrafts
-from eyas.engine.drafters.drafter import Drafter, NgramDrafter
+from eyas.engine.drafters.base import Drafter
+from eyas.engine.drafters.ngram import NgramDrafter
 from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, RoundOutput, Sampler, Verified

@@ -34,14 +34,7 @@ class Eagle3Head:
         self.config: Eagle3Config = head.config
         self.weights: Eagle3Weights = head.weights
         self.dtype = self.weights.embed_VH.dtype
-        self.device = self.weights.embed_VH.device
-        self._rope = rope_table(self.config.rope, self.config.head_dim, max_positions, self.device)
-
-    def new_cache(self, num_pages: int, page_size: int) -> LayerCache:
-        """Zeroed keys and values; the head shares page ids with the target's full layers."""
-        shape = (num_pages, page_size, self.config.num_kv_heads, self.config.head_dim)
-        k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
-        return LayerCache(k, v)
+        self._rope = rope_table(self.config.rope, self.config.head_dim, max_positions, self.weights.embed_VH.device)
 
     def fuse(self, taps_TC: Tensor, ops: Ops) -> Tensor:
         """The target's tapped states [T, C] as one hidden state [T, H]; the head's own output skips this."""
