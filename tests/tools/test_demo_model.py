@@ -108,8 +108,9 @@ def test_exported_head_loads_and_everything_fits_the_package(tmp_path):
     head = ReferenceHead(SMOKE_HEAD, ids)
     export_head(head, tmp_path / "small-head", SMOKE_TARGET)
     config, weights = load_target(tmp_path / "small", device=CPU, dtype=torch.float32)[:2]
-    head_config, loaded = load_head(tmp_path / "small-head", config, weights, device=CPU, dtype=torch.float32)[:2]
-    assert head_config == SMOKE_HEAD
+    serving_head = load_head(tmp_path / "small-head", config, weights, device=CPU, dtype=torch.float32)
+    loaded = serving_head.weights
+    assert serving_head.config == SMOKE_HEAD
     assert torch.equal(loaded.target_ids_V, ids)
     assert torch.equal(loaded.fc_HC, head.fc.weight.detach().bfloat16().float())
 

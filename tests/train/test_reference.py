@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from eyas.kernels.reference.ops import LayerCache
 from eyas.kernels.reference.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.loader import load_head, load_target
@@ -78,7 +79,7 @@ def test_drafts_what_the_serving_head_drafts(tmp_path, variant):
     config, folder = head_on_disk(tmp_path, **VARIANTS[variant])
     target_config, target_weights = load_target(tmp_path / "target", device=CPU, dtype=torch.float32)[:2]
     loaded = load_head(folder, target_config, target_weights, device=CPU, dtype=torch.float32)
-    serving = Eagle3Head(config, loaded[1], max_positions=64)
+    serving = Eagle3Head(loaded, max_positions=64)
     batch = random_batch(config, tokens=14)
     tokens = batch.tokens_BT
     batch = dataclasses.replace(batch, embedded_BTH=target_weights.embed_VH[tokens])
@@ -88,7 +89,7 @@ def test_drafts_what_the_serving_head_drafts(tmp_path, variant):
         training_time_test(reference, batch, num_steps=num_steps)
         fused = serving.fuse(batch.taps_BTC[0], PROMPT_OPS)
         for row in range(tokens.shape[1] - num_steps - 1):
-            cache = serving.new_cache(3, 16)
+            cache = LayerCache(*torch.zeros(2, 3, 16, config.num_kv_heads, config.head_dim))
             output = serving.forward(rows_at(tokens[:, 1 : row + 2], 1), fused[: row + 1], cache)
             for step in range(num_steps):
                 expected = serving.logits(output.normed, PROMPT_OPS)[-1]

@@ -12,7 +12,7 @@ from target import TargetModel
 from torch import Tensor
 
 from eyas.model.checkpoints.config_json import generation_json, head_json, target_json
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.mxfp4 import quantize
 from eyas.train.reference import ReferenceHead
 
@@ -62,7 +62,7 @@ def export_target(model: TargetModel, folder: Path, tokenizer: Path) -> None:
 
 def export_head(head: ReferenceHead, folder: Path, target: GptOssConfig) -> None:
     """config.json and model.safetensors in the names of SpecForge; the embedding is the target's."""
-    config: HeadConfig = head.config
+    config: Eagle3Config = head.config
     ids = head.target_ids_V.cpu()
     tensors = {name: value.detach().cpu().bfloat16() for name, value in head.named_parameters()}
     t2d = torch.zeros(config.vocab_size, dtype=torch.bool)

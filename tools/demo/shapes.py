@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
+from eyas.model.config import Eagle3Config, GptOssConfig, RopeConfig
 from eyas.model.taps import default_taps
 
 __all__ = ["HEAD", "SMOKE_HEAD", "SMOKE_TARGET", "TARGET"]
@@ -27,7 +27,7 @@ TARGET = GptOssConfig(
     eos_ids=(4084, 4081, 4094),  # <|return|>, <|endoftext|>, <|call|>
     pad_id=4081,
 )
-HEAD = HeadConfig(
+HEAD = Eagle3Config(
     vocab_size=TARGET.vocab_size,
     draft_vocab_size=2048,
     hidden_size=256,

@@ -15,7 +15,7 @@ from torch import Tensor
 from train_target import device_batch
 
 from eyas.model.checkpoints.head_options import draft_vocabulary
-from eyas.model.config import HeadConfig
+from eyas.model.config import Eagle3Config
 from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 
 __all__ = ["new_head", "observe", "pack", "train_head"]
@@ -73,7 +73,7 @@ def observe(
     )
 
 
-def new_head(config: HeadConfig, model: TargetModel, samples: list[Shard], always: tuple[int, ...]) -> ReferenceHead:
+def new_head(config: Eagle3Config, model: TargetModel, samples: list[Shard], always: tuple[int, ...]) -> ReferenceHead:
     """A head whose draft vocabulary is the most generated ids of `samples`, its output matrix the target's rows."""
     counts = torch.zeros(config.vocab_size, dtype=torch.float64)
     for shard in samples:

@@ -152,11 +152,11 @@ def run(
             tried.append(Tried(slot, limit, accepted, verified, by_lookup, levels, foretold))
             tokens += accepted + 1
         rows = work.batch + sum(of_one.verified for of_one in tried)
-        seconds = machine.seconds(work.batch, rows, choice.num_steps) * rng.gauss(1, NOISE)
+        seconds = machine.seconds(work.batch, rows, choice.head_drafts) * rng.gauss(1, NOISE)
         if rng.random() < SLOW_ROUNDS:
             seconds *= rng.uniform(*SLOWER)
         elapsed += seconds
-        policy.observe(RoundOutcome(tried, Timing(work.batch, rows, choice.num_steps, seconds)))
+        policy.observe(RoundOutcome(tried, Timing(work.batch, rows, choice.head_drafts, seconds)))
         for slot in slots:
             if running[slot].left <= 0:
                 running[slot] = _Running(work, slot, rng)

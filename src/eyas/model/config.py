@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["FINAL_NORM_TAP", "GptOssConfig", "HeadConfig", "RopeConfig"]
+__all__ = ["FINAL_NORM_TAP", "Eagle3Config", "GptOssConfig", "RopeConfig"]
 
 FINAL_NORM_TAP = -1  # the target's last hidden state after the final norm: the input of its lm_head
 
@@ -55,7 +55,7 @@ class GptOssConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeadConfig:
+class Eagle3Config:
     """An EAGLE-3 head of one layer.
 
     `taps` are residual-stream boundaries of the target: HS[i] is the stream entering layer i, HS[0] the embedding,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eyas.kernels.reference.ops import Matrix
 
-__all__ = ["HeadWeights", "LayerWeights", "TargetWeights", "tensors_of"]
+__all__ = ["Eagle3Weights", "Head", "LayerWeights", "TargetWeights", "tensors_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class TargetWeights:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeadWeights:
+class Eagle3Weights:
     """An EAGLE-3 head. `embed_VH` and `lm_head_VH` may be the target's own tensors.
 
     `target_ids_V` maps a draft id to its target id (absolute, the file's d2t plus the draft id), None for the identity.
@@ -67,6 +67,14 @@ class HeadWeights:
     norm_H: Tensor
     lm_head_VH: Matrix  # [Vd, H]
     target_ids_V: Tensor | None  # int64 [Vd]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A draft head: its config.json and its tensors, both in the form of its own kind."""
+
+    config: Any  # an `Eagle3Config`, or what another kind of drafter reads
+    weights: Any
 
 
 def tensors_of(weights: Any) -> Iterator[Tensor]:

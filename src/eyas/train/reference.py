@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eyas.model.config import HeadConfig
+from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
 
 __all__ = ["ReferenceHead", "TttBatch", "TttResult", "training_time_test"]
@@ -79,7 +79,7 @@ class RmsNorm(nn.Module):
 class Layer(nn.Module):
     """`midlayer` of the checkpoints: attention over [embedding, hidden], then a SwiGLU MLP."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
         query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -110,7 +110,7 @@ class Layer(nn.Module):
 class ReferenceHead(nn.Module):
     """The trainable part of a head, with the names that its checkpoint has. The embedding is the target's, frozen."""
 
-    def __init__(self, config: HeadConfig, target_ids_V: Tensor) -> None:
+    def __init__(self, config: Eagle3Config, target_ids_V: Tensor) -> None:
         """`target_ids_V` int64 [Vd]: the target id of every draft id, ascending."""
         super().__init__()
         self.config = config

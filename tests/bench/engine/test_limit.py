@@ -42,7 +42,7 @@ def test_keys_and_values_and_the_head(model):
     assert long.keys_and_values == token * (
         config.num_layers * config.sliding_window + 1000 * (config.num_layers - windows)
     )
-    head = model.head[1]
+    head = model.head.weights
     read = sum(tensor.nbytes for tensor in tensors_of(head)) - head.embed_VH.nbytes - head.target_ids_V.nbytes
     one, three = (limit(model, experts=1, drafts=drafts).head for drafts in (1, 3))
     assert one == read and three == 3 * read - 2 * head.fc_HC.nbytes

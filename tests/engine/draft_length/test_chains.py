@@ -22,7 +22,7 @@ def test_what_is_expected_is_what_chains_bring():
     for number in range(2 * NUM_CHAINS):  # the newest count
         chains.add(kinds[number % 2] if number >= NUM_CHAINS else [0.5])
     choice = chains.best_choice(SECONDS, [9, 3])
-    assert choice.limits == (4, 3) and choice.num_steps == 4 and 0.05 < choice.min_chance < 0.9
+    assert choice.limits == (4, 3) and choice.head_drafts == 4 and 0.05 < choice.min_chance < 0.9
     kept = np.cumprod(kinds[0])
     assert choice.tokens == pytest.approx(2 * (1 + kept.sum() / 2))
     assert choice.seconds == pytest.approx(SECONDS[4, 4])

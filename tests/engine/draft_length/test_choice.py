@@ -32,8 +32,8 @@ def play(policy, machine, num_rounds, *, chances=0.0, num_sequences=1, seed=0, r
                 count += 1
             tried.append(Tried(slot, limit, count, limit))
         rows = num_sequences + sum(choice.limits)
-        seconds = machine.seconds(num_sequences, rows, choice.num_steps) * rng.gauss(1, 0.03)
-        timing = Timing(num_sequences, rows, choice.num_steps, seconds)
+        seconds = machine.seconds(num_sequences, rows, choice.head_drafts) * rng.gauss(1, 0.03)
+        timing = Timing(num_sequences, rows, choice.head_drafts, seconds)
         policy.observe(RoundOutcome(tried, timing))
         chosen.append(choice)
     return chosen
@@ -141,8 +141,8 @@ def test_nothing_is_probed_that_cannot_pay():
     """Not even a draft that is always right is worth a round of twice the time."""
 
     class Dear:
-        def seconds(self, num_sequences, num_rows, num_steps):
-            return 1.0 + 1.2 * num_steps
+        def seconds(self, num_sequences, num_rows, head_drafts):
+            return 1.0 + 1.2 * head_drafts
 
     policy = auto(Dear(), MAX_DRAFTS, (1,))
     assert not any(any(choice.limits) for choice in play(policy, Dear(), 500, chances=1.0))
@@ -159,8 +159,8 @@ def test_a_number_that_looked_dear_at_start_up_gets_another_chance():
     """Of the numbers below the one in use none but 0 would ever be timed again."""
 
     class Stairs:
-        def seconds(self, num_sequences, num_rows, num_steps):
-            return (1.0, 1.1, 1.2, 1.3, 1.7, 2.4, 3.1, 3.8)[num_steps]
+        def seconds(self, num_sequences, num_rows, head_drafts):
+            return (1.0, 1.1, 1.2, 1.3, 1.7, 2.4, 3.1, 3.8)[head_drafts]
 
     policy = auto(Stairs(), MAX_DRAFTS, (1,))
     policy.costs.learn(
@@ -171,8 +171,8 @@ def test_a_number_that_looked_dear_at_start_up_gets_another_chance():
 
 def test_drafts_that_are_dearer_than_they_were_at_start_up_are_given_up():
     class Slower:
-        def seconds(self, num_sequences, num_rows, num_steps):
-            return H200.seconds(num_sequences, num_rows, num_steps) * (1.6 if num_steps else 1)
+        def seconds(self, num_sequences, num_rows, head_drafts):
+            return H200.seconds(num_sequences, num_rows, head_drafts) * (1.6 if head_drafts else 1)
 
     policy = auto(H200, MAX_DRAFTS, BATCHES)
     assert mean_drafts(play(policy, H200, 200, chances=0.6)[-50:]) > 0.8

@@ -45,8 +45,8 @@ def test_nothing_is_faster(situation):
     seconds = fixed + growth
     choice = best_choice(seconds, chances, rooms)
     assert choice.tokens == pytest.approx(expected(chances, choice.limits))
-    assert choice.seconds == seconds[choice.num_steps, sum(choice.limits)]
-    assert max(choice.limits) <= choice.num_steps
+    assert choice.seconds == seconds[choice.head_drafts, sum(choice.limits)]
+    assert max(choice.limits) <= choice.head_drafts
     for limits in itertools.product(*(range(min(room, MAX_DRAFTS) + 1) for room in rooms)):
         other = expected(chances, limits) / seconds[max(limits), sum(limits)]
         assert other <= rate(choice) * (1 + 1e-9)
@@ -78,7 +78,7 @@ def test_cheaper_drafts_never_make_it_commit_less(situation, cheaper):
     """
     fixed, growth, chances, rooms = situation
     dear, cheap = (best_choice(fixed + factor * growth, chances, rooms) for factor in (1, cheaper))
-    spent = [growth[choice.num_steps, sum(choice.limits)] for choice in (dear, cheap)]
+    spent = [growth[choice.head_drafts, sum(choice.limits)] for choice in (dear, cheap)]
     assert spent[1] >= spent[0] - 1e-9
     assert cheap.tokens >= dear.tokens - 1e-9
 
@@ -90,7 +90,7 @@ def test_nothing_is_drafted_where_it_costs_too_much(situation):
     seconds = np.full((MAX_DRAFTS + 1, chances.size + 1), 100 * fixed)
     seconds[0, 0] = fixed
     choice = best_choice(seconds, chances, rooms)
-    assert not any(choice.limits) and choice.num_steps == 0 and choice.tokens == len(chances)
+    assert not any(choice.limits) and choice.head_drafts == 0 and choice.tokens == len(chances)
 
 
 @settings(deadline=None, max_examples=40)
@@ -99,10 +99,10 @@ def test_each_sequence_looks_up_where_more_is_expected_of_it(situation, data):
     fixed, growth, chances, rooms = situation
     lookup = data.draw(array(*chances.shape, elements=chance))
     choice = best_choice(fixed + growth, chances, rooms, lookup)
-    assert rate(choice) >= rate(best_choice(fixed + growth, chances, rooms)) * (1 - 1e-12) or choice.num_steps == 0
+    assert rate(choice) >= rate(best_choice(fixed + growth, chances, rooms)) * (1 - 1e-12) or choice.head_drafts == 0
     again = rate_choice(fixed + growth, chances, np.array(choice.limits), lookup, np.array(choice.by_lookup))
     assert again.tokens == pytest.approx(choice.tokens)
-    assert again.num_steps <= choice.num_steps
+    assert again.head_drafts <= choice.head_drafts
 
 
 def test_a_draft_that_is_free_is_looked_up():
@@ -110,9 +110,9 @@ def test_a_draft_that_is_free_is_looked_up():
     seconds = 1 + 0.5 * np.arange(4)[:, None] + np.zeros((4, 7))
     head, lookup = np.full((2, 3), 0.6), np.array([[0.7] * 3, [0.1] * 3])
     choice = best_choice(seconds, head, np.array([9, 9]), lookup)
-    assert choice.limits == (3, 3) and choice.by_lookup == (True, True) and choice.num_steps == 0
+    assert choice.limits == (3, 3) and choice.by_lookup == (True, True) and choice.head_drafts == 0
     choice = best_choice(seconds * [[1], [0.2], [0.2], [0.2]], head, np.array([9, 9]), lookup)
-    assert choice.by_lookup == (True, False) and choice.num_steps > 0
+    assert choice.by_lookup == (True, False) and choice.head_drafts > 0
 
 
 def test_equal_drafts_go_to_the_first_sequences():

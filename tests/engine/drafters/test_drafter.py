@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eyas.engine.drafters.drafter import Drafter, NgramDrafter
+from eyas.engine.drafters.base import Drafter
+from eyas.engine.drafters.ngram import NgramDrafter
 from eyas.engine.round.stages import Stages
 from eyas.kernels.reference.lookup import look_up_ref
 

@@ -15,7 +15,7 @@ from tests.engine.support.exactness import Model, Scripted, build, reference_of,
 from transformers import AutoModelForCausalLM, Mxfp4Config
 
 from eyas.base.types import Request, SamplingParams
-from eyas.engine.drafters.drafter import Eagle3Drafter
+from eyas.engine.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.round.types import Drafts
 from eyas.engine.startup.build import MAX_BACKLOG
 from eyas.kernels.reference.noise import gumbel
@@ -36,9 +36,7 @@ class Recorder(Eagle3Drafter):
     """Keeps what the drafter drafts, and proposes the coming tokens instead, some wrong, so that rounds accept some."""
 
     def __init__(self, drafter, reference):
-        super().__init__(
-            drafter.head, drafter.cache, drafter._ops, drafter.sampler, drafter.stages, max_backlog=drafter.max_backlog
-        )
+        super().__init__(drafter.parts)
         self.reference = reference
         self.seen = []  # (request id, choice), length, drafts
 
@@ -99,7 +97,7 @@ def heads(request, target, tmp_path_factory):
     head_config, style = head_of_kind(request.param, config)
     out = make_head(head_config, tmp_path_factory.mktemp("eagle3") / request.param, target=config, seed=2, style=style)
     head = load_head(out, config, weights, device=CPU, dtype=torch.float32)
-    assert head[0].taps == head_config.taps
+    assert head.config.taps == head_config.taps
     return Model(config=config, weights=weights, head=head), reference_head(head_config, out)
 
 

@@ -65,9 +65,8 @@ def test_page_bytes_are_those_of_the_tensors(random_model, drafter):
     runner = build(random_model, drafter=drafter, concurrency=2, page_size=16).runner
     tensors = [cache for pair in runner.caches for cache in pair]
     if drafter == "eagle3":
-        tensors += [*runner.drafter.cache, runner.tap_pages_PC]
-    head = random_model.head[0] if drafter == "eagle3" else None
-    size = page_bytes(random_model.config, head, 16, torch.float32)
+        tensors += [*runner.drafter.caches[0], runner.tap_pages_PC]
+    size = page_bytes(random_model.config, runner.drafter.needs, 16, torch.float32)
     is_sliding = random_model.config.layer_is_sliding
     full_pages = next(c.k for c, s in zip(runner.caches, is_sliding, strict=True) if not s).shape[0]
     sliding_pages = runner.caches[0].k.shape[0]
@@ -82,8 +81,8 @@ def test_the_memory_map_names_every_owner_once(random_model):
     assert set(owners) == {"weights", "head", "kv", "state", "expert cache", "free"}
     assert owners["weights"] == sum(t.nbytes for t in tensors_of(random_model.weights))
     shared = {id(t) for t in tensors_of(random_model.weights)}
-    assert id(random_model.head[1].embed_VH) in shared
-    assert owners["head"] == sum(t.nbytes for t in tensors_of(random_model.head[1]) if id(t) not in shared)
+    assert id(random_model.head.weights.embed_VH) in shared
+    assert owners["head"] == sum(t.nbytes for t in tensors_of(random_model.head.weights) if id(t) not in shared)
     config = random_model.config
     one_expert = 4 * 3 * config.hidden_size * config.intermediate_size
     assert owners["expert cache"] == config.num_layers * config.num_experts * one_expert

@@ -7,7 +7,7 @@ import torch
 from tests.engine.support.exactness import build, run
 
 from eyas.base.types import FinishReason, Request, SamplingParams
-from eyas.engine.drafters.drafter import Drafter
+from eyas.engine.drafters.base import Drafter
 from eyas.engine.round.types import Drafts
 from eyas.engine.sampling.masking import RowMasks
 from eyas.engine.sampling.sampler import sample_rows

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from eyas.base.types import Request, SamplingParams
+from eyas.engine.draft_length.round_drafts import RoundDrafts
 from eyas.engine.sequences.pages import page_keys
 from eyas.engine.sequences.sequence import Phase, Sequence
 from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, sliding_pages
@@ -56,7 +57,7 @@ class Device:
             self.length[sequence] = sequence.prompt_length
         for sequence in plan.admitted + [s for s in plan.page_updates if s.slot is not None]:
             self.tables[sequence] = (list(sequence.full_pages), list(sequence.sliding_pages))
-        results = [self._round(sequence, plan.num_drafts, draw) for sequence in plan.decode]
+        results = [self._round(sequence, plan.drafts.num_drafts, draw) for sequence in plan.decode]
         for chunk in plan.chunks:
             for position in range(chunk.start, chunk.end):
                 self._row(chunk.sequence, position, truth(chunk.sequence, position))
@@ -179,7 +180,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._step(rng.randint(0, self.config.max_drafts), rng.randint)
 
     def _step(self, num_drafts, draw):
-        plan = self.scheduler.plan(num_drafts)
+        plan = self.scheduler.plan(RoundDrafts(num_drafts=num_drafts))
         self._check(plan)
         if not plan.is_empty:
             self.launched.append(self.device.run(plan, draw))
@@ -239,8 +240,8 @@ def test_the_end_of_a_prompt_and_a_shared_part_outlast_a_long_one():
         )  # fmt: skip
         scheduler.add(sequence)
         while sequence.phase is not Phase.DECODE:
-            scheduler.plan(0)
-        scheduler.plan(0)
+            scheduler.plan()
+        scheduler.plan()
         scheduler.finish(sequence)
         return sequence.num_cached
 

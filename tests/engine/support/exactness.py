@@ -17,7 +17,7 @@ from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import Message, render_conversation
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.draft_length.choice import FixedDraftLength
-from eyas.engine.drafters.drafter import Drafter
+from eyas.engine.drafters.base import Drafter
 from eyas.engine.round.types import Drafts
 from eyas.engine.startup.build import EngineOptions, build_engine
 

@@ -40,22 +40,22 @@ def test_draft_vocabulary_keeps_the_frequent_and_the_necessary():
 
 @pytest.mark.parametrize("kind", ["specforge", "full-vocab"])
 def test_kept_tokens_keep_their_rows(heads, kind):
-    config, weights = heads[kind]
+    weights = heads[kind].weights
     known = torch.arange(512) if weights.target_ids_V is None else weights.target_ids_V
     rows = dict(zip(known.tolist(), weights.lm_head_VH, strict=True))
     counts = torch.zeros(512).scatter_(0, known.flip(0)[::2], torch.arange(1.0, len(known) // 2 + 1))
     for counts_V, expected in ((None, known[:63]), (counts, known.flip(0)[::2][-63:])):
         last = known[-2].item()
-        small, kept = keep_tokens(config, weights, 64, counts_V=counts_V, always={last})
+        small = keep_tokens(heads[kind], 64, counts_V=counts_V, always={last})
+        kept = small.weights
         ids = kept.target_ids_V.tolist()
-        assert small.draft_vocab_size == len(ids) == 64 and ids == sorted({*expected.tolist(), last})
+        assert small.config.draft_vocab_size == len(ids) == 64 and ids == sorted({*expected.tolist(), last})
         assert all(torch.equal(row, rows[token]) for token, row in zip(ids, kept.lm_head_VH, strict=True))
         assert kept.qkv_NH is weights.qkv_NH
 
 
 def test_8_bits_round_the_matrices_behind_attention(heads):
-    _, weights = heads["full-vocab"]
-    rounded = in_fp8(weights)
+    weights, rounded = heads["full-vocab"].weights, in_fp8(heads["full-vocab"]).weights
     for name in ROUNDED:
         matrix, ours = getattr(weights, name), getattr(rounded, name)
         assert 0 < (ours - matrix).abs().max() <= matrix.abs().max() / 16
@@ -68,7 +68,7 @@ def test_8_bits_round_the_matrices_behind_attention(heads):
 )
 def test_impossible_vocabularies(heads, size, always, words):
     with pytest.raises(UserError, match=words):
-        keep_tokens(*heads["full-vocab"], size, counts_V=None, always=always)
+        keep_tokens(heads["full-vocab"], size, counts_V=None, always=always)
 
 
 def test_counts_come_from_json(tmp_path):

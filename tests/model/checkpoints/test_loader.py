@@ -146,8 +146,9 @@ def test_a_model_saved_by_transformers(tmp_path, tie):
 def test_heads_of_every_kind(kind, target, tmp_path):
     config, style = head_of_kind(kind, TINY)
     folder = make_head(config, tmp_path / "head", target=TINY, style=style)
-    loaded, weights = load_head(folder, *target, **CPU)
-    assert loaded == config
+    head = load_head(folder, *target, **CPU)
+    weights = head.weights
+    assert head.config == config
     stored = load_file(folder / "model.safetensors")
     prefix = "midlayer" if style == "specforge" else "layers.0"
     rows = [stored[f"{prefix}.self_attn.{name}_proj.weight"] for name in "qkv"]
@@ -169,18 +170,18 @@ def test_own_and_shared_embedding_and_lm_head(target, tmp_path):
     full = default_head(TINY, draft_vocab_size=TINY.vocab_size)
     shared = make_head(full, tmp_path / "shared", target=TINY, own_lm_head=False)
     own = make_head(full, tmp_path / "own", target=TINY, own_embedding=True)
-    _, weights = load_head(shared, *target, **CPU)
+    weights = load_head(shared, *target, **CPU).weights
     assert weights.embed_VH is target[1].embed_VH and weights.lm_head_VH is target[1].lm_head_VH
-    _, weights = load_head(own, *target, **CPU)
+    weights = load_head(own, *target, **CPU).weights
     assert not torch.equal(weights.embed_VH, target[1].embed_VH)
     edit(own, lambda tensors: tensors.update({"embed_tokens.weight": target[1].embed_VH.bfloat16()}))
-    _, weights = load_head(own, *target, **CPU)
+    weights = load_head(own, *target, **CPU).weights
     assert weights.embed_VH is target[1].embed_VH  # a copy of the target's takes no memory
 
 
 def test_int32_maps_fp32_weights_and_unused_tensors(target, tmp_path):
     folder = make_head(default_head(TINY), tmp_path / "head", target=TINY)
-    _, before = load_head(folder, *target, **CPU)
+    before = load_head(folder, *target, **CPU).weights
 
     def change(tensors):
         tensors["d2t"] = tensors["d2t"].int()
@@ -188,7 +189,7 @@ def test_int32_maps_fp32_weights_and_unused_tensors(target, tmp_path):
         tensors["midlayer.self_attn.rotary_emb.inv_freq"] = torch.zeros(16)
 
     edit(folder, change)
-    assert_same(load_head(folder, *target, **CPU)[1], before)
+    assert_same(load_head(folder, *target, **CPU).weights, before)
 
 
 def test_progress(target_folder):

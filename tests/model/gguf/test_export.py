@@ -165,7 +165,8 @@ def test_keys_of_the_demo_model(tmp_path):
 def head_values(folder, target_folder):
     """{GGUF name: value} of a head; pairs (i, i + D/2) of query and key rows as neighbours, as llama.cpp turns them."""
     config, weights = load_target(target_folder, device=CPU, dtype=torch.float32)
-    head, own = load_head(folder, config, weights, device=CPU, dtype=torch.float32)
+    loaded = load_head(folder, config, weights, device=CPU, dtype=torch.float32)
+    head, own = loaded.config, loaded.weights
     rows = [head.num_heads * head.head_dim] + 2 * [head.num_kv_heads * head.head_dim]
     half = torch.arange(head.head_dim // 2)
     order = torch.stack((half, half + head.head_dim // 2), dim=1).flatten()

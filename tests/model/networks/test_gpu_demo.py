@@ -11,6 +11,7 @@ from tests.model.support.poisoned import packed, paged
 from eyas.base.bundled import DEMO
 from eyas.base.harmony.rendering import Message, render_conversation
 from eyas.base.tokens.tokenizer import Tokenizer
+from eyas.engine.drafters.base import Drafter, DrafterNeeds
 from eyas.engine.startup.backend import kernel_backend
 from eyas.model.checkpoints.loader import load_target
 from eyas.model.networks.gpt_oss import GptOss
@@ -68,7 +69,7 @@ def by_decode_kernels(target, tokens):
     """All chats from their first token on, ROWS at a time; those that are over stay as dead rows."""
     device, longest = target.device, max(map(len, tokens))
     sizes = {"concurrency": len(tokens), "max_drafts": ROWS - 1, "max_backlog": ROWS}
-    ops = kernel_backend(target.config, None, device, **sizes).row_ops
+    ops = kernel_backend(target.config, Drafter, DrafterNeeds(), device, **sizes).row_ops
     cache = paged(target, [len(t) for t in tokens])
     lengths_S1 = torch.tensor([[len(t)] for t in tokens], device=device)
     padded_SN = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.model.support.poisoned import PAGE_SIZE, draw_target, packed, poison, poison_token, shuffled_tables
 
+from eyas.engine.drafters.base import Drafter, DrafterNeeds
 from eyas.engine.startup.backend import kernel_backend
 from eyas.kernels.reference.ops import LayerCache
 from eyas.model.batch import PageTables, RowBatch
@@ -49,9 +50,10 @@ class HeadPass:
     def __init__(self, shape, device):
         self.target, head = PRESETS[shape], default_head(PRESETS[shape])
         ends = packed(draw_target(replace(self.target, num_layers=0, layer_is_sliding=()), device))
-        self.model = Eagle3Head(head, random_head(head, ends, device), max_positions=MAX_LENGTH)
+        self.model = Eagle3Head(random_head(head, ends, device), max_positions=MAX_LENGTH)
         self.tables, num_pages = shuffled_tables([length + NUM_ROWS for length in LENGTHS], device)
-        self.caches = [self.model.new_cache(num_pages, PAGE_SIZE)]
+        shape = (2, num_pages, PAGE_SIZE, head.num_kv_heads, head.head_dim)
+        self.caches = [LayerCache(*torch.zeros(shape, dtype=self.model.dtype, device=device))]
         self.groups = (self.tables.full,)
         width = len(head.taps) * head.target_hidden_size
         self.extra = torch.randn(NUM_SEQS, NUM_ROWS, width, device=device).bfloat16()
@@ -66,7 +68,7 @@ class Launcher:
         self.network, self.device = network, device
         config = network.target
         sizes = {"concurrency": NUM_SEQS, "max_drafts": NUM_ROWS - 1, "max_backlog": NUM_ROWS}
-        backend = kernel_backend(config, None, device, **sizes)
+        backend = kernel_backend(config, Drafter, DrafterNeeds(), device, **sizes)
         self.ops, self.stages = backend.row_ops, backend.stages
         self.starts_S = torch.tensor(LENGTHS, device=device)
         self.tokens_SR = torch.randint(poison_token(config), (NUM_SEQS, NUM_ROWS), device=device)

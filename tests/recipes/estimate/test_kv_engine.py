@@ -7,11 +7,13 @@ import pytest
 import torch
 from tests.recipes.support.numbers import setup
 
+from eyas.engine.drafters.base import DrafterNeeds
+from eyas.engine.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.startup.backend import KERNEL_CHUNK, PLAIN_CHUNK
 from eyas.engine.startup.build import EngineOptions
 from eyas.engine.startup.memory import page_bytes, page_counts
 from eyas.engine.step.scheduler import sliding_pages
-from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
+from eyas.model.config import Eagle3Config, GptOssConfig, RopeConfig
 from eyas.recipes.estimate.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout
 
 LAYERS = 36
@@ -30,7 +32,7 @@ TARGET = GptOssConfig(
     rope=RopeConfig(theta=150_000),
     max_context=131_072,
 )
-HEAD = HeadConfig(
+HEAD = Eagle3Config(
     vocab_size=201_088,
     draft_vocab_size=32_000,
     hidden_size=2880,
@@ -51,7 +53,8 @@ def test_bytes_are_the_engines_own(context, sequences, has_head):
     page = {field.name: field.default for field in fields(EngineOptions)}["page_size"]
     assert (page, KERNEL_CHUNK, PLAIN_CHUNK) == (EYAS_PAGE, EYAS_CHUNK, EYAS_CPU_CHUNK)
     drafts = 3 if has_head else 0
-    size = page_bytes(TARGET, HEAD if has_head else None, page, torch.bfloat16)
+    needs = Eagle3Drafter.needs_of(HEAD, torch.bfloat16) if has_head else DrafterNeeds()
+    size = page_bytes(TARGET, needs, page, torch.bfloat16)
     pages = page_counts(
         size,
         budget=1 << 60,

@@ -61,7 +61,7 @@ def _head_bytes(model: LoadedModel, passes: float) -> float:
     """`passes` of the head, of which the first fuses the target's states."""
     if model.head is None or not passes:
         return 0.0
-    head = model.head[1]
+    head = model.head.weights
     once = sum(_num_bytes(part) for part in (head.fc_HC, head.fc_norms_H, head.fc_input_norm_C) if part is not None)
     gathered = head.embed_VH.nbytes + _num_bytes(head.target_ids_V if head.target_ids_V is not None else ())
-    return once + passes * (_num_bytes(head) - once - gathered)
+    return float(once + passes * (_num_bytes(head) - once - gathered))

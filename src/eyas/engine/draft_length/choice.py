@@ -193,7 +193,7 @@ class AutoDraftLength:
                 loss = _loss(probe, best)
                 pace = loss / (self.PROBE_PACE * best.seconds)
                 if loss <= self._credit_s and (is_again or self._since_longer >= pace):
-                    self._again = not is_again and best.num_steps == 0 and self._is_untimed(probe)
+                    self._again = not is_again and best.head_drafts == 0 and self._is_untimed(probe)
                     self._since_longer = 0
                     return self._paid(probe, best)
         shorter = self._shorter(best, seconds, chances_SK, lookup_SK)
@@ -225,12 +225,12 @@ class AutoDraftLength:
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, lookup_SK: Floats | None
     ) -> DraftChoice | None:
         """One pass of the head less, if it was not timed lately: what made it look slower may have been an accident."""
-        num_sequences, num_steps = len(best.limits), best.num_steps - 1
-        if num_steps < 1:
+        num_sequences, head_drafts = len(best.limits), best.head_drafts - 1
+        if head_drafts < 1:
             return None
         by_lookup_S = np.asarray(best.by_lookup)
-        limits_S = np.where(by_lookup_S, best.limits, np.minimum(best.limits, num_steps))
-        if self.costs.age(num_sequences, num_sequences + int(limits_S.sum()), num_steps) <= self.RETIME_SHORTER:
+        limits_S = np.where(by_lookup_S, best.limits, np.minimum(best.limits, head_drafts))
+        if self.costs.age(num_sequences, num_sequences + int(limits_S.sum()), head_drafts) <= self.RETIME_SHORTER:
             return None
         return rate_choice(seconds, chances_SK, limits_S, lookup_SK, by_lookup_S)
 
@@ -238,7 +238,7 @@ class AutoDraftLength:
         """Such a probe is made twice: a head that paused catches up first, and only the next round shows the cost."""
         num_sequences = len(probe.limits)
         rows = num_sequences + sum(probe.limits)
-        return probe.num_steps > 0 and self.costs.age(num_sequences, rows, probe.num_steps) > self.RETIME_SELDOM
+        return probe.head_drafts > 0 and self.costs.age(num_sequences, rows, probe.head_drafts) > self.RETIME_SELDOM
 
     def _is_surprise(self, timing: Timing, num_accepted: int) -> bool:
         """Drafts did better than none while none seem best: to be tried again at once."""
@@ -247,16 +247,16 @@ class AutoDraftLength:
             return False
         table = self.costs.table(num_sequences)
         gain = (num_sequences + num_accepted) / num_sequences
-        return bool(gain * table[0, 0] > table[timing.num_steps, timing.num_rows - num_sequences])
+        return bool(gain * table[0, 0] > table[timing.head_drafts, timing.num_rows - num_sequences])
 
     def _observe_timing(self, timing: Timing) -> None:
-        if timing.num_rows == timing.num_sequences and timing.num_steps == 0:
+        if timing.num_rows == timing.num_sequences and timing.head_drafts == 0:
             expected = self.costs.table(timing.num_sequences)[0, 0]
             is_expected = abs(timing.seconds / expected - 1) < self.AS_EXPECTED
             self._retime_every = min(2 * self._retime_every, self.RETIME_SELDOM) if is_expected else self.RETIME_OFTEN
-        if timing.num_steps == 0 or not self._head_paused:
+        if timing.head_drafts == 0 or not self._head_paused:
             self.costs.observe(timing)
-        self._head_paused = timing.num_steps == 0
+        self._head_paused = timing.head_drafts == 0
 
     def _observe_head(self, head: Acceptance, tried: Sequence[Tried]) -> None:
         """Of a chain that was cut behind an accepted draft, the next one counts by its chance."""

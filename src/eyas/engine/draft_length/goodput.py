@@ -17,14 +17,14 @@ Floats = NDArray[np.float64]
 
 
 class DraftChoice(NamedTuple):
-    """`limits` are drafts of each sequence, `num_steps` passes of the head over those that do not look their drafts up.
+    """`limits` are drafts of each sequence, `head_drafts` how many the head draws for those that look up none.
 
     `tokens` and `seconds` are what the round should commit, bonus tokens included, and take. A draft whose chance turns
     out to be below `min_chance` is not worth its row.
     """
 
     limits: tuple[int, ...]
-    num_steps: int
+    head_drafts: int
     by_lookup: tuple[bool, ...]
     tokens: float
     seconds: float

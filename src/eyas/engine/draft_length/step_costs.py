@@ -8,17 +8,18 @@ point is kept as a factor, and rounds that run later correct it further. Tables 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RoundCosts", "Timing"]
+__all__ = ["HeadWork", "RoundCosts", "Timing", "chain_work"]
 
 Floats = NDArray[np.float64]
 Numbers = int | NDArray[Any]
+Cell = tuple[int, int, int]  # sequences, as a power of two; passes of the head; draft rows a sequence
 
 # Of a round of one sequence without drafts: fixed, experts, a row; a pass of the head, a sequence in it.
 GUESS = (0.6, 0.38, 0.02, 0.1, 0.01)
@@ -32,24 +33,38 @@ CLIP = 3.0  # usual deviations that a slow round counts at most; nothing makes a
 
 
 class Timing(NamedTuple):
-    """One round: `num_rows` were verified, last tokens included, behind `num_steps` passes of the head."""
+    """One round: `num_rows` were verified, last tokens included; the head drew `head_drafts` for each sequence."""
 
     num_sequences: int
     num_rows: int
-    num_steps: int
+    head_drafts: int
     seconds: float
 
 
-class RoundCosts:
-    """Cells of corrections are (power of two of sequences, passes of the head, draft rows a sequence)."""
+class HeadWork(NamedTuple):
+    """Passes of the head, and the rows of one sequence in all of them together."""
 
-    def __init__(self, max_drafts: int, *, expert_share: float = 4 / 128) -> None:
-        """`expert_share` is the part of a layer's experts that one token reads."""
+    passes: int
+    rows: int
+
+
+def chain_work(num_drafts: int) -> HeadWork:
+    """A pass of one row for each draft."""
+    return HeadWork(num_drafts, num_drafts)
+
+
+class RoundCosts:
+    """Seconds by sequences, verified rows, and the passes and rows that the drafts take of the head."""
+
+    def __init__(
+        self, max_drafts: int, *, expert_share: float = 4 / 128, work: Callable[[int], HeadWork] = chain_work
+    ) -> None:
+        """`expert_share` is the part of a layer's experts that one token reads, `work` what drafts take of the head."""
         self.max_drafts = max_drafts
         self.expert_share = expert_share
-        self._fit = _Fit(np.array(GUESS), expert_share)
-        self._missed = _Factors(max_drafts, FIT_REACH)
-        self._live = _Factors(max_drafts, LIVE_REACH)
+        self._passes_K, self._head_rows_K = np.array([work(k) for k in range(max_drafts + 1)]).T
+        self._parts = np.array(GUESS)
+        self._missed, self._live = self._factors(FIT_REACH), self._factors(LIVE_REACH)
         self._tables: dict[int, Floats] = {}
         self._round = 0
         self._deviation = 0.05  # usual distance of a timing from what was expected, as a factor
@@ -60,11 +75,13 @@ class RoundCosts:
         timings = list(timings)
         if not timings:
             return
-        self._fit = _Fit.to(timings, self.expert_share)
-        self._missed, self._live = _Factors(self.max_drafts, FIT_REACH), _Factors(self.max_drafts, LIVE_REACH)
-        for timing in timings:
-            miss = math.log(timing.seconds / float(self._fit.seconds(*timing[:3])))
-            cell = self._missed.cell(*timing[:3])
+        sequences, rows, head_drafts = np.array([timing[:3] for timing in timings]).T
+        columns = self._columns(sequences, rows, head_drafts)
+        self._parts = _fit(columns, np.array([timing.seconds for timing in timings]))
+        self._missed, self._live = self._factors(FIT_REACH), self._factors(LIVE_REACH)
+        for timing, expected in zip(timings, (columns @ self._parts).tolist(), strict=True):
+            miss = math.log(timing.seconds / expected)
+            cell = self._cell(*timing[:3])
             self._missed.log[cell], self._missed.weight[cell] = miss, 1.0
         self._tables.clear()
         self.is_measured = True
@@ -73,8 +90,8 @@ class RoundCosts:
         """Correct the costs by a round that ran. One slow round changes little."""
         self._round += 1
         table, live = self.table(timing.num_sequences), self._live
-        cell = live.cell(*timing[:3])
-        expected = float(table[timing.num_steps, timing.num_rows - timing.num_sequences])
+        cell = self._cell(*timing[:3])
+        expected = float(table[timing.head_drafts, timing.num_rows - timing.num_sequences])
         before = live.log[cell] if live.weight[cell] else live.near(cell, self._round)
         surprise = math.log(timing.seconds / expected)
         if live.weight.any() or self.is_measured:
@@ -89,52 +106,53 @@ class RoundCosts:
         if weight < REFRESH or self._round % REFRESH == 0:
             self._tables.clear()
 
-    def age(self, num_sequences: int, num_rows: int, num_steps: int) -> int:
+    def age(self, num_sequences: int, num_rows: int, head_drafts: int) -> int:
         """Rounds since such a round was timed."""
-        return int(self._round - self._live.last[self._live.cell(num_sequences, num_rows, num_steps)])
+        return int(self._round - self._live.last[self._cell(num_sequences, num_rows, head_drafts)])
 
     def table(self, num_sequences: int) -> Floats:
-        """[passes of the head, draft rows] -> seconds, never falling along either axis."""
+        """Returns seconds by [drafts of the head, draft rows], never falling along either axis."""
         found = self._tables.get(num_sequences)
         if found is None:
             found = self._tables[num_sequences] = self._make(num_sequences)
         return found
 
     def _make(self, num_sequences: int) -> Floats:
-        steps = np.arange(self.max_drafts + 1).reshape(-1, 1)
+        head_drafts = np.arange(self.max_drafts + 1).reshape(-1, 1)
         drafts = np.arange(num_sequences * self.max_drafts + 1)
-        seconds = self._fit.seconds(num_sequences, num_sequences + drafts, steps)
+        seconds = self._columns(num_sequences, num_sequences + drafts, head_drafts) @ self._parts
         bucket = _bucket(num_sequences)
-        logs = self._missed.of(bucket, self._round) + self._live.of(bucket, self._round)
+        logs = (self._missed.of(bucket, self._round) + self._live.of(bucket, self._round))[self._passes_K]
         depth, part = np.divmod(drafts, num_sequences)
         between = part / num_sequences
         above = np.minimum(depth + 1, self.max_drafts)
         return _monotone(seconds * np.exp(logs[:, depth] * (1 - between) + logs[:, above] * between))
 
+    def _columns(self, sequences: Numbers, rows: Numbers, head_drafts: Numbers) -> Floats:
+        """[..., 5]: what a unit of each part is multiplied by."""
+        s, n, k = np.broadcast_arrays(sequences, rows, head_drafts)
+        distinct = (1 - (1 - self.expert_share) ** n) / self.expert_share
+        columns = (np.ones(n.shape), distinct, n, self._passes_K[k], self._head_rows_K[k] * s)
+        return np.stack(columns, axis=-1).astype(float)
 
-class _Fit(NamedTuple):
-    parts: Floats  # seconds: fixed, all experts, a row, a pass of the head, a sequence in a pass
-    expert_share: float
+    def _cell(self, num_sequences: int, num_rows: int, head_drafts: int) -> Cell:
+        depth = round((num_rows - num_sequences) / num_sequences)
+        return _bucket(num_sequences), int(self._passes_K[head_drafts]), depth
 
-    @classmethod
-    def to(cls, timings: list[Timing], expert_share: float) -> _Fit:
-        """Least squares of relative errors, no part below 0; what was not measured keeps its share of the guess."""
-        sequences, rows, steps, seconds = (np.array(column, dtype=float) for column in zip(*timings, strict=True))
-        columns = _columns(sequences, rows, steps, expert_share)
-        guess = np.array(GUESS) * float(np.median(seconds / (columns @ GUESS)))
-        matrix = np.concatenate((columns / seconds[:, None], TRUST_IN_GUESS * np.diag(1 / guess)))
-        target = np.concatenate((np.ones(len(seconds)), np.full(len(guess), TRUST_IN_GUESS)))
-        return cls(np.maximum(_nonnegative_least_squares(matrix, target), 0.01 * guess), expert_share)  # none is free
-
-    def seconds(self, sequences: Numbers, rows: Numbers, steps: Numbers) -> Floats:
-        seconds: Floats = _columns(sequences, rows, steps, self.expert_share) @ self.parts
-        return seconds
+    def _factors(self, reach: float) -> _Factors:
+        return _Factors(int(self._passes_K.max()), self.max_drafts, reach)
 
 
-def _columns(sequences: Numbers, rows: Numbers, steps: Numbers, expert_share: float) -> Floats:
-    """[..., 5]: what a unit of each part is multiplied by."""
-    s, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (sequences, rows, steps)))
-    return np.stack([np.ones_like(n), (1 - (1 - expert_share) ** n) / expert_share, n, k, k * s], axis=-1)
+def _fit(columns: Floats, seconds: Floats) -> Floats:
+    """Returns the seconds of each part: fixed, all experts, a row, a pass of the head, a sequence's row in a pass.
+
+    Least squares of relative errors, no part below 0; what was not measured keeps its share of the guess.
+    """
+    guess = np.array(GUESS) * float(np.median(seconds / (columns @ GUESS)))
+    matrix = np.concatenate((columns / seconds[:, None], TRUST_IN_GUESS * np.diag(1 / guess)))
+    target = np.concatenate((np.ones(len(seconds)), np.full(len(guess), TRUST_IN_GUESS)))
+    parts: Floats = np.maximum(_nonnegative_least_squares(matrix, target), 0.01 * guess)  # none is free
+    return parts
 
 
 def _nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
@@ -153,26 +171,23 @@ def _nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
 class _Factors:
     """Logarithms of factors on the fit. A cell without weight takes the mean of its neighbours, the near ones first."""
 
-    def __init__(self, max_drafts: int, reach: float) -> None:
-        depths = np.arange(max_drafts + 1)
-        near = np.abs(depths[:, None] - depths)
+    def __init__(self, max_passes: int, max_depth: int, reach: float) -> None:
+        passes, depths = np.arange(max_passes + 1), np.arange(max_depth + 1)
         # Chebyshev distance of (passes, depth) pairs.
-        distance = np.maximum(near[:, None, :, None], near[None, :, None, :])
-        self._near_cells = reach ** distance.reshape((max_drafts + 1) ** 2, -1).astype(float)
+        distance = np.maximum(
+            np.abs(passes[:, None] - passes)[:, None, :, None], np.abs(depths[:, None] - depths)[None, :, None, :]
+        )
+        self._near_cells = reach ** distance.reshape(len(passes) * len(depths), -1).astype(float)
         buckets = np.arange(12)
         self._near_buckets = reach ** np.abs(buckets[:, None] - buckets).astype(float)
-        shape = (len(buckets), max_drafts + 1, max_drafts + 1)
+        shape = (len(buckets), len(passes), len(depths))
         self.log, self.weight = np.zeros(shape), np.zeros(shape)
         self.last = np.full(shape, -(10**9))
 
-    def cell(self, num_sequences: int, num_rows: int, num_steps: int) -> tuple[int, int, int]:
-        depth = round((num_rows - num_sequences) / num_sequences)
-        return _bucket(num_sequences), num_steps, depth
-
-    def faded(self, cell: tuple[int, int, int], now: int) -> float:
+    def faded(self, cell: Cell, now: int) -> float:
         return float(self.weight[cell]) * math.exp((int(self.last[cell]) - now) / FADE)
 
-    def near(self, cell: tuple[int, int, int], now: int) -> float:
+    def near(self, cell: Cell, now: int) -> float:
         return float(self.of(cell[0], now)[cell[1:]])
 
     def of(self, bucket: int, now: int) -> Floats:

@@ -27,10 +27,10 @@ class Drafts(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A draft token of each sequence, and its log-probability under the head's raw logits."""
+    """Draft tokens, and their log-probabilities under the head's raw logits."""
 
-    ids_S: Tensor
-    logprobs_S: Tensor
+    ids_T: Tensor
+    logprobs_T: Tensor
 
 
 class RowMasks(NamedTuple):
@@ -97,9 +97,9 @@ class Sampler(Protocol):
     """Draws tokens and commits them. Where stages are captured it must not look at what `sequences` want."""
 
     def draft(
-        self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
+        self, logits_TV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
     ) -> Guess:
-        """The drafts, in target ids, that stand `step` positions behind each sequence's length."""
+        """Draws drafts, in target ids. T = S R: row r of a sequence stands `step` + r positions after its length."""
 
     def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
         """Levels of confidence in drafts, and how many are worth their row: at most `room_S`."""

@@ -24,10 +24,17 @@ class DeviceSampler:
     """`engine.round.types.Sampler`."""
 
     def __init__(
-        self, state: DeviceState, *, max_rows: int, draft_vocab_size: int | None = None, copies_results: bool = False
+        self,
+        state: DeviceState,
+        *,
+        max_rows: int,
+        draft_vocab_size: int | None = None,
+        drafts_a_pass: int = 1,
+        copies_results: bool = False,
     ) -> None:
-        """For up to `max_rows` rows a launch. Counts for penalties are there from the start: graphs name addresses.
+        """For up to `max_rows` rows a launch; a pass of the head draws `drafts_a_pass` tokens of each sequence.
 
+        Counts for penalties are there from the start: graphs name addresses.
         What `finish` returns is overwritten by its next call, unless `copies_results`.
         """
         state.allocate_counts()
@@ -36,8 +43,8 @@ class DeviceSampler:
         self._copies_results = copies_results
         self._space = SampleSpace(max_rows, state.vocab_size, state.device)
         self._draft_space: SampleSpace | None = None
-        if draft_vocab_size is not None:  # one row a sequence
-            self._draft_space = SampleSpace(len(state.live_S), draft_vocab_size, state.device)
+        if draft_vocab_size is not None:
+            self._draft_space = SampleSpace(len(state.live_S) * drafts_a_pass, draft_vocab_size, state.device)
         self._no_top_S = torch.zeros_like(state.num_top_S)
         self._all_ready_S = torch.full((max_rows,), max_rows, device=state.device)
         self._edits = Edits(
@@ -64,7 +71,7 @@ class DeviceSampler:
 
     def draft(
         self,
-        logits_SV: Tensor,
+        logits_TV: Tensor,
         slots_S: Tensor,
         sequences: list[Sequence],
         step: int,
@@ -72,9 +79,10 @@ class DeviceSampler:
     ) -> Guess:
         space, state = self._draft_space, self._state
         assert space is not None
-        guess = Guess(torch.empty_like(slots_S), torch.empty_like(slots_S, dtype=torch.float32))
+        num_rows = len(logits_TV)
+        guess = Guess(slots_S.new_empty(num_rows), torch.empty(num_rows, dtype=torch.float32, device=slots_S.device))
         draw(
-            logits_SV,
+            logits_TV,
             slots_S,
             state.length_S,
             state.sampling,
@@ -82,8 +90,8 @@ class DeviceSampler:
             offset=step,
             num_top_S=self._no_top_S,
             target_ids_V=target_ids_V,
-            ids_T=guess.ids_S,
-            logprobs_T=guess.logprobs_S,
+            ids_T=guess.ids_T,
+            logprobs_T=guess.logprobs_T,
         )
         return guess
 

@@ -28,12 +28,15 @@ class PlainSampler:
         self._state = state
 
     def draft(
-        self, logits_SV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
+        self, logits_TV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
     ) -> Guess:
-        rows = self._state.sampling_of(slots_S, self._state.flags_of(sequences))
-        chosen = sample(logits_SV, self._state.length_S[slots_S] + step, rows, target_ids_V=target_ids_V)
-        logprobs_S = logits_SV.log_softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1)
-        return Guess(chosen if target_ids_V is None else target_ids_V[chosen], logprobs_S)
+        num_rows = len(logits_TV) // len(slots_S)
+        slots_T = slots_S.repeat_interleave(num_rows)
+        rows = self._state.sampling_of(slots_T, self._state.flags_of(sequences))
+        positions_SR = self._state.length_S[slots_S].unsqueeze(1) + step + torch.arange(num_rows, device=slots_S.device)
+        chosen = sample(logits_TV, positions_SR.flatten(), rows, target_ids_V=target_ids_V)
+        logprobs_T = logits_TV.log_softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1)
+        return Guess(chosen if target_ids_V is None else target_ids_V[chosen], logprobs_T)
 
     def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
         return end_chains_ref(logprobs_SK, room_S, slots_S, self._state.cut_SN, self._state.level_edges_N)

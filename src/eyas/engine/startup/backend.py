@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from eyas.base.errors import UserError
+from eyas.engine.drafters.base import Drafter, DrafterNeeds
 from eyas.engine.round.stages import CudaGraphs, Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Sampler
@@ -15,7 +16,7 @@ from eyas.engine.sampling.sampler import PlainSampler
 from eyas.kernels.reference.lookup import LookUp, look_up_ref
 from eyas.kernels.reference.ops import Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, ROW_OPS
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import GptOssConfig
 
 __all__ = [
     "KERNEL_CHUNK",
@@ -72,7 +73,8 @@ def check_round_size(concurrency: int, max_drafts: int) -> None:
 
 def kernel_backend(
     config: GptOssConfig,
-    head: HeadConfig | None,
+    drafter: type[Drafter],
+    needs: DrafterNeeds,
     device: torch.device,
     *,
     concurrency: int,
@@ -86,10 +88,13 @@ def kernel_backend(
     from eyas.kernels.triton.ops import PromptOps
 
     check_round_size(concurrency, max_drafts)
-    draft_vocab_size = None if head is None else head.draft_vocab_size
+    passes = drafter.work(max_drafts).passes
+    drafts_a_pass = -(-max_drafts // passes) if passes else 0
 
     def new_samplers(state: DeviceState, max_rows: int) -> tuple[Sampler, Sampler]:
-        of_rounds = DeviceSampler(state, max_rows=max_rows, draft_vocab_size=draft_vocab_size)
+        of_rounds = DeviceSampler(
+            state, max_rows=max_rows, draft_vocab_size=needs.draft_vocab_size, drafts_a_pass=drafts_a_pass
+        )
         # Several prompts may end in one step, before the host copies anything.
         return of_rounds, DeviceSampler(state, max_rows=1, copies_results=True)
 
@@ -103,7 +108,7 @@ def kernel_backend(
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             top_k=config.experts_per_token,
-            draft_heads=None if head is None else (head.num_heads, head.num_kv_heads),
+            draft_heads=needs.attention_heads,
         ),
         prompt_ops=PromptOps(),
         stages=CudaGraphs(max_sequences=concurrency),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 
 from eyas.base.errors import UserError
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.draft_length.step_costs import RoundCosts
-from eyas.engine.drafters.drafter import Drafter, Eagle3Drafter, NgramDrafter
+from eyas.engine.drafters.base import DrafterNeeds, DrafterParts
+from eyas.engine.drafters.ngram import NgramDrafter
+from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.round.stages import buckets
 from eyas.engine.round.state import DeviceState
-from eyas.engine.round.types import Sampler
 from eyas.engine.sampling.synthetic import SimulatedSampler
 from eyas.engine.sequences.constraint import GrammarCache
 from eyas.engine.startup.backend import Backend, kernel_backend, plain_backend
@@ -25,27 +26,23 @@ from eyas.engine.step.runner import Runner
 from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, sliding_pages
 from eyas.kernels.reference.attend import KEY_BLOCK
 from eyas.kernels.reference.linear import self_test
-from eyas.kernels.reference.ops import Ops
+from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
 from eyas.model.checkpoints.device_layout import is_packed
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import GptOssConfig
 from eyas.model.mxfp4 import Mxfp4Tensor
-from eyas.model.networks.eagle3 import Eagle3Head
 from eyas.model.networks.experts import DequantCache, ExpertStack
 from eyas.model.networks.gpt_oss import GptOss
-from eyas.model.weights import HeadWeights, TargetWeights
+from eyas.model.weights import Head, TargetWeights
 
 __all__ = [
     "MAX_AUTO_DRAFTS",
     "BuiltEngine",
-    "DrafterKind",
     "EngineOptions",
     "auto_draft_length",
     "build_engine",
     "check_options",
 ]
-
-DrafterKind: TypeAlias = Literal["eagle3", "ngram", "none"]
 
 MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
 LEAST_MATCH = 5  # tokens that must have occurred before, for look-up beside a head
@@ -67,7 +64,7 @@ class EngineOptions:
 
     context: int
     concurrency: int = 8
-    drafter: DrafterKind = "none"
+    drafter: str = "none"  # a name of `drafters.registry`
     draft_tokens: int | Literal["auto"] = "auto"
     seed: int | None = None
     page_size: int = 16
@@ -94,7 +91,7 @@ class EngineOptions:
 class BuiltEngine:
     core: EngineCore
     weights: TargetWeights
-    head: HeadWeights | None
+    head: Head | None
     prompt_bytes: int  # that a step's prompt tokens compute in
 
     @property
@@ -108,17 +105,22 @@ def build_engine(
     weights: TargetWeights,
     options: EngineOptions,
     *,
-    head: tuple[HeadConfig, HeadWeights] | None = None,
+    head: Head | None = None,
 ) -> BuiltEngine:
     """Raises UserError if the context is longer than the model's or memory does not suffice."""
     check_options(config, options)
-    if options.drafter != "eagle3":
+    max_drafts, dtype = options.max_drafts, weights.embed_VH.dtype
+    drafter, needs = DRAFTERS[options.drafter], DrafterNeeds()
+    if not drafter.has_head:
         head = None
-    max_drafts = options.max_drafts
-    backend = _backend(config, weights, options, head, max_drafts)
-    prompt_bytes = chunk_bytes(config, head[0] if head else None, backend.chunk_tokens, weights.embed_VH.dtype)
-    pages = _size(config, head, options, weights.embed_VH, max_drafts, backend.chunk_tokens, prompt_bytes)
-    runner = _runner(config, weights, options, head, max_drafts, backend, pages)
+    elif head is None:
+        raise UserError(f"the {options.drafter} drafter needs a head; name one with --draft")
+    else:
+        needs = drafter.needs_of(head.config, dtype)
+    backend = _backend(config, weights, options, needs, max_drafts)
+    prompt_bytes = chunk_bytes(config, needs, backend.chunk_tokens, dtype)
+    pages = _size(config, needs, options, weights.embed_VH, max_drafts, backend.chunk_tokens, prompt_bytes)
+    runner = _runner(config, weights, options, head, needs, max_drafts, backend, pages)
     scheduler = Scheduler(
         SchedulerConfig(
             page_size=options.page_size,
@@ -142,14 +144,14 @@ def build_engine(
         lag=int(runner.state.device.type == "cuda") if options.lag is None else options.lag,
         track_experts=options.track_experts,
     )
-    return BuiltEngine(core, weights, head[1] if head else None, prompt_bytes)
+    return BuiltEngine(core, weights, head, prompt_bytes)
 
 
 def _backend(
     config: GptOssConfig,
     weights: TargetWeights,
     options: EngineOptions,
-    head: tuple[HeadConfig, HeadWeights] | None,
+    needs: DrafterNeeds,
     max_drafts: int,
 ) -> Backend:
     """Kernels where the weights are packed for them, with what the options say instead."""
@@ -157,7 +159,8 @@ def _backend(
     if is_packed(weights):
         backend = kernel_backend(
             config,
-            head[0] if head else None,
+            DRAFTERS[options.drafter],
+            needs,
             weights.embed_VH.device,
             concurrency=options.concurrency,
             max_drafts=max_drafts,
@@ -175,7 +178,8 @@ def _runner(
     config: GptOssConfig,
     weights: TargetWeights,
     options: EngineOptions,
-    head: tuple[HeadConfig, HeadWeights] | None,
+    head: Head | None,
+    needs: DrafterNeeds,
     max_drafts: int,
     backend: Backend,
     pages: PageCounts,
@@ -187,17 +191,16 @@ def _runner(
         config,
         weights,
         max_positions=max_positions,
-        taps=head[0].taps if head else (),
+        taps=needs.taps,
         expert_cache_bytes=_expert_cache_bytes(config, weights, options),
     )
     caches = target.new_cache(pages.full + 1, pages.sliding + 1, options.page_size)
-    tap_width = len(head[0].taps) * head[0].target_hidden_size if head else 0
     state = DeviceState(
         num_slots=options.concurrency,
         max_positions=max_positions,
         page_size=options.page_size,
         vocab_size=config.vocab_size,
-        tap_width=tap_width,
+        tap_width=needs.tap_width,
         tap_ring=MAX_BACKLOG + max_drafts + 1,
         tap_dtype=dtype,
         device=device,
@@ -205,12 +208,24 @@ def _runner(
     sampler, prompt_sampler = backend.new_samplers(state, options.concurrency * (max_drafts + 1))
     if options.simulated_acceptance is not None:
         sampler = SimulatedSampler(sampler, state, options.simulated_acceptance)
+    parts = DrafterParts(
+        needs=needs,
+        head=head,
+        target=target,
+        caches=_drafter_caches(needs, pages, options.page_size, like=weights.embed_VH),
+        ops=backend.row_ops,
+        sampler=sampler,
+        stages=backend.stages,
+        look_up=backend.look_up,
+        max_positions=max_positions,
+        max_backlog=MAX_BACKLOG,
+    )
     return Runner(
         target,
-        _drafter(options, head, max_positions, pages, backend, sampler),
+        DRAFTERS[options.drafter].build(parts),
         state,
         caches,
-        torch.zeros(pages.full + 1, tap_width, dtype=dtype, device=device),
+        torch.zeros(pages.full + 1, needs.page_tap_width, dtype=dtype, device=device),
         row_ops=backend.row_ops,
         prompt_ops=backend.prompt_ops,
         sampler=sampler,
@@ -232,7 +247,7 @@ def check_options(config: GptOssConfig, options: EngineOptions) -> None:
 
 def _size(
     config: GptOssConfig,
-    head: tuple[HeadConfig, HeadWeights] | None,
+    needs: DrafterNeeds,
     options: EngineOptions,
     like: torch.Tensor,
     max_drafts: int,
@@ -247,7 +262,7 @@ def _size(
         num_rows = sum(size * (drafts + 1) for size in buckets(options.concurrency) for drafts in num_drafts)
         budget = kv_budget(device, prompt_bytes=prompt_bytes, logit_bytes=4 * num_rows * config.vocab_size)
     return page_counts(
-        page_bytes(config, head[0] if head else None, options.page_size, dtype),
+        page_bytes(config, needs, options.page_size, dtype),
         budget=budget,
         page_size=options.page_size,
         context=options.context,
@@ -269,30 +284,22 @@ def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: E
     return min(limit, config.num_layers * one_layer)
 
 
-def _drafter(
-    options: EngineOptions,
-    head: tuple[HeadConfig, HeadWeights] | None,
-    max_positions: int,
-    pages: PageCounts,
-    backend: Backend,
-    sampler: Sampler,
-) -> Drafter:
-    if options.drafter == "ngram":
-        return NgramDrafter(backend.look_up, backend.stages)
-    if options.drafter == "none":
-        return Drafter()
-    if head is None:
-        raise UserError("the eagle3 drafter needs a head; name one with --draft")
-    model = Eagle3Head(*head, max_positions=max_positions)
-    cache = model.new_cache(pages.full + 1, options.page_size)
-    return Eagle3Drafter(model, cache, backend.row_ops, sampler, backend.stages, max_backlog=MAX_BACKLOG)
+def _drafter_caches(
+    needs: DrafterNeeds, pages: PageCounts, page_size: int, *, like: torch.Tensor
+) -> tuple[LayerCache, ...]:
+    """Zeroed keys and values over the pages of the full layers, on the device and in the dtype of `like`."""
+    return tuple(
+        LayerCache(*(like.new_zeros(pages.full + 1, page_size, cache.num_kv_heads, cache.head_dim) for _ in range(2)))
+        for cache in needs.caches
+    )
 
 
 def auto_draft_length(options: EngineOptions, config: GptOssConfig, weights: TargetWeights) -> AutoDraftLength:
     """What chooses the number of drafts under `--draft-tokens auto`, before anything was timed."""
-    costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=config.experts_per_token / config.num_experts)
-    has_head, cuts = options.drafter == "eagle3", is_packed(weights)  # plain operations compute dead rows too
-    return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=has_head, has_lookup=True, cuts=cuts)
+    drafter, share = DRAFTERS[options.drafter], config.experts_per_token / config.num_experts
+    costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=share, work=drafter.work)
+    cuts = is_packed(weights)  # plain operations compute dead rows too
+    return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=drafter.has_head, has_lookup=True, cuts=cuts)
 
 
 def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig, weights: TargetWeights) -> DraftLength:

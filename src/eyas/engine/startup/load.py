@@ -18,10 +18,10 @@ from eyas.base.errors import UserError, nearest
 from eyas.base.tokens.tokenizer import CONTROL_TOKENS, Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.base.units import readable
+from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.startup.backend import check_round_size
 from eyas.engine.startup.build import (
     BuiltEngine,
-    DrafterKind,
     EngineOptions,
     build_engine,
     check_options,
@@ -34,11 +34,11 @@ from eyas.model.checkpoints.head_options import in_fp8, keep_tokens, read_counts
 from eyas.model.checkpoints.hub import resolve
 from eyas.model.checkpoints.loader import inspect_target, load_head, load_target
 from eyas.model.checkpoints.shards import StoredTensor, read_headers
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import GptOssConfig
 from eyas.model.making.make import has_random_weights
 from eyas.model.making.presets import PRESETS, default_head
 from eyas.model.making.random_weights import random_head, random_target
-from eyas.model.weights import HeadWeights, TargetWeights
+from eyas.model.weights import Head, TargetWeights
 
 __all__ = [
     "LoadedEngine",
@@ -74,7 +74,7 @@ class LoadedModel:
     folder: Path
     config: GptOssConfig
     weights: TargetWeights
-    head: tuple[HeadConfig, HeadWeights] | None
+    head: Head | None
     options: EngineOptions
     simulated: bool  # the weights of the target or of the head are random
 
@@ -145,12 +145,11 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         head = load_head(head_folder, target_config, weights, device=device, dtype=dtype, stored=head_stored)
         head = _keep_tokens(config, folder, target_config, head)
     if has_kernels:
-        if head is not None and not has_device_layout(head[0]):
+        if head is not None and not has_device_layout(head.config):
             raise UserError(f"{head_folder}: the kernels of this GPU cannot compute a head of these shapes")
-        weights, packed = pack_ends(weights, head[1] if head else None)
-        head = (head[0], packed) if head and packed else None
+        weights, head = pack_ends(weights, head)
     if head is not None and config.draft_weights == "fp8":
-        head = (head[0], in_fp8(head[1]))
+        head = in_fp8(head)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # of what tensors were packed from
@@ -169,7 +168,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     )
 
 
-def find_checkpoints(config: EngineConfig) -> tuple[Path, DrafterKind, Path | None]:
+def find_checkpoints(config: EngineConfig) -> tuple[Path, str, Path | None]:
     """The folder of the target, the kind of drafter and the folder of its head if it has one. Raises UserError."""
     if is_null(config.model):
         raise UserError(
@@ -193,7 +192,7 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
             "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas model make"
         )
     target = PRESETS[name]
-    drafter: DrafterKind = "eagle3" if config.draft == "eagle3" else "none"
+    drafter: str = "eagle3" if config.draft == "eagle3" else "none"
     options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
     weights = random_target(target, device)
     head = None
@@ -205,9 +204,9 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
         shape = default_head(target) if size is None else default_head(target, draft_vocab_size=size)
         if not has_device_layout(shape) or shape.draft_vocab_size > target.vocab_size:
             raise UserError(f"{name} can have a draft vocabulary of multiples of 16 up to {target.vocab_size}")
-        head = (shape, random_head(shape, weights, device))
+        head = random_head(shape, weights, device)
         if config.draft_weights == "fp8":
-            head = (shape, in_fp8(head[1]))
+            head = in_fp8(head)
     return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
 
 
@@ -284,16 +283,14 @@ def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: to
         raise UserError(f"too little memory: the weights need {readable(needed)}, {device} has {readable(room)} free")
 
 
-def _drafter(config: EngineConfig, folder: Path) -> tuple[DrafterKind, Path | None]:
+def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:
     """The kind of drafter, and the folder of its head if it has one."""
     draft = config.draft
     if draft == "auto":
         draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
-    _check_head_options(config, has_head=draft not in ("none", "ngram"))
-    if draft == "none":
-        return "none", None
-    if draft == "ngram":
-        return "ngram", None
+    _check_head_options(config, has_head=draft not in DRAFTERS)
+    if draft in DRAFTERS:
+        return draft, None
     return "eagle3", resolve(draft)
 
 
@@ -304,20 +301,18 @@ def _check_head_options(config: EngineConfig, *, has_head: bool) -> None:
         raise UserError("--draft-vocab and --draft-weights are for a draft head; name one with --draft")
 
 
-def _keep_tokens(
-    config: EngineConfig, folder: Path, target: GptOssConfig, head: tuple[HeadConfig, HeadWeights]
-) -> tuple[HeadConfig, HeadWeights]:
+def _keep_tokens(config: EngineConfig, folder: Path, target: GptOssConfig, head: Head) -> Head:
     """The head with the draft vocabulary that was asked for; tokens of Harmony and those that end an answer stay."""
     if config.draft_vocab is None:
         return head
     counts = None if config.draft_counts is None else read_counts(Path(config.draft_counts), target.vocab_size)
     special = Tokenizer.load(folder).special
     always = {*target.eos_ids, *(special[name] for name in CONTROL_TOKENS)}
-    return keep_tokens(*head, config.draft_vocab, counts_V=counts, always=always)
+    return keep_tokens(head, config.draft_vocab, counts_V=counts, always=always)
 
 
 def _options(
-    config: EngineConfig, target: GptOssConfig, drafter: DrafterKind, *, tokenizer_json: Path | None, has_kernels: bool
+    config: EngineConfig, target: GptOssConfig, drafter: str, *, tokenizer_json: Path | None, has_kernels: bool
 ) -> EngineOptions:
     """The settings that engines are built with, checked before any weights are read. Raises UserError."""
     options = EngineOptions(

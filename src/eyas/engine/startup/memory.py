@@ -9,7 +9,8 @@ import torch
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.engine.drafters.base import DrafterNeeds
+from eyas.model.config import GptOssConfig
 
 __all__ = [
     "GPU_RESERVE",
@@ -75,17 +76,16 @@ def _shares_memory(device: torch.device) -> bool:
     return bool(torch.cuda.get_device_properties(device).is_integrated)
 
 
-def page_bytes(target: GptOssConfig, head: HeadConfig | None, page_size: int, dtype: torch.dtype) -> PageBytes:
+def page_bytes(target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype: torch.dtype) -> PageBytes:
+    """Bytes of a page: keys and values of the target and of the drafter, and the taps that a page keeps."""
     layer = 2 * page_size * target.num_kv_heads * target.head_dim * dtype.itemsize
     num_sliding = sum(target.layer_is_sliding)
-    full = layer * (target.num_layers - num_sliding)
-    if head is not None:
-        tap_row = len(head.taps) * head.target_hidden_size
-        full += (2 * page_size * head.num_kv_heads * head.head_dim + tap_row) * dtype.itemsize
+    of_drafter = page_size * sum(cache.width for cache in needs.caches) + needs.page_tap_width
+    full = layer * (target.num_layers - num_sliding) + of_drafter * dtype.itemsize
     return PageBytes(full=full, sliding=layer * num_sliding)
 
 
-def chunk_bytes(target: GptOssConfig, head: HeadConfig | None, num_rows: int, dtype: torch.dtype) -> int:
+def chunk_bytes(target: GptOssConfig, needs: DrafterNeeds, num_rows: int, dtype: torch.dtype) -> int:
     """What `num_rows` of a prompt take while they are computed: matrix inputs in `dtype`, residuals in fp32.
 
     The most is held at the end of a layer's experts, or at the end of the head's gated matrices; the allocator's blocks
@@ -95,13 +95,8 @@ def chunk_bytes(target: GptOssConfig, head: HeadConfig | None, num_rows: int, dt
     size, attended = dtype.itemsize, target.num_heads * target.head_dim
     hidden, inner = target.hidden_size, target.experts_per_token * (target.intermediate_size + target.hidden_size)
     of_target = (8 + 3 * size) * hidden + size * (inner + attended)
-    of_head = 0
-    if head is not None:
-        taps = len(head.taps) * head.target_hidden_size
-        of_target += 4 * taps
-        wide = 2 * taps + head.intermediate_size + head.num_heads * head.head_dim
-        of_head = 8 * head.hidden_size + size * (wide + 7 * head.hidden_size)
-    return num_rows * max(of_target, of_head) * 3 // 2
+    of_target += 4 * needs.tap_width
+    return num_rows * max(of_target, needs.prompt_row_bytes) * 3 // 2
 
 
 def page_counts(

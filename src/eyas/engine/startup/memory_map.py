@@ -10,17 +10,14 @@ from collections.abc import Callable
 
 import torch
 
-from eyas.engine.drafters.drafter import Eagle3Drafter
 from eyas.engine.startup.memory import available_bytes
 from eyas.engine.step.runner import Runner
-from eyas.model.weights import HeadWeights, TargetWeights, tensors_of
+from eyas.model.weights import Head, TargetWeights, tensors_of
 
 __all__ = ["driver_peak", "memory_map"]
 
 
-def memory_map(
-    weights: TargetWeights, head: HeadWeights | None, runner: Runner, *, prompt_bytes: int
-) -> dict[str, int]:
+def memory_map(weights: TargetWeights, head: Head | None, runner: Runner, *, prompt_bytes: int) -> dict[str, int]:
     """Bytes by owner. `prompt_bytes` are those that the rows of a prompt need while they are computed.
 
     state        of the running sequences: tokens, page tables, settings, the taps that wait for the head
@@ -31,15 +28,12 @@ def memory_map(
     driver       context, kernels and nodes of graphs, and other programs
     """
     owned = {id(tensor) for tensor in tensors_of(weights)}
-    kv = sum(cache.k.nbytes + cache.v.nbytes for cache in runner.caches)
-    head_bytes = 0
-    if head is not None and isinstance(runner.drafter, Eagle3Drafter):
-        head_bytes = sum(tensor.nbytes for tensor in tensors_of(head) if id(tensor) not in owned)
-        kv += runner.drafter.cache.k.nbytes + runner.drafter.cache.v.nbytes + runner.tap_pages_PC.nbytes
+    kv = sum(cache.k.nbytes + cache.v.nbytes for cache in (*runner.caches, *runner.drafter.caches))
+    head_tensors = () if head is None else tensors_of(head.weights)
     named = {
         "weights": sum(tensor.nbytes for tensor in tensors_of(weights)),
-        "head": head_bytes,
-        "kv": kv,
+        "head": sum(tensor.nbytes for tensor in head_tensors if id(tensor) not in owned),
+        "kv": kv + runner.tap_pages_PC.nbytes,
         "state": runner.state.nbytes,
     }
     device, cache = runner.state.device, runner.target.expert_cache

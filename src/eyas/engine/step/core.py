@@ -26,6 +26,7 @@ from eyas.base.types import (
     TokenLogprob,
 )
 from eyas.engine.draft_length.choice import DraftLength, RoundOutcome, Tried
+from eyas.engine.draft_length.round_drafts import RoundDrafts
 from eyas.engine.draft_length.step_costs import Timing
 from eyas.engine.round.types import Logprobs, RoundOutput
 from eyas.engine.sequences.constraint import (
@@ -199,7 +200,7 @@ class EngineCore:
         self._read(step)
         self._num_steps += 1
         num_prompt_tokens = sum(chunk.end - chunk.start for chunk in step.plan.chunks)
-        num_drafts = step.plan.num_drafts if step.plan.decode else 0
+        num_drafts = step.plan.drafts.num_drafts if step.plan.decode else 0
         return self._report(step.watch.seconds() * 1e3, num_drafts, num_prompt_tokens)
 
     def _pausing(self) -> set[Sequence]:
@@ -218,25 +219,25 @@ class EngineCore:
         running = {s.slot: s for s in decoding if s.slot is not None}
         if not running:
             self._paused |= pausing
-            return self.scheduler.plan(0, pausing)
+            return self.scheduler.plan(pausing=pausing)
         rooms = [max(0, s.max_length - s.known_length - 1) for s in running.values()]
         prospects = [self._prospect(slot, sequence) for slot, sequence in running.items()]
         choice = self.draft_length.choose(list(running), rooms, prospects)
-        limits = [0 if s.masks and s.masks.is_slow else k for s, k in zip(decoding, choice.limits, strict=True)]
-        plan = self.scheduler.plan(max(limits), pausing)
-        plan.limits = dict(zip(running, limits, strict=True))
-        plan.num_steps = min(choice.num_steps, plan.num_drafts)
-        if not self._paused.isdisjoint(decoding):
-            plan.num_missed = self.scheduler.config.max_drafts + 1  # in the last round before the pause
-        self._paused = pausing
-        plan.by_lookup = {slot for slot, by_lookup in zip(running, choice.by_lookup, strict=True) if by_lookup}
-        plan.cut = self.draft_length.cut(list(running), choice)
-        return plan
+        was_paused, self._paused = not self._paused.isdisjoint(decoding), pausing
+        drafts = RoundDrafts.of(
+            list(running),
+            choice,
+            self.draft_length.cut(list(running), choice),
+            without={slot for slot, s in running.items() if s.masks and s.masks.is_slow},
+            # In the last round before the pause.
+            num_missed=self.scheduler.config.max_drafts + 1 if was_paused else 0,
+        )
+        return self.scheduler.plan(drafts, pausing)
 
     def _prospect(self, slot: int, sequence: Sequence) -> Prospect:
         if sequence.own_text is None:
             return Prospect(0, 0)
-        most = [step.plan.limits.get(slot, 0) + 1 for step in self._launched if step.plan.decode]
+        most = [step.plan.drafts.limits.get(slot, 0) + 1 for step in self._launched if step.plan.decode]
         return Prospect(sequence.own_text.match, sum(most))
 
     def take_report(self) -> StepReport | None:
@@ -273,7 +274,7 @@ class EngineCore:
         output = self.runner.run(plan, keeps_routing=self.expert_counts is not None)
         rounds = [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
         if output.round is not None:
-            rounds.append((plan.decode, plan.num_drafts + 1, to_host(output.round)))
+            rounds.append((plan.decode, plan.drafts.num_drafts + 1, to_host(output.round)))
         watch.stop()
         if output.round is not None and self.expert_counts is not None:
             self.expert_counts.extend(_distinct_experts(output.round, self.runner.target.config.experts_per_token))
@@ -304,7 +305,7 @@ class EngineCore:
         if is_mixed or self.expert_counts is not None or not num_live:
             return None
         num_rows = num_live + int(packed[:, NUM_DRAFTS].sum())
-        return Timing(num_live, num_rows, plan.num_steps, step.watch.seconds())
+        return Timing(num_live, num_rows, plan.drafts.head_drafts, step.watch.seconds())
 
     def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int, plan: StepPlan) -> list[Tried]:
         """What the sequence tried, unless it drew its first token."""
@@ -325,7 +326,7 @@ class EngineCore:
             self._counters["num_accepted_tokens"] += accepted
             # Drafts that the budget or a late mask cut were not wrong. A drafter that had nothing to offer was.
             assert slot is not None
-            asked, by_lookup = min(plan.limits[slot], room), slot in plan.by_lookup
+            asked, by_lookup = min(plan.drafts.limits[slot], room), slot in plan.drafts.by_lookup
             foretold = sequence.own_text.extend(tokens) if sequence.own_text else ()
             levels = [] if by_lookup else levels[:asked]
             tried = [Tried(slot, asked, accepted, min(num_drafts, room), by_lookup, levels, foretold)]

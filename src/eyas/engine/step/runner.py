@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.engine.drafters.drafter import Drafter, Eagle3Drafter, NgramDrafter
+from eyas.engine.drafters.base import Drafter
+from eyas.engine.drafters.ngram import NgramDrafter
 from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Logprobs, RoundOutput, Sampler, Verified
@@ -80,8 +81,7 @@ class Runner:
     @property
     def lookup_sizes(self) -> Seq[int]:
         """Numbers of tokens that are looked for, in the order of preference; none without look-up."""
-        drafter = self.lookup or self.drafter
-        return drafter.sizes if isinstance(drafter, NgramDrafter) else ()
+        return (self.lookup or self.drafter).lookup_sizes
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, *, keeps_routing: bool = False) -> StepOutput:
@@ -95,11 +95,12 @@ class Runner:
         for sequence in plan.page_updates:
             if sequence.slot is not None:
                 self.state.set_pages(sequence)
-        if plan.num_drafts:
-            self.state.limit_drafts(plan.limits, plan.by_lookup)
-            self.state.cut_drafts(plan.cut)
-        if plan.num_missed:
-            self.drafter.note_commit(plan.num_missed)
+        drafts = plan.drafts
+        if drafts.num_drafts:
+            self.state.limit_drafts(drafts.limits, drafts.by_lookup)
+            self.state.cut_drafts(drafts.cut)
+        if drafts.num_missed:
+            self.drafter.note_commit(drafts.num_missed)
         output = self._decode(plan, keeps_routing) if plan.decode else None
         if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
             self.drafter.note_commit(1 << 30)
@@ -113,7 +114,7 @@ class Runner:
     # -- generated rows -----------------------------------------------------------------------------------------------
 
     def _decode(self, plan: StepPlan, keeps_routing: bool) -> RoundOutput:
-        sequences, num_drafts = plan.decode, plan.num_drafts
+        sequences, drafts = plan.decode, plan.drafts
         slots_S = self._slots(sequences, self.stages.rows(len(sequences)))
         # length_bound already counts this round's tokens.
         max_length = max(s.length_bound for s in sequences)
@@ -126,16 +127,15 @@ class Runner:
             self.state,
             sequences,
             slots_S,
-            num_drafts,
+            drafts,
             max_length,
             self.row_ops,
             self.sampler,
             self.stages,
-            num_steps=plan.num_steps,
-            lookup=self.lookup if num_drafts and plan.by_lookup else None,
+            lookup=self.lookup,
             keeps_routing=keeps_routing,
         )
-        self.drafter.note_commit(num_drafts + 1)
+        self.drafter.note_commit(drafts.num_drafts + 1)
         return output
 
     def _slots(self, sequences: Seq[Sequence], num_rows: int = 1) -> Tensor:
@@ -207,28 +207,26 @@ class Runner:
         )
 
     def _prefill_taps(self, chunk: Chunk, slots_S: Tensor, taps_TC: Tensor) -> None:
-        """Run the head over the chunk, one position behind the target, and keep the taps that later steps need."""
+        """Let the drafter read the chunk with the taps that it pairs with it, and keep those that later steps need."""
         state, sequence = self.state, chunk.sequence
         low, page_size = chunk.start // PROMPT_TILE * PROMPT_TILE, self.caches[0].k.shape[1]
-        ring = state.tap_ring_SWC
-        if isinstance(self.drafter, Eagle3Drafter):
-            # Position p pairs with the hidden state of p - 1; the ring holds the one before the chunk.
-            before = taps_TC.roll(1, 0)
-            before[chunk.start - low] = ring[slots_S, chunk.start % ring.shape[1]][0].to(before.dtype)
-            batch = self._prompt_rows(chunk, slots_S, first_live=max(1, chunk.start))
-            head = self.drafter.head
-            head.write(batch, head.fuse(before, self.prompt_ops), self.drafter.cache)
-            state.head_length_S.index_fill_(0, slots_S, chunk.end)
+        ring, shift, paired_TC = state.tap_ring_SWC, self.drafter.needs.tap_shift, taps_TC
+        if shift:
+            # Position p is paired with the taps of p - 1; the ring holds those before the chunk.
+            paired_TC = taps_TC.roll(1, 0)
+            paired_TC[chunk.start - low] = ring[slots_S, chunk.start % ring.shape[1]][0].to(paired_TC.dtype)
+        self.drafter.read(self._prompt_rows(chunk, slots_S, first_live=max(shift, chunk.start)), paired_TC)
+        state.head_length_S.index_fill_(0, slots_S, chunk.end)
         ring[slots_S, chunk.end % ring.shape[1]] = taps_TC[chunk.end - 1 - low].to(ring.dtype)
         ends = range((chunk.start // page_size + 1) * page_size, chunk.end + 1, page_size)
-        if ends:
+        if ends and self.drafter.needs.page_tap_width:
             pages = self._on_device([sequence.full_pages[end // page_size - 1] for end in ends])
             rows = self._on_device([end - 1 - low for end in ends])
             self.tap_pages_PC[pages] = taps_TC[rows].to(self.tap_pages_PC.dtype)
 
     def _resume_taps(self, sequence: Sequence) -> None:
         """After a prefix hit: the hidden state before the first row to compute, from the hit's last page."""
-        if sequence.num_cached and self.drafter.taps:
+        if sequence.num_cached and self.drafter.needs.page_tap_width:
             ring, slot = self.state.tap_ring_SWC, sequence.slot
             last_page = sequence.full_pages[sequence.num_cached // self.caches[0].k.shape[1] - 1]
             ring[slot, sequence.num_cached % ring.shape[1]] = self.tap_pages_PC[last_page]
@@ -236,16 +234,14 @@ class Runner:
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _layer_pages(self, full: Seq[int], sliding: Seq[int]) -> list[tuple[LayerCache, Tensor]]:
-        """Every cache, the head's included, with the page ids of its group."""
+        """Every cache, the drafter's included, with the page ids of its group."""
         full_ids, sliding_ids = self._on_device(full), self._on_device(sliding)
         kinds = self.target.config.layer_is_sliding
         pairs = [
             (cache, sliding_ids if is_sliding else full_ids)
             for cache, is_sliding in zip(self.caches, kinds, strict=True)
         ]
-        if isinstance(self.drafter, Eagle3Drafter):
-            pairs.append((self.drafter.cache, full_ids))
-        return pairs
+        return pairs + [(cache, full_ids) for cache in self.drafter.caches]
 
     def _swap_out(self, swap: SwapOut) -> None:
         copies = [

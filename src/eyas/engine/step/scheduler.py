@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from eyas.engine.draft_length.confidence import Cut
+from eyas.engine.draft_length.round_drafts import RoundDrafts
 from eyas.engine.sequences.pages import PagePool
 from eyas.engine.sequences.sequence import Phase, Sequence
 
@@ -80,12 +80,7 @@ class StepPlan:
     page_updates: list[Sequence] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     decode: list[Sequence] = field(default_factory=list)
-    num_drafts: int = 0  # rows behind the last token of each sequence
-    limits: dict[int, int] = field(default_factory=dict)  # by slot: how many of them are to be drafted
-    by_lookup: set[int] = field(default_factory=set)  # slots that look theirs up
-    num_steps: int = 0  # passes of the head
-    num_missed: int = 0  # tokens that the head may not have seen of sequences that come back from a pause
-    cut: Cut = field(default_factory=Cut)  # of the chains that the head draws
+    drafts: RoundDrafts = field(default_factory=RoundDrafts)
 
     @property
     def is_empty(self) -> bool:
@@ -139,12 +134,12 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self, num_drafts: int, pausing: Collection[Sequence] = ()) -> StepPlan:
+    def plan(self, drafts: RoundDrafts | None = None, pausing: Collection[Sequence] = ()) -> StepPlan:
         """The next step, with pages reserved for it. Lengths advance as if it had run; `committed` corrects them.
 
         Sequences that are `pausing` keep what they hold and are not decoded.
         """
-        plan = StepPlan(num_drafts=num_drafts)
+        plan = StepPlan(drafts=drafts or RoundDrafts())
         for sequence in self.running:
             self._leave_window(sequence)
         for sequence in [s for s in self.running if s.phase is Phase.DECODE and s not in pausing]:
@@ -162,7 +157,7 @@ class Scheduler:
         # A prompt may have preempted a later arrival; chunks are planned in order of arrival and stay.
         plan.decode = [s for s in plan.decode if s.phase is Phase.DECODE]
         for sequence in plan.decode:
-            sequence.num_in_flight += num_drafts + 1
+            sequence.num_in_flight += plan.drafts.num_drafts + 1
         for chunk in plan.chunks:
             self._after_chunk(chunk)
         return plan
@@ -173,7 +168,7 @@ class Scheduler:
         sequence.num_in_flight -= num_reserved
 
     def _plan_decode(self, sequence: Sequence, plan: StepPlan) -> None:
-        end = min(sequence.length_bound + plan.num_drafts, sequence.max_length)
+        end = min(sequence.length_bound + plan.drafts.num_drafts, sequence.max_length)
         if self._reserve(sequence, end, plan):
             plan.decode.append(sequence)
 

@@ -10,7 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from eyas.engine.drafters.drafter import Drafter, NgramDrafter
+from eyas.engine.draft_length.round_drafts import RoundDrafts
+from eyas.engine.drafters.base import Drafter
+from eyas.engine.drafters.ngram import NgramDrafter
 from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, RoundOutput, Sampler, Verified
@@ -30,23 +32,24 @@ def speculative_round(
     state: DeviceState,
     sequences: list[Sequence],
     slots_S: Tensor,
-    num_drafts: int,
+    planned: RoundDrafts,
     max_length: int,
     ops: Ops,
     sampler: Sampler,
     stages: Stages,
     *,
-    num_steps: int,
     lookup: NgramDrafter | None,
     keeps_routing: bool,
 ) -> RoundOutput:
     """`max_length` bounds the sequences' lengths. `slots_S` may end with dead slots beyond `sequences`.
 
-    With a `lookup` that drafts for the sequences that are to look up, the drafter drafts `num_steps` for the others.
+    Where some sequences are to look up, `lookup` drafts for them and the drafter for the others alone.
     """
-    drafts = _propose(drafter, state, slots_S, sequences, num_drafts if lookup is None else num_steps, max_length)
-    if lookup is not None:
-        if not num_steps:
+    num_drafts, mixes = planned.num_drafts, lookup is not None and planned.num_drafts > 0 and planned.by_lookup
+    num_proposed = planned.head_drafts if mixes else num_drafts
+    drafts = _propose(drafter, state, slots_S, sequences, num_proposed, max_length)
+    if lookup is not None and mixes:
+        if not num_proposed:
             drafter.keep_up(state, slots_S, num_drafts + 1, max_length)
         drafts = lookup.replace(state, slots_S, drafts, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from eyas.engine.drafters.drafter import Eagle3Drafter, NgramDrafter
+from eyas.engine.drafters.base import Drafter
 from eyas.engine.round.stages import Stages
 from eyas.engine.step.runner import Runner
 
@@ -65,8 +65,7 @@ class TimedStages(Stages):
 @contextmanager
 def timed_stages(runner: Runner) -> Iterator[TimedStages]:
     """While this lasts, the stages of the runner and of its drafters are timed."""
-    drafters = (runner.drafter, runner.lookup)
-    staged = [runner, *(drafter for drafter in drafters if isinstance(drafter, Eagle3Drafter | NgramDrafter))]
+    staged: list[Runner | Drafter] = [runner, runner.drafter, *([runner.lookup] if runner.lookup else [])]
     own = runner.stages
     timed = TimedStages(own, runner.state.device)
     try:

@@ -86,6 +86,19 @@ class DecodeOps:
             workspace=self._attend,
         )
 
+    def attend_block(
+        self,
+        qkv: Product,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        raise NotImplementedError("these kernels have no attention of rows that see one another and leave no keys")
+
     def write(
         self, qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, *, eps: float, bias_N: Tensor | None
     ) -> None:

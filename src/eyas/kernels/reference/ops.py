@@ -98,6 +98,20 @@ class Ops(Protocol):
     ) -> Tensor:
         """Rotate, write keys and values, attend: [T, Q D]. See `rope_write.py` and `attend.py`."""
 
+    def attend_block(
+        self,
+        qkv: Qkv,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        /,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Rotate and attend as [T, Q D], leaving no keys: rows see one another. See `attend_block.py`."""
+
     def write(
         self, qkv: Qkv, rows: Rows, cache: LayerCache, rope: RopeTable, /, *, eps: float, bias_N: Tensor | None
     ) -> None:

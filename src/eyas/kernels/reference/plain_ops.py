@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.kernels.reference.attend import attend_ref
+from eyas.kernels.reference.attend_block import attend_block_ref
 from eyas.kernels.reference.linear import linear
 from eyas.kernels.reference.moe import moe_down_ref, moe_up_ref
 from eyas.kernels.reference.norm import Normed, inverse_rms, prepare_norm, rms_norm
 from eyas.kernels.reference.ops import LayerCache, Matrix, Product, RopeTable, Rows
-from eyas.kernels.reference.rope_write import finish, rope_write_ref, write_slots
+from eyas.kernels.reference.rope_write import finish, rope_write_ref, rotate, write_slots
 from eyas.kernels.reference.router import route
 
 __all__ = ["PlainOps"]
@@ -80,6 +81,24 @@ class PlainOps:
             first_key=first_key,
         )
         return out.flatten(0, 1).flatten(1)
+
+    def attend_block(
+        self,
+        qkv: Product,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        (num_kv, dim), shape = cache.k.shape[-2:], rows.positions_SR.shape
+        positions_T = rows.positions_SR.flatten().clamp(min=0)
+        qk, v = finish(qkv, bias_N, eps).unflatten(-1, (-1, dim)).tensor_split((-num_kv,), dim=1)
+        q, k = rotate(qk, rope.cos[positions_T], rope.sin[positions_T]).tensor_split((-num_kv,), dim=1)
+        q, k, v = (part.to(v.dtype).unflatten(0, shape) for part in (q, k, v))
+        return attend_block_ref(q, k, v, rows, cache, is_causal=is_causal).flatten(0, 1).flatten(1)
 
     def write(
         self, qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, *, eps: float, bias_N: Tensor | None

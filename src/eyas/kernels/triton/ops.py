@@ -76,6 +76,19 @@ class PromptOps:
         q = qkv.qkv_rope_write(qkv_rows.x, qkv_rows.weight, bias_N, rows, cache, rope, eps=eps)
         return flash.flash_attend(q, rows, cache, sinks_Q=sinks_Q, window=window, first_key=first_key)
 
+    def attend_block(
+        self,
+        qkv: Unprojected,
+        rows: Rows,
+        cache: LayerCache,
+        rope: RopeTable,
+        *,
+        eps: float,
+        bias_N: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        raise NotImplementedError("these kernels have no attention of rows that see one another and leave no keys")
+
     def write(
         self,
         qkv_rows: Unprojected,

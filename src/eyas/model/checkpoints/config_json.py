@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from eyas.base.errors import UserError
-from eyas.model.config import FINAL_NORM_TAP, GptOssConfig, HeadConfig, RopeConfig
+from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig, RopeConfig
 from eyas.model.taps import default_taps, read_taps
 
 __all__ = ["HEAD_STYLES", "HeadStyle", "generation_json", "head_json", "target_json"]
@@ -85,7 +85,7 @@ def generation_json(config: GptOssConfig) -> dict[str, Any]:
     return {key: item for key, item in value.items() if item is not None}
 
 
-def head_json(config: HeadConfig, style: HeadStyle, *, target: GptOssConfig) -> dict[str, Any]:
+def head_json(config: Eagle3Config, style: HeadStyle, *, target: GptOssConfig) -> dict[str, Any]:
     """config.json of a head. Default taps are left out, so that every engine agrees on them (formats: tap indices)."""
     aux: dict[str, Any] = {}
     if config.taps == (FINAL_NORM_TAP,) and not config.has_fc:

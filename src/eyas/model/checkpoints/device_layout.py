@@ -15,14 +15,14 @@ from eyas.kernels.cuda import attend, linear, moe
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
 from eyas.kernels.reference.ops import Matrix
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.mxfp4 import Mxfp4Tensor
-from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
+from eyas.model.weights import Eagle3Weights, Head, LayerWeights, TargetWeights
 
 __all__ = ["has_device_layout", "is_packed", "pack_ends", "pack_layer"]
 
 
-def has_device_layout(config: GptOssConfig | HeadConfig) -> bool:
+def has_device_layout(config: GptOssConfig | Eagle3Config) -> bool:
     """Whether the kernels can compute these shapes."""
     if config.head_dim != attend.DIM or config.num_heads // config.num_kv_heads not in attend.GROUPS:
         return False
@@ -46,7 +46,7 @@ def _has_experts(config: GptOssConfig) -> bool:
     return are_few and max(config.hidden_size, config.intermediate_size) <= moe.MAX_COLUMNS
 
 
-def is_packed(weights: TargetWeights | HeadWeights) -> bool:
+def is_packed(weights: TargetWeights | Eagle3Weights) -> bool:
     return isinstance(weights.lm_head_VH, BlockedMatrix)
 
 
@@ -66,17 +66,18 @@ def pack_layer(layer: LayerWeights) -> LayerWeights:
     )
 
 
-def pack_ends(target: TargetWeights, head: HeadWeights | None) -> tuple[TargetWeights, HeadWeights | None]:
+def pack_ends(target: TargetWeights, head: Head | None) -> tuple[TargetWeights, Head | None]:
     """The lm_head of a target whose layers are packed, and all of its head, which may share that matrix."""
     lm_head = _dense(target.lm_head_VH)
     packed = None
     if head is not None:
-        own = lm_head if head.lm_head_VH is target.lm_head_VH else _dense(head.lm_head_VH)
-        packed = _pack_head(head, own)
+        matrix = head.weights.lm_head_VH
+        own = lm_head if matrix is target.lm_head_VH else _dense(matrix)
+        packed = replace(head, weights=_pack_head(head.weights, own))
     return replace(target, lm_head_VH=lm_head), packed
 
 
-def _pack_head(weights: HeadWeights, lm_head: BlockedMatrix) -> HeadWeights:
+def _pack_head(weights: Eagle3Weights, lm_head: BlockedMatrix) -> Eagle3Weights:
     return replace(
         weights,
         fc_HC=None if weights.fc_HC is None else _dense(weights.fc_HC),

@@ -18,34 +18,38 @@ from eyas.base.errors import UserError
 from eyas.kernels.layouts.dense import TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.fp8 import round_to_fp8
 from eyas.kernels.reference.ops import Matrix
-from eyas.model.config import HeadConfig
-from eyas.model.weights import HeadWeights
+from eyas.model.config import Eagle3Config
+from eyas.model.weights import Eagle3Weights, Head
 
 __all__ = ["draft_vocabulary", "in_fp8", "keep_tokens", "read_counts"]
 
 
-def in_fp8(weights: HeadWeights) -> HeadWeights:
+def in_fp8(head: Head) -> Head:
     """The matrices behind attention in e4m3: packed ones for the kernels, plain ones as rounded numbers."""
+    weights: Eagle3Weights = head.weights
 
     def rounded(matrix: Matrix) -> Matrix:
         return matrix.in_fp8() if isinstance(matrix, BlockedMatrix) else round_to_fp8(matrix)
 
     return replace(
-        weights,
-        o_HN=rounded(weights.o_HN),
-        gate_up_IH=rounded(weights.gate_up_IH),
-        down_HI=rounded(weights.down_HI),
-        lm_head_VH=rounded(weights.lm_head_VH),
+        head,
+        weights=replace(
+            weights,
+            o_HN=rounded(weights.o_HN),
+            gate_up_IH=rounded(weights.gate_up_IH),
+            down_HI=rounded(weights.down_HI),
+            lm_head_VH=rounded(weights.lm_head_VH),
+        ),
     )
 
 
-def keep_tokens(
-    config: HeadConfig, weights: HeadWeights, size: int, *, counts_V: Tensor | None, always: Iterable[int]
-) -> tuple[HeadConfig, HeadWeights]:
+def keep_tokens(head: Head, size: int, *, counts_V: Tensor | None, always: Iterable[int]) -> Head:
     """The head with `size` of its draft ids: `always`, then the most frequent or, without counts, the lowest.
 
-    `weights` are not packed, `counts_V` and `always` are of the target's vocabulary. Raises UserError.
+    The head's weights are not packed, `counts_V` and `always` are of the target's vocabulary. Raises UserError.
     """
+    config: Eagle3Config = head.config
+    weights: Eagle3Weights = head.weights
     known = torch.arange(config.draft_vocab_size) if weights.target_ids_V is None else weights.target_ids_V.cpu()
     if size % TILE_ROWS or not 0 < size <= config.draft_vocab_size:
         raise UserError(
@@ -62,8 +66,9 @@ def keep_tokens(
         raise UserError(f"a draft vocabulary of {size} has no room for the {len(places)} special tokens")
     kept = draft_vocabulary(counts[known], size, tuple(places.tolist()))
     device = weights.lm_head_VH.device
-    return replace(config, draft_vocab_size=size), replace(
-        weights, lm_head_VH=weights.lm_head_VH[kept.to(device)], target_ids_V=known[kept].to(device)
+    return Head(
+        replace(config, draft_vocab_size=size),
+        replace(weights, lm_head_VH=weights.lm_head_VH[kept.to(device)], target_ids_V=known[kept].to(device)),
     )
 
 

@@ -22,10 +22,10 @@ from eyas.model.checkpoints.parse import parse_target
 from eyas.model.checkpoints.parse_head import parse_head
 from eyas.model.checkpoints.shards import Progress, StoredTensor, read_headers, read_json, shorten
 from eyas.model.checkpoints.tensor_files import MappedTensors, StreamedTensors, TensorFiles
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.mxfp4 import Mxfp4Tensor
 from eyas.model.taps import TapConvention
-from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
+from eyas.model.weights import Eagle3Weights, Head, LayerWeights, TargetWeights
 
 __all__ = ["Inspected", "Stored", "TensorReader", "inspect_head", "inspect_target", "load_head", "load_target"]
 
@@ -86,7 +86,7 @@ def load_target(
 
 def inspect_head(
     folder: Path, target: GptOssConfig, stored: Stored | None = None, *, tap_convention: TapConvention = "auto"
-) -> tuple[HeadConfig, Stored, Parts]:
+) -> tuple[Eagle3Config, Stored, Parts]:
     """Configuration, stored tensors and the parts to be loaded of a head for `target`, from headers alone."""
     raw, stored = _open(folder, stored)
     shapes = {name: tensor.shape for name, tensor in stored.items()}
@@ -111,7 +111,7 @@ def load_head(
     stored: Stored | None = None,
     tap_convention: TapConvention = "auto",
     progress: Progress | None = None,
-) -> tuple[HeadConfig, HeadWeights]:
+) -> Head:
     """An EAGLE-3 head in any published naming. What it lacks (embedding, lm_head) or repeats is shared with the target.
 
     Raises UserError if it was made for another target, or its tensors or configuration do not fit.
@@ -130,7 +130,7 @@ def load_head(
         if own is not of_target and own.shape == of_target.shape and torch.equal(own, of_target):
             loaded[field] = of_target  # a copy in the file need not be one in memory
     ids = None if offsets is None else _target_ids(offsets, config, folder)
-    return config, HeadWeights(target_ids_V=None if ids is None else ids.to(device), **loaded)
+    return Head(config, Eagle3Weights(target_ids_V=None if ids is None else ids.to(device), **loaded))
 
 
 def _open(folder: Path, stored: Stored | None) -> tuple[dict[str, Any], Stored]:
@@ -159,8 +159,8 @@ def _flat(parts: Parts) -> list[Part]:
     return [part for group in parts.values() for part in group]
 
 
-def _absent(config: HeadConfig, stored: Mapping[str, StoredTensor]) -> list[str]:
-    """Fields of HeadWeights that this head may leave to the target, and does."""
+def _absent(config: Eagle3Config, stored: Mapping[str, StoredTensor]) -> list[str]:
+    """Fields of Eagle3Weights that this head may leave to the target, and does."""
     absent = []
     if "embed_tokens.weight" not in stored and config.hidden_size == config.target_hidden_size:
         absent.append("embed_VH")
@@ -240,7 +240,7 @@ class TensorReader:
         return whole
 
 
-def _target_ids(offsets: Tensor, config: HeadConfig, folder: Path) -> Tensor | None:
+def _target_ids(offsets: Tensor, config: Eagle3Config, folder: Path) -> Tensor | None:
     """Absolute target ids of the draft vocabulary, None for the identity; a file stores id minus position."""
     ids = offsets.to(torch.int64) + torch.arange(config.draft_vocab_size)
     num_distinct = len(torch.unique(ids))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.mxfp4 import BLOCK
 
 __all__ = ["HeadPrefix", "Part", "Parts", "TargetStyle", "all_parts", "global_parts", "head_parts", "layer_parts"]
@@ -104,8 +104,8 @@ def _experts(config: GptOssConfig, name: str, joint: str, rows: int, columns: in
     )
 
 
-def head_parts(config: HeadConfig, prefix: HeadPrefix) -> Parts:
-    """All tensors that a head can hold, by field of HeadWeights; the loader knows which ones may be absent."""
+def head_parts(config: Eagle3Config, prefix: HeadPrefix) -> Parts:
+    """All tensors that a head can hold, by field of Eagle3Weights; the loader knows which ones may be absent."""
     hidden, inter = config.hidden_size, config.intermediate_size
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     width = len(config.taps) * config.target_hidden_size

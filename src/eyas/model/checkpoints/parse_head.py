@@ -1,4 +1,4 @@
-"""config.json of an EAGLE-3 head -> HeadConfig, for every published style: SafeAILab/SpecForge, ModelOpt, speculators.
+"""config.json of an EAGLE-3 head -> Eagle3Config, for each published style: SafeAILab/SpecForge, ModelOpt, speculators.
 
 Driven by the configuration and by the shapes in the file: what the configuration leaves open (vocabulary, head_dim,
 fc, norms) the tensors answer, and where both speak they must agree. One UserError names everything that does not fit.
@@ -13,7 +13,7 @@ from typing import Any
 from eyas.base.errors import UserError
 from eyas.model.checkpoints.fields import Fields
 from eyas.model.checkpoints.parse import is_head, parse_rope, raise_problems
-from eyas.model.config import FINAL_NORM_TAP, GptOssConfig, HeadConfig
+from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig
 from eyas.model.taps import TapConvention, TapReading, read_taps, show_taps
 
 __all__ = ["parse_head", "tap_ids"]
@@ -29,7 +29,7 @@ def parse_head(
     shapes: _Shapes,
     tap_convention: TapConvention = "auto",
     source: str = "config.json",
-) -> HeadConfig:
+) -> Eagle3Config:
     """The configuration of a head for `target`. `shapes` are those of the tensors in its file, by name.
 
     Warns in the log where the tap ids could mean something else (see `model/taps.py`).
@@ -53,7 +53,7 @@ def parse_head(
         )
     taps, has_fc = _taps(top, eagle, shapes, target, speculators, tap_convention)
     num_heads = layer.integer("num_attention_heads")
-    config = HeadConfig(
+    config = Eagle3Config(
         vocab_size=vocab_size,
         draft_vocab_size=_draft_vocab(top, shapes, vocab_size),
         hidden_size=hidden_size,
@@ -146,7 +146,7 @@ def _head_dim(shapes: _Shapes, hidden_size: int, num_heads: int) -> int:
     return hidden_size // num_heads
 
 
-def _check_shapes(config: HeadConfig, shapes: _Shapes, num_layers: int, problems: list[str]) -> None:
+def _check_shapes(config: Eagle3Config, shapes: _Shapes, num_layers: int, problems: list[str]) -> None:
     """What deserves its own words; plain mismatches are found tensor by tensor when loading."""
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
         problems.append(f"heads {config.num_heads}/{config.num_kv_heads} of {config.head_dim} are impossible")

@@ -12,7 +12,7 @@ from eyas.model.checkpoints.names import all_parts
 from eyas.model.checkpoints.parse import is_head
 from eyas.model.checkpoints.parse_head import tap_ids
 from eyas.model.checkpoints.shards import StoredTensor, read_headers, read_json
-from eyas.model.config import GptOssConfig, HeadConfig, RopeConfig
+from eyas.model.config import Eagle3Config, GptOssConfig, RopeConfig
 from eyas.model.taps import TapConvention, default_taps, read_taps, show_taps
 
 __all__ = ["describe", "lines"]
@@ -123,7 +123,7 @@ def _describe_head(
     return description
 
 
-def _head_fields(config: HeadConfig) -> dict[str, Any]:
+def _head_fields(config: Eagle3Config) -> dict[str, Any]:
     names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
     return {
         "hidden_size": config.hidden_size,

@@ -22,7 +22,7 @@ from eyas.model.checkpoints.loader import Stored, TensorReader, inspect_head, in
 from eyas.model.checkpoints.names import Part, Parts, TargetStyle, global_parts, layer_parts
 from eyas.model.checkpoints.shards import Progress
 from eyas.model.checkpoints.tensor_files import MappedTensors
-from eyas.model.config import FINAL_NORM_TAP, GptOssConfig, HeadConfig, RopeConfig
+from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig, RopeConfig
 from eyas.model.gguf.container import GgufTensor, GgufType, ggml_mxfp4, raw, write_gguf
 from eyas.model.gguf.vocab import chat_template, vocabulary
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
@@ -129,7 +129,7 @@ class _Tensors:
         self._vector("output_norm.weight", shared["norm_H"])
         self._matrix("output.weight", shared.get("lm_head_VH", shared["embed_VH"]))
 
-    def add_head(self, config: HeadConfig, parts: Parts) -> None:
+    def add_head(self, config: Eagle3Config, parts: Parts) -> None:
         if "embed_VH" in parts:
             self._matrix("token_embd.weight", parts["embed_VH"])
         self._matrix("fc.weight", parts["fc_HC"])
@@ -191,13 +191,13 @@ class _Tensors:
         (part,) = parts
         self._add(name, part.shape, torch.float32, partial(self._reader.raw, part))
 
-    def _attention(self, prefix: str, what: str, parts: Sequence[Part], config: GptOssConfig | HeadConfig) -> None:
+    def _attention(self, prefix: str, what: str, parts: Sequence[Part], config: GptOssConfig | Eagle3Config) -> None:
         """Query, key and value rows, from three tensors or from one that holds all."""
         start = 0
         counts = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         for letter, num_heads in zip("qkv", counts, strict=True):
             rows = slice(start, start + num_heads * config.head_dim)
-            interleaved = num_heads if isinstance(config, HeadConfig) and letter != "v" else None
+            interleaved = num_heads if isinstance(config, Eagle3Config) and letter != "v" else None
             dtype = torch.float32 if what == "bias" else self._dtype(parts[0])
             shape = (rows.stop - rows.start, *parts[0].shape[1:])
             make = partial(self._rows, parts, rows, interleaved)
@@ -246,7 +246,7 @@ class _Tensors:
         yield raw(offsets + torch.arange(len(offsets)))
 
 
-def _llama3(config: HeadConfig) -> Tensor:
+def _llama3(config: Eagle3Config) -> Tensor:
     """What llama.cpp divides each frequency by."""
     plain = inverse_frequencies(RopeConfig(theta=config.rope.theta), config.head_dim)
     return plain / inverse_frequencies(config.rope, config.head_dim)
@@ -261,7 +261,7 @@ def _check_target(config: GptOssConfig, folder: Path) -> None:
     _refuse(folder, problems)
 
 
-def _check_head(config: HeadConfig, folder: Path) -> None:
+def _check_head(config: Eagle3Config, folder: Path) -> None:
     problems = []
     if not config.has_fc or len(config.taps) != _NUM_TAPS:
         problems.append(f"a head that does not combine exactly {_NUM_TAPS} hidden states")
@@ -295,7 +295,7 @@ def _target_metadata(config: GptOssConfig, name: str, weights: Weights) -> dict[
     }
 
 
-def _head_metadata(config: HeadConfig, name: str, weights: Weights) -> dict[str, Any]:
+def _head_metadata(config: Eagle3Config, name: str, weights: Weights) -> dict[str, Any]:
     file_type = _FILE_TYPES["f32" if weights == "f32" else "bf16"]
     specific = {
         "target_layers": list(config.taps),  # llama.cpp counts the inputs of layers, as HS[i] does
@@ -309,7 +309,7 @@ def _head_metadata(config: HeadConfig, name: str, weights: Weights) -> dict[str,
 
 
 def _common(
-    arch: str, config: GptOssConfig | HeadConfig, feed_forward: int, num_layers: int, name: str, file_type: int
+    arch: str, config: GptOssConfig | Eagle3Config, feed_forward: int, num_layers: int, name: str, file_type: int
 ) -> dict[str, Any]:
     shape = {
         "vocab_size": config.vocab_size,

@@ -23,7 +23,7 @@ from eyas.base.errors import UserError
 from eyas.model.checkpoints.config_json import HeadStyle, generation_json, head_json, original_json, target_json
 from eyas.model.checkpoints.names import Part, Parts, TargetStyle, all_parts, head_parts
 from eyas.model.checkpoints.shards import Progress, TensorSource, write_shards
-from eyas.model.config import GptOssConfig, HeadConfig
+from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.mxfp4 import BLOCK, Mxfp4Tensor, dequantize
 
 __all__ = ["SHARD_BYTES", "has_random_weights", "make_head", "make_target"]
@@ -71,7 +71,7 @@ def make_target(
 
 
 def make_head(
-    config: HeadConfig,
+    config: Eagle3Config,
     out: Path,
     *,
     target: GptOssConfig,
@@ -198,7 +198,7 @@ def _to_bytes(values: Callable[[], Iterator[np.ndarray[Any, Any]]]) -> Iterator[
     return (value.tobytes() for value in values())
 
 
-def _draft_ids(config: HeadConfig, eos_ids: Sequence[int], seed: int) -> np.ndarray[Any, Any]:
+def _draft_ids(config: Eagle3Config, eos_ids: Sequence[int], seed: int) -> np.ndarray[Any, Any]:
     """Sorted target ids of the draft vocabulary: the end tokens and a random choice of the others."""
     order = _rng(seed, "d2t").permutation(config.vocab_size)
     first = np.isin(order, list(eos_ids))

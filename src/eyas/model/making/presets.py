@@ -12,7 +12,7 @@ from typing import Any
 from eyas.base.errors import UserError, nearest
 from eyas.model.checkpoints.config_json import HeadStyle, generation_json, target_json
 from eyas.model.checkpoints.parse import parse_target
-from eyas.model.config import FINAL_NORM_TAP, GptOssConfig, HeadConfig, RopeConfig
+from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig, RopeConfig
 from eyas.model.taps import default_taps
 
 __all__ = ["HEAD_KINDS", "PRESETS", "default_head", "head_of_kind", "parse_shape"]
@@ -108,9 +108,9 @@ def parse_shape(words: Sequence[str]) -> GptOssConfig:
     return parse_target(target_json(shape), generation_json(shape), source="the shape")  # refuses impossible sizes
 
 
-def default_head(target: GptOssConfig, **changes: Any) -> HeadConfig:
+def default_head(target: GptOssConfig, **changes: Any) -> Eagle3Config:
     """A head of the usual proportions for `target`: three default taps, intermediate 6 H, up to 32,000 draft ids."""
-    head = HeadConfig(
+    head = Eagle3Config(
         vocab_size=target.vocab_size,
         draft_vocab_size=min(32000, target.vocab_size // 2),
         hidden_size=target.hidden_size,
@@ -149,7 +149,7 @@ HEAD_KINDS: dict[str, _Kind] = {
 }
 
 
-def head_of_kind(kind: str, target: GptOssConfig) -> tuple[HeadConfig, HeadStyle]:
+def head_of_kind(kind: str, target: GptOssConfig) -> tuple[Eagle3Config, HeadStyle]:
     """The configuration of one published kind of head for `target`, and the style that its authors write."""
     if kind not in HEAD_KINDS:
         raise UserError(f"no head {kind!r}{nearest(kind, HEAD_KINDS)}; heads are {', '.join(HEAD_KINDS)}")

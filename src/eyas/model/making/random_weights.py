@@ -12,8 +12,8 @@ from torch import Tensor
 
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, empty_experts, scale_words
-from eyas.model.config import GptOssConfig, HeadConfig
-from eyas.model.weights import HeadWeights, LayerWeights, TargetWeights
+from eyas.model.config import Eagle3Config, GptOssConfig
+from eyas.model.weights import Eagle3Weights, Head, LayerWeights, TargetWeights
 
 __all__ = ["random_head", "random_target"]
 
@@ -80,7 +80,7 @@ def random_target(config: GptOssConfig, device: torch.device, *, seed: int = 0) 
     )
 
 
-def random_head(config: HeadConfig, target: TargetWeights, device: torch.device, *, seed: int = 1) -> HeadWeights:
+def random_head(config: Eagle3Config, target: TargetWeights, device: torch.device, *, seed: int = 1) -> Head:
     """It shares the target's embedding; its draft vocabulary is a random choice of the target's."""
     source, hidden = _Source(device, seed), config.hidden_size
     queries = config.num_heads * config.head_dim
@@ -89,7 +89,7 @@ def random_head(config: HeadConfig, target: TargetWeights, device: torch.device,
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(config.vocab_size, generator=generator)[: config.draft_vocab_size]
         ids = chosen.sort().values.to(device)
-    return HeadWeights(
+    weights = Eagle3Weights(
         embed_VH=target.embed_VH,
         fc_HC=source.matrix(hidden, len(config.taps) * config.target_hidden_size) if config.has_fc else None,
         fc_input_norm_C=None,
@@ -105,3 +105,4 @@ def random_head(config: HeadConfig, target: TargetWeights, device: torch.device,
         lm_head_VH=source.matrix(config.draft_vocab_size, hidden),
         target_ids_V=ids,
     )
+    return Head(config, weights)

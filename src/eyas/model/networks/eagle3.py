@@ -15,9 +15,9 @@ from torch import Tensor
 from eyas.kernels.reference.norm import Normed, rms_norm
 from eyas.kernels.reference.ops import LayerCache, Ops, Qkv
 from eyas.model.batch import RowBatch
-from eyas.model.config import HeadConfig
+from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
-from eyas.model.weights import HeadWeights
+from eyas.model.weights import Eagle3Weights, Head
 
 __all__ = ["Eagle3Head", "HeadOutput"]
 
@@ -30,18 +30,11 @@ class HeadOutput(NamedTuple):
 
 
 class Eagle3Head:
-    def __init__(self, config: HeadConfig, weights: HeadWeights, *, max_positions: int) -> None:
-        self.config = config
-        self.weights = weights
-        self.dtype = weights.embed_VH.dtype
-        self.device = weights.embed_VH.device
-        self._rope = rope_table(config.rope, config.head_dim, max_positions, self.device)
-
-    def new_cache(self, num_pages: int, page_size: int) -> LayerCache:
-        """Zeroed keys and values; the head shares page ids with the target's full layers."""
-        shape = (num_pages, page_size, self.config.num_kv_heads, self.config.head_dim)
-        k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
-        return LayerCache(k, v)
+    def __init__(self, head: Head, *, max_positions: int) -> None:
+        self.config: Eagle3Config = head.config
+        self.weights: Eagle3Weights = head.weights
+        self.dtype = self.weights.embed_VH.dtype
+        self._rope = rope_table(self.config.rope, self.config.head_dim, max_positions, self.weights.embed_VH.device)
 
     def fuse(self, taps_TC: Tensor, ops: Ops) -> Tensor:
         """The target's tapped states [T, C] as one hidden state [T, H]; the head's own output skips this."""

@@ -1,0 +1,113 @@
+"""The EAGLE-3 drafter: a chain of K tokens, one pass of the head each, paired with the target's hidden states.
+
+The pair (hidden state of t, token t + 1) stands at position t + 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from eyas.engine.drafters.base import CacheShape, DrafterNeeds, DrafterParts, draft_room
+from eyas.engine.drafters.head_drafter import HeadDrafter
+from eyas.engine.round.state import DeviceState
+from eyas.engine.round.types import Drafts
+from eyas.engine.sequences.sequence import Sequence
+from eyas.model.batch import RowBatch
+from eyas.model.config import Eagle3Config
+from eyas.model.networks.eagle3 import Eagle3Head, HeadOutput
+
+__all__ = ["Eagle3Drafter"]
+
+
+class Eagle3Drafter(HeadDrafter):
+    """Draws each token with the noise that the target will use at the same position.
+
+    First one pass over the tokens committed since the last proposal, paired with the target's hidden states from the
+    ring, so that the head's cache always holds what the target itself computed; then K - 1 steps on its own output.
+    """
+
+    def __init__(self, parts: DrafterParts) -> None:
+        super().__init__(parts)
+        assert parts.head is not None
+        self.head = Eagle3Head(parts.head, max_positions=parts.max_positions)
+        (self.cache,) = parts.caches
+        self._newest: dict[int, HeadOutput] = {}  # of each sequence's newest token, by the number of sequences
+
+    @classmethod
+    def needs_of(cls, config: Eagle3Config, dtype: torch.dtype) -> DrafterNeeds:
+        taps = len(config.taps) * config.target_hidden_size
+        wide = 2 * taps + config.intermediate_size + config.num_heads * config.head_dim
+        return DrafterNeeds(
+            taps=config.taps,
+            tap_width=taps,
+            caches=(CacheShape(config.num_kv_heads, config.head_dim),),
+            # At the end of the gated matrices: residuals in fp32, matrix inputs in `dtype`.
+            prompt_row_bytes=8 * config.hidden_size + dtype.itemsize * (wide + 7 * config.hidden_size),
+            draft_vocab_size=config.draft_vocab_size,
+            attention_heads=(config.num_heads, config.num_kv_heads),
+        )
+
+    def read(self, batch: RowBatch, taps_TC: Tensor) -> None:
+        self.head.write(batch, self.head.fuse(taps_TC, batch.ops), self.cache)
+
+    def propose(
+        self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
+    ) -> Drafts:
+        size = len(slots_S)
+        if self.stages.has_fixed_shapes and size not in self._newest:
+            self.backlog = self.max_backlog  # captured now, so that no request waits for it after the first pause
+        num_rows = self.take_backlog()
+
+        def take_in(slots_S: Tensor) -> None:
+            batch, taps_TC = self.unseen(state, slots_S, num_rows, max_length)
+            last = slice(num_rows - 1, None, num_rows)
+            self._keep(size, self.head.forward(batch, self.head.fuse(taps_TC, self.ops), self.cache, wanted=last))
+
+        def chain(slots_S: Tensor) -> Drafts:
+            return self._chain(state, slots_S, sequences, self._newest[size], num_drafts, max_length)
+
+        # Apart, since numbers of rows and of drafts meet in all pairs, each of which would be another graph.
+        self.stages.run(("take in", size, num_rows), take_in, slots_S)
+        return self.stages.run(("chain", size, num_drafts), chain, slots_S)
+
+    def _keep(self, size: int, output: HeadOutput) -> None:
+        """Leave the first pass's output where chains of that many sequences begin, whatever its number of rows."""
+        kept = self._newest.setdefault(size, output)
+        if kept is not output:
+            for own, new in zip(tree_flatten(kept)[0], tree_flatten(output)[0], strict=True):
+                own.copy_(new)
+
+    def _chain(
+        self,
+        state: DeviceState,
+        slots_S: Tensor,
+        sequences: list[Sequence],
+        output: HeadOutput,
+        num_drafts: int,
+        max_length: int,
+    ) -> Drafts:
+        """Draw a token from the head's output, feed it, and so on."""
+        tables = state.tables_of(slots_S)
+        room_S = draft_room(state, slots_S, num_drafts) * ~state.by_lookup_S[slots_S]
+        position_S = state.length_S[slots_S]
+        guesses = []
+        for step in range(num_drafts):
+            logits = self.head.logits(output.normed, self.ops)
+            guess = self.sampler.draft(logits, slots_S, sequences, step, self.head.weights.target_ids_V)
+            guesses.append(guess)
+            if step + 1 < num_drafts:
+                batch = RowBatch(
+                    tokens_SR=guess.ids_T.unsqueeze(1),
+                    positions_SR=position_S.unsqueeze(1),
+                    live_SR=(step + 1 < room_S).unsqueeze(1),  # beyond the budget there are no pages to write to
+                    tables=tables,
+                    max_length=max_length + step + 1,
+                    ops=self.ops,
+                )
+                output = self.head.forward(batch, self.head.recur(output.hidden_TH), self.cache)
+                position_S = position_S + 1
+        ids_SK, logprobs_SK = (torch.stack(columns, dim=1) for columns in zip(*guesses, strict=True))
+        end = self.sampler.end_chains(logprobs_SK, room_S, slots_S)
+        return Drafts(ids_SK, end.num_valid_S, end.levels_SK)
