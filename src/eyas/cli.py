@@ -1,7 +1,7 @@
 """The `eyas` command: a table of subcommands.
 
 Each names a module with `add_arguments(parser)` and `run(args) -> exit code`; only the chosen one is imported,
-so that `eyas --help` stays instant. Exit codes: 0 done, 1 a person can mend it, 2 wrong usage, 130 Ctrl-C.
+so that `eyas --help` stays instant. Exit codes: 0 done, 1 user error, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from eyas.base.errors import EyasError, nearest
@@ -19,6 +20,16 @@ from eyas.base.errors import EyasError, nearest
 __all__ = ["COMMANDS", "main"]
 
 ENGINE_PACKAGES = ("numpy", "safetensors", "torch")
+# Old spellings and what replaced them (CHANGELOG.md).
+RENAMED_COMMANDS = {"model": "eyas models"}
+RENAMED_OPTIONS = {
+    "--head": "--draft",
+    "--listen": "--host",
+    "--api-keys": "--api-key",
+    "--key": "--api-key",
+    "--api-key-env": "--api-key env:NAME",
+    "--model": "the argument MODEL",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,9 +53,13 @@ COMMANDS = {
     "ps": Command(module="eyas.fleet.commands.ps", help="what is up, how it is and where"),
     "logs": Command(module="eyas.fleet.commands.logs", help="what engines wrote, and what is known about it"),
     "models list": Command(
-        module="eyas.fleet.commands.models_list", help="what the cache of models holds, and who uses it"
+        module="eyas.fleet.commands.models_list", help="list the models in the cache and what uses them"
     ),
-    "models rm": Command(module="eyas.fleet.commands.models_rm", help="take models out of the cache"),
+    "models rm": Command(module="eyas.fleet.commands.models_rm", help="delete models from the cache"),
+    "models info": Command(
+        module="eyas.model.commands.models_info", help="describe a model or a draft head without loading its weights"
+    ),
+    "models make": Command(module="eyas.model.commands.models_make", help="write a model with random weights"),
     "key": Command(module="eyas.key", help="make an API key for clients of a server"),
     "bench engine": Command(
         module="eyas.bench.engine.command", help="speed of the engine by batch size and draft tokens"
@@ -60,7 +75,6 @@ COMMANDS = {
         module="eyas.bench.http.command", help="what the HTTP side costs: time to first token, CPU per chunk"
     ),
     "export gguf": Command(module="eyas.model.commands.export", help="write a model and its head for llama.cpp"),
-    "model": Command(module="eyas.model.commands.model", help="look at a checkpoint, or make one with random weights"),
 }
 
 
@@ -98,11 +112,21 @@ def _dispatch(argv: list[str]) -> int:
     module = import_module(command.module)
     parser = _Parser(prog=f"eyas {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
     module.add_arguments(parser)
-    args, unknown = parser.parse_known_args(argv[len(name.split()) :])
+    words = argv[len(name.split()) :]
+    options = [option for action in parser._actions for option in action.option_strings]
+    _refuse_old_options(parser, options, words)
+    args, unknown = parser.parse_known_args(words)
     if unknown:
-        options = [option for action in parser._actions for option in action.option_strings]
         parser.error(f"unexpected '{unknown[0]}'{nearest(unknown[0].split('=')[0], options)}")
     return int(module.run(args))
+
+
+def _refuse_old_options(parser: argparse.ArgumentParser, options: Sequence[str], words: Sequence[str]) -> None:
+    """Name the new spelling of a renamed option before the parser can complain about anything else."""
+    for word in takewhile(lambda word: word != "--", words):
+        old = word.split("=")[0]
+        if old in RENAMED_OPTIONS and old not in options:
+            parser.error(f"no option {old}; it is {RENAMED_OPTIONS[old]} now")
 
 
 def _overview(argv: list[str]) -> int:
@@ -112,9 +136,9 @@ def _overview(argv: list[str]) -> int:
     extra = words[1:] if group else words
     if extra:
         known = [name.removeprefix(group).split()[0] for name in COMMANDS if name.startswith(group)]
-        print(
-            f"eyas: error: no command '{group}{extra[0]}'{nearest(extra[0], known)}; try: eyas --help", file=sys.stderr
-        )
+        renamed = "" if group else RENAMED_COMMANDS.get(extra[0])
+        hint = f"; it is {renamed} now" if renamed else nearest(extra[0], known)
+        print(f"eyas: error: no command '{group}{extra[0]}'{hint}; try: eyas --help", file=sys.stderr)
         return 2
     print(f"usage: eyas {group or ''}COMMAND ...\n")
     if not group:

@@ -16,5 +16,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     key = f"eyas-{secrets.token_urlsafe(32)}"
     print(f"key     {key}    (for the client; it is not stored anywhere)")
-    print(f"server  --api-keys sha256:{hashlib.sha256(key.encode()).hexdigest()}")
+    print(f"server  --api-key sha256:{hashlib.sha256(key.encode()).hexdigest()}")
     return 0

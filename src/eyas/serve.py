@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_S)
     config = settings.load(ServeConfig, args, os.environ)
     # Complain before anything is loaded.
-    digests(config.api_keys), origins(config.cors), allowed_hosts(config.allowed_hosts)
+    digests(config.api_key), origins(config.cors), allowed_hosts(config.allowed_hosts)
     if config.trace is not None:
         check_writable(Path(config.trace))
     with closing(_bind(config.host, config.port)) as listener, closing(start_engine(config)) as engine:
@@ -86,7 +86,7 @@ def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
     from eyas.gateway.server.context import GatewayOptions
     from eyas.gateway.server.hosts import hosts_of, is_loopback
 
-    keys = digests(config.api_keys)
+    keys = digests(config.api_key)
     live = config.live
     if live == "auto":
         live = "text" if is_loopback(config.host) else "blank"

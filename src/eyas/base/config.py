@@ -8,6 +8,7 @@ Knows nothing about models or HTTP; whether a value suits a model is said by who
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -16,10 +17,11 @@ from typing import Any, Literal, TypeVar
 
 from eyas.base.errors import UserError, nearest
 
-__all__ = ["EngineConfig", "ServeConfig", "add_arguments", "env_name", "flag_name", "human_int", "load"]
+__all__ = ["EngineConfig", "ServeConfig", "add_arguments", "env_name", "flag_name", "human_int", "key_from", "load"]
 
 ENV_PREFIX = "EYAS_"
 FILE_KEY = "config"
+ENV_KEY = "env:"  # an API key that is in an environment variable
 OTHERS = ("EYAS_HOME", "EYAS_SSH_OPTIONS", "EYAS_FLEET_LIMITS")  # variables of the commands that start engines
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -32,6 +34,17 @@ def human_int(text: str) -> int:
     if match is None:
         raise ValueError(f"wants a number such as 4096 or 32k, got '{text}'")
     return int(match[1]) * UNITS[match[2]]
+
+
+def key_from(text: str) -> str:
+    """The key itself, or for `env:NAME` the value of that environment variable. Raises ValueError if it has none."""
+    if not text.startswith(ENV_KEY):
+        return text
+    name = text.removeprefix(ENV_KEY)
+    value = os.environ.get(name)
+    if not value:
+        raise ValueError(f"names the environment variable '{name}', which is not set")
+    return value
 
 
 def _int_from(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -133,10 +146,12 @@ class ServeConfig(EngineConfig):
     )
     port: int = _setting(8000, "port to listen on; 0 picks a free one", metavar="PORT", parse=_int_from(0, 65535))
     served_name: str | None = _setting(None, "the model's name in the API; its own name if not given", metavar="NAME")
-    api_keys: str | None = _setting(
+    api_key: str | None = _setting(
         None,
-        "keys that clients must send, comma-separated: sha256:HEX digests (see 'eyas key'), or the keys themselves",
+        "API keys that clients must send, comma-separated: sha256:HEX digests (see 'eyas key'), the keys themselves, "
+        "or env:NAME for keys in an environment variable",
         metavar="KEYS",
+        parse=lambda text: ",".join(map(key_from, text.split(","))),
     )
     cors: str | None = _setting(
         None, "origins whose pages may call this server, comma-separated, or '*'; none if not given", metavar="ORIGINS"
@@ -144,7 +159,7 @@ class ServeConfig(EngineConfig):
     allowed_hosts: str | None = _setting(
         None,
         "host names that requests may be for, comma-separated: box.example, *.example, or '*' for any. Loopback names "
-        "always are; on other addresses IP addresses and this machine's names too, and with --api-keys any name",
+        "always are; on other addresses IP addresses and this machine's names too, and with --api-key any name",
         metavar="NAMES",
     )
     max_body: int = _setting(16 << 20, "bytes that a request's body may have", metavar="BYTES", parse=_int_from(1024))

@@ -43,7 +43,7 @@ def test_null_servers(capsys):
 
 
 def test_a_server_by_its_address(capsys, server):
-    lines, report = bench(capsys, f"{server.url}/v1", "--model", "stub", "--key", "key", *SMALL)
+    lines, report = bench(capsys, f"{server.url}/v1", "--model", "stub", "--api-key", "key", *SMALL)
     figures = report["figures"]["server"]
     assert figures["chunks_per_s"]["median"] > 0 and "cpu_us_per_chunk" not in figures
     assert report["url"] == f"{server.url}/v1" and not any("null" in line for line in lines[:6])
@@ -83,7 +83,7 @@ def test_addresses_that_do_not_work(url, message, capsys):
 
 
 def test_a_refusal_is_shown(server, capsys):
-    assert cli.main(["bench", "http", server.url, "--model", "stub", "--key", "wrong"]) == 1
+    assert cli.main(["bench", "http", server.url, "--model", "stub", "--api-key", "wrong"]) == 1
     assert "wants an API key" in capsys.readouterr().err
 
 

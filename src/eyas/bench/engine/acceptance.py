@@ -40,15 +40,15 @@ of rounds  share of all rounds that accepted a draft at this place"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", type=existing_file, metavar="FILE",
-        help='JSONL, a prompt a line: {"messages": [...]}, or {"prompt": "..."} for a user\'s first message',
-    )  # fmt: skip
     add = parser.add_argument_group("benchmark", "--draft-tokens, below, is 4 unless you say otherwise").add_argument
+    add(
+        "--prompts", type=existing_file, required=True, metavar="FILE",
+        help='JSONL file, a prompt a line: {"messages": [...]}, or {"prompt": "..."} for a user\'s first message',
+    )  # fmt: skip
     add("--temperature", type=listed(float), default=(0.0, 1.0), metavar="LIST", help="of sampling (default: 0,1)")
     add("--max-tokens", type=positive_int, default=256, metavar="N", help="longest answer (default: 256)")
     add("--limit", type=positive_int, metavar="N", help="take the first N prompts only")
-    settings.add_arguments(parser, EngineConfig)
+    settings.add_arguments(parser, EngineConfig, positional="model")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,13 +67,13 @@ def run(args: argparse.Namespace) -> int:
     if model.options.drafter == "none":
         raise UserError("there is no drafter; name a head with --draft, or try --draft ngram")
     codec = load_tokenizer(model)
-    prompts, num_left_out = read_prompts(args.file, codec, limit=args.limit)
+    prompts, num_left_out = read_prompts(args.prompts, codec, limit=args.limit)
     core = model.build().core
     for number, prompt in enumerate(prompts, 1):
         try:
             core.check(Request(request_id="", prompt_ids=prompt))
         except InvalidRequest as error:
-            raise UserError(f"{args.file}, prompt {number}: {error}") from error
+            raise UserError(f"{args.prompts}, prompt {number}: {error}") from error
 
     lines, origin = provenance(hardware(model.weights.embed_VH.device))
     print("\n".join([*_title(args, config, model), *lines]))
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             "drafter": model.options.drafter,
             "draft_tokens": config.draft_tokens,
             **origin,
-            "file": str(args.file),
+            "file": str(args.prompts),
             "prompts": len(prompts),
             "max_tokens": args.max_tokens,
             "results": results,
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _title(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -> list[str]:
-    lines = [f"eyas bench acceptance {config.model} on {args.file}"] + ([SIMULATED] if model.simulated else [])
+    lines = [f"eyas bench acceptance {config.model} on {args.prompts}"] + ([SIMULATED] if model.simulated else [])
     return [*lines, f"drafter   {model.options.drafter}, {config.draft_tokens} draft tokens a round"]
 
 

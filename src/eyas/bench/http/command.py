@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base.config import key_from
 from eyas.base.errors import UserError
 from eyas.bench.http.client import Target
 from eyas.bench.http.load import StreamRun, run_sequential, run_streams
@@ -52,7 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", nargs="?", metavar="URL", help="OpenAI-compatible server; without one, 'eyas serve null' is started")
     add("--model", default="null", metavar="NAME", help="model to ask for (default: null)")
-    add("--key", default=os.environ.get("OPENAI_API_KEY"), metavar="KEY", help="API key (default: $OPENAI_API_KEY)")
+    add(
+        "--api-key", type=_api_key, default=os.environ.get("OPENAI_API_KEY"), metavar="KEY",
+        help="API key, or env:NAME for one in an environment variable (default: that in OPENAI_API_KEY)",
+    )  # fmt: skip
     add("--pid", type=positive_int, metavar="PID", help="the server's process, to measure its CPU time")
     add("--streams", type=positive_int, default=64, metavar="N", help="answers at once (default: 64)")
     add("--requests", type=positive_int, default=200, metavar="N", help="requests one by one, a repeat (default: 200)")
@@ -62,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pause", type=positive_int, default=20, metavar="MS", help="of the paced null engine (default: 20)")
 
 
+def _api_key(text: str) -> str:
+    try:
+        return key_from(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def run(args: argparse.Namespace) -> int:
     import uvloop
 
@@ -69,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(["eyas bench http", *lines, _method(args)]), flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if args.url is not None:
-            target = Target.parse(args.url, model=args.model, key=args.key)
+            target = Target.parse(args.url, model=args.model, key=args.api_key)
             figures = {"server": _measure(args, runner, target, args.pid, is_paced=False)}
         else:
             with _null_server("null") as (target, pid):

@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 import yaml
 
-from eyas.base.config import human_int
+from eyas.base.config import ENV_KEY, human_int
 from eyas.base.errors import UserError
 from eyas.fleet.machines.machine import Machine
 from eyas.fleet.machines.node import LocalNode
@@ -60,7 +60,7 @@ def add_ask_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "eagle3", "draft-model", "none"),
         help="speculation (default: what pays)",
     )
-    parser.add_argument("--head", metavar="HEAD", help="name, hub id or folder (default: what suits best)")
+    parser.add_argument("--draft", metavar="HEAD", help="draft head: name, hub id or folder (default: what suits best)")
     parser.add_argument("--draft-tokens", type=_number, metavar="N", help="a round (default: what pays)")
     parser.add_argument("--kv-dtype", default="auto", choices=("auto", "fp8"), help="of the KV cache (default: auto)")
     parser.add_argument("--tools", action="store_true", help="clients will call tools")
@@ -72,9 +72,13 @@ def add_ask_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="USER@HOST[=ADDRESS,INTERFACE,...]",
         help="ssh destination and fast link, once for each node; local: this machine",
     )
-    parser.add_argument("--listen", default="127.0.0.1", metavar="ADDRESS", help="of the server (default: 127.0.0.1)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDR", help="address that the server listens on (default: 127.0.0.1)"
+    )
     parser.add_argument("--port", type=_number, help="of the server (default: the engine's own)")
-    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the clients' key")
+    parser.add_argument(
+        "--api-key", type=_variable, metavar="env:NAME", help="environment variable that holds the clients' key"
+    )
     parser.add_argument("--cache", metavar="DIR", help="Hugging Face cache (default: ~/.cache/huggingface)")
     parser.add_argument("--binary", metavar="PATH", help="of a native engine, where it is not on the path")
 
@@ -105,15 +109,15 @@ def ask_of(args: argparse.Namespace) -> Ask:
         context=args.context,
         concurrency=args.concurrency,
         spec=args.spec,
-        head=args.head,
+        head=args.draft,
         draft_tokens=args.draft_tokens,
         kv_dtype=args.kv_dtype,
         tools=args.tools,
         name=args.name,
         nodes=tuple(args.node),
-        listen=args.listen,
+        listen=args.host,
         port=args.port,
-        api_key_env=args.api_key_env,
+        api_key_env=args.api_key,
         cache=args.cache,
         binary=args.binary,
     )
@@ -183,3 +187,10 @@ def _number(text: str) -> int:
         return human_int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _variable(text: str) -> str:
+    """NAME of `env:NAME`; whether it is a name of a variable is checked with the rest of the question."""
+    if not text.startswith(ENV_KEY):
+        raise argparse.ArgumentTypeError("wants env:NAME, the name of an environment variable, not the key itself")
+    return text.removeprefix(ENV_KEY)

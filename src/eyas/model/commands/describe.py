@@ -1,4 +1,4 @@
-"""What `eyas model info` tells: sizes, context, taps and end tokens, from JSON files and headers alone."""
+"""Describes a checkpoint, for `eyas models info`: sizes, context, taps and end tokens. Reads JSON and headers only."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         env += [EnvVar(name="HF_HOME", value=choice.cache if choice.image is None else eyas_image.CACHE)]
         options.append("--offline")  # all is downloaded before the start
     if choice.api_key_env is not None:
-        env.append(EnvVar(name="EYAS_API_KEYS", value=Ref(choice.api_key_env)))
+        env.append(EnvVar(name="EYAS_API_KEY", value=Ref(choice.api_key_env)))
     flags.check("eyas", choice.version, options)
     program: tuple[Word, ...] = (choice.binary or "eyas",) if choice.image is None else ()
     container = _container(choice, box, () if is_demo else paths.mounts)

@@ -128,13 +128,13 @@ def _check(ask: Ask) -> None:
             none = "; for no drafts: --spec none" if flag == "--draft-tokens" else ""
             raise UserError(f"{flag} wants {most}, got {value}{none}")
     if ask.api_key_env is not None and not VARIABLE.fullmatch(ask.api_key_env):
-        raise UserError("--api-key-env wants the name of an environment variable, not the key itself")
+        raise UserError("--api-key wants env:NAME, the name of an environment variable, not the key itself")
     if not ADDRESS.fullmatch(ask.listen):
-        raise UserError(f"--listen wants an address such as 127.0.0.1, got '{ask.listen}'")
+        raise UserError(f"--host wants an address such as 127.0.0.1, got '{ask.listen}'")
     if ask.listen not in LOOPBACK and ask.api_key_env is None:
         raise UserError(
-            f"--listen {ask.listen} opens the server to the network; name an environment variable that holds a key for "
-            "its clients with --api-key-env, e.g. --api-key-env SERVER_KEY"
+            f"--host {ask.listen} opens the server to the network; name an environment variable that holds a key for "
+            "its clients, e.g. --api-key env:SERVER_KEY"
         )
     if ask.name is not None and not NAME.fullmatch(ask.name):
         raise UserError(f"--name wants up to 63 of a-z, 0-9, '-', '_' and '.', got '{ask.name[:63]}'")
@@ -144,7 +144,7 @@ def _check(ask: Ask) -> None:
         if given is not None and ask.engine == "auto":
             raise UserError(f"{flag} belongs to one engine; name it with --engine {'|'.join(get_args(EngineName))}")
     if ask.spec == "none" and (ask.head is not None or ask.draft_tokens is not None):
-        raise UserError("--spec none excludes --head and --draft-tokens")
+        raise UserError("--spec none excludes --draft and --draft-tokens")
 
 
 def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | None]:
@@ -162,7 +162,9 @@ def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | 
     kinds = {head.kind for head in known.heads_of(model)}
     if ask.spec not in ("auto", "none") and ask.spec not in kinds:
         others = f"; known: --spec {' or '.join(sorted(kinds))}" if kinds else ""
-        raise UserError(f"nothing drafts for {model.name} by {ask.spec}{others}; name a folder of your own with --head")
+        raise UserError(
+            f"nothing drafts for {model.name} by {ask.spec}{others}; name a folder of your own with --draft"
+        )
     return None, None
 
 

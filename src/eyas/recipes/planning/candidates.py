@@ -62,7 +62,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 def candidates(target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
-    """In the order of the engines' table. With `--engine`, `--head` or `--spec` only those."""
+    """In the order of the engines' table. With `--engine`, `--draft` or `--spec` only those."""
     for engine in known.engines.values():
         if target.ask.engine in ("auto", engine.name):
             yield from _of_engine(engine, target, known)
@@ -190,7 +190,7 @@ def _cannot_draft(head: Head, engine: Engine, version: str, target: Target) -> s
         return f"wants {engine.title} {head.engines[engine.name]}, this is {version}"
     if target.head is None:
         if head.rank == 0:
-            return "is for special purposes: name it with --head"
+            return "is for special purposes: name it with --draft"
         low, high = head.intended_context
         if not low <= target.context <= high:
             return f"is meant for contexts of {_span(low, high)} tokens"
