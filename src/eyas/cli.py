@@ -41,17 +41,20 @@ class Command:
 COMMANDS = {
     "serve": Command(module="eyas.serve", help="serve a model over HTTP, with the OpenAI API"),
     "chat": Command(module="eyas.chat", help="talk to a model in the terminal"),
-    "generate": Command(module="eyas.generate", help="answer one prompt and show what speculation did"),
+    "generate": Command(module="eyas.generate", help="answer one prompt and report acceptance and speed"),
     "doctor": Command(
-        module="eyas.fleet.commands.doctor", help="what this machine is, what would fit and what is missing"
+        module="eyas.fleet.commands.doctor", help="describe this machine, the models that would fit and what is missing"
     ),
     "plan": Command(
-        module="eyas.fleet.commands.plan", help="which engine, head and flags suit a model and a box, and why"
+        module="eyas.fleet.commands.plan",
+        help="choose the engine, draft head and flags for a model on a box, and say why",
     ),
-    "up": Command(module="eyas.fleet.commands.up", help="start a model or a plan, and wait until it answers"),
-    "down": Command(module="eyas.fleet.commands.down", help="stop what is up, on all its machines"),
-    "ps": Command(module="eyas.fleet.commands.ps", help="what is up, how it is and where"),
-    "logs": Command(module="eyas.fleet.commands.logs", help="what engines wrote, and what is known about it"),
+    "up": Command(module="eyas.fleet.commands.up", help="start a model or a plan, and wait until it is ready"),
+    "down": Command(module="eyas.fleet.commands.down", help="stop deployments on all of their machines"),
+    "ps": Command(module="eyas.fleet.commands.ps", help="list deployments, their status and where they run"),
+    "logs": Command(
+        module="eyas.fleet.commands.logs", help="show the logs of a deployment, with known errors annotated"
+    ),
     "models list": Command(
         module="eyas.fleet.commands.models_list", help="list the models in the cache and what uses them"
     ),
@@ -60,26 +63,29 @@ COMMANDS = {
         module="eyas.model.commands.models_info", help="describe a model or a draft head without loading its weights"
     ),
     "models make": Command(module="eyas.model.commands.models_make", help="write a model with random weights"),
-    "key": Command(module="eyas.key", help="make an API key for clients of a server"),
+    "key": Command(module="eyas.key", help="make an API key for clients of a server, and its digest"),
     "bench engine": Command(
-        module="eyas.bench.engine.command", help="speed of the engine by batch size and draft tokens"
+        module="eyas.bench.engine.command", help="measure the engine's speed by batch size and draft length"
     ),
-    "bench mixed": Command(
-        module="eyas.bench.engine.mixed", help="what clients see while prompts are read beside answers"
+    "bench mixed": Command(module="eyas.bench.engine.mixed", help="measure latency under mixed prefill and decode"),
+    "bench acceptance": Command(
+        module="eyas.bench.engine.acceptance", help="measure the acceptance length on a file of prompts"
     ),
-    "bench acceptance": Command(module="eyas.bench.engine.acceptance", help="acceptance length on a file of prompts"),
     "bench load": Command(
-        module="eyas.bench.engine.load", help="speed of loading a checkpoint, against reading its files"
+        module="eyas.bench.engine.load", help="measure how fast a checkpoint loads, against reading its files"
     ),
     "bench http": Command(
-        module="eyas.bench.http.command", help="what the HTTP side costs: time to first token, CPU per chunk"
+        module="eyas.bench.http.command",
+        help="measure the overhead of the HTTP side: time to first token, CPU per chunk",
     ),
-    "export gguf": Command(module="eyas.model.commands.export", help="write a model and its head for llama.cpp"),
+    "export gguf": Command(
+        module="eyas.model.commands.export", help="write a model and its draft head as GGUF files for llama.cpp"
+    ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; errors for people become one line on stderr."""
+    """Run one subcommand and return its exit code; errors for users become one line on stderr."""
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except EyasError as error:
@@ -130,7 +136,7 @@ def _refuse_old_options(parser: argparse.ArgumentParser, options: Sequence[str],
 
 
 def _overview(argv: list[str]) -> int:
-    """Help for the table itself: all of it, or one group such as `bench`."""
+    """Print help for the table itself: all of it, or one group such as `bench`."""
     words = [word for word in argv if word not in ("-h", "--help")]
     group = words[0] + " " if words and any(name.startswith(words[0] + " ") for name in COMMANDS) else ""
     extra = words[1:] if group else words
@@ -151,7 +157,7 @@ def _overview(argv: list[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes flags by their whole names only, and says what is wrong in one line, like every other error."""
+    """Accepts flags by their full names only, and reports a usage error in one line, like every other error."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False} | options)

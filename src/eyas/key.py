@@ -1,4 +1,4 @@
-"""`eyas key`: a new API key and the digest that a server knows it by."""
+"""`eyas key`: makes a new API key and the digest that a server is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None: every key is made of 256 random bits."""
+    """Add no flags: every key is made of 256 random bits."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ def test_engine_with_simulated_acceptance(capsys, model_folder, head):
         capsys, "engine", model_folder, "--draft", head, "--batch", 2, "--drafts", "3,auto", "--repeats", 2,
         "--simulate-acceptance", "1,0", "--max-tokens", 21, "--prompt-tokens", "20,40", "--answers", 2, "--budget",
     )  # fmt: skip
-    assert lines[1].startswith("SIMULATED: drafts are random tokens and right by lot")
+    assert lines[1].startswith("SIMULATED: synthetic acceptance, draft tokens are random")
     assert report["simulated"] is True and sum("(SIMULATED)" in line for line in lines) == 4
     figures = report["figures"]
     all_right, longer, all_wrong, _ = (figure for figure in figures if figure["draft_tokens"] == 3)
@@ -119,9 +119,9 @@ def test_mixed(capsys, model_folder):
         assert 0 < figure["gap_ms_p50"]["median"] <= figure["gap_ms_p100"]["median"] and figure["tok_s"]["n"] == 1
         shown = next(line for line in lines if line.split()[:2] == [str(figure["clients"]), str(figure["chunk"])])
         assert f"{figure['tok_s']['median']:,.0f} (" in shown
-    beside = report["long_prompt"]["beside"]
-    assert [figure["chunk"] for figure in beside] == [64, 128]
-    assert all(figure["first_beside_ms_p50"]["median"] > figure["quiet_ms_p50"]["median"] for figure in beside)
+    by_chunk = report["long_prompt"]["by_chunk"]
+    assert [figure["chunk"] for figure in by_chunk] == [64, 128]
+    assert all(figure["first_mixed_ms_p50"]["median"] > figure["quiet_ms_p50"]["median"] for figure in by_chunk)
 
 
 @pytest.mark.parametrize("drafter", ["eagle3", "ngram"])

@@ -39,7 +39,7 @@ def test_null_servers(capsys):
         assert figures["cpu_us_per_chunk"]["median"] > 0 and 2 < figures["tokens_per_chunk"]["median"] < 4
     assert paced["chunks_per_s"]["max"] < 4 * 1000 / 5
     assert report["versions"]["uvicorn"] and report["hardware"]["cores"] and lines[1].startswith("hardware")
-    assert any(line.strip().startswith("paced, beside the streams") for line in lines)
+    assert any(line.strip().startswith("paced, with the streams") for line in lines)
 
 
 def test_a_server_by_its_address(capsys, server):
@@ -75,7 +75,7 @@ def test_streams_are_counted_within_the_window(server):
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("https://x", "https is not measured"), ("nowhere", "no address"), ("http://127.0.0.1:9", "nobody answers")],
+    [("https://x", "https is not measured"), ("nowhere", "no address"), ("http://127.0.0.1:9", "no server answers")],
 )
 def test_addresses_that_do_not_work(url, message, capsys):
     assert cli.main(["bench", "http", url]) == 1

@@ -1,4 +1,4 @@
-"""`eyas bench acceptance`: how many tokens a round commits on real prompts, over content only.
+"""`eyas bench acceptance`: measures the acceptance length on real prompts, over content only.
 
 What counts as content, and which rounds count, is defined in `bench.engine.rounds`. The engine is imported when the
 command runs.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-DRAFT_TOKENS = 4  # where --draft-tokens is auto: a length that changes from round to round tells nothing
+DRAFT_TOKENS = 4  # where --draft-tokens is auto: positions compare only if the draft length does not change
 BAR = 40  # characters of the longest bar
 
 DEFINITIONS = """\
@@ -40,14 +40,20 @@ of rounds  share of all rounds that accepted a draft at this place"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("benchmark", "--draft-tokens, below, is 4 unless you say otherwise").add_argument
+    add = parser.add_argument_group("benchmark", "--draft-tokens, below, is 4 by default here").add_argument
     add(
         "--prompts", type=existing_file, required=True, metavar="FILE",
         help='JSONL file, a prompt a line: {"messages": [...]}, or {"prompt": "..."} for a user\'s first message',
     )  # fmt: skip
-    add("--temperature", type=listed(float), default=(0.0, 1.0), metavar="LIST", help="of sampling (default: 0,1)")
-    add("--max-tokens", type=positive_int, default=256, metavar="N", help="longest answer (default: 256)")
-    add("--limit", type=positive_int, metavar="N", help="take the first N prompts only")
+    add(
+        "--temperature",
+        type=listed(float),
+        default=(0.0, 1.0),
+        metavar="LIST",
+        help="sampling temperatures to measure (default: 0,1)",
+    )
+    add("--max-tokens", type=positive_int, default=256, metavar="N", help="tokens of the longest answer (default: 256)")
+    add("--limit", type=positive_int, metavar="N", help="use the first N prompts only")
     settings.add_arguments(parser, EngineConfig, positional="model")
 
 
@@ -127,7 +133,7 @@ def _answer(core: EngineCore, prompts: Sequence[tuple[int, ...]], params: Sampli
 
 
 def _result(done: Run, params: SamplingParams, codec: TextCodec) -> tuple[dict[str, Any], list[str]]:
-    """Figures of one temperature for the JSON, and lines for people."""
+    """Return figures of one temperature for the JSON, and lines for people."""
     answers = list(done.events.values())
     by_answer = [count_content(events, codec) for events in answers]
     content, everything = Acceptance(), Acceptance()

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tap-convention",
         choices=("auto", "boundary", "output"),
         default="auto",
-        help="for a head: what its layer ids mean (default: auto)",
+        help="for a head: how to read its layer ids (default: auto)",
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
 

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _size(text: str) -> int:
-    """Bytes of `5G`, `500MB` or `1000000`; decimal units, as disks count."""
+    """Return the bytes of `5G`, `500MB` or `1000000`; decimal units, as disks count."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?)B?", text.upper())
     if not match or int(match[1]) == 0:
         raise UserError(f"--shard-size is {text!r}; give a size such as 500M or 5G")
@@ -67,7 +67,7 @@ def _size(text: str) -> int:
 
 
 def _show_progress(done: int, total: int) -> None:
-    """One line that overwrites itself, on a terminal only."""
+    """Show one line that overwrites itself, on a terminal only."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\r{done / 1e9:8.2f} of {total / 1e9:.2f} GB", end=end, file=sys.stderr, flush=True)

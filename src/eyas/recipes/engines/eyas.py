@@ -21,7 +21,7 @@ STOP_S = 40  # until a container is killed: running answers may go on for 30 s (
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """A process, or a container of an image made by our Dockerfile, whose entry point is `eyas`. Raises UserError."""
+    """Emit a process, or a container of an image from our Dockerfile, whose entry point is `eyas`. Raises UserError."""
     is_demo = model.repo == DEMO_NAME and choice.model_path is None
     paths = common.paths(choice, model, head, cache=eyas_image.CACHE)
     options: list[Word] = [
@@ -58,7 +58,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
 
 
 def _container(choice: Choice, box: Box, mounts: Sequence[Mount]) -> Container | None:
-    """On the node's own network, so that 127.0.0.1 is the node's; it only reads models. None: a native process."""
+    """Return a container on the node's own network, so that 127.0.0.1 is the node's; None: a native process."""
     if choice.image is None:
         return None
     gpus = () if box.hardware.compute_capability == CPU else ("--gpus", "all")

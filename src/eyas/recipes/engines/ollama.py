@@ -16,7 +16,7 @@ SLOWEST_PULL = 2e6  # bytes per second
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """Raises UserError for speculation, for keys, and for a model or a container that Ollama has not."""
+    """Emit. Raises UserError for speculation, for keys, and for a model or a container that Ollama lacks."""
     tag = model.repos.get("ollama")
     problems = {
         "it has no EAGLE-3, and its draft models are part of its own files; choose --spec none": head is not None,

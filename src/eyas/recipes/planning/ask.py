@@ -1,4 +1,4 @@
-"""What a person asks of the planner, and the same with every default settled and everything impossible refused."""
+"""The question to the planner, and the same with every default settled and everything impossible refused."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def settle(ask: Ask, known: Knowledge, box: Box | None, extra: tuple[str, ...] = ()) -> Target:
-    """`extra` are features of the machine. Raises UserError for names that nobody knows, for values that nothing could
-    be started with, and for what the model cannot do on any box."""
+    """Settle the question. `extra` are features of the machine. Raises UserError for unknown names, for values with
+    which nothing could start, and for what the model cannot do on any box."""
     _check(ask)
     if box is None:
         if ask.on == "here":
@@ -148,7 +148,7 @@ def _check(ask: Ask) -> None:
 
 
 def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | None]:
-    """The head that was asked for, and its folder if it is one."""
+    """Return the head that was asked for, and its folder if it is one."""
     if ask.head is not None:
         path = Path(ask.head).expanduser()
         if path.is_dir():
@@ -197,13 +197,13 @@ def _nodes(ask: Ask, box: Box) -> tuple[Node, ...]:
 
 
 def _node(name: str, destination: str, address: str, interfaces: tuple[str, ...]) -> Node:
-    """`USER@HOST=ADDRESS,INTERFACE,...` names the fast link too; `local` is this machine."""
+    """Parse a node: `USER@HOST=ADDRESS,INTERFACE,...` names the fast link too; `local` is this machine."""
     ssh, _, link = destination.partition("=")
     given, *found = link.split(",")
     if not ssh or ssh.startswith("-") or not ssh.isprintable() or " " in ssh:
         raise UserError(f"--node wants USER@HOST or USER@HOST=ADDRESS,INTERFACE,..., got '{destination}'")
     if not all(ADDRESS.fullmatch(word) for word in (given or address, *found)):
-        raise UserError(f"--node wants an address and interfaces behind '=', got '{link}'")
+        raise UserError(f"--node wants an address and interfaces after '=', got '{link}'")
     return Node(
         name=name,
         ssh=None if ssh == "local" else ssh,
