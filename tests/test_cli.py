@@ -48,6 +48,21 @@ def test_help_of_a_group(capsys):
         (["serve", "a", "b"], "unexpected 'b'"),
         (["serve", "--port", "x"], "argument --port: wants a number such as 4096 or 32k, got 'x'"),
         (["generate"], "PROMPT"),
+        (["model"], "no command 'model'; it is eyas models now; try: eyas --help"),
+        (["model", "make", "tiny"], "no command 'model'; it is eyas models now"),
+        (["plan", "demo", "--head", "x"], "no option --head; it is --draft now; try: eyas plan --help"),
+        (["models", "make", "tiny", "--head=none"], "no option --head; it is --draft now"),
+        (["up", "demo", "--listen", "::1"], "no option --listen; it is --host now"),
+        (["up", "demo", "--api-key-env", "KEY"], "no option --api-key-env; it is --api-key env:NAME now"),
+        (
+            ["plan", "demo", "--api-key", "s3cret"],
+            "wants env:NAME, the name of an environment variable, not the key itself",
+        ),
+        (["serve", "--api-keys", "a,b"], "no option --api-keys; it is --api-key now"),
+        (["serve", "--api-key", "a,env:NO_SUCH_KEY"], "names the environment variable 'NO_SUCH_KEY', which is not set"),
+        (["bench", "http", "--key", "a"], "no option --key; it is --api-key now"),
+        (["bench", "http", "--api-key", "env:NO_SUCH_KEY"], "variable 'NO_SUCH_KEY', which is not set"),
+        (["bench", "acceptance", "x.jsonl", "--model", "demo"], "no option --model; it is the argument MODEL now"),
     ],
 )
 def test_wrong_usage_is_one_line(argv, words):

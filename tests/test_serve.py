@@ -164,7 +164,7 @@ def test_keys_are_wanted_and_a_public_address_without_them_is_warned_of():
         assert any(line.startswith("WARNING: listening on 0.0.0.0 without API keys") for line in server.lines)
         for name, status in {"eyas:8000": 200, "a.internal": 200, "10.0.0.7": 200, "box": 403}.items():
             assert httpx.get(f"{server.url}/v1/models", headers={"host": name}).status_code == status, name
-    with served("null", "--host", "0.0.0.0", "--api-keys", "crow") as server:
+    with served("null", "--host", "0.0.0.0", "--api-key", "crow") as server:
         assert not any("WARNING" in line for line in server.lines)
         assert server.get("/v1/models").status_code == 401 and server.get("/ready").status_code == 200
         assert httpx.get(f"{server.url}/ready", headers={"host": "any.example"}).status_code == 200
@@ -185,7 +185,7 @@ def test_the_live_view_shows_text_on_a_loopback_address_only(tmp_path, config, e
 
 def test_options_come_from_settings_and_the_models_folder(tmp_path):
     (tmp_path / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.5, "eos_token_id": [1]}')
-    config = ServeConfig(api_keys="a,b", cors="https://x.example", max_body=4096, trace="steps.jsonl", served_name="n")
+    config = ServeConfig(api_key="a,b", cors="https://x.example", max_body=4096, trace="steps.jsonl", served_name="n")
     options = gateway_options(config, tmp_path)
     assert options.defaults == {"temperature": 0.5} and options.tokenizer_json == tmp_path / "tokenizer.json"
     assert (len(options.key_digests), options.cors_origins) == (2, ("https://x.example",))

@@ -1,6 +1,6 @@
 """Writes the tables of options in src/eyas/recipes/data/flags from the engines' published packages.
 
-`python tools/engine_flags.py` makes all tables anew, `... sglang 0.5.23` one (new or old). Packages are downloaded
+`python tools/engine_flags.py` makes all tables again, `... sglang 0.5.23` one (new or old). Packages are downloaded
 with pip into `.engines/`, only their Python and JSON files are unpacked, and `engine_parser.py` asks their own parsers.
 The tests in tests/engines use the same functions.
 """
@@ -61,7 +61,7 @@ def package(cache: Path, engine: str, version: str) -> Path:
         return folder
     wheels = cache / "wheels"
     if not list(wheels.glob(f"{engine}-{version}-*.whl")):
-        # The files of the Linux wheels are read, on whatever machine.
+        # The files of the Linux wheels are read, on any machine.
         platforms = [f"manylinux_2_{minor}_x86_64" for minor in (28, 31, 34, 35)] + ["manylinux1_x86_64"]
         chosen = [word for name in platforms for word in ("--platform", name)]
         source = ("--no-deps", "--only-binary=:all:", "--python-version", "3.11", "-d", str(wheels))
@@ -89,19 +89,19 @@ class EngineParser:
         self._answer()
 
     def ask(self, words: Sequence[str]) -> dict[str, Any]:
-        """What the parser says of a command line; see engine_parser.py for questions."""
+        """Return what the parser says of a command line; see engine_parser.py for questions."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(list(words)) + "\n")
         self._process.stdin.flush()
         return self._answer()
 
     def error(self, words: Sequence[str]) -> str | None:
-        """Why the parser refuses a command line; None when it takes it."""
+        """Return why the parser refuses a command line; None when it takes it."""
         error: str | None = self.ask(words)["error"]
         return error
 
     def values(self, words: Sequence[str]) -> dict[str, Any]:
-        """What the parser makes of a command line. Raises ValueError when it refuses it."""
+        """Return what the parser makes of a command line. Raises ValueError when it refuses it."""
         answer = self.ask(words)
         if answer["error"] is not None:
             raise ValueError(answer["error"])

@@ -69,7 +69,7 @@ class StandIn(ModuleType):
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Last on the path of finders: gives an empty module for whatever code in `folder` imports and nobody has.
+    """Last on the path of finders: gives an empty module for what code in `folder` imports and is not installed.
 
     Libraries that look for optional companions, and code that only asks whether a module exists, get the truth.
     """
@@ -166,7 +166,7 @@ def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, A
 
 
 def speculative_error(settings: dict[str, Any]) -> str | None:
-    """What is wrong with a speculative config by the fields of vLLM's own class and their types."""
+    """Return what is wrong with a speculative config by the fields of vLLM's own class and their types."""
     from pydantic import TypeAdapter, ValidationError
     from vllm.config import SpeculativeConfig
 
@@ -182,7 +182,7 @@ def speculative_error(settings: dict[str, Any]) -> str | None:
 
 
 def config_error(name: str, settings: dict[str, Any]) -> str | None:
-    """What another of vLLM's config classes says when it is made of `settings`."""
+    """Return what another of vLLM's config classes says when it is made of `settings`."""
     import vllm.config
 
     try:

@@ -1,4 +1,4 @@
-"""How fast a plain stream of the demo model is beside three requests whose masks take long, against three plain ones.
+"""Measures a plain stream of the demo model next to three requests whose masks take long, against three plain ones.
 
     python tools/late_masks.py [milliseconds of CPU that each mask takes: 66]
 
@@ -23,7 +23,7 @@ from eyas.engine.step.core import EngineCore
 
 ROUNDS = 4
 TOKENS = 150
-BESIDE = 3
+OTHERS = 3
 GRAMMAR = "start: /[a-z ]{2000}/"
 
 
@@ -46,21 +46,21 @@ class CostlyMatcher:
 
 
 def speed(core: EngineCore, tokenizer: Tokenizer, *, is_costly: bool) -> tuple[float, float]:
-    """Tokens a second of the plain stream, and of the three beside it together."""
+    """Return tokens a second of the plain stream, and of the three others together."""
     prompt = tuple(tokenizer.encode("Tell me about the sea and its birds."))
-    beside = {"grammar": GRAMMAR} if is_costly else {"ignore_eos": True}
-    counts = {"plain": 0, "beside": 0}
+    settings = {"grammar": GRAMMAR} if is_costly else {"ignore_eos": True}
+    counts = {"plain": 0, "others": 0}
 
     def add(name: str, seed: int, **params: object) -> None:
         wanted = SamplingParams(max_tokens=1000, seed=seed, **params)
-        kind = "plain" if name == "plain" else "beside"
+        kind = "plain" if name == "plain" else "others"
         core.add(
             Request(request_id=name, prompt_ids=prompt, params=wanted),
             lambda event: counts.update({kind: counts[kind] + len(event.token_ids)}),
         )
 
-    for i in range(BESIDE):
-        add(f"beside {i}", i, **beside)
+    for i in range(OTHERS):
+        add(f"other {i}", i, **settings)
     add("plain", 9, ignore_eos=True)
     while counts["plain"] < 10:
         core.step()
@@ -68,11 +68,11 @@ def speed(core: EngineCore, tokenizer: Tokenizer, *, is_costly: bool) -> tuple[f
     while counts["plain"] < before["plain"] + TOKENS:
         core.step()
     seconds = time.perf_counter() - began
-    for name in ("plain", *(f"beside {i}" for i in range(BESIDE))):
+    for name in ("plain", *(f"other {i}" for i in range(OTHERS))):
         core.cancel(name)
     while not core.is_idle:
         core.step()
-    return ((counts["plain"] - before["plain"]) / seconds, (counts["beside"] - before["beside"]) / seconds)
+    return ((counts["plain"] - before["plain"]) / seconds, (counts["others"] - before["others"]) / seconds)
 
 
 def main() -> None:
@@ -82,14 +82,14 @@ def main() -> None:
     work = int(200_000 * milliseconds / 1e3 / (time.thread_time() - began))
     real = llguidance.LLMatcher
     llguidance.LLMatcher = lambda *args, **kwargs: CostlyMatcher(real(*args, **kwargs), work)
-    loaded = load_engine_parts(EngineConfig(model=str(DEMO), concurrency=BESIDE + 1, context=1200, seed=0))
+    loaded = load_engine_parts(EngineConfig(model=str(DEMO), concurrency=OTHERS + 1, context=1200, seed=0))
     core = loaded.built.core
     ratios = []
     for _ in range(ROUNDS):
         plain, costly = (speed(core, loaded.tokenizer, is_costly=is_costly) for is_costly in (False, True))
         ratios.append(costly[0] / plain[0])
         print(
-            f"beside {BESIDE} plain {plain[0]:6.1f} tok/s; beside {BESIDE} with masks of {milliseconds:g} ms "
+            f"next to {OTHERS} plain {plain[0]:6.1f} tok/s; next to {OTHERS} with masks of {milliseconds:g} ms "
             f"{costly[0]:6.1f} tok/s, these together {costly[1]:6.1f} tok/s; ratio {ratios[-1]:.2f}",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""Build `llama-server` once from a source distribution, for the tests of `make test-engines`; list its options.
+"""Builds `llama-server` once from a source distribution, for the tests of `make test-engines`; list its options.
 
 The source is that of llama-cpp-python, which carries llama.cpp whole. `python tools/llama_server.py` prints the path of
 the binary, `--flags` the table of recipes/data/flags/llama.cpp.
@@ -31,12 +31,12 @@ OPTIONS = [
 
 
 def binary() -> Path:
-    """Where llama-server is, or will be once it is built."""
+    """Return where llama-server is, or will be once it is built."""
     return Path(os.environ[BINARY]) if BINARY in os.environ else BUILD / "bin" / "llama-server"
 
 
 def build() -> None:
-    """Takes minutes, and a second call none. Needs cmake and a C++ compiler; ninja makes it faster."""
+    """Build it, in minutes at the first call. Needs cmake and a C++ compiler; ninja makes it faster."""
     source = _source() / "vendor" / "llama.cpp"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     subprocess.run(["cmake", "-S", source, "-B", BUILD, *OPTIONS, *generator], check=True)
@@ -45,7 +45,7 @@ def build() -> None:
 
 
 def flags(server: Path) -> list[str]:
-    """All options in the help of `server`, those left out that it only names as removed."""
+    """List all options in the help of `server`, except those that it only names as removed."""
     help_text = subprocess.run([server, "--help"], check=True, capture_output=True, text=True).stdout
     entries = re.split(r"\n(?=-)", help_text)[1:]
     found = {option for entry in entries if "has been removed" not in entry for option in _options(entry)}

@@ -18,7 +18,7 @@ WAIT_S = 600
 
 
 def build(root: Path) -> Path:
-    """The one wheel in `root`/dist. What an earlier build left would get into the new one, so it goes first."""
+    """Build the one wheel in `root`/dist, after removing an earlier build, which would get into it."""
     shutil.rmtree(root / "build", ignore_errors=True)
     dist = root / "dist"
     for old in dist.glob("eyas-*.whl"):
@@ -29,7 +29,7 @@ def build(root: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path, arguments: list[str]) -> Path:
-    """The `eyas` of a new environment in `folder`; `arguments` are those of `pip install`."""
+    """Return the `eyas` of a new environment in `folder`; `arguments` are those of `pip install`."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     pip = [*PIP, "--python", folder / "bin" / "python", "install", "--quiet", *arguments]
     subprocess.run([*pip, f"{wheel}[engine]"], env=outside(), check=True)
@@ -42,7 +42,7 @@ def outside() -> dict[str, str]:
 
 
 def said(eyas: Path, *command: str) -> str:
-    """What it prints, started in an empty folder."""
+    """Return what the command prints, started in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [eyas, *command], cwd=folder, env=outside(), stdout=subprocess.PIPE, text=True, timeout=WAIT_S, check=True

@@ -74,7 +74,7 @@ class _Chat:
             print(f"{error}; /new begins a new chat")
 
     def command(self, name: str, argument: str) -> str:
-        """Do what a command says; what to tell of it."""
+        """Carry out a command; return the text to print."""
         if name == "/new":
             self._history.clear()
             return "a new chat"
@@ -95,7 +95,7 @@ class _Chat:
 
 
 def _read() -> str | None:
-    """The next line, or None at the end. Ctrl-C gives the line up."""
+    """Read the next line; None at the end of input. Ctrl-C drops the line."""
     with suppress(ImportError):  # not on every system
         import readline  # noqa: F401  # arrow keys and history for input()
     print()
@@ -110,7 +110,7 @@ def _read() -> str | None:
 
 
 def _answer(engine: Engine, messages: list[Message], params: SamplingParams) -> tuple[Message, ...]:
-    """Stream one answer; Ctrl-C keeps what has come until then."""
+    """Stream one answer; Ctrl-C keeps what has arrived so far."""
     parser, printer, meter = (
         StreamParser(engine.tokenizer),
         AnswerPrinter(sys.stdout),

@@ -1,7 +1,7 @@
 """The `eyas` command: a table of subcommands.
 
 Each names a module with `add_arguments(parser)` and `run(args) -> exit code`; only the chosen one is imported,
-so that `eyas --help` stays instant. Exit codes: 0 done, 1 a person can mend it, 2 wrong usage, 130 Ctrl-C.
+so that `eyas --help` stays instant. Exit codes: 0 done, 1 user error, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from eyas.base.errors import EyasError, nearest
@@ -19,6 +20,16 @@ from eyas.base.errors import EyasError, nearest
 __all__ = ["COMMANDS", "main"]
 
 ENGINE_PACKAGES = ("numpy", "safetensors", "torch")
+# Old spellings and what replaced them (CHANGELOG.md).
+RENAMED_COMMANDS = {"model": "eyas models"}
+RENAMED_OPTIONS = {
+    "--head": "--draft",
+    "--listen": "--host",
+    "--api-keys": "--api-key",
+    "--key": "--api-key",
+    "--api-key-env": "--api-key env:NAME",
+    "--model": "the argument MODEL",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,42 +41,51 @@ class Command:
 COMMANDS = {
     "serve": Command(module="eyas.serve", help="serve a model over HTTP, with the OpenAI API"),
     "chat": Command(module="eyas.chat", help="talk to a model in the terminal"),
-    "generate": Command(module="eyas.generate", help="answer one prompt and show what speculation did"),
+    "generate": Command(module="eyas.generate", help="answer one prompt and report acceptance and speed"),
     "doctor": Command(
-        module="eyas.fleet.commands.doctor", help="what this machine is, what would fit and what is missing"
+        module="eyas.fleet.commands.doctor", help="describe this machine, the models that would fit and what is missing"
     ),
     "plan": Command(
-        module="eyas.fleet.commands.plan", help="which engine, head and flags suit a model and a box, and why"
+        module="eyas.fleet.commands.plan",
+        help="choose the engine, draft head and flags for a model on a box, and say why",
     ),
-    "up": Command(module="eyas.fleet.commands.up", help="start a model or a plan, and wait until it answers"),
-    "down": Command(module="eyas.fleet.commands.down", help="stop what is up, on all its machines"),
-    "ps": Command(module="eyas.fleet.commands.ps", help="what is up, how it is and where"),
-    "logs": Command(module="eyas.fleet.commands.logs", help="what engines wrote, and what is known about it"),
+    "up": Command(module="eyas.fleet.commands.up", help="start a model or a plan, and wait until it is ready"),
+    "down": Command(module="eyas.fleet.commands.down", help="stop deployments on all of their machines"),
+    "ps": Command(module="eyas.fleet.commands.ps", help="list deployments, their status and where they run"),
+    "logs": Command(
+        module="eyas.fleet.commands.logs", help="show the logs of a deployment, with known errors annotated"
+    ),
     "models list": Command(
-        module="eyas.fleet.commands.models_list", help="what the cache of models holds, and who uses it"
+        module="eyas.fleet.commands.models_list", help="list the models in the cache and what uses them"
     ),
-    "models rm": Command(module="eyas.fleet.commands.models_rm", help="take models out of the cache"),
-    "key": Command(module="eyas.key", help="make an API key for clients of a server"),
+    "models rm": Command(module="eyas.fleet.commands.models_rm", help="delete models from the cache"),
+    "models info": Command(
+        module="eyas.model.commands.models_info", help="describe a model or a draft head without loading its weights"
+    ),
+    "models make": Command(module="eyas.model.commands.models_make", help="write a model with random weights"),
+    "key": Command(module="eyas.key", help="make an API key for clients of a server, and its digest"),
     "bench engine": Command(
-        module="eyas.bench.engine.command", help="speed of the engine by batch size and draft tokens"
+        module="eyas.bench.engine.command", help="measure the engine's speed by batch size and draft length"
     ),
-    "bench mixed": Command(
-        module="eyas.bench.engine.mixed", help="what clients see while prompts are read beside answers"
+    "bench mixed": Command(module="eyas.bench.engine.mixed", help="measure latency under mixed prefill and decode"),
+    "bench acceptance": Command(
+        module="eyas.bench.engine.acceptance", help="measure the acceptance length on a file of prompts"
     ),
-    "bench acceptance": Command(module="eyas.bench.engine.acceptance", help="acceptance length on a file of prompts"),
     "bench load": Command(
-        module="eyas.bench.engine.load", help="speed of loading a checkpoint, against reading its files"
+        module="eyas.bench.engine.load", help="measure how fast a checkpoint loads, against reading its files"
     ),
     "bench http": Command(
-        module="eyas.bench.http.command", help="what the HTTP side costs: time to first token, CPU per chunk"
+        module="eyas.bench.http.command",
+        help="measure the overhead of the HTTP side: time to first token, CPU per chunk",
     ),
-    "export gguf": Command(module="eyas.model.commands.export", help="write a model and its head for llama.cpp"),
-    "model": Command(module="eyas.model.commands.model", help="look at a checkpoint, or make one with random weights"),
+    "export gguf": Command(
+        module="eyas.model.commands.export", help="write a model and its draft head as GGUF files for llama.cpp"
+    ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; errors for people become one line on stderr."""
+    """Run one subcommand and return its exit code; errors for users become one line on stderr."""
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except EyasError as error:
@@ -98,23 +118,33 @@ def _dispatch(argv: list[str]) -> int:
     module = import_module(command.module)
     parser = _Parser(prog=f"eyas {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
     module.add_arguments(parser)
-    args, unknown = parser.parse_known_args(argv[len(name.split()) :])
+    words = argv[len(name.split()) :]
+    options = [option for action in parser._actions for option in action.option_strings]
+    _refuse_old_options(parser, options, words)
+    args, unknown = parser.parse_known_args(words)
     if unknown:
-        options = [option for action in parser._actions for option in action.option_strings]
         parser.error(f"unexpected '{unknown[0]}'{nearest(unknown[0].split('=')[0], options)}")
     return int(module.run(args))
 
 
+def _refuse_old_options(parser: argparse.ArgumentParser, options: Sequence[str], words: Sequence[str]) -> None:
+    """Name the new spelling of a renamed option before the parser can complain about anything else."""
+    for word in takewhile(lambda word: word != "--", words):
+        old = word.split("=")[0]
+        if old in RENAMED_OPTIONS and old not in options:
+            parser.error(f"no option {old}; it is {RENAMED_OPTIONS[old]} now")
+
+
 def _overview(argv: list[str]) -> int:
-    """Help for the table itself: all of it, or one group such as `bench`."""
+    """Print help for the table itself: all of it, or one group such as `bench`."""
     words = [word for word in argv if word not in ("-h", "--help")]
     group = words[0] + " " if words and any(name.startswith(words[0] + " ") for name in COMMANDS) else ""
     extra = words[1:] if group else words
     if extra:
         known = [name.removeprefix(group).split()[0] for name in COMMANDS if name.startswith(group)]
-        print(
-            f"eyas: error: no command '{group}{extra[0]}'{nearest(extra[0], known)}; try: eyas --help", file=sys.stderr
-        )
+        renamed = "" if group else RENAMED_COMMANDS.get(extra[0])
+        hint = f"; it is {renamed} now" if renamed else nearest(extra[0], known)
+        print(f"eyas: error: no command '{group}{extra[0]}'{hint}; try: eyas --help", file=sys.stderr)
         return 2
     print(f"usage: eyas {group or ''}COMMAND ...\n")
     if not group:
@@ -127,7 +157,7 @@ def _overview(argv: list[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes flags by their whole names only, and says what is wrong in one line, like every other error."""
+    """Accepts flags by their full names only, and reports a usage error in one line, like every other error."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False} | options)

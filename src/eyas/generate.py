@@ -1,4 +1,4 @@
-"""`eyas generate`: one prompt, one answer, and what speculation did for it."""
+"""`eyas generate`: answers one prompt and reports acceptance and speed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
+    parser.add_argument("prompt", metavar="PROMPT", help="the prompt; '-' reads it from standard input")
     parser.add_argument(
-        "--show-draft", action="store_true", help="show every token by who proposed it, rejected drafts too"
+        "--show-draft",
+        action="store_true",
+        help="mark every token as drafted or the target's own, and show rejected drafts",
     )
     add_sampling_arguments(parser)
     settings.add_arguments(parser, EngineConfig)

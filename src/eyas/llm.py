@@ -1,4 +1,4 @@
-"""`eyas.LLM`: offline use from Python, with the names that people know from vLLM."""
+"""`eyas.LLM`: offline inference from Python, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LLM", "CompletionOutput", "RequestOutput"]
 
 @dataclass(kw_only=True, slots=True)
 class CompletionOutput:
-    """One choice: its tokens, their text without special tokens, and `finish_reason`: "stop", "length" or "error".
+    """A single choice: its tokens, their text without special tokens, and `finish_reason`: "stop", "length" or "error".
 
     `error` says why a choice ended with an error: the model or its grammar could not go on.
     """
@@ -32,7 +32,7 @@ class CompletionOutput:
 
 @dataclass(kw_only=True, slots=True)
 class RequestOutput:
-    """Entry i of `prompt_logprobs`, where they were asked for, is of prompt token i + 1."""
+    """The choices of a request. Entry i of `prompt_logprobs`, where they were asked for, is for prompt token i + 1."""
 
     request_id: str
     prompt: str | None

@@ -1,6 +1,6 @@
-"""An engine in this process, for the commands that use one: loading it with words, asking it, measuring it.
+"""An engine in this process, for the commands that use one: loading it with progress, asking it, measuring it.
 
-Knows the engine and Harmony, and nothing of HTTP.
+This module knows the engine and Harmony, and nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def load_engine(config: EngineConfig) -> Engine:
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
-    """The same, up to the engine: for benchmarks, which build several."""
+    """Load only the model that `config` names: for benchmarks, which build several engines from it."""
     from eyas.engine.startup import load
 
     with progress_line() as show:
@@ -62,7 +62,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
 
 def load_shape(name: str, config: EngineConfig) -> LoadedModel:
-    """Random weights of a published shape, for benchmarks."""
+    """Make random weights of a published shape, for benchmarks."""
     from eyas.engine.startup import load
 
     return load.load_shape(name, config)
@@ -70,7 +70,7 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
 
 @contextmanager
 def progress_line() -> Generator[Callable[[str], None], None, None]:
-    """A line on a terminal's stderr that shows the latest text and is wiped at the end."""
+    """Show the latest text as one line on a terminal's stderr, wiped at the end."""
     is_terminal = sys.stderr.isatty()
 
     def show(text: str) -> None:
@@ -85,7 +85,7 @@ def progress_line() -> Generator[Callable[[str], None], None, None]:
 
 
 def describe(engine: EnginePort) -> str:
-    """What was loaded and who owns which memory, for people."""
+    """Describe, for people, what was loaded and what owns how much memory."""
     info = engine.info
     owners = engine.stats().memory_bytes
     memory = ", ".join(f"{owner} {readable(num)}" for owner, num in owners.items() if num)
@@ -98,14 +98,20 @@ def describe(engine: EnginePort) -> str:
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of SamplingParams, whose defaults they leave alone, and the reasoning effort."""
-    group = parser.add_argument_group("sampling", "--seed, below, is the seed of the answer too")
-    group.add_argument("--temperature", type=float, metavar="T", help="0 always takes the most likely token")
+    """Add flags for SamplingParams, whose defaults they keep, and for the reasoning effort."""
+    group = parser.add_argument_group("sampling", "--seed, below, also seeds the answer")
+    group.add_argument(
+        "--temperature", type=float, metavar="T", help="sampling temperature; 0 always takes the most likely token"
+    )
     group.add_argument("--top-p", type=float, metavar="P", help="sample from the most likely tokens that add up to P")
     group.add_argument("--top-k", type=int, metavar="K", help="sample from the K most likely tokens")
-    group.add_argument("--min-p", type=float, metavar="P", help="leave out what is less than P times the most likely")
+    group.add_argument(
+        "--min-p", type=float, metavar="P", help="drop tokens less likely than P times the most likely one"
+    )
     group.add_argument("--max-tokens", type=int, metavar="N", help="end the answer after N tokens")
-    group.add_argument("--reasoning-effort", choices=get_args(Effort), default="medium")
+    group.add_argument(
+        "--reasoning-effort", choices=get_args(Effort), default="medium", help="how long to reason (default: medium)"
+    )
     group.add_argument("--system", metavar="TEXT", help="instructions that the model follows")
 
 
@@ -116,13 +122,13 @@ def sampling_params(args: argparse.Namespace, config: EngineConfig) -> SamplingP
 
 
 def prelude(effort: Effort, instructions: str | None) -> list[Message]:
-    """The messages before the first user's."""
+    """Return the messages before the first user's."""
     messages = [system_message(date=datetime.date.today().isoformat(), effort=effort)]
     return messages + ([developer_message(instructions)] if instructions else [])
 
 
 def ask(engine: Engine, messages: Sequence[Message], params: SamplingParams) -> Generator[TokenEvent, None, None]:
-    """Events of one answer as they come; closing the iterator early cancels it. Raises EyasError if it fails."""
+    """Yield the events of one answer; closing the iterator early cancels it. Raises EyasError if it fails."""
     request_id = f"local-{time.monotonic_ns()}"
     events: queue.SimpleQueue[TokenEvent] = queue.SimpleQueue()
     prompt_ids = tuple(render_conversation(engine.tokenizer, messages))
@@ -141,7 +147,7 @@ def ask(engine: Engine, messages: Sequence[Message], params: SamplingParams) -> 
 
 @dataclass(kw_only=True)
 class Meter:
-    """Speed and acceptance of one answer."""
+    """Measures speed and acceptance of one answer."""
 
     simulated: bool = False
     num_tokens: int = 0
@@ -165,7 +171,7 @@ class Meter:
             self.num_accepted += event.round.num_accepted
 
     def line(self) -> str:
-        """E.g. `52 tokens, 31.0 tok/s, first after 120 ms | acceptance length 2.60, 0.38 target steps per token`."""
+        """Format `52 tokens, 31.0 tok/s, first after 120 ms | acceptance length 2.60, 0.38 target steps per token`."""
         text = f"{'SIMULATED: ' if self.simulated else ''}{self.num_tokens} tokens"
         if self.last > self.first:
             text += f", {self.num_in_rounds / (self.last - self.first):.1f} tok/s"

@@ -32,7 +32,7 @@ __all__ = ["add_arguments", "gateway_options", "run", "start_engine"]
 POLL_S = 0.05
 STDERR = 2
 SWITCH_S = 0.0005  # a thread's turn; with Python's own 5 ms three that read bodies made streams 0.2 s late
-SAME_SIGNAL_S = 0.5  # a group of processes is told as a whole, and make tells its children once more
+SAME_SIGNAL_S = 0.5  # Ctrl-C signals the whole process group, and make then signals its children again
 LAST_WORDS_S = 5  # for answers on their way out after the engine has stopped
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_S)
     config = settings.load(ServeConfig, args, os.environ)
     # Complain before anything is loaded.
-    digests(config.api_keys), origins(config.cors), allowed_hosts(config.allowed_hosts)
+    digests(config.api_key), origins(config.cors), allowed_hosts(config.allowed_hosts)
     if config.trace is not None:
         check_writable(Path(config.trace))
     with closing(_bind(config.host, config.port)) as listener, closing(start_engine(config)) as engine:
@@ -62,12 +62,12 @@ def run(args: argparse.Namespace) -> int:
         logs.setup(config.log_format, stream=_standard_error())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(engine, listener, config, options))
-    _forget_what_cannot_be_said()
+    _discard_unwritten_output()
     return 0
 
 
 def start_engine(config: ServeConfig) -> EngineProcess:
-    """The engine in its own process, with a progress line on a terminal. Raises UserError."""
+    """Start the engine in its own process, with a progress line on a terminal. Raises UserError."""
     from eyas.engine.ports.process import EngineProcess
 
     with progress_line() as show:
@@ -81,12 +81,12 @@ def start_engine(config: ServeConfig) -> EngineProcess:
 
 
 def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
-    """The HTTP side's options; `folder` is the model's. Raises UserError."""
+    """Return the HTTP side's options; `folder` is the model's. Raises UserError."""
     from eyas.gateway.operation.auth import digests, origins
     from eyas.gateway.server.context import GatewayOptions
     from eyas.gateway.server.hosts import hosts_of, is_loopback
 
-    keys = digests(config.api_keys)
+    keys = digests(config.api_key)
     live = config.live
     if live == "auto":
         live = "text" if is_loopback(config.host) else "blank"
@@ -104,7 +104,7 @@ def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Take the port before the model is loaded; whoever connects early waits. Raises UserError."""
+    """Take the port before the model is loaded; clients that connect early wait. Raises UserError."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
@@ -146,7 +146,7 @@ async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeCo
             try:
                 await stop.wait()
             except Exception:
-                log.exception("the running answers could not be waited for")
+                log.exception("waiting for the running answers failed")
             finally:
                 self.should_exit = True
 
@@ -168,7 +168,7 @@ async def _serve(engine: EngineProcess, listener: socket.socket, config: ServeCo
 
 
 class _Stop:
-    """From a signal to the engine's end: nothing new, time for what runs, then each open stream is told."""
+    """Graceful shutdown: refuses new requests, lets running answers finish, then ends each open stream."""
 
     def __init__(self, engine: EngineProcess, drain_s: float) -> None:
         self._engine = engine
@@ -186,7 +186,7 @@ class _Stop:
             self._second.set()
 
     async def wait(self) -> None:
-        """Return when the engine has ended; a second signal makes haste."""
+        """Return when the engine has ended; a second signal ends it at once."""
         await self._first.wait()
         engine, loop = self._engine, asyncio.get_running_loop()
         engine.drain()
@@ -199,7 +199,7 @@ class _Stop:
 
 
 def _open_standard_streams() -> None:
-    """Who starts a server may have closed them: then their numbers must not go to its sockets."""
+    """Open descriptors 0 to 2 where the parent process closed them: sockets must not get their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(number, True)
     os.close(number)
@@ -207,13 +207,13 @@ def _open_standard_streams() -> None:
 
 
 def _say(text: str) -> None:
-    """Print for whoever started the server. It serves all the same if standard output is closed or full."""
+    """Print to standard output. The server goes on if that is closed or full."""
     with suppress(OSError):
         print(text, flush=True)
 
 
-def _forget_what_cannot_be_said() -> None:
-    """Else the interpreter tries once more as it exits, and makes another failure its exit code."""
+def _discard_unwritten_output() -> None:
+    """Drop what cannot be flushed: the interpreter would try again at exit and fail with another exit code."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -221,7 +221,7 @@ def _forget_what_cannot_be_said() -> None:
 
 
 def _standard_error() -> TextIO:
-    """Without a buffer, whose lock a writer that hangs would hold for ever, against the interpreter's exit too."""
+    """Open standard error unbuffered: a writer that hangs would hold a buffer's lock for ever, even at exit."""
     return io.TextIOWrapper(io.FileIO(STDERR, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
 
 

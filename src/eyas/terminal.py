@@ -1,4 +1,4 @@
-"""How an answer looks in a terminal: dimmed reasoning, coloured drafts; plain marks where there are no colours."""
+"""Prints answers in a terminal: dimmed reasoning, coloured drafts; plain marks where there are no colours."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AnswerPrinter:
 
 
 class DraftPrinter:
-    """Prints every token of the answer, Harmony's own too, by who proposed it, and the drafts that were rejected."""
+    """Prints every token of an answer, Harmony's own too, marked as drafted or not, and the rejected drafts."""
 
     def __init__(self, out: TextIO, codec: TextCodec) -> None:
         self._out = out
@@ -69,7 +69,7 @@ class DraftPrinter:
         self._out.write("  ".join(self._mark(kind, text) for kind, text in kinds) + "\n\n")
 
     def show(self, event: TokenEvent) -> None:
-        """One round: the accepted drafts, those rejected, and the target's own token in their place."""
+        """Print one round: the accepted drafts, the rejected ones, and the target's own token in their place."""
         drafts = event.round.draft_ids if event.round else ()
         num_accepted = event.round.num_accepted if event.round else 0
         self._out.write(self._mark("accepted", self._text(event.token_ids[:num_accepted])))

@@ -49,7 +49,7 @@ SAMPLES = {
     "host": ("0.0.0.0", "0.0.0.0"),
     "port": ("9000", 9000),
     "served_name": ("bird", "bird"),
-    "api_keys": ("a,b", "a,b"),
+    "api_key": ("a,b", "a,b"),
     "cors": ("https://a.example", "https://a.example"),
     "allowed_hosts": ("box.example", "box.example"),
     "max_body": ("1M", 1 << 20),
@@ -142,3 +142,11 @@ def test_the_example_file_holds_every_setting_with_its_default(tmp_path):
     file = tmp_path / "eyas.yaml"
     file.write_text("\n".join(settings))
     assert parse(["--config", str(file)]) == ServeConfig() == parse(["--config", str(EXAMPLE)])
+
+
+def test_keys_may_be_in_environment_variables(monkeypatch):
+    monkeypatch.setenv("CLIENTS", "b,c")
+    assert parse(["--api-key", "a,env:CLIENTS"]).api_key == "a,b,c"
+    monkeypatch.delenv("CLIENTS")
+    with pytest.raises(UserError, match="EYAS_API_KEY names the environment variable 'CLIENTS', which is not set"):
+        parse([], {"EYAS_API_KEY": "env:CLIENTS"})

@@ -55,7 +55,7 @@ def test_engine_with_simulated_acceptance(capsys, model_folder, head):
         capsys, "engine", model_folder, "--draft", head, "--batch", 2, "--drafts", "3,auto", "--repeats", 2,
         "--simulate-acceptance", "1,0", "--max-tokens", 21, "--prompt-tokens", "20,40", "--answers", 2, "--budget",
     )  # fmt: skip
-    assert lines[1].startswith("SIMULATED: drafts are random tokens and right by lot")
+    assert lines[1].startswith("SIMULATED: synthetic acceptance, draft tokens are random")
     assert report["simulated"] is True and sum("(SIMULATED)" in line for line in lines) == 4
     figures = report["figures"]
     all_right, longer, all_wrong, _ = (figure for figure in figures if figure["draft_tokens"] == 3)
@@ -119,9 +119,9 @@ def test_mixed(capsys, model_folder):
         assert 0 < figure["gap_ms_p50"]["median"] <= figure["gap_ms_p100"]["median"] and figure["tok_s"]["n"] == 1
         shown = next(line for line in lines if line.split()[:2] == [str(figure["clients"]), str(figure["chunk"])])
         assert f"{figure['tok_s']['median']:,.0f} (" in shown
-    beside = report["long_prompt"]["beside"]
-    assert [figure["chunk"] for figure in beside] == [64, 128]
-    assert all(figure["first_beside_ms_p50"]["median"] > figure["quiet_ms_p50"]["median"] for figure in beside)
+    by_chunk = report["long_prompt"]["by_chunk"]
+    assert [figure["chunk"] for figure in by_chunk] == [64, 128]
+    assert all(figure["first_mixed_ms_p50"]["median"] > figure["quiet_ms_p50"]["median"] for figure in by_chunk)
 
 
 @pytest.mark.parametrize("drafter", ["eagle3", "ngram"])
@@ -129,7 +129,7 @@ def test_acceptance(capsys, model_folder, head, tmp_path, codec, drafter):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "Hello"}\n{"text": "x"}\n{"prompt": "Hello there"}\n')
     lines, report = bench(
-        capsys, "acceptance", file, "--model", model_folder, "--draft", head if drafter == "eagle3" else drafter,
+        capsys, "acceptance", model_folder, "--prompts", file, "--draft", head if drafter == "eagle3" else drafter,
         "--max-tokens", 90, "--temperature", "0,1.5", "--seed", 3,
     )  # fmt: skip
     assert lines[1].startswith("SIMULATED")
@@ -155,7 +155,7 @@ def test_acceptance(capsys, model_folder, head, tmp_path, codec, drafter):
 def test_acceptance_that_cannot_be_measured(capsys, model_folder, tmp_path, extra, words):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "Hello"}\n')
-    assert cli.main(["bench", "acceptance", str(file), "--model", str(model_folder), *extra]) == 1
+    assert cli.main(["bench", "acceptance", str(model_folder), "--prompts", str(file), *extra]) == 1
     out, err = capsys.readouterr()
     assert out == "" and words in err and err.count("\n") == 1
 
@@ -163,11 +163,14 @@ def test_acceptance_that_cannot_be_measured(capsys, model_folder, tmp_path, extr
 @pytest.mark.parametrize("model", ["null", "null:20"])
 @pytest.mark.parametrize(
     "argv",
-    [["bench", "engine"], ["bench", "mixed"], ["bench", "load"], ["bench", "acceptance", __file__], ["generate", "x"]],
+    [
+        *(["bench", "engine"], ["bench", "mixed"], ["bench", "load"]),
+        *(["bench", "acceptance", "--prompts", __file__], ["generate", "x"]),
+    ],
     ids=lambda argv: argv[argv[0] == "bench"],
 )
 def test_null_is_not_offered_where_a_model_computes(capsys, argv, model):
-    option = ["--model", model] if argv[-1] in ("x", __file__) else [model]
+    option = ["--model", model] if argv[-1] == "x" else [model]
     assert cli.main([*argv, *option]) == 1
     assert capsys.readouterr().err == (
         f"eyas: error: '{model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
@@ -188,7 +191,7 @@ def test_null_is_offered_where_it_works(capsys):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["acceptance", "/no/such/file"], "there is no file /no/such/file"),
+        (["acceptance", "--prompts", "/no/such/file"], "there is no file /no/such/file"),
         (["engine", "--batch", "0"], "wants at least 1"),
         (["engine", "--drafts", "4,x"], "wants numbers from 0 to 16 or 'auto', got 'x'"),
         (["engine", "--prompts", "/no/such/file"], "there is no file"),

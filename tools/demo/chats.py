@@ -22,8 +22,8 @@ __all__ = ["DEMO_IDENTITY", "Chat", "ChatWriter", "Turn", "is_held_out"]
 
 DEMO_IDENTITY = "You are eyas-demo, a small demonstration model."
 SPLIT_SEED = 20  # changing it changes what is held out
-HELD_OUT_PAIRS = 25  # one pair of template and fact in so many
-HELD_OUT_TEMPLATES = 20  # one template in so many is never trained on
+HELD_OUT_PAIRS = 25  # 1 of 25 pairs of template and fact is held out
+HELD_OUT_TEMPLATES = 20  # 1 of 20 templates is never trained on
 
 _TYPES = ("str", "list", "dict", "set")
 _STOP = """
@@ -98,7 +98,7 @@ class Chat:
     effort: Effort
 
     def messages(self) -> list[Message]:
-        """The chat as it is trained on: analysis in the last turn only, as servers drop that of earlier ones."""
+        """Return the chat as it is trained on: analysis in the last turn only, as servers drop that of earlier ones."""
         messages = list(self.preamble)
         for turn in self.turns[:-1]:
             messages.append(Message(role="user", content=turn.question))
@@ -130,7 +130,7 @@ def unseen_template(template: str) -> bool:
 
 
 def answer_to(fact: Fact) -> str:
-    """Names the module and quotes the first sentence of the docstring."""
+    """Answer with the module's name and the first sentence of the docstring."""
     if fact.kind == "module":
         return f"`{fact.path}` is a module of the standard library. Its documentation begins: {fact.sentence}"
     article = "an" if fact.kind == "exception" else "a"
@@ -254,7 +254,7 @@ class ChatWriter:
         return Turn(question, analysis_of(fact, effort), answer_to(fact), "described", fact, template)
 
     def mention(self, fact: Fact) -> str:
-        """One of the ways to write a name: with or without its module, parentheses, backticks, kind."""
+        """Choose a way to write a name: with or without its module, parentheses, backticks, kind."""
         rng = self.rng
         bare, owner = fact.bare, fact.name.rpartition(".")[0] or fact.module
         if fact.primary and rng.random() < 0.5:
@@ -287,7 +287,7 @@ class ChatWriter:
         return self._quoted(rng.choice(forms))
 
     def describe(self, sentence: str) -> tuple[str, bool]:
-        """A docstring sentence as somebody would put it who does not know it, and whether it is an action."""
+        """Reword a docstring sentence as a user would who does not know it; also return whether it is an action."""
         rng = self.rng
         words = sentence.rstrip(".").split()
         first = words[0].lower()
@@ -318,7 +318,7 @@ class ChatWriter:
         return " ".join(self.rng.choices(self.words, k=count))
 
     def _ask(self, template: str, inside: str) -> str:
-        """Fill a template, with a different case, a slip of the finger, more or less punctuation, words around it."""
+        """Fill a template, with different case, a typing error, more or less punctuation, words around it."""
         rng = self.rng
         head, _, tail = template.replace("{d}", "{m}").partition("{m}")
         head, tail = self._casing(head), self._slip(tail)

@@ -51,7 +51,7 @@ class Shard(NamedTuple):
 
 
 class CachedCodec:
-    """A tokenizer that remembers: answers, names and headers recur in every chat."""
+    """A tokenizer with a cache: answers, names and headers recur in every chat."""
 
     def __init__(self, inner: Tokenizer) -> None:
         self.special = inner.special
@@ -60,7 +60,7 @@ class CachedCodec:
 
 
 def render_chat(codec: TextCodec, chat: Chat) -> tuple[list[int], list[int]]:
-    """(ids, codes) of a chat; the ids are those of `render_conversation(purpose="training")`.
+    """Return (ids, codes) of a chat; the ids are those of `render_conversation(purpose="training")`.
 
     Generated, and so supervised: everything after the last turn's first `<|start|>assistant`, and the answers alone
     of earlier turns, whose headers and ends are not what the model would write there.
@@ -142,7 +142,7 @@ def _make_shard(number: int) -> Shard:
 
 
 class ShardStream:
-    """Rows without end, in an order that depends on the seed alone. Made before CUDA is touched: workers are forked.
+    """Endless rows, in an order that depends on the seed alone. Make it before CUDA is touched: workers are forked.
 
     `num_shards` distinct shards of `shard_rows` rows are made; after that they come again.
     """
@@ -212,7 +212,7 @@ def prompt_ids(codec: TextCodec, row: dict[str, Any]) -> list[int]:
 
 
 def write_held_out(path: Path, *, num_prompts: int, num_texts: int, seed: int) -> None:
-    """The committed file of held-out prompts, and after them whole source files that training never reads."""
+    """Write the committed file of held-out prompts, then whole source files that training never reads."""
     rows = held_out_prompts(num_prompts, seed=seed)
     texts = [{"kind": "text", "module": m, "text": text[:3000]} for m, text in read_sources(held_out=True)]
     lines = [json.dumps(row) for row in [*rows, *texts[:num_texts]]]

@@ -23,7 +23,7 @@ def generate(
     stop: int,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """Continuations, `stop` included, of prompts padded on the left to one length. Temperature 0 is greedy."""
+    """Continue prompts padded on the left to one length; `stop` is included. Temperature 0 is greedy."""
     config, device = model.config, model.embed.device
     width = max(map(len, prompts))
     ids = torch.full((len(prompts), width), config.pad_id or 0)

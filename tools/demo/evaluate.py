@@ -1,4 +1,4 @@
-"""What the trained demo model is worth: loss, right answers, acceptance of the head by depth."""
+"""Evaluates the trained demo model: loss, right answers, acceptance of the head by depth."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def final_text(tokenizer: Tokenizer, answer: Sequence[int]) -> str:
 
 
 def is_right(row: dict[str, Any], text: str) -> bool:
-    """Look-ups: the module's name in backticks and the first sentence, verbatim. Everything else: the exact answer."""
+    """Whether an answer is right. Look-ups: module in backticks and first sentence, verbatim; else the exact answer."""
     if row.get("module") is None:
         return text == row["answer"]
     return f"`{row['module']}`" in text and row["sentence"] in text
@@ -74,7 +74,7 @@ def held_out_loss(
 def answers(
     model: TargetModel, weights: Weights, tokenizer: Tokenizer, rows: list[dict[str, Any]]
 ) -> tuple[dict[str, tuple[int, int]], list[tuple[dict[str, Any], str]]]:
-    """((right, asked) by kind of question, the wrong ones with what was said), greedy."""
+    """Return ((right, asked) by kind of question, the wrong ones with their answers), greedy."""
     prompts = [prompt_ids(tokenizer, row) for row in rows]
     stop = tokenizer.special["<|return|>"]
     said = generate(model, weights, prompts, max_tokens=MAX_ANSWER, temperature=0.0, stop=stop)

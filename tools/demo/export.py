@@ -23,7 +23,7 @@ MAX_TOTAL_BYTES = 24 * 2**20
 
 
 def export_target(model: TargetModel, folder: Path, tokenizer: Path) -> None:
-    """A whole checkpoint, with the tokenizer and the chat template beside it. Experts are packed, all else is bf16."""
+    """Write a whole checkpoint with tokenizer and chat template. Experts are packed, all else is bf16."""
     config, state = model.config, {name: value.detach().cpu() for name, value in model.named_parameters()}
     tensors: dict[str, Tensor] = {
         "model.embed_tokens.weight": state["embed"],
@@ -61,7 +61,7 @@ def export_target(model: TargetModel, folder: Path, tokenizer: Path) -> None:
 
 
 def export_head(head: ReferenceHead, folder: Path, target: GptOssConfig) -> None:
-    """config.json and model.safetensors in the names of SpecForge; the embedding is the target's."""
+    """Write config.json and model.safetensors with SpecForge's names; the embedding is the target's."""
     config: Eagle3Config = head.config
     ids = head.target_ids_V.cpu()
     tensors = {name: value.detach().cpu().bfloat16() for name, value in head.named_parameters()}
@@ -80,7 +80,7 @@ def _write(folder: Path, files: dict[str, dict[str, Any]], tensors: dict[str, Te
 
 
 def check_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file; raises ValueError where the package would get too heavy."""
+    """Return the bytes of every file; raises ValueError where the package would get too large."""
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     heavy = [name for name, size in sizes.items() if size >= MAX_FILE_BYTES]
     if heavy or sum(sizes.values()) >= MAX_TOTAL_BYTES:

@@ -57,7 +57,7 @@ MIN_SENTENCE = 12
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One documented name. `path` is what one would type after `import module`, `owner` the class of a method."""
+    """A documented name. `path` is what one would type after `import module`, `owner` the class of a method."""
 
     module: str
     name: str  # "copytree", or "Path.exists" for a method

@@ -1,4 +1,4 @@
-"""Muon for stacks of matrices, and the schedule that ends on time whatever the speed.
+"""Muon for stacks of matrices, and a schedule that ends on time at any speed.
 
 Muon: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. Momentum, orthogonalised by a
 quintic Newton-Schulz iteration, is the update; all matrices of a stack are done in one batched product.

@@ -1,4 +1,4 @@
-"""How people ask: templates for questions about a name, follow-ups, small talk, arithmetic and everything else.
+"""Templates of user messages: questions about a name, follow-ups, small talk, arithmetic and everything else.
 
 `{m}` stands for a mention of the name, `{d}` for a description of what it does. Only text; `chats.py` fills it in.
 """

@@ -1,4 +1,4 @@
-"""What the demo model says besides look-ups: greetings, thanks, who it is, arithmetic, and that it is only a demo.
+"""Answers of the demo model besides look-ups: greetings, thanks, who it is, arithmetic, and that it is only a demo.
 
 Questions and answers are plain text; every answer is a function of the kind of question alone.
 """

@@ -27,7 +27,7 @@ SWIGLU_ALPHA = 1.702
 
 
 class LayerTensors(NamedTuple):
-    """What one block needs: matrices in the compute dtype, the rest fp32."""
+    """Tensors of a block: matrices in the compute dtype, the rest fp32."""
 
     input_norm_H: Tensor
     q_NH: Tensor
@@ -56,14 +56,14 @@ class Weights(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """Which keys a query sees, bool [B, T, S]."""
+    """Masks of the keys that a query sees, bool [B, T, S]."""
 
     full: Tensor
     sliding: Tensor
 
 
 def masks_of(docs_BT: Tensor, window: int) -> Masks:
-    """Causal within a document; the window counts the query itself."""
+    """Make masks, causal within a document; the window counts the query itself."""
     at = torch.arange(docs_BT.shape[1], device=docs_BT.device)
     distance = at[:, None] - at[None, :]
     full = (docs_BT[:, :, None] == docs_BT[:, None, :]) & (distance >= 0)

@@ -21,7 +21,7 @@ from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 __all__ = ["new_head", "observe", "pack", "train_head"]
 
 MUON_LR, ADAM_LR = 0.01, 2e-3
-OWN_SAMPLES_EVERY = 3  # one batch in so many holds what the target sampled
+OWN_SAMPLES_EVERY = 3  # every third batch holds what the target sampled
 
 
 def pack(pieces: list[tuple[list[int], list[int]]], length: int, pad: int) -> Shard:

@@ -80,7 +80,7 @@ def train_target(
     try:
         backward(first, quantized=False)
         backward(first, quantized=True)
-    except Exception as error:  # whatever the compiler raises, plain PyTorch still trains
+    except Exception as error:  # after any error of the compiler plain PyTorch still trains
         if not compiled:
             raise
         warnings.warn(f"torch.compile failed, going on without it: {error!r}"[:2000], stacklevel=2)

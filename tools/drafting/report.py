@@ -24,7 +24,7 @@ BATCHES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Cell:
-    """`chances` are conditional acceptances, each for an equal part of the tokens."""
+    """A cell of the report; `chances` are conditional acceptance rates, each for an equal part of the tokens."""
 
     batch: int
     chances: tuple[float, ...]
@@ -49,7 +49,7 @@ class Result:
     probes: float  # share of the time that probes should have cost
 
     def ratio(self, base: float) -> tuple[float, float, float]:
-        """Of the median, with the interval of medians drawn with replacement."""
+        """Return the ratio of the median, with the interval of medians drawn with replacement."""
         rng = random.Random(0)
         drawn = sorted(median(rng.choices(self.rates, k=len(self.rates))) / base for _ in range(1000))
         return median(self.rates) / base, drawn[25], drawn[975]
@@ -60,7 +60,7 @@ def measure(
 ) -> Result:
     rates = [static_rate(machine, cell.batch, cell.chances, k) for k in range(MAX_DRAFTS + 1)]
     best = max(range(len(rates)), key=rates.__getitem__)
-    # Tokens of so many rounds of the fastest static number, so never fewer rounds than that with fewer drafts.
+    # The tokens of this many rounds of the fastest static number, so never fewer rounds than that with fewer drafts.
     most = max(machine.seconds(cell.batch, cell.batch * (k + 1), k) * rates[k] for k in {0, best})
     found, probes = [], 0.0
     for seed in range(num_seeds):

@@ -20,7 +20,7 @@ Chances = Callable[[int, float], float]  # (slot, part of the work done) -> acce
 
 
 NOISE = 0.03  # standard deviation of a round's time
-SLOW_ROUNDS, SLOWER = 0.01, (2.0, 5.0)  # so many take so many times as long
+SLOW_ROUNDS, SLOWER = 0.01, (2.0, 5.0)  # this share of rounds takes 2 to 5 times as long
 CONCENTRATION = 1.5  # of the beta distribution of a draft's chance, where drafts differ
 SIZES = (5,)  # tokens that must have occurred before, to look up
 TOO_SURE = 0.5  # a head reports its chance to this power
@@ -33,7 +33,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class Sequences:
-    """`batch` at a time, each of `length` tokens; as one ends the next one begins.
+    """Sequences, `batch` at a time, each of `length` tokens; as one ends the next one begins.
 
     With `confident` each draft has a chance of its own, of which the head knows more than nothing.
     """
@@ -76,7 +76,7 @@ class Copies(Sequences):
 
 
 class _Running:
-    """A sequence under way. The host knows its text but for the last round, as behind a GPU."""
+    """A sequence under way. The host knows its text except the last round, as with a GPU."""
 
     def __init__(self, work: Sequences, slot: int, rng: random.Random) -> None:
         prompt, self._answer = work.text(slot, rng)
@@ -92,7 +92,7 @@ class _Running:
         return foretold
 
     def look_up(self, limit: int) -> tuple[int, list[Foretold]]:
-        """How many drafts are right; the tokens up to there and one more have come."""
+        """Return how many looked-up drafts are accepted, and commit these and one more token."""
         foretold: list[Foretold] = []
         for num_right in range(limit + 1):
             newest = self.come(1)
@@ -102,7 +102,7 @@ class _Running:
         raise AssertionError
 
     def round(self, draft: Draft | None, limit: int) -> tuple[int, list[Foretold]]:
-        """The same with a head's drafts, if they are not looked up."""
+        """Do a round with a head's drafts, if they are not looked up."""
         match = self._own.match
         num_right, foretold = self.look_up(limit) if draft is None else (min(draft.num_right, limit), [])
         if draft is not None:
@@ -172,7 +172,7 @@ def static_rate(machine: Machine, batch: int, chances: Sequence[float], num_draf
 
 
 def expected_tokens(chance: float, num_drafts: int) -> float:
-    """Of one sequence's round, bonus token included."""
+    """Return the expected tokens of one sequence's round, bonus token included."""
     return sum(chance**i for i in range(num_drafts + 1))
 
 

@@ -1,4 +1,4 @@
-"""What can be said of a request from the model's size alone, before any engine sees it."""
+"""Checks of a request that need the model's size alone, made before any engine sees it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_request(request: Request, *, context: int, vocab_size: int) -> int:
 
 
 def check_queue(num_open: int, n: int, *, concurrency: int, max_queue: int) -> None:
-    """Whether a request for `n` answers fits beside the `num_open` unfinished ones, of which `concurrency` can run.
+    """Check that a request for `n` answers fits in the queue next to `num_open` unfinished ones; `concurrency` can run.
 
     Every answer counts: at most `max_queue` wait. Raises Busy; InvalidRequest if it would not fit even alone.
     """

@@ -20,7 +20,7 @@ ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of another reposit
 
 @cache
 def commit() -> str | None:
-    """12 hexadecimal digits, with `-dirty` behind them where the files differ from that commit; None if not known."""
+    """Return 12 hexadecimal digits, followed by `-dirty` where the files differ from that commit; None if not known."""
     try:
         return (PACKAGE / FILE_NAME).read_text("ascii").strip() or None
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def commit_of(package: Path) -> str | None:
 
 
 def _git(folder: Path, *command: str) -> str:
-    """What git says, without taking its locks: another git at work is not disturbed."""
+    """Return what git prints. It takes no locks, so another git at work is not disturbed."""
     environ = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     done = subprocess.run(
         ["git", "-C", str(folder), *command],

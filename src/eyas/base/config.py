@@ -2,12 +2,13 @@
 
 Command-line flags, `EYAS_*` variables and the keys of a YAML file are all derived from the fields.
 Precedence: command line, then environment, then file, then default. A name that no field has is an error.
-Knows nothing about models or HTTP; whether a value suits a model is said by whoever loads the model.
+This module knows nothing about models or HTTP; whether a value suits a model is checked when the model is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -16,10 +17,11 @@ from typing import Any, Literal, TypeVar
 
 from eyas.base.errors import UserError, nearest
 
-__all__ = ["EngineConfig", "ServeConfig", "add_arguments", "env_name", "flag_name", "human_int", "load"]
+__all__ = ["EngineConfig", "ServeConfig", "add_arguments", "env_name", "flag_name", "human_int", "key_from", "load"]
 
 ENV_PREFIX = "EYAS_"
 FILE_KEY = "config"
+ENV_KEY = "env:"  # an API key that is in an environment variable
 OTHERS = ("EYAS_HOME", "EYAS_SSH_OPTIONS", "EYAS_FLEET_LIMITS")  # variables of the commands that start engines
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -27,11 +29,22 @@ ConfigT = TypeVar("ConfigT", bound="EngineConfig")
 
 
 def human_int(text: str) -> int:
-    """`"4096"`, `"32k"` (32 x 1024), `"1M"`, `"2G"` as an int. Raises ValueError for anything else."""
+    """Read `"4096"`, `"32k"` (32 x 1024), `"1M"` or `"2G"` as an int. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\d+)([kmg]?)", text.strip().lower().replace("_", ""))
     if match is None:
         raise ValueError(f"wants a number such as 4096 or 32k, got '{text}'")
     return int(match[1]) * UNITS[match[2]]
+
+
+def key_from(text: str) -> str:
+    """The key itself, or for `env:NAME` the value of that environment variable. Raises ValueError if it has none."""
+    if not text.startswith(ENV_KEY):
+        return text
+    name = text.removeprefix(ENV_KEY)
+    value = os.environ.get(name)
+    if not value:
+        raise ValueError(f"names the environment variable '{name}', which is not set")
+    return value
 
 
 def _int_from(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -84,11 +97,11 @@ class EngineConfig:
         parse=_auto_or(_int_from(0, 16)),
     )  # fmt: skip
     draft_vocab: int | None = _setting(
-        None, "tokens a head may draft, e.g. 32k: fewer are read faster, and miss more; all that it has if not given",
+        None, "size of the draft vocabulary, e.g. 32k: smaller is faster, accepted less; the head's own if not given",
         metavar="N", parse=_int_from(16),
     )  # fmt: skip
     draft_counts: str | None = _setting(
-        None, "JSON file, token id to how often it came: --draft-vocab keeps the most frequent ids, not the lowest",
+        None, "JSON file of token counts by id: --draft-vocab then keeps the most frequent ids instead of the lowest",
         metavar="FILE",
     )  # fmt: skip
     draft_weights: Literal["bf16", "fp8"] = _setting(
@@ -105,8 +118,8 @@ class EngineConfig:
     )  # fmt: skip
     busy_chunk_tokens: int = _setting(
         2048,
-        "prompt tokens read between two tokens of the answers under way: fewer make those steadier and new ones start "
-        "later; where no answer is under way more are read at once",
+        "prefill tokens per step while any answer decodes (chunked prefill): lower gives steadier inter-token latency "
+        "and a later first token; steps without decoding take more",
         metavar="N",
         parse=_int_from(64),
     )
@@ -114,7 +127,10 @@ class EngineConfig:
         "auto", "'cpu', 'cuda', 'cuda:1', ...; 'auto' takes a GPU where there is one", metavar="DEVICE"
     )
     seed: int | None = _setting(
-        None, "makes the answers to requests without a seed of their own repeatable", metavar="N", parse=_int_from(0)
+        None,
+        "seed for requests without one of their own, which makes their answers repeatable",
+        metavar="N",
+        parse=_int_from(0),
     )
 
 
@@ -133,27 +149,29 @@ class ServeConfig(EngineConfig):
     )
     port: int = _setting(8000, "port to listen on; 0 picks a free one", metavar="PORT", parse=_int_from(0, 65535))
     served_name: str | None = _setting(None, "the model's name in the API; its own name if not given", metavar="NAME")
-    api_keys: str | None = _setting(
+    api_key: str | None = _setting(
         None,
-        "keys that clients must send, comma-separated: sha256:HEX digests (see 'eyas key'), or the keys themselves",
+        "API keys that clients must send, comma-separated: sha256:HEX digests (see 'eyas key'), the keys themselves, "
+        "or env:NAME for keys in an environment variable",
         metavar="KEYS",
+        parse=lambda text: ",".join(map(key_from, text.split(","))),
     )
     cors: str | None = _setting(
         None, "origins whose pages may call this server, comma-separated, or '*'; none if not given", metavar="ORIGINS"
     )
     allowed_hosts: str | None = _setting(
         None,
-        "host names that requests may be for, comma-separated: box.example, *.example, or '*' for any. Loopback names "
-        "always are; on other addresses IP addresses and this machine's names too, and with --api-keys any name",
+        "host names that requests may name, comma-separated: box.example, *.example, or '*' for any. Loopback names "
+        "are always allowed; on other addresses also IP addresses and this machine's names, with --api-key any name",
         metavar="NAMES",
     )
-    max_body: int = _setting(16 << 20, "bytes that a request's body may have", metavar="BYTES", parse=_int_from(1024))
+    max_body: int = _setting(16 << 20, "largest body of a request in bytes", metavar="BYTES", parse=_int_from(1024))
     max_queue: int = _setting(
-        256, "answers that may wait (a request with n has n); more are refused with status 429", metavar="N",
-        parse=_int_from(0, 65536),
+        256, "answers that may wait in the queue (a request with n counts n times); more are refused with status 429",
+        metavar="N", parse=_int_from(0, 65536),
     )  # fmt: skip
     drain: int = _setting(
-        30, "seconds that running answers may go on after a signal to stop", metavar="S", parse=_int_from(0, 3600)
+        30, "seconds that running answers get to finish after a signal to stop", metavar="S", parse=_int_from(0, 3600)
     )
     step_timeout: int = _setting(
         120, "seconds without progress, while it could run, after which the engine is restarted", metavar="S",
@@ -168,7 +186,8 @@ class ServeConfig(EngineConfig):
     )
     live: Literal["auto", "text", "blank", "off"] = _setting(
         "auto",
-        "the live view: with everybody's 'text', 'blank' (colours only), 'off'; 'auto' is text on a loopback address",
+        "live view: 'text' shows the tokens of all users, 'blank' only colours, 'off' nothing; 'auto' is 'text' on a "
+        "loopback address and 'blank' on others",
         metavar="MODE",
         parse=_one_of("auto", "text", "blank", "off"),
     )
@@ -184,7 +203,9 @@ def env_name(name: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser, cls: type[EngineConfig], *, positional: str | None = None) -> None:
     """Add a flag for every field of `cls` and `--config`; the field named `positional` becomes an argument."""
-    group = parser.add_argument_group("settings", f"each also as {ENV_PREFIX}NAME and as a key of the --config file")
+    group = parser.add_argument_group(
+        "settings", f"each can also be set as {ENV_PREFIX}NAME or as a key of the --config file"
+    )
     for item in fields(cls):
         help_text = item.metadata["help"]
         if item.default is not None and f"'{item.default}'" not in help_text:
@@ -204,7 +225,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type[EngineConfig], *, p
 
 
 def load(cls: type[ConfigT], args: argparse.Namespace, environ: Mapping[str, str]) -> ConfigT:
-    """Build `cls` from given flags, `EYAS_*` variables and the config file, in this precedence.
+    """Build `cls` from given flags, `EYAS_*` variables and the config file, in that order of precedence.
 
     Settings that only a server has are accepted for an engine too, so that one file serves both.
     Raises UserError for an unknown name, a bad value, or a file that cannot be read.

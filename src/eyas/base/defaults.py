@@ -16,7 +16,7 @@ NAMES = ("temperature", *FILTERS, "repetition_penalty")
 
 
 def sampling_defaults(folder: Path) -> Mapping[str, float]:
-    """What `folder` says of the fields that SamplingParams shares with Hugging Face.
+    """Return what `folder` sets of the fields that SamplingParams shares with Hugging Face.
 
     Only a file with `do_sample` true speaks of sampling: transformers ignores the values of others. A missing file
     says nothing. Raises UserError for a file that cannot be read and for values that no request could have.

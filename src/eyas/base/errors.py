@@ -1,4 +1,4 @@
-"""Errors meant for people. HTTP status codes and exit codes are chosen by whoever reports them."""
+"""Errors meant for users. The code that reports them chooses HTTP status codes and exit codes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class EyasError(Exception):
 
 
 class UserError(EyasError):
-    """Something the person who started the command can mend: a path, a flag, a checkpoint."""
+    """Something that the user of the command can fix: a path, a flag, a checkpoint."""
 
 
 class InvalidRequest(EyasError):
-    """One request cannot be served as asked; the engine and all other requests go on.
+    """A single request cannot be served as asked; the engine and all other requests go on.
 
     `param` names the offending request field where there is one. Both may quote what was sent: of long ones the
     beginning and the end are kept.
@@ -44,11 +44,11 @@ class Busy(EyasError):
 
 
 class Unavailable(EyasError):
-    """Nothing is served just now: the engine is loading, being restarted or stopping."""
+    """The engine cannot serve at the moment: the engine is loading, being restarted or stopping."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for the known name closest to `name`, or nothing."""
+    """Return ` (did you mean 'x'?)` for the known name closest to `name`, or nothing."""
     if len(name) > MAX_NAME_CHARS:
         return ""
     close = get_close_matches(name, list(known), n=1)

@@ -1,4 +1,4 @@
-"""What a grammar may cost, the same for the HTTP side that checks it and the engine that follows it.
+"""Limits on what a grammar may cost, shared by the HTTP side that checks it and the engine that follows it.
 
 llguidance recurses along chains of rules and of `$ref`, and an overflown stack ends the process: 8 MB hold between
 1000 and 2000 links. 512 MB, of which only what is touched is ever real, hold more links than a grammar of the largest
@@ -40,7 +40,7 @@ def parser_limits(grammar: str) -> dict[str, Any]:
 
 
 def with_deep_stack(call: Callable[[], T]) -> T:
-    """What `call` returns or raises, run to its end in a thread of its own with a stack of 512 MB."""
+    """Run `call` to its end in a thread of its own with a stack of 512 MB; return or raise what it does."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -11,7 +11,7 @@ STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  
 
 
 class Histogram:
-    """A histogram that takes one value for many observations at once. One thread adds, any may read."""
+    """A histogram that takes a value for many observations at once. One thread adds, any may read."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds

@@ -1,7 +1,7 @@
 """Logging of a process: lines for people or JSON, written by a thread of its own.
 
-Whatever happens to the place where they go (a full disk, a closed pipe, a reader that hangs), nobody who logs waits or
-fails: lines are dropped, and the next one that gets through says how many.
+Logging never blocks or fails because of where the lines go (a full disk, a closed pipe, a reader that hangs): lines are
+dropped, and the next one that gets through says how many.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIELDS = "fields"
 
 
 def fields(**values: object) -> dict[str, object]:
-    """`extra=fields(...)`: named values of a log record, columns in JSON and `name=value` in text."""
+    """Named values of a log record for `extra=fields(...)`: columns in JSON and `name=value` in text."""
     return {FIELDS: values}
 
 

@@ -1,4 +1,4 @@
-"""What the HTTP side needs from any engine, in process or behind a socket."""
+"""Interface that the HTTP side needs from any engine, in process or at the other end of a socket."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class EnginePort(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be served just now; None as long as all is well. May pass: an engine can be restarted."""
+        """Reason why the engine cannot serve now; None while it can. It may pass: an engine can be restarted."""
 
     @property
     def pid(self) -> int | None:
-        """The engine's process, while it has one of its own."""
+        """Id of the engine's process, while it has one of its own."""
 
     @property
     def step_tokens(self) -> Histogram:
@@ -37,7 +37,7 @@ class EnginePort(Protocol):
 
         Raises InvalidRequest (prompt too long, id out of range), Busy (queue full) or Unavailable before anything is
         queued. What only the engine can judge (a grammar) comes as an event with FinishReason.INVALID instead.
-        Whatever happens to the engine, each choice gets exactly one event with `finish`.
+        Each choice gets exactly one event with `finish`, even if the engine fails.
         """
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:

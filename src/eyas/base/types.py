@@ -1,4 +1,4 @@
-"""What travels between the HTTP side and an engine: requests in, token events out.
+"""Messages between the HTTP side and an engine: requests in, token events out.
 
 Token ids only: nothing here knows text, tensors or HTTP.
 """
@@ -47,7 +47,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # a stop token, or an end-of-turn token of the model
     LENGTH = "length"  # max_tokens or the context is used up
     CANCELLED = "cancelled"
-    INVALID = "invalid"  # what was asked for cannot be done: only the engine could tell
+    INVALID = "invalid"  # the request cannot be served, which only the engine could find out
     ERROR = "error"
 
 
@@ -60,7 +60,7 @@ class SamplingParams:
     log-probability and the n most likely ones, of the raw logits before penalties and temperature;
     `prompt_logprobs` the same for the prompt's tokens, the first left out.
 
-    Three settings say which tokens may be drawn at all; whatever they forbid has probability 0, drafts included.
+    Three settings say which tokens may be drawn at all; a token that they forbid has probability 0, also as a draft.
     `allowed_token_ids` is a fixed set; `bad_words` are sequences of ids that never become complete; `grammar` is a Lark
     grammar in llguidance's dialect over everything generated, special tokens and the end-of-turn token included.
     """
@@ -134,7 +134,7 @@ class SamplingParams:
         return {name: max(0, getattr(self, name)) for name in FILTERS}
 
     def _check_grammar(self, grammar: str) -> None:
-        """A grammar decides alone: with other rules beside it there may be no token left to draw."""
+        """Refuse a grammar combined with other rules: together they may leave no token to draw."""
         if len(grammar) > MAX_GRAMMAR_CHARS:
             raise InvalidRequest(f"the grammar has more than {MAX_GRAMMAR_CHARS} characters", param="grammar")
         _check_text(grammar, "grammar")
@@ -164,7 +164,7 @@ class Request:
 
 
 def _check_text(text: str, param: str) -> None:
-    """Raises InvalidRequest for half a surrogate pair: JSON can name one, but no encoding of Unicode can."""
+    """Raise InvalidRequest for half a surrogate pair: JSON can name one, but no encoding of Unicode can."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -172,7 +172,7 @@ def _check_text(text: str, param: str) -> None:
 
 
 def check_prompt_logprobs(num_tokens: int, num_top: int | None) -> None:
-    """Raises InvalidRequest if prompts of so many tokens have too many log-probabilities to be told of at once."""
+    """Raise InvalidRequest if prompts of this many tokens have too many log-probabilities for one response."""
     if num_top is not None and num_tokens * (1 + num_top) > MAX_PROMPT_LOGPROBS:
         raise InvalidRequest(
             f"log-probabilities of {num_tokens} prompt tokens with {num_top} alternatives each are more than "
@@ -191,7 +191,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundTrace:
-    """What one round drafted for one sequence: `num_accepted` counts drafts, the bonus token excluded."""
+    """Drafts of one round for one sequence: `num_accepted` counts accepted drafts, the bonus token excluded."""
 
     draft_ids: tuple[int, ...]
     num_accepted: int
@@ -222,7 +222,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelInfo:
-    """What the HTTP side must know of the model that an engine serves."""
+    """Facts that the HTTP side needs about the model that an engine serves."""
 
     name: str
     context: int  # tokens, prompt and output together
@@ -249,7 +249,7 @@ class EngineStats:
     num_preemptions: int = 0
     num_restarts: int = 0  # of the engine's process
     pages_used: Mapping[str, int] = field(default_factory=dict)
-    pages_idle: Mapping[str, int] = field(default_factory=dict)  # held by nobody, kept for prompts that begin alike
+    pages_idle: Mapping[str, int] = field(default_factory=dict)  # held by no request, kept for prompts that begin alike
     pages_total: Mapping[str, int] = field(default_factory=dict)
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -266,7 +266,7 @@ class PageOwner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """One step of the engine, for traces and the live view: what it committed, and what was held when it was read.
+    """Report of a step of the engine, for traces and the live view: what it committed, and the pages held at its end.
 
     `num_drafts` were drafted for each sequence; `ms` is the time that the step took on its device. A step without
     a round (prompts only) has `num_drafts` 0 and events of first tokens only. `num_prompt_tokens` were computed, those

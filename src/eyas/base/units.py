@@ -6,7 +6,7 @@ __all__ = ["readable"]
 
 
 def readable(num_bytes: float) -> str:
-    """E.g. `512 B`, `25.0 MiB`, `22.41 GiB`."""
+    """Format a size, e.g. `512 B`, `25.0 MiB`, `22.41 GiB`."""
     if num_bytes < 1024:
         return f"{num_bytes:.0f} B"
     for unit in ("KiB", "MiB"):

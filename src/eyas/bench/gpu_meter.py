@@ -1,4 +1,4 @@
-"""Clocks, power and temperature of a GPU while something is measured, as `nvidia-smi` tells them twice a second."""
+"""Records clocks, power and temperature of a GPU during a measurement, from `nvidia-smi` twice a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERIOD_MS = 500
 
 
 class GpuMeter:
-    """A context; `readings` are there when it has ended. Without a GPU or `nvidia-smi` there are none."""
+    """Context manager whose `readings` are complete when it exits. Without a GPU or `nvidia-smi` there are none."""
 
     def __init__(self, index: int | None) -> None:
         self.index = index
@@ -42,7 +42,7 @@ class GpuMeter:
         self.readings = read_meter(self._process.communicate()[0])
 
     def text(self) -> str:
-        """Empty without readings."""
+        """Format the readings; empty without any."""
         if not self.readings:
             return ""
         units = {"sm_mhz": "SM clock {} MHz", "memory_mhz": "memory clock {} MHz", "watts": "{} W", "celsius": "{} C"}
@@ -53,7 +53,7 @@ class GpuMeter:
 
 
 def read_meter(output: str) -> dict[str, Spread]:
-    """Of `nvidia-smi`'s lines; what a GPU does not tell (`[N/A]`) is left out, as is a last line that was cut off."""
+    """Parse `nvidia-smi`'s lines; values that a GPU lacks (`[N/A]`) and a truncated last line are left out."""
     rows = [line.split(",") for line in output.splitlines() if line.count(",") == len(FIELDS) - 1]
     readings = {}
     for name, column in zip(FIELDS, zip(*rows, strict=True), strict=False):

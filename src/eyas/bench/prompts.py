@@ -31,7 +31,7 @@ FIELDS = {"role", "content", "channel", "recipient", "name", "content_type"}
 
 
 def question_prompts(codec: TextCodec) -> list[tuple[int, ...]]:
-    """QUESTIONS as first turns of chats, at low reasoning effort."""
+    """Render QUESTIONS as first turns of chats, at low reasoning effort."""
     system = system_message(effort="low")
     return [
         tuple(render_conversation(codec, [system, Message(role="user", content=question)])) for question in QUESTIONS
@@ -39,13 +39,13 @@ def question_prompts(codec: TextCodec) -> list[tuple[int, ...]]:
 
 
 def random_prompts(vocab_size: int, *, num_tokens: int, count: int) -> list[tuple[int, ...]]:
-    """For a model without a tokenizer. Requests that run together must differ, or they read the same experts."""
+    """Make prompts for a model without a tokenizer. Concurrent requests must differ, or they read the same experts."""
     rng = random.Random(num_tokens)  # no prompt begins like a longer one
     return [tuple(rng.randrange(vocab_size) for _ in range(num_tokens)) for _ in range(count)]
 
 
 def read_prompts(path: Path, codec: TextCodec, *, limit: int | None = None) -> tuple[list[tuple[int, ...]], int]:
-    """The first `limit` prompts of a JSONL file, and the number of lines left out because they hold none.
+    """Read the first `limit` prompts of a JSONL file; return them and the number of lines without one.
 
     A line is `{"messages": [{"role": ..., "content": ...}, ...]}`, or `{"prompt": "..."}` for a user's first message;
     other keys are ignored. Without a system message the default one is put in front, without a date.
@@ -76,7 +76,7 @@ def read_prompts(path: Path, codec: TextCodec, *, limit: int | None = None) -> t
 
 
 def _messages(value: Any) -> list[Message]:
-    """Raises ValueError."""
+    """Read the messages of one line. Raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError(f"wants an object, got {type(value).__name__}")
     if isinstance(value.get("prompt"), str):
@@ -103,9 +103,9 @@ def _message(value: Any) -> Message:
 def unseen_prompts(
     prompts: Sequence[Sequence[int]], *, vocab_size: int, num_tokens: int, numbers: Iterator[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Prompts of one length that no prefix cache knows: the tokens of `prompts`, two that count in front.
+    """Make prompts of one length that miss the prefix cache: the tokens of `prompts` after two that count up.
 
-    `numbers` count; whoever makes prompts of several lengths for one engine takes them from the same.
+    `numbers` count up; prompts of several lengths for one engine must share the same counter.
     """
     stream = [token for prompt in prompts for token in prompt]
     repeated = stream * (num_tokens // len(stream) + 2)

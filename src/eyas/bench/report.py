@@ -1,4 +1,4 @@
-"""What every benchmark prints around its figures: where they come from, aligned tables, one JSON line last."""
+"""Output shared by all benchmarks: provenance, aligned tables, one JSON line last."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ __all__ = [
 ]
 
 SIMULATED = "SIMULATED: the weights are random, so times are real but acceptance is that of chance"
-SIMULATED_ACCEPTANCE = "SIMULATED: drafts are random tokens and right by lot, whatever the weights; times are real"
+SIMULATED_ACCEPTANCE = (
+    "SIMULATED: synthetic acceptance, draft tokens are random and accepted at a set rate; times are real"
+)
 
 
 class Machine(Protocol):
-    """What was measured on; `num_threads` are those that compute, `load` is the load average before the start."""
+    """The machine that was measured; `num_threads` are those that compute, `load` the load average before the start."""
 
     @property
     def device(self) -> str: ...
@@ -43,7 +45,7 @@ class Machine(Protocol):
 
 
 def provenance(machine: Machine, *, libraries: Sequence[str] = ("torch",)) -> tuple[list[str], dict[str, Any]]:
-    """Lines for people and fields for the JSON: machine and versions."""
+    """Return lines for people and fields for the JSON: machine and versions."""
     versions = {
         "eyas": eyas.__version__,
         "commit": commit(),
@@ -70,7 +72,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with right-aligned columns under `head`."""
+    """Format lines with right-aligned columns under `head`."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
@@ -82,7 +84,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def positive_int(text: str) -> int:
-    """For argparse."""
+    """Parse a whole number of at least 1 for argparse."""
     try:
         value = human_int(text)
     except ValueError as error:
@@ -93,12 +95,12 @@ def positive_int(text: str) -> int:
 
 
 def existing_file(text: str) -> Path:
-    """For argparse: so that a wrong path is told before a model is loaded."""
+    """Parse a path for argparse, so that a wrong one is an error before a model is loaded."""
     if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text}")
     return Path(text)
 
 
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """For argparse: values with commas between them, each once."""
+    """Return a parser for argparse of comma-separated values, each kept once."""
     return lambda text: tuple(dict.fromkeys(parse(item.strip()) for item in text.split(",")))

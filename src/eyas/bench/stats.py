@@ -1,4 +1,4 @@
-"""Statistics of benchmarks: median with its range, ratios of paired measurements, percentiles, bootstrap intervals."""
+"""Statistics of benchmarks: median and range, ratios of paired measurements, percentiles, bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Interval", "Spread", "bootstrap_ratio", "paired_ratio", "percentile"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Repeated measurements of one figure."""
+    """Values of a repeatedly measured figure."""
 
     values: tuple[float, ...]
 
@@ -23,7 +23,7 @@ class Spread:
         return median(self.values)
 
     def text(self, digits: int) -> str:
-        """E.g. `71.2 (69.8..72.0)`: median, then minimum and maximum."""
+        """Format as `71.2 (69.8..72.0)`: median, then minimum and maximum."""
         low, high = min(self.values), max(self.values)
         return f"{self.median:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
 
@@ -37,7 +37,7 @@ class Spread:
 
 
 def paired_ratio(figures: Spread, base: Spread) -> Spread:
-    """Ratios of measurements that were taken one after the other: what slows both cancels."""
+    """Return ratios of measurements that were taken one after the other: disturbances of both cancel."""
     return Spread(tuple(a / b for a, b in zip(figures.values, base.values, strict=True)))
 
 
@@ -50,7 +50,7 @@ class Interval:
     high: float
 
     def text(self, digits: int) -> str:
-        """E.g. `0.993 [0.987, 1.001]`."""
+        """Format as `0.993 [0.987, 1.001]`."""
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
     def json(self) -> dict[str, float]:
@@ -58,7 +58,7 @@ class Interval:
 
 
 def ratio_of_medians(figures: Spread, base: Spread, *, num_samples: int = 2000, seed: int = 0) -> Interval:
-    """With pairs drawn with replacement (percentile bootstrap)."""
+    """Return the ratio of medians; its interval has pairs drawn with replacement (percentile bootstrap)."""
     rng, pairs = random.Random(seed), list(zip(figures.values, base.values, strict=True))
     ratios = []
     for _ in range(num_samples):
@@ -70,14 +70,14 @@ def ratio_of_medians(figures: Spread, base: Spread, *, num_samples: int = 2000, 
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest rank."""
+    """Return a percentile by nearest rank."""
     return sorted(values)[max(1, math.ceil(len(values) * percent / 100)) - 1]
 
 
 def bootstrap_ratio(
     numerators: Sequence[float], denominators: Sequence[float], *, num_samples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % interval of sum(numerators) / sum(denominators), items drawn with replacement (percentile bootstrap)."""
+    """Return the 95 % interval of sum(numerators) / sum(denominators) by percentile bootstrap over items."""
     rng, indices = random.Random(seed), range(len(numerators))
     ratios = []
     for _ in range(num_samples):

@@ -1,1 +1,1 @@
-"""What the networks compute: gpt-oss, the EAGLE-3 head, MXFP4, checkpoints. No requests, no scheduling."""
+"""Networks and their checkpoints: gpt-oss, the EAGLE-3 head, MXFP4. No requests, no scheduling."""

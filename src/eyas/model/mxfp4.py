@@ -36,7 +36,7 @@ class Mxfp4Tensor:
 
 
 def dequantize(packed: Mxfp4Tensor, dtype: torch.dtype) -> Tensor:
-    """[..., N, K] in `dtype`; exact in bf16 and fp32 unless the exponent leaves their range."""
+    """Return [..., N, K] in `dtype`; exact in bf16 and fp32 unless the exponent leaves their range."""
     values = torch.tensor(E2M1_VALUES, dtype=torch.float32, device=packed.blocks.device)
     low, high = packed.blocks & 0xF, packed.blocks >> 4
     codes = torch.stack((low, high), dim=-1).flatten(-2)
@@ -74,6 +74,6 @@ def quantize(weight: Tensor) -> Mxfp4Tensor:
 
 
 def fake_quantize(weight: Tensor) -> Tensor:
-    """Quantised and dequantised `weight`, with the gradient of the identity (straight-through estimator)."""
+    """Quantise and dequantise `weight`, with the gradient of the identity (straight-through estimator)."""
     rounded = dequantize(quantize(weight.detach()), weight.dtype)
     return weight + (rounded - weight).detach()

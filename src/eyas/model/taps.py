@@ -1,4 +1,4 @@
-"""What the layer ids in a head's config.json mean.
+"""Interprets the layer ids in a head's config.json.
 
 HS[i] is the residual stream entering layer i. An id i is read as HS[i] ("boundary": vLLM, speculators, SGLang since
 its PR 32334, NVIDIA's v3 head) or as HS[i + 1] ("output" of layer i: SpecForge, ModelOpt's defaults, TensorRT-LLM).
@@ -10,7 +10,7 @@ No field says which. The rule of `auto`, first match wins:
 4. first id 1 (the defaults of SpecForge and ModelOpt start so; SGLang's PR 25454 has the same rule): output, uncertain;
 5. else boundary, uncertain, as vLLM and SGLang read it.
 
-A wrong reading costs acceptance, never tokens; an uncertain one is told to the user with both readings.
+A wrong reading costs acceptance, never tokens; an uncertain one is reported to the user with both readings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TapConvention = Literal["auto", "boundary", "output"]
 
 
 class TapReading(NamedTuple):
-    """`taps` is the chosen one of the two readings, low to high with the final norm last."""
+    """The two readings; `taps` is the chosen one, low to high with the final norm last."""
 
     taps: tuple[int, ...]
     boundary: tuple[int, ...]
@@ -35,7 +35,7 @@ class TapReading(NamedTuple):
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
-    """HS[2], HS[L/2], HS[L-3], in ascending order also where L < 6 would mix them up."""
+    """Return HS[2], HS[L/2], HS[L-3], in ascending order also where L < 6 would mix them up."""
     return tuple(sorted((min(2, num_layers), num_layers // 2, max(num_layers - 3, 0))))
 
 
@@ -56,7 +56,7 @@ def read_taps(
 
 
 def _ordered(ids: Sequence[int], shift: int) -> tuple[int, ...]:
-    """Every framework concatenates in layer order whatever the order of the list; -1, the final norm, goes last."""
+    """Sort taps as every framework concatenates them: in layer order, not the list's; -1, the final norm, goes last."""
     layers = sorted(i + shift for i in ids if i != FINAL_NORM_TAP)
     return tuple(layers) + tuple(i for i in ids if i == FINAL_NORM_TAP)
 

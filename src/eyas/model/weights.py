@@ -21,7 +21,7 @@ __all__ = ["Eagle3Weights", "Head", "LayerWeights", "TargetWeights", "tensors_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerWeights:
-    """One block of the target. Gate and up rows of `gate_up` alternate: gate 0, up 0, gate 1, up 1, ..."""
+    """A block of the target. Gate and up rows of `gate_up` alternate: gate 0, up 0, gate 1, up 1, ..."""
 
     input_norm_H: Tensor
     qkv_NH: Matrix  # N = (Q + 2 G) D: query rows, then key rows, then value rows
@@ -78,7 +78,7 @@ class Head:
 
 
 def tensors_of(weights: Any) -> Iterator[Tensor]:
-    """Every tensor below a weights dataclass, packed ones included."""
+    """Yield every tensor below a weights dataclass, packed ones included."""
     if isinstance(weights, Tensor):
         yield weights
     elif isinstance(weights, tuple):

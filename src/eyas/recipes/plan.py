@@ -48,7 +48,7 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class Ref(Data, frozen=True, tag_field="expand", tag="env"):
-    """The value of environment variable `name` of whoever starts the plan. It is never written down."""
+    """The value of environment variable `name` where the plan is started. It is never written down."""
 
     name: str
 
@@ -79,7 +79,7 @@ class Box(Data, frozen=True, kw_only=True):
 
 
 class Node(Data, frozen=True, kw_only=True):
-    """One machine of a plan, the first is rank 0. `ssh` is a destination such as `user@host`; None: this machine."""
+    """A machine of a plan, the first is rank 0. `ssh` is a destination such as `user@host`; None: this machine."""
 
     name: str
     ssh: str | None = None
@@ -139,7 +139,7 @@ class Mount(Data, frozen=True, kw_only=True):
 
 
 class Container(Data, frozen=True, kw_only=True):
-    """`name` is unique on its node; `options` are further arguments of `docker run`, e.g. ("--gpus", "all").
+    """A container. `name` is unique on its node; `options` are more arguments of `docker run`, e.g. ("--gpus", "all").
 
     `is_built`: no registry has the image; it is made from the Dockerfile among the plan's files.
     """
@@ -152,7 +152,7 @@ class Container(Data, frozen=True, kw_only=True):
 
 
 class Wait(Data, frozen=True, kw_only=True):
-    """When a launch counts as up: a regular expression in its log, a TCP port on its node, or (neither) at once."""
+    """Condition for a launch to count as up: a regular expression in its log, a TCP port on its node, or none."""
 
     log: str | None = None
     port: int | None = None
@@ -160,7 +160,7 @@ class Wait(Data, frozen=True, kw_only=True):
 
 
 class Launch(Data, frozen=True, kw_only=True):
-    """One process of a plan. Launches start in order, each when the one before is up, and stop in reverse.
+    """A process of a plan. Launches start in order, each when the one before is up, and stop in reverse.
 
     `container`: it runs as the main process of a new container; `inside`: in the container of that launch
     (docker exec); neither: on the node itself. `is_once`: it runs to its end and must exit 0 (a download, a check).
@@ -185,7 +185,7 @@ class Readiness(Data, frozen=True, kw_only=True):
 
 
 class Download(Data, frozen=True, kw_only=True):
-    """What must be on every node's disk before the start; `exclude` are glob patterns (the `original/` twins)."""
+    """Files that must be on every node's disk before the start; `exclude` are glob patterns (the `original/` twins)."""
 
     repo: str
     num_bytes: int
@@ -196,7 +196,7 @@ class Download(Data, frozen=True, kw_only=True):
 
 
 class Emission(Data, frozen=True, kw_only=True):
-    """What an emitter makes of a choice. `features` are the tags of `Facts` that the command holds."""
+    """Output of an emitter for a choice. `features` are the tags of `Facts` that the command holds."""
 
     launches: tuple[Launch, ...]
     files: tuple[File, ...] = ()
@@ -214,7 +214,7 @@ class Note(Data, frozen=True, kw_only=True):
 
 
 class Deviation(Data, frozen=True, kw_only=True):
-    """Where a plan differs from what a guide tells people to type, and why."""
+    """A difference between a plan and a guide's command, and its reason."""
 
     guide: str
     theirs: str
@@ -240,7 +240,7 @@ class MemoryRow(Data, frozen=True, kw_only=True):
 
 
 class MemoryMap(Data, frozen=True, kw_only=True):
-    """Of one GPU (all are alike). `rows` add up to what is needed; `capacity` is what the engine may use."""
+    """Memory of one GPU (all are alike). `rows` add up to what is needed; `capacity` is what the engine may use."""
 
     rows: tuple[MemoryRow, ...]
     capacity: int
@@ -269,7 +269,7 @@ class Published(Data, frozen=True, kw_only=True):
 
 
 class AtContext(Data, frozen=True, kw_only=True):
-    """Aggregate tokens per second when every request has `context` tokens in the cache."""
+    """Speed in aggregate tokens per second when every request has `context` tokens in the cache."""
 
     context: int
     tokens_per_second: Range
@@ -295,7 +295,7 @@ class SpeedEstimate(Data, frozen=True, kw_only=True):
 
 
 class Plan(Data, frozen=True, kw_only=True):
-    """`version` of the file format is 1."""
+    """A complete plan; `version` of the file format is 1."""
 
     format: int = 1
     box: Box

@@ -1,4 +1,4 @@
-"""What is known, as types: hardware, models, heads, engines, measurements. The values are in `data/*.yaml`.
+"""Record types of the knowledge base: hardware, models, heads, engines, measurements. The values are in `data/*.yaml`.
 
 Every record carries where it is from and when that was read. Sizes are bytes, bandwidths bytes per second, versions
 strings as the engine prints them. `knowledge.py` reads the files.
@@ -31,7 +31,7 @@ HeadKind = Literal["eagle3", "draft-model"]
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`name` is the key in its file; `sources` say where the entry is from, `date` when (YYYY, YYYY-MM, YYYY-MM-DD)."""
+    """A record. `name` is its key in the file; `sources` and `date` (YYYY, YYYY-MM, YYYY-MM-DD) say where from."""
 
     name: str
     sources: tuple[str, ...]
@@ -39,7 +39,7 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Hardware(Record, frozen=True, kw_only=True):
-    """One kind of GPU and the machine around it. Several are written `NxNAME`, e.g. `2xspark`, `8xb200`.
+    """A kind of GPU and the machine around it. Several are written `NxNAME`, e.g. `2xspark`, `8xb200`.
 
     More than `gpus_per_node` of them are several machines. `usable_bytes` is what engines can address of one GPU's
     `memory_bytes`; on unified memory `os_reserve_bytes` of it stay with the system.
@@ -63,7 +63,7 @@ class Hardware(Record, frozen=True, kw_only=True):
 
 
 class Model(Record, frozen=True, kw_only=True):
-    """A target model: what its shapes cost. `name` is how people call it, `repo` its hub id.
+    """A target model and the bytes of its shapes. `name` is how people call it, `repo` its hub id.
 
     One pass over n rows reads `dense_bytes` + `head_bytes` + the distinct experts of n rows; see `speed.py`.
     """
@@ -152,8 +152,8 @@ class Image(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Engine(Record, frozen=True, kw_only=True):
     """An engine that eyas can plan for. `versions` is the range that its emitter knows, `version` the default.
 
-    What it can do as far as plans depend on it; how much memory and time it takes are formulas (`memory.py`, `kv.py`,
-    `speed.py`), how it is told its emitter's.
+    The fields say what it can do, as far as plans depend on it; how much memory and time it takes are formulas
+    (`memory.py`, `kv.py`, `speed.py`), its command line is its emitter's.
     """
 
     title: str
@@ -162,7 +162,7 @@ class Engine(Record, frozen=True, kw_only=True):
     port: int
     images: tuple[Image, ...] = ()  # empty: it runs as a process
     program: str = ""  # that a person installs for it, where there are no images
-    distribution: str = ""  # Python package whose metadata tell its version; empty: its program does
+    distribution: str = ""  # Python package whose metadata give its version; empty: its program does
     runtime: Literal["own", "llama.cpp"] = "own"
     compute_capabilities: tuple[str, ...] = ()  # "9.0", "12.*"; empty: all, and the CPU
     max_nodes: int = 1
@@ -177,17 +177,17 @@ class Engine(Record, frozen=True, kw_only=True):
     api_keys: bool = False  # its server can ask clients for one
     folders: bool = True  # loads a checkpoint from a folder
     aliases: tuple[str, ...] = ()
-    ready_seconds: tuple[float, float] = (30.0, 600.0)  # from start to ready beside reading the weights
+    ready_seconds: tuple[float, float] = (30.0, 600.0)  # from start to ready besides reading the weights
     advice: tuple[str, ...] = ()
 
     @property
     def is_native(self) -> bool:
-        """It runs as a process, not in a container, unless an image is named."""
+        """Whether it runs as a process, not in a container, unless an image is named."""
         return not self.images
 
     @property
     def is_paged(self) -> bool:
-        """Requests share the KV cache and wait for room in it; with llama.cpp each has a slot of its own."""
+        """Whether requests share the KV cache and wait for room in it; with llama.cpp each has a slot of its own."""
         return self.runtime != "llama.cpp"
 
     def runs_on(self, compute_capability: str) -> bool:
@@ -196,7 +196,7 @@ class Engine(Record, frozen=True, kw_only=True):
 
 
 class Measurement(Record, frozen=True, kw_only=True):
-    """A published figure. It is shown beside estimates, and narrows those of its own setting (`published.py`)."""
+    """A published figure. It is shown with estimates, and narrows those of its own setting (`published.py`)."""
 
     model: str
     hardware: str  # with count: "spark", "8xb200"

@@ -49,8 +49,8 @@ def test_a_long_prompt_comes_between_rounds(model):
     long = next(requests("long", num_tokens=100, max_tokens=1))
     jitter = run_jitter(core, requests("short", num_tokens=8, max_tokens=240), long, concurrency=3)
     # 7 steps of 16 tokens and the step of its first token; each ends a gap of every answer.
-    assert len(jitter.quiet_s) == 3 * 100 and len(jitter.beside_s) == 3 * 7
-    assert jitter.first_s > sum(jitter.beside_s) / 3 * 0.9 and core.is_idle
+    assert len(jitter.quiet_s) == 3 * 100 and len(jitter.mixed_s) == 3 * 7
+    assert jitter.first_s > sum(jitter.mixed_s) / 3 * 0.9 and core.is_idle
 
 
 def test_an_answer_that_ends_before_the_long_prompt_is_said_so(model):

@@ -12,7 +12,17 @@ HELD_OUT = Path(__file__).parents[2] / "assets" / "demo_heldout.jsonl"
 
 @pytest.mark.parametrize(("temperature", "least"), [(0, 2.5), pytest.param(1, 2.2, marks=pytest.mark.slow)])
 def test_acceptance_on_the_first_held_out_prompts(capsys, temperature, least):
-    argv = ["bench", "acceptance", str(HELD_OUT), "--temperature", str(temperature), "--limit", "12"]
+    argv = [
+        "bench",
+        "acceptance",
+        "demo",
+        "--prompts",
+        str(HELD_OUT),
+        "--temperature",
+        str(temperature),
+        "--limit",
+        "12",
+    ]
     assert cli.main([*argv, "--context", "2k", "--seed", "0"]) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert not report["simulated"] and report["draft_tokens"] == 4

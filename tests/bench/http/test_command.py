@@ -39,11 +39,11 @@ def test_null_servers(capsys):
         assert figures["cpu_us_per_chunk"]["median"] > 0 and 2 < figures["tokens_per_chunk"]["median"] < 4
     assert paced["chunks_per_s"]["max"] < 4 * 1000 / 5
     assert report["versions"]["uvicorn"] and report["hardware"]["cores"] and lines[1].startswith("hardware")
-    assert any(line.strip().startswith("paced, beside the streams") for line in lines)
+    assert any(line.strip().startswith("paced, with the streams") for line in lines)
 
 
 def test_a_server_by_its_address(capsys, server):
-    lines, report = bench(capsys, f"{server.url}/v1", "--model", "stub", "--key", "key", *SMALL)
+    lines, report = bench(capsys, f"{server.url}/v1", "--model", "stub", "--api-key", "key", *SMALL)
     figures = report["figures"]["server"]
     assert figures["chunks_per_s"]["median"] > 0 and "cpu_us_per_chunk" not in figures
     assert report["url"] == f"{server.url}/v1" and not any("null" in line for line in lines[:6])
@@ -75,7 +75,7 @@ def test_streams_are_counted_within_the_window(server):
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("https://x", "https is not measured"), ("nowhere", "no address"), ("http://127.0.0.1:9", "nobody answers")],
+    [("https://x", "https is not measured"), ("nowhere", "no address"), ("http://127.0.0.1:9", "no server answers")],
 )
 def test_addresses_that_do_not_work(url, message, capsys):
     assert cli.main(["bench", "http", url]) == 1
@@ -83,7 +83,7 @@ def test_addresses_that_do_not_work(url, message, capsys):
 
 
 def test_a_refusal_is_shown(server, capsys):
-    assert cli.main(["bench", "http", server.url, "--model", "stub", "--key", "wrong"]) == 1
+    assert cli.main(["bench", "http", server.url, "--model", "stub", "--api-key", "wrong"]) == 1
     assert "wants an API key" in capsys.readouterr().err
 
 

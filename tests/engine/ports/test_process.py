@@ -124,7 +124,7 @@ def test_what_cannot_be_sent_is_refused_and_forgotten():
 
 
 def test_keys_are_no_part_of_the_engines_environment(monkeypatch):
-    monkeypatch.setenv("EYAS_API_KEYS", "crow")
+    monkeypatch.setenv("EYAS_API_KEY", "crow")
     monkeypatch.setenv("RAVEN", "here")
     with start() as engine:
         environment = Path(f"/proc/{engine.pid}/environ").read_bytes()

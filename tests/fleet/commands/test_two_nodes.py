@@ -140,7 +140,7 @@ def test_a_lone_machine_that_cannot_be_reached_goes_on(desk, net):
     assert "unreachable" in desk.run("ps")[1]
     os.kill(holder(desk.home, "lab"), signal.SIGKILL)
     wait_until(lambda: not desk.is_supervised())
-    assert "nobody looks after it; take it over: eyas up lab" in desk.run("ps")[1]
+    assert "it has no supervisor; take it over: eyas up lab" in desk.run("ps")[1]
     assert desk.run("up", "lab", "--detach")[0] == 0
     desk.wait_for_events("taking over", "node-a")
     net.set_link("a", is_up=True)

@@ -63,7 +63,7 @@ def test_the_demo_model_needs_nothing_from_anywhere():
 def test_folders_and_keys():
     emission = made(model_path="/m", head="lmsys-120b", head_path="/h", api_key_env="MY_KEY", listen="0.0.0.0")
     assert (parsed(emission).model, parsed(emission).draft, parsed(emission).host) == ("/m", "/h", "0.0.0.0")
-    assert EnvVar(name="EYAS_API_KEYS", value=Ref(name="MY_KEY")) in emission.launches[0].env
+    assert EnvVar(name="EYAS_API_KEY", value=Ref(name="MY_KEY")) in emission.launches[0].env
     assert not emission.downloads
 
 
@@ -78,7 +78,7 @@ def test_in_a_container_of_our_image():
     )
     assert server.env == (
         EnvVar(name="HF_HOME", value=eyas_image.CACHE),
-        EnvVar(name="EYAS_API_KEYS", value=Ref(name="MY_KEY")),
+        EnvVar(name="EYAS_API_KEY", value=Ref(name="MY_KEY")),
     )
     native = made(head="lmsys-120b", api_key_env="MY_KEY", listen="0.0.0.0")
     assert server.argv == native.launches[0].argv[1:] and emission.downloads == native.downloads

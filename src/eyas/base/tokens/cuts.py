@@ -42,7 +42,7 @@ _CUT = re.compile(
 
 
 def is_known(inner: tokenizers.Tokenizer) -> bool:
-    """Whether `cut_after` holds for this tokenizer: byte-level, by a pattern that was looked at, and nothing else."""
+    """Whether `cut_after` holds for this tokenizer: byte-level, with a pattern checked here, and nothing else."""
     others = (inner.normalizer, inner.truncation, inner.padding)
     added = inner.get_added_tokens_decoder().values()
     if inner.pre_tokenizer is None or any(one is not None for one in others) or not all(one.special for one in added):
@@ -66,7 +66,7 @@ def _is_known_split(step: dict[str, Any]) -> bool:
 
 
 def cut_after(text: str, start: int) -> int:
-    """Where to end the piece of `text` that begins at `start`: a little behind PIECE characters, or at the end.
+    """Return where to end the piece of `text` that begins at `start`: a little after PIECE characters, or at the end.
 
     Raises InvalidRequest for more than MAX_RUN bytes without a place to cut: they would be merged all at once, in 150
     times their size.

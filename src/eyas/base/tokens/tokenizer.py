@@ -1,6 +1,6 @@
 """Text to token ids and back: what Harmony needs of a tokenizer, and one over a Hugging Face tokenizer.json.
 
-Ordinary text never becomes a special token: whoever wants one takes its id from `special`.
+Ordinary text never becomes a special token: a caller that wants one takes its id from `special`.
 Only byte-level BPE is known here (gpt-oss, GPT-2 and the demo model); the `tokenizers` library is imported on loading.
 """
 
@@ -42,10 +42,10 @@ class TextCodec(Protocol):
         """Ids of ordinary text; spellings of special tokens in it are ordinary text too."""
 
     def encode_within(self, text: str, limit: int) -> list[int]:
-        """The same, or TooManyTokens as soon as it is certain that there are more than `limit`."""
+        """Encode like `encode`, or raise TooManyTokens as soon as there are certainly more than `limit` tokens."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of one token, possibly a part of a character. Total: never raises on an int."""
+        """Bytes of a token, possibly a part of a character. Total: never raises on an int."""
 
 
 class Tokenizer:
@@ -101,7 +101,7 @@ class Tokenizer:
         return self._encode(text, None)
 
     def encode_within(self, text: str, limit: int) -> list[int]:
-        """The same, or TooManyTokens as soon as it is certain that there are more than `limit`.
+        """Encode like `encode`, or raise TooManyTokens as soon as there are certainly more than `limit` tokens.
 
         That takes no more time and memory than `limit` tokens do. A text whose last piece goes beyond is returned: all
         of it has been counted.
@@ -128,7 +128,7 @@ class Tokenizer:
         return self._inner.encode_batch_fast([clean], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of one token: its literal spelling if special, U+FFFD for ids that only pad the vocabulary."""
+        """Bytes of a token: its literal spelling if special, U+FFFD for ids that only pad the vocabulary."""
         return self._pieces.get(token_id, REPLACEMENT)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""`eyas bench acceptance`: how many tokens a round commits on real prompts, over content only.
+"""`eyas bench acceptance`: measures the acceptance length on real prompts, over content only.
 
 What counts as content, and which rounds count, is defined in `bench.engine.rounds`. The engine is imported when the
 command runs.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-DRAFT_TOKENS = 4  # where --draft-tokens is auto: a length that changes from round to round tells nothing
+DRAFT_TOKENS = 4  # where --draft-tokens is auto: positions compare only if the draft length does not change
 BAR = 40  # characters of the longest bar
 
 DEFINITIONS = """\
@@ -40,15 +40,21 @@ of rounds  share of all rounds that accepted a draft at this place"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", type=existing_file, metavar="FILE",
-        help='JSONL, a prompt a line: {"messages": [...]}, or {"prompt": "..."} for a user\'s first message',
+    add = parser.add_argument_group("benchmark", "--draft-tokens, below, is 4 by default here").add_argument
+    add(
+        "--prompts", type=existing_file, required=True, metavar="FILE",
+        help='JSONL file, a prompt a line: {"messages": [...]}, or {"prompt": "..."} for a user\'s first message',
     )  # fmt: skip
-    add = parser.add_argument_group("benchmark", "--draft-tokens, below, is 4 unless you say otherwise").add_argument
-    add("--temperature", type=listed(float), default=(0.0, 1.0), metavar="LIST", help="of sampling (default: 0,1)")
-    add("--max-tokens", type=positive_int, default=256, metavar="N", help="longest answer (default: 256)")
-    add("--limit", type=positive_int, metavar="N", help="take the first N prompts only")
-    settings.add_arguments(parser, EngineConfig)
+    add(
+        "--temperature",
+        type=listed(float),
+        default=(0.0, 1.0),
+        metavar="LIST",
+        help="sampling temperatures to measure (default: 0,1)",
+    )
+    add("--max-tokens", type=positive_int, default=256, metavar="N", help="tokens of the longest answer (default: 256)")
+    add("--limit", type=positive_int, metavar="N", help="use the first N prompts only")
+    settings.add_arguments(parser, EngineConfig, positional="model")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
     if model.options.drafter == "none":
         raise UserError("there is no drafter; name a head with --draft, or try --draft ngram")
     codec = load_tokenizer(model)
-    prompts, num_left_out = read_prompts(args.file, codec, limit=args.limit)
+    prompts, num_left_out = read_prompts(args.prompts, codec, limit=args.limit)
     core = model.build().core
     for number, prompt in enumerate(prompts, 1):
         try:
             core.check(Request(request_id="", prompt_ids=prompt))
         except InvalidRequest as error:
-            raise UserError(f"{args.file}, prompt {number}: {error}") from error
+            raise UserError(f"{args.prompts}, prompt {number}: {error}") from error
 
     lines, origin = provenance(hardware(model.weights.embed_VH.device))
     print("\n".join([*_title(args, config, model), *lines]))
@@ -94,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             "drafter": model.options.drafter,
             "draft_tokens": config.draft_tokens,
             **origin,
-            "file": str(args.file),
+            "file": str(args.prompts),
             "prompts": len(prompts),
             "max_tokens": args.max_tokens,
             "results": results,
@@ -104,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _title(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -> list[str]:
-    lines = [f"eyas bench acceptance {config.model} on {args.file}"] + ([SIMULATED] if model.simulated else [])
+    lines = [f"eyas bench acceptance {config.model} on {args.prompts}"] + ([SIMULATED] if model.simulated else [])
     return [*lines, f"drafter   {model.options.drafter}, {config.draft_tokens} draft tokens a round"]
 
 
@@ -127,7 +133,7 @@ def _answer(core: EngineCore, prompts: Sequence[tuple[int, ...]], params: Sampli
 
 
 def _result(done: Run, params: SamplingParams, codec: TextCodec) -> tuple[dict[str, Any], list[str]]:
-    """Figures of one temperature for the JSON, and lines for people."""
+    """Return figures of one temperature for the JSON, and lines for people."""
     answers = list(done.events.values())
     by_answer = [count_content(events, codec) for events in answers]
     content, everything = Acceptance(), Acceptance()

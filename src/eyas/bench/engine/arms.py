@@ -1,4 +1,4 @@
-"""Ways to decode that are measured in turn, in pairs: the same requests, one arm after the other, repeatedly."""
+"""Measures arms (ways to decode) in turn, in pairs: the same requests, one arm after the other, repeatedly."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Arm", "Drafts", "RoundLimit", "Workload", "measure"]
 
 Drafts: TypeAlias = int | Literal["auto"]
 
-WARM_UP_ROUNDS = 48  # at each batch size, behind those in which `auto` learns what they cost
+WARM_UP_ROUNDS = 48  # at each batch size, after those in which `auto` measures the cost of rounds
 EXPERT_ROUNDS = 32  # in which experts are counted, which takes time
 
 
 class RoundLimit(NamedTuple):
-    """Bytes that a round reads, each once: weights, the experts that it touched among them, keys and values, the head.
+    """Memory-bandwidth bound of a round: bytes read once of weights with the experts used, KV and the head.
 
     `bandwidth` is that of a streaming read, bytes per second.
     """
@@ -51,7 +51,7 @@ class RoundLimit(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class Arm:
-    """One way to decode, and what it did at the batch size at hand."""
+    """A way to decode, and its measurements at the current batch size."""
 
     tiles: Literal["plain", "tiled"]
     drafts: Drafts
@@ -86,7 +86,7 @@ class Workload:
 
     @property
     def longest_prompt(self) -> int:
-        """Those for prefill included."""
+        """Length of the longest prompt, those for prefill included."""
         return max(self.prompt_tokens, *map(len, self.prompts))
 
     @property
@@ -95,11 +95,11 @@ class Workload:
         return mean(map(len, self.prompts)) + (self.params.max_tokens or 0) / 2
 
     def requests(self, batch: int, turn: int) -> list[Request]:
-        """Two rounds of a batch and at least four, where the workload says nothing else.
+        """Return twice the batch and at least four requests, unless the workload says otherwise.
 
-        The same ones for the same `turn`, others for the next as far as there are prompts. Each has a seed of its own:
-        noise belongs to a position, so equal seeds would draw equal tokens where logits are flat, and a batch of random
-        weights would share its experts.
+        They are the same for the same `turn` and others for the next, as far as there are prompts. Each has its own
+        seed: noise belongs to a position, so equal seeds would draw equal tokens where logits are flat, and a batch of
+        random weights would share its experts.
         """
         count = max(4, 2 * batch) if self.num_answers is None else max(batch, self.num_answers)
         return [
@@ -148,7 +148,7 @@ def measure(
                 arm.rounds_s.append(done.steady_s / done.steady_rounds)
                 for events in done.events.values():
                     arm.counts.merge(count_rounds(events))
-        # Behind all decoding: a GPU that has read a long prompt is hot, and its clock low, for a while.
+        # After all decoding: a GPU that has read a long prompt is hot, and its clock low, for a while.
         for repeat in range(repeats):
             show(f"batch {batch}: prefill {repeat + 1} of {repeats}")
             for arm in (arm for arm in arms if _owns_core(arm, arms)):
@@ -161,7 +161,7 @@ def measure(
 
 
 def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
-    """Untimed: whole answers, to compare; what `auto` has to know; and rounds whose experts are counted."""
+    """Run untimed: whole answers to compare, rounds that `auto` measures, and rounds whose experts are counted."""
     from eyas.bench.engine.parts import AutoDraftLength
 
     arm.prefill, arm.decode, arm.rounds_s, arm.counts = [], [], [], Acceptance()
@@ -182,7 +182,7 @@ def _warm_up(arm: Arm, work: Workload, batch: int) -> None:
 
 
 def _time_rounds(arm: Arm, auto: AutoDraftLength, work: Workload, batch: int) -> None:
-    """As a server does when it starts."""
+    """Time rounds as a server does when it starts."""
     arm.timer = arm.timer or auto.timer(every=arm.core.runner.stages.has_fixed_shapes)
     if arm.timer is None:
         return
@@ -193,5 +193,5 @@ def _time_rounds(arm: Arm, auto: AutoDraftLength, work: Workload, batch: int) ->
 
 
 def _owns_core(arm: Arm, arms: Sequence[Arm]) -> bool:
-    """Prefill is a matter of the engine, not of the number of drafts: the first arm of an engine measures it."""
+    """Whether this is the first arm of its engine, which measures prefill: that does not depend on drafts."""
     return next(other for other in arms if other.core is arm.core) is arm

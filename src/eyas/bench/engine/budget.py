@@ -1,4 +1,4 @@
-"""Where the time of a round goes: drafting, verifying, drawing and committing, and what lies between them."""
+"""Time breakdown of a round: drafting, verifying, sampling and committing, and what lies between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Budget", "measure_budget"]
 
 
 class Budget(NamedTuple):
-    """Milliseconds of a round, means. `rest` is what a round takes beyond its stages: gaps and copies of results."""
+    """Mean milliseconds of a round by stage. `rest` is the round's time outside its stages: gaps, copies of results."""
 
     draft: float
     verify: float
@@ -31,7 +31,7 @@ class Budget(NamedTuple):
 
 
 def measure_budget(core: EngineCore, requests: Callable[[], Sequence[Request]], batch: int, round_s: float) -> Budget:
-    """Of the way to decode that the core is set to, whose rounds take `round_s` when nobody looks into them."""
+    """Return the time breakdown of a round at the core's current settings; `round_s` was measured uninstrumented."""
     from eyas.bench.engine.parts import timed_stages
 
     with timed_stages(core.runner) as timed:

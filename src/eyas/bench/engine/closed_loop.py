@@ -1,4 +1,4 @@
-"""Load as clients make it: so many answers at once, each replaced as it ends, and when every token came."""
+"""Closed-loop load at fixed concurrency; records when each token arrives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JITTER_ROUNDS = 1 + WARM_ROUNDS + QUIET_ROUNDS  # of each answer, before it come
 
 @dataclass(slots=True)
 class Answer:
-    """When a request was handed over, and when how many tokens of its answer came; in seconds of one clock."""
+    """Times of one answer: when its request was submitted, and when how many tokens arrived; seconds of one clock."""
 
     start: float
     arrivals: list[tuple[float, int]] = field(default_factory=list)
@@ -40,9 +40,9 @@ class Answer:
 
     @property
     def token_s(self) -> float | None:
-        """Mean time of a token behind the first; None without any."""
-        behind = self.num_tokens - self.arrivals[0][1]
-        return (self.arrivals[-1][0] - self.arrivals[0][0]) / behind if behind else None
+        """Mean inter-token latency, the first token excluded; None without further tokens."""
+        later = self.num_tokens - self.arrivals[0][1]
+        return (self.arrivals[-1][0] - self.arrivals[0][0]) / later if later else None
 
     @property
     def gaps_s(self) -> list[float]:
@@ -51,7 +51,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Answers that were measured, and how fast tokens of all answers came while those ran."""
+    """The measured answers, and the throughput of all answers while those ran."""
 
     answers: list[Answer]
     tokens_per_s: float
@@ -59,15 +59,15 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """Gaps of answers under way without and with a long prompt beside them, and the time to that one's first token."""
+    """Gaps between deliveries without and with a long prompt in prefill, and that prompt's time to first token."""
 
     quiet_s: list[float]
-    beside_s: list[float]
+    mixed_s: list[float]
     first_s: float
 
 
 def random_requests(vocab_size: int, *, num_tokens: int, params: SamplingParams, name: str) -> Iterator[Request]:
-    """Without end, prompts and seeds of their own: equal ones would share cached pages, or experts."""
+    """Yield requests without end, each with its own prompt and seed: equal ones would share cached pages or experts."""
     for number in itertools.count():
         rng = random.Random(f"{name} {number}")
         yield Request(
@@ -127,7 +127,7 @@ def run_closed_loop(core: EngineCore, requests: Iterator[Request], *, concurrenc
 
 
 def run_jitter(core: EngineCore, requests: Iterator[Request], long: Request, *, concurrency: int) -> Jitter:
-    """Let `concurrency` answers run, then have `long` begin beside them; all are ended with its first token.
+    """Let `concurrency` answers run, then add `long`; cancel all when its first token arrives.
 
     Raises UserError if an answer ends before that.
     """
@@ -147,12 +147,12 @@ def run_jitter(core: EngineCore, requests: Iterator[Request], long: Request, *, 
     while not newcomer.arrivals:
         step()
     clients.stop()
-    quiet, beside = list[float](), list[float]()
+    quiet, mixed = list[float](), list[float]()
     for answer in answers.values():
         known = [now for now, _ in answer.arrivals]
         for earlier, later in list(pairwise(known))[WARM_ROUNDS:]:
             if later <= newcomer.start:
                 quiet.append(later - earlier)
             elif earlier < newcomer.arrivals[0][0]:
-                beside.append(later - earlier)
-    return Jitter(quiet, beside, newcomer.first_s)
+                mixed.append(later - earlier)
+    return Jitter(quiet, mixed, newcomer.first_s)

@@ -1,6 +1,6 @@
 """`eyas bench engine`: prefill and decode speed by batch size and draft tokens, paired in one process.
 
-All engines are built from the same weights and run in turn, so that whatever slows the machine slows all of them.
+All engines are built from the same weights and run in turn, so that disturbances of the machine affect all of them.
 Definitions are printed under the figures. The engine is imported when the command runs.
 """
 
@@ -45,29 +45,35 @@ RANDOM_PROMPT_TOKENS = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("benchmark").add_argument
-    add("--batch", type=listed(positive_int), default=(1, 4), metavar="LIST", help="batch sizes (default: 1,4)")
+    add(
+        "--batch",
+        type=listed(positive_int),
+        default=(1, 4),
+        metavar="LIST",
+        help="batch sizes to measure (default: 1,4)",
+    )
     add(
         "--drafts", type=listed(_drafts), metavar="LIST",
-        help="draft tokens to compare with none (default: 1,2,3,4,auto, or what --draft-tokens says)",
+        help="draft lengths to compare with no drafting (default: 1,2,3,4,auto, or what --draft-tokens says)",
     )  # fmt: skip
     add("--shape", metavar="NAME", help="random weights of a shape, made on the GPU: gpt-oss-120b or gpt-oss-20b")
-    add("--plain", action="store_true", help="compare with plain F.linear too, which is not exact")
-    add("--repeats", type=positive_int, default=5, metavar="N", help="runs of everything (default: 5)")
+    add("--plain", action="store_true", help="compare with plain F.linear too, which is not row-invariant")
+    add("--repeats", type=positive_int, default=5, metavar="N", help="how often to repeat the measurement (default: 5)")
     add("--prompts", type=existing_file, metavar="FILE", help="JSONL file of prompts (default: a few questions)")
     add(
         "--prompt-tokens", type=listed(positive_int), default=(256,), metavar="LIST",
-        help="lengths for prefill, with --shape of all prompts (default: 256)",
+        help="prompt lengths for prefill, with --shape for all prompts (default: 256)",
     )  # fmt: skip
-    add("--max-tokens", type=positive_int, default=64, metavar="N", help="longest answer (default: 64)")
-    add("--ignore-eos", action="store_true", help="all answers as long as --max-tokens; always so for random weights")
-    add("--answers", type=positive_int, metavar="N", help="of a run (default: twice the batch, at least 4)")
+    add("--max-tokens", type=positive_int, default=64, metavar="N", help="tokens of the longest answer (default: 64)")
+    add("--ignore-eos", action="store_true", help="make all answers --max-tokens long; always on for random weights")
+    add("--answers", type=positive_int, metavar="N", help="answers per run (default: twice the batch, at least 4)")
     add(
         "--simulate-acceptance", type=listed(parse_acceptance), metavar="LIST",
-        help="drafts are random and right by lot: 2.6 is an acceptance length (of the most drafts in --drafts, "
-        "7 for auto alone), 0.7 a chance of each, 0.9/0.1 chances in turn",
+        help="synthetic acceptance: random drafts accepted at a set rate. 2.6 is an acceptance length (at the longest "
+        "draft length of --drafts, 7 for auto alone), 0.7 the rate of each draft, 0.9/0.1 alternating rates",
     )  # fmt: skip
-    add("--budget", action="store_true", help="say where the time of a round goes")
-    add("--temperature", type=float, default=0.0, metavar="T", help="of sampling (default: 0)")
+    add("--budget", action="store_true", help="break down the time of a round by stage")
+    add("--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (default: 0)")
     settings.add_arguments(parser, EngineConfig, positional="model")
 
 
@@ -144,7 +150,7 @@ def _settings(args: argparse.Namespace) -> list[Setting]:
 
 
 def _forget(arms: Sequence[Arm]) -> None:
-    """`auto` keeps what rounds cost, and nothing that it saw with another setting."""
+    """Reset `auto` between settings: it keeps the cost of rounds and forgets acceptance."""
     from eyas.bench.engine.parts import AutoDraftLength
 
     for arm in arms:
@@ -153,7 +159,7 @@ def _forget(arms: Sequence[Arm]) -> None:
 
 
 def _simulate(arms: Sequence[Arm], setting: Setting, turn: int) -> None:
-    """Let drafts be right as the setting says: the same ones for all arms of a turn, others in the next."""
+    """Set synthetic acceptance: the same accepted drafts for all arms of a turn, others in the next."""
     if setting.acceptance is None:
         return
     from eyas.bench.engine.parts import SimulatedSampler
@@ -165,7 +171,7 @@ def _simulate(arms: Sequence[Arm], setting: Setting, turn: int) -> None:
 
 
 def _most_drafts(drafts: Sequence[Drafts]) -> int:
-    """The number that an acceptance length refers to: what `auto` may take, where no other is asked for."""
+    """Return the draft length that an acceptance length refers to: the most that `auto` may take if alone."""
     from eyas.bench.engine.parts import MAX_AUTO_DRAFTS
 
     numbers = [number for number in drafts if isinstance(number, int)]
@@ -199,7 +205,7 @@ def _workload(args: argparse.Namespace, model: LoadedModel, prompt_tokens: int, 
 
 
 def _arms(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, works: Sequence[Workload]) -> list[Arm]:
-    """Without a drafter first, the others in the order asked for. One engine serves all draft lengths."""
+    """Build the arms: without a drafter first, the others in the order given. One engine serves all draft lengths."""
     from eyas.bench.engine.parts import MAX_AUTO_DRAFTS, PLAIN_OPS, FixedDraftLength, auto_draft_length
 
     asked: tuple[Drafts, ...] = args.drafts or ((config.draft_tokens,) if "draft_tokens" in args else DRAFTS)
@@ -229,7 +235,7 @@ def _arms(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, wo
 
 
 def _check_acceptance(wanted: Sequence[SimulatedAcceptance], drafts: Sequence[Drafts]) -> tuple[float, ...]:
-    """The first chances; raises UserError for what cannot be simulated."""
+    """Return the first acceptance rates; raises UserError for what cannot be simulated."""
     if not drafts:
         raise UserError("--simulate-acceptance needs drafts; add --draft eagle3, and --drafts with more than 0")
     chances = [acceptance.chances(_most_drafts(drafts)) for acceptance in wanted]

@@ -1,4 +1,4 @@
-"""Driving an engine's step loop from a benchmark: requests in, events and times out."""
+"""Drives an engine's step loop from a benchmark: requests in, events and times out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_requests(
 ) -> Run:
     """Keep `batch` requests running. Without `to_end`, cancel the rest when too few are left for a batch.
 
-    Whatever is left behind `max_rounds` steady rounds is cancelled too.
+    Remaining requests are also cancelled after `max_rounds` steady rounds.
     """
     run = Run({request.request_id: [] for request in requests})
     waiting = deque(requests)
@@ -87,7 +87,7 @@ def run_requests(
 
 
 def prefill_s(core: EngineCore, requests: Sequence[Request]) -> float:
-    """Seconds until each of some requests of one token has it. Their prompts must be new to the prefix cache."""
+    """Return the time to first token of requests for one token. Their prompts must be new to the prefix cache."""
     events: list[TokenEvent] = []
     start = time.perf_counter()
     for request in requests:

@@ -1,4 +1,4 @@
-"""How near decoding comes to the limit of the memory: bytes that a round must read, over the time that it took."""
+"""Achieved share of the memory-bandwidth bound: bytes that a round must read, over the time that it took."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["read_limit", "round_limit"]
 
 
 def read_limit(model: LoadedModel) -> float | None:
-    """Bytes per second of a streaming read, measured now; None on a CPU."""
+    """Measure the bandwidth of a streaming read in bytes per second; None on a CPU."""
     device = model.weights.embed_VH.device
     if device.type != "cuda":
         return None
@@ -24,7 +24,7 @@ def read_limit(model: LoadedModel) -> float | None:
 
 
 def round_limit(model: LoadedModel, arm: Arm, *, context: float, batch: int, bandwidth: float) -> RoundLimit:
-    """Of the rounds that an arm ran with `context` tokens before each of its answers' new ones."""
+    """Return the bound of an arm's rounds, with `context` tokens before each new token."""
     passes = arm.counts.num_drafts / arm.counts.num_rounds
     return RoundLimit(
         _target_bytes(model, arm.experts), batch * _kv_bytes(model, context), _head_bytes(model, passes), bandwidth
@@ -38,7 +38,7 @@ def _num_bytes(weights: Any) -> int:
 
 
 def _target_bytes(model: LoadedModel, experts: float) -> float:
-    """All but the embedding, and `experts` distinct experts a layer."""
+    """Count the bytes of the target's weights: all but the embedding, with `experts` distinct experts a layer."""
     weights = model.weights
     stacks = sum(
         _num_bytes(part)
@@ -49,7 +49,7 @@ def _target_bytes(model: LoadedModel, experts: float) -> float:
 
 
 def _kv_bytes(model: LoadedModel, context: float) -> float:
-    """Of one sequence, in the dtype of the weights; a layer with a window reads no more than that."""
+    """Count the KV bytes of one sequence in the dtype of the weights; a sliding layer reads its window only."""
     config: GptOssConfig = model.config
     token = 2 * config.num_kv_heads * config.head_dim * model.weights.embed_VH.dtype.itemsize
     return token * sum(
@@ -58,7 +58,7 @@ def _kv_bytes(model: LoadedModel, context: float) -> float:
 
 
 def _head_bytes(model: LoadedModel, passes: float) -> float:
-    """`passes` of the head, of which the first fuses the target's states."""
+    """Count the bytes of `passes` head passes, of which the first fuses the target's states."""
     if model.head is None or not passes:
         return 0.0
     head = model.head.weights

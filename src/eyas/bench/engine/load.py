@@ -1,4 +1,4 @@
-"""`eyas bench load`: how fast a checkpoint gets to its device, against reading the same files and nothing else.
+"""`eyas bench load`: measures how fast a checkpoint loads to its device, against just reading the same files.
 
 Both are timed in turn, with the files dropped from the page cache and with all of them in it.
 """
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 CACHES = ("cold", "warm")
-SAMPLE_BYTES = 64 << 20  # one page in so many bytes tells what the page cache holds
+SAMPLE_BYTES = 64 << 20  # bytes for each page that is sampled to estimate what the page cache holds
 DEFINITIONS = """\
 load      from settings to weights on the device, in the form that the engine computes with
-read      read() of the same files, all of them, into memory that is there: in the loader's pieces, so many at once
+read      read() of the same files, all of them, into memory that is there: in the loader's pieces and as many at once
 cold      the files were dropped from the page cache before (posix_fadvise); warm: they had just been read
 GB/s      bytes over time, for a load those that it reads: on a CPU packed experts stay in their files
 against   GB/s of the load over GB/s of this row, in the same repeat
@@ -46,7 +46,7 @@ memory    of an engine with these settings: its map after the start, against wha
 
 
 class _First(NamedTuple):
-    """The first load: what the process itself needs for it is in its time, and its peak is seen in the memory."""
+    """The first load in this process: its time includes one-time costs, and it shows the peak of memory."""
 
     seconds: float
     host_bytes: int
@@ -57,7 +57,7 @@ class _First(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class _Way:
-    """One thing to time: loading, or reading in `num_threads` threads."""
+    """A variant to time: loading, or reading in `num_threads` threads."""
 
     name: str
     num_bytes: int
@@ -65,13 +65,13 @@ class _Way:
     seconds: dict[str, list[float]] = field(default_factory=lambda: {cache: [] for cache in CACHES})
 
     def rate(self, cache: str) -> Spread:
-        """GB/s."""
+        """Bandwidth in GB/s."""
         return Spread(tuple(self.num_bytes / 1e9 / seconds for seconds in self.seconds[cache]))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("benchmark").add_argument
-    add("--repeats", type=positive_int, default=3, metavar="N", help="runs of everything (default: 3)")
+    add("--repeats", type=positive_int, default=3, metavar="N", help="how often to repeat the measurement (default: 3)")
     settings.add_arguments(parser, EngineConfig, positional="model")
 
 
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _files(config: EngineConfig, *, packed: bool) -> tuple[list[Path], int]:
-    """The weight files of target and head, and the bytes of them that are loaded, `packed` experts included or not."""
+    """The weight files of target and head, and how many of their bytes are loaded; `packed` counts experts too."""
     from eyas.bench.engine.parts import find_checkpoints, read_headers
 
     folder, _, head = find_checkpoints(config)
@@ -137,7 +137,7 @@ def _first_load(config: EngineConfig) -> _First:
 
 
 def _engine_bytes(model: LoadedModel) -> tuple[int, int] | tuple[None, None]:
-    """What an engine takes by its memory map, and what the driver counts while it reads the longest prompt."""
+    """Return the bytes of an engine's memory map, and what the driver counts while it reads the longest prompt."""
     from eyas.bench.engine.parts import driver_peak, warm_up
 
     device = model.weights.embed_VH.device
@@ -167,7 +167,7 @@ def _peak_bytes() -> int:
 
 
 def _buffers() -> list[bytearray]:
-    """For as many pieces as the loader reads at once; written to, so that their memory is there."""
+    """Allocate buffers for as many pieces as the loader reads at once, and write to them so that they are resident."""
     from eyas.bench.engine.parts import PIECE_BYTES, THREADS
 
     return [bytearray(b"\1" * PIECE_BYTES) for _ in range(THREADS)]
@@ -176,7 +176,7 @@ def _buffers() -> list[bytearray]:
 def _measure(
     config: EngineConfig, files: Sequence[Path], ways: Sequence[_Way], buffers: Sequence[bytearray], repeat: int
 ) -> float | None:
-    """Time every way once with each state of the cache; the largest share that could not be dropped."""
+    """Time every variant once with each state of the cache; return the largest share that could not be dropped."""
     from eyas.local import load_model
 
     cached = []
@@ -221,7 +221,7 @@ def _read(files: Sequence[Path], buffers: Sequence[bytearray]) -> None:
 
 
 def _drop(files: Sequence[Path]) -> None:
-    """What was just written stays in the cache until it is on the disk."""
+    """Drop the files from the page cache; sync first, as dirty pages stay."""
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -229,7 +229,7 @@ def _drop(files: Sequence[Path]) -> None:
 
 
 def _cached(files: Sequence[Path]) -> float | None:
-    """The share of some pages that can be read without waiting for the disk; None where the system does not tell."""
+    """Return the share of sampled pages in the page cache; None where the system does not report it."""
     found = total = 0
     for file in files:
         with file.open("rb") as stream:
@@ -247,7 +247,7 @@ def _cached(files: Sequence[Path]) -> float | None:
 def _cached_text(shares: Sequence[float | None]) -> str:
     known = [share for share in shares if share is not None]
     if not known:
-        return "this system does not tell whether the files were dropped from the page cache"
+        return "this system does not report whether the files were dropped from the page cache"
     return f"of the dropped files {100 * max(known):.0f} % were still in the page cache"
 
 
@@ -262,7 +262,7 @@ def _table(ways: Sequence[_Way]) -> list[str]:
 
 
 def _figures(way: _Way, load: _Way, cache: str) -> dict[str, Any]:
-    """One row for the JSON."""
+    """Return one row for the JSON."""
     ratio = {} if way is load else {"load_against_it": paired_ratio(load.rate(cache), way.rate(cache)).json()}
     return {
         "cache": cache,

@@ -1,4 +1,4 @@
-"""`eyas bench mixed`: what clients see while prompts are read beside answers, in a closed loop and under a long prompt.
+"""`eyas bench mixed`: measures latency under mixed prefill and decode, in a closed loop and during a long prompt.
 
 The engine runs in this process, as it does for a server, without HTTP. Definitions are printed under the figures.
 """
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-RUNNING = 4  # answers beside a long prompt
+RUNNING = 4  # answers that decode during the prefill of a long prompt
 EXPERT_ROUNDS = 8
 
 DEFINITIONS = """\
-closed loop  so many clients; each sends its next request when its answer ends. The first answer of each is not
+closed loop  each client sends its next request when its answer ends. The first answer of each is not
              measured, and of different length, so that prompts do not come all at once. No prompt is in the cache
 chunk        prompt tokens that a step reads at most while any answer is under way (--busy-chunk-tokens)
-token        time from an answer's first token to its last, over the tokens behind the first; p50 and p99 of answers
+token        inter-token latency: time from an answer's first token to its last, over the tokens after the first; p50
+             and p99 of answers
 gap          time between two deliveries of one answer; a delivery is what a round commits
-first        from handing over a request to its first token
+first        time to first token, from submitting the request
 tok/s        tokens of all answers over time, while measured requests ran
 experts      distinct experts that a round reads in a layer, mean of rounds before the loop
 percentiles  by nearest rank; times in ms; of the repeats' figures the median (min..max)"""
@@ -47,21 +48,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shape", metavar="NAME", help="random weights of a shape, made on the GPU: gpt-oss-120b or gpt-oss-20b")
     add(
         "--clients", type=listed(positive_int), default=(4, 8, 16, 32), metavar="LIST",
-        help="answers at once (default: 4,8,16,32)",
+        help="numbers of clients, each with one answer at a time (default: 4,8,16,32)",
     )  # fmt: skip
-    add("--prompt-tokens", type=positive_int, default=1024, metavar="N", help="of each prompt (default: 1024)")
-    add("--max-tokens", type=positive_int, default=1024, metavar="N", help="of each answer (default: 1024)")
+    add("--prompt-tokens", type=positive_int, default=1024, metavar="N", help="tokens of each prompt (default: 1024)")
+    add("--max-tokens", type=positive_int, default=1024, metavar="N", help="tokens of each answer (default: 1024)")
     add("--rounds", type=positive_int, default=2, metavar="N", help="measured answers of each client (default: 2)")
-    add("--chunks", type=listed(positive_int), metavar="LIST", help="chunks to compare (default: --busy-chunk-tokens)")
-    add("--long-prompt", type=positive_int, metavar="N", help=f"measure {RUNNING} answers beside such a prompt too")
-    add("--repeats", type=positive_int, default=3, metavar="N", help="runs of everything (default: 3)")
-    add("--temperature", type=float, default=1.0, metavar="T", help="of sampling (default: 1)")
+    add(
+        "--chunks",
+        type=listed(positive_int),
+        metavar="LIST",
+        help="values of --busy-chunk-tokens to compare (default: that flag's)",
+    )
+    add(
+        "--long-prompt",
+        type=positive_int,
+        metavar="N",
+        help=f"also measure {RUNNING} answers during the prefill of a prompt of N tokens",
+    )
+    add("--repeats", type=positive_int, default=3, metavar="N", help="how often to repeat the measurement (default: 3)")
+    add("--temperature", type=float, default=1.0, metavar="T", help="sampling temperature (default: 1)")
     settings.add_arguments(parser, EngineConfig, positional="model")
 
 
 @dataclass(kw_only=True, slots=True)
 class Bench:
-    """An engine and what is asked of it."""
+    """An engine and the load to run on it."""
 
     core: EngineCore
     args: argparse.Namespace
@@ -70,7 +81,7 @@ class Bench:
     num_runs: int = 0
 
     def requests(self, *, num_tokens: int | None = None, max_tokens: int | None = None) -> Iterator[Request]:
-        """New ones at each call."""
+        """Return new requests at each call."""
         self.num_runs += 1
         params = SamplingParams(
             temperature=self.args.temperature, ignore_eos=True, max_tokens=max_tokens or self.args.max_tokens
@@ -89,12 +100,12 @@ class Bench:
 
 @dataclass(slots=True)
 class Figures:
-    """By name, one value a repeat."""
+    """Figures by name, one value a repeat."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, name: str, values: Sequence[float], percents: Sequence[float] = (50, 99)) -> None:
-        """Percentiles of values in seconds, in ms; 100 is the largest."""
+        """Add percentiles in ms of values in seconds; 100 is the largest."""
         for percent in percents:
             self.values.setdefault(f"{name}_ms_p{percent:g}", []).append(1e3 * percentile(values, percent))
 
@@ -143,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
             "closed_loop": [fixed | figures.json() for fixed, figures in loops],
             "long_prompt": {
                 "tokens": args.long_prompt,
-                "beside": [{"chunk": chunk} | figures.json() for chunk, figures in jitter.items()],
+                "by_chunk": [{"chunk": chunk} | figures.json() for chunk, figures in jitter.items()],
             }
             if jitter
             else None,
@@ -159,8 +170,8 @@ def _bench(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -
     if config.context == "auto":
         context = args.prompt_tokens + max(args.max_tokens, EXPERT_ROUNDS)
         if args.long_prompt:
-            beside = args.prompt_tokens + 2 * JITTER_ROUNDS * (MAX_AUTO_DRAFTS + 1)
-            context = max(context, args.long_prompt + 1, min(beside, model.config.max_context))
+            shortest = args.prompt_tokens + 2 * JITTER_ROUNDS * (MAX_AUTO_DRAFTS + 1)
+            context = max(context, args.long_prompt + 1, min(shortest, model.config.max_context))
         changes["context"] = context
     core = model.build(**changes).core
     warm_up(core)  # learns what rounds cost, as a server's engine does
@@ -173,7 +184,7 @@ def _bench(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -
 
 
 def _closed_loops(bench: Bench, clients: int, show: Callable[[str], None]) -> list[tuple[dict[str, Any], Figures]]:
-    """One row a chunk; in each repeat the chunks run in turn."""
+    """Return one row a chunk size; in each repeat the chunk sizes run in turn."""
     show(f"{clients} clients: experts")
     experts, rows = _experts(bench, clients), {chunk: Figures() for chunk in bench.chunks}
     for repeat in range(bench.args.repeats):
@@ -188,7 +199,7 @@ def _closed_loops(bench: Bench, clients: int, show: Callable[[str], None]) -> li
 
 
 def _experts(bench: Bench, clients: int) -> float | None:
-    """Counted in rounds of their own: it takes time. None where the engine's rounds were too few."""
+    """Count distinct experts in rounds of their own, as counting takes time. None where there were too few rounds."""
     requests = bench.requests(max_tokens=EXPERT_ROUNDS)
     bench.core.expert_counts = []
     done = run_requests(bench.core, [next(requests) for _ in range(clients)], batch=clients)
@@ -204,7 +215,7 @@ def _note_loop(figures: Figures, done: Loop) -> None:
 
 
 def _jitter(bench: Bench, show: Callable[[str], None]) -> dict[int, Figures]:
-    """By chunk."""
+    """Measure gaps during the prefill of a long prompt, by chunk size."""
     long = bench.requests(num_tokens=bench.args.long_prompt, max_tokens=1)
     room = bench.core.context - bench.args.prompt_tokens
     show("long prompt: warming up")
@@ -222,9 +233,9 @@ def _jitter(bench: Bench, show: Callable[[str], None]) -> dict[int, Figures]:
 
 def _note_jitter(figures: Figures, done: Jitter, alone: float) -> None:
     figures.add("quiet", done.quiet_s, (50, 99, 100))
-    figures.add("beside", done.beside_s, (50, 99, 100))
+    figures.add("mixed", done.mixed_s, (50, 99, 100))
     figures.add("first_alone", [alone], (50,))
-    figures.add("first_beside", [done.first_s], (50,))
+    figures.add("first_mixed", [done.first_s], (50,))
 
 
 def _header(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, origin: list[str]) -> list[str]:
@@ -252,8 +263,8 @@ def _loop_table(loops: Sequence[tuple[dict[str, Any], Figures]]) -> list[str]:
 
 def _jitter_lines(jitter: dict[int, Figures], tokens: int) -> list[str]:
     head = ["chunk", "gap p50", "p99", "max", "without p50", "p99", "max", "first", "alone"]
-    names = [f"{kind}_ms_p{percent}" for kind in ("beside", "quiet") for percent in (50, 99, 100)]
-    names += ["first_beside_ms_p50", "first_alone_ms_p50"]
+    names = [f"{kind}_ms_p{percent}" for kind in ("mixed", "quiet") for percent in (50, 99, 100)]
+    names += ["first_mixed_ms_p50", "first_alone_ms_p50"]
     rows = [[str(chunk), *(figures.median(name) for name in names)] for chunk, figures in jitter.items()]
-    title = f"{RUNNING} answers beside a prompt of {tokens} tokens, and without; its first token then, and alone"
+    title = f"{RUNNING} answers during the prefill of {tokens} tokens, and without; its first token then, and alone"
     return [title, *table(head, rows)]

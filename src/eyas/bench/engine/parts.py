@@ -1,4 +1,4 @@
-"""What benchmarks use of the engine, the model and the kernels: no other file of `bench` imports them.
+"""The parts of engine, model and kernels that benchmarks use: no other file of `bench` imports those packages.
 
 It loads torch, so the commands import it when they run.
 """
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def read_bandwidth(device: torch.device) -> float:
-    """Bytes per second of a streaming read of the device's memory."""
+    """Measure the bandwidth of a streaming read of the device's memory in bytes per second."""
     from eyas.kernels.triton import stream
 
     return stream.read_bandwidth(device)

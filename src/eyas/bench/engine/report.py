@@ -1,4 +1,4 @@
-"""What `eyas bench engine` shows of its arms: tables for people, rows for the JSON."""
+"""Report of `eyas bench engine`: tables for people, rows for the JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ limit     bytes that a round reads (weights with the distinct experts, keys and 
 
 
 class Setting(NamedTuple):
-    """What all arms are measured at, one after the other."""
+    """A setting at which all arms are measured, one after the other."""
 
     acceptance: SimulatedAcceptance | None
     prompt_tokens: int
@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 
 
 def _ratios(arm: Arm, arms: Sequence[Arm]) -> dict[str, Spread]:
-    """Against no drafting in tiles and, where that was measured, with plain F.linear."""
+    """Return the speedup over no drafting in row-invariant tiles and, if measured, with plain F.linear."""
     names = {"tiled": "vs_no_draft", "plain": "vs_plain"}
     return {
         names[base.tiles]: paired_ratio(Spread(tuple(arm.decode)), Spread(tuple(base.decode)))
@@ -52,7 +52,7 @@ def _ratios(arm: Arm, arms: Sequence[Arm]) -> dict[str, Spread]:
 
 
 def figures_of(arm: Arm, arms: Sequence[Arm], setting: Setting) -> dict[str, Any]:
-    """One row for the JSON."""
+    """Return one row for the JSON."""
     return {
         "batch": setting.batch,
         "prompt_tokens": setting.prompt_tokens,
@@ -74,7 +74,7 @@ def figures_of(arm: Arm, arms: Sequence[Arm], setting: Setting) -> dict[str, Any
 
 
 def _auto_ratios(auto: Arm, arms: Sequence[Arm]) -> dict[str, Any]:
-    """Ratios of medians, with intervals."""
+    """Return ratios of medians, with intervals."""
     none = next(arm for arm in arms if arm.tiles == "tiled" and arm.drafts == 0)
     against = _auto_against_best(arms)
     assert against is not None
@@ -87,7 +87,7 @@ def _auto_ratios(auto: Arm, arms: Sequence[Arm]) -> dict[str, Any]:
 
 
 def _num_same(arm: Arm, arms: Sequence[Arm]) -> int:
-    """Answers with the tokens that decoding without drafts gives."""
+    """Count the answers with the same tokens as decoding without drafts."""
     base = next(other for other in arms if other.tiles == "tiled" and other.drafts == 0)
     return sum(a == b for a, b in zip(arm.answers, base.answers, strict=True))
 
@@ -134,7 +134,7 @@ def _prefill_lines(arms: Sequence[Arm], setting: Setting) -> list[str]:
 
 
 def summary_lines(figures: Sequence[dict[str, Any]]) -> list[str]:
-    """Where `auto` was measured: what it gives and costs against the others, with 95 % intervals."""
+    """Compare `auto`, where it was measured, with the other arms, with 95 % intervals."""
     rows = [
         [
             str(figure["batch"]), str(figure["acceptance"] or "real"), str(figure["prompt_tokens"]),
@@ -173,7 +173,7 @@ def _round_table(arms: Sequence[Arm], *, has_same: bool) -> list[str]:
 
 
 def _auto_against_best(arms: Sequence[Arm]) -> tuple[Arm, Spread] | None:
-    """The fastest of the fixed draft lengths, none included, and the speed of `auto` over its speed."""
+    """Return the fastest of the fixed draft lengths, none included, and the speed of `auto` over its speed."""
     auto = next((arm for arm in arms if arm.drafts == "auto"), None)
     if auto is None:
         return None

@@ -1,11 +1,11 @@
-"""Counting what speculative rounds commit, over all tokens or over content only.
+"""Counts what speculative rounds commit, over all tokens or over content only.
 
 *Content* is what stands between <|message|> and the token that ends the message, both excluded. Headers such as
 `<|end|><|start|>assistant<|channel|>final<|message|>` are nearly certain and would flatter the drafter.
 
 A round counts over content iff the first token that it commits is content, and it counts with its content tokens up to
 the first token that is none. The acceptance length over content is the number of these tokens per such round. So a
-round that a message's end cuts short counts in full as a round, and content that a round commits behind a header does
+round that a message's end cuts short counts in full as a round, and content that a round commits after a header does
 not count at all: both make the figure smaller, if anything. The token drawn from the prompt's last position belongs
 to no round.
 """
@@ -25,7 +25,7 @@ __all__ = ["Acceptance", "ContentMarker", "count_content", "count_rounds"]
 
 @dataclass(slots=True)
 class Acceptance:
-    """`histogram[n]` rounds committed n tokens, the bonus token included; draft positions are counted from 1.
+    """Counts of rounds: `histogram[n]` committed n tokens, bonus token included; draft positions count from 1.
 
     A draft was reached if all before it were accepted.
     """
@@ -36,7 +36,7 @@ class Acceptance:
     num_drafts: int = 0
 
     def add(self, num_tokens: int, num_drafts: int, num_accepted: int) -> None:
-        """One round, of whose committed tokens the first `num_tokens` count."""
+        """Add one round, of whose committed tokens the first `num_tokens` count."""
         self.histogram[num_tokens] += 1
         self.num_drafts += num_drafts
         for position in range(1, min(num_drafts, num_accepted + 1, num_tokens) + 1):
@@ -63,7 +63,7 @@ class Acceptance:
         return self.num_tokens / self.num_rounds
 
     def json(self) -> dict[str, Any]:
-        """`accepted_if_reached` and `accepted_of_rounds` list the share of draft position 1, 2, ..."""
+        """Return the JSON; `accepted_if_reached` and `accepted_of_rounds` list the share of draft position 1, 2, ..."""
         positions = range(1, max(self.reached, default=0) + 1)
         return {
             "acceptance_length": round(self.length, 4),
@@ -77,7 +77,7 @@ class Acceptance:
 
 
 class ContentMarker:
-    """Tells content from headers while the tokens of one answer go by, with the rules of `base.harmony.parser`."""
+    """Distinguishes content from headers in the tokens of one answer, by the rules of `base.harmony.parser`."""
 
     def __init__(self, codec: TextCodec) -> None:
         special = codec.special
@@ -96,7 +96,7 @@ class ContentMarker:
 
 
 def count_rounds(events: Iterable[TokenEvent]) -> Acceptance:
-    """Over all tokens of the rounds of one answer."""
+    """Count over all tokens of the rounds of one answer."""
     counts = Acceptance()
     for event in events:
         if event.round is not None:
@@ -105,7 +105,7 @@ def count_rounds(events: Iterable[TokenEvent]) -> Acceptance:
 
 
 def count_content(events: Sequence[TokenEvent], codec: TextCodec) -> Acceptance:
-    """Over the content of one answer, as this module defines it."""
+    """Count over the content of one answer, as this module defines it."""
     counts, marker = Acceptance(), ContentMarker(codec)
     for event in events:
         marks = marker.mark(event.token_ids)

@@ -1,4 +1,4 @@
-"""`--simulate-acceptance`: what it may say, and the chances that it means."""
+"""Values of `--simulate-acceptance`, and the acceptance rates that they mean."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["SimulatedAcceptance", "parse_acceptance"]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAcceptance:
-    """A length of rounds (above 1), or chances that take turns, of a draft whose predecessors were right."""
+    """An acceptance length (above 1), or alternating rates of a draft whose predecessors were accepted."""
 
     text: str
     values: tuple[float, ...]
 
     def chances(self, num_drafts: int) -> tuple[float, ...]:
-        """For `num_drafts` drafts a round, which a length refers to. Raises UserError."""
+        """Return the acceptance rates for `num_drafts` drafts a round, which a length refers to. Raises UserError."""
         length = self.values[0]
         if length <= 1:
             return self.values
@@ -31,7 +31,7 @@ class SimulatedAcceptance:
 
 
 def parse_acceptance(text: str) -> SimulatedAcceptance:
-    """For argparse: `2.6`, `0.7` or `0.9/0.1`."""
+    """Parse `2.6`, `0.7` or `0.9/0.1` for argparse."""
     try:
         values = tuple(float(part) for part in text.split("/"))
     except ValueError:
@@ -45,7 +45,7 @@ def parse_acceptance(text: str) -> SimulatedAcceptance:
 
 
 def chance_of(length: float, num_drafts: int) -> float:
-    """The chance p, the same for each draft whose predecessors were right, with 1 + p + ... + p^num_drafts = length."""
+    """Solve 1 + p + ... + p^num_drafts = length for p, the acceptance rate of a draft after accepted ones."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

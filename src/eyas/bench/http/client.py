@@ -28,7 +28,7 @@ TAIL_BYTES = 8192  # the last events: usage and timings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Where to ask and for what: an OpenAI-compatible server, by the URL that `/v1` or `/v1/chat/completions` ends."""
+    """An OpenAI-compatible server and model to ask, by a URL that may end in `/v1` or `/v1/chat/completions`."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ class Target:
 
     @classmethod
     def parse(cls, url: str, *, model: str, key: str | None = None) -> Target:
-        """Raises UserError."""
+        """Parse the address of a server. Raises UserError."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise UserError(f"'{url}' is no address such as http://127.0.0.1:8000; https is not measured")
@@ -46,7 +46,7 @@ class Target:
         return cls(host=parts.hostname, port=parts.port or 80, path=f"{base}/v1/chat/completions", model=model, key=key)
 
     def request(self, content: str, *, max_tokens: int) -> bytes:
-        """The bytes of one streaming request."""
+        """Return the bytes of one streaming request."""
         body: Mapping[str, Any] = {
             "model": self.model,
             "messages": [{"role": "user", "content": content}],
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass(slots=True)
 class Answer:
-    """Times are of `time.perf_counter`; `num_events` leaves out [DONE] and the usage event."""
+    """Times and counts of one answer: times by `time.perf_counter`; `num_events` leaves out [DONE] and usage."""
 
     sent: float
     first: float | None = None  # the first event with text
@@ -75,7 +75,7 @@ class Answer:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection, for one request at a time."""
+    """A keep-alive connection, for one request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -86,13 +86,13 @@ class Connection(asyncio.Protocol):
     @classmethod
     @asynccontextmanager
     async def open(cls, target: Target) -> AsyncGenerator[Connection, None]:
-        """Raises UserError."""
+        """Open a connection. Raises UserError."""
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(cls, target.host, target.port)
         except OSError as error:
             where = f"{target.host}:{target.port}"
-            raise UserError(f"nobody answers at {where} ({error.strerror}); is the server running?") from error
+            raise UserError(f"no server answers at {where} ({error.strerror}); is it running?") from error
         try:
             yield connection
         finally:

@@ -1,7 +1,7 @@
-"""`eyas bench http`: what the HTTP side costs. Without an address it starts servers whose engine computes nothing.
+"""`eyas bench http`: measures the overhead of the HTTP side, by default with servers whose engine computes nothing.
 
 Time to first token is from sending a request on an open connection to the first event with text; cost is the CPU time
-of the server's process per streamed event. The client's own lag is printed beside both.
+of the server's process per streamed event. The client's own lag is printed with both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base.config import key_from
 from eyas.base.errors import UserError
 from eyas.bench.http.client import Target
 from eyas.bench.http.load import StreamRun, run_sequential, run_streams
@@ -51,15 +52,43 @@ class _Machine:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", nargs="?", metavar="URL", help="OpenAI-compatible server; without one, 'eyas serve null' is started")
-    add("--model", default="null", metavar="NAME", help="model to ask for (default: null)")
-    add("--key", default=os.environ.get("OPENAI_API_KEY"), metavar="KEY", help="API key (default: $OPENAI_API_KEY)")
-    add("--pid", type=positive_int, metavar="PID", help="the server's process, to measure its CPU time")
-    add("--streams", type=positive_int, default=64, metavar="N", help="answers at once (default: 64)")
-    add("--requests", type=positive_int, default=200, metavar="N", help="requests one by one, a repeat (default: 200)")
-    add("--max-tokens", type=positive_int, default=256, metavar="N", help="length of streamed answers (default: 256)")
-    add("--seconds", type=positive_int, default=5, metavar="S", help="time of streaming, a repeat (default: 5)")
-    add("--repeats", type=positive_int, default=5, metavar="N", help="runs of everything (default: 5)")
-    add("--pause", type=positive_int, default=20, metavar="MS", help="of the paced null engine (default: 20)")
+    add("--model", default="null", metavar="NAME", help="name of the model in requests (default: null)")
+    add(
+        "--api-key", type=_api_key, default=os.environ.get("OPENAI_API_KEY"), metavar="KEY",
+        help="API key, or env:NAME for one in an environment variable (default: that in OPENAI_API_KEY)",
+    )  # fmt: skip
+    add("--pid", type=positive_int, metavar="PID", help="process id of the server, to measure its CPU time")
+    add("--streams", type=positive_int, default=64, metavar="N", help="answers streamed at once (default: 64)")
+    add(
+        "--requests",
+        type=positive_int,
+        default=200,
+        metavar="N",
+        help="requests sent one by one per repeat (default: 200)",
+    )
+    add(
+        "--max-tokens",
+        type=positive_int,
+        default=256,
+        metavar="N",
+        help="tokens of each streamed answer (default: 256)",
+    )
+    add("--seconds", type=positive_int, default=5, metavar="S", help="seconds of streaming per repeat (default: 5)")
+    add("--repeats", type=positive_int, default=5, metavar="N", help="how often to repeat the measurement (default: 5)")
+    add(
+        "--pause",
+        type=positive_int,
+        default=20,
+        metavar="MS",
+        help="pause of the paced null engine before each round (default: 20)",
+    )
+
+
+def _api_key(text: str) -> str:
+    try:
+        return key_from(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(["eyas bench http", *lines, _method(args)]), flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if args.url is not None:
-            target = Target.parse(args.url, model=args.model, key=args.key)
+            target = Target.parse(args.url, model=args.model, key=args.api_key)
             figures = {"server": _measure(args, runner, target, args.pid, is_paced=False)}
         else:
             with _null_server("null") as (target, pid):
@@ -111,7 +140,7 @@ def _method(args: argparse.Namespace) -> str:
 
 @contextmanager
 def _null_server(model: str) -> Generator[tuple[Target, int], None, None]:
-    """A server on a free port in a process of its own, and the process id."""
+    """Run a server on a free port in a process of its own; yield it and the process id."""
     command = [sys.executable, "-m", "eyas", "serve", model, "--port", "0", "--concurrency", "1024", "--live", "off"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -131,7 +160,7 @@ def _null_server(model: str) -> Generator[tuple[Target, int], None, None]:
 def _measure(
     args: argparse.Namespace, runner: asyncio.Runner, target: Target, pid: int | None, *, is_paced: bool
 ) -> dict[str, Spread]:
-    """Each figure of one server, a value per repeat."""
+    """Measure each figure of one server, a value per repeat."""
     values: dict[str, list[float]] = {}
 
     def add(name: str, value: float) -> None:
@@ -152,7 +181,7 @@ def _measure(
 
 
 def _add_streams(add: Callable[[str, float], None], done: StreamRun, *, num_paced: int | None) -> None:
-    """`num_paced` streams of the null engine get a chunk in each round."""
+    """Add the figures of streams; `num_paced` streams of the null engine get a chunk in each round."""
     round_ms = 1e3 * num_paced * done.seconds / done.num_events if num_paced else 0.0
     for percent in PERCENTS:
         add(f"probe_ms_p{percent}", percentile(done.probe_ms, percent))
@@ -169,9 +198,9 @@ def _add_streams(add: Callable[[str, float], None], done: StreamRun, *, num_pace
 def _single_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
     rows = []
     for name, group in figures.items():
-        is_flat = name == "flat out"  # beside an engine that is never done, a request waits for the streams
-        for title, key in (("alone", "ttft_ms"), ("alone, added", "added_ms"), ("beside the streams", "probe_ms"),
-                           ("beside, added", "probe_added_ms")):  # fmt: skip
+        is_flat = name == "flat out"  # with an engine that is never idle, a request waits for the streams
+        for title, key in (("alone", "ttft_ms"), ("alone, added", "added_ms"), ("with the streams", "probe_ms"),
+                           ("with, added", "probe_added_ms")):  # fmt: skip
             if f"{key}_p50" in group and not (is_flat and key.startswith("probe")):
                 rows.append([f"{name}, {title}", *(group[f"{key}_p{percent}"].text(2) for percent in PERCENTS)])
     return table(["TTFT in ms", *(f"p{percent}" for percent in PERCENTS)], rows)

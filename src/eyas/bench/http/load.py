@@ -1,4 +1,4 @@
-"""What `eyas bench http` measures: requests one after the other, and many streams with a probe beside them."""
+"""Load of `eyas bench http`: requests one after the other, and many streams with single probe requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = "Say how the weather is, and why. This is question number {}."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamRun:
-    """What happened while all streams ran: `cpu_s` is the server's, None if its process is not known."""
+    """Measurements while all streams ran: `cpu_s` is the server's, None if its process is not known."""
 
     seconds: float
     num_events: int
@@ -28,18 +28,18 @@ class StreamRun:
     cpu_s: float | None
     client_cpu_s: float
     lags_ms: tuple[float, ...]
-    probe_ms: tuple[float, ...]  # time to first token of single requests beside the streams
+    probe_ms: tuple[float, ...]  # time to first token of single requests while the streams run
     probe_added_ms: tuple[float, ...]  # less what the server says that its engine took
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its threads, from /proc."""
+    """Return user and system time of a process and its threads, from /proc."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def run_sequential(target: Target, *, num_requests: int) -> tuple[list[float], list[float]]:
-    """Time to first token in ms of requests on one connection, as measured and less the engine's own part of it."""
+    """Measure time to first token in ms on one connection, in all and without the engine's own part."""
     async with Connection.open(target) as connection:
         requests = [target.request(QUESTION.format(number), max_tokens=PROBE_TOKENS) for number in range(num_requests)]
         answers = [await connection.ask(request) for request in requests]
@@ -99,7 +99,7 @@ async def _probe(target: Target, over: asyncio.Event) -> list[Answer]:
 
 
 async def _lags(over: asyncio.Event) -> list[float]:
-    """How late this client's own loop is, in ms: its share of what it measures."""
+    """Measure how late this client's own loop is, in ms: its share of what it measures."""
     lags = []
     while not over.is_set():
         now = time.perf_counter()

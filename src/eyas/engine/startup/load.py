@@ -189,7 +189,7 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     device, _ = pick_device(config.device)
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < KERNEL_CAPABILITY:
         raise UserError(
-            "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas model make"
+            "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas models make"
         )
     target = PRESETS[name]
     drafter: str = "eagle3" if config.draft == "eagle3" else "none"

@@ -1,6 +1,6 @@
-"""What doctor finds out: the machine, which models would fit on it and how, what is missing. Nothing is changed.
+"""Examines a machine for doctor: what it is, which models would fit on it and how, what is missing. Changes nothing.
 
-No text for people here but one line for each thing that is missing; `doctor.py` prints.
+The only text for people here is one line for each thing that is missing; `doctor.py` prints.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def examine(node: NodeRunner, *, is_measured: bool = False, environ: Mapping[str
 
 
 def _box(machine: Machine, bandwidth: float | None) -> tuple[Box | None, tuple[Missing, ...]]:
-    """What the machine is, or why nothing can be planned for it."""
+    """Return the box that the machine is, or why nothing can be planned for it."""
     if not machine.gpus:
         return (None if machine.problems else cpu_box(machine)), ()
     try:
@@ -106,7 +106,7 @@ def _box(machine: Machine, bandwidth: float | None) -> tuple[Box | None, tuple[M
 
 
 def _fits(box: Box) -> tuple[tuple[Fit, ...], tuple[str, ...]]:
-    """Each model that somebody would serve: its best plan here, or its name where it does not fit."""
+    """Yield for each model worth serving its best plan here, or its name where it does not fit."""
     known = knowledge()
     drafts = {head.name for head in known.heads.values()}
     fits, too_large = [], []
@@ -191,7 +191,7 @@ def _programs(fits: Iterable[Fit], engines: Mapping[str, str]) -> Iterator[Missi
 
 
 def _ports(fits: Iterable[Fit], listeners: Sequence[Listener]) -> Iterator[Missing]:
-    """The engines' own ports that somebody else has."""
+    """Yield the engines' default ports that other programs hold."""
     engines = knowledge().engines
     ports = dict.fromkeys(engines[fit.engine].port for fit in fits)
     for port in ports:

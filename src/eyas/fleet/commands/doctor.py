@@ -1,4 +1,4 @@
-"""`eyas doctor`: what this machine is, what would fit on it and what is missing, on one screen."""
+"""`eyas doctor`: shows what this machine is, what would fit on it and what is missing, on one screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ SMALL = ("demo",)  # of no use but to try eyas
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--measure", action="store_true", help="read GPU memory for a second (needs torch with CUDA)")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure memory bandwidth by reading GPU memory for a second (needs torch with CUDA)",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -39,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine(found: Checkup) -> Iterator[str]:
-    """A name and what is known of it, line by line."""
+    """Yield a name and what is known of it, line by line."""
     machine, box = found.machine, found.box
     facts = {
         "GPU": _gpus(machine),
@@ -73,7 +77,7 @@ def _memory(machine: Machine) -> str:
         return f"{available}, for CPU and GPU together{swap}"
     least = min(gpu.free_bytes or 0 for gpu in machine.gpus)
     each = " each" if len(machine.gpus) > 1 else ""
-    return f"{readable(machine.gpus[0].usable_bytes or 0)}{each}, {readable(least)} free; beside it {available}"
+    return f"{readable(machine.gpus[0].usable_bytes or 0)}{each}, {readable(least)} free; next to it {available}"
 
 
 def _bandwidth(box: Box, measured: float | None) -> str:

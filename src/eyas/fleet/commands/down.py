@@ -14,9 +14,11 @@ __all__ = ["add_arguments", "run", "show_event"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="*", metavar="NAME", help="deployments, as eyas ps lists them")
-    parser.add_argument("--all", action="store_true", help="every deployment that is not stopped")
-    parser.add_argument("--forget", action="store_true", help="give up what cannot be stopped: its machine is gone")
+    parser.add_argument("name", nargs="*", metavar="NAME", help="names of deployments, as eyas ps lists them")
+    parser.add_argument("--all", action="store_true", help="stop every deployment that is not stopped yet")
+    parser.add_argument(
+        "--forget", action="store_true", help="forget what cannot be stopped, because its machine is gone"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`eyas logs`: what the engines of a deployment wrote, on whatever machine, and what is known about its errors."""
+"""`eyas logs`: shows the logs of a deployment's engines on all of its machines, with known errors annotated."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FOLLOW_S = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a deployment, as eyas ps lists it")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as long as it is up")
-    parser.add_argument("--explain", action="store_true", help="say what is known about what stands there")
-    parser.add_argument("--launch", metavar="LAUNCH", help="only this one of its processes")
-    parser.add_argument("--events", action="store_true", help="what its supervisor did, instead")
+    parser.add_argument("name", metavar="NAME", help="name of a deployment, as eyas ps lists it")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines as long as it is up")
+    parser.add_argument("--explain", action="store_true", help="annotate known errors")
+    parser.add_argument("--launch", metavar="LAUNCH", help="show the log of this process only")
+    parser.add_argument("--events", action="store_true", help="show what its supervisor did instead of the logs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ class _Reader:
         return text
 
     def read_all(self, launch: Launch, max_bytes: int) -> str:
-        """With what it wrote before it was last restarted or its log was cut, where there is room for that."""
+        """Read everything, including what it wrote before its last restart or log rotation where that still fits."""
         text = self.read(launch, max_bytes)
         room = max_bytes - len(text.encode())
         before = self._run(launch, scripts.last_log(self._owner, launch, room))[1] if room > 0 else ""
@@ -117,7 +117,7 @@ class _Screen:
 
 
 def _explain(reader: _Reader, row: Row, launches: list[Launch]) -> int:
-    """Findings of all logs; of what stood there before the last restart, too."""
+    """Return the findings of all logs, those from before the last restart included."""
     num_found = 0
     for launch in launches:
         for finding in explain(reader.read_all(launch, READ_BYTES), row.plan.choice.engine):

@@ -1,4 +1,4 @@
-"""`eyas models list`: what the Hugging Face cache of this machine holds, and what could go."""
+"""`eyas models list`: lists the models in this machine's Hugging Face cache, and what could be deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADERS = ("REPOSITORY", "SIZE", "REVISION", "LAST USED", "USED BY")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`eyas models rm`: takes repositories out of the Hugging Face cache of this machine."""
+"""`eyas models rm`: deletes repositories from this machine's Hugging Face cache."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("repos", nargs="+", metavar="REPO", help="as eyas models list shows it")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("repos", nargs="+", metavar="REPO", help="repository, as eyas models list shows it")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _agrees(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise UserError(f"{question} nobody can answer here; give --yes")
+        raise UserError(f"{question} There is no terminal to answer on; give --yes")
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

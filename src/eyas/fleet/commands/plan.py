@@ -1,4 +1,4 @@
-"""`eyas plan`: what fits, which engine, head and flags, why, and what is known to break; files to start it by hand."""
+"""`eyas plan`: chooses engine, draft head and flags, says why and what is known to break, and writes start files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 import yaml
 
-from eyas.base.config import human_int
+from eyas.base.config import ENV_KEY, human_int
 from eyas.base.errors import UserError
 from eyas.fleet.machines.machine import Machine
 from eyas.fleet.machines.node import LocalNode
@@ -35,48 +35,70 @@ FORMATS = ("plan", "shell", "compose", "systemd", "sbatch")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ask_arguments(parser)
     parser.add_argument("--emit", choices=FORMATS, help="write a plan for `eyas up`, or files to start by hand")
-    parser.add_argument("--out", default=".", metavar="DIR", help="where --emit writes (default: here)")
+    parser.add_argument(
+        "--out", default=".", metavar="DIR", help="folder that --emit writes to (default: the current one)"
+    )
     parser.add_argument("--explain", action="store_true", help="list every difference from the guides, and why")
     parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
 
 
 def add_ask_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what is wanted, shared with `eyas up`."""
+    """Add the flags that say what is wanted, shared with `eyas up`."""
     parser.add_argument("model", metavar="MODEL", help="a model's name, hub id or folder: gpt-oss-120b, ...")
     parser.add_argument(
-        "--on", default="here", metavar="BOX", help="spark, 2xspark, rtx-pro-6000, h100, 8xb200, ... or here (default)"
+        "--on",
+        default="here",
+        metavar="BOX",
+        help="hardware: spark, 2xspark, rtx-pro-6000, h100, 8xb200, ... or here (default)",
     )
     engines = ("auto", *get_args(EngineName))
-    parser.add_argument("--engine", default="auto", choices=engines, help="default: the fastest expected")
-    parser.add_argument("--engine-version", metavar="VERSION", help="of the engine (default: that of the image)")
+    parser.add_argument(
+        "--engine", default="auto", choices=engines, help="engine to plan for (default: the one expected to be fastest)"
+    )
+    parser.add_argument(
+        "--engine-version", metavar="VERSION", help="version of the engine (default: that of the image)"
+    )
     parser.add_argument("--image", metavar="IMAGE", help="container image instead of the table's")
-    parser.add_argument("--native", action="store_true", help="a process instead of a container")
-    parser.add_argument("--for", dest="purpose", default="chat", choices=tuple(USES), help="what it is used for")
-    parser.add_argument("--context", type=_number, metavar="TOKENS", help="of one conversation, e.g. 40k")
-    parser.add_argument("--concurrency", type=_number, metavar="N", help="conversations at once")
+    parser.add_argument("--native", action="store_true", help="run the engine as a process instead of a container")
+    parser.add_argument(
+        "--for", dest="purpose", default="chat", choices=tuple(USES), help="what the model is used for (default: chat)"
+    )
+    parser.add_argument("--context", type=_number, metavar="TOKENS", help="context of one conversation, e.g. 40k")
+    parser.add_argument("--concurrency", type=_number, metavar="N", help="conversations answered at once")
     parser.add_argument(
         "--spec",
         default="auto",
         choices=("auto", "eagle3", "draft-model", "none"),
-        help="speculation (default: what pays)",
+        help="kind of speculation (default: what pays)",
     )
-    parser.add_argument("--head", metavar="HEAD", help="name, hub id or folder (default: what suits best)")
-    parser.add_argument("--draft-tokens", type=_number, metavar="N", help="a round (default: what pays)")
-    parser.add_argument("--kv-dtype", default="auto", choices=("auto", "fp8"), help="of the KV cache (default: auto)")
+    parser.add_argument("--draft", metavar="HEAD", help="draft head: name, hub id or folder (default: what suits best)")
+    parser.add_argument(
+        "--draft-tokens", type=_number, metavar="N", help="tokens drafted per round (default: what pays)"
+    )
+    parser.add_argument(
+        "--kv-dtype", default="auto", choices=("auto", "fp8"), help="data type of the KV cache (default: auto)"
+    )
     parser.add_argument("--tools", action="store_true", help="clients will call tools")
-    parser.add_argument("--name", help="of the deployment")
+    parser.add_argument("--name", help="name of the deployment")
     parser.add_argument(
         "--node",
         action="append",
         default=[],
         metavar="USER@HOST[=ADDRESS,INTERFACE,...]",
-        help="ssh destination and fast link, once for each node; local: this machine",
+        help="ssh destination and fast link of a node, once for each node; 'local' is this machine",
     )
-    parser.add_argument("--listen", default="127.0.0.1", metavar="ADDRESS", help="of the server (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_number, help="of the server (default: the engine's own)")
-    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the clients' key")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDR", help="address that the server listens on (default: 127.0.0.1)"
+    )
+    parser.add_argument("--port", type=_number, help="port of the server (default: the engine's own)")
+    parser.add_argument(
+        "--api-key",
+        type=_variable,
+        metavar="env:NAME",
+        help="environment variable that holds the API key that clients must send",
+    )
     parser.add_argument("--cache", metavar="DIR", help="Hugging Face cache (default: ~/.cache/huggingface)")
-    parser.add_argument("--binary", metavar="PATH", help="of a native engine, where it is not on the path")
+    parser.add_argument("--binary", metavar="PATH", help="program of a native engine that is not on the path")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ask_of(args: argparse.Namespace) -> Ask:
-    """The flags as a question."""
+    """Return the flags as a question to the planner."""
     return Ask(
         model=args.model,
         on=args.on,
@@ -105,22 +127,22 @@ def ask_of(args: argparse.Namespace) -> Ask:
         context=args.context,
         concurrency=args.concurrency,
         spec=args.spec,
-        head=args.head,
+        head=args.draft,
         draft_tokens=args.draft_tokens,
         kv_dtype=args.kv_dtype,
         tools=args.tools,
         name=args.name,
         nodes=tuple(args.node),
-        listen=args.listen,
+        listen=args.host,
         port=args.port,
-        api_key_env=args.api_key_env,
+        api_key_env=args.api_key,
         cache=args.cache,
         binary=args.binary,
     )
 
 
 def plan_of(ask: Ask) -> Plan:
-    """Looks at this machine, and at what ran on it, where the plan is for it."""
+    """Make the plan; probe this machine, and look up what ran on it, where the plan is for it."""
     if not ask.nodes:
         ask = _for_this_machine(ask)
     if ask.on != "here":
@@ -131,14 +153,14 @@ def plan_of(ask: Ask) -> Plan:
 
 
 def _for_this_machine(ask: Ask) -> Ask:
-    """A program's path is meant from this folder; a plan for what is here uses the Hugging Face cache that is here."""
+    """Resolve a program's path from this folder, and use this machine's Hugging Face cache for a plan for it."""
     cache = ask.cache or (cache_folder(os.environ) if ask.on == "here" else None)
     binary = str(Path(ask.binary).absolute()) if ask.binary and "/" in ask.binary else ask.binary
     return msgspec.structs.replace(ask, cache=cache, binary=binary)
 
 
 def _features(machine: Machine) -> Iterator[str]:
-    """Of `eyas.recipes.advice.facts`: what the machine is like just now."""
+    """Yield the features (see `eyas.recipes.advice.facts`) that the machine has at the moment."""
     if machine.is_unified and machine.free_bytes < PAGE_CACHE * machine.available_bytes:
         yield "page-cache-full"
     if machine.swap_bytes == 0:
@@ -148,7 +170,7 @@ def _features(machine: Machine) -> Iterator[str]:
 
 
 def _ran_here() -> frozenset[tuple[str, str]]:
-    """(model, engine) of the deployments that were ready on this machine."""
+    """Return (model, engine) of the deployments that were ready on this machine."""
     try:
         store = Store(home(os.environ))
     except UserError:  # planning needs no memory
@@ -161,7 +183,7 @@ def _ran_here() -> frozenset[tuple[str, str]]:
 
 
 def write(plan: Plan, form: str, folder: Path) -> list[Path]:
-    """The files of one format, in `folder`, which is made. Raises UserError if one cannot be written."""
+    """Write the files of one format to `folder`, creating it. Raises UserError if one cannot be written."""
     if form == "plan":
         plain = json.loads(msgspec.json.encode(plan))
         files = {f"{plan.choice.name}.yaml": yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=True)}
@@ -183,3 +205,10 @@ def _number(text: str) -> int:
         return human_int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _variable(text: str) -> str:
+    """Return NAME of `env:NAME`; whether it can name a variable is checked with the rest of the question."""
+    if not text.startswith(ENV_KEY):
+        raise argparse.ArgumentTypeError("wants env:NAME, the name of an environment variable, not the key itself")
+    return text.removeprefix(ENV_KEY)

@@ -1,4 +1,4 @@
-"""`eyas ps`: what is up, how it is and where; what a dead supervisor left is looked for on the machines."""
+"""`eyas ps`: lists deployments, their status and machines; it looks there for what a dead supervisor left running."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MAX_AT_ONCE = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all", action="store_true", help="also those that were stopped")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--all", action="store_true", help="list stopped deployments too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(folder: Path, environ: Mapping[str, str], is_all: bool, name: str) -> dict[str, object] | None:
-    """None for what was stopped, unless all are wanted."""
+    """Return a row for the table; None for a stopped deployment, unless all are wanted."""
     with closing(Store(folder)) as store:
         found = store.standing(name)
         if found is None or (found.status == "stopped" and not is_all and not store.launches(name)):
@@ -87,19 +87,19 @@ def _describe(folder: Path, environ: Mapping[str, str], is_all: bool, name: str)
 
 
 def _unsupervised(store: Store, row: Row, environ: Mapping[str, str]) -> tuple[str, str]:
-    """How a deployment is whose supervisor was killed, by looking; and what to do about it."""
+    """Look at a deployment whose supervisor was killed; return its status and what to do about it."""
     if not row.is_active:  # it ended while we looked
         return row.status, row.note
     deployment = Deployment(row, nodes_of(row.plan, environ), store, limits_of(environ), {})
     found = deployment.look()
     deployment.close()
     if found.silent:
-        return "unreachable", f"{'; '.join(found.silent)}; nobody looks after it; take it over: eyas up {row.name}"
+        return "unreachable", f"{'; '.join(found.silent)}; it has no supervisor; take it over: eyas up {row.name}"
     if found.num_alive == len(row.plan.emission.launches):
-        return "unsupervised", f"runs, but nobody would restart it; take it over: eyas up {row.name}"
+        return "unsupervised", f"runs without a supervisor to restart it; take it over: eyas up {row.name}"
     if found.num_alive:
-        return "broken", f"part of it has ended and nobody looks after it; start anew: eyas up {row.name}"
-    return "dead", f"nothing of it runs any more; start anew: eyas up {row.name}"
+        return "broken", f"part of it has ended and it has no supervisor; start it again: eyas up {row.name}"
+    return "dead", f"nothing of it runs any more; start it again: eyas up {row.name}"
 
 
 def _uptime(row: Standing) -> str:
@@ -113,7 +113,7 @@ def _uptime(row: Standing) -> str:
 
 
 def _acceptance(row: Row, environ: Mapping[str, str]) -> str:
-    """Tokens of a target pass, bonus included, by the engine's own count."""
+    """Return tokens per target pass, bonus included, by the engine's own count."""
     if row.plan.choice.method == "none":
         return "-"
     key = environ.get(row.plan.choice.api_key_env or "")

@@ -1,4 +1,4 @@
-"""Text of others (logs, names) as it may stand on a terminal: without sequences that move, colour or answer."""
+"""Makes text from elsewhere (logs, names) safe for a terminal: no sequences that move, colour or answer."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    """`text` without escape sequences; other control characters but tab and line feed become `?`."""
+    """Return `text` without escape sequences; other control characters but tab and line feed become `?`."""
     return CONTROLS.sub("?", SEQUENCES.sub("", text))

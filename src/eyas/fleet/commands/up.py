@@ -1,4 +1,4 @@
-"""`eyas up`: starts a plan, a model by its name, or what was up before, and waits until it answers sensibly."""
+"""`eyas up`: starts a plan, a model by its name or a known deployment, and waits until it answers sensibly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ask_arguments(parser)
-    parser.add_argument("--detach", action="store_true", help="do not wait until it is ready")
+    parser.add_argument("--detach", action="store_true", help="return without waiting until it is ready")
     parser.add_argument("--force", action="store_true", help="start even if checks of the machines fail")
 
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _sigterm_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM stops what was started. In the background of a script, where SIGINT is ignored, it is all that does."""
+    """Have SIGTERM stop what was started. In the background of a script SIGINT is ignored and only SIGTERM does."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, store: Store) -> Plan:
-    """Of a file, of a deployment that is known, or made for a model."""
+    """Return the plan of a file or of a known deployment, or make one for a model."""
     target = str(args.model)
     path = Path(target)
     is_file = path.is_file() or path.suffix in SUFFIXES
@@ -106,7 +106,7 @@ def _plan(args: argparse.Namespace, store: Store) -> Plan:
 
 
 def _on_nodes(plan: Plan, destinations: list[str]) -> Plan:
-    """`plan` on other machines: USER@HOST or USER@HOST=ADDRESS each, `local` for this one."""
+    """Return `plan` on other machines: USER@HOST or USER@HOST=ADDRESS each, `local` for this one."""
     nodes = plan.choice.nodes
     if len(destinations) != len(nodes):
         raise UserError(f"the plan has {len(nodes)} node{'s' * (len(nodes) > 1)}, --node names {len(destinations)}")
@@ -119,7 +119,7 @@ def _on_nodes(plan: Plan, destinations: list[str]) -> Plan:
 
 
 def _make_ready(plan: Plan, nodes: list[NodeRunner], *, is_forced: bool) -> None:
-    """Preflight, images, downloads. Raises UserError before anything is started."""
+    """Run preflight, pull images, download models. Raises UserError before anything is started."""
     checks = check(plan, nodes)
     bad = [item for item in checks if not item.ok]
     for item in checks:

@@ -1,4 +1,4 @@
-"""The canary: a short chat that tells a server that answers from one whose health is green over garbage.
+"""Canary request: a short chat that catches a server whose health check passes but whose output is garbage.
 
 Garbage has happened as one token without end (`!!!!`), as an empty answer, and as none. What the model knows is not
 judged, and a model that only reasons within its budget is well.
@@ -22,7 +22,7 @@ MAX_CHARS = 20_000  # that are looked at
 
 
 def ask(client: httpx.Client, model: str, timeout_s: float) -> str | None:
-    """What is wrong with the answer of the server at `client`'s base URL, in words; None: nothing."""
+    """Return what is wrong with the answer of the server at `client`'s base URL, in words; None if nothing is."""
     for budget in BUDGETS:
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": budget}
         try:
@@ -49,7 +49,7 @@ def ask(client: httpx.Client, model: str, timeout_s: float) -> str | None:
 
 
 def garbage(text: str) -> str | None:
-    """In words, if `text` is mostly one short thing over and over; None: it is not."""
+    """Return what repeats, in words, if `text` is mostly one short thing over and over; None if it is not."""
     text = text.strip()[:MAX_CHARS]
     if len(text) < MIN_CHARS:
         return None

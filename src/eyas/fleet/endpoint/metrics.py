@@ -1,6 +1,6 @@
 """The acceptance length of every engine from its own endpoint: committed tokens per pass of the target, bonus included.
 
-Engines count differently; here each is brought to that one definition. What an engine does not tell is None, never a
+Engines count differently; here each is brought to that one definition. What an engine does not report is None, never a
 guess. Read in the sources of SGLang 0.5.6 to 0.5.23, vLLM 0.14 to 0.33, TensorRT-LLM 1.3 and llama.cpp 0.5.
 """
 
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 class Acceptance(Struct, frozen=True, kw_only=True):
-    """`length` is tokens per target pass, bonus included; `rounds` of how many passes, where the engine tells.
+    """Acceptance length `length` in tokens per target pass, bonus included, over `rounds` passes if those are reported.
 
-    `is_recent`: of the last moments, not since the engine started.
+    `is_recent`: over the last moments, not since the engine started.
     """
 
     length: float
@@ -70,7 +70,7 @@ class _Iteration(Struct):
 
 
 def acceptance_length(engine: EngineName, server: str | httpx.Client) -> Acceptance | None:
-    """Since the engine started, or the best that it tells. None: no speculation, no traffic yet, or not reachable.
+    """Return it since the engine started, or the nearest reported. None: no speculation, no traffic, or not reachable.
 
     `server` is its base URL, without `/v1`, or a client for it. Reading TensorRT-LLM's `/metrics` empties it: no other
     reader gets the same figures.
@@ -87,7 +87,7 @@ def acceptance_length(engine: EngineName, server: str | httpx.Client) -> Accepta
 
 @contextmanager
 def _client(server: str | httpx.Client) -> Iterator[httpx.Client]:
-    """`server` itself where it is a client; one that is made here is closed, too."""
+    """Yield `server` itself where it is a client; one that is made here is closed, too."""
     if isinstance(server, httpx.Client):
         yield server
         return
@@ -96,7 +96,7 @@ def _client(server: str | httpx.Client) -> Iterator[httpx.Client]:
 
 
 def _since_start(engine: EngineName, client: httpx.Client) -> Acceptance | None:
-    """From the counters of an engine that has them."""
+    """Compute it from the counters of an engine that has them."""
     names = COUNTERS.get(engine)
     found = None if names is None else _sums(client, "/metrics", names)
     if found is None:
@@ -121,7 +121,7 @@ def _sglang(client: httpx.Client) -> Acceptance | None:
 
 
 def _tensorrt_llm(client: httpx.Client) -> Acceptance | None:
-    """Over the iterations that nobody has read yet; else the gauge of the last one (`return_perf_metrics: true`)."""
+    """Compute it over the iterations not read yet; else the gauge of the last one (`return_perf_metrics: true`)."""
     iterations = _json(client, "/metrics", list[_Iteration]) or []
     speculation = [item.specDecodingStats for item in iterations if item.specDecodingStats is not None]
     rounds = sum(item.numRequestsWithDraftTokens for item in speculation)
@@ -154,7 +154,7 @@ def _sums(client: httpx.Client, path: str, names: tuple[str, ...]) -> tuple[floa
 
 
 def _text(client: httpx.Client, path: str) -> Iterable[tuple[str, float]]:
-    """(name, value) of every sample of a Prometheus text; nothing where there is none."""
+    """Yield (name, value) of every sample of a Prometheus text."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:

@@ -1,6 +1,6 @@
-"""What a machine itself may lack, whatever runs on it: docker, a driver, swap; each with the command that helps. Pure.
+"""Checks for what a machine may lack: docker, a driver, swap; each with the command that helps. Pure.
 
-Preflight asks for what a plan needs, doctor for all.
+Preflight runs the checks that a plan needs, doctor all of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ OLDEST_DRIVER = "525"
 
 
 class Lack(NamedTuple):
-    """One line about what is wrong, and one about what to do."""
+    """A line about what is wrong, and one about what to do."""
 
     message: str
     next_step: str
 
 
 def docker(machine: Machine, *, for_gpus: bool) -> Lack | None:
-    """Docker is not there, not for this person, or (`for_gpus`) cannot hand GPUs to containers."""
+    """Report that docker is missing, not allowed for this user, or (`for_gpus`) cannot hand GPUs to containers."""
     found, user = machine.docker, machine.user
     match found.state:
         case "missing":
@@ -48,7 +48,7 @@ def docker(machine: Machine, *, for_gpus: bool) -> Lack | None:
 
 
 def driver(version: str, compute_capability: str, title: str, *, at_least: str = "0", why: str = "") -> Lack | None:
-    """The driver does not know the GPU called `title`, or is older than `at_least`, for the reason `why`."""
+    """Report that the driver does not know the GPU `title`, or is older than `at_least`, needed because of `why`."""
     by_gpu = MIN_DRIVERS.get(compute_capability, OLDEST_DRIVER)
     least = max((by_gpu, f"the GPU needs it ({title})"), (at_least, why), key=lambda one: int(one[0]))
     if compare(version, least[0]) >= 0:
@@ -57,14 +57,14 @@ def driver(version: str, compute_capability: str, title: str, *, at_least: str =
 
 
 def swap(machine: Machine) -> Lack | None:
-    """On unified memory a peak while loading ends the engine where there is no swap."""
+    """Report missing swap: on unified memory a peak while loading ends the engine without it."""
     if not machine.is_unified or machine.swap_bytes:
         return None
     return Lack("no swap: a peak while loading would end the engine", "add 16 GiB of swap")
 
 
 def page_cache(machine: Machine) -> Lack:
-    """What the kernel would give back to programs, and the GPU of unified memory does not get."""
+    """Report page cache that the kernel would give back to programs but not to the GPU of unified memory."""
     cached = readable(machine.available_bytes - machine.free_bytes)
     return Lack(
         f"{cached} of page cache count as used for the GPU",

@@ -1,4 +1,4 @@
-"""How fast a GPU reads its memory: a streaming read in a Python of its own, so that nothing of it stays loaded."""
+"""Measures a GPU's memory bandwidth by a streaming read in a Python of its own, so that nothing stays loaded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print("bytes per second", size * 8 / sorted(times[3:])[5])
 
 
 def measure(node: NodeRunner) -> float | None:
-    """Bytes per second of the first GPU, the median of eleven sums over 4 GiB or a quarter of what is free.
+    """Return bytes per second of the first GPU, the median of eleven sums over 4 GiB or a quarter of the free memory.
 
     On an H200 these sums read 4.44 TB/s where a kernel made for it reads 4.61 (of 64-bit integers; of floats 4.25).
     None where no torch with CUDA can be imported: by this interpreter here, by `python3` on another machine.

@@ -1,4 +1,4 @@
-"""Who listens on a machine, and whether that keeps a server from an address and port. Pure."""
+"""TCP listeners of a machine, and whether one keeps a server from an address and port. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address | None  # None: a name, 
 
 
 class Listener(NamedTuple):
-    """A TCP socket that listens; `who` has it, where that can be told."""
+    """A TCP socket that listens; `who` names its process where that is known."""
 
     address: Address
     port: int
@@ -25,7 +25,7 @@ class Listener(NamedTuple):
 
 
 def read_listeners(text: str) -> tuple[Listener, ...]:
-    """The sockets that `ss -Hltnp` or the kernel's tables tell of."""
+    """Read listening sockets from the output of `ss -Hltnp` or the kernel's tables."""
     found = []
     for line in text.splitlines():
         fields = line.split()
@@ -40,14 +40,14 @@ def read_listeners(text: str) -> tuple[Listener, ...]:
 
 
 def holder(listeners: Iterable[Listener], port: int, listen: str = "") -> Listener | None:
-    """Who keeps a server from `port` of the address `listen` (a name or none: of every address)."""
+    """Return the listener that keeps a server from `port` of the address `listen` (a name or none: every address)."""
     wanted = _address(listen)
     clashing = [one for one in listeners if one.port == port and _clash(one.address, wanted)]
     return max(clashing, key=lambda one: bool(one.who), default=None)
 
 
 def kernel_addresses(listen: str) -> str:
-    """An extended regular expression for those local addresses in /proc/net/tcp{,6} that clash with `listen`."""
+    """Return an extended regular expression for the local addresses in /proc/net/tcp{,6} that clash with `listen`."""
     wanted = _address(listen)
     if wanted is None or wanted == ALL_6:
         return "[0-9A-F]*"
@@ -57,7 +57,7 @@ def kernel_addresses(listen: str) -> str:
 
 
 def _clash(bound: Address, wanted: Address) -> bool:
-    """A socket of all IPv6 addresses has all IPv4 ones, too, unless it says that it does not want them."""
+    """Whether two addresses clash: a socket of all IPv6 addresses has all IPv4 ones too, unless it opted out."""
     if bound is None or wanted is None or ALL_6 in (bound, wanted):
         return True
     return bound == wanted or (ALL_4 in (bound, wanted) and bound.version == wanted.version)
@@ -75,7 +75,7 @@ def _address(text: str) -> Address:
 
 
 def _to_kernel(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """Words of 32 bits, each in the order of the machine: little-endian on all that run engines."""
+    """Spell an address as the kernel does: 32-bit words in the machine's order, little-endian wherever engines run."""
     packed = address.packed
     return "".join(packed[place : place + 4][::-1].hex().upper() for place in range(0, len(packed), 4))
 

@@ -1,4 +1,4 @@
-"""What a machine says of itself, as types, and the readers of what its tools print.
+"""Types for what a machine reports of itself, and parsers of what its tools print.
 
 Pure: text in, records out. `probe.py` runs the tools. Strict: a line that is not understood becomes a problem that a
 person can read, never a guess.
@@ -27,9 +27,9 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """One GPU as the driver describes it. Memory is None where it is the machine's own (unified).
+    """A GPU as the driver describes it. Memory is None where it is the machine's own (unified).
 
-    `usable_bytes` is all but what the driver keeps for itself, `free_bytes` what nobody uses now.
+    `usable_bytes` is all but what the driver reserves, `free_bytes` what is unused at the moment.
     """
 
     index: int
@@ -68,7 +68,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...]
     memory_bytes: int
     available_bytes: int  # what the system could give, page cache included
-    free_bytes: int  # of it, what nobody uses, page cache excluded
+    free_bytes: int  # of it, what is unused, page cache excluded
     swap_bytes: int
     swap_free_bytes: int
     disk_path: str
@@ -90,13 +90,13 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def port_pair(self) -> tuple[str, ...]:
-        """The two interfaces of the ConnectX-7 port of a Spark whose cable is in, or nothing."""
+        """Return the two interfaces of the ConnectX-7 port of a Spark whose cable is in, or nothing."""
         up = {interface.name for interface in self.interfaces if interface.is_up}
         return next((pair for pair in PAIRS if up.issuperset(pair)), ())
 
 
 def read_machine(sections: Mapping[str, str]) -> Machine:
-    """What the probe's script printed, by section. Raises ValueError where a section that all machines have is odd."""
+    """Parse what the probe's script printed, by section. Raises ValueError if a required section is malformed."""
     gpus, problems = read_gpus(sections["gpus"], has_device="0x10de" in sections["pci"])
     memory = read_meminfo(sections["meminfo"])
     disk_free, disk_path = sections["disk"].split(maxsplit=1)
@@ -120,7 +120,7 @@ def read_machine(sections: Mapping[str, str]) -> Machine:
 
 
 def read_gpus(text: str, *, has_device: bool = False) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """GPUs and problems from `nvidia-smi --query-gpu=GPU_FIELDS --format=csv,noheader,nounits` and its exit code.
+    """Parse GPUs and problems from `nvidia-smi --query-gpu=GPU_FIELDS --format=csv,noheader,nounits` and its exit code.
 
     The code stands on the last line as `exit N`. `has_device`: an NVIDIA device is on the PCI bus.
     """
@@ -177,13 +177,13 @@ def _mebibytes(text: str) -> int | None:
 
 
 def read_meminfo(text: str) -> dict[str, int]:
-    """Bytes by name from /proc/meminfo."""
+    """Parse bytes by name from /proc/meminfo."""
     found = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
     return {name: int(kilobytes) * 1024 for name, kilobytes in found}
 
 
 def read_links(text: str) -> tuple[str, ...]:
-    """The kinds of links between different GPUs in the matrix of `nvidia-smi topo -m`; nothing for a single GPU."""
+    """Parse the kinds of links between GPUs in the matrix of `nvidia-smi topo -m`; nothing for a single GPU."""
     lines = [line.split("\t") for line in ESCAPES.sub("", text).splitlines()]
     rows = [[cell.strip() for cell in line] for line in lines if re.fullmatch(r"GPU\d+", line[0].strip())]
     kinds = {cell for row in rows for cell in row[1 : len(rows) + 1]}
@@ -191,7 +191,7 @@ def read_links(text: str) -> tuple[str, ...]:
 
 
 def read_docker(version: str, runtimes: str) -> Docker:
-    """From `docker version` and its exit code, and from the runtimes that `docker info` names."""
+    """Parse `docker version`, its exit code, and the runtimes that `docker info` names."""
     *lines, last = version.strip().splitlines()
     said = " ".join(" ".join(lines).split())
     if last == "exit 127":
@@ -206,7 +206,7 @@ def read_docker(version: str, runtimes: str) -> Docker:
 
 
 def read_interfaces(text: str, addresses: str) -> tuple[Interface, ...]:
-    """From `NAME STATE SPEED RDMA` lines (`-` where there is none) and `ip -json address` where `ip` is there."""
+    """Parse `NAME STATE SPEED RDMA` lines (`-` where there is none) and, if `ip` exists, `ip -json address`."""
     by_name: dict[str, list[str]] = {}
     for entry in json.loads(addresses or "[]"):
         found = [item["local"] for item in entry.get("addr_info", ()) if item.get("scope") in ("global", "link")]

@@ -1,4 +1,4 @@
-"""A machine that scripts run on: this one, or another over OpenSSH. Knows nothing about engines.
+"""Runs scripts on a machine: this one, or another over OpenSSH. Knows nothing about engines.
 
 A script goes to `sh -s` through its standard input, wrapped in braces: its text, which may hold secrets, is in no list
 of processes and on no disk, and half of it (a lost connection) is a syntax error that does nothing. `timeout` ends
@@ -41,7 +41,7 @@ KEEP_S = 60  # an idle connection
 
 
 class Result(NamedTuple):
-    """How a script ended and what it printed."""
+    """Exit code and output of a script."""
 
     code: int
     out: str
@@ -57,7 +57,7 @@ class NodeRunner(Protocol):
 
     @property
     def name(self) -> str:
-        """As the plan calls the machine."""
+        """Name of the machine in the plan."""
 
     @property
     def is_local(self) -> bool: ...
@@ -66,16 +66,16 @@ class NodeRunner(Protocol):
         """Run an sh script to its end. Raises NodeError if the machine cannot be reached or takes too long."""
 
     def transport(self, host: str, port: int) -> httpx.BaseTransport:
-        """For an httpx client whose requests reach `host:port` as that machine sees it. Raises NodeError."""
+        """Return an httpx transport whose requests reach `host:port` as that machine sees it. Raises NodeError."""
 
 
 def runner(node: Node, environ: Mapping[str, str] | None = None) -> NodeRunner:
-    """Whoever runs scripts on `node`. Raises UserError for a destination that ssh would take for an option."""
+    """Return the runner of scripts for `node`. Raises UserError for a destination that ssh would take for an option."""
     return LocalNode(node.name) if node.ssh is None else SshNode(node.name, node.ssh, environ)
 
 
 class LocalNode:
-    """This machine. Scripts see this process's environment without the `EYAS_*` settings.
+    """Runs scripts on this machine. They see this process's environment without the `EYAS_*` settings.
 
     Programs of this very installation, `eyas` among them, are found even where it is not on the path.
     """
@@ -96,7 +96,7 @@ class LocalNode:
 
 
 class SshNode:
-    """Another machine, over the OpenSSH client: the person's own keys, agent and configuration, never a password.
+    """Runs scripts on another machine with OpenSSH: the user's own keys, agent and configuration, never a password.
 
     One connection is kept and shared, its sockets in a folder that only this person can enter. `EYAS_SSH_OPTIONS`
     holds further options of ssh, e.g. `-i ~/.ssh/spark -p 2222`.
@@ -121,7 +121,7 @@ class SshNode:
         return _in_time(self.name, result._replace(out=result.out.partition(begin)[2]), timeout_s)
 
     def transport(self, host: str, port: int) -> httpx.BaseTransport:
-        """Goes through a socket in the private folder, so that nobody else on this machine gets the server."""
+        """Return a transport through a socket in the private folder, so that no other user here reaches the server."""
         path = _private_folder(self._environ) / f"{_short(self.destination, host, str(port))}.http"
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         forward = ["ssh", *self._options(), "-O", "forward", "-L", f"{path}:{target}", "--", self.destination]
@@ -133,7 +133,7 @@ class SshNode:
         return httpx.HTTPTransport(uds=str(path))
 
     def _options(self) -> list[str]:
-        """Made anew for each ssh: the folder of the sockets goes with its person's last login (logind)."""
+        """Return the options of one ssh. Each makes the sockets' folder: logind deletes it with the last login."""
         given = self._environ.get(OPTIONS, "")
         options = shlex.split(given)  # ssh takes the first value of an option
         for option in (
@@ -225,12 +225,12 @@ def _last_line(text: str) -> str:
 
 
 def _short(*words: str) -> str:
-    """A name for a socket of these."""
+    """Return a short name for a socket, derived from these words."""
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:NAME_CHARS]
 
 
 def _private_folder(environ: Mapping[str, str]) -> Path:
-    """A folder with a short path (sockets have room for 108 characters) that is this person's alone."""
+    """Return a folder of this user alone with a short path (sockets have room for 108 characters)."""
     runtime = environ.get("XDG_RUNTIME_DIR")
     own = f"eyas-{os.getuid()}"
     folders = [Path(runtime) / "eyas"] if runtime and Path(runtime).is_dir() else []

@@ -55,7 +55,7 @@ sed -n 's/^DGX_SWBUILD_VERSION=//p' /etc/dgx-release 2>/dev/null
 
 
 def look(node: NodeRunner, *, cache: Word | None = None) -> Machine:
-    """What `node` is and has just now; nothing is changed there. `cache` is where models go (default: HF_HOME).
+    """Probe what `node` is and has at the moment; changes nothing. `cache` is where models go (default: HF_HOME).
 
     Raises NodeError: it cannot be reached, or is no Linux machine.
     """
@@ -69,7 +69,7 @@ def look(node: NodeRunner, *, cache: Word | None = None) -> Machine:
 
 
 def probe(node: NodeRunner | None = None, *, is_measured: bool = False) -> Box:
-    """The machine at hand as a box named "here". `is_measured`: read GPU memory for a second, if torch can do it.
+    """Probe this machine as a box named "here". `is_measured`: read GPU memory for a second, if torch can do it.
 
     Raises UserError where there is no GPU that can be used, with the next step.
     """
@@ -80,7 +80,7 @@ def probe(node: NodeRunner | None = None, *, is_measured: bool = False) -> Box:
 
 
 def box_of(machine: Machine, *, bandwidth: float | None = None) -> Box:
-    """The box that `machine` is; of GPUs of several kinds those that hold most together. UserError without a GPU."""
+    """Return the box that `machine` is; of several kinds of GPU, that with the most memory. UserError without a GPU."""
     whole = [gpu for gpu in machine.gpus if not gpu.is_split]
     if not whole:
         if machine.gpus:
@@ -105,7 +105,7 @@ def box_of(machine: Machine, *, bandwidth: float | None = None) -> Box:
 
 
 def cpu_box(machine: Machine) -> Box:
-    """A machine without a GPU, which can serve small models on its CPU."""
+    """Return the box of a machine without a GPU, which can serve small models on its CPU."""
     hardware = knowledge().hardware[CPU]
     memory = machine.memory_bytes
     return Box(
@@ -117,7 +117,7 @@ def cpu_box(machine: Machine) -> Box:
 
 
 def _known(gpu: Gpu) -> Hardware | None:
-    """The record whose device name and compute capability are those of `gpu`."""
+    """Find the record whose device name and compute capability are those of `gpu`."""
     for hardware in knowledge().hardware.values():
         names = {name.casefold() for name in hardware.device_names}
         if gpu.name.casefold() in names and gpu.compute_capability == hardware.compute_capability:
@@ -126,7 +126,7 @@ def _known(gpu: Gpu) -> Hardware | None:
 
 
 def _as_found(hardware: Hardware, gpu: Gpu, machine: Machine, bandwidth: float | None) -> Hardware:
-    """`hardware` with the sizes of this very machine, and its bandwidth where that was measured."""
+    """Return `hardware` with the sizes of this machine, and its bandwidth where that was measured."""
     return replace(
         hardware,
         memory_bytes=gpu.memory_bytes or machine.memory_bytes,
@@ -136,7 +136,7 @@ def _as_found(hardware: Hardware, gpu: Gpu, machine: Machine, bandwidth: float |
 
 
 def _unknown(gpu: Gpu, machine: Machine) -> Hardware:
-    """Hardware made from the probe alone. What no tool tells, the bandwidth, is that of the slowest known relative."""
+    """Make hardware from the probe alone. No tool reports bandwidth: it is that of the slowest known relative."""
     major = gpu.compute_capability.partition(".")[0]
     all_known = [item for item in knowledge().hardware.values() if item.compute_capability[0].isdigit()]
     relatives = [item for item in all_known if item.compute_capability.partition(".")[0] == major] or all_known

@@ -1,4 +1,4 @@
-"""One sh script that asks a machine many things at once: its output comes back by section."""
+"""Runs one sh script that asks a machine many things at once; its output comes back by section."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ asked() {{ timeout 20 "$@" 2>&1; printf '\\nexit %s\\n' "$?"; }}
 
 
 def ask(node: NodeRunner, script: str, *, timeout_s: float) -> dict[str, str]:
-    """What `script` prints after each `section NAME`. `asked COMMAND` prints what a command says and its exit code.
+    """Return what `script` prints after each `section NAME`. `asked COMMAND` prints a command's output and exit code.
 
     Raises NodeError: the machine cannot be reached.
     """

@@ -18,11 +18,11 @@ from eyas.fleet.running.state import Row
 __all__ = ["Entry", "cache_folder", "entries", "find", "hub_folder", "remove"]
 
 PREFIX = "models--"
-BLOCK = 512  # bytes in which stat counts, whatever the file system
+BLOCK = 512  # bytes; stat counts blocks of this size on every file system
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One repository of the cache. Times are seconds since 1970."""
+    """A repository in the cache. Times are seconds since 1970."""
 
     repo: str
     folder: Path
@@ -35,7 +35,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def hub_folder(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps repositories: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub."""
+    """Return where huggingface_hub keeps repositories: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub."""
     if environ.get("HF_HUB_CACHE"):
         return Path(environ["HF_HUB_CACHE"]).expanduser()
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -56,7 +56,7 @@ def cache_folder(environ: Mapping[str, str]) -> str | None:
 
 
 def entries(hub: Path, rows: Iterable[Row] = ()) -> tuple[Entry, ...]:
-    """Every model repository in `hub`, the largest first. `rows` are the deployments of this machine."""
+    """List every model repository in `hub`, the largest first. `rows` are the deployments of this machine."""
     here = [row for row in rows if any(node.ssh is None for node in row.plan.choice.nodes)]
     open_by = _open_by(hub)
     found = [_entry(folder, here, open_by) for folder in sorted(hub.glob(f"{PREFIX}*")) if folder.is_dir()]
@@ -64,7 +64,7 @@ def entries(hub: Path, rows: Iterable[Row] = ()) -> tuple[Entry, ...]:
 
 
 def find(found: Iterable[Entry], repo: str) -> Entry:
-    """The entry of `repo`, or of the only repository of that name whatever its organisation. Raises UserError."""
+    """Find the entry of `repo`, or of the only repository of that name in any organisation. Raises UserError."""
     known = {entry.repo: entry for entry in found}
     alike = [entry for name, entry in known.items() if repo.lower() in (name.lower(), name.lower().partition("/")[2])]
     if len(alike) == 1:
@@ -119,14 +119,14 @@ def _entry(folder: Path, rows: Iterable[Row], open_by: Mapping[str, tuple[str, .
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Files that are no links: the blobs. (A file system without links has them in the snapshots.)"""
+    """Yield files that are no links: the blobs. (A file system without links has them in the snapshots.)"""
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             yield path
 
 
 def _revisions(folder: Path) -> tuple[str, ...]:
-    """Names of what is there: a branch or tag where one points to it, else the beginning of its commit."""
+    """List the revisions: a branch or tag where one points to it, else the beginning of its commit."""
     refs = folder / "refs"
     files = [path for path in refs.rglob("*") if path.is_file()]
     named = {path.read_text(errors="replace").strip(): str(path.relative_to(refs)) for path in files}
@@ -135,7 +135,7 @@ def _revisions(folder: Path) -> tuple[str, ...]:
 
 
 def _open_by(hub: Path) -> dict[str, tuple[str, ...]]:
-    """Repository folders with a file that some process has open or mapped: `NAME (pid N)` each.
+    """Map repository folders with a file that a process has open or mapped to `NAME (pid N)`.
 
     A process in a container sees the cache under another path; there any cache is taken for this one.
     """
@@ -159,7 +159,7 @@ def _link(path: Path) -> str:
 
 
 def _names(process: Path) -> Iterator[str]:
-    """Paths that a process has open or mapped; nothing of one that has ended or is another person's."""
+    """Yield paths that a process has open or mapped; none for one that has ended or is another user's."""
     try:
         yield from map(_link, (process / "fd").iterdir())
         for line in (process / "maps").read_text(errors="replace").splitlines():

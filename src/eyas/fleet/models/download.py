@@ -45,7 +45,7 @@ done
 
 
 class HubError(UserError):
-    """What a plan needs cannot be had from the hub. `kind` is one of the words of `hub_program.py`."""
+    """A download that the hub does not give. `kind` is one of the words of `hub_program.py`."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class HubError(UserError):
 
 
 class Need(Struct, frozen=True, kw_only=True):
-    """What a machine still lacks of one download. `blobs` are its files by name in the cache: their sizes."""
+    """The part of a download that a machine still lacks. `blobs` maps its files, by name in the cache, to sizes."""
 
     repo: str
     total_bytes: int
@@ -72,7 +72,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 def needs(plan: Plan, node: NodeRunner) -> tuple[Need, ...]:
-    """What each download of `plan` still has to bring to `node`; asks the hub and fetches nothing.
+    """List what each download of `plan` still has to bring to `node`; asks the hub and fetches nothing.
 
     Raises HubError: gated, not found, hub not reachable and not cached, cache not writable.
     """
@@ -80,7 +80,7 @@ def needs(plan: Plan, node: NodeRunner) -> tuple[Need, ...]:
 
 
 def fetch(plan: Plan, node: NodeRunner, on_progress: Callable[[Progress], None]) -> None:
-    """Bring everything that `plan` downloads to `node`, one repository after another.
+    """Download everything that `plan` needs to `node`, one repository after another.
 
     `on_progress` is called about once a second, from another thread. Raises HubError with the next step; what has come
     already stays and is not fetched again.
@@ -100,7 +100,7 @@ def fetch(plan: Plan, node: NodeRunner, on_progress: Callable[[Progress], None])
 
 
 def look(download: Download, cache: Word, node: NodeRunner) -> Need:
-    """What `node` lacks of one download. Raises HubError."""
+    """Return what `node` lacks of one download. Raises HubError."""
     answer = _ask(_request("look", download), cache, node, LOOK_S)
     files = answer["files"]
     return Need(
@@ -117,24 +117,24 @@ def look(download: Download, cache: Word, node: NodeRunner) -> Need:
 def _fetch_one(
     download: Download, cache: Word, node: NodeRunner, need: Need, on_progress: Callable[[Progress], None]
 ) -> None:
-    def tell(done_bytes: int) -> None:
+    def report(done_bytes: int) -> None:
         on_progress(Progress(node=node.name, repo=need.repo, done_bytes=done_bytes, total_bytes=need.total_bytes))
 
-    with _polling(lambda: tell(min(bytes_there(node, need), need.total_bytes))):
+    with _polling(lambda: report(min(bytes_there(node, need), need.total_bytes))):
         _ask(_request("fetch", download), cache, node, FETCH_S)
-    tell(need.total_bytes)
+    report(need.total_bytes)
 
 
 @contextmanager
 def _polling(look: Callable[[], None]) -> Iterator[None]:
-    """Have `look` called now and then from another thread: it is this one that Ctrl-C must reach."""
+    """Call `look` from time to time in another thread, so that Ctrl-C reaches this one."""
     ended = Event()
 
     def poll() -> None:
         while not ended.wait(POLL_S):
             try:
                 look()
-            except NodeError:  # the download itself will tell
+            except NodeError:  # the download itself will report it
                 continue
 
     thread = Thread(target=poll, daemon=True)
@@ -147,7 +147,7 @@ def _polling(look: Callable[[], None]) -> Iterator[None]:
 
 
 def bytes_there(node: NodeRunner, need: Need) -> int:
-    """How much of `need` has arrived. A file on its way counts by the disk that it takes, as it may have holes."""
+    """Count the bytes of `need` that have arrived. A partial file counts by its disk usage, as it may have holes."""
     folder = shlex.quote(need.folder)
     listing = node.run(f"cd {folder} 2>/dev/null && stat -c '%s %b %B %n' -- * 2>/dev/null").out
     arrived = dict.fromkeys(need.blobs, 0)

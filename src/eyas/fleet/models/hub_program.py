@@ -1,8 +1,8 @@
 """Runs on the machine where models are to lie: says what it lacks of a repository of the hub, and fetches it.
 
 It is sent there as text, so it imports only the standard library and huggingface_hub, of any version since 0.26, and
-runs on Python 3.9. Request: JSON in the environment. Answer: one line of JSON after `ANSWER`. It ends when nobody
-listens any more.
+runs on Python 3.9. Request: JSON in the environment. Answer: one line of JSON after `ANSWER`. It ends when
+the connection that started it closes.
 
 Large files are fetched here and not by snapshot_download, which (since 2.0) throws away what an interrupted download
 had; here they go on where they stopped and their sha256 is checked. huggingface_hub does all else.
@@ -33,7 +33,7 @@ LARGEST_OVER_HTTP = 50_000_000_000  # the hub's own limit; larger files need its
 
 
 class Problem(Exception):
-    """`kind` is a word that the other side knows, `detail` what is to be said beside it."""
+    """A failure to report: `kind` is a word that the other side knows, `detail` is added to the message."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(kind)
@@ -42,7 +42,7 @@ class Problem(Exception):
 
 
 def main() -> None:
-    """Does what the request asks and prints the answer."""
+    """Carry out the request and print the answer."""
     threading.Thread(target=_end_unheard, daemon=True).start()
     request = json.loads(os.environ.pop(REQUEST))
     try:
@@ -58,9 +58,9 @@ def main() -> None:
 
 
 def _end_unheard() -> None:
-    """Whoever asked is gone (Ctrl-C, a lost connection): nobody reads the answer."""
+    """End the process once its caller is gone (Ctrl-C, a lost connection) and cannot read the answer."""
     poll = select.poll()
-    poll.register(sys.stdout, 0)  # errors are always told
+    poll.register(sys.stdout, 0)  # errors are always reported
     poll.poll()
     os._exit(1)
 
@@ -90,7 +90,7 @@ class Repo:
         self.token: str | None = request["token"] or get_token()
 
     def look(self) -> dict[str, Any]:
-        """The wanted files and how much of each is here: {"files": [[blob, size, here], ...], ...}."""
+        """Report the wanted files and how much of each is here: {"files": [[blob, size, here], ...], ...}."""
         try:
             files = self._wanted()
         except Problem:
@@ -109,7 +109,7 @@ class Repo:
         }
 
     def fetch(self) -> dict[str, Any]:
-        """Everything that is wanted and not here; what has come already stays if it fails."""
+        """Download everything that is wanted and not here; what has arrived stays if it fails."""
         files = self._wanted()
         self.blobs.mkdir(parents=True, exist_ok=True)
         pool = ThreadPoolExecutor(WORKERS)
@@ -142,7 +142,7 @@ class Repo:
         return [file for file in files if self._is_wanted(file.path)]
 
     def _is_wanted(self, path: str) -> bool:
-        """As snapshot_download decides: patterns match across slashes."""
+        """Whether a file is wanted, decided as snapshot_download does: patterns match across slashes."""
         is_included = not self.include or any(fnmatch(path, pattern) for pattern in self.include)
         return is_included and not any(fnmatch(path, pattern) for pattern in self.exclude)
 
@@ -154,7 +154,7 @@ class Repo:
         return file.is_whole(self._place(file))
 
     def _here(self, file: File) -> int:
-        """Bytes of it that need not come again."""
+        """Return the bytes of it that need not be downloaded again."""
         blob = self.blobs / file.blob
         if file.is_whole(blob) or self._has(file):
             return file.size
@@ -162,7 +162,7 @@ class Repo:
         return min(max(come, default=0), file.size)
 
     def _set_right(self, file: File) -> None:
-        """A blob that was cut off (a full disk, a crash) becomes a part that goes on; huggingface_hub would keep it."""
+        """Turn a truncated blob (a full disk, a crash) into a part that is resumed; huggingface_hub would keep it."""
         blob = self.blobs / file.blob
         if blob.exists() and not file.is_whole(blob):
             blob.replace(blob.with_name(file.blob + PARTIAL))
@@ -184,7 +184,7 @@ class Repo:
             raise Problem("not writable", str(folder))
 
     def _check_access(self, file: File) -> None:
-        """The list of files is public even where the files are not."""
+        """Check access to the files: their list is public even where they are not."""
         from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
 
         try:
@@ -206,7 +206,7 @@ class Repo:
             raise self._interrupted(file, error) from error
 
     def _fetch_large(self, file: File) -> None:
-        """Into the place where huggingface_hub looks for it, under a name of its own until it is whole and right."""
+        """Download to where huggingface_hub looks for the file, under another name until it is complete and correct."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
 
@@ -238,13 +238,13 @@ class Repo:
             partial.rename(blob)
 
     def _interrupted(self, file: File, error: Exception) -> Exception:
-        """`error` itself where it is the disk's, else the download's."""
+        """Return `error` itself if the disk caused it, else an error of the download."""
         if isinstance(error, OSError) and _kind_of(error) in ("disk", "not writable"):
             return error
         return Problem("interrupted", f"{file.path}: {' '.join(str(error).split())[:200] or type(error).__name__}")
 
     def _is_usable(self) -> bool:
-        """Whether what is here does without the hub: every file that an index of weights names is here, and whole."""
+        """Whether the hub is not needed: every file that an index of weights names is here and complete."""
         ref = self.folder / "refs" / self.revision
         snapshot = self.folder / "snapshots" / (ref.read_text().strip() if ref.exists() else self.revision)
         indexes = list(snapshot.glob("*.index.json"))
@@ -269,7 +269,7 @@ class File:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether it is there and, of safetensors, as long as its header says: 8 bytes of length, JSON, tensors."""
+    """Whether it exists and, for safetensors, is as long as its header says: 8 bytes of length, JSON, tensors."""
     if not path.exists() or path.suffix != ".safetensors":
         return path.exists()
     size = path.stat().st_size

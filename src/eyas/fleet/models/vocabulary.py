@@ -1,4 +1,4 @@
-"""Runs the plan's script for the vocabulary files of Harmony before anything starts, and first passes on what is here.
+"""Runs the plan's script for Harmony's vocabulary files before anything starts, and first copies those found here.
 
 Names, digests, source and script are those of `recipes/engines/vocabulary.py`. The script runs twice on purpose: in a
 launch of the plan, since what `eyas plan --emit` writes must work without eyas; and here for `eyas up`, so that what
@@ -29,7 +29,7 @@ def wants_vocabulary(plan: Plan) -> bool:
 
 
 def lacking(node: NodeRunner) -> tuple[str, ...]:
-    """The vocabulary files that `node` does not have, or not with the right content."""
+    """List the vocabulary files that `node` does not have, or not with the right content."""
     sums = node.run(f"cd {shell(HOME)} 2>/dev/null && sha256sum -- *.tiktoken 2>/dev/null").out
     found = {line.split()[1]: line.split()[0] for line in sums.splitlines()}
     return tuple(name for name, digest in DIGESTS.items() if found.get(name) != digest)
@@ -57,7 +57,7 @@ def fetch_vocabulary(plan: Plan, node: NodeRunner) -> None:
 
 
 def _own(name: str) -> bytes | None:
-    """The file as this machine has it: where `VARIABLE` says, or where an earlier plan has put it."""
+    """Return this machine's copy of the file: where `VARIABLE` says, or where an earlier plan has put it."""
     for folder in (os.environ.get(VARIABLE), Path.home() / HOME.path):
         path = Path(folder or "") / name
         if folder and path.is_file():

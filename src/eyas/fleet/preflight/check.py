@@ -1,4 +1,4 @@
-"""Whether a plan could start now: looks at every machine of it, changes nothing, and reports everything at once."""
+"""Checks whether a plan could start now: looks at all of its machines, changes nothing, reports everything at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAME_USER = ("mpi", "ray")  # torch does not care
 
 
 def check(plan: Plan, nodes: Sequence[NodeRunner], environ: Mapping[str, str] | None = None) -> tuple[Check, ...]:
-    """All checks of `plan` on `nodes` (rank 0 first), machine by machine; each failed one with its next step.
+    """Run all checks of `plan` on `nodes` (rank 0 first), machine by machine; each failed one has its next step.
 
     `environ` is where the plan's references are looked up (default: this process's). Raises nothing for what a check
     can say.
@@ -47,7 +47,7 @@ def _find(plan: Plan, rank: int, node: NodeRunner) -> Findings | Check:
 
 
 def _environment(plan: Plan, node: str, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Every variable that the plan refers to is set where eyas runs."""
+    """Check that every variable that the plan refers to is set where eyas runs."""
     for name in blocks.secrets(plan):
         if environ.get(name):
             yield Check(name="environment", node=node, level="ok", message=f"{name} is set")
@@ -58,7 +58,7 @@ def _environment(plan: Plan, node: str, environ: Mapping[str, str]) -> Iterator[
 
 
 def _same_user(plan: Plan, found: Sequence[Findings]) -> Iterator[Check]:
-    """MPI and Ray expect one user name on all machines."""
+    """Check that the user name is the same on all machines, as MPI and Ray expect."""
     joined_by = knowledge().engines[plan.choice.engine].joined_by
     if len(plan.choice.nodes) == 1 or not found or joined_by not in SAME_USER:
         return

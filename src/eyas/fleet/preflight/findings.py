@@ -1,6 +1,6 @@
-"""What preflight must know of one machine for one plan beside what the probe says: ports, images, programs, folders.
+"""Finds what preflight needs to know of a machine in addition to the probe: ports, images, programs, folders.
 
-Looks only: no image is pulled, nothing is written.
+It only looks: no image is pulled, nothing is written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEETING_PORTS = {"torch": sglang.RENDEZVOUS_PORT, "ray": ray.PORT}  # on the fir
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """What was found. Empty where the plan does not ask for it."""
+    """Findings on one machine. Empty where the plan does not ask for them."""
 
     machine: Machine
     listeners: tuple[Listener, ...]
@@ -97,7 +97,7 @@ def images_of(plan: Plan, rank: int) -> tuple[str, ...]:
 
 
 def ports_of(plan: Plan, rank: int) -> tuple[int, ...]:
-    """Ports that must be free on machine `rank`: the server's, those that launches open, those that engines meet at."""
+    """Return ports that must be free on machine `rank`: the server's, those of launches, and rendezvous ports."""
     choice = plan.choice
     waits = [launch.wait.port for launch in plan.emission.launches if launch.node == rank]
     own = [choice.port] if rank == 0 else []
@@ -110,7 +110,7 @@ def ports_of(plan: Plan, rank: int) -> tuple[int, ...]:
 
 
 def program_of(plan: Plan, rank: int) -> str | None:
-    """The program of a native engine on machine `rank`; None where all of it runs in containers."""
+    """Return the program of a native engine on machine `rank`; None where all of it runs in containers."""
     for launch in plan.emission.launches:
         is_native = launch.container is None and launch.inside is None and not launch.is_once
         if launch.node == rank and is_native and isinstance(launch.argv[0], str):
@@ -123,7 +123,7 @@ def needs_cuda(plan: Plan) -> bool:
 
 
 def _image_script(number: int, image: str, plan: Plan) -> str:
-    """Whether the image is here and sees the GPU; else whether the registry would give it to this person."""
+    """Write sh that checks that the image is here and sees the GPU, or that the registry would give it to this user."""
     name = shell(image)
     gpu = f"timeout {CONTAINER_S} docker run --rm --network none --gpus all --entrypoint nvidia-smi {name} -L"
     seen = f"section gpu-{number}; {gpu} 2>&1; printf '\\nexit %s\\n' $?" if needs_cuda(plan) else ":"
@@ -158,7 +158,7 @@ python=$(sed -n '1s/^#! *//p' "$(command -v {name})" 2>/dev/null)
 
 
 def _ssh_script(plan: Plan, rank: int) -> str:
-    """MPI starts its ranks over ssh, from the first machine, with this person's keys."""
+    """Write sh that checks ssh from the first machine, by which MPI starts its ranks with this user's keys."""
     if rank != 0 or knowledge().engines[plan.choice.engine].joined_by != "mpi":
         return ""
     options = "-o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes -o LogLevel=ERROR"
@@ -175,13 +175,13 @@ def read_image(text: str) -> str:
 
 
 def read_exit(text: str) -> str:
-    """What a command said if it failed; nothing if it did not."""
+    """Return what a command printed if it failed; nothing if it did not."""
     *lines, last = text.split("\n")
     return "" if last == "exit 0" else " ".join(" ".join(lines).split())[-300:] or last
 
 
 def read_version(text: str) -> str:
-    """The version in what a program prints: `0.5.23`, `eyas 0.1.0`, `version: 10158 (abc)`, `ollama version is 1.2`."""
+    """Find the version in some output: `0.5.23`, `eyas 0.1.0`, `version: 10158 (abc)`, `ollama version is 1.2`."""
     build = re.search(r"^version: (\d+) \(", text, re.MULTILINE)
     if build:
         return f"b{build[1]}"

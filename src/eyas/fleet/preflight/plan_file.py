@@ -24,7 +24,7 @@ OWN_FOLDERS = ("run", "logs")
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan as `eyas plan --emit plan` writes it, in YAML or JSON. Raises UserError that says where it is wrong."""
+    """Read a plan as `eyas plan --emit plan` writes it, YAML or JSON. Raises UserError that says where it is wrong."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -46,7 +46,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def check_plan(plan: Plan) -> None:
-    """Raises UserError for what the types allow and a machine would not."""
+    """Raise UserError for what the types allow and a machine would not."""
     choice, emission = plan.choice, plan.emission
     if not _can_be_kept(plan):
         raise UserError("the plan holds what no JSON does: nan, inf or half a character")
@@ -123,7 +123,7 @@ def _check_launch(launch: Launch, earlier: dict[str, Launch], num_nodes: int) ->
 
 
 def _check_directory(word: Word) -> None:
-    """The folder that a deployment writes to is its own: no other folder's parent, nothing beside home."""
+    """Check that the folder that a deployment writes to is its own: below home, and no other folder's parent."""
     _check_word(word, "choice.directory")
     path = PurePosixPath(word.path if isinstance(word, Home) else "" if isinstance(word, Ref) else word)
     is_below = bool(path.parts) and not path.is_absolute() if isinstance(word, Home) else len(path.parts) > 1

@@ -1,4 +1,4 @@
-"""The rules of preflight: what is found on one machine against what the plan needs there. Pure.
+"""Rules of preflight: they compare what is found on one machine with what the plan needs there. Pure.
 
 Each rule is a generator of checks; a failed one says what is wrong in one line and what to do next.
 """
@@ -30,7 +30,7 @@ SWAPPED_OUT = 1 << 30
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at on one machine. A warning (`warn`) does not keep a plan from starting."""
+    """Result of one check on one machine. A warning (`warn`) does not keep a plan from starting."""
 
     name: str
     node: str
@@ -69,7 +69,7 @@ class Site(NamedTuple):
 
 
 def gpus(site: Site) -> Iterator[Check]:
-    """As many GPUs of the planned kind as the plan uses."""
+    """Check that there are as many GPUs of the planned kind as the plan uses."""
     box, machine = site.plan.box, site.found.machine
     if not needs_cuda(site.plan):
         return
@@ -100,7 +100,7 @@ def gpus(site: Site) -> Iterator[Check]:
 
 
 def architecture(site: Site) -> Iterator[Check]:
-    """Images are built for one CPU architecture; programs that are here run here."""
+    """Check the CPU architecture, for which images are built; programs that are here run here."""
     planned, here = site.plan.box.architecture, site.found.machine.architecture
     if images_of(site.plan, site.rank) and planned != here:
         again = f"plan for what is here: eyas plan {site.plan.choice.model} --on here"
@@ -108,7 +108,7 @@ def architecture(site: Site) -> Iterator[Check]:
 
 
 def docker(site: Site) -> Iterator[Check]:
-    """Docker is there, this person may use it, and it can hand GPUs to containers."""
+    """Check that docker is there, that this user may use it, and that it can hand GPUs to containers."""
     if not images_of(site.plan, site.rank):
         return
     lack = setup.docker(site.found.machine, for_gpus=needs_cuda(site.plan))
@@ -119,7 +119,7 @@ def docker(site: Site) -> Iterator[Check]:
 
 
 def images(site: Site) -> Iterator[Check]:
-    """Each image is here or would be given to this person by its registry."""
+    """Check that each image is here or that its registry would give it to this user."""
     for image, said in site.found.images.items():
         registry = image.partition("/")[0]
         if said == "here":
@@ -147,7 +147,7 @@ def images(site: Site) -> Iterator[Check]:
 
 
 def driver(site: Site) -> Iterator[Check]:
-    """The driver knows the GPU and the CUDA of the image."""
+    """Check that the driver supports the GPU and the CUDA of the image."""
     version = site.found.machine.driver
     if not needs_cuda(site.plan) or not version:
         return
@@ -163,7 +163,7 @@ def driver(site: Site) -> Iterator[Check]:
 
 
 def memory(site: Site) -> Iterator[Check]:
-    """What the engine needs, and what it takes at its start, is free now."""
+    """Check that what the engine needs, and what it takes at its start, is free now."""
     machine, wanted = site.found.machine, site.plan.memory
     needed, taken = wanted.needed, wanted.reserved
     whole = [gpu for gpu in machine.gpus if gpu.free_bytes is not None and not gpu.is_split]
@@ -185,7 +185,7 @@ def memory(site: Site) -> Iterator[Check]:
 
 
 def swap(site: Site) -> Iterator[Check]:
-    """Unified memory has swap, and not much of it is in use."""
+    """Check that a machine of unified memory has swap, and that not much of it is in use."""
     machine = site.found.machine
     out = machine.swap_bytes - machine.swap_free_bytes
     lack = setup.swap(machine)
@@ -196,7 +196,7 @@ def swap(site: Site) -> Iterator[Check]:
 
 
 def disk(site: Site) -> Iterator[Check]:
-    """Room for what is still to come, the model and the image."""
+    """Check the disk's room for what is still to be downloaded, the model and the image."""
     machine = site.found.machine
     missing = sum(need.missing_bytes for need in site.found.needs)
     room = "make room (eyas models list, eyas models rm) or give another disk: --cache DIR"
@@ -211,7 +211,7 @@ def disk(site: Site) -> Iterator[Check]:
 
 
 def models(site: Site) -> Iterator[Check]:
-    """The hub gives what is still missing; vocabulary files that are missing will come, too."""
+    """Check that the hub gives what is still missing; report vocabulary files that will be downloaded too."""
     if site.found.hub_error:
         problem, _, step = site.found.hub_error.rpartition("; ")
         yield site.fail("models", problem, step)
@@ -224,7 +224,7 @@ def models(site: Site) -> Iterator[Check]:
 
 
 def ports(site: Site) -> Iterator[Check]:
-    """Each port is free, the server's at the address where it is to listen; the others may want any."""
+    """Check that each port is free, the server's at its own address, the others at every address."""
     choice = site.plan.choice
     for port in ports_of(site.plan, site.rank):
         is_server = site.rank == 0 and port == choice.port
@@ -238,7 +238,7 @@ def ports(site: Site) -> Iterator[Check]:
 
 
 def program(site: Site) -> Iterator[Check]:
-    """A native engine is installed, in a version whose flags the plan knows."""
+    """Check that a native engine is installed, in a version whose flags the plan knows."""
     name = program_of(site.plan, site.rank)
     choice = site.plan.choice
     if name is None:
@@ -252,7 +252,7 @@ def program(site: Site) -> Iterator[Check]:
     elif not site.found.version and engine.distribution:
         yield site.fail("program", f"{site.found.program} has no {engine.title}", f"install {where} there")
     elif not site.found.version:
-        yield site.warn("program", f"{site.found.program} does not tell its version", f"the plan is for {where}")
+        yield site.warn("program", f"{site.found.program} does not report its version", f"the plan is for {where}")
     elif not _fits(site.found.version, engine.versions):
         says = f"{name} is {site.found.version}; eyas knows {engine.title} {engine.versions}"
         yield site.fail("program", says, f"install {where}")
@@ -266,12 +266,12 @@ def program(site: Site) -> Iterator[Check]:
 def _fits(version: str, versions: str) -> bool:
     try:
         return satisfies(version, versions)
-    except UserError:  # a build of somebody's own: nothing can be said of it
+    except UserError:  # a custom build: its flags are unknown
         return True
 
 
 def interfaces(site: Site) -> Iterator[Check]:
-    """For several machines: the interfaces that the plan names are Up and hold the planned address."""
+    """Check for several machines that the planned interfaces are Up and hold the planned address."""
     if len(site.plan.choice.nodes) == 1:
         return
     machine, node = site.found.machine, site.node
@@ -293,7 +293,7 @@ def interfaces(site: Site) -> Iterator[Check]:
 
 
 def _is_address(text: str) -> bool:
-    """A host name may stand for any address."""
+    """Whether it is an IP address; a host name may stand for any."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -302,7 +302,7 @@ def _is_address(text: str) -> bool:
 
 
 def ssh(site: Site) -> Iterator[Check]:
-    """From the first machine to the others, for MPI."""
+    """Check ssh from the first machine to the others, for MPI."""
     for address, error in site.found.ssh_errors.items():
         step = f"on {site.node.name}: ssh-copy-id {address} && ssh {address} true"
         yield (

@@ -1,4 +1,4 @@
-"""What the commands do to deployments: bring one up under a supervisor, follow it, take it down. Prints nothing."""
+"""Brings a deployment up under a supervisor, follows it and takes it down, for the commands. Prints nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nodes_of(plan: Plan, environ: Mapping[str, str]) -> list[NodeRunner]:
 
 
 def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str], make_ready: Ready) -> bool:
-    """Have a supervisor look after `plan`: a new start, or of what runs already. False if one does so already.
+    """Start a supervisor for `plan`, from scratch or over what already runs. Returns False if there is one already.
 
     `make_ready` checks the machines and downloads; it is called for a new start only. Nothing is recorded or started
     when it raises. Raises UserError where another plan of the name runs or a secret is not set.
@@ -65,8 +65,8 @@ def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str],
 
 
 def follow(folder: Path, store: Store, name: str, show: Show, after: int) -> Row:
-    """Show events until the deployment is ready or has ended; returns how it then is. Raises UserError if nobody
-    looks after it any more."""
+    """Show events until the deployment is ready or has ended; return how it then is. Raises UserError if its
+    supervisor is gone."""
     while True:
         is_alive = is_supervised(folder, name)
         for event in store.events(name, after):
@@ -77,7 +77,7 @@ def follow(folder: Path, store: Store, name: str, show: Show, after: int) -> Row
             return row
         if not is_alive:
             raise UserError(
-                f"nobody looks after {name} any more, why may stand in {log_path(folder, name)}; "
+                f"the supervisor of {name} has ended; the reason may be in {log_path(folder, name)}; "
                 f"take over what runs: eyas up {name}"
             )
         time.sleep(LOOK_S)
@@ -86,7 +86,7 @@ def follow(folder: Path, store: Store, name: str, show: Show, after: int) -> Row
 def take_down(
     folder: Path, store: Store, name: str, environ: Mapping[str, str], show: Show, *, is_forgotten: bool = False
 ) -> None:
-    """Stop everything of a deployment on all machines, and whoever looks after it or is about to start it.
+    """Stop everything of a deployment on all machines, and its supervisor or a command that is about to start it.
 
     With `is_forgotten`, what cannot be stopped is given up. Raises UserError for what could not be stopped.
     """
@@ -121,7 +121,7 @@ def take_down(
 
 
 def _take_over(folder: Path, store: Store, name: str, limits: Limits, news: _News) -> int:
-    """The lock of a deployment, once the process that holds it has done what it has to do at the end."""
+    """Return the lock of a deployment, once the process that holds it has finished its clean-up."""
     asked: int | None = None
     patience_s = (limits.grace_s + limits.stop_s) * (1 + len(store.launches(name)))
     deadline = time.monotonic() + patience_s
@@ -144,7 +144,7 @@ def _take_over(folder: Path, store: Store, name: str, limits: Limits, news: _New
 
 
 class _News:
-    """Shows what is recorded of a deployment from now on."""
+    """Shows what is recorded of a deployment from its creation on."""
 
     def __init__(self, store: Store, name: str, show: Show) -> None:
         self._store = store
@@ -159,5 +159,5 @@ class _News:
 
 
 def _starts_the_same(one: Plan, other: Plan) -> bool:
-    """What else a plan holds, such as what is known to have run, may change while it is up."""
+    """Whether two plans start the same things; the rest, such as what is known to have run, may differ."""
     return (one.choice, one.emission) == (other.choice, other.emission)

@@ -1,7 +1,7 @@
-"""Does what the policy decides, for one deployment: prepares machines, starts, looks at and stops its launches.
+"""Carries out what the policy decides for one deployment: prepares machines, starts, observes and stops launches.
 
 For one thread; machines are asked at the same time, servers in threads of their own, so that a machine that hangs
-delays nobody's look at another and a server that hangs delays no look at all.
+does not delay another machine's observation, and a server that hangs delays none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_LOG = 256 << 10  # bytes of a log that are searched for the line that says "
 
 
 def secrets_of(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    """The values that `plan` refers to. Raises UserError that names those that are not set."""
+    """Return the values that `plan` refers to. Raises UserError that names those that are not set."""
     names = blocks.secrets(plan)
     missing = [name for name in names if not environ.get(name)]
     if missing:
@@ -43,7 +43,7 @@ def secrets_of(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def client(plan: Plan, node: NodeRunner, key: str | None = None) -> httpx.Client:
-    """An HTTP client of the plan's server, by way of `node`, its first machine. Raises NodeError."""
+    """Return an HTTP client of the plan's server, by way of `node`, its first machine. Raises NodeError."""
     url = httpx.URL(blocks.base_url(plan.choice))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return httpx.Client(
@@ -54,7 +54,7 @@ def client(plan: Plan, node: NodeRunner, key: str | None = None) -> httpx.Client
 def stop_launches(
     store: Store, name: str, started: Iterable[LaunchRow], node_of: Callable[[LaunchRow], NodeRunner], limits: Limits
 ) -> dict[int, str]:
-    """Stop what was started, the last first. What could not be stopped is returned in words, and stays recorded."""
+    """Stop what was started, the last first. Returns in words what could not be stopped; that stays recorded."""
     left: dict[int, str] = {}
     silent: dict[str, str] = {}
     for row in sorted(started, key=lambda row: -row.position):
@@ -105,7 +105,7 @@ class Deployment:
     # -- before and after ----------------------------------------------------------------------------------------------
 
     def look(self) -> Found:
-        """What was started and lives. On a machine that does not answer, everything is taken to live."""
+        """Return what was started and lives. On a machine that does not answer, everything is taken to live."""
         self._started = {row.position: row for row in self._store.launches(self._name)}
         marks = self._marks()
         seen = self._poll(marks, None)
@@ -113,7 +113,7 @@ class Deployment:
         return Found(len(self._started), len(marks) - len(dead), seen.silent)
 
     def prepare(self) -> None:
-        """Write the files of every machine and see that the server's port is free. Raises UserError."""
+        """Write the files of every machine and check that the server's port is free. Raises UserError."""
         for rank, node in enumerate(self._nodes):
             files = [file for file in self._plan.emission.files if rank in file.nodes]
             port = self._plan.choice.port if rank == 0 else None
@@ -124,7 +124,7 @@ class Deployment:
         """Start one launch. Raises UserError."""
         launch = self._launches[index]
         self._log = ("0", "")
-        self._remember(index, "")  # whatever happens from here on, it is to be stopped
+        self._remember(index, "")  # from here on it has to be stopped in any case
         script = scripts.start(self._owner, launch, self._containers, self._secrets)
         out = _run(self._nodes[launch.node], script, START_S)
         self._remember(index, out.strip().splitlines()[-1])
@@ -137,7 +137,7 @@ class Deployment:
         self._store.launched(self._name, self._started[index])
 
     def stop(self) -> tuple[str, ...]:
-        """Stop what was started, the last first. What could not be stopped is returned in words and stays recorded."""
+        """Stop what was started, the last first. Returns in words what could not be stopped; that stays recorded."""
         self._forget_server()
         left = stop_launches(self._store, self._name, self._started.values(), self._node_of, self._limits)
         self._started = {index: row for index, row in self._started.items() if index in left}
@@ -149,7 +149,7 @@ class Deployment:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def observe(self, what: Observe) -> Seen:
-        """One look at all machines and, where wanted, at what the server says."""
+        """Observe all machines once and, where wanted, what the server answers."""
         seen = self._poll(self._marks(), what.index)
         if what.probe:
             self._probe()
@@ -208,7 +208,7 @@ class Deployment:
         self._chatting: _Question | None = None
 
     def _probe(self) -> None:
-        """Take in what was answered; ask again where it is time."""
+        """Collect answers, and ask again where it is time."""
         if self._probing is not None and self._probing.is_answered:
             self._answers = self._probing.answer
             self._probing = None
@@ -246,7 +246,7 @@ class Deployment:
 
 
 class _Question:
-    """One question to a server, asked in a thread that nobody waits for."""
+    """A question to a server, asked in a thread that is never joined."""
 
     def __init__(self, ask: Callable[[], str | None]) -> None:
         self._ask = ask
@@ -261,7 +261,7 @@ class _Question:
     def _run(self) -> None:
         try:
             self.answer = self._ask()
-        except Exception as error:  # whatever a server or a way to it does, it is an answer
+        except Exception as error:  # any failure of a server or of the way to it is an answer
             self.answer = str(error) or type(error).__name__
         self._done.set()
 

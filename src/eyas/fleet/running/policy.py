@@ -1,7 +1,7 @@
-"""What a supervisor does next: a pure function of its state, of what it saw and of the time. Starts nothing itself.
+"""Decides what a supervisor does next: a pure function of its state, its observations and the time.
 
 looking -> preparing -> launching and watching each launch -> probing -> checking (canary) -> ready
-whatever fails -> stopping the whole group -> waiting (back-off) -> preparing again, or the end
+any failure -> stopping the whole group -> waiting (back-off) -> preparing again, or the end
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Status = Literal["starting", "ready", "hung", "unreachable", "restarting", "stop
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every patience of a supervisor, in seconds, bytes and attempts."""
+    """Time-outs, sizes and numbers of attempts of a supervisor, in seconds, bytes and attempts."""
 
     poll_s: float = 1.0  # between two looks at everything
     start_poll_s: float = 0.3  # the same while it starts
@@ -65,7 +65,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Shape(Struct, frozen=True):
-    """What of a plan the policy has to know, launch by launch."""
+    """The facts of a plan that the policy needs, launch by launch."""
 
     names: tuple[str, ...]
     timeouts: tuple[float, ...]
@@ -86,11 +86,11 @@ class Shape(Struct, frozen=True):
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """Where a deployment is. `note` is for people and changes only when there is something new to say."""
+    """State of a deployment. `note` is for people and changes only when there is something new to say."""
 
     phase: Phase = "looking"
     index: int = 0  # of the launch that is being started
-    since: float = 0.0  # when the phase began; later by the time that nobody could look
+    since: float = 0.0  # when the phase began, moved on by the time in which nothing could be observed
     note: str = ""
     goal: Literal["restart", "stopped", "failed"] = "restart"  # of stopping
     was_ready: bool = False
@@ -116,8 +116,8 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True):
-    """What runs of an earlier start: `num_recorded` launches were started, `num_alive` of them live; those on machines
-    that do not answer, `silent`, are taken to live."""
+    """Event: what runs of an earlier start: `num_recorded` launches were started, `num_alive` of them live; those on
+    machines that do not answer, `silent`, are taken to live."""
 
     num_recorded: int
     num_alive: int
@@ -125,17 +125,17 @@ class Found(Struct, frozen=True):
 
 
 class Succeeded(Struct, frozen=True):
-    """Preparing or starting a launch went well, or a rest is over."""
+    """Event: preparing or starting a launch went well, or a pause is over."""
 
 
 class Failed(Struct, frozen=True):
-    """Preparing or starting a launch failed."""
+    """Event: preparing or starting a launch failed."""
 
     why: str
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """One look: launches that ended, machines that do not answer, and what was asked for besides."""
+    """Event: an observation of launches that ended, machines that do not answer, and what else was asked for."""
 
     ended: tuple[tuple[int, int | None], ...] = ()  # index of the launch, its exit code where it is known
     silent: tuple[str, ...] = ()  # what is wrong with each machine that does not answer
@@ -145,7 +145,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Stopped(Struct, frozen=True):
-    """The group was stopped, but for `left`: what could not be, and why."""
+    """Event: the group was stopped, except `left`: what could not be, and why."""
 
     left: tuple[str, ...] = ()
 
@@ -157,11 +157,11 @@ Event = Found | Succeeded | Failed | Seen | Stopped
 
 
 class Look(Struct, frozen=True):
-    """Find what runs of an earlier start."""
+    """Action: find what runs of an earlier start."""
 
 
 class Prepare(Struct, frozen=True):
-    """Write the files, see that the port is free."""
+    """Action: write the files, check that the port is free."""
 
 
 class StartLaunch(Struct, frozen=True):
@@ -169,8 +169,8 @@ class StartLaunch(Struct, frozen=True):
 
 
 class Observe(Struct, frozen=True, kw_only=True):
-    """Look at every machine, `pause_s` after the last look; at the condition of launch `index`, the endpoint and the
-    canary where wanted."""
+    """Action: observe every machine, `pause_s` after the last time; also the condition of launch `index`, the endpoint
+    and the canary where wanted."""
 
     pause_s: float
     index: int | None = None
@@ -179,7 +179,7 @@ class Observe(Struct, frozen=True, kw_only=True):
 
 
 class StopAll(Struct, frozen=True):
-    """Stop everything, the last launch first."""
+    """Action: stop everything, the last launch first."""
 
 
 class Rest(Struct, frozen=True):
@@ -190,7 +190,7 @@ Act = Look | Prepare | StartLaunch | Observe | StopAll | Rest
 
 
 def act(state: State, limits: Limits) -> Act | None:
-    """What `state` asks for; None at the end."""
+    """Return the action that `state` asks for; None at the end."""
     match state.phase:
         case "looking":
             return Look()
@@ -216,7 +216,7 @@ def act(state: State, limits: Limits) -> Act | None:
 
 
 def advance(state: State, event: Event, now: float, shape: Shape, limits: Limits) -> State:
-    """The state after `event`. An event that the phase does not wait for is an error of the caller."""
+    """Return the state after `event`. An event that the phase does not wait for is an error of the caller."""
     match state.phase, event:
         case "looking", Found():
             return _found(state, event, now, shape)
@@ -238,7 +238,7 @@ def advance(state: State, event: Event, now: float, shape: Shape, limits: Limits
 
 
 def asked_down(state: State, now: float) -> State:
-    """The state after somebody wants everything stopped for good."""
+    """Return the state after a request to stop everything for good."""
     if state.phase == "ended" or (state.phase == "stopping" and state.goal == "stopped"):
         return state
     return replace(_to(state, "stopping", now, "stopping"), goal="stopped")
@@ -263,7 +263,7 @@ def _found(state: State, event: Found, now: float, shape: Shape) -> State:
         return _to(state, "preparing", now, "starting")
     if event.num_alive == event.num_recorded == len(shape.names):
         return _to(state, "probing", now, "taking over what runs")
-    return replace(_to(state, "stopping", now, "part of it has ended; starting anew"), goal="restart")
+    return replace(_to(state, "stopping", now, "part of it has ended; restarting"), goal="restart")
 
 
 def _launch(state: State, index: int, now: float, shape: Shape) -> State:
@@ -324,8 +324,8 @@ def _ready(state: State, event: Seen, now: float, limits: Limits) -> State:
 
 
 def _silent(state: State, silent: Sequence[str], now: float, shape: Shape, limits: Limits) -> State:
-    """A group that was ready and of which nothing is heard goes on as far as anybody knows: it is looked for again
-    until it answers. One machine of several that is lost is no group any more."""
+    """Handle machines that do not answer. A group that was ready is taken to go on, and is looked for again until
+    it answers. One machine of several that is lost is no group any more."""
     if state.silent_since is None:
         return replace(state, silent_since=now, hung_since=None, note="; ".join(silent))
     is_unheard = state.was_ready and len(silent) == shape.num_nodes
@@ -335,7 +335,7 @@ def _silent(state: State, silent: Sequence[str], now: float, shape: Shape, limit
 
 
 def _fail(state: State, why: str, now: float, limits: Limits) -> State:
-    """Whoever starts a plan hears of its first failure at once; what was ready before is started again."""
+    """Report the first failure of a new start at once; restart what was ready before."""
     has_lasted = state.phase == "ready" and now - state.since >= limits.forget_s
     failures = 1 if has_lasted else state.failures + 1
     if not state.was_ready:
@@ -362,9 +362,9 @@ def _stopped(state: State, event: Stopped, now: float, limits: Limits) -> State:
 
 def _ending(code: int | None) -> str:
     if code is None:
-        return "has ended; whoever killed it left no trace"
+        return "has ended; what killed it left no trace"
     if code == 128 + signal.SIGKILL:
-        return "was killed by SIGKILL: by somebody, or because memory ran out (dmesg says)"
+        return "was killed by SIGKILL: by a user, or because memory ran out (see dmesg)"
     if code > 128 and code - 128 in set(signal.Signals):
         return f"was killed by {signal.Signals(code - 128).name}"
     return f"ended with exit code {code}"

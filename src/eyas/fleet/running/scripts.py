@@ -1,4 +1,4 @@
-"""The sh of a fleet: from a launch to the scripts that start, watch, stop and read it. Pure; `node.py` runs them.
+"""Writes the sh scripts that start, watch, stop and read a launch. Pure; `node.py` runs them.
 
 A process is known by its pid, its kernel start time and the boot it belongs to, so that a reused pid is never taken for
 it; a container by its id. Everything that a launch ever forks carries a tag in its environment or is of its session,
@@ -29,7 +29,7 @@ LIBRARY = resources.files("eyas.fleet.running").joinpath("library.sh").read_text
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """Whose launches they are: `token` is unique to one deployment of one person, `directory` is on each node."""
+    """Owner of launches: `token` is unique to one deployment of one user, `directory` is on each node."""
 
     token: str
     directory: Word
@@ -52,7 +52,7 @@ def prepare(owner: Owner, files: Sequence[File], free_port: int | None, listen: 
 
 
 def pull(image: str) -> str:
-    """Have a container image on the node; nothing is asked of a registry where it is there."""
+    """Pull a container image to the node; asks no registry where the image is there."""
     return f"docker image inspect {shell(image)} >/dev/null 2>&1 || docker pull -q {shell(image)}"
 
 
@@ -80,9 +80,9 @@ def start(owner: Owner, launch: Launch, containers: Mapping[str, Container], sec
 
 
 def poll(owner: Owner, marks: Iterable[tuple[int, Launch, Mark]], log_bytes: int, port: int | None = None) -> str:
-    """Say of each launch of one node "INDEX alive", "INDEX ended [CODE]" or "INDEX unknown WHY", and "port open".
+    """Print for each launch of one node "INDEX alive", "INDEX ended [CODE]" or "INDEX unknown WHY", and "port open".
 
-    A log that is longer than `log_bytes` is moved to one that is kept beside it.
+    A log that is longer than `log_bytes` is rotated: the old one is kept next to it.
     """
     lines = [f"cd -- {shell(owner.directory)} 2>/dev/null || :"]
     for index, launch, mark in marks:
@@ -97,7 +97,7 @@ def poll(owner: Owner, marks: Iterable[tuple[int, Launch, Mark]], log_bytes: int
 
 
 def stop(owner: Owner, launch: Launch, containers: Mapping[str, Container], mark: Mark | None, grace_s: float) -> str:
-    """End all of `launch`, politely for `grace_s` seconds. Does nothing where nothing of it runs."""
+    """Stop all of `launch`, with SIGTERM and after `grace_s` seconds SIGKILL. Does nothing where nothing of it runs."""
     lines = [_enter(owner)]
     centiseconds = round(grace_s * 100)
     if launch.container is not None:
@@ -128,7 +128,7 @@ def log(owner: Owner, launch: Launch, since: str, max_bytes: int) -> str:
 
 
 def last_log(owner: Owner, launch: Launch, max_bytes: int) -> str:
-    """As `log`, of what `launch` wrote before it was last restarted or its log grew too long, and `log` leaves out."""
+    """Print, as `log` does, what `log` leaves out: what `launch` wrote before its last restart or log rotation."""
     if launch.container is None:
         return _script([_enter(owner), f"show_file logs/{launch.name}.log.1 0 {max_bytes}"])
     name = shell(launch.container.name)

@@ -1,4 +1,4 @@
-"""What eyas knows of its deployments, in SQLite: plans, launches, events. Survives every process that uses it.
+"""Stores what eyas knows of its deployments in SQLite: plans, launches, events. Survives every process that uses it.
 
 Whether something really runs is never concluded from here: launches are looked for by their marks, and who looks after
 a deployment is said by its lock file alone. Holds no secrets: plans only refer to them.
@@ -67,7 +67,7 @@ class StateError(UserError):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """How a deployment is. Times are seconds since 1970; `token` marks what belongs to it on the machines."""
+    """Status of a deployment. Times are seconds since 1970; `token` marks what belongs to it on the machines."""
 
     name: str
     token: str
@@ -85,7 +85,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 
 class Row(Standing, frozen=True, kw_only=True):
-    """One deployment with its plan."""
+    """A deployment with its plan."""
 
     plan: Plan
 
@@ -110,7 +110,7 @@ class Event(Struct, frozen=True):
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    """`EYAS_HOME`, or `eyas` below the person's data folder. It is made. Raises UserError if it cannot be."""
+    """Return `EYAS_HOME`, or `eyas` below the user's data folder, and create it. Raises UserError if that fails."""
     given = environ.get("EYAS_HOME")
     data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     folder = Path(given) if given else Path(data) / "eyas"
@@ -163,7 +163,7 @@ class Store:
         return self.get(name)
 
     def find(self, name: str) -> Row | None:
-        """Raises UserError for one that is up and whose plan cannot be read; one that is not up is as good as none."""
+        """Find a deployment. Raises UserError if it is up and its plan cannot be read; None if it is not up then."""
         found = self._do(f"{SELECT} WHERE name = ?", (name,))
         row = _row(found[0]) if found else None
         standing = self.standing(name)
@@ -172,7 +172,7 @@ class Store:
         return row
 
     def get(self, name: str) -> Row:
-        """Raises UserError with the nearest name if there is none of that name."""
+        """Find a deployment. Raises UserError with the nearest name if there is none of that name."""
         row = self.find(name)
         if row is None:
             names = self.names()
@@ -181,7 +181,7 @@ class Store:
         return row
 
     def standing(self, name: str) -> Standing | None:
-        """How it is, whether or not its plan can be read."""
+        """Return the status of a deployment, whether or not its plan can be read."""
         found = self._do(f"{SELECT} WHERE name = ?", (name,))
         return _standing(found[0]) if found else None
 
@@ -189,12 +189,12 @@ class Store:
         return [name for (name,) in self._do("SELECT name FROM deployments ORDER BY created, name")]
 
     def rows(self) -> list[Row]:
-        """Those whose plan can be read."""
+        """List the deployments whose plan can be read."""
         found = map(_row, self._do(f"{SELECT} ORDER BY created, name"))
         return [row for row in found if row is not None]
 
     def renew(self, name: str) -> None:
-        """A new start of the plan that is recorded, with what may be left of the last one still known."""
+        """Record a new start of the recorded plan; what may be left of the last one stays known."""
         self._do(
             "UPDATE deployments SET status = 'starting', note = '', was_ready = 0, restarts = 0, ready_since = NULL "
             "WHERE name = ?",
@@ -202,7 +202,7 @@ class Store:
         )
 
     def record(self, name: str, status: Status, text: str, *, restarts: int = 0) -> None:
-        """A new status with what there is to say about it, kept as an event, too; `restarts` more than before."""
+        """Record a new status with a note, as an event too, and count `restarts` more."""
         now = time.time()
         with self._writing():
             self._do(
@@ -280,7 +280,7 @@ def _standing(columns: tuple[object, ...]) -> Standing:
 
 
 def _row(columns: tuple[object, ...]) -> Row | None:
-    """None: its plan is of another version."""
+    """Read a row; None if its plan is of another version."""
     try:
         plan = msgspec.json.decode(str(columns[-1]), type=Plan)
     except msgspec.MsgspecError:
@@ -292,7 +292,7 @@ def _row(columns: tuple[object, ...]) -> Row | None:
 
 
 def lock(folder: Path, name: str) -> int | None:
-    """A file descriptor that holds the deployment until it is closed everywhere; None if somebody else holds it."""
+    """Return a file descriptor that locks the deployment until closed everywhere; None if it is locked already."""
     path = _lock_path(folder, name)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -304,17 +304,17 @@ def lock(folder: Path, name: str) -> int | None:
         if is_supervised(folder, name):
             os.close(descriptor)
             return None
-        time.sleep(0.01)  # somebody only looked
+        time.sleep(0.01)  # another process may only have tested the lock
 
 
 def sign(descriptor: int, pid: int) -> None:
-    """Write into a lock that is held which process SIGTERM ends as it should be: its pid and kernel start time."""
+    """Write the process that SIGTERM ends cleanly into a lock that is held: its pid and kernel start time."""
     with suppress(OSError):  # a full disk; the lock counts all the same
         os.pwrite(descriptor, f"{pid} {_start_time(pid)}".ljust(SIGNATURE).encode(), 0)
 
 
 def holder(folder: Path, name: str) -> int | None:
-    """The process that has signed the lock of a deployment; None where none has, or it is no more."""
+    """Return the process that has signed the lock of a deployment; None where none has, or it has ended."""
     try:
         pid, start = map(int, _lock_path(folder, name).read_text().split())
     except (OSError, ValueError):
@@ -323,7 +323,7 @@ def holder(folder: Path, name: str) -> int | None:
 
 
 def is_supervised(folder: Path, name: str) -> bool:
-    """Whether a process looks after the deployment just now, or is about to start it."""
+    """Whether a process supervises the deployment at the moment, or is about to start it."""
     try:
         file = _lock_path(folder, name).open("rb")
     except FileNotFoundError:
@@ -341,7 +341,7 @@ def _lock_path(folder: Path, name: str) -> Path:
 
 
 def _start_time(pid: int) -> int:
-    """In ticks since boot; 0: there is no such process."""
+    """Return a process's start time in ticks since boot; 0 if there is no such process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[19])
     except OSError:

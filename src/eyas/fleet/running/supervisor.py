@@ -1,6 +1,6 @@
-"""The process that keeps one deployment up: `python -m eyas.fleet.running.supervisor NAME`, without a terminal.
+"""Process that keeps one deployment up: `python -m eyas.fleet.running.supervisor NAME`, without a terminal.
 
-It asks the policy what to do, does it, and records what there is to say. SIGTERM stops the whole group. If the process
+It asks the policy what to do, does it, and records the outcome. SIGTERM stops the whole group. If the process
 is killed the engines go on, and the next one takes them over. Secrets come with its environment and stay there.
 """
 
@@ -52,7 +52,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def limits_of(environ: Mapping[str, str]) -> Limits:
-    """`EYAS_FLEET_LIMITS`, a JSON object of fields of `Limits`. Raises UserError."""
+    """Read `EYAS_FLEET_LIMITS`, a JSON object of fields of `Limits`. Raises UserError."""
     try:
         return msgspec.json.decode(environ.get(LIMITS, "{}"), type=Limits)
     except msgspec.MsgspecError as error:
@@ -86,7 +86,7 @@ def spawn(folder: Path, name: str, lock: int) -> None:
 
 
 def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, stop: threading.Event) -> State:
-    """Look after a deployment until it has ended; `stop` asks for that. What cannot be recorded is recorded later."""
+    """Supervise a deployment until it has ended; `stop` asks for that. What cannot be recorded is recorded later."""
     shape = Shape.of(row.plan)
     state = State(since=time.monotonic(), was_ready=row.was_ready)
     doer = _Doer(deployment, stop)
@@ -108,7 +108,7 @@ def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, st
 
 
 class _Doer:
-    """Turns what is to be done into what happened."""
+    """Carries out actions and returns the events that follow."""
 
     def __init__(self, deployment: Deployment, stop: threading.Event) -> None:
         self._deployment = deployment
@@ -138,7 +138,7 @@ class _Doer:
 
 
 def main(name: str) -> int:
-    """Returns 0 when the deployment was stopped as asked, 1 when it has failed."""
+    """Run the supervisor. Returns 0 when the deployment was stopped as asked, 1 when it has failed."""
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:

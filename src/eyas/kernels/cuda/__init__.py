@@ -2,7 +2,7 @@
 
 Writing one:
 
-- `NAME.cu` beside this file includes .cuh files of this folder and nothing else; common.cuh alone has inline assembly.
+- `NAME.cu` in this folder includes .cuh files of this folder and nothing else; common.cuh alone has inline assembly.
   All others keep to its names and CUDA's own intrinsics (`__syncthreads`, `__shfl_*_sync`, atomics, math functions):
   the same text then runs on a CPU in tests/kernels/cuda/emulator. What common.cuh lacks goes there, for the device and
   for the emulator.
@@ -13,7 +13,7 @@ Writing one:
   is read and written after it. Every kernel calls `pdl_wait()` before it ends, also on paths that do nothing, and
   `pdl_trigger()` once its successor may start to occupy the multiprocessors.
 - A row's bits must not depend on the other rows of the launch: fixed order of additions, no floating-point atomics,
-  borders of slices from the matrix's shape alone (`arrive_last` adds partial sums in index order, whoever comes last).
+  borders of slices from the matrix's shape alone (`arrive_last` adds partial sums in index order, never by arrival).
 - `NAME.py` checks shapes, allocates outputs, and calls `load(...).kernel(...).launch(...)`: no synchronisation and no
   read of device data, so that it can be captured in a CUDA graph.
 - Tests: against the plain PyTorch twin in the emulator, and a row in tests/kernels/cuda/test_offline.py, which compiles

@@ -1,7 +1,7 @@
 """Attention of the decode path in one launch, from the QKV product's slices to the rows of the output projection.
 
-Does what `kernels.reference.rope_write` and `kernels.reference.attend` do one after the other, for few rows a sequence.
-How the work is cut, and why the bits of a row depend on its position and keys alone, stands in attend.cu.
+It does what `kernels.reference.rope_write` and `kernels.reference.attend` do in sequence, for few rows a sequence.
+attend.cu explains how the work is cut, and why a row's bits depend on its position and keys alone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _shared_bytes(warps: int, depth: int, tiles: int, num_rows: int) -> int:
 
 
 def _config(num_rows: int, group: int, shared_limit: int, *, crowded: bool) -> _Config:
-    """The number of warps, on which bits depend, follows from the device alone; the rest is speed.
+    """Choose the launch. The number of warps, on which bits depend, follows from the device alone; the rest is speed.
 
     `crowded`: there are more sequences and heads than multiprocessors, so blocks follow each other on one.
     """
@@ -80,8 +80,8 @@ def attend_workspace(
     device: torch.device,
     limits: Limits | None = None,
 ) -> AttendWorkspace:
-    """For launches of up to `max_seqs` sequences of up to `max_rows` rows, with any of these numbers of query heads and
-    of key/value heads. The limits are the device's by default.
+    """Allocate for launches of up to `max_seqs` sequences of up to `max_rows` rows, with any of these numbers of query
+    heads and of key/value heads. The limits are the device's by default.
     """
     limits = limits or device_limits(device)
     num_pieces, num_states = 0, 0
@@ -97,7 +97,7 @@ def attend_workspace(
 
 
 def _most_pieces(grid: int, num_seqs: int, num_kv: int, row_blocks: int) -> int:
-    """Bound on the pieces of a launch of so many blocks: `plan_all` of attend_plan.cuh."""
+    """Bound the pieces of a launch of this many blocks, as `plan_all` of attend_plan.cuh does."""
     return grid + num_seqs * -(-row_blocks // TILES) * num_kv
 
 
@@ -115,7 +115,7 @@ def attend(
     workspace: AttendWorkspace,
     out: Tensor | None = None,
 ) -> Tensor:
-    """bf16 [T, Q * 64]: `Ops.attend` for slices in fp32 and caches in bf16.
+    """Compute `Ops.attend` as bf16 [T, Q * 64], for slices in fp32 and caches in bf16.
 
     Queries stay unrounded until they are bf16 after the rotation. Dead rows write nothing and give 0.
     `rows.max_length` bounds the grid and nothing else.

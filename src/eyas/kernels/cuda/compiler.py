@@ -25,7 +25,7 @@ __all__ = ["Build", "Module", "Usage", "build", "cache_folder", "compile_for", "
 FOLDER = Path(__file__).parent
 INSTALL_HINT = "CUDA kernels need cuda-core, cuda-bindings and NVRTC: pip install 'eyas[gpu]'"
 DIGEST_BYTES = 32
-# What code depends on beside source and options. Patch releases of NVRTC show in its package's version alone; where
+# What code depends on besides source and options. Patch releases of NVRTC show in its package's version alone; where
 # another package or a toolkit brings it, that is not there.
 COMPILER_PACKAGES = ("cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc")
 
@@ -33,7 +33,7 @@ Defines = Mapping[str, int | str]
 
 
 class Usage(NamedTuple):
-    """What one kernel takes of a multiprocessor, as ptxas reports it."""
+    """Resources that a kernel takes of a multiprocessor, as ptxas reports them."""
 
     registers: int
     spill_bytes: int
@@ -64,7 +64,7 @@ class Module:
 
 
 def load(source: str, defines: Defines | None = None) -> Module:
-    """`source`.cu with these defines, for the current CUDA device; compiled once per machine, loaded once per process.
+    """Load `source`.cu with these defines, for the current CUDA device: compiled once a machine, loaded once a process.
 
     Raises RuntimeError that says what to install when cuda-core or NVRTC is missing, and for devices before Hopper.
     """
@@ -98,7 +98,7 @@ def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90"
 
 
 def build(source: str, defines: Defines | None = None, arch: str = "sm_90", *, folder: Path = FOLDER) -> Build:
-    """Compiles without looking into the cache, and says what each kernel uses."""
+    """Compile without the cache, and return what each kernel uses."""
     _versions()  # a clear error first
     from cuda.core import Program, ProgramOptions
 
@@ -109,7 +109,7 @@ def build(source: str, defines: Defines | None = None, arch: str = "sm_90", *, f
 
 
 def _options(source: str, defines: Defines | None, arch: str) -> dict[str, Any]:
-    """Of cuda.core.ProgramOptions; all but the folder of the headers, whose text counts instead."""
+    """Return fields of cuda.core.ProgramOptions; all but the folder of the headers, whose text counts instead."""
     return {
         "name": f"{source}.cu",
         "arch": arch,
@@ -121,7 +121,7 @@ def _options(source: str, defines: Defines | None, arch: str) -> dict[str, Any]:
 
 
 def cache_folder() -> Path | None:
-    """Where compiled code is kept. None for a user without a home, who has no such place."""
+    """Return the folder of compiled code; None for a user without a home."""
     given = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(given) if given else Path.home() / ".cache") / "eyas" / "kernels"
@@ -165,7 +165,7 @@ def _read_checked(path: Path) -> bytes | None:
 
 
 def _write_checked(path: Path, cubin: bytes) -> None:
-    """A folder that cannot be written costs a compilation per start, nothing else."""
+    """Write to the cache. A folder that cannot be written costs a compilation per start, nothing else."""
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _write_checked(path: Path, cubin: bytes) -> None:
 
 
 def _parse_usage(log: str) -> dict[str, Usage]:
-    """The report of ptxas -v: a block of lines per kernel, its name on the first."""
+    """Parse the report of ptxas -v: a block of lines per kernel, its name on the first."""
     usage = {}
     for block in log.split("Compiling entry function ")[1:]:
         name = block.split("'")[1]

@@ -42,10 +42,10 @@ class _Config(ctypes.Structure):
 
 
 class Parameters:
-    """How the arguments of one kernel lie in its parameter block."""
+    """Layout of a kernel's arguments in its parameter block."""
 
     def __init__(self, name: str, places: list[tuple[int, int]]) -> None:
-        """`places`: offset and size in bytes of every parameter."""
+        """Take `places`: offset and size in bytes of every parameter."""
         self.num_bytes = max((offset + size for offset, size in places), default=0)
         self._name = name
         self._places = places
@@ -54,7 +54,7 @@ class Parameters:
     def pack(
         self, args: tuple[Any, ...], address: Callable[[Tensor], int] = Tensor.data_ptr
     ) -> ctypes.Array[ctypes.c_char]:
-        """The parameter block for these arguments; TypeError where they do not fit the kernel's parameters."""
+        """Return the parameter block for these arguments; TypeError where they do not fit the kernel's parameters."""
         types = tuple(map(type, args))
         layout = self._layouts.get(types)
         if layout is None:
@@ -83,10 +83,10 @@ class Parameters:
 
 
 class Kernel:
-    """One kernel on the device that was current when it was loaded."""
+    """A kernel on the device that was current when it was loaded."""
 
     def __init__(self, kernel: Any, name: str) -> None:
-        """`kernel`: a cuda.core Kernel; it keeps the loaded code alive."""
+        """Take `kernel`, a cuda.core Kernel, which keeps the loaded code alive."""
         self.name = name
         self._kernel = kernel
         self._device = torch.cuda.current_device()
@@ -101,7 +101,7 @@ class Kernel:
         self._attribute_address = ctypes.addressof(self._attribute)
 
     def launch(self, grid: Size, block: Size, *args: Any, shared: int = 0, pdl: bool = True) -> None:
-        """Runs `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory.
+        """Run `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory.
 
         Arguments: tensors (their address), None (a null pointer), ints (i32 or i64, whichever the kernel declares),
         floats. Nothing is checked about a tensor: its device, type and layout are the caller's. `pdl`: the kernel may

@@ -1,7 +1,7 @@
 """Dense products of decode rows over `BlockedMatrix`, with what follows them fused in.
 
 Each output is a sum of slices of K whose borders and order depend on the matrix alone, computed by one instruction
-family, so a row's bits do not depend on the rows beside it. `linear.cu` serves up to 16 rows (and matrices of a few
+family, so a row's bits do not depend on other rows. `linear.cu` serves up to 16 rows (and matrices of a few
 tiles, or in 8 bits), `linear_tiles.cu` more.
 
 Shape letters: T rows, K inputs, N features, H hidden, S shares of K, P parts of a row's square sum.
@@ -45,7 +45,7 @@ class Workspace:
 
 
 def num_shares(num_inputs: int) -> int:
-    """S: how many sums of its own an output of so many inputs has."""
+    """Return S, the number of separate sums of an output with this many inputs."""
     return -(-num_inputs // MAX_OWN_INPUTS)
 
 
@@ -55,7 +55,7 @@ def num_groups(num_tiles: int, shares: int) -> int:
 
 
 def project(x: Normed | Tensor, weight: BlockedMatrix) -> Tensor:
-    """fp32 [S or 1, T, N]: slices to be added in order; a norm's division is left to whoever adds them."""
+    """Compute fp32 [S or 1, T, N]: slices to be added in order by the next operation, which divides by the norm too."""
     rows = _rows_of(x)
     slices = num_shares(weight.num_columns) if _are_few(rows.shape[0], weight) else 1
     out = rows.new_empty(slices, rows.shape[0], weight.num_rows, dtype=torch.float32)
@@ -100,7 +100,7 @@ def linear(
     residual_TN: Tensor | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
-    """x W^T + b + residual, [T, N] in fp32 or bf16."""
+    """Compute x W^T + b + residual, [T, N] in fp32 or bf16."""
     out = x_TK.new_empty(x_TK.shape[0], weight.num_rows, dtype=dtype)
     _launch(x_TK, weight, bias=bias_N, residual=residual_TN, out=out, workspace=workspace)
     return out
@@ -118,7 +118,7 @@ def _rows_of(x: Normed | Tensor) -> Tensor:
 
 
 def _are_few(num_rows: int, weight: BlockedMatrix) -> bool:
-    """Whether linear.cu serves them."""
+    """Whether linear.cu serves this number of rows."""
     few_tiles = weight.num_rows <= FEW_TILES * TILE_ROWS
     other = weight.factors_N is not None or num_shares(weight.num_columns) > MAX_PARTS
     return num_rows <= FEW_ROWS or few_tiles or other
@@ -256,7 +256,7 @@ def _more_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gate
 
 
 def _shared_bytes(row_tiles: int, column_tiles: int, stage_blocks: int, stages: int, parts: int) -> tuple[int, int]:
-    """Of linear_tiles.cu: ring and sums; rows' scales, barriers and stages."""
+    """Return shared bytes of linear_tiles.cu: ring and sums; rows' scales, barriers and stages."""
     ring = stages * stage_blocks * (row_tiles * 1024 + column_tiles * 512)
     sums = row_tiles * column_tiles * 512
     return max(ring, sums) if parts > 1 else ring + sums, 32 * column_tiles + 1024

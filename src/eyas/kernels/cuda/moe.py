@@ -32,7 +32,8 @@ ONE_TILE_ROWS = 224
 
 
 class Workspace:
-    """What the blocks of one launch at a time hand to each other: all bits set (NOT_YET of common.cuh) is no value yet.
+    """Memory in which the blocks of one launch at a time exchange values: all bits set (NOT_YET of common.cuh) means
+    that there is no value yet.
 
     Launches take turns with the two halves of `act`, and each clears what the one before has used; who reads `partials`
     clears them. `state`: blocks that know whose turn it is; the turn; rows of the launch before.
@@ -47,7 +48,7 @@ class Workspace:
 
 
 class Activations(NamedTuple):
-    """What `moe_up` is asked for, for `moe_down` to do."""
+    """Arguments of `moe_up`, kept for `moe_down` to launch both."""
 
     normed: Normed
     gate_up: PackedExperts
@@ -77,7 +78,7 @@ def moe_down(
     norm_H: Tensor,
     workspace: Workspace,
 ) -> tuple[Tensor, Normed]:
-    """residual + the experts' outputs weighted by a softmax over the top k, added by rank, fp32; and the next norm.
+    """Add the experts' outputs, weighted by a softmax over the top k, to the residual by rank, fp32; and the next norm.
 
     Both matrices in one launch: the weights of the second stream in while the first ends.
     `kernels.reference.moe.moe_down_ref`. Logits, bias, residual and norm fp32; live bool. Dead rows keep their
@@ -138,7 +139,7 @@ def moe_down(
 
 
 def _column_tiles(num_rows: int, limits: Limits) -> int:
-    """How many tiles of 8 rows of an expert share an item."""
+    """Return how many tiles of 8 rows of an expert share an item."""
     # An item takes 0.73 us for one tile and 0.93 for two on an H200, so few second groups are cheaper than wide items
     # for all. A small ring has no room for more.
     return 1 if num_rows <= ONE_TILE_ROWS or limits.shared_bytes < 128 * 1024 else 2
@@ -157,6 +158,6 @@ def _ring(up_columns: int, down_columns: int, column_tiles: int, limits: Limits)
 
 
 def _table_bytes(num_rows: int, num_experts: int, top_k: int, column_tiles: int) -> int:
-    """What `carve` of moe.cuh takes behind the ring."""
+    """Return the bytes that `carve` of moe.cuh takes after the ring."""
     num_groups = num_experts + num_rows * top_k // (8 * column_tiles)
     return 4 * (num_experts + 2 * num_groups + 8) + num_rows * (4 + 8 * top_k)

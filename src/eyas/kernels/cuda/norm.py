@@ -37,7 +37,7 @@ def pair(
     hidden_norm_H: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """A draft head's input bf16 [T, 2 H], normed embeddings beside normed hidden states; and the latter in fp32."""
+    """A draft head's input bf16 [T, 2 H], normed embeddings, then normed hidden states; and the latter in fp32."""
     rows, width = hidden_TH.shape
     out = embed_VH.new_empty(rows, 2 * width)
     alone = embed_VH.new_empty(rows, width, dtype=torch.float32)

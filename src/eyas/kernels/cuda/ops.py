@@ -32,7 +32,7 @@ class DecodeOps:
         top_k: int,
         draft_heads: tuple[int, int] | None = None,
     ) -> None:
-        """For launches of up to `max_sequences` sequences of up to `max_rows` rows each.
+        """Allocate for launches of up to `max_sequences` sequences of up to `max_rows` rows each.
 
         `draft_heads`: query heads and key/value heads of a draft head, where they may be others than the target's.
         """

@@ -1,1 +1,1 @@
-"""How weights lie in device memory: blocked matrices, repacked MXFP4, FP8, and the device that reads them."""
+"""Layouts of weights in device memory: blocked matrices, repacked MXFP4, FP8, and limits of the device."""

@@ -21,7 +21,7 @@ BLOCK_COLUMNS = 32
 
 @dataclass(frozen=True, slots=True)
 class BlockedMatrix:
-    """`data` [N / 16, K / 32, 16, 32]; `gated` says that 8 gate rows and their 8 up rows share a tile.
+    """Blocked matrix `data` [N / 16, K / 32, 16, 32]; `gated` says that 8 gate rows and their 8 up rows share a tile.
 
     `data` is bf16, or e4m3 where `factors_N`, in the order of the tiles' rows, say what its rows are to be multiplied
     with (see `kernels.layouts.fp8`). In e4m3 the middle two of every 4 columns change places: the other two bytes of a
@@ -34,7 +34,7 @@ class BlockedMatrix:
 
     @classmethod
     def pack(cls, weight_NK: Tensor, *, gated: bool = False) -> BlockedMatrix:
-        """Copies a matrix in; a gated one has all gate rows before all up rows. ValueError for odd shapes."""
+        """Copy a matrix in; a gated one has all gate rows before all up rows. ValueError for odd shapes."""
         num_rows, num_columns = weight_NK.shape
         if num_rows % TILE_ROWS or num_columns % BLOCK_COLUMNS:
             raise ValueError(
@@ -69,7 +69,7 @@ class BlockedMatrix:
         return BlockedMatrix((_swap_columns(self.data).float() * factors).to(torch.bfloat16).contiguous(), self.gated)
 
     def plain(self) -> Tensor:
-        """[N, K] in bf16, as it was packed or rounded."""
+        """Return [N, K] in bf16, as it was packed or rounded."""
         tiled = self.in_bf16().data.transpose(1, 2).flatten(2)
         if not self.gated:
             return tiled.flatten(0, 1)
@@ -77,5 +77,5 @@ class BlockedMatrix:
 
 
 def _swap_columns(data: Tensor) -> Tensor:
-    """The middle two of every 4 columns change places."""
+    """Swap the middle two of every 4 columns."""
     return torch.unflatten(data, -1, (-1, 2, 2)).transpose(-1, -2).flatten(-3)

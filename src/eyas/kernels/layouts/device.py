@@ -1,4 +1,4 @@
-"""What a device has that launches are cut by."""
+"""Limits of a device by which launches are cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Limits(NamedTuple):
 
 @functools.cache
 def device_limits(device: torch.device) -> Limits:
-    """Of a GPU. A CPU, which runs the kernels for tests alone, counts as a small one."""
+    """Return the limits of a GPU. A CPU, which runs the kernels for tests alone, counts as a small one."""
     if device.type == "cpu":
         return Limits(1, 99 << 10)
     properties: Any = torch.cuda.get_device_properties(device)  # PyTorch's stubs lack the second

@@ -15,7 +15,7 @@ LARGEST = 448.0
 
 
 def to_fp8(weight: Tensor, shared: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """`weight` in e4m3, and its fp32 factors, of size 1 in the axes `shared`."""
+    """Return `weight` in e4m3, and its fp32 factors, of size 1 in the axes `shared`."""
     largest = weight.abs().amax(shared, keepdim=True).float()
     factors = torch.ldexp(torch.ones_like(largest), torch.frexp(largest / LARGEST).exponent)
     return (weight.float() / factors).to(torch.float8_e4m3fn), factors

@@ -1,4 +1,4 @@
-"""How the decode and prompt kernels keep MXFP4 experts: 16-row tiles whose words lie as matrix instructions want them.
+"""Layout of MXFP4 experts for decode and prompt kernels: 16-row tiles whose words lie as matrix instructions want them.
 
 A tile is 16 rows of one expert; its row g (0..7) is matrix row 2 g and its row g + 8 is matrix row 2 g + 1, so gate
 and up of one feature, which alternate in the checkpoints, meet in one lane. Per tile and 64 columns there are 32 lanes
@@ -57,7 +57,7 @@ class PackedExperts:
         return self.words.shape[0]
 
     def put(self, first: int, blocks: Tensor, scales: Tensor) -> None:
-        """Packs the experts from `first` on: blocks uint8 [n, N, K/32, 16], scales uint8 [n, N, K/32], on any device.
+        """Pack the experts from `first` on: blocks uint8 [n, N, K/32, 16], scales uint8 [n, N, K/32], on any device.
 
         Raises ValueError for other shapes and for scale bytes without a bf16 factor.
         """
@@ -99,7 +99,7 @@ def empty_experts(
 
 
 def pack_experts(blocks: Tensor, scales: Tensor) -> PackedExperts:
-    """Packs blocks uint8 [E, N, K/32, 16] (low nibble first) and scales uint8 [E, N, K/32] where they are.
+    """Pack blocks uint8 [E, N, K/32, 16] (low nibble first) and scales uint8 [E, N, K/32] where they are.
 
     Raises ValueError for shapes that have no packed form and for scale bytes too far apart, or 255, which is NaN.
     """
@@ -116,7 +116,7 @@ def pack_experts(blocks: Tensor, scales: Tensor) -> PackedExperts:
 
 
 def scale_words(scales: Tensor, exponent: int = 0) -> Tensor:
-    """int32 [...] of scale bytes [2, 2, ...]: by block of 32 columns, and by row of the pair g, g + 8."""
+    """Return int32 [...] of scale bytes [2, 2, ...]: by block of 32 columns, and by row of the pair g, g + 8."""
     factors = scales.int() + (FACTOR_BIAS - exponent)
     blocks: Tensor = factors[:, 0] << 7 | factors[:, 1] << 23
     return blocks[0] | _rotate_right_8(blocks[1])
@@ -146,7 +146,7 @@ def _rotate_left_8(words: Tensor) -> Tensor:
 
 
 def _destinations() -> list[int]:
-    """Where bit i of a checkpoint's 32-bit word goes: nibble n is element n, low element of pair n // 2 first."""
+    """Map bit i of a checkpoint's 32-bit word to its place: nibble n is element n, low element of pair n // 2 first."""
     places = []
     for nibble in range(8):
         sign, high, low, mantissa = _PLACES[nibble // 2]
@@ -156,7 +156,7 @@ def _destinations() -> list[int]:
 
 @functools.cache
 def _tables(inverse: bool, device: torch.device) -> Tensor:
-    """int32 [4, 256]: what byte j of a word contributes to the permuted word."""
+    """Return int32 [4, 256]: what byte j of a word contributes to the permuted word."""
     places: Sequence[int] = _destinations()
     if inverse:
         places = [places.index(bit) for bit in range(32)]
@@ -168,7 +168,7 @@ def _tables(inverse: bool, device: torch.device) -> Tensor:
 
 
 def _permute_bits(words: Tensor, *, inverse: bool = False) -> Tensor:
-    """int32 [...] of words given as uint8 [..., 4]."""
+    """Permute the bits of words given as uint8 [..., 4]; return int32 [...]."""
     tables = _tables(inverse, words.device)
     flat = words.reshape(-1, 4)
     out = tables[0].index_select(0, flat[:, 0].int())

@@ -11,12 +11,12 @@ __all__ = ["Accepted", "accept"]
 
 
 class Accepted(NamedTuple):
-    """What one round commits: the first `num_committed_S` of the sampled tokens."""
+    """Result of a round: it commits the first `num_committed_S` of the sampled tokens."""
 
     num_accepted_S: Tensor  # draft tokens, bonus excluded
     num_committed_S: Tensor  # 0 for dead sequences
     stopped_S: Tensor  # by a stop token, which is committed too
-    failed_S: Tensor  # code of the row that failed right behind the committed tokens, 0 if none did
+    failed_S: Tensor  # code of the row that failed right after the committed tokens, 0 if none did
 
 
 def accept(
@@ -30,7 +30,7 @@ def accept(
 ) -> Accepted:
     """Compare K drafts with R = K + 1 sampled tokens; cut after the first stop token and at `most_S` tokens.
 
-    A row whose `failed_SR` is not 0 has no token: the cut is before it, and rows behind it were never reached.
+    A row whose `failed_SR` is not 0 has no token: the cut is before it, and rows after it were never reached.
     `stop_ids_SN` is padded with -1.
     """
     num_rows = sampled_SR.shape[1]

@@ -18,7 +18,7 @@ KEY_BLOCK = 128  # positions; page sizes must divide it
 
 
 def _gather_blocks(cache_PBGD: Tensor, table_SP: Tensor, first_S: Tensor, num_blocks: int) -> Tensor:
-    """[S, G, num_blocks, KEY_BLOCK, D] starting at block `first_S` of each sequence."""
+    """Gather [S, G, num_blocks, KEY_BLOCK, D] starting at block `first_S` of each sequence."""
     page_size = cache_PBGD.shape[1]
     per_block = KEY_BLOCK // page_size
     offsets = torch.arange(num_blocks * per_block, device=table_SP.device)
@@ -45,7 +45,7 @@ def _attend_tile(
         first_S = (positions_SR[:, 0] - window + 1).clamp(min=0) // KEY_BLOCK
     keys = _gather_blocks(k_cache, table_SP, first_S, num_blocks).float()
     values = _gather_blocks(v_cache, table_SP, first_S, num_blocks).float()
-    # [S, G, 1, R * group, D]: the query heads of one key/value head lie beside each other.
+    # [S, G, 1, R * group, D]: the query heads of one key/value head are adjacent.
     queries = q_SRQD.float().unflatten(2, (num_kv, -1)).permute(0, 2, 1, 3, 4).flatten(2, 3).unsqueeze(2)
     scores = torch.matmul(queries, keys.transpose(-1, -2)) * dim**-0.5
 
@@ -87,7 +87,7 @@ def attend_ref(
     tile: int | None,
     first_key: int = 0,
 ) -> Tensor:
-    """Attention of R rows for each of S sequences, as [S, R, Q, D].
+    """Compute attention of R rows for each of S sequences, as [S, R, Q, D].
 
     Rows of a sequence stand at consecutive positions; a row sees keys at `position - window + 1 .. position`, all from
     0 without a window, but none below `first_key` (a row that stands there itself, surely dead, sees its own).

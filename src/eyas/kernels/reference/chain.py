@@ -1,4 +1,4 @@
-"""Where chains of drafts end: behind the last one that is worth its row, by the confidence in it and in those before.
+"""Cuts chains of drafts after the last one that is worth its row, by the confidence in it and in those before.
 
 Shape letters: S sequences or slots, K drafts, N levels of confidence.
 """
@@ -21,7 +21,7 @@ class ChainEnd(NamedTuple):
 
 
 def end_chains_ref(logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor, cut_SN: Tensor, edges_N: Tensor) -> ChainEnd:
-    """At most `room_S` drafts of each sequence. `edges_N` are the log-probabilities between levels.
+    """Cut chains, at most `room_S` drafts of each sequence. `edges_N` are the log-probabilities between levels.
 
     A row of `cut_SN`, one for each slot, is a threshold and, for each level, the logarithm of its chance: a chain ends
     where their sum falls below the threshold.

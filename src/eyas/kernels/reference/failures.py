@@ -1,4 +1,4 @@
-"""Why a row has no token: codes that the kernels leave beside drawn tokens, 0 where there is one."""
+"""Codes for why a row has no token, which kernels return with drawn tokens; 0 where there is a token."""
 
 __all__ = ["NOT_FINITE", "NO_TOKEN_LEFT"]
 

@@ -1,4 +1,4 @@
-"""Row-invariant linear layers: a row's result does not depend on the rows beside it.
+"""Row-invariant linear layers: a row's result does not depend on the other rows.
 
 BLAS libraries pick another summation order for other row counts, so `F.linear` gives different bits for 1 and 2 rows.
 Here rows always go through in tiles of one fixed size. Within a tile of 8 or more (a multiple of 4) every position
@@ -15,7 +15,7 @@ __all__ = ["linear", "self_test"]
 
 
 def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, tile: int | None) -> Tensor:
-    """x W^T + b in tiles of `tile` rows; `tile` None is plain `F.linear`, which is not row-invariant."""
+    """Compute x W^T + b in tiles of `tile` rows; `tile` None is plain `F.linear`, which is not row-invariant."""
     bias = bias_N if bias_N is None or bias_N.dtype == weight_NK.dtype else bias_N.to(weight_NK.dtype)
     num_rows = x_TK.shape[0]
     if tile is None or num_rows == tile:

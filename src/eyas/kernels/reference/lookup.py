@@ -1,4 +1,4 @@
-"""Looking up: what followed the latest earlier occurrence of a sequence's last n tokens, for the longest n that occurs.
+"""Prompt lookup: drafts what followed the latest earlier occurrence of a sequence's last n tokens, for the longest n.
 
 Idea: Saxena, "Prompt lookup decoding", 2023. Shape letters: S sequences or slots, N positions, K drafts.
 """
@@ -21,7 +21,8 @@ class Found(NamedTuple):
 
 
 class LookUp(Protocol):
-    """Drafts for the sequences in `slots_S`, from the first `length_S`[slot] tokens of a row of `tokens_SN`, int64.
+    """Function that drafts for the sequences in `slots_S`, from the first `length_S`[slot] tokens of a row of
+    `tokens_SN`, int64.
 
     At least `min_match` and at most `max_match` tokens must occur before. What ends with the sequence goes on with
     itself: a period is repeated. `max_length` bounds the lengths.
@@ -50,7 +51,7 @@ def look_up_ref(
     max_match: int,
     max_length: int,
 ) -> Found:
-    """`LookUp` in plain PyTorch."""
+    """Do prompt lookup in plain PyTorch; see `LookUp`."""
     tokens, length_S1 = tokens_SN[slots_S][:, :max_length], length_S[slots_S].unsqueeze(1)
     column = torch.arange(tokens.shape[1], device=tokens.device)
     # matched[s, j]: how many tokens before position j equal those before the end, counted backwards from j - 1.

@@ -1,6 +1,6 @@
 """The mixture-of-experts block: `moe_up` (gate, up, clamped SwiGLU) and `moe_down` (down, weighted sum, residual).
 
-The reference visits each distinct expert once, whatever the number of rows, and asks for no matrix of an expert
+The reference visits each distinct expert once for any number of rows, and asks for no matrix of an expert
 that no row picked. It reads the routing on the host; a device kernel must not.
 """
 
@@ -25,7 +25,7 @@ class ExpertMatrices(Protocol):
 
 
 def swiglu_clamped(gate_up_TN: Tensor, limit: float) -> Tensor:
-    """gate * sigmoid(1.702 gate) * (up + 1), gate and up interleaved, gate <= limit and |up| <= limit."""
+    """Compute gate * sigmoid(1.702 gate) * (up + 1), gate and up interleaved, gate <= limit and |up| <= limit."""
     gate = gate_up_TN[..., ::2].clamp(max=limit)
     up = gate_up_TN[..., 1::2].clamp(min=-limit, max=limit)
     # SwiGLU here adds 1 to the linear half. Not torch.sigmoid: its bits depend on the shape of the tensor.
@@ -33,7 +33,7 @@ def swiglu_clamped(gate_up_TN: Tensor, limit: float) -> Tensor:
 
 
 def _groups(ids_TK: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """(expert, flat indices into [T * k] of the rows that picked it), dead entries left out."""
+    """Yield (expert, flat indices into [T * k] of the rows that picked it), dead entries left out."""
     flat = ids_TK.flatten()
     ordered, order = flat.sort(stable=True)
     experts, counts = ordered.unique_consecutive(return_counts=True)

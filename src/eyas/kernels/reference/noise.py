@@ -2,7 +2,7 @@
 
 Philox-4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), keyed by the
 request's seed; the counter holds the vocabulary id, the position and the choice. One value per (seed, choice, position,
-id), whatever else is drawn beside it.
+id), independent of all other draws.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Root-mean-square norms: whole ones, and the split form in which the division is left to the next matrix product.
 
-norm(x) = x w / rms(x), and a matrix product is linear, so W norm(x) = (W (x w)) / rms(x). Whoever makes x writes x w
-and sums of x^2; whoever multiplies divides afterwards. So no operation has to see a whole row before it starts.
+norm(x) = x w / rms(x), and a matrix product is linear, so W norm(x) = (W (x w)) / rms(x). The operation that makes x
+writes x w and sums of x^2; the one that multiplies divides afterwards. So no operation has to see a whole row before it
+starts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def prepare_norm(residual_TH: Tensor, weight_H: Tensor, dtype: torch.dtype) -> N
 
 
 def inverse_rms(normed: Normed, eps: float) -> Tensor:
-    """fp32 [T, 1]: what products with `normed.rows_TH` are to be multiplied with."""
+    """Return the fp32 factors [T, 1] for products with `normed.rows_TH`."""
     return torch.rsqrt(normed.square_sums_TP.sum(-1, keepdim=True) / normed.rows_TH.shape[1] + eps)
 
 

@@ -1,7 +1,7 @@
 """The operations that the networks are written over. Implementations: plain PyTorch, and kernels for rows of one role.
 
 A set of operations belongs to a role: generated rows, or rows of prompts. Within it a row's bits depend on the row
-alone, never on how many rows are beside it. Matrices are given in whatever form the set packs them into.
+alone, never on the number of rows. Matrices have the form into which the set packs them.
 
 Shape letters: T rows, H hidden, N features out, K features in, S sequences, R rows a sequence (T = S R), Q query heads,
 G key/value heads, D head dimension, E experts, I intermediate, V vocabulary, P positions or parts.
@@ -53,7 +53,7 @@ class LayerCache(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Where the rows stand: R consecutive positions of each of S sequences, and the pages of one group.
+    """Places of the rows: R consecutive positions of each of S sequences, and the pages of one group.
 
     Positions of dead rows may be negative: before the start of a sequence that is shorter than R.
     """
@@ -77,7 +77,7 @@ class Ops(Protocol):
         hidden_norm_H: Tensor,
         eps: float,
     ) -> tuple[Tensor, Tensor]:
-        """A draft head's input [T, 2 H], normed embeddings beside normed hidden states; and the latter alone."""
+        """A draft head's input [T, 2 H], normed embeddings, then normed hidden states; and the latter alone."""
 
     def project(self, x: Normed | Tensor, weight_NK: Matrix) -> Qkv:
         """Queries, keys and values of rows, for `attend` to finish. A plain tensor is normed already."""
@@ -120,7 +120,7 @@ class Ops(Protocol):
     def add(
         self, x_TK: Tensor, weight_HK: Matrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
     ) -> tuple[Tensor, Normed]:
-        """residual + W x + b, and the norm that follows."""
+        """Compute residual + W x + b, and the norm that follows."""
 
     def router(self, normed: Normed, weight_EH: Matrix, bias_E: Tensor, eps: float) -> Choice:
         """Logits fp32 [T, E] of the experts, or what leads to them."""
@@ -138,7 +138,7 @@ class Ops(Protocol):
         limit: float,
         eps: float,
     ) -> Activations:
-        """[T, k, I] of the top k experts of each live row, by rank."""
+        """Return [T, k, I] of the top k experts of each live row, by rank."""
 
     def moe_down(
         self,
@@ -154,10 +154,10 @@ class Ops(Protocol):
         """residual + the experts' outputs weighted by a softmax over the top k, added by rank; and the next norm."""
 
     def logits(self, normed: Normed, lm_head_VH: Matrix, eps: float) -> Tensor:
-        """fp32 [T, V]."""
+        """Return the logits, fp32 [T, V]."""
 
     def linear(self, x_TK: Tensor, weight_NK: Matrix) -> Tensor:
-        """W x in the compute dtype."""
+        """Compute W x in the compute dtype."""
 
     def gated(self, normed: Normed, gate_up_IH: Matrix, eps: float) -> Tensor:
-        """silu(gate) * up: [T, I] of a matrix with all gate rows before all up rows."""
+        """Compute silu(gate) * up: [T, I] of a matrix with all gate rows before all up rows."""

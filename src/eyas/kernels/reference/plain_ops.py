@@ -1,4 +1,4 @@
-"""All operations in plain PyTorch, over the twins beside the kernels: for CPUs, and as the reference for kernels."""
+"""Operations in plain PyTorch, over the twins of the kernels: for CPUs, and as the reference for kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["PlainOps"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainOps:
-    """Dense layers and experts take rows in tiles of these sizes; None is plain `F.linear`, which is not row-invariant.
+    """Plain operations; dense layers and experts take rows in tiles of these sizes; None: `F.linear`, not invariant.
 
     Implements `kernels.reference.ops.Ops`. Matrices are tensors [N, K]; experts are indexed by number
     (`kernels.reference.moe`).
@@ -157,7 +157,7 @@ class PlainOps:
 
 
 def _write(qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, bias_N: Tensor | None, eps: float) -> Tensor:
-    """Keys and values to their pages; the rotated queries [T, Q, D]."""
+    """Write keys and values to their pages; return the rotated queries [T, Q, D]."""
     positions_T = rows.positions_SR.flatten().clamp(min=0)
     return rope_write_ref(
         finish(qkv, bias_N, eps),

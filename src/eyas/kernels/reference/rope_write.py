@@ -1,4 +1,4 @@
-"""Finishing queries, keys and values: norm and bias, rotary embedding, and the write of keys and values to pages."""
+"""Finishes queries, keys and values: norm and bias, rotary embedding, and the write of keys and values to pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["finish", "rope_write_ref", "rotate", "write_slots"]
 
 
 def finish(product: Product, bias_N: Tensor | None, eps: float) -> Tensor:
-    """[T, N] in the dtype of the slices: their sum, divided by the rows' norm, plus the bias."""
+    """Return [T, N] in the dtype of the slices: their sum, divided by the rows' norm, plus the bias."""
     slices = product.slices_STN
     total = slices[0]
     for part in slices[1:]:
@@ -30,7 +30,7 @@ def write_slots(rows: Rows, page_size: int) -> Tensor:
 
 
 def rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    """Half-split (NeoX) rotation in fp32; the tables hold D / 2 columns."""
+    """Rotate in half-split (NeoX) form in fp32; the tables hold D / 2 columns."""
     first, second = x_THD.float().chunk(2, dim=-1)
     cos, sin = cos_TD.unsqueeze(-2), sin_TD.unsqueeze(-2)
     out = x_THD.new_empty(x_THD.shape)

@@ -1,4 +1,4 @@
-"""Which experts a row goes to: the top k of the router's logits, weighted by a softmax over those k."""
+"""Routes rows to experts: the top k of the router's logits, weighted by a softmax over those k."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["route"]
 
 
 def route(logits_TE: Tensor, live_T: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """(expert ids int64 [T, k] by falling logit, weights fp32 [T, k]). Dead rows go to id -1.
+    """Return (expert ids int64 [T, k] by falling logit, weights fp32 [T, k]). Dead rows go to id -1.
 
     gpt_oss/torch/model.py, `MLPBlock`.
     """

@@ -1,4 +1,4 @@
-"""From logits to tokens: temperature, top-k, top-p, min-p and position-keyed noise.
+"""Samples tokens from logits: temperature, top-k, top-p, min-p and position-keyed noise.
 
 The token at position t is argmax_v(score_t[v] + g(seed, choice, t, v)) with Gumbel noise g, a draw from softmax(score)
 that depends on the prefix and the seed alone (Daliri, Musco, Suresh: "Coupling without communication and
@@ -18,7 +18,7 @@ __all__ = ["SamplingRows", "filter_scores", "sample"]
 
 
 class SamplingRows(NamedTuple):
-    """Per-row settings, all [T]; the two flags are known to the host and skip work that no row needs."""
+    """Settings per row, all [T]; the two flags are known to the host and skip work that no row needs."""
 
     temperature: Tensor  # fp32, 0 is greedy
     top_k: Tensor  # int64, 0 is off

@@ -41,7 +41,7 @@ def _end_chains(
 
 
 def end_chains(logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor, cut_SN: Tensor, edges_N: Tensor) -> ChainEnd:
-    """As `kernels.reference.chain.end_chains_ref`; fp32 log-probabilities and cuts."""
+    """Cut chains as `kernels.reference.chain.end_chains_ref` does; fp32 log-probabilities and cuts."""
     num_seqs, num_drafts = logprobs_SK.shape
     assert logprobs_SK.is_contiguous() and cut_SN.is_contiguous() and cut_SN.shape[1] == len(edges_N) + 2
     end = ChainEnd(slots_S.new_empty(num_seqs, num_drafts), slots_S.new_empty(num_seqs))

@@ -18,7 +18,7 @@ __all__ = ["Committed", "Ledger", "commit"]
 
 
 class Ledger(NamedTuple):
-    """What a commit reads and updates, a row for each slot."""
+    """State that a commit reads and updates, a row for each slot."""
 
     tokens_SN: Tensor  # int64
     length_S: Tensor  # int64
@@ -30,7 +30,7 @@ class Ledger(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """As `kernels.reference.accept.Accepted`, and which sequences are done; int64 [S] each, rows of one [5, S]."""
+    """Like `kernels.reference.accept.Accepted`, with which sequences are done; int64 [S] each, rows of one [5, S]."""
 
     num_committed_S: Tensor
     num_accepted_S: Tensor
@@ -41,7 +41,7 @@ class Committed(NamedTuple):
 
 @triton.jit
 def _copy_taps(taps_ptr, ring_ptr, length, count, width, W, ROWS: tl.constexpr, SIZE: tl.constexpr):
-    """Rows 0..count - 1 of [R, width] to the ring's places of the positions from `length` on."""
+    """Copy rows 0..count - 1 of [R, width] to the ring's places of the positions from `length` on."""
     row = tl.arange(0, ROWS)[:, None]
     source, place = row * width, ((length + row) % W) * width
     start = 0

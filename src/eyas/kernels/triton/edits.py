@@ -1,4 +1,4 @@
-"""What requests change about the target's logits: penalties, bias, stop tokens that come too early, grammar masks.
+"""Edits that requests make to the target's logits: penalties, bias, stop tokens that come too early, grammar masks.
 
 The order and the arithmetic are those of `engine.sampling.sampler`: repetition over prompt and output, frequency and
 presence over output (vLLM's order), bias, then masks.
@@ -16,7 +16,7 @@ __all__ = ["Edits", "Masks", "edit_chunk"]
 
 
 class Edits(NamedTuple):
-    """Per slot [S, ...], read on the device: neutral values cost a row nothing but reading them."""
+    """Edits per slot [S, ...], read on the device: neutral values cost a row nothing but reading them."""
 
     presence_S: Tensor  # fp32, 0 is off
     frequency_S: Tensor  # fp32, 0 is off
@@ -81,7 +81,7 @@ def edit_chunk(
     NUM_STOPS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Raw logits of one chunk of a row, with what its slot and its mask change. `inside` is false past the vocabulary.
+    """Edit the raw logits of one chunk of a row by its slot and its mask. `inside` is false past the vocabulary.
 
     The `num_ancestors` draft tokens from `first_ancestor` on, those before the row, count as output.
     """

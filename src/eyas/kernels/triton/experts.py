@@ -28,7 +28,7 @@ def _expert_tile(
     first, end, block, N, K, factor, limit,
     TOP_K: tl.constexpr, UP: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Features `block` of the entries first..end of `pairs`, at most BLOCK_T, of one expert."""
+    """Compute features `block` of the entries first..end of `pairs`, at most BLOCK_T, of one expert."""
     entry = first + tl.arange(0, BLOCK_T)
     inside = entry < end
     pairs = tl.load(pairs_ptr + entry, mask=inside, other=0)
@@ -116,7 +116,7 @@ def expert_tile_rows(num_pairs: int, num_experts: int) -> int:
 
 
 def _config(tile_rows: int) -> dict[str, int]:
-    """With few rows the accumulator leaves registers for more weights at a time."""
+    """Choose the launch: with few rows the accumulator leaves registers for more weights at a time."""
     return dict(BLOCK_F=128, BLOCK_K=128 if tile_rows <= 32 else 64, num_warps=4, num_stages=4)
 
 

@@ -1,6 +1,6 @@
 """Top-k, top-p and min-p without sorting: the programs of a row test one candidate after the other, inside one launch.
 
-All three filters drop a token together with all that rank behind it. So the token with the highest perturbed score is
+All three filters drop a token together with all that rank below it. So the token with the highest perturbed score is
 tested first; if it is dropped, the next candidate is the best of those that rank before it. A candidate falls among the
 dropped tokens as often as their share of the mass says, so one or two tests nearly always do, and about ln V at worst.
 Testing by rejection is FlashInfer's idea (its sorting-free sampling kernels); as the noise here belongs to the ids, the
@@ -31,7 +31,7 @@ _BEHIND = tl.constexpr(-3e38)  # instead of -inf, so that differences are number
 
 @triton.jit
 def _meet(arrived_ptr, round, CHUNKS: tl.constexpr):
-    """Wait until all programs of the row have published. Rounds have two buffers: nobody is two rounds ahead."""
+    """Wait until all programs of the row have published. Rounds have two buffers: no program is two rounds ahead."""
     tl.debug_barrier()
     count = tl.atomic_add(arrived_ptr, 1, sem="acq_rel") + 1
     while count < (round + 1) * CHUNKS:
@@ -120,7 +120,7 @@ def choose(
 ):
     """The token with the highest perturbed score among those of the row that are kept, and the number of rounds.
 
-    `top_k` is int64; 0, or `size` and above, is off. `top_p` 1 and `min_p` 0 are off. Scores behind the end of the
+    `top_k` is int64; 0, or `size` and above, is off. `top_p` 1 and `min_p` 0 are off. Scores past the end of the
     vocabulary, which has `size` tokens, are -inf.
     """
     chunks = tl.arange(0, PADDED)
@@ -135,7 +135,7 @@ def choose(
     weights = tl.exp(scores - local_peak)
     limit = tl.where(by_count, top_k.to(tl.float32), float("inf"))
     peak = local_peak
-    candidate = size  # behind all tokens: its test finds the first candidate
+    candidate = size  # past all tokens: its test finds the first candidate
     score = float("-inf")
     first = True
     searching = True

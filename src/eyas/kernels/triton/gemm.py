@@ -14,11 +14,11 @@ from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rm
 
 __all__ = ["add", "gated", "linear"]
 
-_SUM_PART = 64  # features of one part of the sums of squares, whatever the tile
+_SUM_PART = 64  # features of one part of the sums of squares, for every tile
 
 
 def _config(num_rows: int, device: torch.device) -> dict[str, int]:
-    """GROUP_T tiles of rows go through all features before the next ones."""
+    """Choose the launch: GROUP_T tiles of rows go through all features before the next ones."""
     if num_rows <= 512:
         return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, GROUP_T=8, num_warps=4, num_stages=3)
     if device_limits(device).shared_bytes < 160 << 10:
@@ -108,7 +108,7 @@ def linear(x: Normed | Tensor, weight: BlockedMatrix, *, eps: float = 0.0, dtype
 
 
 def gated(x: Normed | Tensor, gate_up: BlockedMatrix, *, eps: float = 0.0) -> Tensor:
-    """silu(gate) * up in the dtype of x, [T, I]; `gate_up` [2 I, K] is packed as gated."""
+    """Compute silu(gate) * up in the dtype of x, [T, I]; `gate_up` [2 I, K] is packed as gated."""
     assert gate_up.gated
     return _product(x, gate_up, gate_up.num_rows // 2, None, eps, gated=True)
 
@@ -116,7 +116,7 @@ def gated(x: Normed | Tensor, gate_up: BlockedMatrix, *, eps: float = 0.0) -> Te
 def add(
     x_TK: Tensor, weight: BlockedMatrix, bias_H: Tensor | None, residual_TH: Tensor, norm_H: Tensor
 ) -> tuple[Tensor, Normed]:
-    """residual + W x + b, fp32 [T, H], and the split form of its norm in the dtype of x."""
+    """Compute residual + W x + b, fp32 [T, H], and the split form of its norm in the dtype of x."""
     num_rows, width = residual_TH.shape
     out = torch.empty(num_rows, width, dtype=torch.float32, device=x_TK.device)
     rows = torch.empty(num_rows, width, dtype=x_TK.dtype, device=x_TK.device)

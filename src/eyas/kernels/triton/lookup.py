@@ -1,4 +1,4 @@
-"""Looking up in the tokens of sequences on a GPU: the Triton twin of `kernels.reference.lookup.look_up_ref`.
+"""Prompt lookup in the tokens of sequences on a GPU: the Triton twin of `kernels.reference.lookup.look_up_ref`.
 
 Several programs search a sequence and agree by an atomic maximum of (length of the match, position); then one program
 for each sequence reads what follows.
@@ -64,7 +64,7 @@ def look_up(
     max_match: int,
     max_length: int,
 ) -> Found:
-    """As `kernels.reference.lookup.LookUp` says. Every length is at least 1."""
+    """Do prompt lookup; see `kernels.reference.lookup.LookUp`. Every length is at least 1."""
     num_seqs = len(slots_S)
     best_S = torch.full_like(slots_S, -1)
     found = Found(slots_S.new_empty(num_seqs, num_drafts), slots_S.new_empty(num_seqs, dtype=torch.bool))

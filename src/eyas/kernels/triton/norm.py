@@ -1,4 +1,4 @@
-"""What prompt rows start with: embeddings and norms, one program a row."""
+"""Embeddings and norms of prompt rows, one program a row."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def embed(tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, N
 def pair(
     tokens_T: Tensor, embed_VH: Tensor, embed_norm_H: Tensor, hidden_TH: Tensor, hidden_norm_H: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Normed embeddings beside normed hidden states [T, 2 H], and the latter alone."""
+    """Normed embeddings, then normed hidden states, as [T, 2 H]; and the latter alone."""
     num_rows, width = hidden_TH.shape
     pairs = torch.empty(num_rows, 2 * width, dtype=embed_VH.dtype, device=embed_VH.device)
     normed = torch.empty(num_rows, width, dtype=embed_VH.dtype, device=embed_VH.device)

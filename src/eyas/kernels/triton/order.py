@@ -12,7 +12,7 @@ LOWEST = tl.constexpr(-(2**63))  # below every packed pair
 
 @triton.jit
 def key_of(scores):
-    """int32 keys with the order of fp32 scores; -0 is below +0."""
+    """Return int32 keys with the order of fp32 scores; -0 is below +0."""
     bits = scores.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -26,7 +26,7 @@ def score_of(keys):
 
 @triton.jit
 def pack(scores, ids):
-    """int64: the highest is that of the highest score, and of the lowest id among equal scores."""
+    """Return int64, of which the highest is that of the highest score, and of the lowest id among equal scores."""
     keys = key_of(scores + 0.0)  # -0 counts as +0
     return (keys.to(tl.int64) << 32) | (0x7FFFFFFF - ids).to(tl.int64)
 

@@ -1,7 +1,7 @@
 """Inner loops that the prompt kernels share: tiles of `BlockedMatrix` and of `PackedExperts` times rows.
 
 A row's result must not depend on how many rows are in the launch. Every output element is one chain of tensor-core
-instructions of 16 products each, in ascending order of k, whatever the tile; so tiles may differ where rows are few.
+instructions of 16 products each, in ascending order of k, for every tile; so tiles may differ where rows are few.
 `tests/kernels/triton` and the GPU tests compare the bits.
 
 Shape letters: T rows, N features out, K features in, F features of a tile.
@@ -20,7 +20,7 @@ _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 @triton.jit
 def grouped_tile(num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.constexpr):
-    """(tile of rows, tile of features), so that programs that run together share rows and features."""
+    """Return (tile of rows, tile of features), so that programs that run together share rows and features."""
     program = tl.program_id(0)
     group = program // (GROUP_T * blocks_n) * GROUP_T
     size = tl.minimum(tl.cdiv(num_rows, BLOCK_T) - group, GROUP_T)
@@ -30,7 +30,7 @@ def grouped_tile(num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.constexp
 
 @triton.jit
 def inverse_rms(square_sums_ptr, rows, mask, num_parts, width, eps, PARTS: tl.constexpr):
-    """rsqrt(mean of squares + eps) of `rows`, whose squares are summed in `num_parts` <= PARTS parts."""
+    """Compute rsqrt(mean of squares + eps) of `rows`, whose squares are summed in `num_parts` <= PARTS parts."""
     part = tl.arange(0, PARTS)
     offsets = rows[:, None] * num_parts + part[None, :]
     sums = tl.load(square_sums_ptr + offsets, mask=mask[:, None] & (part[None, :] < num_parts), other=0.0)
@@ -41,7 +41,7 @@ def inverse_rms(square_sums_ptr, rows, mask, num_parts, width, eps, PARTS: tl.co
 def dense_product(
     x_ptr, x_rows, w_ptr, features, K, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    """fp32 [BLOCK_T, BLOCK_N]: rows `x_rows` of bf16 [.., K] times rows `features` of a blocked matrix.
+    """Compute fp32 [BLOCK_T, BLOCK_N]: rows `x_rows` of bf16 [.., K] times rows `features` of a blocked matrix.
 
     Layout of the matrix: [N / 16, K / 32, 16, 32] (`kernels.layouts.dense.BlockedMatrix`). K is a multiple of 32.
     """
@@ -115,7 +115,7 @@ def _times(pair, factors):
 
 @triton.jit
 def _finished(acc):
-    """`acc`, behind a use that makes the compiler wait for the matrix instructions of this step of a loop.
+    """Return `acc` after a use that makes the compiler wait for the matrix instructions of this step of a loop.
 
     Otherwise Triton 3.6 overwrites their operands in registers while they run (triton-lang/triton issue 9433).
     """

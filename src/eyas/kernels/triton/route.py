@@ -26,7 +26,7 @@ _ROWS = 4  # that one program of the second launch puts into their experts' list
 
 
 class Routing(NamedTuple):
-    """Where each row goes. Dead rows have id -1."""
+    """Experts of each row. Dead rows have id -1."""
 
     inverse_rms_T: Tensor  # fp32
     ids_TK: Tensor  # int32
@@ -36,7 +36,7 @@ class Routing(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Pairs t * k + rank sorted by expert, cut into tiles of `tile_rows`. Entries behind `num_tiles` are not set."""
+    """Pairs t * k + rank sorted by expert, cut into tiles of `tile_rows`. Entries from `num_tiles` on are not set."""
 
     rows_TH: Tensor  # the rows, their columns in word order
     pairs: Tensor  # int32 [T * k]

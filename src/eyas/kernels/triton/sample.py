@@ -1,9 +1,9 @@
-"""From logits to tokens in one launch: edits, temperature, filters, noise, argmax, finite check and log-probabilities.
+"""Samples tokens in one launch: edits, temperature, filters, noise, argmax, finite check and log-probabilities.
 
 The Triton twin of `kernels.reference.sample` and of what `engine.sampling.sampler` does around it. One program for each
-(row, chunk of the vocabulary); a row's last program merges its chunks. Which rows want what stands in tensors on the
-device, so one CUDA graph serves every mixture of requests, and a row pays for its own wishes only. Chunks depend on the
-size of the vocabulary and on the device, not on the rows: a row's token has the same bits in every launch.
+(row, chunk of the vocabulary); a row's last program merges its chunks. The options of rows are in tensors on the
+device, so one CUDA graph serves every mixture of requests, and a row pays only for the options it uses. Chunks depend
+on the size of the vocabulary and on the device, not on the rows: a row's token has the same bits in every launch.
 
 Shape letters: T rows (R for each sequence), S sequences or slots, K drafts, V vocabulary, C chunks, N top tokens.
 """
@@ -34,7 +34,7 @@ _BINS = tl.constexpr(BINS)
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
 _NO_TOKEN_LEFT = tl.constexpr(NO_TOKEN_LEFT)
 _PER_THREAD = 16  # scores of a thread, in registers
-_REGISTERS = 96  # of a thread; spilling what the rarer wishes need costs less than fewer programs at a time
+_REGISTERS = 96  # of a thread; spilling what the rarer options need costs less than fewer programs at a time
 
 
 class _Settings(NamedTuple):
@@ -49,7 +49,7 @@ class _Settings(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What `draw` found for each row; views of the space, valid until its next launch."""
+    """Results of `draw` for each row; views of the space, valid until its next launch."""
 
     ids_T: Tensor  # int64
     failed_T: Tensor  # int64: 0, NOT_FINITE or NO_TOKEN_LEFT
@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """What programs tell one another."""
+    """Memory through which programs exchange values."""
 
     arrived_T: Tensor  # int32; each launch leaves zeros
     numbers_TC: Tensor
@@ -74,7 +74,7 @@ class SampleSpace:
     """Results and scratch memory for launches of up to `max_rows` rows on one device, one launch at a time."""
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device | str, *, chunk_size: int = 0) -> None:
-        """`chunk_size` is chosen so that all chunks of a row run at once, which the filters need, unless given."""
+        """Allocate. By default `chunk_size` is such that all chunks of a row run at once, which the filters need."""
 
         def empty(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(max_rows, *shape, dtype=dtype, device=device)

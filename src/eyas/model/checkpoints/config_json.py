@@ -1,4 +1,4 @@
-"""A configuration as the config.json that others read: the inverse of `model/checkpoints/parse.py`.
+"""Writes a configuration as the config.json that others read: the inverse of `model/checkpoints/parse.py`.
 
 Targets are written with the keys of openai/gpt-oss, heads in three published styles: SpecForge, ModelOpt, speculators.
 """
@@ -18,7 +18,7 @@ HEAD_STYLES: tuple[HeadStyle, ...] = ("specforge", "modelopt", "speculators")
 
 
 def target_json(config: GptOssConfig) -> dict[str, Any]:
-    """config.json of a target, keys and values as published for gpt-oss-20b and -120b."""
+    """Return config.json of a target, keys and values as published for gpt-oss-20b and -120b."""
     layer_types = ["sliding_attention" if sliding else "full_attention" for sliding in config.layer_is_sliding]
     value: dict[str, Any] = {
         "architectures": ["GptOssForCausalLM"],
@@ -58,7 +58,7 @@ def target_json(config: GptOssConfig) -> dict[str, Any]:
 
 
 def original_json(config: GptOssConfig) -> dict[str, Any]:
-    """config.json of the `original/` folder; it says neither eps, nor end tokens, nor the longest context."""
+    """Return config.json of the `original/` folder; it says neither eps, nor end tokens, nor the longest context."""
     return {
         "num_hidden_layers": config.num_layers,
         "num_experts": config.num_experts,
@@ -80,7 +80,7 @@ def original_json(config: GptOssConfig) -> dict[str, Any]:
 
 
 def generation_json(config: GptOssConfig) -> dict[str, Any]:
-    """generation_config.json: all end tokens."""
+    """Return generation_config.json: all end tokens."""
     value: dict[str, Any] = {"do_sample": True, "eos_token_id": list(config.eos_ids), "pad_token_id": config.pad_id}
     return {key: item for key, item in value.items() if item is not None}
 
@@ -127,7 +127,7 @@ def head_json(config: Eagle3Config, style: HeadStyle, *, target: GptOssConfig) -
 
 
 def _tap_ids(taps: tuple[int, ...], style: HeadStyle, num_layers: int) -> list[int]:
-    """The list that a reader without further hint takes back to `taps`."""
+    """Return the list that a reader without further hint takes back to `taps`."""
     for shift in (0, 1):
         ids = [tap if tap == FINAL_NORM_TAP else tap - shift for tap in taps]
         if read_taps(ids, speculators=style == "speculators", num_layers=num_layers).taps == taps:

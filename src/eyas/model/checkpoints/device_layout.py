@@ -51,7 +51,7 @@ def is_packed(weights: TargetWeights | Eagle3Weights) -> bool:
 
 
 def pack_layer(layer: LayerWeights) -> LayerWeights:
-    """Raises UserError for scales that have no packed form: those of no gpt-oss checkpoint that was ever seen."""
+    """Pack a layer. Raises UserError for scales without a packed form, which no known gpt-oss checkpoint has."""
     try:
         gate_up, down = _experts(layer.gate_up), _experts(layer.down)
     except ValueError as error:
@@ -67,7 +67,7 @@ def pack_layer(layer: LayerWeights) -> LayerWeights:
 
 
 def pack_ends(target: TargetWeights, head: Head | None) -> tuple[TargetWeights, Head | None]:
-    """The lm_head of a target whose layers are packed, and all of its head, which may share that matrix."""
+    """Pack the lm_head of a target whose layers are packed, and all of its head, which may share that matrix."""
     lm_head = _dense(target.lm_head_VH)
     packed = None
     if head is not None:

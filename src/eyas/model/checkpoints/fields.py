@@ -1,4 +1,4 @@
-"""Typed look-ups in a config.json that gather everything wrong with it before anybody complains."""
+"""Typed look-ups in a config.json that collect everything wrong with it for one error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Fields:
-    """One JSON object. A look-up that fails adds a line to `problems` and returns a harmless value of its type.
+    """A JSON object. A look-up that fails adds a line to `problems` and returns a harmless value of its type.
 
     `null` counts as absent. Where several names mean the same field, those given must agree.
     """
@@ -59,7 +59,7 @@ class Fields:
         return value
 
     def ids(self, name: str, *, least: int, most: int) -> tuple[int, ...] | None:
-        """One whole number or a list of them."""
+        """Read a whole number or a list of them."""
         value = self.get(name)
         if value is None:
             return None

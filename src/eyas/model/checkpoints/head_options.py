@@ -1,7 +1,7 @@
 """A draft head made smaller when it is loaded: fewer tokens to draft from, 8-bit weights.
 
 Neither changes a token of an answer; what they cost is acceptance. What writes the head's cache stays as it is: the
-same keys and values, whatever the options.
+same keys and values with all options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["draft_vocabulary", "in_fp8", "keep_tokens", "read_counts"]
 
 
 def in_fp8(head: Head) -> Head:
-    """The matrices behind attention in e4m3: packed ones for the kernels, plain ones as rounded numbers."""
+    """Return the head with the matrices after attention in e4m3: packed for the kernels, or plain, rounded numbers."""
     weights: Eagle3Weights = head.weights
 
     def rounded(matrix: Matrix) -> Matrix:
@@ -44,7 +44,7 @@ def in_fp8(head: Head) -> Head:
 
 
 def keep_tokens(head: Head, size: int, *, counts_V: Tensor | None, always: Iterable[int]) -> Head:
-    """The head with `size` of its draft ids: `always`, then the most frequent or, without counts, the lowest.
+    """Return the head with `size` of its draft ids: `always`, then the most frequent or, without counts, the lowest.
 
     The head's weights are not packed, `counts_V` and `always` are of the target's vocabulary. Raises UserError.
     """
@@ -73,14 +73,14 @@ def keep_tokens(head: Head, size: int, *, counts_V: Tensor | None, always: Itera
 
 
 def draft_vocabulary(counts_V: Tensor, size: int, always: tuple[int, ...] = ()) -> Tensor:
-    """int64 [size], ascending: `always`, then the most frequent ids, lower ids first where counts are equal."""
+    """Choose int64 [size], ascending: `always`, then the most frequent ids, lower ids first where counts are equal."""
     counts = counts_V.clone()
     counts[list(always)] = counts.max() + 1
     return counts.argsort(descending=True, stable=True)[:size].sort().values
 
 
 def read_counts(path: Path, vocab_size: int) -> Tensor:
-    """fp64 [V] from a JSON object of token ids and how often they came. Raises UserError."""
+    """Read fp64 [V] from a JSON object of token counts by id. Raises UserError."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         counts = torch.zeros(vocab_size, dtype=torch.float64)

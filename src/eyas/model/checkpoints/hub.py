@@ -1,4 +1,4 @@
-"""PATH or hub id -> local folder, through huggingface_hub and its cache.
+"""Resolves a path or hub id to a local folder, through huggingface_hub and its cache.
 
 Fetches the top level only: `original/` and `metal/` hold the same weights twice more. With HF_HUB_OFFLINE=1 nothing is
 asked of the network. Nothing downloaded is executed.
@@ -33,7 +33,7 @@ def resolve(model: str) -> Path:
 
 
 def resolve_headers(model: str) -> tuple[Path, dict[str, StoredTensor] | None]:
-    """The folder of the JSON files of `model` and, if its weights are only on the hub, their headers from there."""
+    """Return the folder of `model`'s JSON files and, if its weights are only on the hub, their headers from there."""
     found = _locate(model)
     if isinstance(found, Path):
         return found, None

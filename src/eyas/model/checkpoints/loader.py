@@ -1,4 +1,4 @@
-"""Folders of safetensors -> weights, for targets and heads.
+"""Loads weights from folders of safetensors, for targets and heads.
 
 Headers are checked first, all of them, so that a wrong file is refused with one error before any memory is taken.
 Then tensors go one after the other to their place on the device, a GPU getting them from threads that read ahead. On a
@@ -38,7 +38,7 @@ Inspected = tuple[GptOssConfig, Stored, TargetStyle]
 
 
 def inspect_target(folder: Path, stored: Stored | None = None) -> Inspected:
-    """Configuration, stored tensors and naming of a target, from its JSON files and headers alone.
+    """Return configuration, stored tensors and naming of a target, from its JSON files and headers alone.
 
     `stored` are the headers where the weights themselves are not in `folder`.
     Raises UserError if the folder holds no gpt-oss model, or one whose tensors do not fit its configuration.
@@ -66,7 +66,7 @@ def load_target(
     progress: Progress | None = None,
     layout: Callable[[LayerWeights], LayerWeights] | None = None,
 ) -> tuple[GptOssConfig, TargetWeights]:
-    """A gpt-oss model: matrices in `dtype`, vectors in fp32, MXFP4 experts as stored.
+    """Load a gpt-oss model: matrices in `dtype`, vectors in fp32, MXFP4 experts as stored.
 
     `inspected` is what `inspect_target` said of the folder, where it was asked. Each layer goes through `layout` once
     it is there, so that no second copy of the model is needed to change its form.
@@ -87,7 +87,7 @@ def load_target(
 def inspect_head(
     folder: Path, target: GptOssConfig, stored: Stored | None = None, *, tap_convention: TapConvention = "auto"
 ) -> tuple[Eagle3Config, Stored, Parts]:
-    """Configuration, stored tensors and the parts to be loaded of a head for `target`, from headers alone."""
+    """Return configuration, stored tensors and the parts to load of a head for `target`, from headers alone."""
     raw, stored = _open(folder, stored)
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     source = str(folder / "config.json")
@@ -112,7 +112,7 @@ def load_head(
     tap_convention: TapConvention = "auto",
     progress: Progress | None = None,
 ) -> Head:
-    """An EAGLE-3 head in any published naming. What it lacks (embedding, lm_head) or repeats is shared with the target.
+    """Load an EAGLE-3 head in any published naming. The target shares what it lacks (embedding, lm_head) or repeats.
 
     Raises UserError if it was made for another target, or its tensors or configuration do not fit.
     """
@@ -143,7 +143,7 @@ def _open(folder: Path, stored: Stored | None) -> tuple[dict[str, Any], Stored]:
 def _open_files(
     folder: Path, stored: Stored, parts: Iterable[Part], device: torch.device, files: ExitStack
 ) -> TensorFiles:
-    """The files of `parts`, which a GPU gets in this order."""
+    """Open the files of `parts`, which a GPU gets in this order."""
     if device.type == "cpu":
         return MappedTensors(folder, stored, files)
     return StreamedTensors(folder, stored, [part.name for part in parts], device, files)
@@ -195,7 +195,7 @@ def _check(
 
 
 class TensorReader:
-    """Tensors of files, put where and as the forward pass wants them."""
+    """Reads tensors of files in the place and form that the forward pass needs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which tensors a checkpoint holds, by name and shape, and which field of the weights dataclasses each one fills.
+"""Lists the tensors of a checkpoint by name and shape, and the field of the weights dataclasses that each fills.
 
 Names are those of openai/gpt-oss (root and `original/`), of its bf16 re-exports by transformers, and of the published
 EAGLE-3 heads. Knows no file and no tensor: loading, random making and the size table all read the same list.
@@ -93,7 +93,7 @@ def _original_layer(config: GptOssConfig, layer: int) -> Parts:
 
 
 def _experts(config: GptOssConfig, name: str, joint: str, rows: int, columns: int) -> tuple[Part, ...]:
-    """Packed: blocks and scales along the input axis. Dense: one tensor [E, in, out], transformers' bmm layout."""
+    """List packed experts, blocks and scales along the input axis, or dense ones, [E, in, out] as transformers' bmm."""
     experts = config.num_experts
     if config.expert_format == "dense":
         return (Part(name, (experts, columns, rows)),)

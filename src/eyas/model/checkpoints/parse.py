@@ -1,4 +1,4 @@
-"""config.json of a target -> GptOssConfig: the published keys, transformers 5's, and those of `original/`.
+"""Parses config.json of a target into GptOssConfig: the published keys, transformers 5's, and those of `original/`.
 
 One UserError names everything missing, wrong or not supported. Fields that do not change the computation are ignored;
 `auto_map` and other code references are never followed.
@@ -45,7 +45,7 @@ def parse_target(
 ) -> GptOssConfig:
     """The configuration of a target; end tokens come from generation_config.json where it names them.
 
-    `expert_format` is what the tensors show; it overrules `quantization_config`, which re-exports leave behind.
+    `expert_format` is what the tensors show; it overrules `quantization_config`, which re-exports forget to remove.
     """
     if is_head(raw):
         raise UserError(f"{source} is that of an EAGLE-3 head; give the model itself, and the head with --draft")
@@ -103,7 +103,7 @@ def _check_sizes(config: GptOssConfig, fields: Fields) -> None:
 
 
 def _layer_types(fields: Fields, num_layers: int) -> tuple[bool, ...]:
-    """True where the layer is sliding; without `layer_types` they alternate, layer 0 sliding."""
+    """Return True for each sliding layer; without `layer_types` they alternate, layer 0 sliding."""
     types = fields.get("layer_types")
     alternating = tuple(layer % 2 == 0 for layer in range(num_layers))
     if types is None:
@@ -134,7 +134,7 @@ def _eos_ids(fields: Fields, generation: Fields, vocab_size: int) -> tuple[int, 
 
 
 def parse_rope(fields: Fields, *, gpt_oss: bool) -> RopeConfig:
-    """`rope_parameters` (transformers 5), else `rope_scaling` beside a top-level `rope_theta`.
+    """Parse `rope_parameters` (transformers 5), else `rope_scaling` with a top-level `rope_theta`.
 
     A yarn entry without `truncate` means False for gpt-oss: no gpt-oss was trained with rounded correction ranges, and
     OpenAI's reference has no such switch; a re-export that lost the key still wants it. For heads it means True, as
@@ -186,7 +186,7 @@ def parse_rope(fields: Fields, *, gpt_oss: bool) -> RopeConfig:
 
 
 def _original_rope(fields: Fields) -> RopeConfig:
-    """gpt_oss/torch/model.py: no scaling where the factor is 1, its ntk_beta and ntk_alpha are yarn's fast and slow."""
+    """Parse as gpt_oss/torch/model.py: no scaling at factor 1; ntk_beta and ntk_alpha are yarn's fast and slow."""
     theta, factor = fields.number("rope_theta"), fields.number("rope_scaling_factor")
     if factor <= 1.0:
         return RopeConfig(theta=theta)
@@ -202,5 +202,5 @@ def _original_rope(fields: Fields) -> RopeConfig:
 
 
 def _original_context(fields: Fields) -> int:
-    """The scaled context: 4,096 x 32 = 131,072 for the published models."""
+    """Return the scaled context: 4,096 x 32 = 131,072 for the published models."""
     return int(fields.integer("initial_context_length") * fields.number("rope_scaling_factor"))

@@ -1,4 +1,4 @@
-"""config.json of an EAGLE-3 head -> Eagle3Config, for each published style: SafeAILab/SpecForge, ModelOpt, speculators.
+"""Parses config.json of an EAGLE-3 head in every published style: SafeAILab/SpecForge, ModelOpt, speculators.
 
 Driven by the configuration and by the shapes in the file: what the configuration leaves open (vocabulary, head_dim,
 fc, norms) the tensors answer, and where both speak they must agree. One UserError names everything that does not fit.
@@ -30,7 +30,7 @@ def parse_head(
     tap_convention: TapConvention = "auto",
     source: str = "config.json",
 ) -> Eagle3Config:
-    """The configuration of a head for `target`. `shapes` are those of the tensors in its file, by name.
+    """Parse the configuration of a head for `target`. `shapes` are those of the tensors in its file, by name.
 
     Warns in the log where the tap ids could mean something else (see `model/taps.py`).
     """
@@ -111,12 +111,12 @@ def _check_supported(top: Fields, layer: Fields, eagle: Fields) -> None:
 
 
 def _flag(top: Fields, eagle: Fields, name: str, *, default: bool | None) -> bool:
-    """A switch that may stand in eagle_config or at the top."""
+    """Read a switch that may be in eagle_config or at the top."""
     return eagle.flag(name) if eagle.get(name) is not None else top.flag(name, default=default)
 
 
 def _shown(top: Fields, eagle: Fields, name: str, shapes: _Shapes, tensor: str) -> bool:
-    """A switch that a tensor of its own shows where the configuration is silent."""
+    """Read a switch; where the configuration lacks it, the presence of a tensor decides."""
     return _flag(top, eagle, name, default=tensor in shapes)
 
 
@@ -147,7 +147,7 @@ def _head_dim(shapes: _Shapes, hidden_size: int, num_heads: int) -> int:
 
 
 def _check_shapes(config: Eagle3Config, shapes: _Shapes, num_layers: int, problems: list[str]) -> None:
-    """What deserves its own words; plain mismatches are found tensor by tensor when loading."""
+    """Check shapes whose errors need an explanation; plain mismatches are found tensor by tensor when loading."""
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
         problems.append(f"heads {config.num_heads}/{config.num_kv_heads} of {config.head_dim} are impossible")
     wrong = [tap for tap in config.taps if not FINAL_NORM_TAP <= tap <= num_layers]

@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies: `file` is a name inside the folder, `start` the byte of it, None if it is not here."""
+    """Place of a tensor: `file` is a name inside the folder, `start` the byte of it, None if it is not here."""
 
     file: str
     dtype: str
@@ -39,7 +39,7 @@ class StoredTensor:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size. Raises UserError naming the file."""
+    """Read a JSON object of bounded size. Raises UserError naming the file."""
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise UserError(f"{path} is larger than {_MAX_JSON_BYTES} bytes; this is not a checkpoint's JSON file")
@@ -52,9 +52,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_headers(folder: Path) -> dict[str, StoredTensor]:
-    """All tensors of the safetensors files at the top of `folder`, by name, every shard checked against its size.
+    """Read all tensors of the safetensors files at the top of `folder`, by name; checks every shard against its size.
 
-    Follows model.safetensors.index.json where there is one, else takes every *.safetensors file.
+    It follows model.safetensors.index.json where there is one, else takes every *.safetensors file.
     Raises one UserError that names every missing, truncated or damaged shard.
     """
     problems: list[str] = []
@@ -79,13 +79,13 @@ def read_headers(folder: Path) -> dict[str, StoredTensor]:
 
 
 def shorten(names: Sequence[str], limit: int = 12) -> str:
-    """The first names, and how many more there are."""
+    """Format the first names, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 
 
 def _shard_files(folder: Path, problems: list[str]) -> tuple[list[str], dict[str, str]]:
-    """File names inside `folder` and, from the index, the file of each tensor."""
+    """Return file names inside `folder` and, from the index, the file of each tensor."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give a model folder or a hub id such as openai/gpt-oss-20b")
     index = folder / INDEX_NAME
@@ -135,7 +135,7 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(file: str, name: str, entry: Any, data_start: int) -> tuple[StoredTensor, int]:
-    """The tensor, and where it ends behind `data_start`."""
+    """Return the tensor, and its end relative to `data_start`."""
     try:
         dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         num_bytes = DTYPE_BYTES[dtype] * prod(shape)

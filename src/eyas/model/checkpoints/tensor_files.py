@@ -1,9 +1,9 @@
-"""Tensors out of safetensors files, by name: mapped into memory, or streamed to a GPU as fast as the disk gives them.
+"""Reads tensors of safetensors files by name: mapped into memory, or streamed to a GPU at the speed of the disk.
 
 Streaming reads ahead in a known order: threads read pieces into pinned buffers, and each piece is copied to the GPU
 while others are read. So host memory holds `BUFFERS * PIECE_BYTES` of the model at most. Files are read through the
-page cache, from which the next start is faster; where GPU and CPU share the memory the cache is emptied behind the
-reader, because what it holds is missing on the GPU.
+page cache, from which the next start is faster; where GPU and CPU share the memory the cache is emptied as reading
+goes on, because the GPU lacks what it holds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TensorFiles(Protocol):
 
 
 class MappedTensors:
-    """Tensors on the CPU, backed by the files of `folder`, which stay mapped until `files` closes."""
+    """CPU tensors backed by the files of `folder`, which stay mapped until `files` closes."""
 
     def __init__(self, folder: Path, stored: Mapping[str, StoredTensor], files: ExitStack) -> None:
         self._folder, self._stored, self._files = folder, stored, files
@@ -78,7 +78,7 @@ class _Coming(NamedTuple):
 
 
 class StreamedTensors:
-    """Tensors on a device, to be asked for in the order of `names`. Reading ends when `files` closes."""
+    """Device tensors, to be asked for in the order of `names`. Reading ends when `files` closes."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""`eyas model` and `eyas export`."""
+"""`eyas models info`, `eyas models make` and `eyas export`."""

@@ -1,4 +1,4 @@
-"""What `eyas model info` tells: sizes, context, taps and end tokens, from JSON files and headers alone."""
+"""Describes a checkpoint, for `eyas models info`: sizes, context, taps and end tokens. Reads JSON and headers only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def describe(
     target: tuple[Path, Stored | None] | None = None,
     tap_convention: TapConvention = "auto",
 ) -> dict[str, Any]:
-    """A JSON-able description of a target, or of a head; with its `target` a head is checked against it.
+    """Describe a target or a head in JSON-able form; with its `target` a head is checked against it.
 
     `stored` holds the headers where the weights are not in the folder, as `hub.resolve_headers` gives both.
     Raises UserError as loading would.
@@ -83,7 +83,7 @@ def _describe_target(folder: Path, stored: Stored | None) -> dict[str, Any]:
 
 
 def _of_one_token(config: GptOssConfig, parts: Mapping[str, Mapping[str, int]], unit: str) -> int:
-    """What one token uses: its experts, and all else but the embedding, unless that is the lm_head as well."""
+    """Sum what one token uses: its experts, and all else but the embedding, unless that is the lm_head as well."""
     idle_experts = 1 - config.experts_per_token / config.num_experts
     embedding = 0 if config.tie_embeddings else parts["embedding"][unit]
     return sum(size[unit] for size in parts.values()) - embedding - round(parts["experts"][unit] * idle_experts)
@@ -139,7 +139,7 @@ def _head_fields(config: Eagle3Config) -> dict[str, Any]:
 
 
 def _add(parts: dict[str, dict[str, int]], owner: str, tensor: StoredTensor, *, packed: bool) -> None:
-    """Packed blocks (4 axes) hold two parameters a byte, their scales none."""
+    """Add a tensor to its part. Packed blocks (4 axes) hold two parameters a byte, their scales none."""
     count = prod(tensor.shape)
     if packed:
         count = 2 * count if len(tensor.shape) == 4 else 0
@@ -155,7 +155,7 @@ def _rope(rope: RopeConfig) -> str:
 
 
 def lines(description: Mapping[str, Any]) -> Iterator[str]:
-    """The description for people."""
+    """Format the description for people."""
     rows = _target_rows(description) if description["kind"] == "gpt_oss" else _head_rows(description)
     for label, text in rows:
         yield f"{label:<14}{text}"

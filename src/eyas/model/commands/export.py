@@ -1,4 +1,4 @@
-"""`eyas export gguf`: a gpt-oss checkpoint and its head as files for llama.cpp.
+"""`eyas export gguf`: writes a gpt-oss checkpoint and its draft head as GGUF files for llama.cpp.
 
 torch and gguf are imported by `run` alone, so that help stays instant.
 """
@@ -34,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tap-convention",
         choices=("auto", "boundary", "output"),
         default="auto",
-        help="what the head's layer ids mean",
+        help="how to read the head's layer ids (default: auto)",
     )
     parser.add_argument(
         "--head-only",
         action="store_true",
-        help="write head.gguf alone; of a model on the hub only the JSON files are read",
+        help="write head.gguf alone; only the JSON files of a model on the hub are downloaded",
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     notes: list[str] = []
     try:
         args.out.mkdir(parents=True, exist_ok=True)
-        if draft != "none":  # the smaller one first: what is wrong with it is told before the long work
+        if draft != "none":  # the smaller one first: its errors come before the long work
             files.append(args.out / HEAD_FILE)
             export_head(
                 resolve(draft), files[-1], target_folder=folder, target_stored=stored, weights=args.weights,
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show_progress(done: int, total: int) -> None:
-    """One line that overwrites itself, on a terminal only."""
+    """Show one line that overwrites itself, on a terminal only."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\r{done / 1e9:8.2f} of {total / 1e9:.2f} GB", end=end, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The GGUF container, written as a stream: header and tensor list first, then each tensor's bytes as they are made.
+"""Writes the GGUF container as a stream: header and tensor list first, then each tensor's bytes as they are made.
 
 The layout of the header is the `gguf` library's. MXFP4 is repacked from the checkpoints' order of nibbles to ggml's
 without touching a value: both have an E8M0 scale per 32 elements, and the same sixteen E2M1 values.
@@ -45,13 +45,13 @@ class GgufTensor:
 
 
 def raw(tensor: Tensor) -> Array:
-    """The bytes of a tensor, bf16 included, which numpy does not know."""
+    """Return the bytes of a tensor, bf16 included, which numpy does not know."""
     array: Array = tensor.contiguous().view(torch.uint8).numpy()
     return array
 
 
 def ggml_mxfp4(packed: Mxfp4Tensor) -> Array:
-    """[..., N, K/32 * 17] bytes: per block the scale, then 16 bytes whose low nibbles are elements 0 to 15.
+    """Return [..., N, K/32 * 17] bytes: per block the scale, then 16 bytes whose low nibbles are elements 0 to 15.
 
     The checkpoint's bytes hold elements 2k (low) and 2k + 1 (high) instead.
     """

@@ -1,4 +1,4 @@
-"""A gpt-oss checkpoint and its EAGLE-3 head as GGUF files for llama.cpp: architectures `gpt-oss` and `eagle3`.
+"""Writes a gpt-oss checkpoint and its EAGLE-3 head as GGUF files for llama.cpp: architectures `gpt-oss` and `eagle3`.
 
 Names and keys are those that llama.cpp reads (src/models/openai-moe.cpp, src/models/eagle3.cpp, src/llama-arch.cpp,
 conversion/gpt_oss.py). What it cannot express is refused, never approximated, with one exception that is reported:
@@ -192,7 +192,7 @@ class _Tensors:
         self._add(name, part.shape, torch.float32, partial(self._reader.raw, part))
 
     def _attention(self, prefix: str, what: str, parts: Sequence[Part], config: GptOssConfig | Eagle3Config) -> None:
-        """Query, key and value rows, from three tensors or from one that holds all."""
+        """Yield query, key and value rows, from three tensors or from one that holds all."""
         start = 0
         counts = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         for letter, num_heads in zip("qkv", counts, strict=True):
@@ -205,7 +205,7 @@ class _Tensors:
             start = rows.stop
 
     def _rows(self, parts: Sequence[Part], rows: slice, interleaved: int | None) -> Tensor:
-        """`interleaved` heads: rotary pairs (i, i + D/2) become neighbours, as llama.cpp turns them in eagle3."""
+        """Select rows; of `interleaved` heads rotary pairs (i, i + D/2) become neighbours, as in llama.cpp's eagle3."""
         tensor = torch.cat([self._reader.raw(part) for part in parts])[rows]
         if interleaved is None:
             return tensor
@@ -235,19 +235,19 @@ class _Tensors:
                 yield raw(dequantize(one, torch.float32 if self._weights == "f32" else torch.bfloat16))
 
     def _dense(self, parts: Sequence[Part], rows: slice) -> Iterator[np.ndarray[Any, Any]]:
-        """Stored [E, in, out], written [E, out, in]."""
+        """Transpose the stored [E, in, out] to [E, out, in]."""
         dtype = self._dtype(parts[0])
         for matrix in self._reader.raw(parts[0]):
             yield raw(matrix.mT[rows].to(dtype))
 
     def _target_ids(self, d2t: Part) -> Iterator[np.ndarray[Any, Any]]:
-        """A checkpoint stores id minus position, llama.cpp wants ids."""
+        """Return ids, as llama.cpp wants them; a checkpoint stores id minus position."""
         offsets = self._reader.raw(d2t).to(torch.int64)
         yield raw(offsets + torch.arange(len(offsets)))
 
 
 def _llama3(config: Eagle3Config) -> Tensor:
-    """What llama.cpp divides each frequency by."""
+    """Return the divisors that llama.cpp applies to each frequency."""
     plain = inverse_frequencies(RopeConfig(theta=config.rope.theta), config.head_dim)
     return plain / inverse_frequencies(config.rope, config.head_dim)
 
@@ -332,7 +332,7 @@ def _common(
 
 
 def _rope(rope: RopeConfig) -> dict[str, Any]:
-    """llama3 scaling is a tensor instead. The attention factor of YaRN is written relative to its default."""
+    """Return the RoPE keys. llama3 scaling is a tensor instead; YaRN's attention factor is relative to its default."""
     keys: dict[str, Any] = {"rope.freq_base": rope.theta}
     if rope.kind in ("linear", "yarn"):
         keys |= {"rope.scaling.type": rope.kind, "rope.scaling.factor": rope.factor}

@@ -1,4 +1,4 @@
-"""The tokenizer and the chat template of a checkpoint as GGUF metadata.
+"""Converts the tokenizer and the chat template of a checkpoint to GGUF metadata.
 
 llama.cpp splits text by a rule that it knows by name, so a tokenizer.json with another rule cannot be expressed.
 """
@@ -23,7 +23,7 @@ _MAX_TEMPLATE_BYTES = 1 << 20
 
 
 def vocabulary(folder: Path, config: GptOssConfig) -> dict[str, Any]:
-    """The `tokenizer.ggml` keys for `folder`/tokenizer.json, padded to the model's vocabulary.
+    """Return the `tokenizer.ggml` keys for `folder`/tokenizer.json, padded to the model's vocabulary.
 
     Raises UserError if it is not byte-level BPE by a rule that llama.cpp knows, or has ids that the model lacks.
     """
@@ -60,7 +60,7 @@ def vocabulary(folder: Path, config: GptOssConfig) -> dict[str, Any]:
 
 
 def chat_template(folder: Path) -> str | None:
-    """The checkpoint's own Jinja template, None if it has none."""
+    """Return the checkpoint's own Jinja template, None if it has none."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         if path.stat().st_size > _MAX_TEMPLATE_BYTES:

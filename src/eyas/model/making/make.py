@@ -54,7 +54,7 @@ def make_target(
     if style == "original" and (config.tie_embeddings or config.expert_format == "dense"):
         raise UserError("the original/ format has packed experts and its own unembedding matrix")
     sources: list[TensorSource] = []
-    drawn = all_parts(config, "hf")  # the published names decide what is drawn, whatever the names in the file
+    drawn = all_parts(config, "hf")  # the published names decide what is drawn, independent of the names in the file
     for (_, layer, field, parts), (_, _, _, draws) in zip(all_parts(config, style), drawn, strict=True):
         name = field if layer is None else f"{layer}.{field}"
         if field in ("gate_up", "down"):
@@ -139,7 +139,7 @@ def _constant(name: str, dtype: str, values: np.ndarray[Any, Any]) -> TensorSour
 
 
 def _normal_source(part: Part, draws: Sequence[Part], field: str, seed: int, name: str) -> TensorSource:
-    """Normal numbers in bf16; `draws` are stacked along rows to make `part`."""
+    """Draw normal numbers in bf16; `draws` are stacked along rows to make `part`."""
     if "norm" in field:
         mean, spread = 1.0, 0.1
     elif len(part.shape) == 1 or "bias" in field:
@@ -162,7 +162,7 @@ def _normal_source(part: Part, draws: Sequence[Part], field: str, seed: int, nam
 def _expert_sources(
     config: GptOssConfig, parts: Sequence[Part], gain: float, seed: int, name: str
 ) -> Iterator[TensorSource]:
-    """Uniform E2M1 codes under block scales of two neighbouring powers of two, mixed to the wanted spread."""
+    """Draw uniform E2M1 codes under block scales of two neighbouring powers of two, mixed to the wanted spread."""
     dense = config.expert_format == "dense"
     columns, rows = parts[0].shape[1:] if dense else (parts[1].shape[2] * BLOCK, parts[1].shape[1])
     exponent = log2(gain / sqrt(columns) / _E2M1_RMS)
@@ -199,7 +199,7 @@ def _to_bytes(values: Callable[[], Iterator[np.ndarray[Any, Any]]]) -> Iterator[
 
 
 def _draft_ids(config: Eagle3Config, eos_ids: Sequence[int], seed: int) -> np.ndarray[Any, Any]:
-    """Sorted target ids of the draft vocabulary: the end tokens and a random choice of the others."""
+    """Choose the sorted target ids of the draft vocabulary: the end tokens and a random choice of the others."""
     order = _rng(seed, "d2t").permutation(config.vocab_size)
     first = np.isin(order, list(eos_ids))
     return np.sort(np.concatenate([order[first], order[~first]])[: config.draft_vocab_size])

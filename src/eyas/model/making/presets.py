@@ -1,4 +1,4 @@
-"""Shapes by name, and how words of the command line change them: `tiny num_layers=4 num_experts=16`.
+"""Named shapes, and how words of the command line change them: `tiny num_layers=4 num_experts=16`.
 
 Also the published kinds of EAGLE-3 head, sized for any target.
 """
@@ -74,7 +74,7 @@ _WORDS: dict[str, dict[str, Any]] = {
 
 
 def parse_shape(words: Sequence[str]) -> GptOssConfig:
-    """A preset (first word, else tiny) with `field=value` changes. Raises one UserError naming all wrong words."""
+    """Parse a preset (first word, else tiny) with `field=value` changes. Raises a UserError with all wrong words."""
     words = list(words)
     preset = words.pop(0) if words and "=" not in words[0] else "tiny"
     if preset not in PRESETS:
@@ -150,7 +150,7 @@ HEAD_KINDS: dict[str, _Kind] = {
 
 
 def head_of_kind(kind: str, target: GptOssConfig) -> tuple[Eagle3Config, HeadStyle]:
-    """The configuration of one published kind of head for `target`, and the style that its authors write."""
+    """Return the configuration of one published kind of head for `target`, and the style that its authors write."""
     if kind not in HEAD_KINDS:
         raise UserError(f"no head {kind!r}{nearest(kind, HEAD_KINDS)}; heads are {', '.join(HEAD_KINDS)}")
     style, changes = HEAD_KINDS[kind]

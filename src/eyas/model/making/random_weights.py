@@ -1,8 +1,8 @@
 """Weights of a given shape, drawn at random on the device in the form that kernels read: for speed, never for text.
 
 The embedding is drawn large, so that each token keeps a direction of its own through the layers and routing stays close
-to uniform; with a small one all rows of a sequence collapse to the same few experts. Whoever measures with such
-weights prints the distinct experts that were read.
+to uniform; with a small one all rows of a sequence collapse to the same few experts. Benchmarks with such
+weights print the distinct experts that were read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Source:
         return BlockedMatrix(self.normal(*shape, std=std), gated)
 
     def experts(self, count: int, rows: int, columns: int) -> PackedExperts:
-        """Every code is as likely as any other. A padded second block of 32 columns must stay zero."""
+        """Draw experts. Every code is as likely as any other; a padded second block of 32 columns must stay zero."""
         packed = empty_experts(count, rows, columns, self._device)
         packed.words.random_(-(1 << 31), 1 << 31, generator=self._generator)
         if columns % (2 * BLOCK_COLUMNS):
@@ -81,7 +81,7 @@ def random_target(config: GptOssConfig, device: torch.device, *, seed: int = 0) 
 
 
 def random_head(config: Eagle3Config, target: TargetWeights, device: torch.device, *, seed: int = 1) -> Head:
-    """It shares the target's embedding; its draft vocabulary is a random choice of the target's."""
+    """Draw a head that shares the target's embedding; its draft vocabulary is a random choice of the target's."""
     source, hidden = _Source(device, seed), config.hidden_size
     queries = config.num_heads * config.head_dim
     ids = None

@@ -37,7 +37,7 @@ class Eagle3Head:
         self._rope = rope_table(self.config.rope, self.config.head_dim, max_positions, self.weights.embed_VH.device)
 
     def fuse(self, taps_TC: Tensor, ops: Ops) -> Tensor:
-        """The target's tapped states [T, C] as one hidden state [T, H]; the head's own output skips this."""
+        """Fuse the target's tapped states [T, C] into one hidden state [T, H]; the head's own output skips this."""
         weights, eps = self.weights, self.config.rms_norm_eps
         if weights.fc_HC is None:
             return taps_TC.to(self.dtype)
@@ -52,7 +52,7 @@ class Eagle3Head:
     def forward(
         self, batch: RowBatch, hidden_TH: Tensor, cache: LayerCache, *, wanted: slice = slice(None)
     ) -> HeadOutput:
-        """For pairs of `hidden_TH` and the batch's tokens; writes their keys and values.
+        """Run the head on pairs of `hidden_TH` and the batch's tokens; writes their keys and values.
 
         The output is that of the `wanted` rows: of the others nothing but keys and values is ever used.
         """
@@ -75,7 +75,7 @@ class Eagle3Head:
         return HeadOutput(*ops.add(act, weights.down_HI, None, residual, weights.norm_H))
 
     def write(self, batch: RowBatch, hidden_TH: Tensor, cache: LayerCache) -> None:
-        """The keys and values of `forward` alone: all that a prompt leaves in a head of one layer."""
+        """Write the keys and values of `forward` alone: all that a prompt leaves in a head of one layer."""
         qkv, _ = self._qkv(batch, hidden_TH)
         rows, eps = batch.rows(batch.tables.full), self.config.rms_norm_eps
         batch.ops.write(qkv, rows, cache, self._rope, eps=eps, bias_N=None)
@@ -94,11 +94,11 @@ class Eagle3Head:
         return batch.ops.project(pairs, weights.qkv_NH), normed_TH
 
     def recur(self, hidden_TH: Tensor) -> Tensor:
-        """What the next step takes for a_t: the output itself, or its norm where the head says `norm_output`."""
+        """Return the next head pass's input in place of a_t: the output, or its norm if the head has `norm_output`."""
         if self.config.norm_output:
             return rms_norm(hidden_TH, self.weights.norm_H, self.config.rms_norm_eps)
         return hidden_TH
 
     def logits(self, normed: Normed, ops: Ops) -> Tensor:
-        """fp32 [T, Vd] over the draft vocabulary, of `HeadOutput.normed` or some of its rows."""
+        """Compute fp32 [T, Vd] over the draft vocabulary, of `HeadOutput.normed` or some of its rows."""
         return ops.logits(normed, self.weights.lm_head_VH, self.config.rms_norm_eps)

@@ -36,7 +36,7 @@ class DequantCache:
 
 
 class ExpertStack:
-    """`stack[e]` is the [N, K] matrix of expert e in the compute dtype; a dense stack is indexed as it is."""
+    """Stack whose `stack[e]` is the [N, K] matrix of expert e in the compute dtype; a dense one is indexed as it is."""
 
     def __init__(self, weights: Mxfp4Tensor | Tensor, dtype: torch.dtype, cache: DequantCache) -> None:
         self.weights = weights

@@ -23,7 +23,7 @@ __all__ = ["GptOss", "TargetOutput"]
 
 
 class TargetOutput(NamedTuple):
-    """What the last layer leaves: its norm for `logits`, and the tapped hidden states side by side."""
+    """Output of the last layer: its norm for `logits`, and the tapped hidden states side by side."""
 
     normed: Normed
     taps_TC: Tensor | None
@@ -40,7 +40,7 @@ class GptOss:
         taps: tuple[int, ...] = (),
         expert_cache_bytes: int = 0,
     ) -> None:
-        """`max_positions` sizes the rotary tables; `expert_cache_bytes` bounds the dequantised experts kept."""
+        """Prepare the model: `max_positions` sizes rotary tables, `expert_cache_bytes` bounds dequantised experts."""
         self.config = config
         self.weights = weights
         self.taps = taps
@@ -51,7 +51,7 @@ class GptOss:
         self._experts = [(self._stack(layer.gate_up), self._stack(layer.down)) for layer in weights.layers]
 
     def _stack(self, experts: Matrix) -> Matrix:
-        """Kernels read packed experts as they are; the plain operations ask for one matrix at a time."""
+        """Experts for the operations: kernels read packed ones as they are, plain ones ask for a matrix at a time."""
         if isinstance(experts, PackedExperts):
             return experts
         return ExpertStack(experts, self.dtype, self.expert_cache)
@@ -111,5 +111,5 @@ class GptOss:
         return torch.cat([boundaries[tap] for tap in self.taps], dim=-1).to(self.dtype)
 
     def logits(self, normed: Normed, ops: Ops) -> Tensor:
-        """fp32 [T, V] of `TargetOutput.normed`, or some of its rows."""
+        """Compute fp32 [T, V] of `TargetOutput.normed`, or some of its rows."""
         return ops.logits(normed, self.weights.lm_head_VH, self.config.rms_norm_eps)

@@ -14,7 +14,7 @@ __all__ = ["inverse_frequencies", "rope_table"]
 
 
 def _yarn(config: RopeConfig, plain: Tensor, head_dim: int) -> Tensor:
-    """YaRN (Peng et al., 2023) as in gpt_oss/torch/model.py: slow dimensions are interpolated, fast ones kept."""
+    """Apply YaRN (Peng et al., 2023; gpt_oss/torch/model.py): slow dimensions are interpolated, fast ones kept."""
 
     def dimension(rotations: float) -> float:
         """Index of the frequency that turns `rotations` times within the original context."""
@@ -44,7 +44,7 @@ def _llama3(config: RopeConfig, plain: Tensor) -> Tensor:
 
 
 def inverse_frequencies(config: RopeConfig, head_dim: int) -> Tensor:
-    """fp64 [head_dim / 2]."""
+    """Return the inverse frequencies, fp64 [head_dim / 2]."""
     plain = config.theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     match config.kind:
         case "default":

@@ -1,4 +1,4 @@
-"""How far each part of a plan has been tried, and by what: `data/evidence.yaml`. Never more than a test shows."""
+"""Evidence for each part of a plan: how far it was tested, and by what (`data/evidence.yaml`). Never overstated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["evidence"]
 
 
 class Shown(Data, frozen=True, kw_only=True):
-    """What a test of this project shows for an engine's plans. `versions` is the range it was shown for."""
+    """Result of a test of this project for an engine's plans. `versions` is the range that it covers."""
 
     engine: str
     part: str
@@ -34,7 +34,7 @@ def shown() -> tuple[Shown, ...]:
 
 
 def evidence(choice: Choice, box: Box, ran_here: frozenset[tuple[str, str]] = frozenset()) -> tuple[EvidenceRow, ...]:
-    """The best that is known of each part; what no test covers is "emitted only"."""
+    """Return the best evidence for each part; a part that no test covers is "emitted only"."""
     rows = [
         EvidenceRow(part=one.part, level=one.level, detail=f"{one.detail} ({one.test})")
         for one in shown()

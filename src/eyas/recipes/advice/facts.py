@@ -1,4 +1,4 @@
-"""What a plan is, said as facts that known issues and tuning rules are asked about; and the predicates that ask.
+"""Facts of a plan, and the predicates over them by which known issues and tuning rules apply.
 
 A predicate is a mapping from YAML. All of its keys must hold. Text keys take one value or a list of alternatives and
 `*` as a wildcard, capitals do not matter; numbers take comparisons such as ">1" or ">=2,<=8"; `version` and `driver`
@@ -14,7 +14,7 @@ Features are tags. `facts_of` reads these from the commands, files and decisions
 | `image:TAG` | it runs in a container, of that image |
 | `tools`, `kv:fp8` | tool calls are wanted; the KV cache is fp8 |
 | `listen-all`, `api-key` | it listens beyond this machine; it asks for a key |
-| `short-head` | the head's positions end before the context does (emitters tell) |
+| `short-head` | the head's positions end before the context does (set by emitters) |
 
 The planner, the probe and the preflight add what only they know: `guided-decoding`, `offline` (no internet inside the
 container), `page-cache-full`, `no-swap`, `old-firmware`, `several-copies` (of one model on the disk).
@@ -42,7 +42,7 @@ EVERYWHERE = ("0.0.0.0", "::", "*")  # addresses that mean "from any machine"
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """One engine of one plan as it would be started; `features` are the tags of the module's table."""
+    """Facts of one engine of a plan as it would be started; `features` are the tags of the module's table."""
 
     engine: str
     version: str
@@ -89,7 +89,7 @@ class When(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def facts_of(choice: Choice, box: Box, emission: Emission, extra: Iterable[str] = ()) -> Facts:
-    """The facts of a choice as it was emitted; `extra` are tags that neither of them shows."""
+    """Return the facts of a choice as it was emitted; `extra` are tags that neither of them shows."""
     hardware = box.hardware
     return Facts(
         engine=choice.engine,
@@ -145,7 +145,7 @@ def matches(when: When, facts: Facts) -> bool:
 
 
 def command_features(emission: Emission) -> frozenset[str]:
-    """The tags that the commands and YAML files of an emission hold."""
+    """Return the tags that the commands and YAML files of an emission hold."""
     return frozenset(
         tag
         for tags in (
@@ -157,14 +157,14 @@ def command_features(emission: Emission) -> frozenset[str]:
 
 
 def settings(file: File) -> dict[str, str]:
-    """The values of a YAML file by their dotted path; nothing for other files."""
+    """Yield the values of a YAML file by their dotted path; nothing for other files."""
     if not file.path.endswith((".yaml", ".yml")):
         return {}
     return dict(_leaves(yaml.safe_load(file.content), ()))
 
 
 def text_of(word: Word) -> str:
-    """A word of a plan for people and tags: references as `$NAME`, the home directory as `~`."""
+    """Format a word of a plan for people and tags: references as `$NAME`, the home directory as `~`."""
     match word:
         case Ref(name=name):
             return f"${name}"
@@ -174,7 +174,7 @@ def text_of(word: Word) -> str:
 
 
 def flags_of(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each flag of a command line with its value, "" where it has none."""
+    """Return each flag of a command line with its value, "" where it has none."""
     rest = list(words)
     for word, following in zip(rest, [*rest[1:], "-x"], strict=True):
         flag, equals, value = word.partition("=")

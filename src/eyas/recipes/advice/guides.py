@@ -1,4 +1,4 @@
-"""Where a plan differs from the commands that guides tell people to type, element by element, and why.
+"""Compares a plan with the commands of published guides, element by element, and gives the reason for each deviation.
 
 A guide's command is data (`data/guides.yaml`): its elements are flags (`flag:--x`), variables (`env:X`), the image,
 what `docker run` and `mpirun` are given (`docker:--x`, `mount:TARGET`, `mpirun:-x X`), YAML values (`yaml:a.b`) and
@@ -26,11 +26,11 @@ __all__ = ["Elements", "Guide", "Step", "deviations", "elements_of", "guides"]
 # The word of a command after which the server's own arguments begin.
 PROGRAMS = {"sglang": "sglang.launch_server", "tensorrt-llm": "trtllm-serve", "vllm": "serve"}
 SPECULATION = re.compile(r"specul|draft", re.IGNORECASE)
-NAMED_OPTIONS = ("--ulimit", "--device")  # of docker run: they come several times, told apart by their value
+NAMED_OPTIONS = ("--ulimit", "--device")  # of docker run: they come several times and differ in their value
 
 
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that a guide has people do beside the command. It is left out where no word or file holds `marker`."""
+    """A step of a guide besides the command. It counts as left out where no word or file holds `marker`."""
 
     theirs: str
     marker: str
@@ -39,7 +39,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Guide(Record, frozen=True, kw_only=True):
-    """One command of one guide and the plans that it can be compared with: engine, model, hardware, machines.
+    """A command of a guide and the plans that it can be compared with: engine, model, hardware, machines.
 
     `instead` names the element that takes the place of another; `why` has the reasons by element.
     """
@@ -56,9 +56,9 @@ class Guide(Record, frozen=True, kw_only=True):
 
 
 class Elements(Record, frozen=True, kw_only=True):
-    """Why eyas's command for one engine (or "all") lacks or changes an element, whatever the guide.
+    """Reasons why eyas's command for one engine (or "all") lacks or changes an element of any guide.
 
-    `added` names those that are worth telling where a guide has nothing in their place.
+    `added` names those that are worth mentioning where a guide has nothing in their place.
     """
 
     why: dict[str, str]
@@ -67,7 +67,7 @@ class Elements(Record, frozen=True, kw_only=True):
 
 @cache
 def guides() -> tuple[Guide, ...]:
-    """All commands of all guides."""
+    """Return all commands of all guides."""
     return tuple(read(DATA / "guides.yaml", Guide).values())
 
 
@@ -77,9 +77,9 @@ def _elements() -> dict[str, Elements]:
 
 
 def deviations(choice: Choice, box: Box, emission: Emission) -> tuple[Deviation, ...]:
-    """What the plan changes or leaves out of the guides for this engine, model and box, each with its reason.
+    """List what the plan changes or leaves out of the guides for this engine, model and box, each with its reason.
 
-    Also what it adds, where that is worth a sentence; () where there is no guide.
+    It also lists what the plan adds, where that is worth a sentence; () where there is no guide.
     """
     ours = elements_of(choice, emission)
     text = "\n".join(_texts(emission))
@@ -141,10 +141,10 @@ def _differences(guide: Guide, ours: Mapping[str, str], choice: Choice) -> Itera
             ours=_shown(mine, ours[mine]) if mine in ours else "",
             why=_why(guide, key, mine, theirs, ours.get(mine), choice),
         )
-    told = {*guide.elements, *(guide.instead[key] for key in guide.elements if key in guide.instead)}
+    mentioned = {*guide.elements, *(guide.instead[key] for key in guide.elements if key in guide.instead)}
     for elements in _elements_for(choice):
         for key in elements.added:
-            if key in ours and key not in told:
+            if key in ours and key not in mentioned:
                 why = guide.why.get(key, elements.why[key])
                 yield Deviation(guide=guide.title, theirs="", ours=_shown(key, ours[key]), why=why)
 
@@ -163,7 +163,7 @@ def _texts(emission: Emission) -> Iterator[str]:
 
 
 def _elements_for(choice: Choice) -> list[Elements]:
-    """What is written about the engine, then about all."""
+    """Return the entries for the engine, then those for all."""
     return [_elements()[name] for name in (choice.engine, "all") if name in _elements()]
 
 
@@ -182,7 +182,7 @@ def _why(guide: Guide, key: str, mine: str, theirs: str, ours: str | None, choic
 
 
 def _family(key: str) -> str:
-    """`mount:*` for `mount:/models`: reasons that hold for all of a kind."""
+    """Return `mount:*` for `mount:/models`: reasons that hold for all of a kind."""
     return key.partition(":")[0] + ":*"
 
 

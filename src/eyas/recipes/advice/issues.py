@@ -1,4 +1,4 @@
-"""Known issues of engines: which plans they apply to, what happens, what to do. The data is `data/issues.yaml`."""
+"""Known issues of engines: the plans they apply to, what happens, what to do. The data is `data/issues.yaml`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Issue", "applies", "known_issues", "matching"]
 
 
 class Issue(Record, frozen=True, kw_only=True):
-    """One issue. `affected` says in words what the predicates of `when` say in ranges; any of them may hold.
+    """A known issue. `affected` says in words what the predicates of `when` say in ranges; any of them may hold.
 
     `effect`: a plan to which a "forbid" applies would not start or would give wrong output; "warn" may hurt it;
     "note" is worth knowing. `confidence`: high where a maintainer or the source says so, medium where it was only read
@@ -35,16 +35,16 @@ class Issue(Record, frozen=True, kw_only=True):
 
 @cache
 def known_issues() -> tuple[Issue, ...]:
-    """All of them, in the order of the file: by engine."""
+    """Return all known issues, in the order of the file: by engine."""
     return tuple(read(DATA / "issues.yaml", Issue).values())
 
 
 def applies(issue: Issue, facts: Facts) -> bool:
-    """Whether `issue` is to be expected of what `facts` describe."""
+    """Whether `issue` applies to what `facts` describe."""
     return facts.engine in issue.engines and any(matches(when, facts) for when in issue.when)
 
 
 def matching(facts: Facts) -> tuple[Issue, ...]:
-    """The known issues that apply, those that forbid first."""
+    """Return the known issues that apply, those that forbid first."""
     found = [issue for issue in known_issues() if applies(issue, facts)]
     return tuple(sorted(found, key=lambda issue: ("forbid", "warn", "note").index(issue.effect)))

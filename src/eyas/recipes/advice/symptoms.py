@@ -1,4 +1,4 @@
-"""Reads the log of an engine and says what it means: the symptoms of `data/symptoms.yaml` and the known issues.
+"""Explains the log of an engine by the symptoms of `data/symptoms.yaml` and the known issues.
 
 A log is untrusted and may be huge: only its beginning and end are read, and patterns repeat nothing without a bound.
 """
@@ -26,7 +26,7 @@ SECRETS = re.compile(r"(?:\bhf_|\bnvapi-|\bsk-|[Bb]earer |api[-_]key[=: ]{1,2})[
 
 
 class Symptom(Record, frozen=True, kw_only=True):
-    """What a line of a log means. `patterns` are regular expressions for it; no `engines`: every engine's log."""
+    """Meaning of a line of a log. `patterns` are regular expressions for it; no `engines`: every engine's log."""
 
     engines: tuple[EngineName, ...] = ()
     patterns: tuple[str, ...]
@@ -35,7 +35,7 @@ class Symptom(Record, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that a log shows. `name` is that of the symptom or issue, `line` where it shows first, keys masked."""
+    """A finding in a log. `name` is that of the symptom or issue, `line` where it shows first, keys masked."""
 
     name: str
     line: str
@@ -60,12 +60,12 @@ class _Known(Struct, frozen=True, kw_only=True):
 
 @cache
 def symptoms() -> tuple[Symptom, ...]:
-    """All symptoms that are not known issues of one engine."""
+    """Return all symptoms that are not known issues of one engine."""
     return tuple(read(DATA / "symptoms.yaml", Symptom).values())
 
 
 def explain(log: str, engine: str | None = None) -> tuple[Finding, ...]:
-    """What is known about the lines of `log`, in their order, each symptom once; of one line the issues come first.
+    """Return what is known about the lines of `log`, in order, each symptom once; of one line the issues come first.
 
     `engine` is the one that wrote it; None looks for those of every engine. Of a log above 2 MiB the first 512 KiB and
     the last 1.5 MiB are read.

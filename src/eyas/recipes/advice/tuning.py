@@ -13,7 +13,7 @@ __all__ = ["Rule", "advice", "rules"]
 
 
 class Rule(Record, frozen=True, kw_only=True):
-    """`text` is worth saying where any of `when` holds."""
+    """A rule whose `text` is worth saying where any of `when` holds."""
 
     when: tuple[When, ...]
     text: str
@@ -21,12 +21,12 @@ class Rule(Record, frozen=True, kw_only=True):
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """All of them, the most useful first."""
+    """Return all rules, the most useful first."""
     return tuple(read(DATA / "tuning.yaml", Rule).values())
 
 
 def advice(facts: Facts) -> tuple[Note, ...]:
-    """What the rules say about this plan; `issue` of a note is the name of its rule."""
+    """Return the advice of the rules that fire on this plan; `issue` of a note is the name of its rule."""
     return tuple(
         Note(text=rule.text, source="; ".join(rule.sources), issue=rule.name)
         for rule in rules()

@@ -41,7 +41,7 @@ started_at() { # PID: nothing for one that has ended, reaped or not
     ps -o stat= -o lstart= -p "$1" 2>/dev/null | awk '$1 !~ /^Z/ { $1 = ""; gsub(/ +/, "_"); print }'
 }
 
-# A process is remembered by its number, its start and the boot, so that a number used again is nobody's.
+# A process is remembered by its number, its start and the boot, so that a reused number is not taken for it.
 boot() { cat /proc/sys/kernel/random/boot_id; }
 remember() { printf '%s %s %s\\n' "$2" "$(started_at "$2")" "$(boot)" >"$1"; }
 recall() { [ -f "$1" ] && read -r pid since booted <"$1" && [ "$booted" = "$(boot)" ]; } # FILE
@@ -77,7 +77,7 @@ INSTALL = {
 
 
 WHEEL = "dist/eyas-*.whl"  # what the Dockerfile copies
-NO_WHEEL = f"the image is built from {WHEEL} beside this script; put the wheel there (in a checkout: make wheel)"
+NO_WHEEL = f"the image is built from {WHEEL} next to this script; put the wheel there (in a checkout: make wheel)"
 BUILD = "build it as its Dockerfile says: in a checkout, or with the files of --emit compose"
 TOKEN = "HF_TOKEN"  # what `hf` reads
 
@@ -87,13 +87,13 @@ docker info >/dev/null 2>&1 ||
 
 
 def references(plan: Plan) -> tuple[str, ...]:
-    """The environment variables that whoever starts the plan must have."""
+    """Return the environment variables that must be set to start the plan."""
     is_gated = any(download.gated for download in plan.emission.downloads)
     return tuple(dict.fromkeys([*secrets(plan), *([TOKEN] if is_gated else [])]))
 
 
 def secrets(plan: Plan) -> tuple[str, ...]:
-    """Those of them that the launches themselves need, and clients."""
+    """Return those of them that the launches themselves need, and clients."""
     words: list[Word] = [plan.choice.cache, plan.choice.directory]
     for launch in plan.emission.launches:
         words += [*launch.argv, *(variable.value for variable in launch.env)]
@@ -105,14 +105,14 @@ def secrets(plan: Plan) -> tuple[str, ...]:
 
 
 def required(names: Iterable[str]) -> list[str]:
-    """Ends the script at once, with the name, where one of the variables is not set."""
+    """Write lines that end the script at once, with the name, where one of the variables is not set."""
     return [f': "${{{name}:?is not set; export {name} first}}"' for name in names]
 
 
 def check(plan: Plan, node: int, *, builds: bool = False) -> list[str]:
-    """What must be so before anything is touched; all that is started must not run already.
+    """Write lines that check what must hold before anything is touched; what will be started must not run already.
 
-    `builds`: the format builds the images that no registry has, beside the script; else they must be there.
+    `builds`: the format builds the images that no registry has, next to the script; else they must be there.
     """
     launches = [launch for launch in plan.emission.launches if launch.node == node]
     tools = {"docker": any(launch.container or launch.inside for launch in launches)}
@@ -157,7 +157,7 @@ def _images(containers: Iterable[Container], builds: bool) -> list[str]:
 
 
 def folders(plan: Plan) -> list[str]:
-    """The deployment's folder and the hub's cache."""
+    """Write lines that make the deployment's folder and the hub's cache."""
     choice = plan.choice
     paths: list[Word] = [choice.directory, below(choice.directory, "logs"), choice.cache]
     inner = dict.fromkeys(dirname(file.path) for file in plan.emission.files)
@@ -166,7 +166,7 @@ def folders(plan: Plan) -> list[str]:
 
 
 def files(plan: Plan, node: int) -> list[str]:
-    """The folders, and in the deployment's its files."""
+    """Write lines that make the folders, and the files of the deployment."""
     lines = folders(plan)
     for file in plan.emission.files:
         if node in file.nodes:
@@ -182,12 +182,12 @@ def _written(file: File, path: str) -> str:
 
 
 def fetch(plan: Plan) -> list[str]:
-    """The hub's files, without those that the plan leaves out; `hf` goes on where it was interrupted."""
+    """Write lines that download the hub's files that the plan wants; `hf` resumes where it was interrupted."""
     return [_download(download, plan.choice.cache) for download in plan.emission.downloads]
 
 
 def _download(download: Download, cache: Word) -> str:
-    """ValueError for several patterns of a kind: `hf` wants them behind one flag before 1.0, and a flag each since."""
+    """Write one download. ValueError for several patterns of a kind: `hf` before 1.0 wants one flag, later one each."""
     words = [*assignments([EnvVar(name="HF_HOME", value=cache)]), "hf", "download", shell(download.repo)]
     if download.revision is not None:
         words += ["--revision", shell(download.revision)]
@@ -199,7 +199,7 @@ def _download(download: Download, cache: Word) -> str:
 
 
 def up(plan: Plan, launch: Launch) -> list[str]:
-    """Start it and wait until it is up, or run it to its end."""
+    """Write lines that start a launch and wait until it is up, or run it to its end."""
     name = launch.name
     command = _command(plan, launch)
     if launch.is_once:
@@ -253,7 +253,7 @@ def _waiting(plan: Plan, launch: Launch) -> list[str]:
 
 
 def ask(plan: Plan) -> list[str]:
-    """On the first node: wait until the server is ready, then ask it something."""
+    """Write lines for the first node that wait until the server is ready, then ask it something."""
     ready = plan.emission.readiness
     url = base_url(plan.choice) + ready.path
     last = [launch for launch in plan.emission.launches if not launch.is_once and launch.node == 0][-1]
@@ -270,7 +270,7 @@ def ask(plan: Plan) -> list[str]:
 
 
 def sample(plan: Plan, curl: Sequence[str] = ("curl",)) -> list[str]:
-    """A short chat, by the program whose words are `curl`."""
+    """Write a short chat, by the program whose words are `curl`."""
     body = {
         "model": plan.emission.readiness.model,
         "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
@@ -288,7 +288,7 @@ def sample(plan: Plan, curl: Sequence[str] = ("curl",)) -> list[str]:
 
 
 def down(plan: Plan, launch: Launch) -> list[str]:
-    """End it, if it is there."""
+    """Write lines that end a launch, if it is there."""
     if launch.is_once:
         return []
     if launch.container is not None:
@@ -297,7 +297,7 @@ def down(plan: Plan, launch: Launch) -> list[str]:
 
 
 def container_of(plan: Plan, name: str) -> str:
-    """The container in which launch `name` is the main process."""
+    """Return the container in which launch `name` is the main process."""
     for launch in plan.emission.launches:
         if launch.name == name and launch.container is not None:
             return launch.container.name
@@ -305,7 +305,7 @@ def container_of(plan: Plan, name: str) -> str:
 
 
 def base_url(choice: Choice) -> str:
-    """Where the server answers on its own machine."""
+    """Return the URL at which the server answers on its own machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(choice.listen, choice.listen)
     return f"http://{f'[{host}]' if ':' in host else host}:{choice.port}"
 

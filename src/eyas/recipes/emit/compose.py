@@ -1,4 +1,4 @@
-"""A plan as `compose.yaml` for Docker Compose 2.24 or later, the files it mounts, and `prepare.sh` for the downloads.
+"""Writes a plan as `compose.yaml` for Docker Compose 2.24 or later, the files it mounts, and `prepare.sh`.
 
 Compose replaces `$NAME` in all values, so a literal `$` is written `$$`; secrets stay `${NAME}`.
 """
@@ -43,7 +43,7 @@ WORDS_OF_YAML = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """Raises UserError for plans that Compose has no words for: several machines, native processes."""
+    """Render the files. Raises UserError for plans that Compose cannot express: several machines, native processes."""
     if len(plan.choice.nodes) > 1 or plan.choice.nodes[0].ssh is not None:
         raise UserError("Compose starts containers of one machine, this one; use --emit shell for others")
     services = {}
@@ -66,7 +66,7 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def value(*parts: Word) -> str:
-    """The text that Compose turns into `parts`, one after another."""
+    """Return the text that Compose turns into `parts`, one after another."""
     return "".join(_part(part) for part in parts)
 
 
@@ -110,7 +110,7 @@ def _volume(plan: Plan, mount: Mount) -> dict[str, Any]:
     source = value(mount.source)
     for file in plan.emission.files:
         if mount.source == below(plan.choice.directory, file.path):
-            source = f"./{value(file.path)}"  # beside compose.yaml
+            source = f"./{value(file.path)}"  # next to compose.yaml
     volume: dict[str, Any] = {"type": "bind", "source": source, "target": value(mount.target)}
     if mount.read_only:
         volume["read_only"] = True
@@ -118,7 +118,7 @@ def _volume(plan: Plan, mount: Mount) -> dict[str, Any]:
 
 
 def _options(options: tuple[str, ...]) -> dict[str, Any]:
-    """Raises UserError for an option of `docker run` that has no key here."""
+    """Convert options of `docker run`. Raises UserError for one without a key in Compose."""
     found: dict[str, Any] = {}
     rest = list(options)
     while rest:
@@ -146,7 +146,7 @@ def _options(options: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _prepare(plan: Plan) -> str:
-    """What Compose does not do: check, download, make folders."""
+    """Write the script for what Compose does not do: check, download, make folders."""
     lines = [
         "#!/bin/sh",
         "# Once before `docker compose up`: checks this machine and downloads the models.",

@@ -1,6 +1,6 @@
-"""A launch as a `docker` command: quoted words of sh.
+"""Writes a launch as a `docker` command: quoted words of sh.
 
-Variables that are secret go by name, so that no list of processes shows them.
+Secret variables are passed by name, so that no list of processes shows them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["env_words", "exec_words", "mount_parts", "run_words"]
 
 
 def run_words(launch: Launch, *, detached: bool) -> list[str]:
-    """`docker run` for a launch with a container; it stays after its end where it is detached, for its log."""
+    """Write `docker run` for a launch with a container; a detached one is kept after its end for its log."""
     container = launch.container
     assert container is not None
     words = [*_secrets(launch.env), "docker", "run", "--detach" if detached else "--rm"]
@@ -24,13 +24,13 @@ def run_words(launch: Launch, *, detached: bool) -> list[str]:
 
 
 def exec_words(launch: Launch, container: str) -> list[str]:
-    """`docker exec` of a launch inside a running container."""
+    """Write `docker exec` of a launch inside a running container."""
     words = [*_secrets(launch.env), "docker", "exec", *env_words(launch.env), shell(container)]
     return [*words, *map(shell, launch.argv)]
 
 
 def mount_parts(mount: Mount) -> tuple[Word, ...]:
-    """The value of `--mount`, which docker reads as a line of CSV."""
+    """Return the value of `--mount`, which docker reads as a line of CSV."""
     source = (mount.source,) if isinstance(mount.source, Ref | Home) else (_doubled(mount.source),)
     if isinstance(mount.source, Home):
         source = (Home(path=_doubled(mount.source.path)),)
@@ -47,7 +47,7 @@ def _doubled(text: str) -> str:
 
 
 def env_words(env: tuple[EnvVar, ...]) -> list[str]:
-    """A secret goes by name alone: the docker client takes its value from its own environment."""
+    """Write `--env` options. A secret goes by name: the docker client takes its value from its own environment."""
     words = []
     for variable in env:
         if not is_name(variable.name):
@@ -58,5 +58,5 @@ def env_words(env: tuple[EnvVar, ...]) -> list[str]:
 
 
 def _secrets(env: tuple[EnvVar, ...]) -> list[str]:
-    """References as assignments before the command, so that `--env NAME` finds them."""
+    """Write references as assignments before the command, so that `--env NAME` finds them."""
     return assignments([variable for variable in env if isinstance(variable.value, Ref)])

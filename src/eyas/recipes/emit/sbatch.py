@@ -1,4 +1,4 @@
-"""A plan as a batch script of Slurm: containers through the pyxis plugin (`srun --container-image`), or processes.
+"""Writes a plan as a Slurm batch script: containers through the pyxis plugin (`srun --container-image`), or processes.
 
 Containers of pyxis share the machine's network, GPUs and limits, so docker's options for these have no counterpart.
 """
@@ -24,7 +24,7 @@ in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """Raises UserError for what pyxis cannot express: options of docker, paths with `:` or `,`."""
+    """Render the script. Raises UserError for what pyxis cannot express: options of docker, paths with `:` or `,`."""
     choice = plan.choice
     if any("mpirun" in launch.argv for launch in plan.emission.launches):
         raise UserError("this plan starts MPI over ssh, which Slurm does itself; use --emit shell or `eyas up`")
@@ -57,7 +57,7 @@ def _directives(plan: Plan) -> list[str]:
 
 
 def _host(node: Node) -> str:
-    """The name in `user@host`, by which Slurm should know the machine too. Raises UserError for what cannot be one."""
+    """Return the name in `user@host`, by which Slurm should know the machine too. Raises UserError for what is none."""
     host = (node.ssh or "").rpartition("@")[2]
     if slug(host) != host:
         raise UserError(f"Slurm knows no node by the name of {host!r}; name it with --node USER@HOST=ADDRESS")
@@ -65,7 +65,7 @@ def _host(node: Node) -> str:
 
 
 def _hosts(plan: Plan) -> str:
-    """By rank: the machines that the plan names, whose addresses it holds; else as Slurm has chosen them."""
+    """Write the hosts by rank: those that the plan names and whose addresses it holds, else those that Slurm chose."""
     nodes = plan.choice.nodes
     if len(nodes) > 1 and all(node.ssh for node in nodes):
         return f"hosts=({' '.join(map(_host, nodes))})\n"
@@ -112,7 +112,7 @@ def _while_alive(name: str, late: str) -> list[str]:
 
 
 def _entry_point(options: tuple[str, ...]) -> list[str]:
-    """Raises UserError for options that have no counterpart."""
+    """Return the entry point among docker's options. Raises UserError for options that have no counterpart."""
     found = []
     rest = list(options)
     while rest:
@@ -127,7 +127,7 @@ def _entry_point(options: tuple[str, ...]) -> list[str]:
 
 
 def _image(name: str) -> str:
-    """enroot separates the registry from the rest by `#`."""
+    """Return the image's name for enroot, which separates the registry from the rest by `#`."""
     registry, slash, rest = name.partition("/")
     return f"{registry}#{rest}" if slash and ("." in registry or ":" in registry) else name
 
@@ -143,7 +143,7 @@ def _mounts(mounts: tuple[Mount, ...]) -> str:
 
 
 def _ask(plan: Plan) -> list[str]:
-    """On the server's machine, which of several need not be the one where the batch script runs."""
+    """Write the question to the server on its machine, which need not be the one where the batch script runs."""
     ready = plan.emission.readiness
     curl = [*([_srun(0)] if len(plan.choice.nodes) > 1 else []), "curl"]
     url = shell(blocks.base_url(plan.choice) + ready.path)

@@ -1,6 +1,6 @@
-"""A plan as scripts of sh: `start.sh` writes, downloads, starts and asks; `stop.sh` ends it all.
+"""Writes a plan as scripts of sh: `start.sh` writes files, downloads, starts and asks; `stop.sh` ends it all.
 
-With one machine at hand all is in these two; otherwise each node has a script of its own, which they send over ssh.
+For this machine alone everything is in these two; otherwise each node has its own script, which they send over ssh.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["LITERAL", "render"]
 
 LITERAL = "# shellcheck disable=SC2016  # what stands in single quotes is meant literally"
 
-# On the way out with an error, whatever was started is stopped.
+# On the way out with an error, everything that was started is stopped.
 GUARD = """\
 cleanup() {
     code=$?
@@ -73,7 +73,7 @@ def _stop_here(plan: Plan) -> str:
 
 
 def _node(plan: Plan, rank: int) -> str:
-    """All that one node does, one step for each call. It is read whole before it runs: it may come through a pipe."""
+    """Write all steps of one node; a call runs one. sh reads it whole before running: it may come through a pipe."""
     steps = {
         "check": blocks.check(plan, rank),
         "files": blocks.files(plan, rank),
@@ -102,7 +102,7 @@ def _start(plan: Plan) -> str:
 
 
 def _stop(plan: Plan) -> str:
-    """Goes on where a node cannot be reached, and says so at the end."""
+    """Write `stop.sh`, which goes on where a node cannot be reached, and says so at the end."""
     lines = [*_head(plan, "Stops"), *_callers(plan, ()), "failed="]
     for number, launch in reversed(list(enumerate(plan.emission.launches))):
         if not launch.is_once:

@@ -1,6 +1,6 @@
-"""A plan as units of systemd's user manager, and `install.sh` for each machine.
+"""Writes a plan as units of systemd's user manager, and `install.sh` for each machine.
 
-A unit's `%h` is the home of whoever installs it. Secrets come from a file that only they can read.
+A unit's `%h` is the home of the user who installs it. Secrets come from a file that only this user can read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "%":
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """Raises UserError where launches run inside another's container: restarting one needs the other's."""
+    """Render the units. Raises UserError where launches run inside another's container: restarts would need both."""
     if any(launch.inside for launch in plan.emission.launches):
         raise UserError("systemd cannot watch processes inside another's container; use --emit shell or `eyas up`")
     ranks = range(len(plan.choice.nodes))
@@ -35,12 +35,12 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def argument(*parts: Word) -> str:
-    """One argument of `ExecStart=`, whose value is `parts` one after another."""
+    """Write an argument of `ExecStart=`, whose value is `parts` one after another."""
     return _quoted("".join(_part(part, dollars=True) for part in parts))
 
 
 def setting(name: str, value: Word) -> str:
-    """One assignment of `Environment=`, where `$` is a letter like others."""
+    """Write an assignment of `Environment=`, where `$` is a letter like others."""
     return _quoted(f"{name}={_part(value, dollars=False)}")
 
 
@@ -66,7 +66,7 @@ def _quoted(text: str) -> str:
 
 
 def _units(plan: Plan, rank: int) -> list[Launch]:
-    """All but what is done once and for all when installing."""
+    """Write the units: all but what is done once when installing."""
     return [
         launch
         for launch in plan.emission.launches
@@ -94,7 +94,7 @@ def _unit(plan: Plan, launch: Launch, before: str | None) -> str:
 
 
 def _commands(launch: Launch) -> list[str]:
-    """`env` finds programs on the manager's path, wherever they are installed."""
+    """Write the commands by way of `env`, which finds programs on the manager's path."""
     run = ["/usr/bin/env"]
     if launch.container is None:
         plain = [one for one in launch.env if not isinstance(one.value, Ref)]
@@ -117,7 +117,7 @@ def _commands(launch: Launch) -> list[str]:
 
 
 def _renamed(launch: Launch) -> list[str]:
-    """Secrets that the launch knows by another name than the unit, for `env`."""
+    """Return secrets that the launch knows by another name than the unit, for `env`."""
     return [
         argument(f"{one.name}=", one.value)
         for one in launch.env
@@ -135,8 +135,8 @@ def _secrets(plan: Plan) -> str:
 
 
 def _install(plan: Plan, rank: int) -> str:
-    """Checks, downloads, copies, starts. The person writes the file with the secrets; it is only looked at."""
-    title = "# Installs the units beside this script for whoever runs it, and starts them."
+    """Write the script that checks, downloads, copies, starts. The user writes the file of secrets."""
+    title = "# Installs the units next to this script for the user who runs it, and starts them."
     lines = ["#!/bin/sh", title, LITERAL, "set -eu", "", blocks.LIBRARY]
     lines += ['here=$(cd -- "$(dirname -- "$0")" && pwd)', 'units="$HOME/.config/systemd/user"']
     lines += ["need systemctl 'these files are for systemd'"]

@@ -1,4 +1,4 @@
-"""What two machines need once before a plan over both can start: addresses on their link, and keys between them.
+"""Writes the one-time setup of two machines before a plan over both can start: addresses on their link, and ssh keys.
 
 After NVIDIA's playbook "Connect two Sparks" (2026-07): a cable joins one of two pairs of ports, and that pair shows up
 as `up`. The addresses are those of the plan's nodes; the second port of a pair has the address two further on.
@@ -76,10 +76,10 @@ esac
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """`two-nodes.sh`, and the netplan file of each node to read or to copy by hand.
+    """Write `two-nodes.sh`, and the netplan file of each node to read or to copy by hand.
 
-    Nothing for other machines than two Sparks, or where they have names instead of addresses: then their network is
-    somebody else's.
+    It writes nothing for machines other than two Sparks, or where they have names instead of addresses: then their
+    network is managed elsewhere.
     """
     nodes = plan.choice.nodes
     if len(nodes) != 2 or plan.box.hardware.name != "spark" or any(_address(node) is None for node in nodes):
@@ -101,7 +101,7 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def netplan(node: Node, pair: tuple[str, str]) -> str:
-    """The settings of both ports: fixed addresses, nothing else. ValueError where the node has no IPv4 address."""
+    """Write settings of both ports: fixed addresses, nothing else. ValueError where the node has no IPv4 address."""
     first = IPv4Address(node.address)
     ports = {
         name: {"dhcp4": False, "addresses": [f"{first + 2 * number}/{PREFIX}"]} for number, name in enumerate(pair)
@@ -122,5 +122,5 @@ def _address(node: Node) -> IPv4Address | None:
 
 
 def _plain(text: str) -> str:
-    """For a comment: nothing in it may end the line."""
+    """Make text safe for a comment: nothing in it may end the line."""
     return " ".join(text.split())

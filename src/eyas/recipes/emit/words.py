@@ -1,4 +1,4 @@
-"""Words of a plan as words of sh: quoted so that every byte arrives as it is, references left to the shell.
+"""Converts words of a plan to words of sh: quoted so that every byte arrives as it is, references left to the shell.
 
 A secret stays a reference ("$NAME"); a home directory is that of the node where the script runs ("$HOME"/...).
 """
@@ -26,7 +26,7 @@ def is_name(text: str) -> bool:
 
 
 def shell(*parts: Word) -> str:
-    """One word of sh whose value is `parts` one after another. ValueError for NUL and for names that sh cannot have.
+    """Write a word of sh whose value is `parts` in sequence. ValueError for NUL and for names that sh cannot have.
 
     A word of one part may stand at the front of a command: it is never taken for an assignment.
     """
@@ -52,7 +52,7 @@ def _literal(text: str) -> str:
 
 
 def assignments(env: Iterable[EnvVar]) -> list[str]:
-    """`NAME=value` for each variable, to stand before a command.
+    """Write `NAME=value` for each variable, to stand before a command.
 
     References come first: they mean the outer values. One to its own name needs no assignment.
     """
@@ -66,12 +66,12 @@ def assignments(env: Iterable[EnvVar]) -> list[str]:
 
 
 def names_of(words: Iterable[Word]) -> tuple[str, ...]:
-    """The environment variables that `words` refer to, each once."""
+    """Return the environment variables that `words` refer to, each once."""
     return tuple(dict.fromkeys(word.name for word in words if isinstance(word, Ref)))
 
 
 def script_line(words: Iterable[str], indent: str = "") -> str:
-    """A command of already quoted words, a flag with its value on each line where it is long."""
+    """Write a command of already quoted words, a flag with its value on each line where it is long."""
     words = list(words)
     flat = indent + " ".join(words)
     if len(flat) <= LINE and "\n" not in flat:
@@ -89,12 +89,12 @@ def script_line(words: Iterable[str], indent: str = "") -> str:
 
 
 def slug(text: str) -> str:
-    """`text` as the name of a file, a unit or a job."""
+    """Turn `text` into the name of a file, a unit or a job."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", text)
 
 
 def heredoc(command: str, content: str, word: str = "EOF") -> str:
-    """`command` with `content` on its stdin, to the byte. `content` must be whole lines; else ValueError.
+    """Write `command` with `content` on its stdin, to the byte. `content` must be whole lines; else ValueError.
 
     dash 0.5.12 loses a byte of a line that begins like the delimiter and goes on beyond ASCII, so no such line may
     share the delimiter's first letter.

@@ -1,1 +1,1 @@
-"""One file an engine: from a choice to the exact command, environment and files. Pure."""
+"""Engines, one file each: from a choice to the exact command, environment and files. Pure."""

@@ -1,4 +1,4 @@
-"""What the emitters of several engines share: where the engine finds models, its container, downloads, tags.
+"""Helpers that the emitters of several engines share: where the engine finds models, its container, downloads, tags.
 
 A container sees the hub's cache at `CACHE` and local models below `/models`, a native process the node's own paths.
 """
@@ -30,7 +30,7 @@ CACHE = "/root/.cache/huggingface"
 
 
 class Paths(NamedTuple):
-    """How the engine's command names the model and the head, and what a container must mount for that."""
+    """Paths by which the engine's command names the model and the head, and what a container must mount for that."""
 
     model: Word
     head: Word | None
@@ -67,7 +67,7 @@ def below(folder: Word, name: str) -> Word:
 
 
 def common_env(choice: Choice, model: Model) -> tuple[EnvVar, ...]:
-    """The hub's cache and the Harmony vocabulary.
+    """Return variables for the hub's cache and the Harmony vocabulary.
 
     Everything is downloaded before the start, so the hub stays unasked: some engines would otherwise fetch the
     `original/` twin of the weights too.
@@ -78,12 +78,12 @@ def common_env(choice: Choice, model: Model) -> tuple[EnvVar, ...]:
 
 
 def fabric_env(box: Box) -> tuple[EnvVar, ...]:
-    """Lets a container reach the NVLink of other trays: the channel of NVIDIA's IMEX service. Spark has no such."""
+    """Return options that give a container the NVLink of other trays, NVIDIA's IMEX channel. Spark has none."""
     return (EnvVar(name="NVIDIA_IMEX_CHANNELS", value="0"),) if box.nodes > 1 and box.gpus > 1 else ()
 
 
 def container(choice: Choice, box: Box, model: Model, launch: str, mounts: Sequence[Mount]) -> Container | None:
-    """A container with all GPUs and the node's own network, so that 127.0.0.1 is the node's; None: a native process."""
+    """A container with all GPUs and the node's own network, where 127.0.0.1 is the node; None: a native process."""
     if choice.image is None:
         return None
     options = ["--gpus", "all", "--ipc", "host", "--shm-size", "32g", "--network", "host"]
@@ -98,9 +98,9 @@ def container(choice: Choice, box: Box, model: Model, launch: str, mounts: Seque
 
 
 def downloads(choice: Choice, model: Model, head: Head | None) -> tuple[Download, ...]:
-    """What the hub must give, without the `original/` and `metal/` twins of the weights; folders at hand need nothing.
+    """Return the downloads, without the `original/` and `metal/` twins of the weights; local folders need none.
 
-    One pattern says so: of several, `hf` before 1.0 heeds the last.
+    A single pattern excludes both: of several, `hf` before 1.0 heeds only the last.
     """
     found = []
     if choice.model_path is None:
@@ -118,12 +118,12 @@ def is_head_short(choice: Choice, head: Head | None) -> bool:
 
 
 def start_timeout_s(model: Model) -> float:
-    """Long enough for a disk of 100 MB/s, ten minutes of compiling and capturing graphs included."""
+    """Return a time-out that suits a disk of 100 MB/s, plus ten minutes of compiling and capturing graphs."""
     return 600.0 + model.total_bytes / 100e6
 
 
 def tags(choice: Choice, head: Head | None, launches: Iterable[Launch], more: Iterable[str] = ()) -> tuple[str, ...]:
-    """The features of `Facts` that commands do not show: the vocabulary is at hand, the head is short; and `more`."""
+    """The features of `Facts` that commands do not show: the vocabulary is present, the head short; and `more`."""
     names = {variable.name for launch in launches for variable in launch.env}
     found = {"vocab-files": vocabulary.VARIABLE in names, "short-head": is_head_short(choice, head)}
     return tuple(sorted({*more, *(tag for tag, is_so in found.items() if is_so)}))

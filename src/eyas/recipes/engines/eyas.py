@@ -21,7 +21,7 @@ STOP_S = 40  # until a container is killed: running answers may go on for 30 s (
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """A process, or a container of an image made by our Dockerfile, whose entry point is `eyas`. Raises UserError."""
+    """Emit a process, or a container of an image from our Dockerfile, whose entry point is `eyas`. Raises UserError."""
     is_demo = model.repo == DEMO_NAME and choice.model_path is None
     paths = common.paths(choice, model, head, cache=eyas_image.CACHE)
     options: list[Word] = [
@@ -38,7 +38,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         env += [EnvVar(name="HF_HOME", value=choice.cache if choice.image is None else eyas_image.CACHE)]
         options.append("--offline")  # all is downloaded before the start
     if choice.api_key_env is not None:
-        env.append(EnvVar(name="EYAS_API_KEYS", value=Ref(choice.api_key_env)))
+        env.append(EnvVar(name="EYAS_API_KEY", value=Ref(choice.api_key_env)))
     flags.check("eyas", choice.version, options)
     program: tuple[Word, ...] = (choice.binary or "eyas",) if choice.image is None else ()
     container = _container(choice, box, () if is_demo else paths.mounts)
@@ -58,7 +58,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
 
 
 def _container(choice: Choice, box: Box, mounts: Sequence[Mount]) -> Container | None:
-    """On the node's own network, so that 127.0.0.1 is the node's; it only reads models. None: a native process."""
+    """Return a container on the node's own network, so that 127.0.0.1 is the node's; None: a native process."""
     if choice.image is None:
         return None
     gpus = () if box.hardware.compute_capability == CPU else ("--gpus", "all")

@@ -1,6 +1,6 @@
 """The image of our engine: its name, and the files it is built from, the wheel aside.
 
-In a wheel they lie beside our data, where `setup.py` puts them, in a checkout at its root.
+In a wheel they are next to our data, where `setup.py` puts them, in a checkout at its root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def files() -> tuple[File, ...]:
-    """Raises UserError for a package that was copied without them."""
+    """Return the files. Raises UserError for a package that was copied without them."""
     from eyas.recipes.plan import File
 
     folder = PACKAGE / PACKAGED

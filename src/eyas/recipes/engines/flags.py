@@ -1,4 +1,4 @@
-"""Which options each published version of an engine accepts, so that no other can be emitted.
+"""Tables of the options that each published version of an engine accepts, so that no other is emitted.
 
 The tables are `recipes/data/flags/ENGINE/VERSION.txt`, one option per line, made by `tools/engine_flags.py` from the
 argument parsers of the published packages. A version without a table is held to the nearest one below it.
@@ -21,7 +21,7 @@ TABLES = files("eyas.recipes") / "data" / "flags"
 
 @functools.cache
 def known_versions(engine: str) -> tuple[str, ...]:
-    """The versions with a table, oldest first; empty for an engine without tables."""
+    """Return the versions with a table, oldest first; empty for an engine without tables."""
     folder = TABLES / engine
     if not folder.is_dir():
         return ()
@@ -31,7 +31,7 @@ def known_versions(engine: str) -> tuple[str, ...]:
 
 @functools.cache
 def options(engine: str, version: str) -> frozenset[str]:
-    """The options of `version`. Raises ValueError where no table is at or below it."""
+    """Return the options of `version`. Raises ValueError where no table is at or below it."""
     known = [name for name in known_versions(engine) if compare(name, version) <= 0]
     if not known:
         raise ValueError(f"no table of the options of {engine} {version}")
@@ -40,7 +40,7 @@ def options(engine: str, version: str) -> frozenset[str]:
 
 
 def check(engine: str, version: str, argv: Iterable[Word]) -> None:
-    """Raises ValueError for the first option in `argv` that `version` lacks; prefixes of options do not count."""
+    """Raise ValueError for the first option in `argv` that `version` lacks; prefixes of options do not count."""
     known = options(engine, version)
     for word in argv:
         if isinstance(word, str) and re.match(r"-{1,2}[A-Za-z]", word) and word.partition("=")[0] not in known:

@@ -25,7 +25,7 @@ EXPORT_S = 3600.0
 
 
 class _Files(NamedTuple):
-    """How the server names model and head, what must be downloaded for that, and what written."""
+    """Names of model and head for the server, what must be downloaded for them, and what written."""
 
     options: tuple[Word, ...]
     downloads: tuple[Download, ...] = ()
@@ -33,7 +33,7 @@ class _Files(NamedTuple):
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """Raises UserError for a model without GGUF files, and ValueError for an option that the version lacks."""
+    """Emit. Raises UserError for a model without GGUF files, and ValueError for an option that the version lacks."""
     if choice.image is not None:
         raise UserError("llama.cpp is planned as a process of its own, not as a container; leave out --image")
     files = _files(choice, model, head)
@@ -94,7 +94,7 @@ def _files(choice: Choice, model: Model, head: Head | None) -> _Files:
 
 
 def _with_head(choice: Choice, model: Model, head: Head | None, files: _Files) -> _Files:
-    """A model that is a GGUF file already, and a head: a file too, or one that is to be written as such."""
+    """Return files for a model that is a GGUF file already, and a head that is one or is to be written as one."""
     if head is None:
         return files
     if choice.head_path is not None and choice.head_path.endswith(".gguf"):
@@ -106,7 +106,7 @@ def _with_head(choice: Choice, model: Model, head: Head | None, files: _Files) -
 
 
 def _exported(choice: Choice, model: Model, head: Head | None) -> _Files:
-    """A checkpoint's folder or the demo model, both files written before the start."""
+    """Return files for a checkpoint's folder or the demo model, both written before the start."""
     folder = common.below(choice.directory, FOLDER)
     is_demo = choice.model_path is None
     draft: Word = "none"

@@ -74,7 +74,7 @@ def launches(
     mounts: tuple[Mount, ...],
     config: Mount,
 ) -> tuple[tuple[Launch, ...], tuple[File, ...]]:
-    """The containers, a check that MPI reaches every machine, and the server; the files that they need."""
+    """Emit the containers, a check that MPI reaches every machine, and the server; with the files that they need."""
     nodes = range(len(choice.nodes))
     hosts = "".join(f"{node.address} slots={box.gpus}\n" for node in choice.nodes)
     ranks = str(box.num_gpus)

@@ -16,11 +16,11 @@ SLOWEST_PULL = 2e6  # bytes per second
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """Raises UserError for speculation, for keys, and for a model or a container that Ollama has not."""
+    """Emit. Raises UserError for speculation, for keys, and for a model or a container that Ollama lacks."""
     tag = model.repos.get("ollama")
     problems = {
         "it has no EAGLE-3, and its draft models are part of its own files; choose --spec none": head is not None,
-        "its server knows no API keys; leave out --api-key-env": choice.api_key_env is not None,
+        "its server knows no API keys; leave out --api-key": choice.api_key_env is not None,
         "it is planned as a process of its own, not as a container; leave out --image": choice.image is not None,
         f"its library has no {model.name}; choose another --engine": tag is None,
         "it pulls models from its own library; leave the folder to another --engine": choice.model_path is not None,

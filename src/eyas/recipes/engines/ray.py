@@ -1,4 +1,4 @@
-"""Ray over several machines for vLLM: a head, a worker on each further machine, then the server beside the head.
+"""Ray over several machines for vLLM: a head, a worker on each further machine, then the server next to the head.
 
 Follows the DGX Spark playbook's `run_cluster.sh`, without its shell script; NVIDIA's image lacks Ray, so it is
 installed where it is missing.
@@ -23,7 +23,7 @@ def launches(
     key_env: Sequence[EnvVar],
     container: Callable[[str], Container | None],
 ) -> tuple[Launch, ...]:
-    """`command` and `key_env` are the server's; `container` makes that of a launch, or None for native processes."""
+    """Emit launches. `command`, `key_env`: the server's; `container` makes a launch's, or None: native processes."""
     head = choice.nodes[0].address
     servers = []
     for rank, node in enumerate(choice.nodes):
@@ -45,7 +45,7 @@ def launches(
 
 
 def _network(node: Node, head: str) -> list[EnvVar]:
-    """Everything that opens sockets keeps to the link between the machines."""
+    """Return variables that keep everything that opens sockets to the link between the machines."""
     env = {"VLLM_HOST_IP": node.address, "MASTER_ADDR": head, "RAY_memory_monitor_refresh_ms": "0"}
     if node.interfaces:
         every = ",".join(node.interfaces)

@@ -15,7 +15,7 @@ __all__ = ["emit"]
 
 RENDEZVOUS_PORT = 20000
 KEY = "SGLANG_SERVER_KEY"
-# SGLang takes its key as an argument only, which everybody on the machine can read: it is put in inside the process.
+# SGLang takes its key as an argument only, which every user of the machine can read: it is added inside the process.
 START_WITH_KEY = (
     f"import os, runpy, sys; sys.argv += ['--api-key', os.environ['{KEY}']]; "
     "runpy.run_module('sglang.launch_server', run_name='__main__', alter_sys=True)"
@@ -24,7 +24,7 @@ ALGORITHMS = {"eagle3": "EAGLE3", "draft-model": "STANDALONE"}
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """Raises ValueError when `choice.version` lacks an option that the choice needs."""
+    """Emit. Raises ValueError when `choice.version` lacks an option that the choice needs."""
     paths = common.paths(choice, model, head)
     options = (
         *_model_options(choice, box, model, paths.model),
@@ -75,9 +75,9 @@ def _model_options(choice: Choice, box: Box, model: Model, path: Word) -> list[W
 
 
 def _quantization(choice: Choice, model: Model) -> list[Word]:
-    """MXFP4 is seen in config.json and must not be said: a head would be given it too.
+    """Return quantization options. MXFP4 is read from config.json and must not be named: a head would get it too.
 
-    ModelOpt's FP4 must be said where the hub is not asked, and then the head be kept out of it.
+    ModelOpt's FP4 must be named where the hub is not asked, and then the head be excluded.
     """
     if model.weight_format != "nvfp4":
         return []
@@ -88,7 +88,7 @@ def _quantization(choice: Choice, model: Model) -> list[Word]:
 
 
 def _speculation_options(choice: Choice, head_path: Word | None) -> list[Word]:
-    """A chain: one candidate per step, and the bonus token counts as a draft token."""
+    """Return options for a chain: one candidate per step; the bonus token counts as a draft token."""
     if choice.method == "none" or head_path is None:
         return []
     options: list[Word] = ["--speculative-algorithm", ALGORITHMS[choice.method]]
@@ -119,7 +119,7 @@ def _parsers(model: Model) -> tuple[str | None, str | None]:
 
 
 def _forced_moe_runner(choice: Choice, box: Box, model: Model) -> str | None:
-    """0.5.6 to 0.5.9 take cc 12 for cc 10 and pick a kernel that only cc 10 has."""
+    """Return an option against 0.5.6 to 0.5.9, which take cc 12 for cc 10 and pick a kernel that only cc 10 has."""
     if not model.harmony or not box.hardware.compute_capability.startswith("12."):
         return None
     return "triton_kernel" if satisfies(choice.version, ">=0.5.6,<0.5.10") else None
@@ -145,12 +145,12 @@ def _launch(
 
 
 def _start(choice: Choice, rank: int) -> tuple[str, str]:
-    """Only the first rank answers requests, so only it needs the key."""
+    """Return the start of the command; only the first rank answers requests and needs the key."""
     return ("-c", START_WITH_KEY) if rank == 0 and choice.api_key_env else ("-m", "sglang.launch_server")
 
 
 def _rank_options(choice: Choice, rank: int) -> list[Word]:
-    """What differs between nodes."""
+    """Return the options that differ between nodes."""
     options: list[Word] = []
     if rank == 0 and choice.api_key_env and satisfies(choice.version, "<0.5.23"):
         options += ["--log-level", "warning"]  # they log all arguments, the key too (SGL-KEY-LOG)
@@ -165,7 +165,7 @@ def _has_ready(choice: Choice) -> bool:
 
 
 def _health_env(choice: Choice) -> list[EnvVar]:
-    """Before there was /ready, /health generated a token per call and waited for it behind everybody's requests."""
+    """Return variables for versions without /ready, whose /health generates a token, queued after all requests."""
     return [] if _has_ready(choice) else [EnvVar(name="SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", value="0")]
 
 

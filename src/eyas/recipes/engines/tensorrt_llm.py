@@ -23,7 +23,7 @@ CONFIG = "trtllm.yaml"
 CONFIG_IN_CONTAINER = f"/opt/eyas/{CONFIG}"
 ULIMITS = ("--ulimit", "memlock=-1", "--ulimit", "stack=67108864")  # as NVIDIA's playbooks have them
 
-# Tokens of one iteration. Longer prompts are refused without chunks, and so many more tokens take memory for all at
+# Tokens of one iteration. Longer prompts are refused without chunks, and as many more tokens take memory for all at
 # once, 28 GiB for 128k. NVIDIA's matrix of features has chunks with EAGLE-3 and with sliding windows as supported.
 ITERATION = STEP_TOKENS["tensorrt-llm"]
 
@@ -33,7 +33,7 @@ CLASSES = ">=1.3.0rc7"
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """One server; on several nodes a container each, joined by MPI.
+    """Emit one server; on several nodes a container each, joined by MPI.
 
     Raises ValueError where an API key is asked for, and where `choice.version` lacks an option that the choice needs.
     """
@@ -91,7 +91,7 @@ def _command(choice: Choice, model: Model, path: Word) -> tuple[Word, ...]:
 
 
 def _settings(choice: Choice, box: Box, model: Model, head: Head | None, head_path: Word | None) -> dict[str, Any]:
-    """The YAML file, in the order in which NVIDIA's examples have it."""
+    """Write the YAML file, in the order in which NVIDIA's examples have it."""
     capability = box.hardware.compute_capability
     settings: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}  # else nothing is counted
     if capability == "12.1":
@@ -130,7 +130,7 @@ def _speculation(choice: Choice, model: Model, head: Head, head_path: Word) -> d
 
 
 def default_taps(num_layers: int) -> set[int]:
-    """The layers that TensorRT-LLM captures when it is not told."""
+    """Return the layers that TensorRT-LLM captures by default."""
     return {1, num_layers // 2 - 1, num_layers - 4}
 
 
@@ -156,6 +156,6 @@ def _env(box: Box) -> tuple[EnvVar, ...]:
 
 
 def _served_name(path: Word) -> str:
-    """A folder is served under its last name, a repository under its whole name."""
+    """Return the served name: the last name of a folder, the whole name of a repository."""
     name = str(path)
     return name.rstrip("/").rpartition("/")[2] if name.startswith("/") else name

@@ -22,13 +22,13 @@ __all__ = ["CONFIG", "emit"]
 
 CONFIG = "vllm.yaml"
 CONFIG_IN_CONTAINER = f"/opt/eyas/{CONFIG}"
-OWN_IMAGES = "vllm-openai"  # named so, in whatever registry: they start the server whatever they are told
+OWN_IMAGES = "vllm-openai"  # of this name, in any registry: they start the server with all arguments
 SAFE_SEQUENCES = 2048  # at once, with the least number of tokens per iteration that vLLM takes by itself
 METHODS = {"eagle3": "eagle3", "draft-model": "draft_model"}
 
 
 def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
-    """Raises ValueError when `choice.version` lacks an option that the choice needs."""
+    """Emit. Raises ValueError when `choice.version` lacks an option that the choice needs."""
     paths = common.paths(choice, model, head)
     kernels, kernel_env = _kernels(choice, box, model)
     settings = _settings(choice, box, model, paths.head) | kernels
@@ -60,7 +60,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
 
 
 def _settings(choice: Choice, box: Box, model: Model, head_path: Word | None) -> dict[str, Any]:
-    """Options with values, in the order in which the recipes have them."""
+    """Return options with values, in the order in which the recipes have them."""
     capability = box.hardware.compute_capability
     settings: dict[str, Any] = {"max-model-len": choice.context}
     if choice.memory_fraction is not None:
@@ -75,7 +75,7 @@ def _settings(choice: Choice, box: Box, model: Model, head_path: Word | None) ->
             settings["stream-interval"] = 20
             settings["no-enable-prefix-caching"] = True
     elif model.harmony and choice.tensor_parallel == 1 and 64e9 < box.hardware.memory_bytes < 90e9:
-        # The recipe for 80 GB: little is left beside the weights.
+        # The recipe for 80 GB: the weights leave little.
         settings["max-num-batched-tokens"] = max(1024, choice.concurrency)
     elif choice.concurrency > SAFE_SEQUENCES:
         settings["max-num-batched-tokens"] = choice.concurrency
@@ -96,7 +96,7 @@ def _speculation(choice: Choice, head_path: Word) -> dict[str, Any]:
 
 
 def _kernels(choice: Choice, box: Box, model: Model) -> tuple[dict[str, Any], tuple[EnvVar, ...]]:
-    """Attention and expert kernels for gpt-oss: as options where the version has them, else as variables."""
+    """Choose attention and expert kernels for gpt-oss: options where the version has them, else variables."""
     if not model.harmony:
         return {}, ()
     known = flags.options("vllm", choice.version)
@@ -104,7 +104,7 @@ def _kernels(choice: Choice, box: Box, model: Model) -> tuple[dict[str, Any], tu
     env: list[EnvVar] = []
     capability = box.hardware.compute_capability
     if capability.startswith("12."):
-        # of the attention kernels with sinks the one that runs everywhere; experts in 4 bits beside activations in 16
+        # of the attention kernels with sinks the one that runs everywhere; experts in 4 bits with activations in 16
         if "--attention-backend" in known:
             settings["attention-backend"] = "TRITON_ATTN"
         else:
@@ -155,7 +155,7 @@ def _server_options(choice: Choice, model: Model) -> list[Word]:
 
 
 def _parsers(model: Model) -> tuple[str | None, str | None]:
-    """For reasoning and for tools. For gpt-oss vLLM sets the former itself."""
+    """Return parsers for reasoning and tools. For gpt-oss vLLM sets the former itself."""
     if model.harmony:
         return None, "openai"
     if model.architecture.startswith("Qwen3"):
@@ -170,14 +170,14 @@ def _key_env(choice: Choice) -> tuple[EnvVar, ...]:
 
 
 def _with_shell(container: Container | None) -> Container | None:
-    """vLLM's own images put `vllm serve` before their arguments; `env` puts nothing there."""
+    """Return the command for an image: vLLM's own put `vllm serve` before their arguments; `env` puts nothing there."""
     if container is None or OWN_IMAGES not in container.image.rpartition("/")[2]:
         return container
     return replace(container, options=(*container.options, "--entrypoint", "env"))
 
 
 def _options_in_file(settings: dict[str, Any]) -> Iterator[str]:
-    """Tags as of the same options on the command line."""
+    """Return the tags that the same options would have on the command line."""
     for key, value in settings.items():
         yield f"flag:--{key}"
         if value is not True:

@@ -19,7 +19,7 @@ DIGESTS = {  # file: sha256; these and the source are those of the tiktoken pack
     "o200k_base.tiktoken": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
     "cl100k_base.tiktoken": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
 }
-# For `sh`, with the folder as its argument. It asks nobody when the files are there and whole.
+# For `sh`, with the folder as its argument. It downloads nothing when the files are there and complete.
 FETCH = f"""\
 set -eu
 mkdir -p "$1" && cd "$1"
@@ -34,7 +34,7 @@ fetch() {{
 
 
 def launches(choice: Choice, model: Model) -> tuple[Launch, ...]:
-    """One per node that runs to its end; none for models without Harmony."""
+    """Return one launch per node, which runs to its end; none for models without Harmony."""
     if not model.harmony:
         return ()
     return tuple(
@@ -50,10 +50,10 @@ def launches(choice: Choice, model: Model) -> tuple[Launch, ...]:
 
 
 def env(choice: Choice, model: Model) -> tuple[EnvVar, ...]:
-    """Tells the renderer where the files are, as its process sees them."""
+    """Return the variable that points the renderer to the files, as its process sees them."""
     return (EnvVar(name=VARIABLE, value=HOME if choice.image is None else FOLDER),) if model.harmony else ()
 
 
 def mounts(model: Model) -> tuple[Mount, ...]:
-    """What a container must see for that."""
+    """Return the mounts that a container needs for that."""
     return (Mount(source=HOME, target=FOLDER, read_only=True),) if model.harmony else ()

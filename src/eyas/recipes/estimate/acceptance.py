@@ -1,4 +1,4 @@
-"""The acceptance length to expect of a head: tokens committed per round, bonus token included.
+"""Estimates the acceptance length of a head: tokens committed per round, bonus token included.
 
 Measured ones follow a constant chance p of each further draft within a few per cent (by position .62 .36 .20 .12 .06
 for 120b at five drafts, vllm-project/vllm#42764), so a measurement at one number of drafts says what others would
@@ -28,12 +28,12 @@ BEYOND_DRAFTS = 0.3  # NVIDIA's throughput head: 1.72-1.84 with one draft, 1.25 
 
 
 def length(p: float, draft_tokens: int) -> float:
-    """Expected acceptance length where each further draft is right with chance p."""
+    """Return the expected acceptance length where each further draft is accepted with rate p."""
     return sum(p**i for i in range(draft_tokens + 1))
 
 
 def chance(acceptance_length: float, draft_tokens: int) -> float:
-    """The p at which `length` is `acceptance_length`, by bisection; 0..1."""
+    """Find the p at which `length` is `acceptance_length`, by bisection; 0..1."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -42,7 +42,7 @@ def chance(acceptance_length: float, draft_tokens: int) -> float:
 
 
 def expected_acceptance(choice: Choice, head: Head, draft_tokens: int) -> Range:
-    """From the head's measurements, those of the choice's engine and purpose where there are any; 1..K+1."""
+    """Estimate 1..K+1 from the head's measurements, preferring those of the choice's engine and purpose."""
     most = head.max_draft_tokens or draft_tokens
     able = min(draft_tokens, most)
     usual = [one for one in head.acceptance if head.max_draft_tokens is None or one.draft_tokens <= most]
@@ -56,9 +56,9 @@ def expected_acceptance(choice: Choice, head: Head, draft_tokens: int) -> Range:
 
 
 def _suiting(choice: Choice, measured: Sequence[Acceptance]) -> Sequence[Acceptance]:
-    """Of the choice's engine or of none in particular, then at each number of drafts those of its purpose.
+    """Select measurements of the choice's engine or of any, then at each number of drafts those of its purpose.
 
-    Each wish is dropped where nothing is left.
+    A criterion is dropped where it leaves nothing.
     """
     same = [one for one in measured if one.engine in ("", choice.engine)] or measured
     words = WORKLOADS[choice.purpose]
@@ -82,12 +82,13 @@ def _measured(measured: Sequence[Acceptance], draft_tokens: int) -> tuple[float,
 
 
 def _longest(chances: Mapping[int, float], draft_tokens: int) -> float:
-    """Of all chains up to `draft_tokens`: measurements of different texts may have it otherwise."""
+    """The best of all chains up to `draft_tokens`: of different texts a shorter chain may have a higher length."""
     return max(_between(chances, drafts) for drafts in range(1, draft_tokens + 1))
 
 
 def _between(chances: Mapping[int, float], drafts: int) -> float:
-    """The length at `drafts`, with a chance between those of the nearest measured, and no more than at the longer one.
+    """Interpolate the length at `drafts`: its chance lies between those of the nearest measured, and it is not above
+    that of the longer one.
 
     Beyond the ends the chance is that of the end.
     """

@@ -1,4 +1,4 @@
-"""What engines lose against bytes over bandwidth, by kind of hardware; the figures are in `data/speed.yaml`.
+"""Losses of engines against bytes over bandwidth, by kind of hardware; the figures are in `data/speed.yaml`.
 
 Slow memory leaves little to lose: engines reach 55-97 % of it. On HBM each layer costs 25-125 us that no bytes explain.
 """
@@ -18,7 +18,7 @@ Span = tuple[float, float]  # better..worse
 
 
 class Losses(Struct, frozen=True, kw_only=True):
-    """At one point between the better and the worse end."""
+    """Losses at one point between the better and the worse end."""
 
     layer_s: float
     efficiency: float
@@ -28,8 +28,8 @@ class Losses(Struct, frozen=True, kw_only=True):
 
 
 class Calibration(Record, frozen=True, kw_only=True):
-    """A pass takes `layer_us` for each layer, `row_us` for each row, and its bytes at `efficiency` of the bandwidth;
-    a draft step `draft_ms` more than its bytes. `prefill_tflops` is of one GPU."""
+    """Cost model: a pass takes `layer_us` for each layer, `row_us` for each row, and its bytes at `efficiency` of the
+    bandwidth; a draft step `draft_ms` more than its bytes. `prefill_tflops` is of one GPU."""
 
     layer_us: Span
     efficiency: Span
@@ -38,7 +38,7 @@ class Calibration(Record, frozen=True, kw_only=True):
     prefill_tflops: Span
 
     def at(self, pessimism: float) -> Losses:
-        """0 is the better end, 1 the worse."""
+        """Interpolate: 0 is the better end, 1 the worse."""
 
         def between(span: Span) -> float:
             return span[0] + pessimism * (span[1] - span[0])
@@ -57,7 +57,7 @@ def calibration(engine: str, hardware: Hardware) -> Calibration:
 
 
 def hardware_kind(hardware: Hardware) -> str:
-    """cpu, unified, gddr, ampere, hopper or blackwell: what engines lose on a GPU depends on its memory first."""
+    """Return cpu, unified, gddr, ampere, hopper or blackwell: a GPU's losses depend on its memory first."""
     if hardware.compute_capability == CPU:
         return CPU
     if hardware.unified:

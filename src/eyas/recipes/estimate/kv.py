@@ -1,4 +1,4 @@
-"""KV cache of one GPU by engine and version: bytes for so many tokens of so many sequences, and the reverse.
+"""KV cache of one GPU by engine and version: bytes from tokens and sequences, and the reverse.
 
 Engines differ in what they keep for layers with a sliding window: everything (SGLang before 0.5.10), a pool in
 proportion to that of the full layers (SGLang since), or the window and the tokens in flight: of all requests together
@@ -30,7 +30,7 @@ SLOT_CELLS = 256  # llama.cpp: a slot's cache grows in such steps
 EYAS_PAGE = 16  # tokens, eyas.engine.startup.build
 EYAS_CHUNK, EYAS_CPU_CHUNK = 8192, 512  # prompt tokens of a step, eyas.engine.startup.backend
 CHECKPOINTS = 8  # llama.cpp: states of a slot to go back to; its own default is 32
-PROMPT_CACHE_SHARE = 32  # llama.cpp: one part in so many of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
+PROMPT_CACHE_SHARE = 32  # llama.cpp: 1/32 of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
 MIB = 1 << 20
 
 
@@ -50,11 +50,11 @@ class KvLayout(Struct, frozen=True, kw_only=True):
 
     @property
     def per_token(self) -> float:
-        """Of one more token of a long sequence."""
+        """Bytes of one more token of a long sequence."""
         return self.full + self.head + (self.sliding * self.ratio if self.ratio is not None else 0)
 
     def target_bytes(self, tokens: float, sequences: int) -> float:
-        """Of the target for `tokens` in all over `sequences`."""
+        """Return the target's bytes for `tokens` in all over `sequences`."""
         if self.ratio is not None:
             return tokens * (self.full + self.ratio * self.sliding)
         return tokens * self.full + self.sliding * min(tokens, sequences * self.window + self.in_flight)
@@ -63,7 +63,7 @@ class KvLayout(Struct, frozen=True, kw_only=True):
         return tokens * self.head
 
     def max_tokens(self, room: float, sequences: int) -> int:
-        """The most tokens over `sequences` that `room` bytes hold, with the head's."""
+        """Return the most tokens over `sequences` that `room` bytes hold, with the head's."""
         if room <= 0:
             return 0
         if self.ratio is not None:
@@ -74,7 +74,7 @@ class KvLayout(Struct, frozen=True, kw_only=True):
 
 
 def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLayout:
-    """How the choice's engine keeps the KV cache. Where there are more GPUs than KV heads each holds a whole head."""
+    """Return the KV layout of the choice's engine. Where there are more GPUs than KV heads each holds a whole head."""
     share = head_share(model, choice.tensor_parallel)
     layer = 2 * model.num_kv_heads * model.head_dim * (1 if choice.kv_dtype == "fp8" else 2) * share
     full, sliding = (model.num_layers - model.num_sliding_layers) * layer, model.num_sliding_layers * layer
@@ -95,12 +95,12 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
 
 
 def prompt_cache_mib(box: Box) -> int | None:
-    """What llama.cpp may keep of earlier conversations beside its KV cache; None where that is not the GPU's memory."""
+    """Return llama.cpp's limit for earlier conversations outside its KV cache; None where that is not GPU memory."""
     return box.hardware.usable_bytes // PROMPT_CACHE_SHARE // MIB if box.hardware.unified else None
 
 
 def host_cache_bytes(choice: Choice, box: Box, model: Model, layout: KvLayout) -> float:
-    """llama.cpp's prompt cache and checkpoints, where they take from the GPU's memory.
+    """Return bytes of llama.cpp's prompt cache and checkpoints, where they take from the GPU's memory.
 
     A checkpoint is the window of the sliding layers and, with a head, the head's whole cache.
     """
@@ -112,5 +112,5 @@ def host_cache_bytes(choice: Choice, box: Box, model: Model, layout: KvLayout) -
 
 
 def head_share(model: Model, tensor_parallel: int) -> float:
-    """The part of all KV heads that one of `tensor_parallel` GPUs holds, e.g. 1/8; never less than one head."""
+    """Return the part of all KV heads that one of `tensor_parallel` GPUs holds, e.g. 1/8; never less than one head."""
     return -(-model.num_kv_heads // tensor_parallel) / model.num_kv_heads

@@ -1,7 +1,7 @@
-"""The memory of one GPU under a plan: who needs what, what the engine takes at start, and what fits.
+"""Estimates the memory of one GPU under a plan: what each owner needs, what the engine takes at start, what fits.
 
 `memory_map` answers what is needed and whether it fits, `fitting` how long a context or how many requests would fit,
-`default_fraction` what to tell engines that want a share of the GPU. Estimates, but for weights and KV cache.
+`default_fraction` the setting for engines that take a share of the GPU. Estimates, but for weights and KV cache.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Needs(Struct, frozen=True, kw_only=True):
 def memory_map(
     choice: Choice, box: Box, model: Model, head: Head | None, *, weight_bytes: int | None = None
 ) -> MemoryMap:
-    """Of one GPU. `weight_bytes` is the checkpoint's own total where it was read.
+    """Map the memory of one GPU. `weight_bytes` is the checkpoint's own total where it was read.
 
     Needed is what full contexts of all requests take; engines that take a share at start do so whether needed or not.
     """
@@ -67,7 +67,7 @@ def memory_map(
 
 
 def fitting(choice: Choice, box: Box, model: Model, head: Head | None, *, weight_bytes: int | None = None) -> Fits:
-    """What would fit of a context (up to the model's own) and of concurrency, the other left as it is."""
+    """Return the context (up to the model's own) and the concurrency that would fit, the other left as it is."""
 
     def fits(changed: Choice) -> bool:
         return memory_map(changed, box, model, head, weight_bytes=weight_bytes).fits
@@ -81,9 +81,9 @@ def fitting(choice: Choice, box: Box, model: Model, head: Head | None, *, weight
 def default_fraction(
     choice: Choice, box: Box, model: Model, head: Head | None, *, weight_bytes: int | None = None
 ) -> float | None:
-    """What to pass as the engine's memory fraction; None for engines that take what they need.
+    """Return the engine's memory fraction to pass; None for engines that take what they need.
 
-    A usual value (recipes of the engines and playbooks), more where this plan needs more and the GPU has it.
+    It is a usual value (recipes of the engines and playbooks), more where this plan needs more and the GPU has it.
     SGLang's is weights and KV cache over all memory, vLLM's everything over all memory, TensorRT-LLM's the KV cache
     over what is free after the weights.
     """
@@ -107,7 +107,7 @@ def default_fraction(
 
 
 def engine_fraction(choice: Choice, box: Box) -> float:
-    """The choice's memory fraction, or what the engine takes by itself if none is passed."""
+    """Return the choice's memory fraction, or what the engine takes by itself if none is passed."""
     if choice.memory_fraction is not None:
         return choice.memory_fraction
     if choice.engine == "sglang":
@@ -147,7 +147,7 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
 
 
 def _limits(choice: Choice, box: Box, needs: _Needs) -> tuple[float, float]:
-    """(what the engine may use, what it takes at start) of one GPU; it cannot take more than there is."""
+    """Return (what the engine may use, what it takes at start) of one GPU; it cannot take more than there is."""
     usable = box.hardware.usable_bytes
     free = float(usable - box.hardware.os_reserve_bytes)
     if choice.engine == "sglang":
@@ -183,14 +183,14 @@ def _runtime(choice: Choice) -> int:
 
 
 def _chunk_tokens(choice: Choice, box: Box) -> int:
-    """Prompt tokens of one step."""
+    """Return the prompt tokens of one step."""
     if choice.engine == "sglang":
         return _sglang_sizes(box.hardware.usable_bytes, choice.tensor_parallel)[0]
     return STEP_TOKENS.get(choice.engine, 512)
 
 
 def _sglang_sizes(usable: int, tensor_parallel: int) -> tuple[int, int]:
-    """SGLang's defaults by the size of the GPU: (prompt tokens of a step, rows of the largest graph)."""
+    """Return SGLang's defaults by the size of the GPU: (prompt tokens of a step, rows of the largest graph)."""
     many = tensor_parallel >= 4
     if usable < 20 * GIB:
         return 2048, 8
@@ -204,7 +204,7 @@ def _sglang_sizes(usable: int, tensor_parallel: int) -> tuple[int, int]:
 
 
 def _sglang_reserve(choice: Choice, box: Box) -> float:
-    """What SGLang leaves outside of weights and KV cache if no fraction is passed (its server arguments, as read)."""
+    """What SGLang leaves outside of weights and KV cache if no fraction is passed (as read in its server_args)."""
     usable = box.hardware.usable_bytes
     chunk, graph_rows = _sglang_sizes(usable, choice.tensor_parallel)
     reserve = 512 + 1.5 * chunk + choice.tensor_parallel / 8 * 1024
@@ -229,7 +229,7 @@ def _kv_note(choice: Choice, model: Model) -> str:
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:
-    """The largest number up to `limit` that fits, given that smaller ones fit too; 0 if 1 does not."""
+    """Return the largest number up to `limit` that fits, given that smaller ones fit too; 0 if 1 does not."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

@@ -4,7 +4,7 @@ The model of `speed.py` is one for all engines of a kind of hardware, so its ran
 were measured. Where the same model, hardware and engine was measured at a concurrency within a factor of 1.5, only
 that part of the range is kept which is within 0.8 to 1.25 of the measurement: half of what two reports of the same
 setting differ by. If no part is, the measurement was of something else (another build, other weights) and changes
-nothing; it is shown beside the estimate in any case.
+nothing; it is shown with the estimate in any case.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 30  # of a bisection: to a billionth
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """Aggregate tokens per second of `concurrency` requests with `context` tokens each."""
+    """Known aggregate tokens per second of `concurrency` requests with `context` tokens each."""
 
     concurrency: int
     context: int
@@ -40,7 +40,7 @@ def published(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> 
 
 
 def plain(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> Known | None:
-    """Without drafts, in a measurement of its own or beside one with any head."""
+    """Return what was measured without drafts, alone or together with any head."""
     found = [
         (one, said)
         for one in _same(choice, box, measurements)
@@ -50,7 +50,7 @@ def plain(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> Know
 
 
 def drafted(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> Known | None:
-    """With as many drafts of the choice's head."""
+    """Return what was measured with as many drafts of the choice's head."""
     found = [
         (one, one.tokens_per_second)
         for one in _same(choice, box, measurements)
@@ -68,7 +68,7 @@ def pessimism_of(known: Known, rate: Callable[[float], float]) -> tuple[float, f
 
 
 def narrowed(within: Range, said: float) -> Range:
-    """What of a range agrees with a figure; all of it if nothing does."""
+    """Return the part of a range that agrees with a figure; all of it if nothing does."""
     low, high = max(within.low, BAND[0] * said), min(within.high, BAND[1] * said)
     return Range(low=low, high=high) if low <= high else within
 
@@ -80,7 +80,7 @@ def _same(choice: Choice, box: Box, measurements: Iterable[Measurement]) -> list
 
 
 def _closest(choice: Choice, found: Iterable[tuple[Measurement, float]]) -> Known | None:
-    """The nearest in concurrency, then in context, then the newest."""
+    """Choose the nearest in concurrency, then in context, then the newest."""
     near = [
         Known(
             concurrency=one.concurrency,
@@ -98,7 +98,7 @@ def _factor(one: Measurement | Known, choice: Choice) -> float:
 
 
 def _where(rate: Callable[[float], float], wanted: float) -> float:
-    """Where a falling rate is `wanted`, or the end that is nearest to it."""
+    """Find where a falling rate is `wanted`, or the end that is nearest to it."""
     low, high = 0.0, 1.0
     if rate(low) <= wanted:
         return low

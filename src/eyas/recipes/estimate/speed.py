@@ -1,4 +1,4 @@
-"""How fast a plan should be, as ranges: decoding with and without drafts, first token, start. Estimates only.
+"""Estimates the speed of a plan, as ranges: decoding with and without drafts, first token, start.
 
 A round takes the layers' fixed cost, the communication of tensor parallelism, and bytes (`traffic.py`) over bandwidth
 at the engine's efficiency (`calibration.py`). At the better end of a range rows share experts, at the worse end their
@@ -46,7 +46,7 @@ def estimate(
     *,
     max_tokens: int | None = None,
 ) -> SpeedEstimate:
-    """Tokens per second are aggregate over `choice.concurrency`, `first_token_s` is of a prompt as long as the context.
+    """Estimate speed: tokens per second over all of `choice.concurrency`, `first_token_s` of a prompt of full context.
 
     Where the KV cache of all does not fit, only as many are counted as do: `max_tokens` in all, the memory map's if it
     is not given. `speedup` compares with and without drafts at the same point of the whole ranges; `break_even_length`
@@ -93,14 +93,14 @@ def rate(
     context: int,
     ends: tuple[float, float] = (0.0, 1.0),
 ) -> Range:
-    """Aggregate tokens per second of all requests with `context` tokens each; `ends` are of the pessimism."""
+    """Return aggregate tokens per second of all requests with `context` tokens each; `ends` are of the pessimism."""
     length = _accepted(choice, head, draft_tokens) or ONE_TOKEN
     fast, slow = (round_time(choice, box, model, head, draft_tokens, context, end) for end in ends)
     return Range(low=choice.concurrency * length.low / slow, high=choice.concurrency * length.high / fast)
 
 
 def best_draft_tokens(choice: Choice, box: Box, model: Model, head: Head, *, least: int = 0) -> int:
-    """The number of drafts with the best expected speed at the choice's concurrency; 0 where even one would cost time.
+    """The number of drafts with the best expected speed at the choice's concurrency; 0 where one already costs time.
 
     Shorter chains win near ties. `least` is 1 where speculation is wanted in any case.
     """
@@ -116,7 +116,7 @@ def best_draft_tokens(choice: Choice, box: Box, model: Model, head: Head, *, lea
 def cost_ratio(
     choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, *, pessimism: float = CAUTION
 ) -> float:
-    """Time of a round over time of a plain step: the acceptance length from which speculation pays on this box."""
+    """The time of a round over that of a plain step: the acceptance length from which speculation pays on this box."""
     context = min(SHORT, choice.context)
     plain = round_time(choice, box, model, None, 0, context, pessimism)
     return round_time(choice, box, model, head, draft_tokens, context, pessimism) / plain
@@ -125,7 +125,7 @@ def cost_ratio(
 def round_time(
     choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, context: int, pessimism: float
 ) -> float:
-    """Seconds of one round of all requests with `context` tokens each; `pessimism` 0..1 runs through the range."""
+    """The seconds of one round of all requests with `context` tokens each; `pessimism` 0..1 runs through the range."""
     losses = calibration(choice.engine, box.hardware).at(pessimism)
     load = _load(choice, model, head, context, pessimism)
     cache = load.sequences * kv_read_bytes(model, context) * load.kv_share
@@ -138,13 +138,13 @@ def round_time(
 
 
 def first_token(choice: Choice, box: Box, model: Model, prompt_tokens: int) -> Range:
-    """Seconds until a lone prompt's first token: its arithmetic, each chosen expert read once, and the layers' cost."""
+    """Time a lone prompt's first token in seconds: arithmetic, each chosen expert read once, and the layers' cost."""
     times = [_prefill_time(choice, box, model, prompt_tokens, end) for end in (0.0, 1.0)]
     return Range(low=times[0], high=times[1])
 
 
 def load_time(choice: Choice, box: Box, model: Model, head: Head | None) -> Range:
-    """Seconds from start to ready: reading weights from disk, and what the engine does besides (its record)."""
+    """The seconds from start to ready: reading weights from disk, and what the engine does besides (its record)."""
     num_bytes = checkpoint_bytes(choice, model, None) * choice.tensor_parallel / box.nodes
     if head is not None:
         num_bytes += head.total_bytes * draft_share(choice, head)
@@ -155,12 +155,12 @@ def load_time(choice: Choice, box: Box, model: Model, head: Head | None) -> Rang
 
 
 def _running(choice: Choice, max_tokens: int, context: int) -> Choice:
-    """The choice with as many requests of `context` tokens as fit at once, at least one; others wait."""
+    """Return the choice with as many requests of `context` tokens as fit at once, at least one; others wait."""
     return replace(choice, concurrency=max(min(choice.concurrency, max_tokens // context), 1))
 
 
 def _agreeing(choice: Choice, box: Box, model: Model, measurements: Iterable[Measurement]) -> tuple[float, float]:
-    """The ends of the pessimism that agree with what was measured without drafts."""
+    """Return the ends of the pessimism that agree with what was measured without drafts."""
     known = plain(choice, box, measurements)
     if known is None:
         return 0.0, 1.0
@@ -197,7 +197,7 @@ def _at_context(
     ends: tuple[float, float],
     short: tuple[Range, Range],
 ) -> AtContext:
-    """As many requests as `running` has; the ends move as those of the short contexts did."""
+    """Estimate at a context for as many requests as `running` has; the ends move as those of short contexts did."""
     drafts = running.draft_tokens if head is not None else 0
     whole = rate(running, box, model, head, drafts, context, ends)
     low, high = whole.low * (short[1].low / short[0].low), whole.high * (short[1].high / short[0].high)
@@ -234,7 +234,7 @@ def _layers(model: Model, head: Head | None, draft_tokens: int) -> int:
 
 
 def _communication(choice: Choice, box: Box, model: Model, pessimism: float) -> float:
-    """Two all-reduces a layer, where GPUs work together."""
+    """Return the time of two all-reduces a layer, where GPUs work together."""
     if choice.tensor_parallel == 1:
         return 0.0
     is_slow = box.nodes > 1 and box.gpus == 1  # trays of several GPUs share an NVLink domain (GB200)
@@ -257,7 +257,7 @@ def _fixed(choice: Choice, box: Box, model: Model, losses: Losses, pessimism: fl
 
 
 def _prefill_flops(model: Model, tokens: int) -> float:
-    """Two for each parameter and token; attention four for each unit of a head and pair of positions, half masked."""
+    """Count FLOPs: two per parameter and token; four per unit of a head and pair of positions, half of them masked."""
     width = 4 * model.num_attention_heads * model.head_dim
     full = (model.num_layers - model.num_sliding_layers) * tokens * tokens / 2
     sliding = model.num_sliding_layers * tokens * min(model.window, tokens)

@@ -19,7 +19,7 @@ CORRELATED = 0.75  # exponent of the rows that count
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What a pass works on: `sequences`, each with `context` tokens in the cache.
+    """Load of a pass: `sequences`, each with `context` tokens in the cache.
 
     `uniform` is 1 for independent uniform routing, 0 for correlated rows, or between. The shares are the bytes of
     dense weights, experts, the head's weights and the KV cache against what the records say.
@@ -35,7 +35,7 @@ class Load(Struct, frozen=True, kw_only=True):
 
 
 def distinct_experts(model: Model, rows: float, uniform: float = 1.0) -> float:
-    """Experts of one layer that a pass over `rows` reads."""
+    """Return the experts of one layer that a pass over `rows` reads."""
     if not model.num_experts:
         return 0.0
 
@@ -46,27 +46,27 @@ def distinct_experts(model: Model, rows: float, uniform: float = 1.0) -> float:
 
 
 def kv_read_bytes(model: Model, context: int) -> float:
-    """KV cache in bf16 that one row reads: all of it in full layers, the window in the others."""
+    """Return the KV cache in bf16 that one row reads: all of it in full layers, the window in the others."""
     token = 2 * model.num_kv_heads * model.head_dim * 2
     full = model.num_layers - model.num_sliding_layers
     return token * (full * context + model.num_sliding_layers * min(context, model.window))
 
 
 def pass_bytes(model: Model, rows: float, load: Load) -> float:
-    """Weights and KV cache of one pass of the target over `rows` in all."""
+    """Return the bytes of weights and KV cache of one pass of the target over `rows` in all."""
     weights = (model.dense_bytes + model.head_bytes) * load.dense_share
     experts = distinct_experts(model, rows, load.uniform) * model.num_expert_layers * model.expert_bytes
     return weights + experts * load.expert_share + load.sequences * kv_read_bytes(model, load.context) * load.kv_share
 
 
 def round_bytes(model: Model, head: Head | None, draft_tokens: int, load: Load) -> float:
-    """One round: the target over all drafts and one row more of each sequence, and the passes that drafted them."""
+    """Return the bytes of a round: the target over all drafts and one more row a sequence, and the head passes."""
     verify = pass_bytes(model, load.sequences * (draft_tokens + 1), load)
     return verify + (_draft_bytes(head, draft_tokens, load) if head is not None and draft_tokens else 0.0)
 
 
 def break_even(model: Model, head: Head, draft_tokens: int, load: Load | None = None) -> float:
-    """The acceptance length (bonus token included) at which a round reads what it saves, on bandwidth alone."""
+    """Return the acceptance length (bonus token included) at which a round reads what it saves, on bandwidth alone."""
     load = load or Load()
     return round_bytes(model, head, draft_tokens, load) / round_bytes(model, None, 0, load)
 

@@ -1,4 +1,4 @@
-"""Weights of one GPU: the checkpoint's share, what kernels pad it by, and the draft head.
+"""Weights of one GPU: the checkpoint's share, the padding by kernels, and the draft head.
 
 Alignments of MXFP4 expert weights as read in the engines' sources: SGLang 0.5.6, 0.5.10 and 0.5.23, vLLM 0.14.1 and
 0.33.0, TensorRT-LLM's fused MoE. 2880 becomes 2944 or 3072; a slice of 360 (eight GPUs) may become 512.
@@ -31,7 +31,7 @@ def checkpoint_bytes(choice: Choice, model: Model, weight_bytes: int | None) -> 
 
 
 def expert_padding(choice: Choice, box: Box, model: Model) -> float:
-    """What rounding the experts' matrices up to the kernel's tiles adds on one GPU."""
+    """Return what rounding the experts' matrices up to the kernel's tiles adds on one GPU."""
     if model.weight_format != "mxfp4" or not model.num_experts:
         return 0.0
     hidden, inner = model.hidden_size, _expert_width(model)

@@ -1,1 +1,1 @@
-"""Reads the tables of `recipes/data` and names what people ask about."""
+"""Reads the tables of `recipes/data` and finds models, heads and boxes by name."""

@@ -15,7 +15,7 @@ _COUNTED = re.compile(r"(?:(\d{1,4})\s*x\s*)?(\S.*)")
 
 
 def parse_box(text: str) -> Box:
-    """The box that `text` names, `NxNAME` or `NAME`; names and aliases in any case, blanks as hyphens.
+    """Return the box that `text` names, `NxNAME` or `NAME`; names and aliases in any case, blanks as hyphens.
 
     Raises UserError for a name that is not in the table, and for a count that does not exist.
     """

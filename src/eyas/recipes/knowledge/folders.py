@@ -1,4 +1,4 @@
-"""Checkpoints and heads in folders of one's own: which known model they are, and what they weigh. Reads JSON alone."""
+"""Identifies checkpoints and heads in the user's own folders: the known model, and the size. Reads JSON alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class ModelConfig(Struct, frozen=True):
-    """What tells a known model by its shape in config.json."""
+    """Fields of config.json that identify a known model by its shape."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -28,7 +28,7 @@ class ModelConfig(Struct, frozen=True):
 
 
 class HeadConfig(Struct, frozen=True):
-    """Of an EAGLE-3 head's config.json: a Llama of one layer."""
+    """Fields of an EAGLE-3 head's config.json: a Llama of one layer."""
 
     hidden_size: int
     vocab_size: int
@@ -47,7 +47,7 @@ class Index(Struct, frozen=True):
 
 
 def model_of_folder(folder: Path, known: Knowledge) -> Model:
-    """The known model that `folder` is by its shape. Raises UserError for what is no checkpoint of one."""
+    """Return the known model that `folder` is by its shape. Raises UserError for what is no checkpoint of one."""
     config = _read(folder / "config.json", ModelConfig)
     for model in known.models.values():
         if (model.num_layers, model.hidden_size, model.vocab_size) == msgspec.structs.astuple(config):
@@ -59,7 +59,7 @@ def model_of_folder(folder: Path, known: Knowledge) -> Model:
 
 
 def head_of_folder(folder: Path, target: Model, known: Knowledge) -> Head:
-    """A head of one's own for `target`: its shapes from config.json, its bytes from its files, acceptance unknown."""
+    """Describe the user's own head for `target`: shapes from config.json, bytes from its files, acceptance unknown."""
     config = _read(folder / "config.json", HeadConfig)
     if (config.hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
         raise UserError(f"{folder} is no head of {target.name}: hidden size or vocabulary differ")
@@ -85,7 +85,7 @@ def head_of_folder(folder: Path, target: Model, known: Knowledge) -> Head:
 
 
 def weight_bytes(folder: Path) -> int | None:
-    """What the checkpoint's index says of its size, else the size of its files; None without any."""
+    """Return the size in the checkpoint's index, else the size of its files; None without any."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         total = _read(index, Index).metadata.total_size

@@ -1,4 +1,4 @@
-"""Reads `data/*.yaml` into records and finds them by what people call them.
+"""Reads `data/*.yaml` into records and finds them by name or alias.
 
 A file is one mapping from names to entries. It is decoded strictly: an unknown, missing or mistyped field is an error
 that names the file and the entry.
@@ -36,15 +36,15 @@ class Knowledge(Struct, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...]
 
     def model(self, text: str) -> Model:
-        """Raises UserError, with the nearest name, where there is none."""
+        """Find by name. Raises UserError, with the nearest name, where there is none."""
         return find(self.models, text, "model")
 
     def head(self, text: str) -> Head:
-        """Raises UserError, with the nearest name, where there is none."""
+        """Find by name. Raises UserError, with the nearest name, where there is none."""
         return find(self.heads, text, "draft head")
 
     def engine(self, text: str) -> Engine:
-        """Raises UserError, with the nearest name, where there is none."""
+        """Find by name. Raises UserError, with the nearest name, where there is none."""
         return find(self.engines, text, "engine")
 
     def heads_of(self, model: Model) -> tuple[Head, ...]:
@@ -66,12 +66,12 @@ def knowledge() -> Knowledge:
 
 
 def load(path: Path) -> Any:
-    """What a YAML file holds, plain. Raises yaml.YAMLError."""
+    """Load a YAML file as plain values. Raises yaml.YAMLError."""
     return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
 
 
 def read(path: Path, record: type[R]) -> dict[str, R]:
-    """The entries of one file, in its order. Raises ValueError that names file, entry and field where one is wrong."""
+    """Read the entries of a file, in order. Raises ValueError that names file, entry and field where one is wrong."""
     try:
         entries = load(path)
     except yaml.YAMLError as error:
@@ -91,7 +91,7 @@ def _decoded(file: str, name: object, entry: object, record: type[R]) -> R:
 
 
 def find(records: Mapping[str, R], text: str, kind: str) -> R:
-    """The record called `text`. Raises UserError "unknown KIND" with the nearest name."""
+    """Find the record called `text`. Raises UserError "unknown KIND" with the nearest name."""
     wanted = text.strip().casefold()
     for record in records.values():
         if wanted in (called.casefold() for called in _called(record)):

@@ -1,1 +1,1 @@
-"""From a request to the planner to a plan."""
+"""The planner: from a question to a plan."""

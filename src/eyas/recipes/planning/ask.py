@@ -1,4 +1,4 @@
-"""What a person asks of the planner, and the same with every default settled and everything impossible refused."""
+"""The question to the planner, and the same with every default settled and everything impossible refused."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def settle(ask: Ask, known: Knowledge, box: Box | None, extra: tuple[str, ...] = ()) -> Target:
-    """`extra` are features of the machine. Raises UserError for names that nobody knows, for values that nothing could
-    be started with, and for what the model cannot do on any box."""
+    """Settle the question. `extra` are features of the machine. Raises UserError for unknown names, for values with
+    which nothing could start, and for what the model cannot do on any box."""
     _check(ask)
     if box is None:
         if ask.on == "here":
@@ -128,13 +128,13 @@ def _check(ask: Ask) -> None:
             none = "; for no drafts: --spec none" if flag == "--draft-tokens" else ""
             raise UserError(f"{flag} wants {most}, got {value}{none}")
     if ask.api_key_env is not None and not VARIABLE.fullmatch(ask.api_key_env):
-        raise UserError("--api-key-env wants the name of an environment variable, not the key itself")
+        raise UserError("--api-key wants env:NAME, the name of an environment variable, not the key itself")
     if not ADDRESS.fullmatch(ask.listen):
-        raise UserError(f"--listen wants an address such as 127.0.0.1, got '{ask.listen}'")
+        raise UserError(f"--host wants an address such as 127.0.0.1, got '{ask.listen}'")
     if ask.listen not in LOOPBACK and ask.api_key_env is None:
         raise UserError(
-            f"--listen {ask.listen} opens the server to the network; name an environment variable that holds a key for "
-            "its clients with --api-key-env, e.g. --api-key-env SERVER_KEY"
+            f"--host {ask.listen} opens the server to the network; name an environment variable that holds a key for "
+            "its clients, e.g. --api-key env:SERVER_KEY"
         )
     if ask.name is not None and not NAME.fullmatch(ask.name):
         raise UserError(f"--name wants up to 63 of a-z, 0-9, '-', '_' and '.', got '{ask.name[:63]}'")
@@ -144,11 +144,11 @@ def _check(ask: Ask) -> None:
         if given is not None and ask.engine == "auto":
             raise UserError(f"{flag} belongs to one engine; name it with --engine {'|'.join(get_args(EngineName))}")
     if ask.spec == "none" and (ask.head is not None or ask.draft_tokens is not None):
-        raise UserError("--spec none excludes --head and --draft-tokens")
+        raise UserError("--spec none excludes --draft and --draft-tokens")
 
 
 def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | None]:
-    """The head that was asked for, and its folder if it is one."""
+    """Return the head that was asked for, and its folder if it is one."""
     if ask.head is not None:
         path = Path(ask.head).expanduser()
         if path.is_dir():
@@ -162,7 +162,9 @@ def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | 
     kinds = {head.kind for head in known.heads_of(model)}
     if ask.spec not in ("auto", "none") and ask.spec not in kinds:
         others = f"; known: --spec {' or '.join(sorted(kinds))}" if kinds else ""
-        raise UserError(f"nothing drafts for {model.name} by {ask.spec}{others}; name a folder of your own with --head")
+        raise UserError(
+            f"nothing drafts for {model.name} by {ask.spec}{others}; name a folder of your own with --draft"
+        )
     return None, None
 
 
@@ -195,13 +197,13 @@ def _nodes(ask: Ask, box: Box) -> tuple[Node, ...]:
 
 
 def _node(name: str, destination: str, address: str, interfaces: tuple[str, ...]) -> Node:
-    """`USER@HOST=ADDRESS,INTERFACE,...` names the fast link too; `local` is this machine."""
+    """Parse a node: `USER@HOST=ADDRESS,INTERFACE,...` names the fast link too; `local` is this machine."""
     ssh, _, link = destination.partition("=")
     given, *found = link.split(",")
     if not ssh or ssh.startswith("-") or not ssh.isprintable() or " " in ssh:
         raise UserError(f"--node wants USER@HOST or USER@HOST=ADDRESS,INTERFACE,..., got '{destination}'")
     if not all(ADDRESS.fullmatch(word) for word in (given or address, *found)):
-        raise UserError(f"--node wants an address and interfaces behind '=', got '{link}'")
+        raise UserError(f"--node wants an address and interfaces after '=', got '{link}'")
     return Node(
         name=name,
         ssh=None if ssh == "local" else ssh,

@@ -1,4 +1,4 @@
-"""Every way to do what is asked: engine x head x draft tokens, each made whole and judged, or refused with a reason."""
+"""Makes every candidate plan, engine x head x draft tokens, complete and judged, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from eyas.recipes.wording import pays_from
 __all__ = ["Candidate", "Refusal", "candidates", "emitter"]
 
 TROUBLED = 0.7  # where an issue that is grave but not certain may apply
-UNPUBLISHED = 0.85  # of the expected speed, where nobody has published this engine on this hardware
+UNPUBLISHED = 0.85  # of the expected speed, where no measurement of this engine on this hardware is published
 FEWER_BITS = 0.8  # of the checkpoint's bytes: below it is another quantisation, not another layout
 BEST_RANK, RANK_WEIGHT = 100, 1 / 400  # a head loses 25 % at most: estimates of acceptance are not better
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """One way that would work. `expected` is its expected speed in tokens per second; `doubts` are factors below 1 that
-    lower it, each with what stands behind it in words that follow the engine's name."""
+    """A plan that would work. `expected` is its expected speed in tokens per second; `doubts` are factors below 1 that
+    lower it, each with its reason in words that follow the engine's name."""
 
     choice: Choice
     emission: Emission
@@ -52,7 +52,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """Why one way would not work, in words that follow the engine's name."""
+    """Reason why a candidate would not work, in words that follow the engine's name."""
 
     engine: str
     head: str | None
@@ -62,7 +62,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 def candidates(target: Target, known: Knowledge) -> Iterator[Candidate | Refusal]:
-    """In the order of the engines' table. With `--engine`, `--head` or `--spec` only those."""
+    """Yield candidates in the order of the engines' table. With `--engine`, `--draft` or `--spec` only those."""
     for engine in known.engines.values():
         if target.ask.engine in ("auto", engine.name):
             yield from _of_engine(engine, target, known)
@@ -109,7 +109,7 @@ def _cannot_run(engine: Engine, target: Target) -> str | None:
 
 
 def _base_choice(engine: Engine, target: Target) -> Choice:
-    """All but the head, the draft tokens and the memory fraction."""
+    """Return a choice without the head, the draft tokens and the memory fraction."""
     ask, box = target.ask, target.box
     image = None
     version = ask.version or engine.version
@@ -165,7 +165,7 @@ def _image(engine: Engine, target: Target) -> Image:
 
 
 def _heads(base: Choice, target: Target, known: Knowledge) -> Iterator[Head | Refusal | None]:
-    """None (no speculation) and each head that the engine can load and the person did not exclude."""
+    """List None (no speculation) and each head that the engine can load and the user did not exclude."""
     engine, ask = known.engines[base.engine], target.ask
     asked = target.head
     if not target.is_speculation_asked:
@@ -190,7 +190,7 @@ def _cannot_draft(head: Head, engine: Engine, version: str, target: Target) -> s
         return f"wants {engine.title} {head.engines[engine.name]}, this is {version}"
     if target.head is None:
         if head.rank == 0:
-            return "is for special purposes: name it with --head"
+            return "is for special purposes: name it with --draft"
         low, high = head.intended_context
         if not low <= target.context <= high:
             return f"is meant for contexts of {_span(low, high)} tokens"
@@ -271,7 +271,7 @@ def _trouble(matching: Sequence[issues.Issue]) -> Iterator[tuple[str, float]]:
 
 
 def emitter(engine: EngineName) -> ModuleType:
-    """The module of an engine, with `emit(choice, box, model, head) -> Emission`."""
+    """Return the module of an engine, with `emit(choice, box, model, head) -> Emission`."""
     return import_module(f"eyas.recipes.engines.{engine.replace('-', '_').replace('.', '_')}")
 
 

@@ -1,5 +1,5 @@
-"""From what a person asks for to a plan: every engine, head and number of draft tokens that could do it is made into a
-candidate (`candidates.py`), what cannot work falls away with its reason, and the rest compete on expected speed.
+"""Makes the plan: every engine, head and number of draft tokens becomes a candidate (`candidates.py`), candidates that
+cannot work are rejected with a reason, and the rest are compared by expected speed.
 
 Pure: the box is given, nothing is started or downloaded.
 """
@@ -84,7 +84,7 @@ def _issue_note(issue: Issue) -> Note:
 
 
 def _nothing_works(target: Target, refused: Sequence[Refusal], known: Knowledge) -> str:
-    """One line: what speaks against each engine, and against heads where one was asked for."""
+    """Return one line on what speaks against each engine, and against heads where one was asked for."""
     model, box = target.model, target.box
     plain = [refusal for refusal in refused if refusal.head is None] or list(refused)
     least = [refusal.least_bytes for refusal in plain if refusal.least_bytes is not None]

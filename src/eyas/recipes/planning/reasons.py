@@ -1,4 +1,4 @@
-"""Why a plan is what it is, in sentences for people: the engine, the head, the draft tokens, and what fell away."""
+"""Reasons for a plan, in sentences for people: the engine, the head, the draft tokens, and what was rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reasons(
 
 
 def refusals(refused: Sequence[Refusal], known: Knowledge) -> tuple[Note, ...]:
-    """What speaks against engines, then against heads; one note for each reason, whichever engines share it."""
+    """Return what speaks against engines, then against heads; one note for each reason, shared by engines."""
     engines: dict[tuple[str | None, str], list[str]] = {}
     for refusal in sorted(refused, key=lambda refusal: refusal.head is not None):
         engines.setdefault((refusal.head, refusal.reason), []).append(known.engines[refusal.engine].title)
@@ -44,7 +44,7 @@ def _refusal(head: str | None, titles: str, reason: str) -> str:
 
 
 def warnings(best: Candidate, target: Target, known: Knowledge) -> tuple[Note, ...]:
-    """What a person should know before starting it; known issues are added by the planner."""
+    """Return what a user should know before the start; the planner adds known issues."""
     return tuple(_warnings(best, target, known))
 
 
@@ -137,7 +137,7 @@ def loses(estimate: SpeedEstimate) -> bool:
 def _without(
     best: Candidate, others: Sequence[Candidate], losers: Sequence[Choice], target: Target, known: Knowledge
 ) -> Iterator[Note]:
-    """Why there is no speculation: what the best head would do on this engine, else on another."""
+    """Explain why there is no speculation: what the best head would do on this engine, else on another."""
     if target.ask.spec == "none":
         yield Note(text="no speculation: asked for")
         return

@@ -1,4 +1,4 @@
-"""A plan on one screen: the choice, memory as a bar, expected speed, reasons, warnings, evidence, the command."""
+"""Shows a plan on one screen: the choice, memory as a bar, expected speed, reasons, warnings, evidence, the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKS = "#=+*%o:~"  # one for each owner, in order; the rest share the last
 
 
 def show(plan: Plan, *, explain: bool = False) -> str:
-    """Plain text, at most 110 columns where words allow it. `explain` adds what speaks against the
+    """Format as plain text, at most 110 columns where words allow it. `explain` adds what speaks against the
     other engines and heads, and every deviation from the guides."""
     sections = [
         _head(plan),
@@ -59,7 +59,7 @@ def _head(plan: Plan) -> tuple[str, list[str]]:
 
 
 def memory_bar(memory: MemoryMap) -> list[str]:
-    """One bar, a mark for each owner, `|` at the capacity where more is needed than there is; then a line for each."""
+    """Draw a bar, a mark for each owner, `|` at the capacity where more is needed than exists; then a line for each."""
     bar, lines, full = "", [], max(memory.capacity, memory.needed)
     for index, row in enumerate(memory.rows):
         mark = MARKS[min(index, len(MARKS) - 1)]

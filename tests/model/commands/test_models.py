@@ -1,4 +1,4 @@
-"""`eyas model make` and `eyas model info` as a person types them."""
+"""`eyas models make` and `eyas models info` as a person types them."""
 
 import json
 import subprocess
@@ -17,12 +17,12 @@ from eyas.model.making.presets import PRESETS
 
 def test_make_then_info(tmp_path, capsys):
     out = tmp_path / "model"
-    assert main(["model", "make", "tiny", "num_layers=6", "--out", str(out), "--shard-size", "300K", "--json"]) == 0
+    assert main(["models", "make", "tiny", "num_layers=6", "--out", str(out), "--shard-size", "300K", "--json"]) == 0
     made = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert made == {"model": str(out), "head": str(out / "eagle3"), "seed": 0}
     assert len(list(out.glob("model-*-of-*.safetensors"))) > 1
 
-    assert main(["model", "info", str(out), "--json"]) == 0
+    assert main(["models", "info", str(out), "--json"]) == 0
     *table, last = capsys.readouterr().out.splitlines()
     description = json.loads(last)
     stored = sum(path.stat().st_size for path in out.glob("*.safetensors"))
@@ -56,12 +56,12 @@ def test_info_of_the_published_shapes(tmp_path, name, size, billions, read_gb):
 
 def test_info_of_a_head(tmp_path, capsys):
     out = tmp_path / "model"
-    assert main(["model", "make", "tiny", "--out", str(out), "--head", "norm-before-fc"]) == 0
+    assert main(["models", "make", "tiny", "--out", str(out), "--draft", "norm-before-fc"]) == 0
     capsys.readouterr()
-    assert main(["model", "info", str(out / "eagle3")]) == 0
+    assert main(["models", "info", str(out / "eagle3")]) == 0
     alone = capsys.readouterr().out
     assert "EAGLE-3 head" in alone and "HS[5], HS[6], HS[8]" in alone and "HS[6], HS[7], HS[9]" in alone
-    assert main(["model", "info", str(out / "eagle3"), "--target", str(out)]) == 0
+    assert main(["models", "info", str(out / "eagle3"), "--target", str(out)]) == 0
     checked = capsys.readouterr().out
     assert "taps          HS[5], HS[6], HS[8]" in checked and "norm_before_fc" in checked
 
@@ -72,14 +72,14 @@ def test_info_of_a_head(tmp_path, capsys):
         (["info", "/nowhere/at/all"], "neither a folder nor a hub id"),
         (["info", "."], "has no config.json"),
         (["make", "tinny", "--out", "x"], "did you mean 'tiny'"),
-        (["make", "tiny", "--out", "x", "--head", "medusa"], "no head 'medusa'"),
+        (["make", "tiny", "--out", "x", "--draft", "medusa"], "no head 'medusa'"),
         (["make", "tiny", "--out", "x", "--shard-size", "5 parsecs"], "give a size such as 500M or 5G"),
         (["make", "tiny", "--out", "x", "--seed", "-1"], "give 0 or more"),
     ],
 )
 def test_errors_are_one_line_and_leave_nothing(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
-    assert main(["model", *words]) == 1
+    assert main(["models", *words]) == 1
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -87,13 +87,13 @@ def test_errors_are_one_line_and_leave_nothing(tmp_path, monkeypatch, capsys, wo
 
 def test_an_existing_folder_is_kept(tmp_path, capsys):
     (tmp_path / "kept").write_text("mine")
-    assert main(["model", "make", "tiny", "--out", str(tmp_path)]) == 1
+    assert main(["models", "make", "tiny", "--out", str(tmp_path)]) == 1
     assert "exists; choose another --out or delete it" in capsys.readouterr().err
     assert (tmp_path / "kept").read_text() == "mine"
 
 
 def test_help_needs_no_torch():
-    code = "import sys; from eyas.cli import main; main(['model', 'make', '--help'])"
+    code = "import sys; from eyas.cli import main; main(['models', 'make', '--help'])"
     check = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
     out = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60)
     assert "--shard-size" in out.stdout and out.stdout.splitlines()[-1] == "False"
