@@ -27,7 +27,7 @@ def name(path):
 
 
 def paths_of(text):
-    """What looks like a path: whole code spans; in fenced text our own files, and all files of a walk, which has arrows."""
+    """What looks like a path: whole code spans; in fenced text files of ours, and all files of a walk with arrows."""
     yield from (span for span in SPAN.findall(FENCED.sub("", text)) if PATH.fullmatch(span))
     for block in FENCED.findall(text):
         is_walk = "-->" in block
