@@ -1,4 +1,4 @@
-"""Which commit this package was made from: written into a wheel when it is built, asked of git in a checkout."""
+"""The commit that this package was made from: written into a wheel when it is built, asked of git in a checkout."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ __all__ = ["CallEntry", "Conversation", "Entry", "ReasoningEntry", "ResultEntry"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextEntry:
-    """What one side said. "system" is the system prompt of an API's user, which Harmony calls the developer's message.
+    """Text from one side. "system" is the system prompt of an API's user, which Harmony calls the developer's message.
 
     `author` tells participants of one role apart. `is_preamble` marks what the assistant says before a tool call,
     rather than as its answer.
@@ -35,7 +35,7 @@ class TextEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReasoningEntry:
-    """What the assistant thought. Rendering leaves out that of finished turns."""
+    """Reasoning of the assistant. Rendering leaves out that of finished turns."""
 
     text: str
     author: str | None = None
@@ -52,7 +52,7 @@ class CallEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultEntry:
-    """What the function `name` returned."""
+    """Output of the function `name`."""
 
     name: str
     output: str
@@ -63,10 +63,10 @@ Entry: TypeAlias = TextEntry | ReasoningEntry | CallEntry | ResultEntry
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """What the model reads before it answers.
+    """The prompt of an answer, before it has a format.
 
-    `instructions` is a system prompt beside the entries; without it, a system entry that the conversation begins with
-    takes its place. `tools` and `answer_format` are what the model is told of; binding it to them takes a grammar.
+    `instructions` is a system prompt in addition to the entries; without it, a system entry at the start takes its
+    place. `tools` and `answer_format` only describe what the model may write; enforcing them takes a grammar.
     `date` is YYYY-MM-DD.
     """
 

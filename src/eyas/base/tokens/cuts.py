@@ -1,4 +1,4 @@
-"""Where a text may be cut without changing its tokens, under the pre-tokenizers that are known here.
+"""Finds where a text may be cut without changing its tokens, under the pre-tokenizers that are known here.
 
 A pre-tokenizer splits a text from left to right, and BPE never merges across its splits. Between two characters that no
 alternative of its pattern can have side by side there is always a split, and where no alternative looks past such a

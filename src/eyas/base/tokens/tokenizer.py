@@ -28,7 +28,7 @@ SHORT = 2048  # characters, half a millisecond: less than a thread may wait to g
 
 
 class TextCodec(Protocol):
-    """What the Harmony renderer and parser need of a vocabulary."""
+    """Interface of a vocabulary for the Harmony renderer and parser."""
 
     @property
     def special(self) -> Mapping[str, int]:
