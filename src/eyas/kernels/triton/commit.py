@@ -30,7 +30,7 @@ class Ledger(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Accepted tokens, as in `kernels.reference.accept`, and which sequences are done; int64 [S], rows of one [5, S]."""
+    """Accepted tokens (`kernels.reference.accept`), and the sequences that are done; int64 [S]: rows of one [5, S]."""
 
     num_committed_S: Tensor
     num_accepted_S: Tensor
