@@ -16,7 +16,7 @@ __all__ = ["json_text", "typescript_type"]
 
 
 def typescript_type(schema: object, indent: str = "") -> str:
-    """Return the TypeScript type of a JSON schema; its inner lines are indented by `indent`. Anything unknown is `any`."""
+    """Return the TypeScript type of a JSON schema, `any` if unknown; its inner lines are indented by `indent`."""
     if not isinstance(schema, Mapping):
         return "any"
     variants = _list(schema.get("oneOf"))
