@@ -64,8 +64,8 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
     check_followable(schema, param=param)
     if extent_of(schema, param=param).busiest > MAX_ROW_ITEMS_SCHEMA - ITEMS_AROUND:
         raise InvalidRequest(
-            "too many properties may come next at one place of the schema: an object and its alternatives can have about "
-            f"{MAX_OPTIONAL} optional properties together; list more of them in 'required'",
+            "too many properties may come next at one place: an object and its alternatives may have about "
+            f"{MAX_OPTIONAL} optional properties in all; list more of them in 'required'",
             param=param,
         )
 
