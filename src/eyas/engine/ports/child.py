@@ -130,7 +130,7 @@ class Child:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    def bury(self, seconds: float) -> str:
+    def reap(self, seconds: float) -> str:
         """Wait until it has ended, kill it after `seconds`, and say how it ended."""
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -209,7 +209,7 @@ class EngineProcess:
             self._end_all(why)
             if child is not None:
                 child.kill("was given up")
-                child.bury(END_S)
+                child.reap(END_S)
 
     def _keep_alive(self) -> None:
         """One process after the other, until `close` or until the first one cannot be loaded."""
@@ -246,7 +246,7 @@ class EngineProcess:
             self._child = None
             if self._state == "ready":
                 self._state, self._why = "restarting", "the engine process ended and is being restarted"
-        how = child.bury(CLOSE_S if self._closing.is_set() else END_S)
+        how = child.reap(CLOSE_S if self._closing.is_set() else END_S)
         return (how if failed is None else f"ended ({failed.message})"), failed
 
     def _read(self, child: Child) -> Failed | None:

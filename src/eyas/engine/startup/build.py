@@ -231,7 +231,7 @@ def _runner(
         sampler=sampler,
         prompt_sampler=prompt_sampler,
         stages=backend.stages,
-        lookup=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
+        ngram_drafter=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
     )
 
 
