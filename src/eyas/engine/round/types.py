@@ -90,9 +90,7 @@ class RoundOutput(NamedTuple):
     live_T: Tensor
     prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
     levels_SN: Tensor | None = None  # as in `Drafts`
-    num_ready: Mapping[int, int] = MappingProxyType(
-        {}
-    )  # on the host, by sequence: masks, where some were late
+    num_ready: Mapping[int, int] = MappingProxyType({})  # on the host, by sequence: masks, where some were late
 
 
 class Sampler(Protocol):

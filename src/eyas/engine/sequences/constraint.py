@@ -30,7 +30,7 @@ Words: TypeAlias = NDArray[np.uint32]  # bit v % 32 of word v // 32 allows token
 
 MAX_CACHED_GRAMMARS = 64
 MAX_REASON_CHARS = 500
-NO_TOKEN = "what was asked for (grammar, allowed_token_ids, bad_words) leaves no token to draw"
+NO_TOKEN = "the constraints (grammar, allowed_token_ids, bad_words) leave no token to draw"
 
 
 def num_words(vocab_size: int) -> int:
