@@ -61,7 +61,7 @@ class TttResult:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Returns x in fp32 or wider, for norms and softmax."""
+    """Return x in fp32 or wider, for norms and softmax."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -128,7 +128,7 @@ class ReferenceHead(nn.Module):
         self.register_buffer("target_ids_V", target_ids_V, persistent=False)
 
     def fuse(self, taps_BTC: Tensor) -> Tensor:
-        """Returns the tapped states fused to one hidden state [B, T, H]; for step 0 only."""
+        """Return the tapped states fused to one hidden state [B, T, H]; for step 0 only."""
         if not self.config.has_fc:
             return taps_BTC
         if self.config.fc_norm:
@@ -142,7 +142,7 @@ class ReferenceHead(nn.Module):
     def step(
         self, hidden_BTH: Tensor, embedded_BTH: Tensor, earlier: Steps, mask_BTS: Tensor, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """Returns one step's output before the norm [B, T, H], and appends its keys and values to `earlier`."""
+        """Return one step's output before the norm [B, T, H], and appends its keys and values to `earlier`."""
         config, layer = self.config, self.midlayer
         normed = layer.hidden_norm(hidden_BTH)
         both = torch.cat((layer.input_layernorm(embedded_BTH), normed), dim=-1)
@@ -159,11 +159,11 @@ class ReferenceHead(nn.Module):
         return out
 
     def recur(self, hidden_BTH: Tensor) -> Tensor:
-        """Returns the hidden state for the next step."""
+        """Return the hidden state for the next step."""
         return self.norm(hidden_BTH) if self.config.norm_output else hidden_BTH
 
     def logits(self, hidden_BTH: Tensor) -> Tensor:
-        """Returns logits [B, T, Vd]."""
+        """Return logits [B, T, Vd]."""
         logits: Tensor = self.lm_head(self.norm(hidden_BTH))
         return logits
 
@@ -183,7 +183,7 @@ def _rotate(x_BTND: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 
 
 def _attend(q_BTQD: Tensor, steps: Steps, mask_BTS: Tensor) -> Tensor:
-    """Returns attention [B, T, Q * D]: causal over step 0, own row of the later steps, one softmax over both."""
+    """Return attention [B, T, Q * D]: causal over step 0, own row of the later steps, one softmax over both."""
     b, t, heads, d = q_BTQD.shape
     groups = steps.keys[0].shape[2]
     q = q_BTQD.unflatten(2, (groups, heads // groups))
@@ -198,7 +198,7 @@ def _attend(q_BTQD: Tensor, steps: Steps, mask_BTS: Tensor) -> Tensor:
 
 
 def _shift(x_BT: Tensor, by: int) -> Tensor:
-    """Returns x[:, t + by] at t, zeros at the end."""
+    """Return x[:, t + by] at t, zeros at the end."""
     return torch.cat((x_BT[:, by:], torch.zeros_like(x_BT[:, :by])), dim=1)
 
 

@@ -46,7 +46,7 @@ class Acceptance:
         self._own.forget(slot, self._shared.chances_SK[0])
 
     def chances(self, slots: Sequence[int]) -> Floats:
-        """Returns the chance [S, K] of each draft, given that all before it were accepted."""
+        """Return the chance [S, K] of each draft, given that all before it were accepted."""
         return self._own.chances_SK[list(slots)]
 
     def observe(
@@ -117,7 +117,7 @@ class _Histories:
 
 
 def _shared_estimates(hits_MSK: Floats, tries_MSK: Floats) -> Floats:
-    """Returns estimates over all sequences: a position with few drafts is drawn to the one before it."""
+    """Return estimates over all sequences: a position with few drafts is drawn to the one before it."""
     estimates = []
     for hits_K, tries_K in zip(hits_MSK[:, 0].tolist(), tries_MSK[:, 0].tolist(), strict=True):
         before = FIRST_GUESS
@@ -128,7 +128,7 @@ def _shared_estimates(hits_MSK: Floats, tries_MSK: Floats) -> Floats:
 
 
 def _own_estimates(hits_MSK: Floats, tries_MSK: Floats, shared_K: Floats) -> Floats:
-    """Returns estimates of each sequence: first its level relative to all sequences, then its drafts at a position."""
+    """Return estimates of each sequence: first its level relative to all sequences, then its drafts at a position."""
     weight_MS = tries_MSK.sum(2) + SHRINK_TRIES
     expected_MS = (tries_MSK @ shared_K + SHRINK_TRIES * shared_K[0]) / weight_MS
     level_MS = (hits_MSK.sum(2) + SHRINK_TRIES * shared_K[0]) / weight_MS

@@ -43,9 +43,9 @@ class Chains:
             self._means_TK = (survival_CK * kept_TCK).mean(1).cumsum(1), kept_TCK.mean(1).cumsum(1)
 
     def best_choice(self, seconds: Floats, caps: Sequence[int]) -> DraftChoice | None:
-        """Returns the draft length, the same for all, and threshold with the most tokens per second.
+        """Return the draft length, the same for all, and the threshold with the most tokens per second.
 
-        Returns None while few chains are known. `seconds` and `caps` are those of `goodput.best_choice`.
+        While few chains are known it is None. `seconds` and `caps` are those of `goodput.best_choice`.
         """
         if self._means_TK is None or self._num_seen < FEWEST:
             return None

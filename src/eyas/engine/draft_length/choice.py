@@ -63,13 +63,13 @@ class DraftLength(Protocol):
     def choose(
         self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
     ) -> DraftChoice:
-        """Returns draft lengths for the sequences of a round.
+        """Return draft lengths for the sequences of a round.
 
         At most `caps` drafts of each can be accepted; `matches` are those of prompt lookup.
         """
 
     def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
-        """Returns the cut: which drafts of a choice are worth their row, by the head's confidence in them."""
+        """Return the cut: which drafts of a choice are worth their row, by the head's confidence in them."""
 
     def observe(self, outcome: RoundOutcome) -> None: ...
 
@@ -134,7 +134,7 @@ class AutoDraftLength:
         self._best: DraftChoice | None = None
 
     def fresh(self) -> AutoDraftLength:
-        """Returns a copy that knows the costs of rounds and nothing else."""
+        """Return a copy that knows the costs of rounds and nothing else."""
         return AutoDraftLength(
             self.max_drafts,
             self.costs,
@@ -153,7 +153,7 @@ class AutoDraftLength:
             self.confidence.enter(slot)
 
     def timer(self, *, every: bool) -> RoundTimer | None:
-        """Returns a timer that chooses at start-up, until its timings go to `learn`; None if costs are known.
+        """Return a timer that chooses at start-up, until its timings go to `learn`; None if costs are known.
 
         `every`: time all draft lengths at every batch size, because the first use of each is slow.
         """
@@ -212,7 +212,7 @@ class AutoDraftLength:
     def _longer(
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, caps_S: Ints, lookup_SK: Floats | None
     ) -> DraftChoice | None:
-        """Returns one more draft of the head wherever caps allow it; None if it could not pay even if always accepted.
+        """Return one more draft of the head wherever caps allow it; None if it could not pay even if always accepted.
 
         Prompt lookup needs no probes: its outcomes are observed with any drafter.
         """
@@ -227,7 +227,7 @@ class AutoDraftLength:
     def _shorter(
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, lookup_SK: Floats | None
     ) -> DraftChoice | None:
-        """Returns one draft of the head less, if that was not timed lately: its measured time may be an outlier."""
+        """Return one draft of the head less, if that was not timed lately: its measured time may be an outlier."""
         num_sequences, head_drafts = len(best.limits), best.head_drafts - 1
         if head_drafts < 1:
             return None
@@ -292,7 +292,7 @@ class AutoDraftLength:
 
 
 def _loss(probe: DraftChoice, best: DraftChoice) -> float:
-    """Returns the seconds that a probe takes beyond the time of as many tokens at the best choice."""
+    """Return the seconds that a probe takes beyond the time of as many tokens at the best choice."""
     return max(0.0, probe.seconds - probe.tokens * best.seconds / best.tokens)
 
 

@@ -81,11 +81,11 @@ class ConfidenceCurve:
             self._curve = rising.clip(LEAST, 1 - LEAST)
 
     def chances(self, slot: int) -> Floats:
-        """Returns the chance of a draft of each level."""
+        """Return the chance of a draft of each level."""
         return self._own.setdefault(slot, _Own()).adjusted(self._curve)
 
     def cut(self, slots: Sequence[int], min_chance: float) -> Cut:
-        """Returns the cut of chains whose chance falls below `min_chance`; 0 cuts none."""
+        """Return the cut of chains whose chance falls below `min_chance`; 0 cuts none."""
         if min_chance <= LEAST or not self.is_trusted:
             return Cut()
         logs = np.empty((len(slots), 1 + NUM_LEVELS))
@@ -116,7 +116,7 @@ class _Own:
 
 
 def _rising(values: Floats, weights: Floats) -> Floats:
-    """Returns the nearest non-decreasing values: weighted least squares, by pooling adjacent violators."""
+    """Return the nearest non-decreasing values: weighted least squares, by pooling adjacent violators."""
     pools: list[list[float]] = []  # mean, weight, length
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         pools.append([value, weight, 1])

@@ -34,7 +34,7 @@ class DraftChoice(NamedTuple):
 def best_choice(
     seconds: Floats, chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None = None
 ) -> DraftChoice:
-    """Returns the draft lengths with the most expected tokens per second.
+    """Return the draft lengths with the most expected tokens per second.
 
     `seconds` [head drafts, draft rows] never fall along either axis; `chances` are conditional on the drafts before;
     `caps` bound the drafts of each sequence. `lookup` are the chances of prompt-lookup drafts, which cost no head
@@ -77,7 +77,7 @@ def rate_choice(
     lookup_SK: Floats | None = None,
     by_lookup_S: NDArray[np.bool_] | None = None,
 ) -> DraftChoice:
-    """Returns the expected tokens and time of given draft lengths."""
+    """Return the expected tokens and time of given draft lengths."""
     num_sequences, num_drafts = chances_SK.shape
     if lookup_SK is None or by_lookup_S is None:
         by_lookup_S = np.zeros(num_sequences, dtype=np.bool_)
@@ -98,7 +98,7 @@ def rate_choice(
 def _survival(
     chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Returns the chance that a draft and all before it are accepted, and whether a sequence looks its drafts up.
+    """Return the chance that a draft and all before it are accepted, and whether a sequence looks its drafts up.
 
     Both are for N = 0, 1, ... head drafts.
     """
@@ -115,7 +115,7 @@ def _survival(
 
 
 def _most_likely(survival_SK: Floats, rows: int) -> NDArray[np.int64]:
-    """Returns how many of the `rows` most likely drafts are of each sequence; ties go to the first sequences."""
+    """Return how many of the `rows` most likely drafts are of each sequence; ties go to the first sequences."""
     if not rows:
         return np.zeros(len(survival_SK), dtype=np.int64)
     least = np.sort(survival_SK, axis=None)[-rows]

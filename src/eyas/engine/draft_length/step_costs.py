@@ -49,7 +49,7 @@ class HeadWork(NamedTuple):
 
 
 def chain_work(num_drafts: int) -> HeadWork:
-    """Returns the work of a chain: one head pass of one row for each draft."""
+    """Return the work of a chain: one head pass of one row for each draft."""
     return HeadWork(num_drafts, num_drafts)
 
 
@@ -107,11 +107,11 @@ class RoundCosts:
             self._tables.clear()
 
     def age(self, num_sequences: int, num_rows: int, head_drafts: int) -> int:
-        """Returns the number of rounds since such a round was timed."""
+        """Return the number of rounds since such a round was timed."""
         return int(self._round - self._live.last[self._cell(num_sequences, num_rows, head_drafts)])
 
     def table(self, num_sequences: int) -> Floats:
-        """Returns seconds [head drafts, draft rows], which never fall along either axis."""
+        """Return seconds [head drafts, draft rows], which never fall along either axis."""
         found = self._tables.get(num_sequences)
         if found is None:
             found = self._tables[num_sequences] = self._make(num_sequences)
@@ -129,7 +129,7 @@ class RoundCosts:
         return _monotone(seconds * np.exp(logs[:, depth] * (1 - between) + logs[:, above] * between))
 
     def _columns(self, sequences: Numbers, rows: Numbers, head_drafts: Numbers) -> Floats:
-        """Returns [..., 5]: the factor of each part of the cost."""
+        """Return [..., 5]: the factor of each part of the cost."""
         s, n, k = np.broadcast_arrays(sequences, rows, head_drafts)
         distinct = (1 - (1 - self.expert_share) ** n) / self.expert_share
         columns = (np.ones(n.shape), distinct, n, self._passes_K[k], self._head_rows_K[k] * s)
@@ -144,7 +144,7 @@ class RoundCosts:
 
 
 def _fit(columns: Floats, seconds: Floats) -> Floats:
-    """Returns the seconds of each part: fixed, all experts, a row, a head pass, a row in a head pass.
+    """Return the seconds of each part: fixed, all experts, a row, a head pass, a row in a head pass.
 
     Minimises relative squared errors with no part below 0; a part that was not measured keeps its share of the guess.
     """
@@ -156,7 +156,7 @@ def _fit(columns: Floats, seconds: Floats) -> Floats:
 
 
 def _nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
-    """Returns the best solution over all subsets of columns, of which there are few."""
+    """Return the best solution over all subsets of columns, of which there are few."""
     best, least = np.zeros(matrix.shape[1]), float("inf")
     for size in range(1, matrix.shape[1] + 1):
         for used in map(list, combinations(range(matrix.shape[1]), size)):
@@ -191,7 +191,7 @@ class _Factors:
         return float(self.of(cell[0], now)[cell[1:]])
 
     def of(self, bucket: int, now: int) -> Floats:
-        """Returns the logarithms [passes, depth] of one bucket."""
+        """Return the logarithms [passes, depth] of one bucket."""
         weight = self.weight * np.exp((np.maximum(self.last, now - 20 * FADE) - now) / FADE)
         over_buckets = self._near_buckets[bucket] @ np.stack((weight * self.log, weight)).reshape(2, len(weight), -1)
         total, weights = over_buckets @ self._near_cells
@@ -204,7 +204,7 @@ def _bucket(num_sequences: int) -> int:
 
 
 def _monotone(seconds: Floats) -> Floats:
-    """Returns a table that never falls along either axis: halfway between the tightest ones above and below."""
+    """Return a table that never falls along either axis: halfway between the tightest ones above and below."""
     above = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
     below = seconds[::-1, ::-1]
     below = np.minimum.accumulate(np.minimum.accumulate(below, axis=0), axis=1)[::-1, ::-1]

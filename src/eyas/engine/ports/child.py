@@ -87,7 +87,7 @@ class Child:
                     return
 
     def receive(self) -> FromEngine | None:
-        """Returns the next message; None once the process has ended or has sent something that is no message."""
+        """Return the next message; None once the process has ended or has sent something that is no message."""
         try:
             message = self._reader.receive()
         except WireError as error:
@@ -104,7 +104,7 @@ class Child:
     # -- for the watchdog ---------------------------------------------------------------------------------------------
 
     def look(self) -> tuple[float, float]:
-        """Returns seconds without progress while it could run, and seconds since it last ran (`engine.ports.stall`)."""
+        """Return seconds without progress while it could run, and seconds since it last ran (`engine.ports.stall`)."""
         with self._lock:
             waiting = select.poll()  # select() takes no descriptor above 1023
             if self._sock.fileno() >= 0:
@@ -131,7 +131,7 @@ class Child:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def reap(self, seconds: float) -> str:
-        """Wait for the process to end, killing it after `seconds`; returns how it ended."""
+        """Wait for the process to end, killing it after `seconds`, and return how it ended."""
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(seconds)

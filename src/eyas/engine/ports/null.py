@@ -26,7 +26,7 @@ TEXT = " The quick brown fox jumps over the lazy dog, and nothing was computed f
 
 
 def load_null(config: EngineConfig) -> StubEngine:
-    """Returns the engine for `null` or `null:MS`, with MS milliseconds a round. Raises UserError."""
+    """Return the engine for `null` or `null:MS`, with MS milliseconds a round. Raises UserError."""
     pause = config.model.partition(":")[2] or "0"
     if not re.fullmatch(r"\d{1,5}(\.\d+)?", pause):
         raise UserError(f"'{config.model}': '{pause}' is no number of milliseconds; give e.g. null:20")

@@ -161,7 +161,7 @@ class EngineProcess:
                 child.send(frame(Cancel(request_id, choice)))
 
     def stats(self) -> EngineStats:
-        """Returns statistics; counters continue over restarts."""
+        """Return statistics; counters continue over restarts."""
         past, now = self._numbers
         counters = {name: getattr(now, name) + past.get(name, 0) for name in COUNTERS}
         return replace(now, **counters, num_restarts=self.num_restarts)
@@ -232,7 +232,7 @@ class EngineProcess:
                 self._closing.wait(pause)
 
     def _live(self) -> tuple[str, Failed | None]:
-        """Run one process from start to end; returns how it ended, and its `Failed` message if it sent one."""
+        """Run one process from start to end, and return how it ended, and its `Failed` message if it sent one."""
         try:
             child = Child(self._config, self._log_format)
         except OSError as error:
@@ -250,7 +250,7 @@ class EngineProcess:
         return (how if failed is None else f"ended ({failed.message})"), failed
 
     def _read(self, child: Child) -> Failed | None:
-        """Handle the messages of the process until it ends; returns its `Failed` message, if any."""
+        """Handle the messages of the process until it ends, and return its `Failed` message, if any."""
         failed = None
         while (message := child.receive()) is not None:
             match message:

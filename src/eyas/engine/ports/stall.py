@@ -42,7 +42,7 @@ class StallClock:
 
 
 def processor_seconds(pid: int) -> float:
-    """Returns the processor time of all threads of a process; where it is unknown, a clock that always advances."""
+    """Return the processor time of all threads of a process; where it is unknown, a clock that always advances."""
     clock = ctypes.c_int()
     if ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)) == 0:
         try:

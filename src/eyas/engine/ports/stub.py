@@ -172,7 +172,7 @@ class StubEngine:
             log.exception("step observer raised")
 
     def _pages(self) -> tuple[PageOwner, ...]:
-        """Returns the pages of each choice as if it held its own for its prompt and answer."""
+        """Return the pages of each choice as if it held its own for its prompt and answer."""
         return tuple(choice.pages() for group in self._running.values() for choice in group if not choice.done)
 
     def _round(self, choice: _Choice) -> TokenEvent:
@@ -254,7 +254,7 @@ class _Choice:
 
 
 def _scores(ids: Sequence[int], top: int | None) -> tuple[TokenLogprob, ...] | None:
-    """Returns made-up log-probabilities in which every token is the most likely one."""
+    """Return made-up log-probabilities in which every token is the most likely one."""
     if top is None:
         return None
     return tuple(

@@ -184,7 +184,7 @@ class Engine:
             log.exception("step observer raised")
 
     def _receive(self) -> bool:
-        """Run the queued calls, waiting for one if the engine is idle; returns False to stop."""
+        """Run the queued calls, waiting for one if the engine is idle, and return False to stop."""
         wait = self._core.is_idle
         while True:
             try:

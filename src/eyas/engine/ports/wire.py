@@ -109,7 +109,7 @@ FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromE
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """Returns the bytes of one message. Raises WireError for one that is too large."""
+    """Return the bytes of one message. Raises WireError for one that is too large."""
     buffer = bytearray(HEADER_BYTES)
     msgspec.msgpack.Encoder().encode_into(message, buffer, HEADER_BYTES)
     size = len(buffer) - HEADER_BYTES
@@ -128,7 +128,7 @@ class Reader(Generic[MessageT]):
         self._buffer = bytearray()
 
     def receive(self) -> MessageT | None:
-        """Wait for the next message; returns None once the other side has closed. Raises WireError, OSError."""
+        """Wait for the next message, and return None once the other side has closed. Raises WireError, OSError."""
         if not self._fill(HEADER_BYTES):
             return None
         size = int.from_bytes(self._buffer[:HEADER_BYTES], "big")
@@ -145,7 +145,7 @@ class Reader(Generic[MessageT]):
         return message
 
     def _fill(self, size: int) -> bool:
-        """Fill the buffer with `size` bytes; returns False if the stream ended before the first of them."""
+        """Fill the buffer with `size` bytes, and return False if the stream ended before the first of them."""
         while len(self._buffer) < size:
             part = self._sock.recv(RECEIVE_BYTES)
             if not part:

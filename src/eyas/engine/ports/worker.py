@@ -146,7 +146,7 @@ class _Worker:
 
 
 def _load(config: EngineConfig, progress: Callable[[int, int], None]) -> tuple[Engine | StubEngine, Path]:
-    """Load the engine; returns it with the folder of its checkpoint. Raises UserError."""
+    """Load the engine, and return it with the folder of its checkpoint. Raises UserError."""
     from eyas.base.bundled import is_null
     from eyas.engine.ports.null import load_null
 

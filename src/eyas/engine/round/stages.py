@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def buckets(most: int) -> list[int]:
-    """Returns the batch sizes for which CUDA graphs are captured: powers of two, and `most`."""
+    """Return the batch sizes for which CUDA graphs are captured: powers of two, and `most`."""
     return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
 
 
@@ -32,11 +32,11 @@ class Stages:
     splits_rounds = False  # sampling and commit are a stage of their own, to be timed
 
     def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
-        """Returns `stage(*inputs)`; `key` names the stage and all that its shapes and branches depend on."""
+        """Return `stage(*inputs)`; `key` names the stage and all that its shapes and branches depend on."""
         return stage(*inputs)
 
     def rows(self, num_sequences: int) -> int:
-        """Returns the batch size of a round of `num_sequences`, padded with dead sequences."""
+        """Return the batch size of a round of `num_sequences`, padded with dead sequences."""
         return num_sequences
 
 

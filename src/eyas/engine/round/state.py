@@ -185,7 +185,7 @@ class DeviceState:
         )
 
     def sampling_of(self, slots_S: Tensor, flags: SamplingFlags) -> SamplingRows:
-        """Returns the sampling parameters of some slots."""
+        """Return the sampling parameters of some slots."""
         return self.sampling.take(slots_S)._replace(**flags._asdict())
 
 

@@ -102,7 +102,7 @@ class Sampler(Protocol):
         """Draws drafts, in target ids. T = S R: row r of a sequence stands `step` + r positions after its length."""
 
     def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
-        """Returns the levels of confidence in drafts, and how many are worth their row: at most `room_S`."""
+        """Return the levels of confidence in drafts, and how many are worth their row: at most `room_S`."""
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -155,7 +155,7 @@ class DeviceSampler:
 
 
 def _device_masks(masks: RowMasks, num_sequences: int, num_rows: int) -> Masks:
-    """Returns the masks of some sequences' rows, with the index of the mask of each row of the launch."""
+    """Return the masks of some sequences' rows, with the index of the mask of each row of the launch."""
     index_SR = torch.full((num_sequences, num_rows), -1, device=masks.words_CRW.device)
     own = torch.arange(masks.words_CRW.shape[0] * num_rows, device=index_SR.device)
     index_SR[masks.rows_C] = own.view(-1, num_rows)

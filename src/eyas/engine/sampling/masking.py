@@ -44,7 +44,7 @@ class MaskInput:
         return self.event is None
 
     def ask(self, vocab_size: int) -> Tensor:
-        """Wait for the copy and start the threads that compute masks; returns masks that allow all until then."""
+        """Wait for the copy and start the threads that compute masks, and return masks that allow all until then."""
         shape = len(self.sequences), self.packed.shape[1] - 3 - self.num_new + 1, num_words(vocab_size)
         words_CRW = torch.empty(shape, dtype=torch.int32, pin_memory=self.event is not None)
         out_CRW = words_CRW.numpy().view(np.uint32)
@@ -61,7 +61,7 @@ class MaskInput:
         return words_CRW
 
     def masks(self, vocab_size: int) -> tuple[RowMasks, Mapping[int, int]]:
-        """Returns the masks written after a short wait, and how many there are of each sequence that lacks some."""
+        """Return the masks written after a short wait, and how many there are of each sequence that lacks some."""
         words_CRW = self.ask(vocab_size) if self._words_CRW is None else self._words_CRW
         wait_for_masks(self._asked.values(), ROUND_WAIT_S)
         ready = {self.rows[place]: masks.num_ready() for place, masks in self._asked.items()}
@@ -75,7 +75,7 @@ class MaskInput:
 
 
 def read_for_masks(state: DeviceState, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts) -> MaskInput | None:
-    """Start copying the input of constraints to the host; returns None if no sequence has a constraint."""
+    """Start copying the input of constraints to the host, and return None if no sequence has a constraint."""
     found = [(row, s, s.masks) for row, s in enumerate(sequences) if s.masks is not None]
     if not found:
         return None

@@ -130,7 +130,7 @@ def _mask_stops(scores_SRV: Tensor, positions_SR: Tensor, state: DeviceState, sl
 
 
 def top_logprobs(raw_SRV: Tensor, ids_SR: Tensor, num_top: int) -> Logprobs:
-    """Returns log-probabilities of `ids_SR` and of the `num_top` most likely tokens of each row."""
+    """Return log-probabilities of `ids_SR` and of the `num_top` most likely tokens of each row."""
     logprobs = raw_SRV.log_softmax(-1)
     top, top_ids = logprobs.topk(num_top, dim=-1)
     return Logprobs(logprobs.gather(2, ids_SR.unsqueeze(2)).squeeze(2), top, top_ids)

@@ -71,7 +71,7 @@ class SimulatedSampler:
 
 
 def _even_coins(shape: Seq[int], generator: torch.Generator) -> Tensor:
-    """Returns numbers in 0 .. 1, spread evenly over every 64 positions of a slot: short runs have the set rate too."""
+    """Return numbers in 0 .. 1, spread evenly over every 64 positions of a slot: short runs have the set rate too."""
     num_blocks = -(-shape[1] // COIN_BLOCK)
     order = torch.rand(shape[0], num_blocks, COIN_BLOCK, generator=generator).argsort(-1)
     return ((order + 0.5) / COIN_BLOCK).flatten(1)[:, : shape[1]]

@@ -34,7 +34,7 @@ NO_TOKEN = "the constraints (grammar, allowed_token_ids, bad_words) leave no tok
 
 
 def num_words(vocab_size: int) -> int:
-    """Returns the number of 32-bit words of one mask."""
+    """Return the number of 32-bit words of one mask."""
     return -(-vocab_size // 32)
 
 
@@ -200,7 +200,7 @@ class GrammarCache:
         self._thread.submit(self._vocabulary).result()
 
     def compile(self, grammar: str) -> Future[Compiled]:
-        """Returns a future of the compiled grammar; its exception is InvalidRequest or UserError."""
+        """Return a future of the compiled grammar; its exception is InvalidRequest or UserError."""
         matcher = self._matchers.pop(grammar, None)
         if matcher is None:
             matcher = self._thread.submit(self._compile, grammar)
@@ -251,7 +251,7 @@ def _bit(token: int) -> np.uint32:
 
 @lru_cache(maxsize=8)
 def _words_of(tokens: tuple[int, ...], vocab_size: int) -> Words:
-    """Returns the mask that allows `tokens`: shared by all choices of a request, therefore read-only."""
+    """Return the mask that allows `tokens`: shared by all choices of a request, therefore read-only."""
     flags = np.zeros(num_words(vocab_size) * 32, dtype=np.bool_)
     flags[np.array(tokens)] = True
     words = np.packbits(flags, bitorder="little").view(np.uint32)

@@ -203,7 +203,7 @@ class SequenceMasks:
             self.threads.start(job, is_slow=self.is_slow)
 
     def num_ready(self) -> int | None:
-        """Returns how many of the masks that were asked for are written, None for all of them."""
+        """Return how many of the masks that were asked for are written, None for all of them."""
         assert self._job is not None
         self._error = self._job.error
         num_ready = self._job.num_ready

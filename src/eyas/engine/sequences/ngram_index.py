@@ -55,7 +55,7 @@ class NgramIndex:
         self._find()
 
     def extend(self, tokens: Sequence[int]) -> list[LookupOutcome]:
-        """Append tokens; returns the outcome of lookup for those that it would have drafted."""
+        """Append tokens, and return the outcome of lookup for those that it would have drafted."""
         lookups = []
         for token in tokens:
             if self.match:
@@ -75,7 +75,7 @@ class NgramIndex:
 
 
 def _places(tokens: list[int], size: int) -> dict[int, int]:
-    """Returns, by hash, where each n-gram ended last; the one at the end of `tokens` is left out."""
+    """Return, by hash, where each n-gram ended last; the one at the end of `tokens` is left out."""
     earlier = tokens[:-1]
     runs = zip(*(islice(earlier, start, None) for start in range(size)), strict=False)
     return dict(zip(map(hash, runs), range(size, len(tokens)), strict=False))
@@ -97,7 +97,7 @@ class LookupCurve:
             self._tries[level] = self._tries[level] * KEEP + 1
 
     def chances(self, matches: Sequence[LookupMatch]) -> Floats:
-        """Returns the chance [S, K] of each draft, given that all before it are right.
+        """Return the chance [S, K] of each draft, given that all before it are right.
 
         The first column includes the chance that the tokens which the host has not seen continue the match.
         """

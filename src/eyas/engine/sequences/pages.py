@@ -18,7 +18,7 @@ PageKey = bytes
 
 
 def page_keys(token_ids: Sequence[int], page_size: int, salt: bytes = b"") -> list[PageKey]:
-    """Returns a key for each full page of a prompt: a digest of all tokens up to the page's end, keyed by the salt."""
+    """Return a key for each full page of a prompt: a digest of all tokens up to the page's end, keyed by the salt."""
     # Hashed instead of prefixed: a salt that looks like tokens must not collide with the keys of a longer prompt.
     keys, digest = [], hashlib.blake2b(digest_size=16, key=hashlib.blake2b(salt).digest() if salt else b"")
     for start in range(0, len(token_ids) - page_size + 1, page_size):
@@ -53,7 +53,7 @@ class PagePool:
         return len(self._idle) + len(self._evict_first)
 
     def allocate(self) -> int:
-        """Returns a page with one reference; evicts an idle one if none is free. Check `num_available` first."""
+        """Return a page with one reference; evicts an idle one if none is free. Check `num_available` first."""
         if self._free:
             page = self._free.pop()
         else:

@@ -85,7 +85,7 @@ def kernel_backend(
     max_drafts: int,
     max_backlog: int,
 ) -> Backend:
-    """Returns the backend of kernels and CUDA graphs. Raises UserError for more rows in a round than kernels take."""
+    """Return the backend of kernels and CUDA graphs. Raises UserError for more rows in a round than kernels take."""
     from eyas.engine.sampling.device_sampler import DeviceSampler
     from eyas.kernels.cuda.ops import DecodeOps
     from eyas.kernels.triton.lookup import look_up

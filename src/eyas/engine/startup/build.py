@@ -96,7 +96,7 @@ class BuiltEngine:
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """Returns the bytes in use now, by owner: see `memory_map`."""
+        """Return the bytes in use now, by owner: see `memory_map`."""
         return memory_map(self.weights, self.head, self.core.runner, prompt_bytes=self.prompt_bytes)
 
 
@@ -154,7 +154,7 @@ def _backend(
     needs: DrafterNeeds,
     max_drafts: int,
 ) -> Backend:
-    """Returns the backend: kernels where the weights are packed for them; options override its parts."""
+    """Return the backend: kernels where the weights are packed for them; options override its parts."""
     backend = plain_backend()
     if is_packed(weights):
         backend = kernel_backend(
@@ -254,7 +254,7 @@ def _size(
     chunk_tokens: int,
     prompt_bytes: int,
 ) -> PageCounts:
-    """Returns the numbers of pages of caches on the device and in the dtype of `like`."""
+    """Return the numbers of pages of caches on the device and in the dtype of `like`."""
     device, dtype = like.device, like.dtype
     budget = options.kv_bytes
     if budget is None:
@@ -273,7 +273,7 @@ def _size(
 
 
 def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: EngineOptions) -> int:
-    """Returns the most bytes for dequantised experts: at most those of all experts, 0 if they are stored dense."""
+    """Return the most bytes for dequantised experts: at most those of all experts, 0 if they are stored dense."""
     if not isinstance(weights.layers[0].gate_up, Mxfp4Tensor):
         return 0
     device, dtype = weights.embed_VH.device, weights.embed_VH.dtype
@@ -287,7 +287,7 @@ def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: E
 def _drafter_caches(
     needs: DrafterNeeds, pages: PageCounts, page_size: int, *, like: torch.Tensor
 ) -> tuple[LayerCache, ...]:
-    """Returns zeroed keys and values over the pages of the full layers, on the device and in the dtype of `like`."""
+    """Return zeroed keys and values over the pages of the full layers, on the device and in the dtype of `like`."""
     return tuple(
         LayerCache(*(like.new_zeros(pages.full + 1, page_size, cache.num_kv_heads, cache.head_dim) for _ in range(2)))
         for cache in needs.caches
@@ -295,7 +295,7 @@ def _drafter_caches(
 
 
 def auto_draft_length(options: EngineOptions, config: GptOssConfig, weights: TargetWeights) -> AutoDraftLength:
-    """Returns the policy of `--draft-tokens auto`, before any round was timed."""
+    """Return the policy of `--draft-tokens auto`, before any round was timed."""
     drafter, share = DRAFTERS[options.drafter], config.experts_per_token / config.num_experts
     costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=share, work=drafter.work)
     cuts = is_packed(weights)  # plain operations compute dead rows too

@@ -169,7 +169,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
 
 
 def find_checkpoints(config: EngineConfig) -> tuple[Path, str, Path | None]:
-    """Returns the target's folder, the kind of drafter and the folder of its head, if any. Raises UserError."""
+    """Return the target's folder, the kind of drafter and the folder of its head, if any. Raises UserError."""
     if is_null(config.model):
         raise UserError(
             f"'{config.model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
@@ -222,7 +222,7 @@ def load_tokenizer(model: LoadedModel) -> Tokenizer:
 
 
 def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
-    """Returns the device and the dtype of matrices: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError.
+    """Return the device and the dtype of matrices: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError.
 
     Makes a GPU the current device of the calling thread.
     """
@@ -268,7 +268,7 @@ def _folder(model: str, revision: str | None) -> Path:
 
 
 def _name(model: str) -> str:
-    """Returns the model's name in the API: a hub id as given, or the name of the folder."""
+    """Return the model's name in the API: a hub id as given, or the name of the folder."""
     if model == DEMO_NAME:
         return "eyas-demo"
     return Path(model).resolve().name if Path(model).is_dir() else model
@@ -284,7 +284,7 @@ def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: to
 
 
 def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:
-    """Returns the kind of drafter, and the folder of its head if it has one."""
+    """Return the kind of drafter, and the folder of its head if it has one."""
     draft = config.draft
     if draft == "auto":
         draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
@@ -302,7 +302,7 @@ def _check_head_options(config: EngineConfig, *, has_head: bool) -> None:
 
 
 def _keep_tokens(config: EngineConfig, folder: Path, target: GptOssConfig, head: Head) -> Head:
-    """Returns the head with the configured draft vocabulary, which keeps Harmony's and end-of-turn tokens."""
+    """Return the head with the configured draft vocabulary, which keeps Harmony's and end-of-turn tokens."""
     if config.draft_vocab is None:
         return head
     counts = None if config.draft_counts is None else read_counts(Path(config.draft_counts), target.vocab_size)
@@ -314,7 +314,7 @@ def _keep_tokens(config: EngineConfig, folder: Path, target: GptOssConfig, head:
 def _options(
     config: EngineConfig, target: GptOssConfig, drafter: str, *, tokenizer_json: Path | None, has_kernels: bool
 ) -> EngineOptions:
-    """Returns the options of engines, checked before any weights are read. Raises UserError."""
+    """Return the options of engines, checked before any weights are read. Raises UserError."""
     options = EngineOptions(
         context=min(target.max_context, AUTO_CONTEXT) if config.context == "auto" else config.context,
         concurrency=config.concurrency,

@@ -43,7 +43,7 @@ class PageCounts:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Returns the free memory of the device; on a CPU MemAvailable: what can be had without swapping.
+    """Return the free memory of the device; on a CPU MemAvailable: what can be had without swapping.
 
     The driver of a GPU that shares the host's memory does not count reclaimable page cache as free, so the larger of
     both is returned there.
@@ -58,7 +58,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def kv_budget(device: torch.device, *, prompt_bytes: int, logit_bytes: int) -> int:
-    """Returns the part of free memory for keys and values.
+    """Return the part of free memory for keys and values.
 
     On a CPU half is left for activations and other programs. On a GPU memory is left for a prompt chunk, for
     `logit_bytes`, the logits of one round of each shape (rounds with masks keep theirs), and for kernels, workspaces,
@@ -78,7 +78,7 @@ def _shares_memory(device: torch.device) -> bool:
 
 
 def page_bytes(target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype: torch.dtype) -> PageBytes:
-    """Returns the bytes of a page: keys and values of target and drafter, and the taps that a page keeps."""
+    """Return the bytes of a page: keys and values of target and drafter, and the taps that a page keeps."""
     layer = 2 * page_size * target.num_kv_heads * target.head_dim * dtype.itemsize
     num_sliding = sum(target.layer_is_sliding)
     of_drafter = page_size * sum(cache.width for cache in needs.caches) + needs.page_tap_width
@@ -87,7 +87,7 @@ def page_bytes(target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype:
 
 
 def chunk_bytes(target: GptOssConfig, needs: DrafterNeeds, num_rows: int, dtype: torch.dtype) -> int:
-    """Returns the bytes in use while `num_rows` of a prompt are computed: matrix inputs in `dtype`, residuals in fp32.
+    """Return the bytes in use while `num_rows` of a prompt are computed: matrix inputs in `dtype`, residuals in fp32.
 
     The peak is at the end of a layer's experts or of the head's gated matrices; the allocator's blocks do not fit it
     exactly, so half as much again is counted. Measured on an H200 for 8,192 rows of gpt-oss-120b with
@@ -110,7 +110,7 @@ def page_counts(
     sliding_pages: int,
     chunk_tokens: int,
 ) -> PageCounts:
-    """Returns pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
+    """Return pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
 
     A sequence holds at most `sliding_pages` at once; the prompts of a step need those of `chunk_tokens` in addition.
     The sliding group gets twice that for the sequences that the full group holds, so that prefixes can be shared.

@@ -18,7 +18,7 @@ __all__ = ["driver_peak", "memory_map"]
 
 
 def memory_map(weights: TargetWeights, head: Head | None, runner: Runner, *, prompt_bytes: int) -> dict[str, int]:
-    """Returns bytes by owner. `prompt_bytes` are those in use while the rows of a prompt are computed.
+    """Return bytes by owner. `prompt_bytes` are those in use while the rows of a prompt are computed.
 
     state        tokens, page tables, parameters and waiting taps of the running sequences
     expert cache dequantised experts, once it is full (CPU)
@@ -67,7 +67,7 @@ def _rest_of_gpu(device: torch.device, named_bytes: int, prompt_bytes: int) -> d
 
 
 def driver_peak(device: torch.device, run: Callable[[], object]) -> int:
-    """Run `run`; returns the bytes of a GPU that its driver counts as used at the allocator's peak."""
+    """Run `run`, and return the bytes of a GPU that its driver counts as used at the allocator's peak."""
     torch.cuda.reset_peak_memory_stats(device)
     run()
     torch.cuda.synchronize(device)

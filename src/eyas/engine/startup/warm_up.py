@@ -74,7 +74,7 @@ def _run_rounds(core: EngineCore, num_sequences: int, timer: RoundTimer | None, 
 
 
 def _add(core: EngineCore, num_tokens: int, params: SamplingParams) -> str:
-    """Queue a request with a prompt of `num_tokens`; returns its id, which differs with the seed."""
+    """Queue a request with a prompt of `num_tokens`, and return its id, which differs with the seed."""
     rng, size = random.Random(num_tokens), core.runner.state.vocab_size
     prompt = tuple(rng.randrange(size) for _ in range(num_tokens))
     name = f"warm-up-{params.seed}"

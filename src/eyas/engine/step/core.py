@@ -93,7 +93,7 @@ class EngineCore:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def check(self, request: Request) -> int:
-        """Returns how many tokens may be generated; raises InvalidRequest for a request that can never run."""
+        """Return how many tokens may be generated; raises InvalidRequest for a request that can never run."""
         length = len(request.prompt_ids)
         budget = check_request(request, context=self.context, vocab_size=self.runner.state.vocab_size)
         if not self.scheduler.fits(length + budget):
@@ -204,7 +204,7 @@ class EngineCore:
         return self._report(step.watch.seconds() * 1e3, num_drafts, num_prompt_tokens)
 
     def _pausing(self) -> set[Sequence]:
-        """Returns the sequences with late masks, which the next round leaves out. Ends those that wait too long."""
+        """Return the sequences with late masks, which the next round leaves out. Ends those that wait too long."""
         pausing = set()
         for sequence in [s for s in self.scheduler.running if s.phase is Phase.DECODE and s.masks is not None]:
             assert sequence.masks is not None
@@ -241,7 +241,7 @@ class EngineCore:
         return LookupMatch(sequence.ngram_index.match, sum(most))
 
     def take_report(self) -> StepReport | None:
-        """Returns a report of the events not reported yet, or None. For use after `fail_all` or a failed step."""
+        """Return a report of the events not reported yet, or None. For use after `fail_all` or a failed step."""
         return self._report(0.0, 0, 0) if self._unreported else None
 
     def _report(self, ms: float, num_drafts: int, num_prompt_tokens: int) -> StepReport:
@@ -295,7 +295,7 @@ class EngineCore:
             self.draft_length.observe(RoundOutcome(tried, self._timing(step)))
 
     def _timing(self, step: Launched) -> Timing | None:
-        """Returns the time of a step's round; None if prefill or swapping shared the step, a mask was late, or expert
+        """Return the time of a step's round; None if prefill or swapping shared the step, a mask was late, or expert
         tracking was on.
 
         Sequences that had ended before the launch, which the host learns later, were not computed and do not count.
@@ -309,7 +309,7 @@ class EngineCore:
         return Timing(num_live, num_rows, plan.drafts.head_drafts, step.watch.seconds())
 
     def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int, plan: StepPlan) -> list[Tried]:
-        """Emit a sequence's new tokens; returns its drafts and their outcome, empty for its first token."""
+        """Emit a sequence's new tokens, and return its drafts and their outcome, empty for its first token."""
         committed, accepted, stopped, ended, failed, num_drafts, *rest = results.packed[row].tolist()
         num_rows = results.num_rows
         tokens, drafts, levels = rest[:committed], rest[num_rows:][:num_drafts], rest[2 * num_rows - 1 :]
@@ -445,6 +445,6 @@ def _prompt_logprobs(sequence: Sequence, results: HostRound) -> tuple[TokenLogpr
 
 
 def _distinct_experts(output: RoundOutput, top_k: int) -> list[int]:
-    """Returns how many distinct experts the live rows of a round chose, by layer."""
+    """Return how many distinct experts the live rows of a round chose, by layer."""
     ids = [route(logits, output.live_T, top_k)[0] for logits in output.router_logits]
     return [len(set(layer.flatten().tolist()) - {-1}) for layer in ids]

@@ -56,7 +56,7 @@ class Stopwatch:
             self._events[1].record()
 
     def seconds(self) -> float:
-        """Returns the step's time; valid once its results have been read."""
+        """Return the step's time; valid once its results have been read."""
         if self._events is None:
             return self._seconds
         self._events[1].synchronize()

@@ -139,12 +139,12 @@ class Runner:
         return output
 
     def _slots(self, sequences: Seq[Sequence], num_rows: int = 1) -> Tensor:
-        """Returns the slots on the device, padded to `num_rows` with the dead slot."""
+        """Return the slots on the device, padded to `num_rows` with the dead slot."""
         slots: list[Any] = [s.slot for s in sequences] + [self.state.dead_slot] * (num_rows - len(sequences))
         return self._on_device(slots)
 
     def _on_device(self, numbers: Seq[int]) -> Tensor:
-        """Returns numbers on the device without a synchronisation, which indexing with a list would cause."""
+        """Return numbers on the device without a synchronisation, which indexing with a list would cause."""
         return torch.tensor(numbers).to(self.state.device, non_blocking=True)
 
     # -- prompt rows --------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Runner:
             sequence.prompt_logprobs.append(Logprobs(*(part[0, rows] for part in scored)))
 
     def _prompt_rows(self, chunk: Chunk, slots_S: Tensor, *, first_live: int) -> RowBatch:
-        """Returns the chunk's rows, padded with dead rows to whole tiles of the absolute grid."""
+        """Return the chunk's rows, padded with dead rows to whole tiles of the absolute grid."""
         state = self.state
         low = chunk.start // PROMPT_TILE * PROMPT_TILE
         high = -(-chunk.end // PROMPT_TILE) * PROMPT_TILE
@@ -234,7 +234,7 @@ class Runner:
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _layer_pages(self, full: Seq[int], sliding: Seq[int]) -> list[tuple[LayerCache, Tensor]]:
-        """Returns every cache, the drafter's included, with the page ids of its group."""
+        """Return every cache, the drafter's included, with the page ids of its group."""
         full_ids, sliding_ids = self._on_device(full), self._on_device(sliding)
         kinds = self.target.config.layer_is_sliding
         pairs = [

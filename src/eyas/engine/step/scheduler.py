@@ -33,7 +33,7 @@ class SchedulerConfig:
 
 
 def sliding_pages(window: int, max_drafts: int, page_size: int) -> int:
-    """Returns the most sliding pages that a sequence holds at once, with up to two launched rounds.
+    """Return the most sliding pages that a sequence holds at once, with up to two launched rounds.
 
     Prefill of one step needs its own pages in addition. A window begins within a page, and so does a chunk.
     """
@@ -223,7 +223,7 @@ class Scheduler:
         return True
 
     def _longest_hit(self, sequence: Sequence) -> tuple[list[int], list[int]]:
-        """Returns shared pages for the longest usable prefix: full pages from 0, sliding pages for the last window.
+        """Return shared pages for the longest usable prefix: full pages from 0, sliding pages for the last window.
 
         At least one prompt token is left to compute, for its logits.
         """
@@ -262,7 +262,7 @@ class Scheduler:
         return True
 
     def _first_seen(self, position: int) -> int:
-        """Returns the first sliding page that a row sees: its window has `window` keys, its own included."""
+        """Return the first sliding page that a row sees: its window has `window` keys, its own included."""
         return max(0, position - self.config.window + 1) // self.config.page_size
 
     def _leave_window(self, sequence: Sequence) -> None:

@@ -92,7 +92,7 @@ def _propose(
 
 
 def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length: int, ops: Ops) -> RowBatch:
-    """Returns rows of the last committed token and the drafts after it; rows past the valid drafts are dead."""
+    """Return rows of the last committed token and the drafts after it; rows past the valid drafts are dead."""
     length_S1 = state.length_S[slots_S].unsqueeze(1)
     num_rows = drafts.ids_SK.shape[1] + 1
     column = torch.arange(num_rows, device=slots_S.device)

@@ -52,7 +52,7 @@ class TimedStages(Stages):
         self._marks.clear()
 
     def totals(self) -> dict[str, tuple[int, float]]:
-        """Returns how often each stage ran, and its total milliseconds."""
+        """Return how often each stage ran, and its total milliseconds."""
         if self._is_cuda:
             torch.cuda.synchronize()
         return {name: (len(marks), sum(map(self._between, marks))) for name, marks in self._marks.items()}
