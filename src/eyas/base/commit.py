@@ -1,4 +1,4 @@
-"""Which commit this package was made from: written into a wheel when it is built, asked of git in a checkout."""
+"""The commit that this package was made from: written into a wheel when it is built, asked of git in a checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1]
 FILE_NAME = "COMMIT"  # inside the package of a wheel; `setup.py` writes it
 GIT_TIMEOUT_S = 10
 NUM_DIGITS = 12
-ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of another repository, where a hook of git runs us
+ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set for another repository where a git hook runs this code
 
 
 @cache
@@ -28,7 +28,7 @@ def commit() -> str | None:
 
 
 def commit_of(package: Path) -> str | None:
-    """The commit of the checkout that `package` belongs to, as `commit()` says it, editable installs included.
+    """Return the commit of the checkout that `package` belongs to, as `commit()` does, editable installs included.
 
     None without git, outside a checkout, and for a package inside another project's checkout without being tracked
     there, such as a virtual environment's. Tracked files count as changed anywhere, new ones inside the package.
@@ -58,6 +58,6 @@ def _git(folder: Path, *command: str) -> str:
 
 
 def version_text() -> str:
-    """The version for people, e.g. `0.1.0 (commit 29127a8c0ffe)`."""
+    """Return the version as users read it, e.g. `0.1.0 (commit 29127a8c0ffe)`."""
     name = commit()
     return eyas.__version__ + (f" (commit {name})" if name else "")

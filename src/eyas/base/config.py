@@ -82,7 +82,7 @@ def _setting(default: Any, help_text: str, *, metavar: str = "", parse: Callable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """What to load and how much of it to run at once."""
+    """Settings of the engine: what to load, and how much of it to run at once."""
 
     model: str = _setting("demo", "folder, hub id (ORG/NAME), or 'demo': the one in this package", metavar="MODEL")
     revision: str | None = _setting(None, "branch, tag or commit of a model from the hub", metavar="REV")

@@ -21,9 +21,9 @@ __all__ = ["CallEntry", "Conversation", "Entry", "ReasoningEntry", "ResultEntry"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextEntry:
-    """What one side said. "system" is the system prompt of an API's user, which Harmony calls the developer's message.
+    """Text of one side. "system" is the system prompt of an API's user, which Harmony calls the developer message.
 
-    `author` tells participants of one role apart. `is_preamble` marks what the assistant says before a tool call,
+    `author` distinguishes participants of one role. `is_preamble` marks what the assistant says before a tool call,
     rather than as its answer.
     """
 
@@ -35,7 +35,7 @@ class TextEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReasoningEntry:
-    """What the assistant thought. Rendering leaves out that of finished turns."""
+    """Reasoning of the assistant. Rendering leaves out that of finished turns."""
 
     text: str
     author: str | None = None
@@ -52,7 +52,7 @@ class CallEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultEntry:
-    """What the function `name` returned."""
+    """The result that the function `name` returned."""
 
     name: str
     output: str
@@ -63,10 +63,10 @@ Entry: TypeAlias = TextEntry | ReasoningEntry | CallEntry | ResultEntry
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """What the model reads before it answers.
+    """Everything that the model reads before it answers.
 
-    `instructions` is a system prompt beside the entries; without it, a system entry that the conversation begins with
-    takes its place. `tools` and `answer_format` are what the model is told of; binding it to them takes a grammar.
+    `instructions` is a system prompt in addition to the entries; without it, a system entry at the beginning of the
+    conversation takes its place. `tools` and `answer_format` are shown to the model; enforcing them takes a grammar.
     `date` is YYYY-MM-DD.
     """
 
@@ -79,10 +79,10 @@ class Conversation:
 
 
 def to_harmony(conversation: Conversation) -> tuple[list[Message], list[Message]]:
-    """Harmony messages: the head, which stays when old turns are cut off, and the rest.
+    """Return Harmony messages: the head, which stays when old turns are cut off, and the rest.
 
-    The head is the system message and, where there is something to say in it, one developer message with the
-    instructions, the tools and the format of the answer. Later system entries keep their places.
+    The head is the system message and, unless it would be empty, one developer message with the instructions, the
+    tools and the format of the answer. Later system entries keep their places.
     """
     entries, tools = list(conversation.entries), conversation.tools
     formats = () if conversation.answer_format is None else (conversation.answer_format,)

@@ -1,4 +1,4 @@
-"""Counts of values by upper bounds, as Prometheus wants them."""
+"""Counts of values by upper bounds, as in a Prometheus histogram."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Histogram:
         self._sum += value * count
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by upper bound, and the sum."""
+        """Return the cumulative counts by upper bound, and the sum."""
         out, total = [], 0
         for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
             total += count

@@ -53,7 +53,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams:
-    """How to choose tokens, with vLLM's names: penalties, bias, then / temperature, then top-k, top-p, min-p.
+    """Sampling parameters, with vLLM's names: penalties, bias, then / temperature, then top-k, top-p, min-p.
 
     `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1, `min_p` 0 switch a filter off. `seed` None draws
     one. `max_tokens` None means up to the end of the context. `logprobs` n asks for the chosen token's

@@ -1,1 +1,1 @@
-"""HTTP: one dialect a file, streaming, errors. Never imports torch."""
+"""HTTP: a folder for each vendor's dialect, streaming, errors. Never imports torch."""

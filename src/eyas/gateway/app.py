@@ -26,7 +26,7 @@ from eyas.gateway.server.steps import StepHub
 
 __all__ = ["DIALECTS", "create_app"]
 
-DIALECTS = (OPENAI,)  # errors on paths that belong to none are told in the first
+DIALECTS = (OPENAI,)  # errors on paths that belong to none have the first one's format
 
 
 def create_app(
@@ -36,7 +36,7 @@ def create_app(
     *,
     dialects: Sequence[Dialect] = DIALECTS,
 ) -> ASGIApp:
-    """The HTTP side of `engine`. One app serves one event loop."""
+    """Return the ASGI app that serves `engine`. One app serves one event loop."""
     options = options or GatewayOptions()
     context = Context(
         engine=engine,
@@ -63,5 +63,5 @@ def create_app(
         },
         lifespan=operation.lifespan,
     )
-    app.router.redirect_slashes = False  # a redirect would trust the Host header, and forget https behind a proxy
+    app.router.redirect_slashes = False  # a redirect would trust the Host header, and lose https after a proxy
     return operation.wrap(app)

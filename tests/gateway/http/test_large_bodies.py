@@ -135,7 +135,7 @@ def test_structured_outputs_are_measured_before_a_grammar_is_made(server, field,
 def test_a_body_has_so_many_values(values):
     with pytest.raises(InvalidRequest) as caught:
         decode(b'{"prompt":[%b]}' % values, CompletionsBody)
-    assert "at most 524288 are taken, and 131072" in str(caught.value)
+    assert "the limit is 524288, and 131072" in str(caught.value)
 
 
 SIGNS = st.text('a,[{"\\', max_size=4)

@@ -60,7 +60,7 @@ def test_further_names(address):
 @pytest.mark.parametrize("text", ["a,,b", "box:8000", "http://box", "a b", "*.", "b*x", ".box", "[::1]:80"])
 def test_bad_names_are_refused(text):
     for address in ("127.0.0.1", "0.0.0.0"):
-        with pytest.raises(UserError, match="allowed_hosts wants names without a port"):
+        with pytest.raises(UserError, match="allowed_hosts takes names without a port"):
             hosts_of(address, text, has_keys=True)
     assert allowed_hosts(None) == allowed_hosts("") == ()
 

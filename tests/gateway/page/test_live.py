@@ -18,7 +18,7 @@ from eyas.base.types import EngineStats, FinishReason, ModelInfo, PageOwner, Rou
 from eyas.engine.ports.stub import StubEngine
 from eyas.gateway.app import create_app
 from eyas.gateway.page.live import MAX_BEHIND, MAX_VIEWERS, Viewer
-from eyas.gateway.page.live_message import MAX_SLOTS, Narrator, short_id
+from eyas.gateway.page.live_message import MAX_SLOTS, LiveMessageBuilder, short_id
 from eyas.gateway.server.context import GatewayOptions
 
 BODY = {"stream": True, "messages": [{"role": "user", "content": "Quixotic"}]}
@@ -256,7 +256,7 @@ def report(*events, running=1):
 @given(st.text(max_size=40), st.data())
 def test_texts_join_to_the_answer_however_characters_are_split(text, data):
     """Rejected tokens in between, which may be parts of characters too, change nothing."""
-    narrator, ids, seen, at = Narrator(Bytes(), with_text=True), text.encode(), "", 0
+    builder, ids, seen, at = LiveMessageBuilder(Bytes(), with_text=True), text.encode(), "", 0
     while at < len(ids):
         count = data.draw(st.integers(1, 4))
         tokens = tuple(ids[at : at + count])
@@ -264,7 +264,7 @@ def test_texts_join_to_the_answer_however_characters_are_split(text, data):
         wrong = tuple(data.draw(st.lists(st.integers(0, 255), max_size=3)))
         trace = RoundTrace(draft_ids=tokens[:-1] + wrong, num_accepted=len(tokens) - 1)
         event = TokenEvent(request_id="request", choice=0, token_ids=tokens, round=trace)
-        (slot,) = narrator.batch(0.0, [report(event)]).slots
+        (slot,) = builder.batch(0.0, [report(event)]).slots
         (one,) = slot.rounds
         assert len(one.accepted) == len(tokens) - 1 and len(one.own) == 1 and len(one.rejected) == len(wrong)
         seen += "".join(one.accepted + one.own)
@@ -272,13 +272,13 @@ def test_texts_join_to_the_answer_however_characters_are_split(text, data):
 
 
 def test_more_choices_than_are_shown_still_count():
-    narrator = Narrator(Bytes(), with_text=True)
+    builder = LiveMessageBuilder(Bytes(), with_text=True)
     first = [TokenEvent(request_id=f"{i:06}", choice=0, token_ids=(65,)) for i in range(MAX_SLOTS + 9)]
-    message = narrator.batch(0.0, [report(*first)])
+    message = builder.batch(0.0, [report(*first)])
     assert len(message.slots) == MAX_SLOTS and message.tokens == MAX_SLOTS + 9
     last = [TokenEvent(request_id=e.request_id, choice=0, token_ids=(), finish=FinishReason.STOP) for e in first]
-    assert len(narrator.batch(0.0, [report(*last)]).slots) == MAX_SLOTS
-    assert narrator.num_followed == 0
+    assert len(builder.batch(0.0, [report(*last)]).slots) == MAX_SLOTS
+    assert builder.num_followed == 0
 
 
 def test_pages_by_owner():
@@ -293,7 +293,7 @@ def test_pages_by_owner():
         PageOwner(request_id="chatcmpl-0123456789", choice=1, num_full=2, num_sliding=1),
     )
     step = StepReport(step=1, ms=1.0, num_drafts=0, events=(), stats=stats, pages=owners)
-    pages = Narrator(Bytes(), with_text=True).batch(0.0, [step]).pages
+    pages = LiveMessageBuilder(Bytes(), with_text=True).batch(0.0, [step]).pages
     assert pages["full"].owners == [("456789", 0, 4), ("456789", 1, 2)]
     assert (pages["full"].total, pages["full"].used, pages["full"].idle) == (9, 5, 3)
     assert pages["sliding"].owners == [("456789", 0, 2), ("456789", 1, 1)] and pages["sliding"].idle == 0

@@ -382,8 +382,8 @@ async def items(*parts):
 
 
 def test_silence_is_filled_with_comments(monkeypatch):
-    monkeypatch.setattr(stream, "FIRST_SIGN_S", 0.02)
-    monkeypatch.setattr(stream, "SIGN_EVERY_S", 0.02)
+    monkeypatch.setattr(stream, "FIRST_KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(stream, "KEEP_ALIVE_EVERY_S", 0.02)
     body = asyncio.run(respond(items(0.1, b"data: 1\n\n", 0.1, b"data: 2\n\n"))).body()
     parts = body.split(b"\n\n")
     assert parts[0] == b": waiting" and parts.count(b": waiting") >= 4
@@ -399,7 +399,7 @@ def test_an_error_before_the_headers_is_raised():
 def test_an_error_after_the_headers_is_the_last_event(monkeypatch):
     body = asyncio.run(respond(items(b"data: 1\n\n", EngineFailed("dead")))).body()
     assert body.startswith(b'data: 1\n\ndata: {"error":{"message":"dead"') and b"[DONE]" not in body
-    monkeypatch.setattr(stream, "FIRST_SIGN_S", 0.01)
+    monkeypatch.setattr(stream, "FIRST_KEEP_ALIVE_S", 0.01)
     late = asyncio.run(respond(items(0.1, Unavailable("stopping"))))
     assert late[0]["status"] == 200 and b'"type":"service_unavailable_error"' in late.body()
 

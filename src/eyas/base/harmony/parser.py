@@ -1,6 +1,6 @@
-"""Token ids of the model back to Harmony messages, while they arrive.
+"""Parses token ids of the model into Harmony messages, while they arrive.
 
-Accepts every output: what is malformed ends up in messages too, by rules that `StreamParser` states.
+Every output is accepted: malformed output ends up in messages too, by the rules in `StreamParser`.
 Written from OpenAI's format description; the test oracle is `openai-harmony`'s strict parser.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["MessageDone", "ParserEvent", "StreamParser", "TextDelta", "is_addres
 
 START, MESSAGE, CHANNEL, CONSTRAIN, END, RETURN, CALL = CONTROL_TOKENS
 
-# A header's text falls apart at these. What else it may say are WORDS, and an address in front of a part or behind it.
+# A header's text is split at these. Otherwise it may hold WORDS, and a recipient before or after a part.
 MARKED = re.compile(f"({re.escape(CHANNEL)}|{re.escape(CONSTRAIN)})")
 WORDS = (*ROLES, *CHANNELS, *CONTENT_TYPES)
 ADDRESS = re.compile(rf"(?:assistant)?(?:to=([^\s<]*)|({FUNCTIONS}\.[^\s<]*))")
@@ -53,25 +53,25 @@ ParserEvent: TypeAlias = TextDelta | MessageDone
 
 
 class StreamParser:
-    """Incremental parser of the model's output. How the tokens are chunked changes how text is cut into deltas only.
+    """Incremental parser of the model's output. How tokens are chunked only changes how the text is cut into deltas.
 
     With `role` the stream starts inside that role's header (after `<|start|>assistant`), else before a <|start|>.
 
-    Special tokens are never text, and neither is a header. A header is what stands between <|start|> (or the end of a
-    message) and <|message|>; where each is well-formed and special tokens stand nowhere else, all is read as
-    openai-harmony's strict parser does. Any other output is malformed. Then nothing is raised and no prose is lost:
+    Special tokens are never text, and neither is a header. A header is everything between <|start|> (or the end of a
+    message) and <|message|>. If all headers are well-formed and special tokens occur nowhere else, the output is read
+    as openai-harmony's strict parser reads it. Any other output is malformed: nothing is raised, and no prose is lost:
 
-    - Words in a header that can be no part of one become a message of their own, of the same role and channel and
-      without a recipient, before the message they stood with: the arguments of a tool call stay clean.
-    - A header that a control token ends before its <|message|> is a message, and its content the words that can be no
-      part of a header. Without channel, recipient and such words it is nothing.
-    - A header that the end of the output cuts is no message, unless it has such words. What would be a header if
-      <|message|> came now has none, and the beginning of a header's word is one, too.
-    - Text outside any message opens a header of the parser's `role` ("assistant" if None), and without any part of a
-      header it is content as it stands.
+    - Words in a header that cannot be part of one (stray words) become a message of their own, of the same role and
+      channel and without a recipient, before the header's message: the arguments of a tool call stay clean.
+    - A header that a control token ends before its <|message|> is a message with the stray words as content. Without
+      channel, recipient and stray words it is nothing.
+    - A header that the end of the output cuts is no message, unless it has stray words. Text that would be a header if
+      <|message|> came now has none, and the beginning of a header's word is not a stray word either.
+    - Text outside any message opens a header of the parser's `role` ("assistant" if None); without any part of a
+      header the text becomes content, unchanged.
     - In content, <|start|> begins another message and <|channel|> another header of the same author. Other special
       tokens are left out, there and in headers.
-    - An author that is no role is a name.
+    - An author that is not a role is a name.
     """
 
     def __init__(self, codec: TextCodec, *, role: Role | None = "assistant") -> None:
@@ -83,11 +83,11 @@ class StreamParser:
         self._default_role: Role = role or "assistant"
         # Between messages both _header and _current are None.
         self._header: list[int] | None = None if role is None else []
-        self._header_role = role  # None where the header itself has to say it
+        self._header_role = role  # None where the header itself has to name it
         self._is_marked = False  # whether the header has special tokens
         self._current: Message | None = None
         self._texts: list[str] = []
-        self._unsent: list[str] = []  # the part of _texts that no delta has brought yet
+        self._unsent: list[str] = []  # the part of _texts that is in no delta yet
         self._undecoded = bytearray()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._messages: list[Message] = []
@@ -105,11 +105,11 @@ class StreamParser:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what is being read stands where a header should, and has no special token so far."""
+        """Whether the text being read is in the place of a header, and has no special token so far."""
         return bool(self._header) and self._header_role is not None and not self._is_marked
 
     def feed(self, ids: Iterable[int]) -> list[ParserEvent]:
-        """Take the next tokens. Text comes back in whole characters, one delta per message and call at most."""
+        """Read the next tokens. Text is returned in whole characters, in at most one delta per message and call."""
         for token_id in ids:
             self._take(token_id)
         self._decode()
@@ -117,7 +117,7 @@ class StreamParser:
         return self._drain()
 
     def finish(self) -> list[ParserEvent]:
-        """The output is over: close what is open. `messages` is the whole of it then."""
+        """End the output: close the open message. `messages` is then complete."""
         if self._header is not None:
             self._end_header(None, is_cut=True)
         elif self._current is not None:
@@ -152,7 +152,7 @@ class StreamParser:
                 self._begin_header(role)
             self._open_header().append(token_id)
             self._is_marked = True
-        self._decode(final=True)  # no character goes on behind a special token
+        self._decode(final=True)  # no character continues after a special token
 
     def _open_header(self) -> list[int]:
         """The tokens of the header that is being read."""
@@ -227,11 +227,11 @@ class StreamParser:
 
 
 def parse_header(text: str, role: Role | None) -> Message | None:
-    """The message that a header announces, without content; None if the header is malformed.
+    """Return the message that a header announces, without content; None if the header is malformed.
 
-    `role` None reads the author from the header. The recipient may stand before or after the channel, and a lone word
-    is a recipient even without "to=", so a lone <|constrain|>json too: see `is_addressed`. Accepts what the strict
-    parser of openai-harmony 0.0.8 accepts, but for a second <|channel|>, and role:name besides.
+    `role` None reads the author from the header. The recipient may stand before or after the channel. A lone word is a
+    recipient even without "to=", and so is a lone <|constrain|>json: see `is_addressed`. Accepts what the strict parser
+    of openai-harmony 0.0.8 accepts, except a second <|channel|>, and role:name in addition.
     """
     before, marker, after = text.partition(CHANNEL)
     if CHANNEL in after:
@@ -265,7 +265,7 @@ def parse_header(text: str, role: Role | None) -> Message | None:
 
 
 def is_addressed(recipient: str | None) -> bool:
-    """Whether a message goes to somebody rather than to the user.
+    """Whether a message goes to a recipient other than the user.
 
     gpt-oss writes `<|channel|>final <|constrain|>json` for an answer in JSON, or a bare `json`, where openai-harmony
     0.0.8 reads the content type as a recipient (later versions do not).
@@ -274,7 +274,10 @@ def is_addressed(recipient: str | None) -> bool:
 
 
 def read_author(words: list[str]) -> tuple[Role, str | None] | None:
-    """Role and name of the author that a header's words start with; a stranger of whom more is said is a tool."""
+    """Return role and name of the author that a header's words start with.
+
+    An unknown author that more words follow is a tool.
+    """
     if not words:
         return None
     author = words[0]
@@ -290,12 +293,11 @@ def read_author(words: list[str]) -> tuple[Role, str | None] | None:
 def salvage_header(
     text: str, role: Role | None, default: Role, *, has_message: bool = False, is_cut: bool = False
 ) -> tuple[Message, str]:
-    """What can be understood of a malformed or unfinished header, and the words in it that can be no part of one.
+    """Return the message that a malformed or unfinished header announces, and its stray words (see `StreamParser`).
 
-    gpt-oss writes a recipient in front of the channel, behind it, or both, at times without "to=" or without a space;
-    behind such a word, or between two special tokens, prose may stand. `has_message` says that <|message|> came,
-    `is_cut` that the output ended here; otherwise a control token ended the header, and what is left is a content that
-    lacks its <|message|>.
+    gpt-oss writes a recipient before the channel, after it, or both, at times without "to=" or without a space; prose
+    may follow such a word, or stand between two special tokens. `has_message` says that <|message|> came, `is_cut` that
+    the output ended here; otherwise a control token ended the header, and the rest is content without its <|message|>.
     """
     first, *marked = MARKED.split(text)
     channels: list[str] = []
@@ -317,7 +319,7 @@ def salvage_header(
     for i, part in enumerate([first, *parts]):
         is_last = i == len(parts)
         front, part, back = split_words(
-            part, is_marked=i > 0, behind=not is_last or has_message or (is_cut and bool(marked))
+            part, is_marked=i > 0, trailing=not is_last or has_message or (is_cut and bool(marked))
         )
         for word in [*front, *back] if has_message else front:
             if match := ADDRESS.fullmatch(word):
@@ -342,31 +344,31 @@ def salvage_header(
 
 
 def read_start(text: str, default: Role, *, is_author: bool) -> tuple[Role, str | None, str]:
-    """Role and name of the author that a header begins with after <|start|>, and the rest.
+    """Return role and name of the author that a header begins with after <|start|>, and the rest.
 
-    A stranger behind whom no prose stands is a name, if `is_author` says that this is a header.
+    An unknown author that no prose follows is a name, if `is_author` says that this is a header.
     """
     author, rest = cut(r"^\s*([^\s<]+)", text)
     stem, _, name = (author or "").partition(":")
     known = next((known for known in ROLES if known == stem), None)
     if known is not None:
         return known, name or None, rest
-    has_prose = bool(split_words(rest, is_marked=True, behind=False)[1])
+    has_prose = bool(split_words(rest, is_marked=True, trailing=False)[1])
     if author is None or not is_author or has_prose or ADDRESS.match(author):
         return default, None, text
     return default, author, rest
 
 
 def read_channel(text: str) -> tuple[str | None, str]:
-    """The channel that a text names in the beginning, and the rest; a known one even where the content follows it."""
+    """Return the channel at the beginning of a text, and the rest; content may directly follow a known channel."""
     channel, rest = cut(rf"^\s*({'|'.join(CHANNELS)})(?=to=|[^a-z0-9_.-]|$)", text)
     return (channel, rest) if channel else cut(r"^([^\s<]+)", text)
 
 
-def split_words(text: str, *, is_marked: bool, behind: bool) -> tuple[list[str], str, list[str]]:
-    """Recipients and content types in front of a text, the rest of it, and with `behind` those there.
+def split_words(text: str, *, is_marked: bool, trailing: bool) -> tuple[list[str], str, list[str]]:
+    """Return recipients and content types before a text, the text, and, if `trailing`, those after it.
 
-    A content type begins a text only where a special token or a recipient stands before it.
+    A content type begins a text only after a special token or a recipient.
     """
     words = list(re.finditer(r"\S+", text))
     begin, end = 0, len(words)
@@ -374,13 +376,13 @@ def split_words(text: str, *, is_marked: bool, behind: bool) -> tuple[list[str],
         ADDRESS.fullmatch(words[begin][0]) or ((begin or is_marked) and words[begin][0] in CONTENT_TYPES)
     ):
         begin += 1
-    while behind and begin < end and (ADDRESS.fullmatch(words[end - 1][0]) or words[end - 1][0] in CONTENT_TYPES):
+    while trailing and begin < end and (ADDRESS.fullmatch(words[end - 1][0]) or words[end - 1][0] in CONTENT_TYPES):
         end -= 1
     rest = text[words[begin].start() : words[end - 1].end()] if begin < end else ""
     return [word[0] for word in words[:begin]], rest, [word[0] for word in words[end:]]
 
 
 def cut(pattern: str, text: str) -> tuple[str | None, str]:
-    """The first group of the pattern's first match, and the text without that match."""
+    """Return the first group of the pattern's first match, and the text without that match."""
     match = re.search(pattern, text)
     return (match[1], text[: match.start()] + text[match.end() :]) if match else (None, text)

@@ -1,4 +1,4 @@
-"""Harmony, the text format of gpt-oss: messages to token ids. The way back is `base/harmony/parser.py`.
+"""Harmony, the text format of gpt-oss: messages to token ids. `base/harmony/parser.py` does the reverse.
 
 One message is `<|start|>{author}[ to={recipient}][<|channel|>{channel}][ {content type}]<|message|>{content}<|end|>`.
 Written from OpenAI's format description; the test oracle is `openai-harmony`. Knows nothing of HTTP or of engines.
@@ -51,8 +51,8 @@ class Message:
     """One message. `name` is the author's: required for role "tool" (e.g. "functions.get_weather"), optional else.
 
     `recipient` names who is called (a tool) or answered ("assistant"). `content_type` is a word such as "json", or
-    "<|constrain|>json", which renders the special token. Header fields are rendered as they are: whoever takes
-    them from outside checks that they hold no white space.
+    "<|constrain|>json", which renders the special token. Header fields are rendered as they are: callers check
+    that fields from outside hold no white space.
     """
 
     role: Role
@@ -73,11 +73,11 @@ def system_message(
     has_functions: bool = False,
     tools: Sequence[ToolNamespace] = (),
 ) -> Message:
-    """The system message that gpt-oss is trained on; None or () leaves a line out. `date` is YYYY-MM-DD.
+    """Return the system message that gpt-oss is trained on; None or () leaves a line out. `date` is YYYY-MM-DD.
 
-    `has_functions` adds the line that sends function calls to the commentary channel: set it where the developer
-    message declares functions. `tools` are those that gpt-oss was trained with (`BROWSER`, `PYTHON`). What API users
-    call the system prompt belongs into `developer_message`.
+    `has_functions` adds the line that sends function calls to the commentary channel: set it if the developer message
+    declares functions. `tools` are those that gpt-oss was trained with (`BROWSER`, `PYTHON`). The system prompt of an
+    API's user belongs in `developer_message`.
     """
     top = [identity] if identity is not None else []
     if knowledge_cutoff is not None:
@@ -103,7 +103,7 @@ def developer_message(
     tools: Sequence[FunctionTool] = (),
     response_formats: Sequence[ResponseFormat] = (),
 ) -> Message:
-    """The developer message: an API user's system prompt, functions, and schemas of the answer; nothing is left out."""
+    """Return the developer message: an API user's system prompt, all functions, and schemas of the answer."""
     sections = [] if instructions is None else ["# Instructions", instructions]
     if tools:
         sections.append(tools_section([ToolNamespace(name=FUNCTIONS, tools=tuple(tools))]))
@@ -113,7 +113,7 @@ def developer_message(
 
 
 def call_message(name: str, arguments: str, *, channel: str = "commentary") -> Message:
-    """A past call of the function `name`, as the model wrote it; a name with a dot brings its own namespace."""
+    """Return a past call of the function `name`, as the model wrote it; a name with a dot has its own namespace."""
     return Message(
         role="assistant",
         channel=channel,
@@ -124,17 +124,17 @@ def call_message(name: str, arguments: str, *, channel: str = "commentary") -> M
 
 
 def result_message(name: str, output: str, *, channel: str = "commentary") -> Message:
-    """What the function `name` returned to the assistant; a name with a dot brings its own namespace."""
+    """Return the result of the function `name` as a message; a name with a dot has its own namespace."""
     return Message(role="tool", name=_qualified(name), recipient="assistant", channel=channel, content=output)
 
 
 def stop_ids(codec: TextCodec) -> tuple[int, int]:
-    """Ids that end the assistant's action: <|return|> and <|call|>. Not <|end|>: analysis ends so and goes on."""
+    """Return the ids that end the assistant's turn: <|return|> and <|call|>. After <|end|> the turn goes on."""
     return codec.special[RETURN], codec.special[CALL]
 
 
 def render_message(codec: TextCodec, message: Message) -> list[int]:
-    """Token ids of one message; <|call|> ends an assistant's message to a recipient, <|end|> any other.
+    """Return token ids of one message; <|call|> ends an assistant's message to a recipient, <|end|> any other.
 
     Raises InvalidRequest for a tool message without a name.
     """
@@ -170,15 +170,15 @@ def render_conversation(
     purpose: Literal["completion", "training", "history"] = "completion",
     drop_analysis: bool = True,
 ) -> list[int]:
-    """Token ids of a conversation.
+    """Return token ids of a conversation.
 
     "completion" ends with `<|start|>assistant`, after which the model goes on; "training" ends a last assistant
     message on the final channel with <|return|>, as the model should; "history" adds nothing.
 
     `drop_analysis` leaves out the analysis of finished turns: every message on the analysis channel before the last
-    final message that something follows (a later message, or the prompt of "completion"). What built-in tools are asked
-    and return on that channel goes with it; function calls and results, on commentary, stay. Analysis between the
-    tool calls of a turn without its final message stays, and so does that of the turn being trained on.
+    final message that is followed by another one, or by the prompt of "completion". Calls and results of built-in
+    tools on that channel are left out too; function calls and results, on commentary, stay. Analysis between the tool
+    calls of a turn without its final message stays, and so does that of the turn being trained on.
 
     openai-harmony's own `auto_drop_analysis` looks at the first final message only, and only if the assistant's last
     message is final: it keeps the analysis of later finished turns, and drops none while a tool is being called.
@@ -194,7 +194,7 @@ def render_conversation(
 
 
 def visible_messages(messages: Sequence[Message], *, prompted: bool) -> list[Message]:
-    """The messages without the analysis of finished turns; `prompted`: an answer follows the last of them."""
+    """Return the messages without the analysis of finished turns; `prompted`: an answer follows the last of them."""
     start = _first_unfinished(messages, prompted=prompted)
     return [message for i, message in enumerate(messages) if i >= start or message.channel != "analysis"]
 
@@ -204,7 +204,7 @@ def _qualified(name: str) -> str:
 
 
 def _first_unfinished(messages: Sequence[Message], *, prompted: bool) -> int:
-    """Index just after the last finished turn."""
+    """Return the index just after the last finished turn."""
     last = len(messages) if prompted else len(messages) - 1
     return max((i + 1 for i in range(last) if _is_final(messages[i])), default=0)
 

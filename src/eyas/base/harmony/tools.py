@@ -1,6 +1,6 @@
-"""Tools and answer formats in Harmony: how the model is told of them, and which function a message calls.
+"""Tools and answer formats in Harmony: their text in the prompt, and the function that a message calls.
 
-Functions stand in the developer message, the tools that gpt-oss was trained with (browser, python) in the system
+Functions are in the developer message, the tools that gpt-oss was trained with (browser, python) in the system
 message. Written from OpenAI's format description; the test oracle is `openai-harmony` 0.0.8.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FUNCTIONS = "functions"  # the namespace of the API user's own tools
-CONTENT_TYPES = ("json", "code")  # that gpt-oss writes without <|constrain|>
+CONTENT_TYPES = ("json", "code")  # gpt-oss writes these without <|constrain|>
 MAX_NAME_CHARS = 64
 MAX_SCHEMA_DEPTH = 64
 MAX_SCHEMA_ITEMS = 20_000
@@ -42,10 +42,10 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionTool:
-    """A function that the model may call. `parameters` is a JSON schema; None takes no arguments.
+    """A function that the model may call. `parameters` is a JSON schema; None means no arguments.
 
-    `strict` binds the arguments to the schema even where the model is free to call or not. Whoever takes tools from
-    outside checks them first: `check_tool_name`, `check_schema`.
+    `strict` binds the arguments to the schema even if the model is free to call or not. Callers check tools from
+    outside first, with `check_tool_name` and `check_schema`.
     """
 
     name: str
@@ -56,7 +56,7 @@ class FunctionTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolNamespace:
-    """Tools under one name, called as `name.tool`; without `tools` the namespace is called itself (as `python`)."""
+    """Tools under one name, called as `name.tool`; without `tools` the namespace itself is called (like `python`)."""
 
     name: str
     description: str | None = None
@@ -65,7 +65,7 @@ class ToolNamespace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResponseFormat:
-    """A JSON schema that the answer is to follow. Telling the model of it binds nothing: that takes a grammar."""
+    """A JSON schema for the answer. The model reads it, but only a grammar enforces it."""
 
     name: str
     schema: Mapping[str, Any]
@@ -73,13 +73,13 @@ class ResponseFormat:
 
 
 def tools_section(namespaces: Sequence[ToolNamespace]) -> str:
-    """The `# Tools` section: namespaces sorted by name, each tool a TypeScript function type."""
+    """Return the `# Tools` section: namespaces sorted by name, each tool a TypeScript function type."""
     ordered = sorted(namespaces, key=lambda namespace: namespace.name)
     return "\n\n".join(["# Tools", *map(_namespace_text, ordered)])
 
 
 def response_formats_section(formats: Sequence[ResponseFormat]) -> str:
-    """The `# Response Formats` section of a developer message: each schema as JSON under its name."""
+    """Return the `# Response Formats` section of a developer message: each schema as JSON under its name."""
     parts = ["# Response Formats"]
     for answer in formats:
         lines = _comment(answer.description, "// ")
@@ -88,10 +88,10 @@ def response_formats_section(formats: Sequence[ResponseFormat]) -> str:
 
 
 def called_function(recipient: str | None, known: Collection[str]) -> str | None:
-    """Which of the `known` functions a parsed recipient calls; None if it is none of them.
+    """Return the one of the `known` functions that a parsed recipient calls; None if it is none of them.
 
     gpt-oss leaves the namespace out at times.
-    A function named as a built-in tool (`python`) or a content type (`json`) is called by its full name only.
+    A function named like a built-in tool (`python`) or a content type (`json`) is called by its full name only.
     """
     if recipient is None:
         return None
@@ -106,12 +106,12 @@ def check_tool_name(name: str, *, param: str) -> None:
     if len(name) > MAX_NAME_CHARS or not NAME.fullmatch(name):
         shown = name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."
         raise InvalidRequest(
-            f"{shown!r} is no name for a tool; use 1 to {MAX_NAME_CHARS} letters, digits, '_' or '-'", param=param
+            f"{shown!r} is not a valid tool name; use 1 to {MAX_NAME_CHARS} letters, digits, '_' or '-'", param=param
         )
 
 
 def check_schema(schema: Mapping[str, Any], *, param: str) -> None:
-    """Raises InvalidRequest for a schema beyond the limits on size and depth, or with numbers that JSON has not."""
+    """Raises InvalidRequest for a schema beyond the limits on size and depth, or with NaN or infinite numbers."""
     todo: list[tuple[object, int]] = [(schema, 1)]
     num_items = num_chars = 0
     while todo:
@@ -155,7 +155,7 @@ def _namespace_text(namespace: ToolNamespace) -> str:
 
 
 def _comment(text: str, mark: str) -> list[str]:
-    """`text` with `mark` before each line, as one string, or none. Lines end with \\n or \\r\\n."""
+    """Return `text` with `mark` before each line, as one string, or none. Lines end with \\n or \\r\\n."""
     lines = text.replace("\r\n", "\n").removesuffix("\n")
     return [mark + lines.replace("\n", f"\n{mark}")] if text else []
 

@@ -1,7 +1,8 @@
 """JSON schemas as the TypeScript types in which gpt-oss reads its tools.
 
-Token for token what `openai-harmony` 0.0.8 writes, oddities included, because the model is trained on them: `anyOf`,
-`const`, and an enum without a type are `any`; a description's line breaks are kept, without a `//` on what follows.
+The text is token for token what `openai-harmony` 0.0.8 writes, oddities included, because the model is trained on them:
+`anyOf`, `const`, and an enum without a type are `any`; a description's line breaks are kept, without a `//` on the
+lines that follow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["json_text", "typescript_type"]
 
 
 def typescript_type(schema: object, indent: str = "") -> str:
-    """The TypeScript type of a JSON schema; its inner lines are indented by `indent`. Anything unknown is `any`."""
+    """Return the TypeScript type of a JSON schema, `any` if unknown; its inner lines are indented by `indent`."""
     if not isinstance(schema, Mapping):
         return "any"
     variants = _list(schema.get("oneOf"))
@@ -40,7 +41,7 @@ def typescript_type(schema: object, indent: str = "") -> str:
 
 
 def json_text(value: object) -> str:
-    """Compact JSON with the numbers spelled as Rust's serde_json does: integers beyond 64 bits are floats."""
+    """Return compact JSON with the numbers spelled as Rust's serde_json does: integers beyond 64 bits are floats."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json_text(str(key))}:{json_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -62,7 +63,7 @@ def _object(schema: Mapping[str, Any], indent: str) -> str:
 
 
 def _property(name: str, schema: Mapping[str, Any], indent: str) -> str:
-    """The lines of one property, comments above it included; `name` ends with `?` where it is optional."""
+    """Return the lines of one property, comments above it included; `name` ends with `?` if it is optional."""
     title = schema.get("title")
     head = f"{indent}// {title}\n{indent}//\n" if isinstance(title, str) else ""
     if "oneOf" not in schema:
@@ -79,7 +80,7 @@ def _property(name: str, schema: Mapping[str, Any], indent: str) -> str:
 
 
 def _union_property(name: str, schema: Mapping[str, Any], variants: Sequence[object], indent: str) -> str:
-    """A property with `oneOf`: one line per variant, each with its own comment behind it."""
+    """Return a property with `oneOf`: one line per variant, each followed by its own comment."""
     description = _text(schema.get("description"))
     first = variants[0].get("description") if variants and isinstance(variants[0], Mapping) else None
     is_above = description is not None and description != first
@@ -98,7 +99,7 @@ def _union_property(name: str, schema: Mapping[str, Any], variants: Sequence[obj
 
 
 def _variant(schema: object, indent: str) -> str:
-    """One variant of a `oneOf` that is not directly a property."""
+    """Return one variant of a `oneOf` that is not directly a property."""
     known = schema if isinstance(schema, Mapping) else {}
     description = _text(known.get("description"))
     comments = [] if description is None else [description]
@@ -142,11 +143,11 @@ def _text(value: object) -> str | None:
 
 
 def _float_text(value: float) -> str:
-    """Shortest digits that read back as `value`; plain from 0.00001 up to 16 digits, scientific beyond."""
+    """Return the shortest digits that read back as `value`; plain from 0.00001 up to 16 digits, scientific beyond."""
     sign, digit_tuple, exponent = Decimal(repr(value)).normalize().as_tuple()
     assert isinstance(exponent, int), "finite"
     digits = "".join(map(str, digit_tuple))
-    point = len(digits) + exponent  # where the decimal point stands, counted in digits from the left
+    point = len(digits) + exponent  # position of the decimal point, in digits from the left
     minus = "-" if sign else ""
     if value == 0:
         return f"{minus}0.0"

@@ -1,8 +1,8 @@
-"""Where a text may be cut without changing its tokens, under the pre-tokenizers that are known here.
+"""Places where a text may be cut without changing its tokens, under the pre-tokenizers that are known here.
 
 A pre-tokenizer splits a text from left to right, and BPE never merges across its splits. Between two characters that no
-alternative of its pattern can have side by side there is always a split, and where no alternative looks past such a
-place either, both sides have the tokens that they have within the whole.
+alternative of its pattern matches next to each other there is always a split. Where no alternative looks past such a
+place either, both sides have the tokens that they have within the whole text.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _START = r"[^\r\n\p{L}\p{N}]?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 # gpt-oss's pattern, tiktoken's o200k_base
 O200K = rf"{_START}{_UPPER}*{_LOWER}+{_CONTRACTION}|{_START}{_UPPER}+{_LOWER}*{_CONTRACTION}|\p{{N}}{{1,3}}|{_OTHER}"
-# the demo model's: digits one by one, and no marks
+# the demo model's pattern: digits one by one, and no marks
 DEMO = rf"{_START}\p{{Lu}}*\p{{Ll}}+{_CONTRACTION}|{_START}\p{{Lu}}+{_CONTRACTION}|{_START}\p{{L}}+|\p{{N}}|{_OTHER}"
 
-PIECE = 32 << 10  # characters; of digits, which are the worst, 10 MB while they are encoded
+PIECE = 32 << 10  # characters; digits are the worst case, with 10 MB while they are encoded
 MAX_RUN = 256 << 10  # bytes without a place to cut; 40 MB while they are encoded
 
-# Blanks only begin a piece or follow other white space. A letter or digit is followed by nothing but its own kind, or
-# by an apostrophe. Only characters that every version of Unicode puts into the same class.
+# Blanks only begin a piece or follow other white space. A letter or digit is followed only by its own kind or by an
+# apostrophe. The sets hold only characters that every version of Unicode puts into the same class.
 _KANJI_KANA = "\u3041-\u3094\u30a1-\u30f6\u4e00-\u9fa5"
 _CUT = re.compile(
     r"(?<=\S) "

@@ -1,4 +1,4 @@
-"""Text to token ids and back: what Harmony needs of a tokenizer, and one over a Hugging Face tokenizer.json.
+"""Text to token ids and back: the interface that Harmony needs, and a tokenizer over a Hugging Face tokenizer.json.
 
 Ordinary text never becomes a special token: a caller that wants one takes its id from `special`.
 Only byte-level BPE is known here (gpt-oss, GPT-2 and the demo model); the `tokenizers` library is imported on loading.
@@ -24,11 +24,11 @@ __all__ = ["CONTROL_TOKENS", "TextCodec", "Tokenizer"]
 CONTROL_TOKENS = ("<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>")
 
 REPLACEMENT = "\ufffd".encode()
-SHORT = 2048  # characters, half a millisecond: less than a thread may wait to get back a lock that it let go
+SHORT = 2048  # characters, half a millisecond: less than a thread may wait to get back a lock that it released
 
 
 class TextCodec(Protocol):
-    """What the Harmony renderer and parser need of a vocabulary."""
+    """The interface to a vocabulary that the Harmony renderer and parser need."""
 
     @property
     def special(self) -> Mapping[str, int]:
@@ -39,13 +39,13 @@ class TextCodec(Protocol):
         """Bytes of the longest token."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text; spellings of special tokens in it are ordinary text too."""
+        """Return the ids of ordinary text; spellings of special tokens in it are ordinary text too."""
 
     def encode_within(self, text: str, limit: int) -> list[int]:
         """Encode like `encode`, or raise TooManyTokens as soon as there are certainly more than `limit` tokens."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of a token, possibly a part of a character. Total: never raises on an int."""
+        """Return the bytes of a token, possibly a part of a character. Never raises on an int."""
 
 
 class Tokenizer:
@@ -69,7 +69,7 @@ class Tokenizer:
 
         os.environ.setdefault(
             "TOKENIZERS_PARALLELISM", "false"
-        )  # one text has no use for its threads, and they mind forks
+        )  # its threads do not speed up a single text, and they do not survive a fork
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise UserError(f"{folder} has no tokenizer.json; give the folder of a complete checkpoint")
@@ -93,9 +93,9 @@ class Tokenizer:
         return cls(inner, special=special, pieces=pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text; lone surrogates, which UTF-8 cannot hold, become U+FFFD.
+        """Return the ids of ordinary text; lone surrogates, which UTF-8 cannot hold, become U+FFFD.
 
-        Other threads run meanwhile, unless the text is short. Raises InvalidRequest for one that cannot be cut into
+        Other threads run meanwhile, unless the text is short. Raises InvalidRequest for a text that cannot be cut into
         pieces of a size that fits into memory.
         """
         return self._encode(text, None)
@@ -103,8 +103,8 @@ class Tokenizer:
     def encode_within(self, text: str, limit: int) -> list[int]:
         """Encode like `encode`, or raise TooManyTokens as soon as there are certainly more than `limit` tokens.
 
-        That takes no more time and memory than `limit` tokens do. A text whose last piece goes beyond is returned: all
-        of it has been counted.
+        This takes no more time and memory than `limit` tokens do. If only the last piece exceeds the limit, the ids are
+        returned: the whole text has been counted.
         """
         return self._encode(text, limit)
 
@@ -128,16 +128,16 @@ class Tokenizer:
         return self._inner.encode_batch_fast([clean], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of a token: its literal spelling if special, U+FFFD for ids that only pad the vocabulary."""
+        """Return the bytes of a token: its literal spelling if special, U+FFFD for ids that only pad the vocabulary."""
         return self._pieces.get(token_id, REPLACEMENT)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
 
 def byte_alphabet() -> dict[int, str]:
-    """The printable character that stands for each byte in a byte-level vocabulary.
+    """Return the printable character that stands for each byte in a byte-level vocabulary.
 
     Printable Latin-1 stands for itself, the 68 other bytes for U+0100 onwards in order (Radford et al., GPT-2, 2019).
     """

@@ -1,1 +1,1 @@
-"""Checks grammars and schemas before the engine sees them."""
+"""Builds grammars for answers, and checks grammars and schemas before the engine compiles them."""

@@ -1,8 +1,8 @@
-"""Grammars for what the model may answer: tool calls by their schemas, a JSON schema, a regex, choices.
+"""Grammars for structured answers: tool calls by their schemas, a JSON schema, a regex, choices.
 
-One Lark grammar in llguidance's dialect covers all that is generated after `<|start|>assistant`, control tokens
-included, so that a forced header and a bound answer are one thing to the engine. Text is bounded by max_tokens only: a
-counted `.{0,n}` would take a lexer state per character and seven times as long a mask (67 us for 10 us).
+One Lark grammar in llguidance's dialect covers everything generated after `<|start|>assistant`, control tokens
+included, so that the engine treats a forced header and a bound answer alike. Text is bounded by max_tokens only: a
+counted `.{0,n}` would take a lexer state per character, and a mask would take 67 us instead of 10 us.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ MAX_REGEX_CHARS = 10_000
 MAX_LARK_CHARS = 100_000
 MAX_CHOICES = 1000
 MAX_REASON_CHARS = 300
-MAX_MESSAGES_BEFORE = 8  # a model that goes on reasoning would never come to its call
+MAX_MESSAGES_BEFORE = 8  # without a bound, a model could reason forever and never make its call
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """The one function that has to be called."""
+    """The function that has to be called."""
 
     name: str
 
@@ -63,7 +63,7 @@ class JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """JSON that is valid under a schema; properties come in the schema's order, names beyond them may repeat."""
+    """JSON that is valid under a schema; properties come in the schema's order, additional names may repeat."""
 
     schema: Mapping[str, Any]
 
@@ -77,14 +77,14 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these texts."""
+    """A text that is one of these."""
 
     choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lark:
-    """Text of a Lark grammar in llguidance's dialect, from its rule `start`."""
+    """Text that the rule `start` of a Lark grammar in llguidance's dialect matches."""
 
     grammar: str
 
@@ -94,11 +94,11 @@ AnswerFormat: TypeAlias = JsonObject | JsonSchema | Regex | Choice | Lark
 MAX_LARK_RULES = 500
 MAX_INDENT = 60
 
-# One blank behind a colon or comma; line breaks with as much indentation as the schema's depth may need where JSON
-# allows white space. llguidance knows no place for the latter, and a small model loses itself in white space.
+# One blank after a colon or comma; where JSON allows white space, line breaks with as much indentation as the schema's
+# depth may need. llguidance does not bound white space by place, and a small model may generate it endlessly.
 JSON_OPTIONS = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
 NO_ARGUMENTS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
-# Options of a rule that llguidance cannot take back: speculation needs to.
+# Rule options that llguidance cannot roll back; speculation needs rollback.
 LARK_RULE = re.compile(r"^\s*[?!]?\w+\s*(\[[^\]\n]*\])?(\{[^}\n]*\})?\s*:", re.MULTILINE)
 ONE_WAY_OPTION = re.compile(r"^\s*[\w?!-]+\s*\[[^\]\n]*\b(max_tokens|temperature|stop)\b", re.MULTILINE)
 
@@ -109,18 +109,18 @@ def answer_grammar(
     tool_choice: ToolChoice = "auto",
     response: AnswerFormat | None = None,
 ) -> str | None:
-    """The grammar of one assistant turn, or None where nothing is bound.
+    """Return the grammar of one assistant turn, or None if nothing is bound.
 
     Reasoning comes first, in at most 8 messages. Then, by `tool_choice`:
 
-    - "required" or a named tool: one call with its forced header, the arguments by the tool's schema; `response` waits
-      for a turn that may answer.
-    - "auto": a call or an answer. Arguments are bound where the tool is strict. Without a strict tool and without
-      `response` nothing is bound at all.
+    - "required" or a named tool: one call with its forced header, its arguments bound to the tool's schema; `response`
+      applies only to turns that may answer.
+    - "auto": a call or an answer. Arguments are bound if the tool is strict. Without a strict tool and without
+      `response` nothing is bound.
     - "none": an answer, and no call.
 
-    `response` binds the text of the final message. Then nothing but reasoning precedes it; else notes to the user on
-    the commentary channel may. Check schemas and the rest beforehand with `GrammarChecker`.
+    `response` binds the text of the final message. Only reasoning may then precede it; otherwise preambles to the user
+    on the commentary channel may, too. Check schemas and the rest beforehand with `GrammarChecker`.
 
     Raises InvalidRequest for a choice that names no tool.
     """
@@ -162,15 +162,15 @@ def is_bound(tool: FunctionTool, tool_choice: ToolChoice) -> bool:
 
 
 def raw_grammar(response: AnswerFormat) -> str:
-    """The grammar of a raw completion that is `response` and nothing else."""
+    """Return the grammar of a raw completion that consists of `response` alone."""
     return _assembled(["%llguidance {}", "start: body <|return|>", *_body_rules(response)], response)
 
 
 class GrammarChecker:
-    """Says before a request reaches the engine whether its grammar can be enforced, and if not, why.
+    """Checks before a request reaches the engine whether its grammar can be enforced, and names the reason if not.
 
-    With the tokenizer.json of the model, names of special tokens are checked too, and that an answer can begin; reading
-    that of gpt-oss takes about a second, so make one checker at the start. Thread-safe. Nothing is ever fetched.
+    With the tokenizer.json of the model it also checks names of special tokens, and that an answer can begin; reading
+    that of gpt-oss takes about a second, so make one checker at the start. Thread-safe. No reference is ever fetched.
     """
 
     def __init__(self, tokenizer_json: Path | None = None) -> None:
@@ -206,7 +206,7 @@ class GrammarChecker:
                 _limit(len(pattern), MAX_REGEX_CHARS, "characters", param)
             case Choice(choices):
                 if not choices or not all(choices):
-                    raise InvalidRequest(f"{param} needs at least one choice, and no empty one", param=param)
+                    raise InvalidRequest(f"{param} needs at least one choice, none of them empty", param=param)
                 _limit(len(choices), MAX_CHOICES, "choices", param)
             case Lark(text):
                 _limit(len(text), MAX_LARK_CHARS, "characters", param)
@@ -218,7 +218,7 @@ class GrammarChecker:
         assert grammar is not None
         self.check(grammar, param=param)
         if isinstance(response, Lark) and not can_end(response.grammar):
-            raise InvalidRequest(f"{param} cannot be enforced: its rule 'start' never comes to an end", param=param)
+            raise InvalidRequest(f"{param} cannot be enforced: its rule 'start' never ends", param=param)
         tokenizer = self._tokenizer
         if tokenizer is not None and not with_deep_stack(lambda: self._can_start(tokenizer, grammar)):
             raise InvalidRequest(f"{param} cannot be enforced: nothing satisfies it, or it is too complex", param=param)
@@ -276,7 +276,7 @@ def _body_rules(response: AnswerFormat | None) -> list[str]:
 
 
 def _assembled(lines: Sequence[str], response: AnswerFormat | None) -> str:
-    """One grammar of these lines; a Lark grammar of the user stays one of its own, with its own names."""
+    """Return one grammar of these lines; a Lark grammar of the user stays separate, with its own rule names."""
     grammar = "\n".join(lines) + "\n"
     if isinstance(response, Lark):
         named = [{"name": "turn", "lark_grammar": grammar}, {"name": "body", "lark_grammar": response.grammar}]
@@ -290,15 +290,15 @@ def _json_term(schema: Mapping[str, Any]) -> str:
 
 
 def _indent(schema: Mapping[str, Any]) -> int:
-    """Blanks before the innermost values of a pretty document."""
+    """Return the number of blanks before the innermost values of a pretty-printed document."""
     try:
         return min(4 * extent_of(schema, param="schema").depth, MAX_INDENT)
-    except InvalidRequest:  # `check_answer` refuses it too, and knows the parameter
+    except InvalidRequest:  # `check_answer` refuses it too, and names the parameter
         return MAX_INDENT
 
 
 def _slashed(pattern: str) -> str:
-    """A pattern between slashes: its own slashes escaped, line breaks spelled."""
+    """Return a pattern between slashes: its own slashes escaped, line breaks spelled."""
     spelled = pattern.replace("\n", r"\n").replace("\r", r"\r")
     return re.sub(r"\\.|/", lambda match: r"\/" if match[0] == "/" else match[0], spelled)
 
@@ -317,7 +317,7 @@ def _limit(count: int, limit: int, what: str, param: str) -> None:
 
 
 def _reason(message: str) -> str:
-    """llguidance's message without the place in our grammar and without the grammar."""
+    """Return llguidance's message without the position in the grammar and without the grammar's text."""
     text = re.sub(r"\n +\d+ \| .*", "", message, flags=re.DOTALL)
     text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", text)
     text = " ".join(text.split())

@@ -1,7 +1,7 @@
-"""What can be said of a Lark grammar in llguidance's dialect before it is followed: its schemas, and rules without end.
+"""Static checks of a Lark grammar in llguidance's dialect: finds its JSON schemas, and rules that never end.
 
-Reads the dialect as parser/src/lark of llguidance does, as far as it takes to find alternatives; what is no grammar at
-all is left to the library, which says so better.
+The reader follows parser/src/lark of llguidance, as far as it takes to find alternatives; syntax errors are left to the
+library, which describes them better.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class Token(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A rule by its name, a group, or with neither something that always ends."""
+    """A rule by its name, a group, or with neither a terminal, which always ends."""
 
     rule: str | None = None
     group: Alternatives | None = None
 
 
 def schemas_of(grammar: str) -> Iterator[Mapping[str, Any]]:
-    """The JSON schemas in a grammar. Raises ValueError for one with a number that no float holds."""
+    """Return the JSON schemas in a grammar. Raises ValueError for one with a number that no float holds."""
     for token in _tokens(grammar):
         if token.text == "%json" and isinstance(token.json, Mapping):
             yield token.json
 
 
 def can_end(grammar: str) -> bool:
-    """Whether the grammar has a text at all: False where the rule `start` always leads to another rule."""
+    """Whether the grammar matches any finite text: False if the rule `start` always leads to another rule."""
     tokens = list(_tokens(grammar))
     if any(token.text in ("::", "%if", "%lark", "%override") for token in tokens):
         return True  # not looked into
@@ -63,7 +63,7 @@ def can_end(grammar: str) -> bool:
     waiting: dict[str, list[str]] = {}
     ending: set[str] = set()
     todo = list(rules)
-    while todo:  # a rule is looked at again only when one that it waits for turns out to end
+    while todo:  # a rule is visited again only when one that it depends on turns out to end
         name = todo.pop()
         if name in ending:
             continue
@@ -78,7 +78,7 @@ def can_end(grammar: str) -> bool:
 
 
 def _missing(alternatives: Alternatives, ending: set[str], rules: Mapping[str, Alternatives]) -> set[str] | None:
-    """None if one alternative ends; else rules of which one must end first."""
+    """Return None if one alternative ends; else rules of which one must end first."""
     missing: set[str] = set()
     for alternative in alternatives:
         own: set[str] = set()
@@ -107,7 +107,7 @@ def _tokens(grammar: str) -> Iterator[Token]:
 
 
 class _Reader:
-    """Rules and their alternatives. Never fails: a grammar that it misreads has been refused by the library."""
+    """Reads rules and their alternatives. Never fails: a grammar that it misreads has been refused by the library."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -124,7 +124,7 @@ class _Reader:
         return found
 
     def _skip_to_colon(self) -> bool:
-        """Past parameters, priority and attributes, on one line."""
+        """Skip parameters, priority and attributes, on one line."""
         at = self._at
         while at < len(self._tokens) and self._tokens[at].kind != "newline":
             at += 1
@@ -156,7 +156,7 @@ class _Reader:
         return alternatives
 
     def _repeated(self, symbol: Symbol, *, is_optional: bool = False) -> list[Symbol]:
-        """The symbol with what follows it (`?`, `*`, `+`, `~ n`, `{n,m}`): nothing where it may be left out."""
+        """Read a repetition (`?`, `*`, `+`, `~ n`, `{n,m}`); return the symbol, or nothing if it may be left out."""
         sign = self._peek()
         if sign in ("?", "*", "+"):
             self._next()

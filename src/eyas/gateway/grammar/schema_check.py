@@ -1,4 +1,4 @@
-"""Which JSON schemas the grammar library takes in full: what it would pass over in silence is refused by name here."""
+"""Checks that llguidance enforces a JSON schema in full: what it would silently ignore is refused by name here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from eyas.gateway.grammar.schema_numbers import check_common_multiple, check_num
 __all__ = ["check_enforceable", "check_followable", "without_plain_formats"]
 
 MAX_PROPERTIES = 1000
-MAX_OPTIONAL = 100  # in round numbers, at 4 of the parser's items each
-ITEMS_AROUND = 20  # of the parser, for what is around the schema in an answer
+MAX_OPTIONAL = 100  # rounded, at 4 parser items each
+ITEMS_AROUND = 20  # parser items for the part of an answer around the schema
 
 ONE_SCHEMA = ("items", "additionalItems", "additionalProperties")
 SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -30,18 +30,18 @@ ENFORCED = {
     *SCHEMA_LISTS,
     *SCHEMA_MAPS,
 }
-# Keywords that say nothing about which values are valid.
+# Keywords that do not affect which values are valid.
 ANNOTATIONS = {
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("$schema", "$id", "$comment", "contentEncoding", "contentMediaType"),
-    "discriminator",  # OpenAPI: which of the alternatives it is; they say so themselves
+    "discriminator",  # OpenAPI: selects an alternative; the alternatives themselves bind the value
 }
 FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
-PLAIN_FORMATS = {"binary", "directory-path", "file-path", "password", "path"}  # any text is one
+PLAIN_FORMATS = {"binary", "directory-path", "file-path", "password", "path"}  # every text is valid
 
 
 def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
-    """Raises InvalidRequest, with the path, for a schema of which some part could not be enforced, or is too large."""
+    """Raises InvalidRequest, with the path, for a schema that is too large or has a part that cannot be enforced."""
     check_schema(schema, param=param)
     num_properties = 0
     for path, inner in _subschemas(schema, "$"):
@@ -64,15 +64,15 @@ def check_enforceable(schema: Mapping[str, Any], *, param: str) -> None:
     check_followable(schema, param=param)
     if extent_of(schema, param=param).busiest > MAX_ROW_ITEMS_SCHEMA - ITEMS_AROUND:
         raise InvalidRequest(
-            "too much may come next at one place of the schema: of an object and its alternatives together, about "
-            f"{MAX_OPTIONAL} properties can be optional; list more of them in 'required'",
+            "too many properties may come next at one place: an object and its alternatives may have about "
+            f"{MAX_OPTIONAL} optional properties in all; list more of them in 'required'",
             param=param,
         )
 
 
 def check_followable(schema: Mapping[str, Any], *, param: str) -> None:
-    """Raises InvalidRequest for a schema that is taken in full but has numbers that would be rounded, requires a value
-    without end, or takes memory without bound to compile."""
+    """Raises InvalidRequest for a supported schema that has numbers that would be rounded, requires a value without
+    end, or takes memory without bound to compile."""
     with_factors = []
     for path, inner in _objects(schema):
         check_numbers(inner, path, param=param)
@@ -86,7 +86,7 @@ def check_followable(schema: Mapping[str, Any], *, param: str) -> None:
 
 
 def without_plain_formats(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema without formats that say nothing about a text: the grammar library does not know them."""
+    """Return the schema without formats that every text satisfies: llguidance does not know them."""
     if not any(_has_plain_format(inner) for _, inner in _subschemas(schema, "$")):
         return schema
     own = copy.deepcopy(schema)
@@ -102,12 +102,12 @@ def _has_plain_format(schema: object) -> bool:
 
 
 def _is_extension(keyword: str) -> bool:
-    """Vendors' own annotations; one of them is llguidance's switch for leniency."""
+    """Whether a keyword is a vendor's own annotation; one of these is llguidance's switch for leniency."""
     return keyword.startswith("x-") and keyword != "x-guidance"
 
 
 def _objects(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All objects in a schema, wherever they are: a reference may lead to any of them."""
+    """Yield all objects in a schema, at any depth: a reference may lead to any of them."""
     todo: list[tuple[str, object]] = [("$", schema)]
     while todo:
         path, value = todo.pop()

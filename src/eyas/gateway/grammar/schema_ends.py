@@ -13,11 +13,11 @@ NESTED = ("object", "array")
 
 
 def can_end(root: Mapping[str, Any]) -> bool:
-    """False for a schema like a list whose node requires the next node."""
+    """Whether a schema has a finite value; False, for example, for a list whose node requires the next node."""
     ending: set[int] = set()
     waiting: dict[int, list[Mapping[str, Any]]] = {}
     todo = [root]
-    while todo:  # a schema is looked at again only when one that it waits for turns out to end
+    while todo:  # a schema is visited again only when one that it depends on turns out to end
         schema = todo.pop()
         if id(schema) in ending:
             continue
@@ -55,12 +55,12 @@ def _ends(schema: Mapping[str, Any], root: Mapping[str, Any], ends: Callable[[ob
     types = schema.get("type")
     names = [types] if isinstance(types, str) else _list(types)
     if not names or any(name not in NESTED for name in names):
-        return True  # a value that is neither an object nor an array will do
+        return True  # a scalar value is enough
     return any(all(ends(inner) for inner in _required(schema, name)) for name in names)
 
 
 def _required(schema: Mapping[str, Any], kind: str) -> Iterable[object]:
-    """Schemas of values that must be in each object or array."""
+    """Return schemas of values that must be in each object or array."""
     if kind == "object":
         properties = schema.get("properties")
         if isinstance(properties, Mapping):

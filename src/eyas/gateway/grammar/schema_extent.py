@@ -1,4 +1,4 @@
-"""How far a JSON schema reaches along its references: levels to compile, items to parse, indentation of its values."""
+"""Measures a JSON schema along its references: levels to compile, items to parse, indentation of its values."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["Extent", "equivalents", "extent_of", "referred"]
 
 MAX_LEVELS = 200
 MAX_SAME = 450  # more cannot be parsed at once
-MAX_MERGED = 1000  # of which patterns are written out each time: the compiler's memory doubles with each level
-OPEN_DEPTH = 8  # assumed where a value may nest without end
+MAX_MERGED = 1000  # patterns are written out for each: the compiler's memory doubles with each level
+OPEN_DEPTH = 8  # assumed if a value may nest without end
 
 OBJECT_PARTS = ("properties", "patternProperties")
 ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 
 
 class Extent(NamedTuple):
-    """Of one schema and all that it refers to."""
+    """Measures of one schema and everything that it refers to."""
 
-    levels: int  # schemas inside each other, references followed
-    depth: int  # arrays and objects inside each other in a value; 8 where the schema bounds nothing
-    same: frozenset[int]  # by `id`, the schemas that a value of this one may be going through
-    busiest: int  # parser's items (an estimate), where the most alternatives and optional properties meet
-    merged: int  # schemas of the same value, each as often as references lead to it
+    levels: int  # nesting of schemas, references followed
+    depth: int  # nesting of arrays and objects in a value; 8 if the schema does not bound it
+    same: frozenset[int]  # by `id`, the schemas that a value of this one may be in
+    busiest: int  # estimated parser items, where the most alternatives and optional properties meet
+    merged: int  # schemas of the same value, counted as often as references lead to them
 
 
 ANYTHING = Extent(1, OPEN_DEPTH, frozenset(), 8, 1)
@@ -94,7 +94,7 @@ class _Walk:
 
 
 def equivalents(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[object]:
-    """Schemas of the same value."""
+    """Return schemas that apply to the same value."""
     for keyword in ALTERNATIVES:
         alternatives = schema.get(keyword)
         if isinstance(alternatives, list | tuple):
@@ -105,7 +105,7 @@ def equivalents(root: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[object]:
-    """Schemas of what is in the value, `additionalProperties: true` and the like excepted."""
+    """Return schemas of the values inside the value, `additionalProperties: true` and the like excepted."""
     for keyword in OBJECT_PARTS:
         parts = schema.get(keyword)
         if isinstance(parts, Mapping):
@@ -119,7 +119,7 @@ def _children(schema: Mapping[str, Any]) -> Iterator[object]:
 
 
 def _own_depth(schema: Mapping[str, Any], *, bounded_elsewhere: bool) -> int:
-    """1 for an array or object, 0 for a scalar, what is assumed where the schema does not say."""
+    """Return 1 for an array or object, 0 for a scalar, and an assumed depth if the schema has no type."""
     fixed = [*_list(schema.get("enum", [])), *_list([schema["const"]] if "const" in schema else [])]
     if fixed:
         return OPEN_DEPTH if any(isinstance(value, Mapping | list | tuple) for value in fixed) else 0
@@ -136,7 +136,7 @@ def _own_depth(schema: Mapping[str, Any], *, bounded_elsewhere: bool) -> int:
 
 
 def _own_items(schema: Mapping[str, Any]) -> int:
-    """Measured: 4 for each optional property, of which any may come next."""
+    """Estimate parser items: 4 (measured) for each optional property, any of which may come next."""
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
         required = {name for name in _list(schema.get("required")) if isinstance(name, str)}
@@ -149,7 +149,7 @@ def _list(value: object) -> list[Any]:
 
 
 def referred(root: Mapping[str, Any], reference: str) -> object:
-    """What a JSON pointer finds; True, which is any value, where it finds nothing: the compiler refuses that."""
+    """Return the target of a JSON pointer; True (any value) if there is none: the compiler refuses that."""
     node: Any = root
     for part in unquote(reference.removeprefix("#")).split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")

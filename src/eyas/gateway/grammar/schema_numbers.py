@@ -1,4 +1,4 @@
-"""Numbers in JSON schemas: which ones the grammar library holds exactly. It would round all others in silence.
+"""Checks that llguidance holds the numbers of a JSON schema exactly: it would silently round all others.
 
 llguidance reads every number as a 64-bit float, bounds of integers as 64-bit integers from that, and `multipleOf` as a
 decimal fraction of a 32-bit integer (parser/src/json/numeric.rs). Some of the numbers it cannot hold end the process.
@@ -16,7 +16,7 @@ from eyas.base.errors import InvalidRequest
 __all__ = ["check_common_multiple", "check_numbers"]
 
 MAX_EXACT = 2**53 - 1  # up to here a float holds every integer and its neighbours
-MAX_INT64 = 2**63 - 1  # what generators write as the largest integer; the library's own largest, so it holds
+MAX_INT64 = 2**63 - 1  # generators write this as the largest integer; it is the library's own largest, so it is exact
 MAX_DECIMALS = 22  # up to here a float holds the power of 10, and a JSON parser that rounds once reads what was written
 MAX_FACTOR = 2**32 - 1
 
@@ -26,7 +26,7 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def check_numbers(schema: Mapping[str, Any], path: str, *, param: str) -> None:
-    """Of one schema, those inside it excepted. Raises InvalidRequest with the path of a number that does not hold."""
+    """Check one schema, without those inside it. Raises InvalidRequest with the path of a number that is not exact."""
     for name in BOUNDS:
         value = schema.get(name)
         is_largest = name == "maximum" and value == MAX_INT64 and schema.get("type") == "integer"
@@ -49,12 +49,12 @@ def check_numbers(schema: Mapping[str, Any], path: str, *, param: str) -> None:
 
 
 def check_common_multiple(schemas: Iterable[Mapping[str, Any]], *, param: str) -> None:
-    """Of schemas that one value may have to follow together: the library multiplies in 32 bits."""
+    """Check schemas that may apply to one value together: the library multiplies their `multipleOf` in 32 bits."""
     coefficient, exponent = 1, 0
     for factor in {s["multipleOf"] for s in schemas if _is_number(s.get("multipleOf")) and s["multipleOf"] > 0}:
         known = _as_library(factor)
         if known is None:
-            continue  # refused where it stands
+            continue  # refused by `check_numbers`
         ours, theirs = (
             coefficient * 10 ** max(known[1] - exponent, 0),
             known[0] * 10 ** max(exponent - known[1], 0),
@@ -68,7 +68,7 @@ def check_common_multiple(schemas: Iterable[Mapping[str, Any]], *, param: str) -
 
 
 def _check_values(value: object, path: str, param: str) -> None:
-    """All numbers in a constant."""
+    """Check all numbers in a constant."""
     todo = [value]
     while todo:
         item = todo.pop()
@@ -94,7 +94,7 @@ def _check(value: Any, path: str, param: str) -> None:
 
 
 def _as_library(factor: float) -> tuple[int, int] | None:
-    """The coefficient and the negative exponent of 10 that llguidance makes of it, None if that is not the same."""
+    """Return the coefficient and the negative exponent of 10 that llguidance computes, None if they are not exact."""
     value, exponent = float(factor), 0
     while value % 1 and value <= MAX_FACTOR:
         value, exponent = value * 10.0, exponent + 1

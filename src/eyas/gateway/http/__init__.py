@@ -1,1 +1,1 @@
-"""HTTP with no dialect and no engine: bodies, errors, streams, worker threads."""
+"""HTTP without dialect or engine: bodies, errors, streams, worker threads."""

@@ -1,4 +1,4 @@
-"""Answering with a whole body or with a stream, and giving up the work when the client has gone."""
+"""Answers with a whole body or with a stream, and cancels the work when the client disconnects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def answer(
 ) -> ASGIApp:
     """Answer with one body, or with a stream of `chunks` and the event `last`.
 
-    `close` is called in the end, however it comes.
+    `close` is always called at the end.
     """
     if chunks is not None:
         return EventStream(chunks(deltas), on_close=close, last=last)
@@ -40,9 +40,9 @@ async def answer(
 
 
 async def answer_whole(http: HttpRequest, work: Coroutine[Any, Any, bytes], *, close: Callable[[], None]) -> Response:
-    """Answer with the JSON that `work` comes to; `close` is called in the end, however it comes.
+    """Answer with the JSON that `work` returns; `close` is always called at the end.
 
-    Raises ClientGone if the client leaves before it is there.
+    Raises ClientGone if the client disconnects before that.
     """
     try:
         return raw_response(await until_disconnect(http.receive, work))

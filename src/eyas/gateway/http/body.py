@@ -1,4 +1,4 @@
-"""Request bodies: decoding them within limits, strictly."""
+"""Decodes request bodies, strictly and within limits."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ WINDOW = 64 << 10
 
 
 class Fields(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Base of request objects. None is "not given"; a field of type None is a known one that this server lacks."""
+    """Base of request objects. None means "not given"; a field of type None is known but not supported."""
 
 
 def weight(raw: Raw) -> int:
-    """The size of a body for `Workers.run`; one that may hold schemas or grammars to compile counts as large."""
+    """Return the size of a body for `Workers.run`; one that may hold schemas or grammars to compile counts as large."""
     if len(raw) < LARGE and any(word in raw for word in SLOW_WORDS):
         return LARGE
     return len(raw)
 
 
 def decode(raw: Raw, kind: type[BodyT]) -> BodyT:
-    """Check and read a body. Raises InvalidRequest naming the field, with the nearest known name."""
+    """Check and decode a body. Raises InvalidRequest naming the field, with the nearest known name."""
     check_extent(raw)
     try:
         return msgspec.json.Decoder(kind, float_hook=untyped_number).decode(raw)
@@ -52,8 +52,8 @@ def decode(raw: Raw, kind: type[BodyT]) -> BodyT:
 
 
 def untyped_number(text: str) -> float:
-    """A number of a schema or other free JSON. Raises ValueError where a float would not be what was written: 17 digits
-    name every float."""
+    """Return a number of a schema or other free JSON. Raises ValueError if the float differs from the number written:
+    17 digits are enough for every float."""
     value = float(text)
     digits = re.sub(r"[eE].*|\D", "", text).lstrip("0")
     if math.isinf(value) or (value == 0 and digits):
@@ -66,15 +66,15 @@ def untyped_number(text: str) -> float:
 def check_extent(raw: Raw) -> None:
     """Raises InvalidRequest for more values than MAX_VALUES, or objects and lists than MAX_CONTAINERS.
 
-    `{}` is two bytes, takes 64 when it is read, and nothing else runs until all are: 20 MB a second.
+    `{}` is two bytes and takes 64 when decoded, and decoding blocks everything else: 20 MB a second.
     """
-    if raw.count(b",") <= MAX_VALUES and raw.count(b"{") + raw.count(b"[") <= MAX_CONTAINERS:  # even within strings
+    if raw.count(b",") <= MAX_VALUES and raw.count(b"{") + raw.count(b"[") <= MAX_CONTAINERS:  # within strings too
         return
     num_values = num_containers = start = 0
     in_string = False
     while start < len(raw):
         stop = start + WINDOW
-        while raw[stop - 1 : stop] == b"\\":  # an escape goes with what it escapes
+        while raw[stop - 1 : stop] == b"\\":  # an escape and what it escapes stay together
             stop += 1
         plain = raw[start:stop].replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = plain.split(b'"')
@@ -85,8 +85,8 @@ def check_extent(raw: Raw) -> None:
         start = stop
     if num_values > MAX_VALUES or num_containers > MAX_CONTAINERS:
         raise InvalidRequest(
-            f"the body has at least {num_values} values, {num_containers} of them objects or lists; at most "
-            f"{MAX_VALUES} are taken, and {MAX_CONTAINERS} objects and lists"
+            f"the body has at least {num_values} values, {num_containers} of them objects or lists; the "
+            f"limit is {MAX_VALUES}, and {MAX_CONTAINERS} objects and lists"
         )
 
 
@@ -95,5 +95,5 @@ def json_response(value: object, *, status: int = 200) -> Response:
 
 
 def raw_response(body: bytes, *, status: int = 200) -> Response:
-    """Bytes that are JSON already."""
+    """Return a response of bytes that are JSON already."""
     return Response(body, status_code=status, media_type="application/json")

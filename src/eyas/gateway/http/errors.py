@@ -1,4 +1,4 @@
-"""Our errors as HTTP answers: a status and a neutral failure, put into words by the dialect of the request's path."""
+"""Maps errors to HTTP answers: a status and a neutral failure, which the dialect of the request's path formats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "status_of",
 ]
 
-ERROR_FORMAT = "error_format"  # in a scope's state: the ErrorFormat of the request's path
+ERROR_FORMAT = "error_format"  # key in a scope's state: the ErrorFormat of the request's path
 INTERNAL = "internal error; the server's log has the details"
 BUSY_RETRY_S = 1
 UNAVAILABLE_RETRY_S = 5
@@ -41,7 +41,7 @@ class EngineFailed(EyasError):
 
 
 class Refused(InvalidRequest):
-    """A request that is refused with a status or a code of its own; `code` is a word for programs."""
+    """A request that is refused with a status or a code of its own; `code` is machine-readable."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message, param=param)
@@ -51,7 +51,7 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Why a request is not answered. `error` is the cause where there is one, for dialects with words of their own.
+    """A failed request. `error` is the cause if there is one, for dialects that format some errors differently.
 
     Codes: queue_full, unavailable, model_not_found, context_length_exceeded, invalid_api_key, host_not_allowed,
     origin_not_allowed, body_too_large, or what a dialect's own routes refuse with.
@@ -67,14 +67,14 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorFormat:
-    """How a dialect tells a failure: `body` as JSON of its own, `event` as the last event of a stream."""
+    """A dialect's formats of a failure: `body` as a JSON body, `event` as the last event of a stream."""
 
     body: Callable[[Failure], bytes]
     event: Callable[[Failure], bytes]
 
 
 def status_of(error: EyasError) -> int:
-    """400 for a request that cannot be served as asked, 429 for a full queue, 503 and 500 for troubles of ours."""
+    """Return 400 for a request that cannot be served as sent, 429 for a full queue, 503 or 500 for server errors."""
     if isinstance(error, Refused):
         return error.status
     if isinstance(error, InvalidRequest):
@@ -85,7 +85,7 @@ def status_of(error: EyasError) -> int:
 
 
 def failure_of(error: EyasError) -> Failure:
-    """The failure that an error is, with its status and its code."""
+    """Return an error as a failure, with its status and its code."""
     status = status_of(error)
     if isinstance(error, InvalidRequest):
         code = error.code if isinstance(error, Refused) else None
@@ -95,12 +95,12 @@ def failure_of(error: EyasError) -> Failure:
 
 
 def error_body(scope: Mapping[str, Any], failure: Failure) -> bytes:
-    """What the dialect of a request's path says of a failure."""
+    """Return the body for a failure, in the dialect of the request's path."""
     return _format_of(scope).body(replace(failure, request_id=scope["state"].get("request_id")))
 
 
 def error_event(scope: Mapping[str, Any], failure: Failure) -> bytes:
-    """What ends a stream, in the dialect of its path, that fails half-way."""
+    """Return the event that ends a failed stream, in the dialect of the request's path."""
     return _format_of(scope).event(replace(failure, request_id=scope["state"].get("request_id")))
 
 
@@ -114,12 +114,12 @@ def _answer(request: Request, failure: Failure, headers: Mapping[str, str] | Non
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:
-    """The client left before its body was complete, or its turn came; nobody reads this."""
+    """Answer for a client that disconnected before its body was complete or its work began; it is never read."""
     return Response(status_code=CLIENT_LEFT)
 
 
 async def on_eyas_error(request: Request, error: Exception) -> Response:
-    """Answer with the error, and with `Retry-After` in seconds where trying again may help."""
+    """Answer with the error, and with `Retry-After` in seconds if trying again may help."""
     assert isinstance(error, EyasError)
     failure = failure_of(error)
     seconds = {429: BUSY_RETRY_S, 503: UNAVAILABLE_RETRY_S}.get(failure.status)
@@ -127,7 +127,7 @@ async def on_eyas_error(request: Request, error: Exception) -> Response:
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Answer for unknown paths and methods, and for what a route refuses by status alone."""
+    """Answer for unknown paths and methods, and for requests that a route refuses by status alone."""
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code in (404, 405) and message in ("Not Found", "Method Not Allowed"):
@@ -136,5 +136,5 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
-    """Answer for a bug of ours: the traceback goes to the log, not to the client."""
+    """Answer for a bug of the server: the traceback goes to the log, not to the client."""
     return _answer(request, Failure(status=500, message=INTERNAL))

@@ -1,4 +1,4 @@
-"""What is wrong with a body, in words: the field, what it may be instead, and what this model does not take."""
+"""Explains why a body is invalid: the field, its allowed values, and content that this model does not take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eyas.base.errors import InvalidRequest, nearest
 
 __all__ = ["explain", "loosely", "not_json"]
 
-# Parts of a message, in OpenAI's and vLLM's names, that hold something else than text.
+# Parts of a message, by OpenAI's and vLLM's names, that hold something other than text.
 MEDIA = {
     "image_url": "images",
     "input_image": "images",
@@ -27,15 +27,15 @@ MEDIA = {
 }
 SURROGATE = re.compile("[\ud800-\udfff]")
 MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-STEP = re.compile(r"\[[^\]]*\]|\w+")  # of a path such as `messages[0].content`
-MAX_BYTES = 1 << 20  # of a body that is looked through for half a character: nothing else runs meanwhile
-MAX_VALUES = 200_000  # in a body that is read once more for its error: some 20 MB of Python objects
+STEP = re.compile(r"\[[^\]]*\]|\w+")  # a step of a path such as `messages[0].content`
+MAX_BYTES = 1 << 20  # of a body that is searched for a lone surrogate: the search blocks everything else
+MAX_VALUES = 200_000  # in a body that is decoded again for its error: some 20 MB of Python objects
 
 
 def explain(message: str, kind: type[Struct], body: Any) -> InvalidRequest:
-    """msgspec's message with the field in front, e.g. `Expected `int`, got `str` - at `$.seed``.
+    """Return msgspec's message with the field first; it has it last: `Expected `int`, got `str` - at `$.seed``.
 
-    `kind` is what the JSON `body` was read as, None if that is not at hand.
+    `kind` is the type that the JSON `body` was decoded as; `body` is None if it is not available.
     """
     text, _, where = message.partition(" - at ")
     path = where.strip("`").rpartition("$")[2].removeprefix(".")
@@ -56,7 +56,7 @@ def explain(message: str, kind: type[Struct], body: Any) -> InvalidRequest:
 
 
 def loosely(raw: bytes | bytearray) -> Any:
-    """The body without its types, for `explain`; None if it is too large or no JSON behind its first error."""
+    """Return the body decoded without types, for `explain`; None if it is too large or not JSON after its error."""
     if num_values(raw) > MAX_VALUES:
         return None
     try:
@@ -66,12 +66,12 @@ def loosely(raw: bytes | bytearray) -> Any:
 
 
 def num_values(raw: bytes | bytearray) -> int:
-    """At least as many values as a JSON text has."""
+    """Return an upper bound on the number of values in a JSON text."""
     return 1 + sum(map(raw.count, (b",", b"[", b"{")))
 
 
 def not_json(raw: bytes | bytearray, error: Exception) -> InvalidRequest:
-    """Why bytes cannot be read as JSON. Half a surrogate pair is named: cutting a text inside an emoji leaves it."""
+    """Explain why bytes are not JSON. A lone surrogate is located: it is left when a text is cut inside an emoji."""
     try:
         text = raw.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as wrong:
@@ -91,7 +91,7 @@ def not_json(raw: bytes | bytearray, error: Exception) -> InvalidRequest:
 
 
 def texts_of(value: Any) -> Iterator[tuple[str, str]]:
-    """All texts of a JSON value, names of fields included, each with the path to it."""
+    """Yield all texts of a JSON value, names of fields included, each with the path to it."""
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         path, one = waiting.pop()
@@ -105,7 +105,7 @@ def texts_of(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def media_at(body: Any, path: str) -> InvalidRequest | None:
-    """The refusal of a part at `path`, or around it, that is no text."""
+    """Return the error for a part at `path`, or around it, that is not text."""
     at = ""
     for step in ("", *STEP.findall(path)):
         body = inner(body, step) if step else body
@@ -117,7 +117,7 @@ def media_at(body: Any, path: str) -> InvalidRequest | None:
 
 
 def inner(body: Any, step: str) -> Any:
-    """The value behind one step of a path, None if it is not there."""
+    """Return the value at one step of a path, None if there is none."""
     if not step.startswith("["):
         return body.get(step) if isinstance(body, dict) else None
     index = step[1:-1]
@@ -125,19 +125,19 @@ def inner(body: Any, step: str) -> Any:
 
 
 def names_at(kind: type[Struct], path: str, body: Any) -> list[str]:
-    """Names that the object at `path` of a body may have; of a union, those of all its members."""
+    """Return the names that the object at `path` of a body may have; for a union, those of all its members."""
     structs = [struct for hint in hints_at(kind, path, body) for struct in structs_in(hint)]
     return sorted({name for struct in structs for name in struct.__struct_encode_fields__})
 
 
 def values_at(kind: type[Struct], path: str, body: Any) -> list[object]:
-    """Values that the field at `path` of a body may have, as far as they can be counted, in their order."""
+    """Return the values that the field at `path` of a body may have, as far as they can be listed, in order."""
     values = [value for hint in hints_at(kind, path, body) for value in literals_in(hint)]
     return list(dict.fromkeys(values))
 
 
 def hints_at(kind: type[Struct], path: str, body: Any) -> list[Any]:
-    """Types that the field at `path` may have; a tag counts as a field, and tells the members of a union apart."""
+    """Return types that the field at `path` may have; a tag counts as a field, and selects the member of a union."""
     hints: list[Any] = [kind]
     for step in STEP.findall(path):
         if not step.startswith("["):
@@ -156,14 +156,14 @@ def is_tagged(struct: type[Struct], body: Any) -> bool:
 
 
 def structs_in(hint: Any) -> list[type[Struct]]:
-    """The struct types that a type hint mentions."""
+    """Return the struct types that a type hint mentions."""
     if isinstance(hint, type) and issubclass(hint, Struct):
         return [hint]
     return [struct for part in get_args(hint) for struct in structs_in(part)]
 
 
 def literals_in(hint: Any) -> Iterable[object]:
-    """The values of the Literals that a type hint mentions."""
+    """Return the values of the Literals that a type hint mentions."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return [value for part in get_args(hint) for value in literals_in(part)]

@@ -1,6 +1,6 @@
-"""Bodies of requests on their way into memory: a bound on the bytes of all together, and a queue for the rest.
+"""Receives request bodies within a bound on the bytes of all together, and queues the rest.
 
-A connection that waits is not read from: what its client sends stays on the other side.
+A waiting connection is not read from: what its client sends stays on the client's side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Intake"]
 
 JSON = "application/json"
 CAPACITY = 64 << 20
-SMALL = 64 << 10  # bytes that uvicorn reads of any body before it is asked for them
+SMALL = 64 << 10  # bytes that uvicorn reads of any body before the app asks for them
 MAX_WAITING = 256
 PATIENCE_S = 10.0
 TRIM_S = 0.2
@@ -31,7 +31,7 @@ SLOW_S = 2.0  # a client that takes longer to send loses its place while others 
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """The room that one body takes, once it is `granted`. `late` ends the receiving of it."""
+    """The memory reserved for one body, once it is `granted`. `late` stops receiving it."""
 
     size: int
     late: asyncio.Timeout
@@ -40,27 +40,27 @@ class _Place:
 
 
 class Intake:
-    """Room for CAPACITY bytes of bodies, or for one of `max_body`. Of one server, inside its event loop.
+    """A memory budget of CAPACITY bytes for bodies, or of one `max_body`. One per server, used inside its event loop.
 
-    A body of more than SMALL bytes takes room for its declared length, one of unknown length for `max_body`, in the
-    order of their coming, so that each that has begun can be received to its end. Slow clients cannot keep others out:
-    when one has waited SLOW_S, those that have been sending for longest are refused.
+    A body of more than SMALL bytes reserves its declared length, one of unknown length `max_body`, in order of arrival,
+    so that each body that has begun can be received to its end. Slow clients cannot keep others out: when a body has
+    waited for SLOW_S, those that have been sending for longest are refused.
     """
 
     def __init__(self, max_body: int = CAPACITY) -> None:
         self._max_body = max_body
         self.num_free = max(CAPACITY, max_body)
         self._waiting: deque[_Place] = deque()
-        self._receiving: dict[_Place, None] = {}  # the oldest first
+        self._receiving: dict[_Place, None] = {}  # oldest first
         self._trimming: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def body(self, http: HttpRequest) -> AsyncGenerator[bytearray, None]:
-        """The raw body, which counts as long as the context lasts.
+        """Yield the raw body, which counts towards the budget as long as the context lasts.
 
-        Raises HTTPException 415 unless it is declared as JSON, which pages of other sites cannot do: a browser asks
-        before it sends a page's JSON to another site, but not for other kinds, or none. Raises Busy if there is no room
-        for it in PATIENCE_S, or if it came too slowly while others waited.
+        Raises HTTPException 415 unless it is declared as JSON, which pages of other sites cannot do: a browser sends a
+        preflight request before a page's JSON goes to another site, but not for other content types, or none. Raises
+        Busy if there is no room for it within PATIENCE_S, or if it came too slowly while others waited.
         """
         kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON:
@@ -129,7 +129,7 @@ class Intake:
         asyncio.get_running_loop().run_in_executor(None, give_back_memory)
 
     def _refuse_slow(self) -> None:
-        """Make room for the first that waits, of bodies that have been coming for more than SLOW_S."""
+        """Make room for the first waiting body by refusing bodies that have been arriving for more than SLOW_S."""
         now = asyncio.get_running_loop().time()
         lacking = self._waiting[0].size - self.num_free if self._waiting else 0
         for place in list(self._receiving):
@@ -141,6 +141,6 @@ class Intake:
 
 
 def give_back_memory() -> None:
-    """To the system: glibc keeps what was freed, in an arena for each thread. Elsewhere nothing is done."""
+    """Return freed memory to the system: glibc keeps it, in an arena for each thread. Does nothing elsewhere."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

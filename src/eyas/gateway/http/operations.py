@@ -1,4 +1,4 @@
-"""How routes are described for `/openapi.json`: one record an operation, written where its route is."""
+"""Describes routes for `/openapi.json`: one record per operation, written next to its route."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["EVENTS", "GENERATION", "JSON", "ApiOperation", "Schema", "list_of", 
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
-GENERATION = (400, 404, 429, 500)  # what operations that ask the engine may answer
+GENERATION = (400, 404, 429, 500)  # statuses of operations that use the engine
 
 Schema: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiOperation:
-    """`answer` is the schema of the JSON answer; None where the answer is text.
+    """One operation of the API. `answer` is the schema of the JSON answer; None if the answer is text.
 
-    `errors` are statuses besides those that every operation may answer.
+    `errors` are statuses in addition to those that every operation may answer.
     """
 
     method: str
@@ -38,7 +38,7 @@ class ApiOperation:
 
 
 def object_of(kind: str, *required: str, **properties: Schema) -> Schema:
-    """An answer whose `object` is `kind`."""
+    """Return the schema of an answer whose `object` is `kind`."""
     return {
         "type": "object",
         "required": ["object", *required],

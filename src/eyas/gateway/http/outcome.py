@@ -1,4 +1,4 @@
-"""What became of one request to the engine: the one record that metrics, the access log and the page are made of."""
+"""The outcome of one engine request: the one record behind metrics, the access log and the page."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 __all__ = ["CLIENT_LEFT", "Listener", "Outcome"]
 
-CLIENT_LEFT = 499  # nginx's number for a client that closed the connection before its answer was complete
+CLIENT_LEFT = 499  # nginx's status for a client that closed the connection before its answer was complete
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Reported once for each engine request, when it is over; what is refused before one is made has no outcome.
+    """Reported once for each engine request, when it is over; a request refused before that has no outcome.
 
-    `status` is 200, the HTTP status of the error that ended it (also where the headers had already gone out with
-    200), or CLIENT_LEFT. `finishes` has the reason of each choice that ended. Numbers are sums over the choices.
+    `status` is 200, the HTTP status of the error that ended it (even if the headers had already been sent with 200), or
+    CLIENT_LEFT. `finishes` has the reason of each choice that ended. Numbers are sums over the choices.
     `max_num_tokens` is that of the longest choice. Times are in seconds from submitting: to the launch of the first
-    step (`queue_s`), the first token (`ttft_s`, None where none came), the last one (`last_s`), the end (`e2e_s`).
+    step (`queue_s`), the first token (`ttft_s`, None if none came), the last one (`last_s`), the end (`e2e_s`).
     """
 
     request_id: str

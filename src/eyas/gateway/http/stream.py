@@ -1,4 +1,4 @@
-"""Server-sent events, and noticing that the client has gone. Knows no dialect and no engine."""
+"""Server-sent events, and detection of clients that disconnect. Independent of dialect and engine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["SEND_BODY", "ClientGone", "EventStream", "named_sse", "sse", "until_
 
 T = TypeVar("T")
 
-WAITING = b": waiting\n\n"  # a comment, which clients skip
-FIRST_SIGN_S = 5.0  # until then an error still has its HTTP status
-SIGN_EVERY_S = 10.0  # clients and proxies give up on silent connections, some after 20 s
+KEEP_ALIVE = b": waiting\n\n"  # a comment, which clients skip
+FIRST_KEEP_ALIVE_S = 5.0  # until then an error still has its HTTP status
+KEEP_ALIVE_EVERY_S = 10.0  # clients and proxies give up on silent connections, some after 20 s
 SEND_BODY = "send_body"  # in a scope's state: the server's own `send`, past what only looks at the start of answers
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would collect chunks
+    (b"x-accel-buffering", b"no"),  # nginx would buffer chunks
 ]
 
 log = logging.getLogger("eyas.gateway")
@@ -36,17 +36,17 @@ class ClientGone(Exception):
 
 
 def sse(data: bytes) -> bytes:
-    """One event; JSON holds no raw newline, so a single data line is enough."""
+    """Return one event; JSON holds no raw newline, so a single data line is enough."""
     return b"data: " + data + b"\n\n"
 
 
 def named_sse(name: str, data: bytes) -> bytes:
-    """One event with an `event:` line."""
+    """Return one event with an `event:` line."""
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, but cancel it and raise ClientGone as soon as the client has gone."""
+    """Await `work`, but cancel it and raise ClientGone as soon as the client disconnects."""
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -66,11 +66,11 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream:
-    """ASGI response that sends each item of `events` at once; `on_close` is called however the response ends.
+    """ASGI response that sends each item of `events` at once; `on_close` is always called when the response ends.
 
-    The headers go out with the first item, or after FIRST_SIGN_S without one: an error before that is raised, to
-    become an HTTP error. A later one becomes the last event instead of `last`, by `on_error` or else in the dialect of
-    the path. Silence is filled with comments.
+    The headers are sent with the first item, or after FIRST_KEEP_ALIVE_S without one: an error before that is raised,
+    to become an HTTP error. A later one becomes the last event instead of `last`, by `on_error` or else in the dialect
+    of the path. Keep-alive comments are sent while there is no item.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class EventStream:
             if not self._is_started:
                 raise
             if not isinstance(error, EyasError):
-                log.exception("a stream failed")
+                log.exception("streaming the response failed")
                 error = EngineFailed(INTERNAL)
             if self._on_error is not None:
                 self._last = self._on_error(error)
@@ -130,8 +130,8 @@ class EventStream:
             await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
 
     async def _give_signs(self) -> None:
-        for pause in chain((FIRST_SIGN_S,), repeat(SIGN_EVERY_S)):
+        for pause in chain((FIRST_KEEP_ALIVE_S,), repeat(KEEP_ALIVE_EVERY_S)):
             self._is_silent = True
             await asyncio.sleep(pause)
             if self._is_silent:
-                await self._write(WAITING)
+                await self._write(KEEP_ALIVE)

@@ -1,6 +1,6 @@
-"""Threads for work on large requests before the engine sees them, and a bound on what waits for these threads.
+"""Threads for work on large requests before they reach the engine, and a bound on the queue for these threads.
 
-How many bytes of bodies may wait is bounded where they are received, in intake.py.
+The bytes of waiting bodies are bounded where they are received, in intake.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["HUGE", "LARGE", "Workers"]
 
 T = TypeVar("T")
 
-LARGE = 8 << 10  # characters that take about as long to encode as a thread takes to hand them over and back
-NUM_THREADS = 3  # the event loop takes turns with those that hold the interpreter's lock
+LARGE = 8 << 10  # characters that take about as long to encode as the hand-over to a thread and back
+NUM_THREADS = 3  # those that hold the interpreter's lock compete with the event loop
 MAX_WAITING = 256
 HUGE = 1 << 20  # bytes: decoding may take ten times this, so one is done at a time
 
 
 class Workers:
-    """Of one server, inside its event loop. A thread that began goes on to the end, whoever has left."""
+    """The threads of one server, used inside its event loop. Work that began runs to its end even without a client."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="eyas-worker")
@@ -35,15 +35,15 @@ class Workers:
         self.num_waiting = 0
 
     async def run(self, http: HttpRequest, size: int, work: Callable[[], T]) -> T:
-        """Do `work` on `size` bytes: here, or in a thread if it would hold up all other requests.
+        """Do `work` on `size` bytes: here, or in a thread if it would block the event loop for too long.
 
-        Raises Busy when too much waits for the threads already, and ClientGone when who sent `http` leaves.
+        Raises Busy if too many requests wait for the threads, and ClientGone when the client of `http` disconnects.
         """
         return work() if size < LARGE else await until_disconnect(http.receive, self._in_thread(size, work))
 
     async def _in_thread(self, size: int, work: Callable[[], T]) -> T:
         if self.num_waiting >= MAX_WAITING:
-            raise Busy("too many large requests wait to be read; try again later")
+            raise Busy("too many large requests wait to be decoded; try again later")
         needed = (self._free,) if size < HUGE else (self._huge, self._free)
         taken: list[asyncio.Semaphore] = []
         self.num_waiting += 1
@@ -59,9 +59,9 @@ class Workers:
             self.num_waiting -= 1
         future.add_done_callback(lambda _: release(taken))
         try:
-            return await asyncio.shield(future)  # else a thread that still works would count as free
+            return await asyncio.shield(future)  # otherwise a thread that still works would count as free
         except asyncio.CancelledError:
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whose client has left
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # its client has disconnected
             raise
 
 

@@ -1,1 +1,1 @@
-"""OpenAI's APIs: Chat Completions, Completions, Responses, and what only they share."""
+"""OpenAI's APIs: Chat Completions, Completions, Responses, and the parts that only they share."""

@@ -1,4 +1,4 @@
-"""What the answers of the OpenAI API share: usage, timings, acceptance, log-probabilities."""
+"""Shared parts of the OpenAI API's answers: usage, timings, acceptance, log-probabilities."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Usage(Struct, kw_only=True):
 
 
 class Timings(Struct, kw_only=True):
-    """llama.cpp's names, which monitoring tools read; `predicted_per_second` leaves the first token's wait out."""
+    """Timings by llama.cpp's names, which monitoring tools read; `predicted_per_second` excludes the first token."""
 
     cache_n: int
     prompt_n: int
@@ -49,7 +49,7 @@ class Timings(Struct, kw_only=True):
 
 
 class Speculation(Struct, kw_only=True):
-    """vLLM's names. Entry j of the histogram counts the rounds that accepted exactly j drafts."""
+    """Acceptance by vLLM's names. Entry j of the histogram counts the rounds that accepted exactly j drafts."""
 
     mean_acceptance_length: float
     draft_acceptance_rate: float
@@ -69,7 +69,7 @@ class Metrics(Struct, kw_only=True):
 
 
 def usage_of(totals: Sequence[Totals]) -> Usage:
-    """Of the choices of one prompt."""
+    """Return the usage of the choices of one prompt."""
     prompt, completion = totals[0].num_prompt, sum(one.num_tokens for one in totals)
     return Usage(
         prompt_tokens=prompt,
@@ -81,7 +81,7 @@ def usage_of(totals: Sequence[Totals]) -> Usage:
 
 
 def timings_of(totals: Sequence[Totals]) -> Timings:
-    """Of one choice, or of all choices of an answer, which ran side by side."""
+    """Return the timings of one choice, or of all choices of an answer, which ran concurrently."""
     seconds = max(one.predicted_ms for one in totals) / 1e3
     return Timings(
         cache_n=_num_cached(totals),
@@ -96,7 +96,7 @@ def timings_of(totals: Sequence[Totals]) -> Timings:
 
 
 def metrics_of(totals: Totals) -> Metrics:
-    """Of one choice."""
+    """Return the metrics of one choice."""
     after, ms = totals.num_after_first, totals.predicted_ms
     return Metrics(
         time_to_first_token_ms=round(totals.prompt_ms, 3),
@@ -121,7 +121,7 @@ def _speculation(totals: Totals) -> Speculation:
 
 
 def _num_cached(totals: Sequence[Totals]) -> int:
-    """Of the choice that read the prompt first; the others find it in the cache."""
+    """Return the cached tokens of the choice that computed the prompt first; the others find it in the cache."""
     return min(one.num_cached for one in totals)
 
 
@@ -135,7 +135,7 @@ class LogprobEntry(Struct, kw_only=True, omit_defaults=True):
 
 
 class TokenNames:
-    """How tokens are spelled in answers: as text, or as `token_id:N` with vLLM's return_tokens_as_token_ids."""
+    """Spells tokens in answers: as text, or as `token_id:N` with vLLM's return_tokens_as_token_ids."""
 
     def __init__(self, codec: TextCodec, *, as_ids: bool = False) -> None:
         self._token_bytes = codec.token_bytes
@@ -154,14 +154,14 @@ class TokenNames:
 
 
 def finite(logprob: float) -> float:
-    """JSON has no infinity; -9999 is what OpenAI's API and vLLM write for a token that cannot be."""
+    """Replace -infinity, which JSON lacks, by -9999, as OpenAI's API and vLLM do for impossible tokens."""
     return max(logprob, -9999.0)
 
 
 def prompt_logprobs_json(
     names: TokenNames, prompt_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
 ) -> list[dict[str, Any] | None]:
-    """vLLM's `prompt_logprobs`: per position a map by token id, None for the first."""
+    """Return vLLM's `prompt_logprobs`: per position a map by token id, None for the first."""
     out: list[dict[str, Any] | None] = [None]
     for token_id, logprob in zip(prompt_ids[1:], logprobs, strict=True):
         ranks = {other: (rank, value) for rank, (other, value) in enumerate(logprob.top, 1)}

@@ -47,7 +47,7 @@ def _body(failure: Failure) -> bytes:
 
 
 def _event(failure: Failure) -> bytes:
-    """What ends a stream that fails half-way; no [DONE] follows."""
+    """Return the event that ends a failed stream; no [DONE] follows."""
     return sse(_body(failure))
 
 

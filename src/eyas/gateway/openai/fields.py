@@ -1,4 +1,4 @@
-"""Fields that the bodies of chat and of Responses share: functions, schemas of answers, labels."""
+"""Shared fields of the bodies of chat and Responses: functions, schemas of answers, labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "check_stream_options",
 ]
 
-# What OpenAI's API may be asked for. Here there is one tier, and prefixes stay cached as long as there is room.
+# Values of OpenAI's API. This server has one tier, and prefixes stay cached as long as there is room.
 ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 CacheRetention: TypeAlias = Literal["in_memory", "in-memory", "24h"]
 Label: TypeAlias = Annotated[str, Meta(max_length=512)]
@@ -41,7 +41,7 @@ class FunctionFields(Fields, kw_only=True):
 
     @property
     def tool(self) -> FunctionTool:
-        """The function as the model is told of it; not checked."""
+        """Return the function as the model sees it; not checked."""
         return FunctionTool(
             name=self.name,
             description=self.description or "",
@@ -59,13 +59,13 @@ class SchemaFields(Fields, kw_only=True):
     strict: bool | None = None
 
     @property
-    def told(self) -> ResponseFormat:
-        """The schema as the model is told of it."""
+    def response_format(self) -> ResponseFormat:
+        """Return the schema as the model sees it."""
         return ResponseFormat(name=self.name, schema=self.schema, description=self.description or "")
 
 
 class PlainStreamOptions(Fields, kw_only=True):
-    """What the streams of chat, completions and Responses may be asked for."""
+    """Stream options that chat, completions and Responses share."""
 
     include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: false only
 
@@ -80,7 +80,7 @@ class StreamOptions(PlainStreamOptions, kw_only=True):
 
 
 def check_stream_options(stream: bool | None, options: PlainStreamOptions | None) -> None:
-    """Raises InvalidRequest for options without a stream, and for those that are not there."""
+    """Raises InvalidRequest for options without a stream, and for unsupported ones."""
     if options is None:
         return
     if not stream:
@@ -93,7 +93,7 @@ def check_stream_options(stream: bool | None, options: PlainStreamOptions | None
 def allowed_tools(
     tools: Sequence[FunctionTool], names: Sequence[str], *, where: str, field: str
 ) -> tuple[FunctionTool, ...]:
-    """Those of the tools that have these names, which stand at `where`.tools[i].`field`. Raises InvalidRequest."""
+    """Return the tools with these names, which are at `where`.tools[i].`field` of the body. Raises InvalidRequest."""
     known = {tool.name: tool for tool in tools}
     for index, name in enumerate(names):
         if name not in known:

@@ -1,4 +1,4 @@
-"""`/v1/models`: the one model that a server has."""
+"""`/v1/models`: the one model of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes the OpenAI API for `/openapi.json`: bodies by the very types that decode them, answers by hand."""
+"""Describes the OpenAI API for `/openapi.json`: bodies by the types that decode them, answers by hand."""
 
 from __future__ import annotations
 

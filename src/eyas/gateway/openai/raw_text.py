@@ -1,4 +1,4 @@
-"""Raw text to tokens and back, where whoever sends it writes the format himself: spellings of special tokens count."""
+"""Raw text to tokens and back, for clients that write the format themselves: special tokens are spelled out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from eyas.gateway.question.prompt_limit import CountingCodec
 
 __all__ = ["Offsets", "decode_raw", "encode_raw"]
 
-WINDOW = 8 << 10  # characters looked through at once: nothing else runs meanwhile
+WINDOW = 8 << 10  # characters searched at once: the search blocks everything else
 
 
 def encode_raw(codec: CountingCodec, text: str) -> list[int]:
-    """Ids of `text`; `<|start|>` in it is the special token, as in vLLM and llama.cpp. Not for text of strangers."""
+    """Return ids of `text`; `<|start|>` in it is the special token, as in vLLM and llama.cpp. For trusted text only."""
     codec.expect(len(text))
     spelling, longest = _spellings(tuple(codec.special))
     ids: list[int] = []
@@ -37,18 +37,18 @@ def encode_raw(codec: CountingCodec, text: str) -> list[int]:
 
 @lru_cache(maxsize=4)
 def _spellings(names: tuple[str, ...]) -> tuple[re.Pattern[str], int]:
-    """A pattern for special tokens, the longest first, and its length. Any digit stands for any: most are numbered."""
+    """Return a pattern for special tokens, longest first, and its length. A digit matches any: most are numbered."""
     rules = dict.fromkeys(re.sub("[0-9]", "[0-9]", re.escape(name)) for name in sorted(names, key=len, reverse=True))
     return re.compile("|".join(rules)), max(map(len, names))
 
 
 def decode_raw(codec: TextCodec, ids: Iterable[int]) -> str:
-    """Text of `ids`, special tokens spelled; bytes that are not UTF-8 become U+FFFD."""
+    """Return the text of `ids`, special tokens spelled out; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(codec.token_bytes, ids)).decode(errors="replace")
 
 
 class Offsets:
-    """Where in a growing text each token begins, in characters; a part of a character begins where that begins."""
+    """Offsets of tokens in a growing text, in characters; a part of a character has that character's offset."""
 
     def __init__(self, codec: TextCodec) -> None:
         self._token_bytes = codec.token_bytes
@@ -56,7 +56,7 @@ class Offsets:
         self._num_chars = 0
 
     def add(self, ids: Sequence[int], *, hidden: frozenset[int] = frozenset()) -> list[int]:
-        """The offset of each of the next tokens; those in `hidden` have no text."""
+        """Return the offset of each of the next tokens; those in `hidden` have no text."""
         offsets = []
         for token_id in ids:
             offsets.append(self._num_chars)

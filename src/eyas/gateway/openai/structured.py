@@ -12,11 +12,11 @@ from eyas.gateway.http.body import Fields
 __all__ = ["StructuredOutputs", "structured_format"]
 
 
-MAX_CHARS = 100_000  # of a grammar, of a pattern, of all choices
+MAX_CHARS = 100_000  # of a grammar, of a pattern, of all choices together
 
 
 class StructuredOutputs(Fields, kw_only=True):
-    """vLLM's way to bind an answer; exactly one of these."""
+    """vLLM's constraints on an answer; exactly one of them is given."""
 
     json: dict[str, Any] | None = None
     regex: str | None = None
@@ -26,7 +26,7 @@ class StructuredOutputs(Fields, kw_only=True):
 
 
 def structured_format(fields: StructuredOutputs) -> tuple[AnswerFormat, str]:
-    """The format, and the name of the field that has it. Raises InvalidRequest."""
+    """Return the format, and the name of the field that has it. Raises InvalidRequest."""
     given = [name for name in fields.__struct_fields__ if getattr(fields, name) not in (None, False)]
     if len(given) != 1:
         raise InvalidRequest(

@@ -26,7 +26,7 @@ from eyas.base.ports import EnginePort
 from eyas.base.types import StepReport
 from eyas.gateway.http.stream import EventStream, sse
 from eyas.gateway.page import files
-from eyas.gateway.page.live_message import LiveMessage, Narrator
+from eyas.gateway.page.live_message import LiveMessage, LiveMessageBuilder
 from eyas.gateway.server.context import Context
 from eyas.gateway.server.steps import StepHub
 
@@ -41,7 +41,9 @@ IDLE_S = 1.0  # without a step, viewers hear of the queue and the engine's healt
 
 def routes(context: Context) -> list[Route]:
     """`/`, `/page/{file}` and `/live`."""
-    feed = LiveFeed(context.engine, context.steps, Narrator(context.codec, with_text=context.options.live == "text"))
+    feed = LiveFeed(
+        context.engine, context.steps, LiveMessageBuilder(context.codec, with_text=context.options.live == "text")
+    )
 
     async def live(request: Request) -> ASGIApp:
         if context.options.live == "off":
@@ -90,10 +92,10 @@ class Viewer:
 class LiveFeed:
     """Step reports to all viewers. Everything but `_listen` runs on the server's loop."""
 
-    def __init__(self, engine: EnginePort, hub: StepHub, narrator: Narrator) -> None:
+    def __init__(self, engine: EnginePort, hub: StepHub, builder: LiveMessageBuilder) -> None:
         self._engine = engine
         self._hub = hub
-        self._narrator = narrator
+        self._builder = builder
         self._viewers: set[Viewer] = set()
         self._reports: deque[StepReport] = deque()
         self._num_lost = 0
@@ -108,7 +110,7 @@ class LiveFeed:
             raise Busy(f"{MAX_VIEWERS} live views are open already; close one")
         viewer = Viewer()
         self._viewers.add(viewer)
-        self._tell_state([viewer])
+        self._send_state([viewer])
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._hub.add(self._listen)
@@ -123,7 +125,7 @@ class LiveFeed:
             self._task.cancel()
             self._task = None
             self._reports.clear()
-            self._narrator.forget()
+            self._builder.forget()
 
     def _listen(self, report: StepReport) -> None:
         """On the engine's thread: nothing here may take time."""
@@ -140,25 +142,25 @@ class LiveFeed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._arrived.wait(), IDLE_S)
             self._arrived.clear()
-            self._tell()
+            self._send_reports()
             await asyncio.sleep(INTERVAL_S)
 
-    def _tell(self) -> None:
+    def _send_reports(self) -> None:
         if lost := self._num_lost:
             self._num_lost = 0
-            self._narrator.forget()
+            self._builder.forget()
             self._send(msgspec.json.encode({"lost": lost}))
         reports = [self._reports.popleft() for _ in range(len(self._reports))]
         if reports:
-            self._send(self._encode(self._narrator.batch(self._now(), reports)))
+            self._send(self._encode(self._builder.batch(self._now(), reports)))
         else:
-            self._tell_state(self._viewers)
+            self._send_state(self._viewers)
 
-    def _tell_state(self, viewers: Iterable[Viewer]) -> None:
+    def _send_state(self, viewers: Iterable[Viewer]) -> None:
         stats, failure = self._engine.stats(), self._engine.failure
         if stats.num_running == 0:
-            self._narrator.forget()  # whatever had no end, for instance when the engine died
-        message = self._encode(self._narrator.state(self._now(), stats, failure))
+            self._builder.forget()  # whatever had no end, for instance when the engine died
+        message = self._encode(self._builder.state(self._now(), stats, failure))
         for viewer in viewers:
             viewer.put(message)
             if failure is not None:

@@ -29,7 +29,7 @@ from msgspec import UNSET, Struct, UnsetType
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.base.types import EngineStats, PageOwner, RoundTrace, StepReport, TokenEvent
 
-__all__ = ["LiveMessage", "Narrator", "short_id"]
+__all__ = ["LiveMessage", "LiveMessageBuilder", "short_id"]
 
 MAX_SLOTS = 64  # choices shown; the numbers count all
 SHORT_ID = 6  # the last characters of a request's id
@@ -78,7 +78,7 @@ class LiveMessage(Struct, kw_only=True):
     slots: list[Slot] | UnsetType = UNSET
 
 
-class Narrator:
+class LiveMessageBuilder:
     """Turns reports into messages. Keeps, for each choice, the bytes of a character that is not yet complete."""
 
     def __init__(self, codec: TextCodec, *, with_text: bool) -> None:

@@ -1,1 +1,1 @@
-"""What every dialect needs to ask the model: sampling parameters, prompt limits, model names."""
+"""Shared parts of the dialects' requests: sampling parameters, tools, prompt limits, model names."""

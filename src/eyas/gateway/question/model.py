@@ -1,4 +1,4 @@
-"""Which model a request asks for."""
+"""Checks the model name of a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ModelNotFound", "check_model"]
 
 
 class ModelNotFound(Refused):
-    """Another model than the one that is here was asked for."""
+    """A request for a model other than the one that this server serves."""
 
     def __init__(self, name: str, present: str) -> None:
         message = f"The model '{name}' does not exist; this server has '{present}'"
@@ -18,6 +18,6 @@ class ModelNotFound(Refused):
 
 
 def check_model(context: Context, name: str | None) -> None:
-    """Raises ModelNotFound for the name of another model; None means the only one that is here."""
+    """Raises ModelNotFound for the name of another model; None means the only one there is."""
     if name not in (None, context.info.name):
         raise ModelNotFound(name or "", context.info.name)

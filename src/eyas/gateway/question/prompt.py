@@ -1,4 +1,4 @@
-"""A conversation as the token ids that the engine gets."""
+"""Renders a conversation to the token ids of an engine request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["prompt_ids"]
 
 
 def prompt_ids(context: Context, conversation: Conversation, *, param: str) -> tuple[int, ...]:
-    """The prompt for the next answer. Raises InvalidRequest, naming `param`, for one that leaves no room for it."""
+    """Return the prompt for the next answer. Raises InvalidRequest, naming `param`, if it leaves no room for one."""
     head, rest = to_harmony(conversation)
     ids = render_conversation(prompt_codec(context, param, conversation.tools), [*head, *rest])
     check_length(context, len(ids), param)

@@ -1,4 +1,4 @@
-"""How long a prompt may be: texts are counted while they become tokens, and no further than a prompt may be long."""
+"""Limits the length of prompts: texts are counted while they are encoded, and only up to the limit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from eyas.gateway.server.context import Context
 __all__ = ["MAX_TOKENS", "CountingCodec", "PromptTooLong", "check_length", "prompt_codec"]
 
 MAX_TOKENS = 1 << 19  # of all prompts of a request, and of a text for /tokenize
-COUNTED_ON = 4096  # tokens beyond the context: who is a little above it is told the exact number
+COUNTED_ON = 4096  # tokens beyond the context, so that the error for a slightly longer prompt has the exact number
 
 
 class CountingCodec:
     """A TextCodec for the texts of one prompt, which raises `error(number)` as soon as they have more than `limit` ids.
 
-    The number is what they have at least. Ids taken from `special` are not counted, those from `special_id` are.
+    The number is a lower bound. Ids taken from `special` are not counted, those from `special_id` are.
     """
 
     def __init__(self, codec: TextCodec, limit: int, *, error: Callable[[int], EyasError], param: str) -> None:
@@ -38,12 +38,12 @@ class CountingCodec:
         return self._codec.special
 
     def expect(self, num_chars: int) -> None:
-        """Raise the error if a text of this length cannot fit, whatever it says."""
+        """Raise the error if no text of this length can fit."""
         if (at_least := self._num_ids + math.ceil(num_chars / self.longest)) > self._limit:
             raise self._error(at_least)
 
     def special_id(self, name: str) -> int:
-        """The id of a special token, counted."""
+        """Count a special token, and return its id."""
         self.expect(1)
         self._num_ids += 1
         return self._codec.special[name]
@@ -63,7 +63,7 @@ class CountingCodec:
 
 
 class PromptTooLong(Refused):
-    """A prompt of `num_prompt` tokens, or at least so many, in the field `param`, and no room for an answer."""
+    """A prompt in the field `param` that leaves no room for an answer: `num_prompt` tokens, or at least that number."""
 
     def __init__(self, num_prompt: int, *, context: int, param: str, is_exact: bool = True) -> None:
         number = str(num_prompt) if is_exact else f"at least {num_prompt}"
@@ -78,9 +78,9 @@ class PromptTooLong(Refused):
 
 
 def prompt_codec(context: Context, param: str, tools: Sequence[FunctionTool] = ()) -> CountingCodec:
-    """A codec for a prompt for the engine that tells of `tools`.
+    """Return a codec for a prompt that declares `tools`.
 
-    It raises PromptTooLong; `check_length` does for what it lets pass.
+    It raises PromptTooLong, as `check_length` does for the whole prompt.
     """
     limit = context.engine.info.context
 

@@ -1,4 +1,4 @@
-"""Request fields that say how tokens are drawn, with OpenAI's and vLLM's names, and what they mean to the engine."""
+"""Sampling fields of requests, with OpenAI's and vLLM's names, and their conversion to the engine's parameters."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MAX_STOP_CHARS = 256
 MAX_BAD_WORD_CHARS = 1024
 
 CONVERTED = {"max_tokens", "stop_token_ids", "logprobs", "allowed_token_ids", "bad_words", "grammar"}
-# Fields of SamplingParams that are taken as they come, from the request or else from generation_config.json.
+# Fields of SamplingParams that are passed on unchanged, from the request or else from generation_config.json.
 PLAIN = tuple(item.name for item in dataclasses.fields(SamplingParams) if item.name not in CONVERTED)
-# What other servers have and this one has not, by the only value that means nothing.
+# Options that other servers have and this one lacks, each with the only value that has no effect.
 NEUTRAL: Mapping[str, object] = {
     "use_beam_search": False,
     "length_penalty": 1.0,
@@ -42,7 +42,7 @@ NEUTRAL: Mapping[str, object] = {
 
 
 class SamplingFields(Fields, kw_only=True):
-    """Fields of `/v1/chat/completions` and `/v1/completions` alike."""
+    """Shared sampling fields of `/v1/chat/completions` and `/v1/completions`."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -91,9 +91,9 @@ def sampling_params(
     grammar: str | None = None,
     allowed: frozenset[str] = frozenset(),
 ) -> SamplingParams:
-    """The engine's parameters; ranges are checked by SamplingParams itself. Raises InvalidRequest.
+    """Return the engine's parameters; SamplingParams itself checks ranges. Raises InvalidRequest.
 
-    `allowed` are names of NEUTRAL that this endpoint can do.
+    `allowed` are names of NEUTRAL that this endpoint supports.
     """
     for name, neutral in NEUTRAL.items():
         if name not in allowed and getattr(body, name) not in (None, neutral):
@@ -114,37 +114,37 @@ def sampling_params(
 
 
 def effort_of(asked: AskedEffort | None) -> Effort:
-    """The effort that gpt-oss knows; it always reasons, with "low" the least."""
+    """Return an effort that gpt-oss knows; it always reasons, "low" being the least."""
     if asked is None:
         return "medium"
     return "low" if asked == "none" or asked == "minimal" else asked
 
 
 def stops_of(body: SamplingFields) -> Stops:
-    """The stop strings. Raises InvalidRequest."""
+    """Return the stop strings. Raises InvalidRequest."""
     strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if len(strings) > MAX_STOP_STRINGS or not all(0 < len(string) <= MAX_STOP_CHARS for string in strings):
         raise InvalidRequest(
-            f"stop wants at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters", param="stop"
+            f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters", param="stop"
         )
     return Stops(strings=strings, include=bool(body.include_stop_str_in_output))
 
 
 def encode_bad_words(codec: TextCodec, words: list[str]) -> tuple[tuple[int, ...], ...]:
-    """Each word as it begins a text and as it follows a space.
+    """Return the ids of each word at the beginning of a text and after a space.
 
-    vLLM leaves the second out where it has another number of tokens, so that the word may still come. Raises
+    vLLM leaves the second out if its number of tokens differs, so that the word may still be generated. Raises
     InvalidRequest.
     """
     if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_CHARS for word in words):  # before they are encoded
         raise InvalidRequest(
-            f"bad_words wants at most {MAX_BAD_WORDS} words of at most {MAX_BAD_WORD_CHARS} characters",
+            f"bad_words takes at most {MAX_BAD_WORDS} words of at most {MAX_BAD_WORD_CHARS} characters",
             param="bad_words",
         )
     sequences: dict[tuple[int, ...], None] = {}
     for word in words:
         bare = word.lstrip()
         if not bare:
-            raise InvalidRequest("bad_words wants words that are more than white space", param="bad_words")
+            raise InvalidRequest("bad_words must not be empty or only white space", param="bad_words")
         sequences |= {tuple(codec.encode(text)): None for text in (bare, f" {bare}")}
     return tuple(sequences)

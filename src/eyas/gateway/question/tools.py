@@ -13,17 +13,17 @@ __all__ = ["Binding", "Offer", "bind", "check_tools", "offer", "repeated"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """Of the tools that a request has `declared`, the model is `told` of some and may call some: `callable`."""
+    """The tools that a request has `declared`, those `shown` to the model, and those that it may call (`callable`)."""
 
     declared: Sequence[FunctionTool]
-    told: Sequence[FunctionTool]
+    shown: Sequence[FunctionTool]
     callable: Sequence[FunctionTool]
     choice: ToolChoice
 
     @property
     def functions(self) -> frozenset[str]:
-        """Names that a call in the answer may have."""
-        return frozenset(tool.name for tool in self.told)
+        """Return the names that a call in the answer may have."""
+        return frozenset(tool.name for tool in self.shown)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,24 +42,25 @@ def check_tools(tools: Sequence[FunctionTool], *, name: str, parameters: str) ->
 
 
 def repeated(tools: Sequence[FunctionTool]) -> int | None:
-    """The index of the first tool with the name of one before it."""
+    """Return the index of the first tool with the name of an earlier one."""
     names = [tool.name for tool in tools]
     return next((index for index, name in enumerate(names) if name in names[:index]), None)
 
 
 def offer(tools: Sequence[FunctionTool], choice: ToolChoice) -> Offer:
-    """All tools, or none where none may be called."""
+    """Return an offer of all tools, or of none if none may be called."""
     offered = () if choice == "none" else tools
-    return Offer(declared=tools, told=offered, callable=offered, choice=choice)
+    return Offer(declared=tools, shown=offered, callable=offered, choice=choice)
 
 
 def bind(
     checker: GrammarChecker, offer: Offer, answer: AnswerFormat | None, *, answer_param: str | None, parameters: str
 ) -> Binding:
-    """The grammar of an answer to a request with these tools.
+    """Return the grammar of an answer to a request with these tools.
 
     `answer_param` is the field with the answer's format, `parameters` that of the schema of a tool:
-    `tools[{}].parameters`. Raises InvalidRequest for a choice that names no tool, and for what cannot be enforced.
+    `tools[{}].parameters`. Raises InvalidRequest for a choice that names no tool, and for schemas that cannot be
+    enforced.
     """
     grammar = answer_grammar(tools=offer.callable, tool_choice=offer.choice, response=answer)
     if grammar is None:

@@ -1,1 +1,1 @@
-"""What one server has: its engine, options, mailroom and step reports."""
+"""State of one server: its engine, options, event delivery and step reports."""

@@ -1,4 +1,4 @@
-"""What every route works with: the engine, the vocabulary, the options of this server."""
+"""The context of every route: the engine, the vocabulary, the options of this server."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatewayOptions:
-    """`tokenizer_json` lets grammars be checked before the engine sees them; without it, the engine alone judges.
+    """Options of a server. `tokenizer_json` allows checking grammars before the engine compiles them.
 
-    `defaults` are sampling fields of the model's generation_config.json by vLLM's names, for requests that do not say.
-    `key_digests` are SHA-256 digests of the accepted API keys; none means that no key is asked for.
+    `defaults` are sampling fields of the model's generation_config.json by vLLM's names, for requests without them.
+    `key_digests` are SHA-256 digests of the accepted API keys; none means that no key is required.
     """
 
     served_name: str | None = None
@@ -45,14 +45,14 @@ class GatewayOptions:
     defaults: Mapping[str, float] = field(default_factory=dict)
     tokenizer_json: Path | None = None
     trace: Path | None = None
-    today: Callable[[], datetime.date] = datetime.date.today  # the date that the model is told
+    today: Callable[[], datetime.date] = datetime.date.today  # the date in the system message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """One server. Made once by `create_app`, handed to each dialect's `routes(context)`.
+    """One server. Made once by `create_app`, and passed to each dialect's `routes(context)`.
 
-    `listeners` are told the outcome of each engine request, in the event loop; they must be quick and never raise.
+    `listeners` receive the outcome of each engine request, in the event loop; they must be quick and never raise.
     """
 
     engine: EnginePort
@@ -67,12 +67,12 @@ class Context:
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
 
     async def read(self, http: HttpRequest, work: Callable[[Raw], T]) -> T:
-        """What `work` makes of the body, in a thread if it is a large one; the body is then forgotten."""
+        """Return `work` of the body, computed in a thread if the body is large; the body's memory is then released."""
         async with self.intake.body(http) as raw:
             return await self.workers.run(http, weight(raw), lambda: work(raw))
 
     @property
     def info(self) -> ModelInfo:
-        """The model under the name that this server gives it."""
+        """Return the model's information, with the name that it is served under."""
         info, name = self.engine.info, self.options.served_name
         return info if name is None else replace(info, name=name)

@@ -1,4 +1,4 @@
-"""A vendor's HTTP API as one record, and which of them a path belongs to."""
+"""A vendor's HTTP API as one record, and the lookup of the one that a path belongs to."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REQUEST_ID_HEADER = "x-request-id"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """All that the server knows of a vendor's API.
+    """Everything that the server knows of a vendor's API.
 
-    `paths` are those that its errors are told for: `/v1/x` stands for itself and all below it. `operations` and
+    `paths` are those that have its error format: `/v1/x` stands for itself and everything below it. `operations` and
     `error_schema` describe routes and errors for `/openapi.json`. Clients find the id of a request in `id_header`.
     """
 
@@ -34,7 +34,7 @@ class Dialect:
 
 
 class Dialects:
-    """The dialects of a server. The first has the paths that belong to none: `/metrics`, the page, unknown ones."""
+    """The dialects of a server. The first gets the paths that belong to none: `/metrics`, the page, unknown ones."""
 
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self.all = tuple(dialects)
@@ -43,7 +43,7 @@ class Dialects:
         )
 
     def of(self, path: str) -> Dialect:
-        """The dialect with the longest path that `path` lies at or below."""
+        """Return the dialect with the longest path that is `path` or above it."""
         return next(
             (one for prefix, one in self._paths if path == prefix or path.startswith(f"{prefix}/")), self.all[0]
         )

@@ -1,4 +1,4 @@
-"""Which host names a server accepts: what protects it from DNS rebinding (see `gateway/operation/host_guard.py`)."""
+"""The host names that a server accepts, as protection from DNS rebinding (see `gateway/operation/host_guard.py`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAME = re.compile(r"((?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?)\.?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hosts:
-    """Accepted host names in lower case: `*.NAME` is every name below NAME, `*` every name. Loopback names always are.
+    """Accepted host names in lower case: `*.NAME` is every name below NAME, `*` every name; loopback names always are.
 
-    `any_address` accepts all IP addresses: there is no DNS in them that could be rebound.
+    `any_address` accepts all IP addresses: they involve no DNS that could be rebound.
     """
 
     names: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Hosts:
 
 
 def allowed_hosts(text: str | None) -> tuple[str, ...]:
-    """Comma-separated host names and addresses without ports, `*.NAME`, or `*`. Raises UserError."""
+    """Parse comma-separated host names and addresses without ports, `*.NAME`, or `*`. Raises UserError."""
     return tuple(_name(entry.strip().lower()) for entry in text.split(",")) if text else ()
 
 
@@ -56,12 +56,12 @@ def _name(entry: str) -> str:
         if (match := NAME.fullmatch(entry)) is not None:
             return match[1]
     raise UserError(
-        f"allowed_hosts wants names without a port, such as box.example or *.example, or '*', got '{entry}'"
+        f"allowed_hosts takes names without a port, such as box.example or *.example, or '*', got '{entry}'"
     )
 
 
 def hosts_of(address: str, allowed: str | None, *, has_keys: bool) -> Hosts:
-    """What a server that listens on `address` accepts, besides `allowed` as `allowed_hosts` reads it. Raises UserError.
+    """Return the hosts that a server on `address` accepts; `allowed` adds some (see `allowed_hosts`). Raises UserError.
 
     On a loopback address: loopback names. On others without keys: IP addresses and this machine's own names too. With
     keys any name: a page does not have the key, and clients use names that only a proxy or a cluster knows.
@@ -83,6 +83,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _own_names(address: str) -> Iterable[str]:
-    """The host name, with its domain and in mDNS, and the name that was given as the address to listen on."""
+    """Return the host name, with its domain and in mDNS, and the name that was given as the address to listen on."""
     name = socket.gethostname().lower()
     return {name, socket.getfqdn(name).lower(), f"{name.partition('.')[0]}.local", address.lower()} - {""}

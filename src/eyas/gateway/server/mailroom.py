@@ -1,4 +1,4 @@
-"""Events from the engine's thread to the event loop, with one wake-up for all that come at once."""
+"""Delivers events from the engine's thread to the event loop, with one wake-up for all that come at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eyas.base.types import TokenEvent
 
 __all__ = ["Inbox", "Mailroom", "Receive"]
 
-SLICE = 8  # events a turn of the loop: uvloop sends what was written only when a turn is over
+SLICE = 8  # events per iteration of the loop: uvloop sends written data only at the end of an iteration
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ Receive = Callable[[TokenEvent, float], None]
 
 
 class Mailroom:
-    """Hands events over in order; one per server, and all who receive live in the loop that runs it.
+    """Delivers events in order; one per server, and all receivers run in its event loop.
 
     Waking a loop from another thread costs more than reading an event, so a round of 64 sequences wakes it once.
     """
@@ -32,9 +32,9 @@ class Mailroom:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def address(self, receive: Receive) -> Deliver:
-        """A function for any thread that has `receive(event, time)` called in the running loop."""
+        """Return a function for any thread that has `receive(event, time)` called in the running loop."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # the one before may have ended with a call under way
+        if loop is not self._loop:  # the previous one may have ended with a call pending
             self._loop, self._is_called = loop, False
 
         def deliver(event: TokenEvent) -> None:
@@ -43,7 +43,7 @@ class Mailroom:
                 self._is_called = True
                 try:
                     loop.call_soon_threadsafe(self._hand_out)
-                except RuntimeError:  # the loop is closed: nobody is left to read
+                except RuntimeError:  # the loop is closed: there is no reader left
                     self._is_called = False
 
         return deliver
@@ -55,7 +55,7 @@ class Mailroom:
             receive(event, now)
         if self._post and not self._is_called:
             self._is_called = True
-            asyncio.get_running_loop().call_soon(self._hand_out)  # behind those who have just been woken
+            asyncio.get_running_loop().call_soon(self._hand_out)  # after the tasks that have just been woken
 
 
 class Inbox(Generic[T]):

@@ -1,4 +1,4 @@
-"""Fans the engine's step reports out to whoever listens: traces, the live view. Observes only while somebody does."""
+"""Fans the engine's step reports out to listeners: traces, the live view. Without listeners nothing is observed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class StepHub:
-    """Listeners are called from the engine's thread, in the order of the steps, and must be quick.
+    """Calls listeners from the engine's thread, in the order of the steps; they must be quick.
 
-    One that raises is taken off the list: a viewer's fault never costs the engine a step.
+    One that raises is removed: an error in a viewer never costs the engine a step.
     """
 
     def __init__(self, engine: EnginePort) -> None:
@@ -29,14 +29,14 @@ class StepHub:
         return len(self._listeners)
 
     def add(self, listener: Observe) -> None:
-        """Have every step from now on reported to `listener`."""
+        """Report every step from now on to `listener`."""
         with self._lock:
             self._listeners += (listener,)
             if len(self._listeners) == 1:
                 self._engine.observe(self._report)
 
     def remove(self, listener: Observe) -> None:
-        """Report no more to `listener`; it may get the step that is just being reported. Ignores unknown ones."""
+        """Stop reporting to `listener`; it may still get the current step. Ignores unknown ones."""
         with self._lock:
             before = len(self._listeners)
             self._listeners = tuple(one for one in self._listeners if one != listener)
@@ -48,5 +48,5 @@ class StepHub:
             try:
                 listener(report)
             except Exception:
-                log.exception("a listener to the engine's steps failed")
+                log.exception("step listener raised; it is removed")
                 self.remove(listener)

@@ -1,1 +1,1 @@
-"""One assistant turn: from the engine's events to deltas of reasoning, content and calls. Knows no dialect."""
+"""Converts engine events of one assistant turn to deltas of reasoning, content and calls, without any dialect."""

@@ -1,4 +1,4 @@
-"""One choice of a turn: reads its tokens, ends it at a stop string, counts what it took. No engine, no loop."""
+"""One choice of a turn: reads its tokens, ends it at a stop string, counts tokens and times. No engine, no loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ChoiceReader"]
 
 
 class ChoiceReader:
-    """Stop strings are matched in the content of one message at a time, not in reasoning or calls."""
+    """Reads one choice. Stop strings are matched in the content of one message at a time, not in reasoning or calls."""
 
     def __init__(self, request: Request, index: int, reader: Reader, stops: Stops, eos_ids: Sequence[int]) -> None:
         params = request.params
@@ -34,18 +34,18 @@ class ChoiceReader:
         self._num_rounds = self._num_drafted = self._num_accepted = self._num_first = 0
         self._accepted: list[int] = []
         self._submitted = self._began = self._first = self._last = time.perf_counter()
-        # Since the last delta.
+        # Collected since the last delta.
         self._pieces: list[Piece] = []
         self._token_ids: list[int] = []
         self._prompt_logprobs: tuple[TokenLogprob, ...] | None = None
-        # Tokens on their way to becoming text: parts of a character, then what a stop string may still take.
+        # Tokens whose text is pending: parts of a character, then text that a stop string may still remove.
         self._unread: list[ScoredToken | None] = []
         self._num_fed = self._num_shown = 0  # characters of content
-        self._scored: list[tuple[int, int, ScoredToken]] = []  # where in the content each begins and ends
-        self._content: Piece | None = None  # whose end the matcher may hold
+        self._scored: list[tuple[int, int, ScoredToken]] = []  # begin and end of each in the content
+        self._content: Piece | None = None  # the matcher may hold back its end
 
     def take(self, event: TokenEvent, now: float) -> Delta | None:
-        """What one event adds; None if there is nothing to show yet. Reads up to the end of a stop string."""
+        """Return the delta of one event; None if there is nothing to show yet. Reads up to the end of a stop string."""
         self._count(event, now)
         self._read_all(event)
         if event.prompt_logprobs is not None:
@@ -75,7 +75,7 @@ class ChoiceReader:
         return delta
 
     def totals(self) -> Totals:
-        """The counters by now."""
+        """Return the current counters."""
         return Totals(
             num_prompt=self._num_prompt,
             num_cached=self._num_cached,
@@ -108,10 +108,10 @@ class ChoiceReader:
                 self._accepted[position] += 1
 
     def _read_all(self, event: TokenEvent) -> None:
-        """Read one by one only where it matters which token brought which text."""
+        """Read all tokens; one by one only if it matters which token has which text."""
         ids = event.token_ids
         is_cut = event.finish is FinishReason.STOP and not self._include
-        # An ending token that is text would be shown, and is not, as in vLLM.
+        # A stop token that is text is hidden, as in vLLM.
         num_text = len(ids) - (1 if is_cut and ids and ids[-1] not in self._reader.control else 0)
         if not self._by_token and self._reader.control.isdisjoint(ids):
             self._take_ids(ids[:num_text], [None] * num_text)
@@ -160,7 +160,7 @@ class ChoiceReader:
         return piece if text == piece.text else replace(piece, text=text)
 
     def _flush(self) -> None:
-        """No stop string spans two messages, nor the end."""
+        """Release held text at the end of a message: no stop string spans two messages, or the end."""
         text = self._matcher.flush()
         if text and self._content is not None:
             self._num_shown += len(text)
@@ -174,7 +174,7 @@ class ChoiceReader:
             self._pieces.append(piece)
 
     def _take_scored(self) -> tuple[ScoredToken, ...]:
-        """Tokens whose text is shown: whole ones while the text grows, and the cut one at a stop string."""
+        """Return the tokens whose text is shown: whole ones while the text grows, the cut one at a stop string."""
         shown, stopped = self._num_shown, self._matcher.stopped is not None
         out = [begin < shown if stopped else end <= shown for begin, end, _ in self._scored]
         ready = tuple(token for (_, _, token), is_out in zip(self._scored, out, strict=True) if is_out)

@@ -1,7 +1,7 @@
-"""What an answer is made of while it grows: the words between a turn and the dialects.
+"""Types of a growing answer: the interface between a turn and the dialects.
 
-A turn reads tokens and yields deltas; a dialect turns deltas into its own chunks and answers. What is made for each
-round is a msgspec struct, five times as quick to make as a frozen dataclass.
+A turn reads tokens and yields deltas; a dialect turns deltas into its own chunks and answers. Types that are
+instantiated every round are msgspec structs, which are five times as quick to make as frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Delta", "Kind", "Piece", "ScoredToken", "Totals"]
 
 
 class Kind(Enum):
-    REASONING = auto()  # for whoever wants to look; never part of the answer
+    REASONING = auto()  # shown separately; never part of the answer
     CONTENT = auto()  # meant for the user
     CALL = auto()  # arguments of a function call
 
@@ -26,8 +26,8 @@ class Piece(Struct, frozen=True, kw_only=True):
     """More text of one message of the answer. Messages come one after the other and never interleave.
 
     `message` numbers the messages of one choice that have pieces, from 0. A call is announced by a piece that may have
-    no text yet; `name` is the function's, on every piece of its call. `channel` is the message's in Harmony: content on
-    "commentary" is a preamble to what the model does next, any other content the answer itself.
+    no text yet; every piece of a call has the `name` of its function. `channel` is the message's Harmony channel:
+    content on "commentary" is a preamble to what the model does next, any other content the answer itself.
     """
 
     message: int
@@ -46,7 +46,7 @@ class ScoredToken(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """What one choice took. `num_tokens` counts up to the token that completed a stop string, and no further."""
+    """Counts and times of one choice. `num_tokens` counts up to the token that completed a stop string."""
 
     num_prompt: int
     num_cached: int
@@ -63,7 +63,7 @@ class Totals:
 
 
 class Delta(Struct, frozen=True, kw_only=True):
-    """What one engine event adds to one choice; the last delta of a choice has `finish` and `totals`.
+    """The addition of one engine event to one choice; the last delta of a choice has `finish` and `totals`.
 
     `token_ids` are all tokens since the choice's last delta, control tokens included. `stop_reason` is the stop string,
     or the id of the requested stop token, that ended the choice.
@@ -79,5 +79,5 @@ class Delta(Struct, frozen=True, kw_only=True):
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
     def text(self, kind: Kind) -> str:
-        """All text of one kind that this delta adds."""
+        """Return all text of one kind that this delta adds."""
         return "".join(piece.text for piece in self.pieces if piece.kind is kind)

@@ -1,4 +1,4 @@
-"""How the tokens of an answer are read: as Harmony messages, or as plain text."""
+"""Readers of an answer's tokens: as Harmony messages, or as plain text."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["HarmonyReader", "MakeReader", "PlainReader", "Reader"]
 
 
 class Reader(Protocol):
-    """Tokens of one choice to pieces. How the tokens are chunked changes how text is cut into pieces only."""
+    """Converts tokens of one choice to pieces. How tokens are chunked only changes how the text is cut into pieces."""
 
     @property
     def control(self) -> frozenset[int]:
-        """Ids that are never text themselves, but may end or begin a message."""
+        """Return ids that are never text themselves, but may end or begin a message."""
 
     @property
     def kind(self) -> Kind | None:
-        """What is being read, None in a header."""
+        """Return the kind of text being read, None in a header."""
 
     def read(self, ids: Sequence[int]) -> list[Piece]:
-        """The text that became readable with these tokens, one piece per message at most."""
+        """Return the text that these tokens complete, at most one piece per message."""
 
     def finish(self) -> list[Piece]:
-        """What is left once it is known that nothing follows."""
+        """Return the remaining text at the end of the tokens."""
 
 
 MakeReader: TypeAlias = Callable[[], Reader]
@@ -38,16 +38,16 @@ MakeReader: TypeAlias = Callable[[], Reader]
 class HarmonyReader:
     """Reads what gpt-oss writes after `<|start|>assistant`.
 
-    A message to one of the request's `functions`, with or without the namespace, is a call. Analysis, and whatever
-    else is addressed to somebody (tools that this server does not run), is reasoning. All other text, commentary
-    without a recipient (a preamble) included, is content. Special tokens and headers are never text.
+    A message to one of the request's `functions`, with or without the namespace, is a call. Analysis, and messages to
+    other recipients (tools that this server does not run), are reasoning. All other text, commentary without a
+    recipient (a preamble) included, is content. Special tokens and headers are never text.
     """
 
     def __init__(self, codec: TextCodec, functions: Collection[str] = ()) -> None:
         self._parser = StreamParser(codec)
         self._functions = functions
         self.control = frozenset(codec.special.values())
-        self._index = -1  # the parser's number of the message that is being read
+        self._index = -1  # the parser's number of the message being read
         self._message = -1
         self._found: tuple[Kind, str | None] = (Kind.CONTENT, None)  # what that message is
 
@@ -82,7 +82,7 @@ class HarmonyReader:
         return Piece(message=self._message, kind=kind, text=text, name=name, channel=channel)
 
     def _find(self, channel: str | None, recipient: str | None) -> tuple[Kind, str | None]:
-        """What a message is, and the function that it calls."""
+        """Return the kind of a message, and the function that it calls."""
         name = called_function(recipient, self._functions)
         if name is not None:
             return Kind.CALL, name

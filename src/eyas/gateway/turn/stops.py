@@ -1,4 +1,4 @@
-"""Stop strings: how much of a growing text may be shown, and where it ends. Pure; knows no tokens."""
+"""Matches stop strings: decides how much of a growing text may be shown, and where it ends. Pure text, no tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stops:
 class StopMatcher:
     """Holds back text that may turn out to be the beginning of a stop string.
 
-    Fed token by token, so that the result does not depend on how many tokens a round commits. Of several stop
+    It is fed token by token, so that the result does not depend on how many tokens a round commits. Of several stop
     strings that one token completes, the one that begins first wins, the longest of those; it is part of the text
     only if `include`. `stopped` is that string, None until then.
     """
@@ -46,12 +46,12 @@ class StopMatcher:
         return shown
 
     def flush(self) -> str:
-        """The held text, once it is known that nothing follows."""
+        """Return the held text at the end of a message."""
         held, self._held = self._held, ""
         return held
 
     def _num_open(self) -> int:
-        """Length of the longest end of the text with which a stop string begins."""
+        """Return the length of the text's longest suffix that is a prefix of a stop string."""
         for size in range(min(self._longest - 1, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-size:]) for stop in self._stops):
                 return size

@@ -1,6 +1,6 @@
-"""One assistant turn: a request on its way through the engine, its tokens read as deltas for any dialect.
+"""One assistant turn: a request submitted to the engine, its tokens read as deltas for any dialect.
 
-Knows the engine port and the readers, and no dialect.
+It depends on the engine port and the readers, and on no dialect.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Turn", "deltas_of"]
 
 
 class Turn:
-    """Submits the request when made; whoever makes a turn calls `close` in the end, however it ends.
+    """Submits the request when constructed; the caller must always call `close` at the end.
 
-    Must be made inside the event loop. `route` is the path under which the outcome is reported. `param` is the field to
-    name if the engine finds that the request cannot be done. Raises what `EnginePort.submit` does.
+    A turn must be made inside the event loop. `route` is the path under which the outcome is reported. `param` is the
+    field to name if the engine finds the request invalid. Raises what `EnginePort.submit` raises.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Turn:
         return self._num_open == 0
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
-        """Deltas of all choices as they come, those without anything to show left out.
+        """Yield deltas of all choices as they come, without those that have nothing to show.
 
         Raises InvalidRequest, Unavailable or EngineFailed when the engine ends the request.
         """
@@ -79,7 +79,7 @@ class Turn:
     def take(self, event: TokenEvent, now: float) -> Delta | None:
         """Read one event, for `deltas` and `deltas_of`."""
         choice = self._choices[event.choice]
-        if choice.done:  # its stop string came earlier; other choices of the request still run
+        if choice.done:  # ended by a stop string earlier; other choices of the request still run
             return None
         if event.finish in (FinishReason.INVALID, FinishReason.ERROR, FinishReason.CANCELLED):
             self._error = self._error_of(event)
@@ -87,7 +87,7 @@ class Turn:
         delta = choice.take(event, now)
         if choice.done:
             self._num_open -= 1
-            if event.finish is None:  # by a stop string, of which the engine knows nothing
+            if event.finish is None:  # ended by a stop string, which the engine does not know
                 self._context.engine.cancel(self.request.request_id, event.choice)
         if delta is not None and delta.totals is not None:
             self._totals.append(delta.totals)
@@ -96,15 +96,15 @@ class Turn:
 
     def _error_of(self, event: TokenEvent) -> EyasError:
         if event.finish is FinishReason.INVALID:
-            return InvalidRequest(event.error or "the request cannot be done", param=self._param)
+            return InvalidRequest(event.error or "the engine refused the request", param=self._param)
         if event.finish is FinishReason.CANCELLED:
             return Unavailable("the request was cancelled: the server is stopping")
         return EngineFailed(event.error or "the engine failed")
 
     def close(self, error: EyasError | None = None) -> None:
-        """Give up what the engine still does for this turn, and report the outcome. Idempotent.
+        """Cancel what the engine still computes for this turn, and report the outcome. Idempotent.
 
-        `error` is why an unfinished turn is given up, if it has none of its own; without any its client has left.
+        `error` is the reason for ending an unfinished turn that has no error of its own; None: its client disconnected.
         """
         if self._is_closed:
             return
@@ -154,9 +154,9 @@ class Turn:
 async def deltas_of(
     turns: Sequence[Turn], inbox: Inbox[tuple[Turn, TokenEvent, float]]
 ) -> AsyncGenerator[tuple[int, Delta], None]:
-    """Deltas of several turns that share `inbox`, as they come, each with its turn's index.
+    """Yield deltas of several turns that share `inbox`, as they come, each with its turn's index.
 
-    Raises as `deltas`; the error of one turn closes them all.
+    Raises as `deltas` does; the error of one turn closes them all.
     """
     index_of = {turn: index for index, turn in enumerate(turns)}
     while not all(turn.done for turn in turns):

@@ -1,4 +1,4 @@
-"""The messages of a chat request, checked, as entries of a conversation."""
+"""Checks the messages of a chat request, and converts them to entries of a conversation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from eyas.gateway.http.body import Fields
 __all__ = ["ChatMessage", "ChatMessages", "entries_of"]
 
 MAX_MESSAGES = 10_000
-MAX_PARTS = 1000  # of one message
-MAX_CALLS = 128  # of one message
+MAX_PARTS = 1000  # per message
+MAX_CALLS = 128  # per message
 
 
 class TextPart(Fields, tag="text", kw_only=True):
@@ -30,11 +30,11 @@ class RefusalPart(Fields, tag="refusal", kw_only=True):
 class CalledFunction(Fields, kw_only=True):
     name: str
     arguments: str
-    parsed_arguments: Any = None  # what the official SDK's parse() adds for its caller
+    parsed_arguments: Any = None  # added by the official SDK's parse() for its caller
 
 
 class ToolCall(Fields, kw_only=True):
-    """A call that the assistant made; `index` is what stream accumulators leave behind."""
+    """A call that the assistant made; `index` is left there by stream accumulators."""
 
     id: str
     function: CalledFunction
@@ -43,9 +43,9 @@ class ToolCall(Fields, kw_only=True):
 
 
 class ChatMessage(Fields, kw_only=True):
-    """A message of the conversation. What the official SDK echoes as null is taken as null.
+    """A message of the conversation. Fields that the official SDK echoes as null are accepted as null.
 
-    `name` tells participants of one role apart: the model reads it after the role, `assistant:name`, as openai-harmony
+    `name` distinguishes participants of one role: the model reads it after the role, `assistant:name`, as openai-harmony
     writes it for every role. A tool's message may repeat the name of the function that was called.
     """
 
@@ -56,20 +56,20 @@ class ChatMessage(Fields, kw_only=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    refusal: str | None = None  # what the assistant said instead of an answer, or behind it
+    refusal: str | None = None  # what the assistant said instead of an answer, or after it
     annotations: Annotated[list[None], Meta(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
-    parsed: Any = None  # what the official SDK's parse() adds for its caller
+    parsed: Any = None  # added by the official SDK's parse() for its caller
 
 
 ChatMessages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def entries_of(messages: Sequence[ChatMessage]) -> list[Entry]:
-    """The conversation; "system" and "developer" are one role. Raises InvalidRequest naming the message and field."""
+    """Return the entries; "system" and "developer" are one role. Raises InvalidRequest naming message and field."""
     entries: list[Entry] = []
-    names: dict[str, str] = {}  # of called functions by the call's id
+    names: dict[str, str] = {}  # call id to name of the function
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         _check_fields(message, where)
@@ -87,7 +87,7 @@ def entries_of(messages: Sequence[ChatMessage]) -> list[Entry]:
 
 
 def _assistant(message: ChatMessage, where: str, names: dict[str, str]) -> list[Entry]:
-    """Reasoning, then the answer; before calls, what was said is a preamble, as the model itself does it."""
+    """Yield reasoning, then the answer; text before calls is a preamble, as the model itself writes it."""
     text, reasoning = (_text(message) or "") + (message.refusal or ""), message.reasoning or message.reasoning_content
     out: list[Entry] = []
     if reasoning:

@@ -1,4 +1,4 @@
-"""Deltas of a chat request to `chat.completion` answers and `chat.completion.chunk`s."""
+"""Converts deltas of a chat request to `chat.completion` answers and `chat.completion.chunk`s."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BREAK = "\n"  # between two messages that a client sees as one text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplyOptions:
-    """What of an answer is told, and how."""
+    """Options for the contents and the form of an answer."""
 
     stream: StreamOptions | None = None
     with_logprobs: bool = False
@@ -49,7 +49,7 @@ class CallFunction(Struct, kw_only=True):
 
 
 class Call(Struct, kw_only=True):
-    """A call of an answer; in chunks `index` says which, and the first chunk of each has id, type and name."""
+    """A call of an answer; in chunks `index` identifies it, and the first chunk of each has id, type and name."""
 
     index: int | UnsetType = UNSET
     id: str | UnsetType = UNSET
@@ -58,7 +58,7 @@ class Call(Struct, kw_only=True):
 
 
 class Part(Struct, kw_only=True):
-    """`message` of a whole answer and `delta` of a chunk. Reasoning goes by llama.cpp's name and by vLLM's."""
+    """`message` of a whole answer and `delta` of a chunk. Reasoning has llama.cpp's name and vLLM's."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -98,12 +98,12 @@ class Completion(Struct, kw_only=True):
 
 @dataclass(slots=True)
 class _Choice:
-    """What a choice has said so far, as far as what it says next depends on it."""
+    """State of a choice: what its next chunk depends on."""
 
     begun: bool = False
     reasoning_message: int | None = None
     content_message: int | None = None
-    calls: dict[int, int] = field(default_factory=dict)  # index of the call by message
+    calls: dict[int, int] = field(default_factory=dict)  # message number to index of the call
 
 
 class ChatReply:
@@ -123,7 +123,7 @@ class ChatReply:
         self._is_continuous = stream is not None and stream.is_continuous
 
     async def chunks(self, deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[bytes, None]:
-        """An event for each chunk as its delta comes, and the usage in the end if it was asked for."""
+        """Yield an event for each chunk as its delta comes, and the usage at the end if it was requested."""
         async for delta in deltas:
             if (chunk := self._chunk(delta)) is not None:
                 yield sse(chunk)
@@ -131,7 +131,7 @@ class ChatReply:
             yield sse(msgspec.json.encode(self._completion("chat.completion.chunk", [], usage=usage_of(self._totals))))
 
     def whole(self, deltas: list[Delta]) -> bytes:
-        """The JSON of one `chat.completion` of all deltas."""
+        """Return all deltas as the JSON of one `chat.completion`."""
         choices = [
             self._whole_choice(index, [delta for delta in deltas if delta.choice == index])
             for index in range(len(self._choices))
@@ -149,7 +149,7 @@ class ChatReply:
         return msgspec.json.encode(completion)
 
     def _chunk(self, delta: Delta) -> bytes | None:
-        """The first chunk of a choice names the role, the last carries the timings; None if nothing is left to say."""
+        """Return a chunk: a choice's first names the role, its last has the timings; None if it would be empty."""
         state = self._choices[delta.choice]
         part = self._part(state, delta)
         self._num_tokens += len(delta.token_ids)
@@ -212,7 +212,7 @@ class ChatReply:
         return choice
 
     def _part(self, state: _Choice, delta: Delta) -> Part | None:
-        """What a delta adds to its choice, None if nothing that is told."""
+        """Return what a delta adds to its choice, None if nothing visible."""
         part = Part()
         for piece in delta.pieces:
             if piece.kind is Kind.CONTENT:

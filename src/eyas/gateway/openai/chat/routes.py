@@ -1,8 +1,8 @@
-"""`/v1/chat/completions`: its body, and a body as a request to the engine.
+"""`/v1/chat/completions`: the body, and its conversion to a request to the engine.
 
-Fields that this server does not know or does not have are refused by name, never ignored. A few are accepted because
-they cannot change an answer: labels for the operator's records (`user`, `metadata`, `safety_identifier`,
-`prompt_cache_key`), and what can only be as it is (`store: false`, `service_tier`, `prompt_cache_retention`).
+Fields that this server does not know or support are refused by name, never ignored. A few are accepted because they
+cannot change an answer: labels for the operator's records (`user`, `metadata`, `safety_identifier`,
+`prompt_cache_key`), and fields with one possible effect (`store: false`, `service_tier`, `prompt_cache_retention`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TemplateArguments(Fields, kw_only=True):
 
 
 class ChatBody(SamplingFields, kw_only=True):
-    """The request body. A field of type None is one of OpenAI's or vLLM's that this server lacks."""
+    """The request body. A field of type None is one of OpenAI's or vLLM's that this server does not support."""
 
     messages: ChatMessages
     model: str | None = None
@@ -115,7 +115,7 @@ class ChatBody(SamplingFields, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     tools: FunctionEntries | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
-    parallel_tool_calls: bool | None = None  # gpt-oss makes one call a turn: both values are kept
+    parallel_tool_calls: bool | None = None  # gpt-oss makes one call a turn: both values hold
     modalities: list[Literal["text"]] | None = None
     verbosity: Literal["medium"] | None = None
     service_tier: ServiceTier | None = None
@@ -140,13 +140,13 @@ class ChatBody(SamplingFields, kw_only=True):
     thinking_token_budget: None = None
 
 
-# Switches that this server has in one position only.
+# Switches that this server supports with one value only.
 FIXED = {"store": False, "add_generation_prompt": True, "continue_final_message": False, "echo": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A checked body: what the engine is asked and how the answer is read and told."""
+    """A checked body: the engine request, and how the answer is read and formatted."""
 
     request: Request
     stops: Stops
@@ -175,7 +175,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def prepare(context: Context, raw: Raw) -> Prepared:
-    """Check everything that can be checked without the engine. Raises InvalidRequest naming the field."""
+    """Check everything that does not need the engine. Raises InvalidRequest naming the field."""
     body = decode(raw, ChatBody)
     _check_switches(context, body)
     tools = tools_of(body.tools)
@@ -217,7 +217,7 @@ def _check_switches(context: Context, body: ChatBody) -> None:
         if getattr(body, name) not in (None, only):
             raise InvalidRequest(f"'{name}' can only be {str(only).lower()} with this server", param=name)
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
-        raise InvalidRequest("max_tokens and max_completion_tokens are one limit; give one", param="max_tokens")
+        raise InvalidRequest("max_tokens and max_completion_tokens are the same limit; give one", param="max_tokens")
     if body.stream and body.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs come with whole answers only, not with stream", param="prompt_logprobs")
 
@@ -240,15 +240,15 @@ def _conversation(context: Context, body: ChatBody, offered: Offer) -> Conversat
     schema = None if body.response_format is None else body.response_format.json_schema
     return Conversation(
         entries=entries_of(body.messages),
-        tools=offered.told,
-        answer_format=None if schema is None else schema.told,
+        tools=offered.shown,
+        answer_format=None if schema is None else schema.response_format,
         effort=next(iter(efforts), effort_of(None)),
         date=context.options.today().isoformat(),
     )
 
 
 def tools_of(entries: list[FunctionEntry] | None) -> tuple[FunctionTool, ...]:
-    """The declared functions. Raises InvalidRequest naming the tool and its field."""
+    """Return the declared functions. Raises InvalidRequest naming the tool and its field."""
     tools = tuple(entry.function.tool for entry in entries or ())
     check_tools(tools, name=NAME_FIELD, parameters=SCHEMA_FIELD)
     if (index := repeated(tools)) is not None:
@@ -258,18 +258,18 @@ def tools_of(entries: list[FunctionEntry] | None) -> tuple[FunctionTool, ...]:
 
 
 def _tool_choice(body: ChatBody, tools: tuple[FunctionTool, ...]) -> Offer:
-    """The choice; the model is not told of tools that are not allowed."""
+    """Return the tools for the choice; tools that are not allowed are left out of the prompt."""
     choice = body.tool_choice
     if isinstance(choice, AllowedTools):
         where = "tool_choice.allowed_tools"
         names = [one.function.name for one in choice.allowed_tools.tools]
         allowed = allowed_tools(tools, names, where=where, field="function.name")
-        return Offer(declared=tools, told=allowed, callable=allowed, choice=choice.allowed_tools.mode)
+        return Offer(declared=tools, shown=allowed, callable=allowed, choice=choice.allowed_tools.mode)
     return offer(tools, NamedTool(choice.function.name) if isinstance(choice, ChosenTool) else choice or "auto")
 
 
 def _answer_format(body: ChatBody) -> tuple[AnswerFormat | None, str | None]:
-    """The format that the answer is bound to, and the field that says so."""
+    """Return the format that the answer is bound to, and the field that asks for it."""
     plain, vllm = body.response_format, body.structured_outputs
     if vllm is not None:
         if plain is not None and plain.type != "text":

@@ -1,4 +1,4 @@
-"""Deltas of `/v1/completions` requests to `text_completion` answers and chunks, with the legacy log-probabilities."""
+"""Converts deltas of `/v1/completions` to `text_completion` answers and chunks, with the legacy log-probabilities."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from eyas.gateway.openai.fields import StreamOptions
 from eyas.gateway.openai.raw_text import Offsets
 from eyas.gateway.turn.delta import Delta, Kind, Totals
 
-__all__ = ["CompletionsReply", "TellOptions"]
+__all__ = ["CompletionsOptions", "CompletionsReply"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TellOptions:
-    """What of an answer is told, and how. `echo` has the text of each prompt, `hidden` the ids without text."""
+class CompletionsOptions:
+    """Options for the contents of an answer. `echo` has the text of each prompt, `hidden` the ids without text."""
 
     request_id: str
     stream: StreamOptions | None
@@ -47,7 +47,7 @@ class TellOptions:
 
 
 class LegacyLogprobs(Struct, kw_only=True):
-    """Entry by entry of each token; nothing is known of a prompt's first one."""
+    """Lists with one entry per token; log-probabilities of a prompt's first token are None."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -86,22 +86,22 @@ class _Choice:
 class CompletionsReply:
     """Turns the deltas of the requests of one body into chunks, or into one whole answer."""
 
-    def __init__(self, requests: Sequence[Request], model: str, codec: TextCodec, tell: TellOptions) -> None:
+    def __init__(self, requests: Sequence[Request], model: str, codec: TextCodec, options: CompletionsOptions) -> None:
         self._requests = requests
         self._model = model
-        self._tell = tell
-        self._names = TokenNames(codec, as_ids=tell.tokens_as_ids)
+        self._options = options
+        self._names = TokenNames(codec, as_ids=options.tokens_as_ids)
         self._created = int(time.time())
         self._n = requests[0].params.n
         self._choices = [_Choice(Offsets(codec)) for _ in range(len(requests) * self._n)]
         self._totals: list[list[Totals]] = [[] for _ in requests]
         self._prompt_logprobs: list[Sequence[TokenLogprob]] = [() for _ in requests]
         self._num_tokens = 0
-        self._with_usage = tell.stream is not None and bool(tell.stream.include_usage)
-        self._is_continuous = tell.stream is not None and tell.stream.is_continuous
+        self._with_usage = options.stream is not None and bool(options.stream.include_usage)
+        self._is_continuous = options.stream is not None and options.stream.is_continuous
 
     async def chunks(self, deltas: AsyncGenerator[tuple[int, Delta], None]) -> AsyncGenerator[bytes, None]:
-        """An event for each chunk as its delta comes, and the usage in the end if it was asked for."""
+        """Yield an event for each chunk as its delta comes, and the usage at the end if it was requested."""
         async for index, delta in deltas:
             self._note(index, delta)
             choice = self._choice(index, delta)
@@ -110,7 +110,7 @@ class CompletionsReply:
                 completion.usage = None
             if self._is_continuous:
                 prompt = len(self._requests[index].prompt_ids)
-                self._num_tokens += 0 if self._tell.only_prompt else len(delta.token_ids)
+                self._num_tokens += 0 if self._options.only_prompt else len(delta.token_ids)
                 completion.usage = Usage(
                     prompt_tokens=prompt, completion_tokens=self._num_tokens, total_tokens=prompt + self._num_tokens
                 )
@@ -123,7 +123,7 @@ class CompletionsReply:
             yield sse(msgspec.json.encode(completion))
 
     def whole(self, deltas: list[tuple[int, Delta]]) -> bytes:
-        """The JSON of one `text_completion` of all deltas; choices of the same prompt stand together."""
+        """Return all deltas as the JSON of one `text_completion`; choices of the same prompt are adjacent."""
         choices: list[TextChoice | None] = [None] * len(self._choices)
         for index, delta in deltas:
             self._note(index, delta)
@@ -146,30 +146,30 @@ class CompletionsReply:
             self._prompt_logprobs[index] = delta.prompt_logprobs
 
     def _choice(self, index: int, delta: Delta) -> TextChoice:
-        """What one delta of prompt number `index` adds; the first of each choice brings the prompt, if it is told."""
-        tell, number = self._tell, index * self._n + delta.choice
+        """Return what one delta of prompt number `index` adds; a choice's first adds the prompt, if it is echoed."""
+        options, number = self._options, index * self._n + delta.choice
         state, prompt_ids = self._choices[number], self._requests[index].prompt_ids
         choice = TextChoice(index=number, text="", finish_reason="length" if delta.finish else None)
-        if not tell.only_prompt:
+        if not options.only_prompt:
             choice.text, choice.finish_reason = delta.text(Kind.CONTENT), delta.finish
             choice.stop_reason = delta.stop_reason
         is_first, state.begun = not state.begun, True
-        if is_first and tell.echo is not None:
-            choice.text = tell.echo[index] + choice.text
-        if tell.with_logprobs:
+        if is_first and options.echo is not None:
+            choice.text = options.echo[index] + choice.text
+        if options.with_logprobs:
             choice.logprobs = LegacyLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
-            if is_first and tell.echo is not None:
+            if is_first and options.echo is not None:
                 self._add(choice.logprobs, prompt_ids, [None, *self._prompt_logprobs[index]])
                 choice.logprobs.text_offset = state.offsets.add(prompt_ids)
-            if not tell.only_prompt:
+            if not options.only_prompt:
                 ids = [token.token_id for token in delta.scored]
                 self._add(choice.logprobs, ids, [token.logprob for token in delta.scored])
-                choice.logprobs.text_offset += state.offsets.add(ids, hidden=tell.hidden)
-        if tell.with_token_ids:
-            choice.token_ids = () if tell.only_prompt else delta.token_ids
+                choice.logprobs.text_offset += state.offsets.add(ids, hidden=options.hidden)
+        if options.with_token_ids:
+            choice.token_ids = () if options.only_prompt else delta.token_ids
             if is_first:
                 choice.prompt_token_ids = prompt_ids
-        if is_first and tell.with_prompt_logprobs:
+        if is_first and options.with_prompt_logprobs:
             choice.prompt_logprobs = prompt_logprobs_json(self._names, prompt_ids, self._prompt_logprobs[index])
         return choice
 
@@ -188,10 +188,10 @@ class CompletionsReply:
             out.top_logprobs.append(top)
 
     def _usage(self) -> Usage:
-        """Summed over the prompts."""
+        """Return the usage summed over the prompts."""
         parts = [usage_of(totals) for totals in self._totals]
         prompt = sum(part.prompt_tokens for part in parts)
-        completion = 0 if self._tell.only_prompt else sum(part.completion_tokens for part in parts)
+        completion = 0 if self._options.only_prompt else sum(part.completion_tokens for part in parts)
         cached = sum((part.prompt_tokens_details or {})["cached_tokens"] for part in parts)
         return Usage(
             prompt_tokens=prompt,
@@ -201,11 +201,11 @@ class CompletionsReply:
         )
 
     def _completion(self, choices: list[TextChoice]) -> Completion:
-        return Completion(id=self._tell.request_id, created=self._created, model=self._model, choices=choices)
+        return Completion(id=self._options.request_id, created=self._created, model=self._model, choices=choices)
 
 
 def _merged(before: TextChoice, part: TextChoice) -> TextChoice:
-    """A choice with what its next delta adds."""
+    """Return a choice extended by its next delta."""
     before.text += part.text
     before.finish_reason, before.stop_reason = part.finish_reason, part.stop_reason
     if before.logprobs is not None and part.logprobs is not None:

@@ -1,6 +1,6 @@
-"""`/v1/completions`: raw prompts, as text or token ids, continued as they are; what evaluation harnesses use.
+"""`/v1/completions`: continues raw prompts, given as text or token ids; evaluation harnesses use it.
 
-Spellings of special tokens in a prompt are the special tokens: whoever uses this endpoint writes the format himself.
+Spellings of special tokens in a prompt become the special tokens: users of this endpoint write the format themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eyas.gateway.grammar.checker import raw_grammar
 from eyas.gateway.http.answer import answer
 from eyas.gateway.http.body import Raw, decode
 from eyas.gateway.openai.common import DONE
-from eyas.gateway.openai.completions.reply import CompletionsReply, TellOptions
+from eyas.gateway.openai.completions.reply import CompletionsOptions, CompletionsReply
 from eyas.gateway.openai.fields import StreamOptions, check_stream_options
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
@@ -42,7 +42,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 class CompletionsBody(SamplingFields, kw_only=True):
-    """The request body. A field of type None is one of OpenAI's or vLLM's that this server lacks."""
+    """The request body. A field of type None is one of OpenAI's or vLLM's that this server does not support."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     model: str | None = None
@@ -63,20 +63,20 @@ class CompletionsBody(SamplingFields, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A checked body: one engine request for each prompt, and how the answers are read and told."""
+    """A checked body: one engine request for each prompt, and how the answers are read and formatted."""
 
     requests: tuple[Request, ...]
     stops: Stops
     bound_by: str | None  # the field that binds the answers
     with_special: bool
-    tell: TellOptions
+    options: CompletionsOptions
     is_stream: bool
 
 
 def routes(context: Context) -> list[BaseRoute]:
     async def completions(http: HttpRequest) -> ASGIApp:
         prepared = await context.read(http, lambda raw: prepare(context, raw))
-        reply = CompletionsReply(prepared.requests, context.info.name, context.codec, prepared.tell)
+        reply = CompletionsReply(prepared.requests, context.info.name, context.codec, prepared.options)
         inbox: Inbox[tuple[Turn, TokenEvent, float]] = Inbox()
         turns: list[Turn] = []
 
@@ -108,7 +108,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def prepare(context: Context, raw: Raw) -> Prepared:
-    """Check everything that can be checked without the engine. Raises InvalidRequest naming the field."""
+    """Check everything that does not need the engine. Raises InvalidRequest naming the field."""
     body = decode(raw, CompletionsBody)
     check_model(context, body.model)
     check_stream_options(body.stream, body.stream_options)
@@ -128,7 +128,7 @@ def prepare(context: Context, raw: Raw) -> Prepared:
         body,
         context.codec,
         context.options.defaults,
-        max_tokens=max_tokens or 1,  # of 0 none is shown
+        max_tokens=max_tokens or 1,  # with 0, the one token is hidden
         logprobs=body.logprobs,
         grammar=grammar,
         allowed=frozenset({"skip_special_tokens"}),
@@ -148,7 +148,7 @@ def prepare(context: Context, raw: Raw) -> Prepared:
         stops=stops_of(body),
         bound_by=bound_by,
         with_special=with_special,
-        tell=TellOptions(
+        options=CompletionsOptions(
             request_id=request_id,
             stream=body.stream_options,
             echo=tuple(decode_raw(context.codec, ids) for ids in prompts) if is_echo else None,
@@ -177,7 +177,7 @@ def _check(body: CompletionsBody) -> None:
 
 
 def _prompts(body: CompletionsBody) -> list[tuple[str | Sequence[int], str]]:
-    """The prompts, each with the name of its place in the body."""
+    """Return the prompts, each with its path in the body."""
     given = body.prompt
     if isinstance(given, str):
         return [(given, "prompt")]
@@ -188,7 +188,7 @@ def _prompts(body: CompletionsBody) -> list[tuple[str | Sequence[int], str]]:
     prompts: list[tuple[str | Sequence[int], str]] = []
     for index, part in enumerate(given):
         if isinstance(part, int):
-            raise InvalidRequest("prompt is one text, one list of token ids, or a list of such", param="prompt")
+            raise InvalidRequest("prompt must be one text, one list of token ids, or a list of these", param="prompt")
         prompts.append((part, f"prompt[{index}]"))
     return prompts
 

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize` in vLLM's shapes: how many tokens a prompt or a conversation takes, and which."""
+"""`/tokenize` and `/detokenize` in vLLM's format: the number and ids of the tokens of a prompt or a conversation."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def tokenized(context: Context, raw: Raw) -> Tokenized:
 
 
 def _codec(context: Context, param: str) -> CountingCodec:
-    """Texts may be longer than the context: they are counted to be cut."""
+    """Return a codec that counts up to MAX_TOKENS: texts may exceed the context, as clients count them to cut them."""
     error = lambda number: InvalidRequest(  # noqa: E731
-        f"'{param}' has at least {number} tokens, and {MAX_TOKENS} are counted in one request; send it in parts",
+        f"'{param}' has at least {number} tokens, and the limit of one request is {MAX_TOKENS}; send it in parts",
         param=param,
     )
     return CountingCodec(context.codec, MAX_TOKENS, error=error, param=param)

@@ -1,6 +1,6 @@
-"""The body of `/v1/responses`: strictly checked fields, and what they mean for sampling.
+"""The body of `/v1/responses`: strictly checked fields, and the sampling parameters among them.
 
-Fields that this server does not know or does not have are refused by name, never ignored.
+Fields that this server does not know or support are refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 LOGPROBS = "message.output_text.logprobs"
-IN_THE_CLEAR = "reasoning.encrypted_content"  # what it is asked for, reasoning to send back, is in `content` always
+IN_THE_CLEAR = "reasoning.encrypted_content"  # accepted: the reasoning to send back is always in `content`
 MAX_METADATA = 16
 MAX_TOOLS = 128
 MAX_ITEMS = 10_000
@@ -69,7 +69,7 @@ class TextOptions(Fields, kw_only=True):
 
 
 class ReasoningOptions(Fields, kw_only=True):
-    """`summary` "auto" is whatever the model has: gpt-oss has none, its reasoning comes whole in the items' content."""
+    """`summary` "auto" adds nothing: gpt-oss has no summaries, its whole reasoning is in the items' content."""
 
     effort: AskedEffort | None = None
     summary: Literal["auto"] | None = None
@@ -102,7 +102,7 @@ class ResponsesBody(SamplingFields, kw_only=True):
     previous_response_id: str | None = None
     store: bool | None = None
     stream: bool | None = None
-    stream_options: PlainStreamOptions | None = None  # usage needs no option: it is part of the last event
+    stream_options: PlainStreamOptions | None = None  # usage needs no option: it is in the last event
     include: list[str] | None = None
     tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedFunction | AllowedTools | None = None
@@ -138,7 +138,7 @@ class _Tools(Struct):
 
 
 def decode_body(raw: Raw) -> ResponsesBody:
-    """Check and read a body, but for its items and tools. Raises InvalidRequest naming the field."""
+    """Check and decode a body, except its items and tools. Raises InvalidRequest naming the field."""
     body = decode(raw, ResponsesBody)
     if body.background:
         raise InvalidRequest("background responses are not supported; leave it out, or stream", param="background")
@@ -155,7 +155,7 @@ def decode_body(raw: Raw) -> ResponsesBody:
 
 
 def input_items(body: ResponsesBody) -> list[InputItem]:
-    """The items of `input`; one without a type is a message, or with nothing but an id a reference."""
+    """Return the items of `input`; one without a type is a message, or, if it has only an id, a reference."""
     if isinstance(body.input, str):
         return [MessageItem(role="user", content=body.input)]
     if not body.input:
@@ -172,11 +172,11 @@ def _untyped(item: dict[str, Any]) -> str:
 
 
 def function_tools(body: ResponsesBody) -> list[FunctionTool]:
-    """The functions of `tools`. Raises InvalidRequest for tools of any other kind: nothing is run on this side."""
+    """Return the functions of `tools`. Raises InvalidRequest for other kinds: this server does not run tools."""
     for index, tool in enumerate(body.tools or ()):
         if (kind := tool.get("type")) != "function":
             raise InvalidRequest(
-                f"'tools[{index}].type': this server has tools of type 'function' only, not {kind!r}",
+                f"'tools[{index}].type': this server supports tools of type 'function' only, not {kind!r}",
                 param=f"tools[{index}].type",
             )
     try:

@@ -1,4 +1,4 @@
-"""Items of `/v1/responses` as they come in, are kept and go out, and as entries of a conversation.
+"""Items of `/v1/responses`, as received, stored and sent, and their conversion to entries of a conversation.
 
 An item is what Harmony calls a message: reasoning is the analysis channel, a function call the commentary channel with
 a recipient, an assistant's message the final channel or, with phase "commentary", a preamble.
@@ -43,7 +43,7 @@ class InputText(Struct, tag="input_text", kw_only=True, forbid_unknown_fields=Tr
 
 
 class OutputText(Struct, tag="output_text", kw_only=True, forbid_unknown_fields=True):
-    """`parsed` is what the official SDK adds on its side and sends back; nothing here reads it."""
+    """Text of an answer. `parsed` is added by the official SDK, which sends it back; it is ignored."""
 
     text: str
     annotations: Annotated[list[Any], Meta(max_length=0)] = []
@@ -75,12 +75,12 @@ class Reasoning(Struct, tag="reasoning", kw_only=True, forbid_unknown_fields=Tru
     id: Label | None = None
     summary: list[SummaryText] = []
     content: list[ReasoningText] | None = None
-    encrypted_content: UnsetType | None = UNSET  # a string is refused: nobody here can read it
+    encrypted_content: UnsetType | None = UNSET  # a string is refused: it cannot be decrypted here
     status: Status | None = None
 
 
 class FunctionCall(Struct, tag="function_call", kw_only=True, forbid_unknown_fields=True):
-    """`parsed_arguments` is the official SDK's own, as `OutputText.parsed`."""
+    """A call of a function. `parsed_arguments` is added by the official SDK, like `OutputText.parsed`."""
 
     call_id: Label
     name: ToolName
@@ -98,7 +98,7 @@ class FunctionCallOutput(Struct, tag="function_call_output", kw_only=True, forbi
 
 
 class ItemReference(Struct, tag="item_reference", kw_only=True, forbid_unknown_fields=True):
-    """An item of a kept response, by its id."""
+    """A reference to an item of a stored response, by its id."""
 
     id: Label
 
@@ -110,10 +110,10 @@ ID_PREFIXES: dict[type, str] = {MessageItem: "msg", Reasoning: "rs", FunctionCal
 
 
 def keep(items: Sequence[InputItem], stem: str, referenced: Mapping[str, Item]) -> list[Item]:
-    """Input items as they are kept and listed: with an id (made of `stem`), a status, content as parts, and no echoes.
+    """Return input items as they are stored and listed: with an id (from `stem`), a status, content as parts, no echoes.
 
-    `referenced` has the items that references mean. One that comes twice is refused: a small body would make an endless
-    prompt of it. Raises InvalidRequest.
+    `referenced` has the items that references resolve to. An item referenced twice is refused: a small body could
+    otherwise make an endless prompt. Raises InvalidRequest.
     """
     kept: list[Item] = []
     seen: set[str] = set()
@@ -160,16 +160,16 @@ def _parts(item: MessageItem, where: str) -> list[InputText | OutputText | Refus
 
 
 def to_entries(history: Sequence[Item], items: Sequence[Item]) -> list[Entry]:
-    """A conversation: what is kept of it, then what `input` adds.
+    """Return a conversation: its stored items, then those that `input` adds.
 
-    Reasoning is complete here; which of it the model sees again is `render_conversation`'s rule. A call that was cut
-    off by the token limit, and never run, is left out. Raises InvalidRequest for an output without its call and for a
-    call without its output, naming the item of `input`.
+    All reasoning is included; `render_conversation` decides which of it the model sees again. A call that was cut off
+    by the token limit, and never run, is left out. Raises InvalidRequest for an output without its call and for a call
+    without its output, naming the item of `input`.
     """
     answered = {item.call_id for item in (*history, *items) if isinstance(item, FunctionCallOutput)}
     entries: list[Entry] = []
     names: dict[str, str] = {}
-    open_calls: dict[str, str] = {}  # call id: the field that is to blame
+    open_calls: dict[str, str] = {}  # call id to the field to name in an error
     for index, item in enumerate((*history, *items)):
         where = f"input[{index - len(history)}]" if index >= len(history) else "input"
         if isinstance(item, MessageItem):
@@ -207,7 +207,7 @@ def _reasoning(item: Reasoning, where: str) -> list[ReasoningEntry]:
 
 
 def _text_of(content: str | Sequence[InputText | OutputText | Refusal]) -> str:
-    """Content as one text."""
+    """Return the content as one text."""
     if isinstance(content, str):
         return content
     return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)

@@ -1,4 +1,4 @@
-"""From a body of `/v1/responses` to what the engine gets: the prompt in Harmony, the grammar, the parameters."""
+"""Converts a body of `/v1/responses` to an engine request: the prompt in Harmony, the grammar, the parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _StoredResponse(Struct):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """One request, ready to run. `items` is what its input adds to the conversation."""
+    """One request, ready to run. `items` are those that its input adds to the conversation."""
 
     request: Request
     response: ResponseObject
@@ -67,7 +67,7 @@ def prepare(
     previous: Kept | None,
     referenced: Mapping[str, Kept],
 ) -> Prepared:
-    """Check everything and render the prompt; `items` are the input's. Slow for long texts. Raises InvalidRequest."""
+    """Check the body and render the prompt; `items` are the input's. Slow for long texts. Raises InvalidRequest."""
     offered = _tool_choice(body, function_tools(body))
     answer, answer_param = _answer_format(body)
     binding = bind(context.checker, offered, answer, answer_param=answer_param, parameters=SCHEMA_FIELD)
@@ -77,8 +77,8 @@ def prepare(
     conversation = Conversation(
         entries=to_entries(history, kept),
         instructions=body.instructions,
-        tools=offered.told,
-        answer_format=asked.told if isinstance(asked, SchemaFormat) else None,
+        tools=offered.shown,
+        answer_format=asked.response_format if isinstance(asked, SchemaFormat) else None,
         effort=effort_of(None if body.reasoning is None else body.reasoning.effort),
         date=context.options.today().isoformat(),
     )
@@ -104,34 +104,34 @@ def prepare(
 
 
 def stored_items(kept: Kept) -> list[Item]:
-    """What one response added to its conversation: input, then output."""
+    """Return the items that one response added to its conversation: input, then output."""
     answered = msgspec.json.decode(kept.response, type=_StoredResponse)
     return [*msgspec.json.decode(kept.input_items, type=list[Item]), *answered.output]
 
 
 def _items_of(referenced: Mapping[str, Kept]) -> dict[str, Item]:
-    """The items by their ids, of which `referenced` says in which response each one is."""
+    """Return items by id; `referenced` maps each id to the response that holds the item."""
     return {
         item.id: item
         for kept in dict.fromkeys(referenced.values())
-        for item in reversed(stored_items(kept))  # of two with the same id the first counts
+        for item in reversed(stored_items(kept))  # if two have the same id, the first counts
         if item.id is not None and referenced.get(item.id) is kept
     }
 
 
 def _tool_choice(body: ResponsesBody, tools: Sequence[FunctionTool]) -> Offer:
-    """The choice; the model is told of tools that are not allowed, and takes a grammar to keep from them."""
+    """Return the tools for the choice; those not allowed stay in the prompt, and a grammar prevents calls of them."""
     choice = body.tool_choice
     if isinstance(choice, AllowedTools):
         names = [allowed.name for allowed in choice.tools]
         allowed = allowed_tools(tools, names, where="tool_choice", field="name")
         strict = [replace(tool, strict=True) for tool in allowed]
-        return Offer(declared=tools, told=tools, callable=strict, choice=choice.mode)
+        return Offer(declared=tools, shown=tools, callable=strict, choice=choice.mode)
     return offer(tools, NamedTool(choice.name) if isinstance(choice, NamedFunction) else choice or "auto")
 
 
 def _answer_format(body: ResponsesBody) -> tuple[AnswerFormat | None, str | None]:
-    """The format that the answer is bound to, and the field that says so."""
+    """Return the format that the answer is bound to, and the field that asks for it."""
     match None if body.text is None else body.text.format:
         case SchemaFormat(schema=schema):
             where = "text.format.schema"
@@ -154,10 +154,10 @@ def _prompt_ids(context: Context, body: ResponsesBody, conversation: Conversatio
 def render_newest(
     context: Context, head: Sequence[Message], conversation: Sequence[Message], *, limit: int
 ) -> list[int]:
-    """The prompt's ids without the oldest turns, so that at most `limit` ids remain: whole turns, each from a user's
-    message to the next.
+    """Return the prompt's ids without the oldest turns, so that at most `limit` ids remain. Only whole turns are
+    dropped, each from a user's message to the next.
 
-    `head` and the last turn always stay. What is left out is not read further than there is room.
+    `head` and the last turn always stay. Turns are rendered only until the limit is reached.
     """
     rest = visible_messages([*head, *conversation], prompted=True)[len(head) :]
     starts = [0, *(at for at, message in enumerate(rest) if at and message.role == "user"), len(rest)]
@@ -182,7 +182,7 @@ def render_newest(
 
 
 def _response_object(model: str, body: ResponsesBody, request: Request) -> ResponseObject:
-    """The response as it begins: what was asked for, with the values in force."""
+    """Return the initial response: the request's fields, with the values in force."""
     text, reasoning, choice = body.text, body.reasoning, body.tool_choice
     return ResponseObject(
         id=request.request_id,

@@ -1,4 +1,4 @@
-"""`/v1/responses`: creating responses, whole or streamed, and looking up, cancelling and deleting them."""
+"""`/v1/responses`: creates responses, whole or streamed; retrieves, cancels and deletes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONTINUABLE = ("completed", "incomplete")
 
 
 def routes(context: Context, store: ResponseStore | None = None) -> list[BaseRoute]:
-    """The routes; `store` is the server's own unless tests want other limits."""
+    """Return the routes; `store` is the server's own unless tests need other limits."""
     service = _Responses(context, ResponseStore() if store is None else store)
     one = f"{PATH}/{{response_id}}"
     return [
@@ -49,7 +49,7 @@ def routes(context: Context, store: ResponseStore | None = None) -> list[BaseRou
 
 
 class _Run:
-    """A response that is being made: from its turn's deltas to events, and into the store in the end."""
+    """A running response: turns its deltas into events, and stores it at the end."""
 
     def __init__(
         self, context: Context, store: ResponseStore, prepared: Prepared, previous: Kept | None, owner: bytes
@@ -77,7 +77,7 @@ class _Run:
         )
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """What is sent, one item per delta. An engine that fails ends the stream with `response.failed`."""
+        """Yield the bytes to send, one item per delta. If the engine fails, the stream ends with `response.failed`."""
         yield encode_events(self.growth.begin())
         try:
             async for delta in self.turn.deltas():
@@ -95,7 +95,7 @@ class _Run:
             yield self._cancelled
 
     async def whole(self) -> bytes:
-        """The finished response. Raises EyasError if the engine fails."""
+        """Return the finished response. Raises EyasError if the engine fails."""
         async for delta in self.turn.deltas():
             self.growth.take(delta)
         self._keep()
@@ -107,7 +107,7 @@ class _Run:
         self.turn.close()
 
     def fail(self, error: EyasError) -> bytes:
-        """The last event where something of ours went wrong."""
+        """Return the last event of a stream that a bug of the server ended."""
         return encode_events(self.growth.error(str(error)))
 
     def _keep(self) -> None:
@@ -132,7 +132,7 @@ class _Responses:
     def __init__(self, context: Context, store: ResponseStore) -> None:
         self._context = context
         self._store = store
-        self._running: dict[str, _Run] = {}  # streams: nobody knows the id of a whole answer before it is there
+        self._running: dict[str, _Run] = {}  # streams only: the id of a whole answer is unknown until it is sent
 
     async def create(self, request: HttpRequest) -> ASGIApp:
         owner = owner_of(request)
@@ -183,7 +183,7 @@ class _Responses:
         return json_response(run.growth.response)
 
     async def input_items(self, request: HttpRequest) -> Response:
-        """The items that a response's own request brought; those before it belong to the previous responses."""
+        """Return the items of a response's own request; earlier ones belong to the previous responses."""
         _check_query(request, ("limit", "order", "after"))
         kept = self._kept(request.path_params["response_id"], owner_of(request))
         order, limit = request.query_params.get("order", "desc"), _limit(request)
@@ -200,7 +200,7 @@ class _Responses:
     def _find_running(self, response_id: str, owner: bytes) -> _Run | None:
         run = self._running.get(response_id)
         if run is None or run.owner != owner or run.growth.response.status != "in_progress":
-            return None  # a finished one may still be on its way to its client
+            return None  # a finished one may still be being sent to its client
         return run
 
     def _kept(self, response_id: str, owner: bytes) -> Kept:
@@ -228,13 +228,13 @@ class _Responses:
         return kept
 
     def _check_kept(self, previous: Kept | None, referenced: Mapping[str, Kept]) -> int:
-        """Bytes of what a request refers to. They may not be more than what a body may send at once."""
+        """Check the bytes of the responses that a request refers to: together at most what a body may have."""
         history = 0 if previous is None else sum(link.num_json for link in previous.chain())
         others = sum(kept.num_json for kept in set(referenced.values()))
         limit = self._context.options.max_body
         if history > limit:
             raise InvalidRequest(
-                f"the conversation has {history} bytes, and {limit} can be continued; send the part that matters as "
+                f"the conversation has {history} bytes, and the limit is {limit}; send the part that matters as "
                 "input",
                 param="previous_response_id",
             )
@@ -252,7 +252,7 @@ class _Responses:
 
 
 def owner_of(request: HttpRequest) -> bytes:
-    """Digest of the caller's API key, as the authentication leaves it in the scope; empty without keys."""
+    """Return the digest of the caller's API key, which authentication puts into the scope; empty without keys."""
     owner: bytes = request.scope["state"]["key"]
     return owner
 
@@ -264,7 +264,7 @@ def _decode(context: Context, raw: Raw) -> tuple[ResponsesBody, list[InputItem]]
 
 
 def _page(items_json: bytes, *, newest_first: bool, limit: int, after: str | None) -> bytes:
-    """One page of items as the API lists them."""
+    """Return one page of items as the API lists them."""
     items = msgspec.json.decode(items_json)
     if newest_first:
         items.reverse()

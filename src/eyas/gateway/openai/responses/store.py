@@ -1,6 +1,6 @@
-"""Responses that the server keeps for a while: in memory, bounded, each for its owner. Knows no Harmony and no HTTP.
+"""Stores responses for a while: in memory, bounded, each for its owner. Independent of Harmony and HTTP.
 
-A conversation is a chain: each response holds on to the one before it, which stays in memory as long as a later one
+A conversation is a chain: each response references the one before it, which stays in memory as long as a later one
 needs it, even when it is no longer found under its own id. Nothing is copied.
 """
 
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 __all__ = ["MAX_BYTES", "MAX_RESPONSES", "TTL_S", "Kept", "ResponseStore"]
 
 MAX_RESPONSES = 10_000
-MAX_BYTES = 256 << 20  # of JSON, and of what finding its items takes
-ITEM_BYTES = 300  # at most, for an id, its place in a tuple and its entry in a dict; measured
+MAX_BYTES = 256 << 20  # of JSON and of the index of its items
+ITEM_BYTES = 300  # upper bound, measured: an id, its place in a tuple and its entry in a dict
 TTL_S = 24 * 3600.0  # since it was last used
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Kept:
-    """One response: what its request added to the conversation and what was answered, as JSON.
+    """One stored response: the items that its request added to the conversation, and the answer, as JSON.
 
     `owner` is the digest of a key; without keys all share the empty one. `item_ids` are the ids of the items of both.
     """
@@ -36,16 +36,16 @@ class Kept:
 
     @property
     def num_json(self) -> int:
-        """Bytes of JSON."""
+        """Return the bytes of its JSON."""
         return len(self.input_items) + len(self.response)
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Return the bytes that it takes in memory, approximately."""
         return self.num_json + ITEM_BYTES * len(self.item_ids)
 
     def chain(self) -> list[Kept]:
-        """The conversation up to this response, oldest first."""
+        """Return the conversation up to this response, oldest first."""
         links = [self]
         while (previous := links[-1].previous) is not None:
             links.append(previous)
@@ -53,9 +53,9 @@ class Kept:
 
 
 class ResponseStore:
-    """Keeps the most recently used responses: at most `max_responses`, `max_bytes` of them and of what they hold on to.
+    """Keeps the most recently used responses: at most `max_responses`, and `max_bytes` with those that they reference.
 
-    What is unknown, was given up or belongs to another owner is None alike, so that ids tell nothing.
+    Unknown, evicted and other owners' responses are all None, so that ids reveal nothing.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class ResponseStore:
         self._clock = clock
         self._found: OrderedDict[str, tuple[Kept, float]] = OrderedDict()  # least recently used first
         self._of_item: dict[tuple[bytes, str], Kept] = {}
-        self._holders: dict[Kept, int] = {}  # how many ids and later responses keep each one in memory
+        self._holders: dict[Kept, int] = {}  # reference counts: ids and later responses that keep each one in memory
         self.num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._found)
 
     def put(self, kept: Kept) -> None:
-        """Keep a response under its new id, and let go of the least recently used ones beyond the limits."""
+        """Store a response under its new id, and evict the least recently used ones beyond the limits."""
         self._found[kept.response_id] = (kept, self._clock())
         for item_id in kept.item_ids:
             self._of_item[kept.owner, item_id] = kept
@@ -95,13 +95,13 @@ class ResponseStore:
         return kept
 
     def find_item(self, item_id: str, owner: bytes) -> Kept | None:
-        """The response of which an item is part."""
+        """Return the response that an item is part of."""
         self._trim()
         kept = self._of_item.get((owner, item_id))
         return None if kept is None else self.get(kept.response_id, owner)
 
     def delete(self, response_id: str, owner: bytes) -> bool:
-        """Whether there was such a response. Later responses of its conversation keep what they need of it."""
+        """Delete a response; returns whether it was there. Later responses of its conversation keep what they need."""
         self._trim()
         if self._peek(response_id, owner) is None:
             return False

@@ -1,6 +1,6 @@
-"""Deltas to the events of `/v1/responses` and to its whole answer: one state machine for both, so they cannot differ.
+"""Converts deltas to events of `/v1/responses` and to its whole answer: one state machine, so that they cannot differ.
 
-Each Harmony message of the answer becomes an item: reasoning, message or function call, in the order of the model.
+Each Harmony message of the answer becomes an item: reasoning, message or function call, in the model's order.
 """
 
 from __future__ import annotations
@@ -106,15 +106,15 @@ class Event(Struct, kw_only=True):
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    """Events as they are sent."""
+    """Return events as bytes to send."""
     return b"".join(named_sse(event.type, msgspec.json.encode(event)) for event in events)
 
 
 class ResponseGrowth:
-    """Grows `response` by deltas and tells each step as events. `stem` makes the items' ids.
+    """Extends `response` by deltas, and returns the events of each step. The items' ids are made from `stem`.
 
-    Calls come in the order `begin`, `take` for each delta, and `fail` or `cancel` if the last delta never came. What
-    they return has to be encoded before the next call. The last event holds the response as it then stays.
+    Call `begin`, `take` for each delta, and `fail` or `cancel` if the last delta never came. Encode the returned events
+    before the next call. The last event holds the final response.
     """
 
     def __init__(self, response: ResponseObject, codec: TextCodec, *, stem: str, with_logprobs: bool) -> None:
@@ -147,19 +147,19 @@ class ResponseGrowth:
         return events
 
     def fail(self, error: EyasError) -> list[Event]:
-        """The answer broke off: the response has failed, with what there is of it."""
+        """Mark the response as failed after an interrupted answer; the text so far stays."""
         self._abandon()
         code: ErrorCode = "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
         self.response.error = ResponseError(code=code, message=str(error))
         return self._end("failed", "failed")
 
     def cancel(self) -> list[Event]:
-        """The client gave the response up. The API has no event of its own for that: the status tells."""
+        """Mark the response as cancelled by the client. The API has no such event: the status says it."""
         self._abandon()
         return self._end("cancelled", "incomplete")
 
     def error(self, message: str) -> list[Event]:
-        """A bug of ours, after which nothing can be said of the response."""
+        """Return the event for a bug of the server, after which the response's state is unknown."""
         return [self._event("error", code="server_error", message=message, param=None)]
 
     def _event(self, kind: str, **fields: Any) -> Event:
@@ -213,7 +213,7 @@ class ResponseGrowth:
         return [*events, self._event("response.output_item.done", output_index=one.index, item=item)]
 
     def _abandon(self) -> None:
-        """Keep what an item has so far, without telling."""
+        """Keep the text that an item has so far, without an event."""
         if self._open is not None:
             item = self._open.item("incomplete", with_logprobs=self._with_logprobs)
             self.response.output[self._open.index] = item
@@ -235,7 +235,7 @@ class ResponseGrowth:
         return [self._event(f"response.{event}", response=self._snapshot())]
 
     def _share(self, delta: Delta) -> dict[int, list[ScoredToken]]:
-        """The delta's tokens by the message that has their first byte: a round may end one and begin another."""
+        """Group the delta's tokens by the message with their first byte: a round may end one and begin another."""
         if not self._with_logprobs:
             return {}
         begins: list[tuple[int, int]] = []
@@ -276,7 +276,7 @@ class _OpenItem:
         return ReasoningText(text=text) if self.kind is Kind.REASONING else OutputText(text=text, logprobs=logprobs)
 
     def item(self, status: Status, *, with_logprobs: bool = False) -> OutputItem:
-        """The item by now; while in progress it has no content yet."""
+        """Return the item so far; while in progress it has no content yet."""
         text = "".join(self.texts)
         if self.kind is Kind.CALL:
             return FunctionCall(id=self._id, call_id=self._call_id, name=self._name, arguments=text, status=status)
@@ -290,7 +290,7 @@ class _OpenItem:
 def _usage(totals: Totals) -> Usage:
     return Usage(
         input_tokens=totals.num_prompt,
-        # What is written to the cache costs nothing here, and this field counts what has its price.
+        # This field counts cache writes that are billed; here they are free.
         input_tokens_details={"cached_tokens": totals.num_cached, "cache_write_tokens": 0},
         output_tokens=totals.num_tokens,
         output_tokens_details={"reasoning_tokens": totals.num_reasoning},
