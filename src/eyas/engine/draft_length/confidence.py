@@ -52,12 +52,12 @@ class ConfidenceCurve:
         self._centres = (np.array(edges[1:]) + np.array(edges[:-1])) / 2
         self._hits, self._tries = np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)
         self._num_seen = 0
-        self._own: dict[int, _Own] = {}
+        self._own: dict[int, _SequenceOdds] = {}
         self._curve = self._centres  # until drafts are seen, the head's own probabilities
         self._evidence = 0.0
 
     def enter(self, slot: int) -> None:
-        self._own[slot] = _Own()
+        self._own[slot] = _SequenceOdds()
 
     @property
     def is_trusted(self) -> bool:
@@ -66,7 +66,7 @@ class ConfidenceCurve:
 
     def observe(self, slot: int, levels: Sequence[int], num_accepted: int, by_history: Sequence[float]) -> None:
         """Learn from one sequence's verified drafts, in order; `by_history` are their chances without levels."""
-        own = self._own.setdefault(slot, _Own())
+        own = self._own.setdefault(slot, _SequenceOdds())
         for position, level in enumerate(levels[: num_accepted + 1]):
             is_right, by_level = position < num_accepted, float(own.adjusted(self._curve[level]))
             ratio = by_level / by_history[position] if is_right else (1 - by_level) / (1 - by_history[position])
@@ -82,7 +82,7 @@ class ConfidenceCurve:
 
     def chances(self, slot: int) -> Floats:
         """Return the chance of a draft of each level."""
-        return self._own.setdefault(slot, _Own()).adjusted(self._curve)
+        return self._own.setdefault(slot, _SequenceOdds()).adjusted(self._curve)
 
     def cut(self, slots: Sequence[int], min_chance: float) -> Cut:
         """Return the cut of chains whose chance falls below `min_chance`; 0 cuts none."""
@@ -95,7 +95,7 @@ class ConfidenceCurve:
         return Cut(tuple(slots), logs.round(2))
 
 
-class _Own:
+class _SequenceOdds:
     """The odds of one sequence's recent drafts relative to what their levels predict."""
 
     def __init__(self) -> None:

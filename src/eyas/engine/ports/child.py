@@ -87,7 +87,7 @@ class Child:
                     return
 
     def receive(self) -> FromEngine | None:
-        """Return the next message; None once the process has ended or has sent something that is no message."""
+        """Return the next message; None once the process has ended or has sent something that is not a message."""
         try:
             message = self._reader.receive()
         except WireError as error:

@@ -29,7 +29,7 @@ def load_null(config: EngineConfig) -> StubEngine:
     """Return the engine for `null` or `null:MS`, with MS milliseconds a round. Raises UserError."""
     pause = config.model.partition(":")[2] or "0"
     if not re.fullmatch(r"\d{1,5}(\.\d+)?", pause):
-        raise UserError(f"'{config.model}': '{pause}' is no number of milliseconds; give e.g. null:20")
+        raise UserError(f"'{config.model}': '{pause}' is not a number of milliseconds; give e.g. null:20")
     tokenizer = Tokenizer.load(DEMO)
     special = tokenizer.special
     head = (special["<|channel|>"], *tokenizer.encode("final"), special["<|message|>"])

@@ -42,7 +42,7 @@ RECEIVE_BYTES = 1 << 18
 
 
 class WireError(EyasError):
-    """Raised for bytes that are no message, and for messages that are too large."""
+    """Raised for bytes that are not a message, and for messages that are too large."""
 
 
 class Start(Struct, frozen=True, tag=True, array_like=True):
@@ -133,7 +133,7 @@ class Reader(Generic[MessageT]):
             return None
         size = int.from_bytes(self._buffer[:HEADER_BYTES], "big")
         if size > MAX_MESSAGE_BYTES:
-            raise WireError(f"a message of {size} bytes is announced; at most {MAX_MESSAGE_BYTES} are taken")
+            raise WireError(f"a message of {size} bytes is announced; at most {MAX_MESSAGE_BYTES} are accepted")
         end = HEADER_BYTES + size
         self._fill(end)
         with memoryview(self._buffer) as view:

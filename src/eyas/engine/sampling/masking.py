@@ -39,7 +39,7 @@ class MaskInput:
     _asked: dict[int, SequenceMasks] = field(default_factory=dict, init=False)  # by index in `sequences`
 
     @property
-    def is_here(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether `ask` would not wait."""
         return self.event is None
 

@@ -115,7 +115,7 @@ class _Job:
             self._constraint.advance(self._tokens)
             for row in self._constraint.rows(self._drafts, self.words_RW, num_known=self.num_ready):
                 self.num_ready = row + 1
-        except BaseException as error:  # a panic of the library is no Exception
+        except BaseException as error:  # a panic of the library is not an Exception
             log.exception("computing a mask failed")
             self.error = f"the grammar cannot be followed further: {error!r}"
             self.words_RW[self.num_ready :] = 0

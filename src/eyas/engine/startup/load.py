@@ -172,7 +172,7 @@ def find_checkpoints(config: EngineConfig) -> tuple[Path, str, Path | None]:
     """Return the target's folder, the kind of drafter and the folder of its head, if any. Raises UserError."""
     if is_null(config.model):
         raise UserError(
-            f"'{config.model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
+            f"'{config.model}' is not a model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
             "name a model, e.g. demo"
         )
     if config.offline:
@@ -232,7 +232,7 @@ def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"'{name}' is no device; use cpu, cuda or cuda:N") from error
+        raise UserError(f"'{name}' is not a device; use cpu, cuda or cuda:N") from error
     if device.type == "cpu":
         return device, torch.float32
     if device.type != "cuda":

@@ -54,7 +54,7 @@ def speculative_round(
             drafter.read_backlog(state, slots_S, num_drafts + 1, max_length)
         drafts = ngram_drafter.replace(state, slots_S, drafts, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
-    if mask_input is not None and mask_input.is_here:
+    if mask_input is not None and mask_input.is_ready:
         mask_input.ask(state.vocab_size)
     shape = (len(slots_S), num_drafts, keeps_routing)
 
