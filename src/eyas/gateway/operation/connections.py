@@ -224,7 +224,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self.app_state[ON_REFUSED](status)
         if not (self.cycle.response_started if self._is_its_turn() else self._is_busy()):
             format_error = self.app_state.get(ERROR_BODY)
-            body = b"" if format_error is None else format_error(path_of(self.url), Failure(status=status, message=message))
+            failure = Failure(status=status, message=message)
+            body = b"" if format_error is None else format_error(path_of(self.url), failure)
             head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: application/json"]
             head += [f"content-length: {len(body)}", "connection: close"] + ["retry-after: 1"] * (status == 503)
             self.transport.write("\r\n".join([*head, "", ""]).encode() + body)

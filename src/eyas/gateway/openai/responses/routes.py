@@ -234,8 +234,7 @@ class _Responses:
         limit = self._context.options.max_body
         if history > limit:
             raise InvalidRequest(
-                f"the conversation has {history} bytes, and the limit is {limit}; send the part that matters as "
-                "input",
+                f"the conversation has {history} bytes, and the limit is {limit}; send the part that matters as input",
                 param="previous_response_id",
             )
         if history + others > limit:
