@@ -234,14 +234,13 @@ class _Responses:
         limit = self._context.options.max_body
         if history > limit:
             raise InvalidRequest(
-                f"the conversation has {history} bytes, and the limit is {limit}; send the part that matters as "
-                "input",
+                f"the conversation has {history} bytes, and the limit is {limit}; send the part that matters as input",
                 param="previous_response_id",
             )
         if history + others > limit:
             raise InvalidRequest(
-                f"the responses that input refers to have {history + others} bytes together, and {limit} can be read "
-                "at once; send the items themselves",
+                f"the responses that input refers to have {history + others} bytes together, and the limit is {limit}; "
+                "send the items themselves",
                 param="input",
             )
         return history + others
