@@ -52,9 +52,7 @@ COMMANDS = {
     "up": Command(module="eyas.fleet.commands.up", help="start a model or a plan, and wait until it is ready"),
     "down": Command(module="eyas.fleet.commands.down", help="stop deployments on all of their machines"),
     "ps": Command(module="eyas.fleet.commands.ps", help="list deployments, their status and where they run"),
-    "logs": Command(
-        module="eyas.fleet.commands.logs", help="show the logs of a deployment, with known errors annotated"
-    ),
+    "logs": Command(module="eyas.fleet.commands.logs", help="show the logs of a deployment and explain known errors"),
     "models list": Command(
         module="eyas.fleet.commands.models_list", help="list the models in the cache and what uses them"
     ),

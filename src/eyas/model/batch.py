@@ -39,5 +39,5 @@ class RowBatch:
     ops: Ops
 
     def rows(self, table_SP: Tensor) -> Rows:
-        """These rows over the pages of one group."""
+        """Return the rows over the pages of one group."""
         return Rows(self.positions_SR, self.live_SR, table_SP, self.max_length)

@@ -26,7 +26,7 @@ class RoundDrafts:
     def of(
         cls, slots: Sequence[int], choice: DraftChoice, cut: Cut, *, without: Collection[int] = (), num_missed: int = 0
     ) -> RoundDrafts:
-        """Returns a choice for the sequences in `slots`, of which those in `without` draft nothing after all."""
+        """Return a choice for the sequences in `slots`, of which those in `without` draft nothing after all."""
         limits = {slot: 0 if slot in without else k for slot, k in zip(slots, choice.limits, strict=True)}
         num_drafts = max(limits.values())
         return cls(

@@ -111,7 +111,7 @@ class RoundCosts:
         return int(self._round - self._live.last[self._cell(num_sequences, num_rows, head_drafts)])
 
     def table(self, num_sequences: int) -> Floats:
-        """Returns seconds by [drafts of the head, draft rows], never falling along either axis."""
+        """Return seconds by [drafts of the head, draft rows], never falling along either axis."""
         found = self._tables.get(num_sequences)
         if found is None:
             found = self._tables[num_sequences] = self._make(num_sequences)
@@ -144,7 +144,7 @@ class RoundCosts:
 
 
 def _fit(columns: Floats, seconds: Floats) -> Floats:
-    """Returns the seconds of each part: fixed, all experts, a row, a pass of the head, a sequence's row in a pass.
+    """Return the seconds of each part: fixed, all experts, a row, a pass of the head, a sequence's row in a pass.
 
     Least squares of relative errors, no part below 0; what was not measured keeps its share of the guess.
     """

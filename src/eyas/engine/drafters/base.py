@@ -87,12 +87,12 @@ class Drafter:
 
     @classmethod
     def needs_of(cls, config: Any, dtype: torch.dtype) -> DrafterNeeds:
-        """Returns the needs of a head of this kind with this config, computed in `dtype`."""
+        """Return the needs of a head of this kind with this config, computed in `dtype`."""
         return DrafterNeeds()
 
     @staticmethod
     def work(num_drafts: int) -> HeadWork:
-        """Returns the passes of the head, and the rows of a sequence in all of them, that so many drafts take."""
+        """Return the passes of the head, and the rows of a sequence in all of them, that so many drafts take."""
         return chain_work(num_drafts)
 
     @classmethod
@@ -117,6 +117,6 @@ class Drafter:
 
 
 def draft_room(state: DeviceState, slots_S: Tensor, num_drafts: int) -> Tensor:
-    """Returns how many drafts are wanted and can be accepted: the bonus token takes the last of the budget."""
+    """Return how many drafts are wanted and can be accepted: the bonus token takes the last of the budget."""
     wanted_S = torch.minimum(state.remaining_S[slots_S] - 1, state.draft_limit_S[slots_S])
     return wanted_S.clamp(0, num_drafts) * state.live_S[slots_S]

@@ -50,12 +50,12 @@ class HeadDrafter(Drafter):
         self.stages.run(("catch up", len(slots_S), num_rows), stage, slots_S)
 
     def take_backlog(self) -> int:
-        """Returns the rows of a pass over the backlog, which is none then. Few different numbers where graphs are."""
+        """Return the rows of a pass over the backlog, which is none then. Few different numbers where graphs are."""
         backlog, self.backlog = self.backlog, 0
         return backlog if not self.stages.has_fixed_shapes or backlog <= FEW_ROWS else self.max_backlog
 
     def unseen(self, state: DeviceState, slots_S: Tensor, num_rows: int, max_length: int) -> tuple[RowBatch, Tensor]:
-        """Returns the newest rows that have taps, live where the head has not read them, and their taps [T, C]."""
+        """Return the newest rows that have taps, live where the head has not read them, and their taps [T, C]."""
         shift, length_S = self.needs.tap_shift, state.length_S[slots_S]
         offsets = torch.arange(num_rows, device=state.device)
         followers_SR = length_S.unsqueeze(1) - num_rows + offsets  # positions after the taps

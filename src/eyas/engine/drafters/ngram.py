@@ -36,7 +36,7 @@ class NgramDrafter(Drafter):
         return self.stages.run(key, lambda slots_S: self._drafts(state, slots_S, num_drafts, max_length), slots_S)
 
     def replace(self, state: DeviceState, slots_S: Tensor, drafts: Drafts, num_drafts: int, max_length: int) -> Drafts:
-        """Returns another's drafts, with those of the sequences that are to look up in their place."""
+        """Return another's drafts, with those of the sequences that are to look up in their place."""
         num_others = drafts.ids_SK.shape[1]
 
         def stage(slots_S: Tensor, ids_SK: Tensor, num_valid_S: Tensor) -> Drafts:

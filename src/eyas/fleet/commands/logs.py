@@ -1,4 +1,4 @@
-"""`eyas logs`: shows the logs of a deployment's engines on all of its machines, with known errors annotated."""
+"""`eyas logs`: shows the logs of a deployment's engines on all of its machines, and explains known errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ FOLLOW_S = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of a deployment, as eyas ps lists it")
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines as long as it is up")
-    parser.add_argument("--explain", action="store_true", help="annotate known errors")
+    parser.add_argument(
+        "--explain", action="store_true", help="explain the known errors in the logs instead of showing the logs"
+    )
     parser.add_argument("--launch", metavar="LAUNCH", help="show the log of this process only")
     parser.add_argument("--events", action="store_true", help="show what its supervisor did instead of the logs")
 

@@ -42,9 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
 
 
-def add_ask_arguments(parser: argparse.ArgumentParser) -> None:
+def add_ask_arguments(
+    parser: argparse.ArgumentParser, *, model_help: str = "a model's name, hub id or folder: gpt-oss-120b, ..."
+) -> None:
     """Add the flags that say what is wanted, shared with `eyas up`."""
-    parser.add_argument("model", metavar="MODEL", help="a model's name, hub id or folder: gpt-oss-120b, ...")
+    parser.add_argument("model", metavar="MODEL", help=model_help)
     parser.add_argument(
         "--on",
         default="here",

@@ -37,7 +37,10 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_ask_arguments(parser)
+    add_ask_arguments(
+        parser,
+        model_help="a model's name, hub id or folder (gpt-oss-120b, ...), the file of a plan, or a known deployment",
+    )
     parser.add_argument("--detach", action="store_true", help="return without waiting until it is ready")
     parser.add_argument("--force", action="store_true", help="start even if checks of the machines fail")
 

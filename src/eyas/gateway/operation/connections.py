@@ -223,8 +223,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if ON_REFUSED in self.app_state:
             self.app_state[ON_REFUSED](status)
         if not (self.cycle.response_started if self._is_its_turn() else self._is_busy()):
-            render = self.app_state.get(ERROR_BODY)
-            body = b"" if render is None else render(path_of(self.url), Failure(status=status, message=message))
+            format_error = self.app_state.get(ERROR_BODY)
+            failure = Failure(status=status, message=message)
+            body = b"" if format_error is None else format_error(path_of(self.url), failure)
             head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: application/json"]
             head += [f"content-length: {len(body)}", "connection: close"] + ["retry-after: 1"] * (status == 503)
             self.transport.write("\r\n".join([*head, "", ""]).encode() + body)

@@ -1,4 +1,4 @@
-"""The page's own files: `/` and `/page/{file}`, a fixed list read once; its content security policy allows no others."""
+"""The page's own files: `/` and `/page/{file}`, a fixed list read once; the content security policy allows no other."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from eyas.base.tokens.tokenizer import TextCodec
 from eyas.gateway.http.errors import Refused
 from eyas.gateway.server.context import Context
 
-__all__ = ["MAX_TOKENS", "CountingCodec", "PromptTooLong", "check_length", "prompt_codec"]
+__all__ = ["MAX_TOKENS", "CountingCodec", "PromptTooLong", "check_length", "counting_codec", "prompt_codec"]
 
 MAX_TOKENS = 1 << 19  # of all prompts of a request, and of a text for /tokenize
 COUNTED_ON = 4096  # tokens beyond the context, so that the error for a slightly longer prompt has the exact number
@@ -96,3 +96,12 @@ def check_length(context: Context, num_prompt: int, param: str) -> None:
     """Raises PromptTooLong for a prompt that leaves no room for an answer."""
     if num_prompt >= (limit := context.engine.info.context):
         raise PromptTooLong(num_prompt, context=limit, param=param)
+
+
+def counting_codec(context: Context, param: str) -> CountingCodec:
+    """Return a codec for texts that are counted and may be longer than the context. It raises InvalidRequest."""
+    error = lambda number: InvalidRequest(  # noqa: E731
+        f"'{param}' has at least {number} tokens, and the limit of one request is {MAX_TOKENS}; send it in parts",
+        param=param,
+    )
+    return CountingCodec(context.codec, MAX_TOKENS, error=error, param=param)

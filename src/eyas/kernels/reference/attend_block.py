@@ -16,7 +16,7 @@ __all__ = ["attend_block_ref"]
 def attend_block_ref(
     q_SRQD: Tensor, k_SRGD: Tensor, v_SRGD: Tensor, rows: Rows, cache: LayerCache, *, is_causal: bool
 ) -> Tensor:
-    """Returns the attention of R rows for each of S sequences, [S, R, Q, D].
+    """Return the attention of R rows for each of S sequences, [S, R, Q, D].
 
     A row sees the cached keys at positions before its sequence's first row, itself, and the live rows beside it, or
     with `is_causal` those before it alone.

@@ -30,7 +30,7 @@ class Ledger(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Like `kernels.reference.accept.Accepted`, with which sequences are done; int64 [S] each, rows of one [5, S]."""
+    """Accepted tokens (`kernels.reference.accept`), and the sequences that are done; int64 [S]: rows of one [5, S]."""
 
     num_committed_S: Tensor
     num_accepted_S: Tensor

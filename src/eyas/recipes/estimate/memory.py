@@ -204,7 +204,7 @@ def _sglang_sizes(usable: int, tensor_parallel: int) -> tuple[int, int]:
 
 
 def _sglang_reserve(choice: Choice, box: Box) -> float:
-    """What SGLang leaves outside of weights and KV cache if no fraction is passed (as read in its server_args)."""
+    """Return the bytes that SGLang reserves beyond weights and KV cache where no fraction is set (its server_args)."""
     usable = box.hardware.usable_bytes
     chunk, graph_rows = _sglang_sizes(usable, choice.tensor_parallel)
     reserve = 512 + 1.5 * chunk + choice.tensor_parallel / 8 * 1024

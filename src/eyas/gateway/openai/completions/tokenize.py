@@ -17,7 +17,7 @@ from eyas.gateway.openai.chat.messages import ChatMessages, entries_of
 from eyas.gateway.openai.chat.routes import FunctionEntries, tools_of
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.question.model import check_model
-from eyas.gateway.question.prompt_limit import MAX_TOKENS, CountingCodec
+from eyas.gateway.question.prompt_limit import counting_codec
 from eyas.gateway.question.sampling import AskedEffort, effort_of
 from eyas.gateway.server.context import Context
 
@@ -73,7 +73,7 @@ def tokenized(context: Context, raw: Raw) -> Tokenized:
         raise InvalidRequest("give either prompt or messages", param="prompt")
     if body.messages is not None:
         tools = tools_of(body.tools)
-        codec = _codec(context, "messages")
+        codec = counting_codec(context, "messages")
         codec.expect(sum(len(tool.description) for tool in tools))
         head, rest = to_harmony(
             Conversation(
@@ -88,20 +88,11 @@ def tokenized(context: Context, raw: Raw) -> Tokenized:
             purpose = "history"
         ids = render_conversation(codec, [*head, *rest], purpose=purpose)
     else:
-        ids = encode_raw(_codec(context, "prompt"), body.prompt or "")
+        ids = encode_raw(counting_codec(context, "prompt"), body.prompt or "")
     result = Tokenized(count=len(ids), max_model_len=context.engine.info.context, tokens=ids)
     if body.return_token_strs:
         result.token_strs = [context.codec.token_bytes(token_id).decode(errors="replace") for token_id in ids]
     return result
-
-
-def _codec(context: Context, param: str) -> CountingCodec:
-    """Return a codec that counts up to MAX_TOKENS: texts may exceed the context, as clients count them to cut them."""
-    error = lambda number: InvalidRequest(  # noqa: E731
-        f"'{param}' has at least {number} tokens, and the limit of one request is {MAX_TOKENS}; send it in parts",
-        param=param,
-    )
-    return CountingCodec(context.codec, MAX_TOKENS, error=error, param=param)
 
 
 def detokenized(context: Context, raw: Raw) -> dict[str, str]:
