@@ -1,4 +1,4 @@
-"""Our engine as the one who answers: a question becomes token ids, a grammar and a Turn."""
+"""The port to the local engine: a question becomes token ids, a grammar and a Turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["EngineAnswers", "EngineQuestion"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineQuestion:
-    """A question as the engine gets it. `functions` are the names that count as calls when the answer is read."""
+    """A question in the engine's form. `functions` are the names that count as calls when the answer is read."""
 
     request: Request
     functions: frozenset[str]
@@ -61,7 +61,7 @@ class EngineAnswers:
         )
 
     def ask(self, prepared: EngineQuestion, *, route: str) -> Turn:
-        """Submit the request, as the Turn that reads its answer."""
+        """Submit the request; returns the Turn that reads its answer."""
         return Turn(
             self._context,
             prepared.request,

@@ -230,8 +230,8 @@ class _Responses:
             )
         if history + others > limit:
             raise InvalidRequest(
-                f"the responses that input refers to have {history + others} bytes together, and {limit} can be read "
-                "at once; send the items themselves",
+                f"the responses that input refers to have {history + others} bytes together, and the limit is {limit}; "
+                "send the items themselves",
                 param="input",
             )
         return history + others
