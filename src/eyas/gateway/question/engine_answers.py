@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eyas.base.types import ModelInfo, Request
+from eyas.base.types import ModelInfo, Request, SamplingParams
 from eyas.gateway.question.prompt import num_prompt_ids, prompt_ids
 from eyas.gateway.question.question import Question
 from eyas.gateway.question.tools import bind
@@ -26,6 +26,10 @@ class EngineQuestion:
     stops: Stops
     bound_by: str | None  # the field that binds the answer to a grammar
 
+    def with_params(self, params: SamplingParams) -> EngineQuestion:
+        """Return the question with other sampling parameters: a dialect's own, such as token ids."""
+        return replace(self, request=replace(self.request, params=params))
+
 
 class EngineAnswers:
     """An AnswerPort over the engine of `context`."""
@@ -45,7 +49,9 @@ class EngineAnswers:
         return EngineQuestion(
             request=Request(
                 request_id=question.request_id,
-                prompt_ids=prompt_ids(self._context, question.conversation, param=fields.prompt),
+                prompt_ids=prompt_ids(
+                    self._context, question.conversation, param=fields.prompt, newest=question.newest
+                ),
                 params=replace(question.params, grammar=binding.grammar),
                 cache_salt=question.cache_salt,
             ),

@@ -44,6 +44,7 @@ class Question:
     answer_format: AnswerFormat | None = None
     stops: Stops = Stops()  # noqa: RUF009 - frozen
     cache_salt: str = ""  # requests share cached prefixes with those of the same salt only
+    newest: int | None = None  # oldest turns are left out until the prompt has at most this many tokens
 
 
 class Answer(Protocol):
