@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from eyas.base.config import BUSY_CHUNK_TOKENS
 from eyas.base.errors import UserError
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.draft_length.step_costs import RoundCosts
@@ -69,7 +70,7 @@ class EngineOptions:
     seed: int | None = None
     page_size: int = 16
     chunk_tokens: int | None = None
-    busy_chunk_tokens: int = 2048
+    busy_chunk_tokens: int = BUSY_CHUNK_TOKENS
     kv_bytes: int | None = None
     lag: int | None = None
     row_ops: Ops | None = None
