@@ -20,8 +20,8 @@ from eyas.gateway.server.hosts import is_loopback
 __all__ = ["Auth", "digests", "origins", "public_warning"]
 
 DIGEST_PREFIX = "sha256:"
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico"})
-OPEN_FOLDER = "/page/"  # files of the page at /
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico", "/api/hello"})
+OPEN_FOLDER = "/page/"  # what the page at / is made of
 CHALLENGE = (b"www-authenticate", b"Bearer")
 
 
