@@ -19,5 +19,5 @@ def test_the_folder_by_the_environment(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot make .*; set EYAS_HOME to a folder of yours"):
+    with pytest.raises(UserError, match=r"cannot make .*; set EYAS_HOME to a folder of yours"):
         home({"EYAS_HOME": str(tmp_path / "file" / "x")})
