@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -28,13 +29,15 @@ class Server:
 
 def address(text: str) -> str:
     """Return the base URL in `text`, with or without `/v1` at its end. Raises ValueError if it is none."""
+    url = text.strip().rstrip("/").removesuffix("/v1").rstrip("/")
     try:
-        url = httpx.URL(text.strip().rstrip("/").removesuffix("/v1").rstrip("/"))
-    except httpx.InvalidURL:
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment or url.userinfo:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of brackets and ports
+        is_good = False
+    if not is_good or set("?#@ ") & set(url):
         raise ValueError(f"wants a URL such as http://127.0.0.1:8000, got {text!r}")
-    return str(url)
+    return url
 
 
 def connect(url: str, key: str | None) -> httpx.Client:
