@@ -81,10 +81,10 @@ class SettingsFile:
             except UserError as error:
                 raise self._left_alone(error) from None
             if record.is_new and json.loads(text) == {}:
-                self.path.unlink()
+                _unlink(self.path)
             elif text.encode() != content:
                 _replace(self.path, text.encode())
-        self._record_path.unlink()
+        _unlink(self._record_path)
         if record.has_new_folder:
             with suppress(OSError):  # there is something else in it
                 self.path.parent.rmdir()
@@ -138,3 +138,10 @@ def _replace(path: Path, content: bytes) -> None:
         if name is not None:
             Path(name).unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise UserError(f"cannot remove {path}: {error.strerror}") from None
