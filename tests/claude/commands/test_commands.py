@@ -69,7 +69,8 @@ def test_other_files(server, home, tmp_path, monkeypatch, capsys):
         (("--settings", "x.json"), tmp_path / "x.json"),
         ((), tmp_path / "config" / "settings.json"),
     ):
-        assert eyas(capsys, "write", "--url", server.url, *options)[0] == 0
+        code, out, _ = eyas(capsys, "write", "--url", server.url, *options)
+        assert code == 0 and f"; {' '.join(('eyas claude undo', *options))} takes" in out
         assert path.exists()
         assert eyas(capsys, "undo", *options)[0] == 0
         assert not path.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from eyas.claude.commands.options import add_file, add_server, settings_file, written_settings
 
@@ -17,5 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     file = settings_file(args)
     file.write(written_settings(args))
-    print(f"written into {file.path}; eyas claude undo takes it out again")
+    which = ["--project"] * args.project + (["--settings", args.settings] if args.settings else [])
+    print(f"written into {file.path}; {shlex.join(['eyas', 'claude', 'undo', *which])} takes it out again")
     return 0
