@@ -111,9 +111,17 @@ def test_without_a_runtime_folder(client, tmp_path, monkeypatch):
     assert process.returncode == 0 and path.parent == tmp_path and is_gone(path)
 
 
-@pytest.mark.parametrize("args", [["--settings", "mine.json"], ["-p", "x", "--settings=mine.json"]])
-def test_other_settings_would_take_the_place_of_ours(args):
-    with pytest.raises(UserError, match="--settings is what eyas passes"):
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--settings", "mine.json"], "--settings is what eyas passes"),
+        (["-p", "x", "--settings=mine.json"], "--settings is what eyas passes"),
+        (["--bg", "x"], "outlives its settings; for --bg use: eyas claude write"),
+        (["x", "--background"], "for --background use"),
+    ],
+)
+def test_arguments_that_cannot_work(args, words):
+    with pytest.raises(UserError, match=words):
         start("/bin/false", args, SETTINGS, {})
 
 

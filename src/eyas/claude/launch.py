@@ -26,6 +26,7 @@ NAME = "claude"
 OTHER_PLACES = (".local/bin/claude", ".claude/local/claude")  # of its installers, which may not be on the path
 INSTALL = "npm install -g @anthropic-ai/claude-code"
 FLAG = "--settings"
+BACKGROUND = ("--bg", "--background")
 
 
 def find_client(given: str | None, environ: Mapping[str, str]) -> str:
@@ -45,8 +46,11 @@ def find_client(given: str | None, environ: Mapping[str, str]) -> str:
 
 def start(program: str, args: Sequence[str], settings: Settings, environ: Mapping[str, str]) -> NoReturn:
     """Become the client with `args`. Raises UserError if it cannot be started; then, too, the file is gone."""
-    if any(arg.split("=")[0] == FLAG for arg in args):
-        raise UserError(f"{FLAG} is what eyas passes; put settings of yours into a settings.json")
+    for arg in args:
+        if arg.split("=")[0] == FLAG:
+            raise UserError(f"{FLAG} is what eyas passes; put settings of yours into a settings.json")
+        if arg in BACKGROUND:
+            raise UserError(f"a session in the background outlives its settings; for {arg} use: eyas claude write")
     path = Path(_folder(environ)) / f"eyas-claude-{secrets.token_hex(8)}.json"
     try:
         _watch(path)

@@ -52,7 +52,7 @@ ASKED = {
     "plain": {"messages": [USER]},
     "with a system prompt": {"messages": [USER], "system": "Be brief.", "temperature": 0.2, "top_p": 0.9},
     "in blocks": {
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}]}],
         "system": [{"type": "text", "text": "Be brief."}],
         "thinking": {"type": "adaptive", "display": "omitted"},
         "output_config": {"effort": "max"},
