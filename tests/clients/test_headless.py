@@ -105,7 +105,8 @@ def test_a_wrong_key_is_one_line_within_seconds(box, new_client):
     run = client.run(box.settings(ANTHROPIC_AUTH_TOKEN="wrong"), "Hello")
     assert time.monotonic() - began < 10
     assert run.code == 1 and run.result["is_error"] and run.result["api_error_status"] == 401
-    assert "\n" not in run.result["result"] and "401" in run.result["result"]
+    told = run.result["result"]
+    assert "\n" not in told and "401" in told and "this server needs a valid API key" in told
     assert [exchange.status for exchange in since(box, start)] == [401]
 
 

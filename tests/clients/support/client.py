@@ -69,7 +69,9 @@ class Client:
     def env(self) -> dict[str, str]:
         """An environment from which no request leads anywhere but to this machine."""
         dead = "http://127.0.0.1:9"
+        ours = {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
         return {
+            **ours,
             **{"HOME": str(self.home), "PATH": os.environ["PATH"], "TERM": "xterm-256color", "LANG": "C.UTF-8"},
             **{"HTTP_PROXY": dead, "HTTPS_PROXY": dead, "NO_PROXY": "127.0.0.1", "DISABLE_AUTOUPDATER": "1"},
             **{"DISABLE_TELEMETRY": "1", "DISABLE_ERROR_REPORTING": "1"},
