@@ -113,9 +113,13 @@ def test_a_wrong_key_is_one_line_within_seconds(box, new_client):
 def test_eyas_claude_starts_it(box, new_client):
     client, start = new_client(), len(box.recorder.messages)
     box.script.on("TASK-LAUNCH", [logged(1)], [final("Launched.")])
+    own = client.home / ".claude" / "settings.json"
+    own.parent.mkdir()
+    theirs = {"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "theme": "dark"}
+    own.write_text(json.dumps(theirs))
     launcher = [sys.executable, "-m", "eyas", "claude", "--url", box.url, "--api-key", "a-key-of-the-test"]
     asked = ["-p", "TASK-LAUNCH", "--output-format", "json", "--allowedTools", "Bash"]
     run = client.launch([*launcher, "--binary", str(client.program), "--", *asked])
     assert run.result["result"] == "Launched." and log_lines(client.project) == ["step 1"], run.err
     assert_asked_once(since(box, start))
-    assert not (client.home / ".claude" / "settings.json").exists(), "nothing of the person's is written"
+    assert json.loads(own.read_text()) == theirs, "nothing of ours is written into it"
