@@ -61,7 +61,7 @@ class Client:
         self.project = folder / "project"
         for made in (self.home, self.project):
             made.mkdir(parents=True)
-        told = {"hasCompletedOnboarding": True, "theme": "dark", "autoUpdates": False}
+        told = {"hasCompletedOnboarding": True, "theme": "dark"}
         trusted = {str(self.project): {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}}
         (self.home / ".claude.json").write_text(json.dumps(told | {"projects": trusted}))
 
