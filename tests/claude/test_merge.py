@@ -118,6 +118,18 @@ def test_neither_container_nor_former_text_is_left():
     assert undo(text, changes) == (text, [])
 
 
+def test_lists_keep_what_others_put_there():
+    ours = {"permissions": {"deny": ["WebSearch"]}}
+    for before, mine in (
+        ('{"permissions": {"deny": ["X"]}}', '{"permissions": {"deny": ["X", "Y"]}}'),
+        ('{"permissions": {"deny": ["WebSearch"]}}', '{"permissions": {"deny": ["WebSearch", "Y"]}}'),
+        ('{"a": 1}', '{"a": 1, "permissions": {"deny": ["Y"]}}'),
+    ):
+        written, changes = write(before, ours)
+        assert undo(written.replace('"WebSearch"', '"WebSearch", "Y"'), changes) == (mine, [])
+        assert undo(written, changes) == (before, [])
+
+
 def test_on_one_line():
     assert write('{"a":1}', {"b": "c"})[0] == '{"a":1,"b":"c"}'
     assert write('{"a": {}}', {"a": {"b": "c", "d": "e"}})[0] == '{"a": {"b": "c", "d": "e"}}'

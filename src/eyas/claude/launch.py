@@ -26,6 +26,7 @@ NAME = "claude"
 OTHER_PLACES = (".local/bin/claude", ".claude/local/claude")  # of its installers, which may not be on the path
 INSTALL = "npm install -g @anthropic-ai/claude-code"
 FLAG = "--settings"
+MAX_DESCRIPTORS = 1 << 20
 BACKGROUND = ("--bg", "--background")
 
 
@@ -86,7 +87,7 @@ def _watch(path: Path) -> None:
             signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
         os.dup2(ours, 0)  # nothing else stays open: a reader of the client's output waits for its end
-        os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(1, MAX_DESCRIPTORS)
         select.select([0], [], [])
         path.unlink(missing_ok=True)
     finally:
