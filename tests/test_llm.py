@@ -135,7 +135,7 @@ def test_the_demo_drafts_and_is_told_apart_by_its_name():
     ("settings", "message"),
     [
         ({"context": 4096}, "longer than the model's 512"),
-        ({"context": 256, "device": "tpu9"}, "is no device"),
+        ({"context": 256, "device": "tpu9"}, "is not a device"),
         ({"context": 256, "draft": "/nowhere/at/all"}, "/nowhere/at/all"),
         ({"context": 256, "draft": "ngram", "draft_weights": "fp8"}, "are for a draft head"),
         ({"context": 256, "draft_counts": "counts.json"}, "give both"),

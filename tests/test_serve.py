@@ -191,5 +191,5 @@ def test_options_come_from_settings_and_the_models_folder(tmp_path):
     assert (len(options.key_digests), options.cors_origins) == (2, ("https://x.example",))
     assert options.hosts == Hosts()
     assert (options.max_body, options.trace, options.served_name) == (4096, Path("steps.jsonl"), "n")
-    with pytest.raises(UserError, match="cors wants origins"):
+    with pytest.raises(UserError, match="cors takes origins"):
         gateway_options(ServeConfig(cors="x"), tmp_path)

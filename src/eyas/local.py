@@ -43,6 +43,13 @@ __all__ = [
 
 SIMULATED = " (SIMULATED: random weights)"
 NULL = " (SIMULATED: no model, its answers are made up)"
+SAMPLING_FLAGS: dict[str, tuple[type, str, str]] = {  # by the name in SamplingParams: type, metavar, help
+    "temperature": (float, "T", "sampling temperature; 0 always takes the most likely token"),
+    "top_p": (float, "P", "sample from the most likely tokens that add up to P"),
+    "top_k": (int, "K", "sample from the K most likely tokens"),
+    "min_p": (float, "P", "drop tokens less likely than P times the most likely one"),
+    "max_tokens": (int, "N", "end the answer after N tokens"),
+}
 
 
 def load_engine(config: EngineConfig) -> Engine:
@@ -100,15 +107,8 @@ def describe(engine: EnginePort) -> str:
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add flags for SamplingParams, whose defaults they keep, and for the reasoning effort."""
     group = parser.add_argument_group("sampling", "--seed, below, also seeds the answer")
-    group.add_argument(
-        "--temperature", type=float, metavar="T", help="sampling temperature; 0 always takes the most likely token"
-    )
-    group.add_argument("--top-p", type=float, metavar="P", help="sample from the most likely tokens that add up to P")
-    group.add_argument("--top-k", type=int, metavar="K", help="sample from the K most likely tokens")
-    group.add_argument(
-        "--min-p", type=float, metavar="P", help="drop tokens less likely than P times the most likely one"
-    )
-    group.add_argument("--max-tokens", type=int, metavar="N", help="end the answer after N tokens")
+    for name, (kind, metavar, text) in SAMPLING_FLAGS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
     group.add_argument(
         "--reasoning-effort", choices=get_args(Effort), default="medium", help="how long to reason (default: medium)"
     )
@@ -116,8 +116,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_params(args: argparse.Namespace, config: EngineConfig) -> SamplingParams:
-    names = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    given = {name: value for name in SAMPLING_FLAGS if (value := getattr(args, name)) is not None}
     return SamplingParams(seed=config.seed, **given)
 
 

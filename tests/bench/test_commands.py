@@ -173,8 +173,8 @@ def test_null_is_not_offered_where_a_model_computes(capsys, argv, model):
     option = ["--model", model] if argv[-1] == "x" else [model]
     assert cli.main([*argv, *option]) == 1
     assert capsys.readouterr().err == (
-        f"eyas: error: '{model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
-        "name a model, e.g. demo\n"
+        f"eyas: error: '{model}' is not a model: it only serves ('eyas serve null'), "
+        "and 'eyas bench http' measures it; name a model, e.g. demo\n"
     )
     with pytest.raises(SystemExit):
         cli.main([*argv, "--help"])

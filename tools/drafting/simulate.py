@@ -12,7 +12,7 @@ from tools.drafting.machines import Machine
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, RoundOutcome, Tried
 from eyas.engine.draft_length.confidence import Cut, level_of
 from eyas.engine.draft_length.step_costs import RoundCosts, Timing
-from eyas.engine.sequences.own_text import Foretold, OwnText, Prospect
+from eyas.engine.sequences.ngram_index import LookupMatch, LookupOutcome, NgramIndex
 
 __all__ = ["Copies", "Draft", "Sequences", "auto", "expected_tokens", "run", "static_rate"]
 
@@ -80,35 +80,35 @@ class _Running:
 
     def __init__(self, work: Sequences, slot: int, rng: random.Random) -> None:
         prompt, self._answer = work.text(slot, rng)
-        self._own, self._done, self.prospect = OwnText(prompt, SIZES), 0, Prospect(0, 0)
+        self._own, self._done, self.match = NgramIndex(prompt, SIZES), 0, LookupMatch(0, 0)
 
     @property
     def left(self) -> int:
         return len(self._answer) - self._done
 
-    def come(self, count: int) -> list[Foretold]:
-        foretold = self._own.extend(self._answer[self._done : self._done + count])
+    def come(self, count: int) -> list[LookupOutcome]:
+        lookups = self._own.extend(self._answer[self._done : self._done + count])
         self._done += count
-        return foretold
+        return lookups
 
-    def look_up(self, limit: int) -> tuple[int, list[Foretold]]:
+    def look_up(self, limit: int) -> tuple[int, list[LookupOutcome]]:
         """Return how many looked-up drafts are accepted, and commit these and one more token."""
-        foretold: list[Foretold] = []
+        lookups: list[LookupOutcome] = []
         for num_right in range(limit + 1):
             newest = self.come(1)
-            foretold += newest
+            lookups += newest
             if num_right == limit or not newest or not newest[0].is_right or not self.left:
-                return num_right, foretold
+                return num_right, lookups
         raise AssertionError
 
-    def round(self, draft: Draft | None, limit: int) -> tuple[int, list[Foretold]]:
+    def round(self, draft: Draft | None, limit: int) -> tuple[int, list[LookupOutcome]]:
         """Do a round with a head's drafts, if they are not looked up."""
         match = self._own.match
-        num_right, foretold = self.look_up(limit) if draft is None else (min(draft.num_right, limit), [])
+        num_right, lookups = self.look_up(limit) if draft is None else (min(draft.num_right, limit), [])
         if draft is not None:
-            foretold = self.come(num_right + 1)
-        self.prospect = Prospect(match, limit + 1)
-        return num_right, foretold
+            lookups = self.come(num_right + 1)
+        self.match = LookupMatch(match, limit + 1)
+        return num_right, lookups
 
 
 def _worth(levels: list[int], cut: Cut, slot: int) -> int:
@@ -141,15 +141,15 @@ def run(
         running[slot].come(rng.randrange(work.length - 1))
     tokens, elapsed = 0, 0.0
     while tokens < num_tokens:
-        prospects = [sequence.prospect for sequence in running]
-        choice = policy.choose(slots, [max(0, sequence.left - 1) for sequence in running], prospects)
+        matches = [sequence.match for sequence in running]
+        choice = policy.choose(slots, [max(0, sequence.left - 1) for sequence in running], matches)
         tried, cut = [], policy.cut(slots, choice)
         for slot, limit, by_lookup in zip(slots, choice.limits, choice.by_lookup, strict=True):
             draft = None if by_lookup else work.draft(slot, tokens / num_tokens, limit, rng)
             levels = draft.levels if draft and use_confidence else []
             verified = _worth(levels, cut, slot) if levels else limit
-            accepted, foretold = running[slot].round(draft, verified)
-            tried.append(Tried(slot, limit, accepted, verified, by_lookup, levels, foretold))
+            accepted, lookups = running[slot].round(draft, verified)
+            tried.append(Tried(slot, limit, accepted, verified, by_lookup, levels, lookups))
             tokens += accepted + 1
         rows = work.batch + sum(of_one.verified for of_one in tried)
         seconds = machine.seconds(work.batch, rows, choice.head_drafts) * rng.gauss(1, NOISE)

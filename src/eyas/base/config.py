@@ -23,6 +23,7 @@ ENV_PREFIX = "EYAS_"
 FILE_KEY = "config"
 ENV_KEY = "env:"  # an API key that is in an environment variable
 OTHERS = ("EYAS_HOME", "EYAS_SSH_OPTIONS", "EYAS_FLEET_LIMITS")  # variables of the commands that start engines
+BUSY_CHUNK_TOKENS = 2048
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 ConfigT = TypeVar("ConfigT", bound="EngineConfig")
@@ -117,7 +118,7 @@ class EngineConfig:
         parse=_int_from(1, 1024),
     )  # fmt: skip
     busy_chunk_tokens: int = _setting(
-        2048,
+        BUSY_CHUNK_TOKENS,
         "prefill tokens per step while any answer decodes (chunked prefill): lower gives steadier inter-token latency "
         "and a later first token; steps without decoding take more",
         metavar="N",

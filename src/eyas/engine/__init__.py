@@ -1,1 +1,1 @@
-"""Who runs when: sequences, pages, scheduler, runner, speculation, the step loop."""
+"""The engine: sequences, pages, scheduler, runner, speculation, the step loop."""

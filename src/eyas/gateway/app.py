@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
+from eyas.base.tokens.remembering import RememberingCodec
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.gateway.anthropic.dialect import ANTHROPIC
 from eyas.gateway.grammar.checker import GrammarChecker
@@ -41,7 +42,7 @@ def create_app(
     options = options or GatewayOptions()
     context = Context(
         engine=engine,
-        codec=codec,
+        codec=RememberingCodec(codec),
         options=options,
         steps=StepHub(engine),
         checker=GrammarChecker(options.tokenizer_json),

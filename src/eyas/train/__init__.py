@@ -1,1 +1,1 @@
-"""Training of draft heads. Never imports the engine."""
+"""Training of draft heads, without the engine."""

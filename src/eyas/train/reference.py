@@ -1,9 +1,9 @@
-"""The EAGLE-3 training-time test as plainly as it can be written: the oracle of any faster trainer, and slow.
+"""The EAGLE-3 training-time test in its plainest form: a slow reference for any faster trainer.
 
-A head is trained by letting it draft as it will in service. Row t of step 0 pairs the target's hidden state a_t with
+A head is trained by drafting as it does at inference. Row t of step 0 pairs the target's hidden state a_t with
 the embedding of x_{t+1} and predicts x_{t+2}; row t of step j pairs the head's own output of step j - 1 with x_{t+1+j}
 and predicts x_{t+2+j}, at rotary position t + j. A query of step j sees the keys of step 0 up to its row, causally,
-and of the later steps only those of its own row, since a draft starts afresh from every row:
+and of the later steps only those of its own row, since every row starts a draft of its own:
 
     softmax([q_j . k_0[0..t] | q_j . k_1[t] | ... | q_j . k_j[t]])
 
@@ -38,10 +38,10 @@ DECAY = 0.8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TttBatch:
-    """What the frozen target says about packed rows of tokens. The documents of a row do not see each other."""
+    """Outputs of the frozen target for packed rows of tokens. The documents of a row do not see each other."""
 
     tokens_BT: Tensor  # int64, x_t
-    taps_BTC: Tensor  # a_t: the tapped hidden states side by side
+    taps_BTC: Tensor  # a_t: the tapped hidden states, concatenated
     embedded_BTH: Tensor  # the target's embedding of x_t
     target_logits_BTV: Tensor  # at t, for x_{t+1}
     generated_BT: Tensor  # bool: x_t was written by the model
@@ -50,7 +50,7 @@ class TttBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TttResult:
-    """Per step j and row t, about the prediction of x_{t+2+j}; what lies outside the draft vocabulary is missed."""
+    """Results per step j and row t for the prediction of x_{t+2+j}; tokens outside the draft vocabulary are misses."""
 
     loss: Tensor
     losses_J: Tensor
@@ -61,7 +61,7 @@ class TttResult:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """At least fp32, for norms and softmax."""
+    """Return x in fp32 or wider, for norms and softmax."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -128,7 +128,7 @@ class ReferenceHead(nn.Module):
         self.register_buffer("target_ids_V", target_ids_V, persistent=False)
 
     def fuse(self, taps_BTC: Tensor) -> Tensor:
-        """Tapped states as one hidden state [B, T, H]; of step 0 only."""
+        """Return the tapped states fused to one hidden state [B, T, H]; for step 0 only."""
         if not self.config.has_fc:
             return taps_BTC
         if self.config.fc_norm:
@@ -142,7 +142,7 @@ class ReferenceHead(nn.Module):
     def step(
         self, hidden_BTH: Tensor, embedded_BTH: Tensor, earlier: Steps, mask_BTS: Tensor, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """One step for all rows: the un-normed output [B, T, H]. Appends its keys and values to `earlier`."""
+        """Return one step's output before the norm [B, T, H], and appends its keys and values to `earlier`."""
         config, layer = self.config, self.midlayer
         normed = layer.hidden_norm(hidden_BTH)
         both = torch.cat((layer.input_layernorm(embedded_BTH), normed), dim=-1)
@@ -159,18 +159,18 @@ class ReferenceHead(nn.Module):
         return out
 
     def recur(self, hidden_BTH: Tensor) -> Tensor:
-        """What the next step takes for its hidden state."""
+        """Return the hidden state for the next step."""
         return self.norm(hidden_BTH) if self.config.norm_output else hidden_BTH
 
     def logits(self, hidden_BTH: Tensor) -> Tensor:
-        """[B, T, Vd]"""
+        """Return logits [B, T, Vd]."""
         logits: Tensor = self.lm_head(self.norm(hidden_BTH))
         return logits
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Keys and values [B, T, G, D] of step 0, 1, ..."""
+    """Keys and values [B, T, G, D] of steps 0, 1, ..."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -183,7 +183,7 @@ def _rotate(x_BTND: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 
 
 def _attend(q_BTQD: Tensor, steps: Steps, mask_BTS: Tensor) -> Tensor:
-    """[B, T, Q * D]: causal over step 0, own row of the later steps, one softmax over both."""
+    """Return attention [B, T, Q * D]: causal over step 0, own row of the later steps, one softmax over both."""
     b, t, heads, d = q_BTQD.shape
     groups = steps.keys[0].shape[2]
     q = q_BTQD.unflatten(2, (groups, heads // groups))
@@ -198,7 +198,7 @@ def _attend(q_BTQD: Tensor, steps: Steps, mask_BTS: Tensor) -> Tensor:
 
 
 def _shift(x_BT: Tensor, by: int) -> Tensor:
-    """x[:, t + by] at t, zeros at the end."""
+    """Return x[:, t + by] at t, zeros at the end."""
     return torch.cat((x_BT[:, by:], torch.zeros_like(x_BT[:, :by])), dim=1)
 
 
@@ -231,7 +231,7 @@ def training_time_test(
         logits = head.logits(hidden)
         hidden = head.recur(hidden)
 
-        predicted = 2 + j  # row t predicts x_{t+2+j}, for which the target spoke at t+1+j
+        predicted = 2 + j  # row t predicts x_{t+2+j}, whose target distribution is at t+1+j
         target_logits = _shift(batch.target_logits_BTV, predicted - 1)
         inside = (at + predicted < num_tokens) & (_shift(documents, predicted) == documents)
         count = inside & _shift(batch.generated_BT, predicted)

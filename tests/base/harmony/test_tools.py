@@ -185,7 +185,7 @@ def test_good_names(name):
 
 @pytest.mark.parametrize("name", ["", " f", "f ", "a b", "a\n", "f\n", "a.b", "\u00e4", "x" * 65, "<|call|>", "a=b"])
 def test_bad_names_are_refused(name):
-    with pytest.raises(InvalidRequest, match="no name for a tool") as caught:
+    with pytest.raises(InvalidRequest, match="not a valid tool name") as caught:
         check_tool_name(name, param="tools[0].function.name")
     assert caught.value.param == "tools[0].function.name"
     assert len(str(caught.value)) < 200

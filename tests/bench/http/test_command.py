@@ -84,7 +84,7 @@ def test_addresses_that_do_not_work(url, message, capsys):
 
 def test_a_refusal_is_shown(server, capsys):
     assert cli.main(["bench", "http", server.url, "--model", "stub", "--api-key", "wrong"]) == 1
-    assert "wants an API key" in capsys.readouterr().err
+    assert "needs a valid API key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])

@@ -12,7 +12,7 @@ from tools.drafting.simulate import Copies, Sequences, auto, run, static_rate
 from eyas.engine.draft_length.choice import AutoDraftLength, FixedDraftLength, RoundOutcome, Tried
 from eyas.engine.draft_length.goodput import best_choice
 from eyas.engine.draft_length.step_costs import Timing
-from eyas.engine.sequences.own_text import Prospect
+from eyas.engine.sequences.ngram_index import LookupMatch
 
 # Most of them: `python -m tools.drafting.report` runs all, on both machines and with several seeds.
 FEW = [cell for cell in CELLS if cell.batch == 1 or cell.chances in ((0.1,), (0.7,), (0.9, 0.1))]
@@ -225,7 +225,7 @@ def test_lookup_alone():
     policy = AutoDraftLength(4, auto(H200, 4, BATCHES).costs, has_head=False, has_lookup=True)
     assert run(policy, H200, Copies(1, lambda *_: 0.0), num_tokens=4_000) > 1.5 * static_rate(H200, 1, [0.0], 0)
     assert policy.probes_s < 0.002 * policy.elapsed_s  # rounds without drafts, to time them again
-    choices = [policy.choose((0,), (1000,), [Prospect(match, 0)]) for match in (0, 100)]
+    choices = [policy.choose((0,), (1000,), [LookupMatch(match, 0)]) for match in (0, 100)]
     assert [choice.limits for choice in choices] == [(0,), (4,)] and choices[1].by_lookup == (True,)
 
 

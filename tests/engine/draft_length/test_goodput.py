@@ -21,13 +21,13 @@ def array(*shape, elements):
 
 @st.composite
 def situations(draw):
-    """Costs that never fall, as (fixed, growth [passes, rows]); chances; rooms."""
+    """Costs that never fall, as (fixed, growth [passes, rows]); chances; caps."""
     count = draw(st.integers(1, 3))
     growth = draw(array(MAX_DRAFTS + 1, count * MAX_DRAFTS + 1, elements=st.floats(0, 1)))
     growth = growth.cumsum(0).cumsum(1)
     chances = draw(array(count, MAX_DRAFTS, elements=chance))
-    rooms = np.array(draw(st.lists(st.integers(0, 5), min_size=count, max_size=count)))
-    return draw(st.floats(0.1, 10)), growth - growth[0, 0], chances, rooms
+    caps = np.array(draw(st.lists(st.integers(0, 5), min_size=count, max_size=count)))
+    return draw(st.floats(0.1, 10)), growth - growth[0, 0], chances, caps
 
 
 def rate(choice):
@@ -41,31 +41,31 @@ def expected(chances, limits):
 @settings(deadline=None, max_examples=40)
 @given(situations())
 def test_nothing_is_faster(situation):
-    fixed, growth, chances, rooms = situation
+    fixed, growth, chances, caps = situation
     seconds = fixed + growth
-    choice = best_choice(seconds, chances, rooms)
+    choice = best_choice(seconds, chances, caps)
     assert choice.tokens == pytest.approx(expected(chances, choice.limits))
     assert choice.seconds == seconds[choice.head_drafts, sum(choice.limits)]
     assert max(choice.limits) <= choice.head_drafts
-    for limits in itertools.product(*(range(min(room, MAX_DRAFTS) + 1) for room in rooms)):
+    for limits in itertools.product(*(range(min(cap, MAX_DRAFTS) + 1) for cap in caps)):
         other = expected(chances, limits) / seconds[max(limits), sum(limits)]
         assert other <= rate(choice) * (1 + 1e-9)
 
 
 @settings(deadline=None, max_examples=40)
 @given(situations())
-def test_room_is_never_exceeded(situation):
-    fixed, growth, chances, rooms = situation
-    choice = best_choice(fixed + growth, chances, rooms)
-    assert all(0 <= limit <= min(room, MAX_DRAFTS) for limit, room in zip(choice.limits, rooms, strict=True))
+def test_caps_are_never_exceeded(situation):
+    fixed, growth, chances, caps = situation
+    choice = best_choice(fixed + growth, chances, caps)
+    assert all(0 <= limit <= min(cap, MAX_DRAFTS) for limit, cap in zip(choice.limits, caps, strict=True))
 
 
 @settings(deadline=None, max_examples=40)
 @given(situations(), st.data())
 def test_more_acceptance_is_never_slower(situation, data):
-    fixed, growth, chances, rooms = situation
+    fixed, growth, chances, caps = situation
     better = chances + data.draw(array(*chances.shape, elements=st.floats(0, 1))) * (1 - chances)
-    before, after = (best_choice(fixed + growth, c, rooms) for c in (chances, better))
+    before, after = (best_choice(fixed + growth, c, caps) for c in (chances, better))
     assert rate(after) >= rate(before) * (1 - 1e-12)
 
 
@@ -76,8 +76,8 @@ def test_cheaper_drafts_never_make_it_commit_less(situation, cheaper):
 
     The product of the two says (c - c')(h' - h) >= 0: what is cheaper a draft spends no less on drafts.
     """
-    fixed, growth, chances, rooms = situation
-    dear, cheap = (best_choice(fixed + factor * growth, chances, rooms) for factor in (1, cheaper))
+    fixed, growth, chances, caps = situation
+    dear, cheap = (best_choice(fixed + factor * growth, chances, caps) for factor in (1, cheaper))
     spent = [growth[choice.head_drafts, sum(choice.limits)] for choice in (dear, cheap)]
     assert spent[1] >= spent[0] - 1e-9
     assert cheap.tokens >= dear.tokens - 1e-9
@@ -86,20 +86,20 @@ def test_cheaper_drafts_never_make_it_commit_less(situation, cheaper):
 @settings(deadline=None, max_examples=40)
 @given(situations())
 def test_nothing_is_drafted_where_it_costs_too_much(situation):
-    fixed, _, chances, rooms = situation
+    fixed, _, chances, caps = situation
     seconds = np.full((MAX_DRAFTS + 1, chances.size + 1), 100 * fixed)
     seconds[0, 0] = fixed
-    choice = best_choice(seconds, chances, rooms)
+    choice = best_choice(seconds, chances, caps)
     assert not any(choice.limits) and choice.head_drafts == 0 and choice.tokens == len(chances)
 
 
 @settings(deadline=None, max_examples=40)
 @given(situations(), st.data())
 def test_each_sequence_looks_up_where_more_is_expected_of_it(situation, data):
-    fixed, growth, chances, rooms = situation
+    fixed, growth, chances, caps = situation
     lookup = data.draw(array(*chances.shape, elements=chance))
-    choice = best_choice(fixed + growth, chances, rooms, lookup)
-    assert rate(choice) >= rate(best_choice(fixed + growth, chances, rooms)) * (1 - 1e-12) or choice.head_drafts == 0
+    choice = best_choice(fixed + growth, chances, caps, lookup)
+    assert rate(choice) >= rate(best_choice(fixed + growth, chances, caps)) * (1 - 1e-12) or choice.head_drafts == 0
     again = rate_choice(fixed + growth, chances, np.array(choice.limits), lookup, np.array(choice.by_lookup))
     assert again.tokens == pytest.approx(choice.tokens)
     assert again.head_drafts <= choice.head_drafts

@@ -176,11 +176,11 @@ def requests_of(num_requests, *, temperature=0, prefix=80, own=1, max_tokens=40)
     return requests
 
 
-def drafted(model, alone, requests, course, **options):
-    """All requests together under a course of draft lengths: their results, the drafts, and the engine's counters."""
+def drafted(model, alone, requests, schedule, **options):
+    """All requests together under a schedule of draft lengths: their results, the drafts, and the engine's counters."""
     reference = alone(requests)
     core = build(model, drafter="eagle3", draft_tokens=MAX_DRAFTS, **options)
-    core.draft_length = Scripted(course)
+    core.draft_length = Scripted(schedule)
     core.runner.drafter = Recorder(core.runner.drafter, reference)
     results = run(core, requests, check=True)
     assert results == reference
@@ -189,11 +189,11 @@ def drafted(model, alone, requests, course, **options):
 
 @pytest.fixture
 def check(target, heads, alone):
-    """`check(requests, course, **options)`: every draft is the dense head's; the engine's counters."""
+    """`check(requests, schedule, **options)`: every draft is the dense head's; the engine's counters."""
     (model, head), oracle = heads, target[2]
 
-    def check(requests, course, **options):
-        results, seen, stats = drafted(model, alone, requests, course, **options)
+    def check(requests, schedule, **options):
+        results, seen, stats = drafted(model, alone, requests, schedule, **options)
         assert compare(oracle, head, requests, results, seen) >= 40
         return stats
 
@@ -222,8 +222,8 @@ def test_prefix_cache_hits(check):
 def test_preempted_sequences(check):
     """Swapped out and back while others draft, one step ahead of the host, after rounds without drafts."""
     requests = requests_of(5, prefix=8, own=120, max_tokens=60)
-    course = [*[0] * 26, *[3] * 400]  # swapped out with tokens that the head has not seen
-    stats = check(requests, course, concurrency=5, memory="tight", lag=1)
+    schedule = [*[0] * 26, *[3] * 400]  # swapped out with tokens that the head has not seen
+    stats = check(requests, schedule, concurrency=5, memory="tight", lag=1)
     assert stats.num_preemptions > 0
 
 

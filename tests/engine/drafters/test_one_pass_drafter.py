@@ -96,15 +96,15 @@ def compare(model, requests, results, seen):
 
 @pytest.fixture
 def check(model, monkeypatch):
-    """`check(requests, course, **options)`: tokens and drafts are right; returns the engine's counters."""
+    """`check(requests, schedule, **options)`: tokens and drafts are right; returns the engine's counters."""
 
-    def check(requests, course, **options):
+    def check(requests, schedule, **options):
         reference = reference_of(model, requests)
         monkeypatch.setattr(Recorder, "reference", reference)
         monkeypatch.setattr(Recorder, "seen", seen := [])
         monkeypatch.setitem(DRAFTERS, "one pass", Recorder)
         core = build(model, drafter="one pass", draft_tokens=MAX_DRAFTS, **options)
-        core.draft_length = Scripted(course)
+        core.draft_length = Scripted(schedule)
         results = run(core, requests, check=True)
         assert results == reference
         assert compare(model, requests, results, seen) >= 40
@@ -122,8 +122,8 @@ def test_rounds_that_accept(check, model, temperature):
 
 
 def test_a_pause_is_caught_up(check, model):
-    course = [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4]
-    check(requests_of(2, model.config.vocab_size, max_tokens=80), course, concurrency=2)
+    schedule = [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4]
+    check(requests_of(2, model.config.vocab_size, max_tokens=80), schedule, concurrency=2)
 
 
 def test_prefix_hits_bring_its_caches(check, model):
@@ -193,5 +193,5 @@ def test_clocks_and_the_start(model):
     core = build(model, drafter="one pass", draft_tokens="auto", concurrency=2)
     with timed_stages(core.runner) as timed:
         warm_up(core, 0.5)
-    assert {"take in", "block", "verify", "finish"} <= timed.totals().keys()
+    assert {"catch up", "block", "verify", "finish"} <= timed.totals().keys()
     assert core.draft_length.costs.is_measured

@@ -155,7 +155,7 @@ def test_draining_lets_answers_end_and_takes_no_more():
 
 
 def test_a_model_that_cannot_be_loaded_is_the_callers_to_mend():
-    for model, words in [("null:soon", "'soon' is no number of milliseconds"), ("/no/such", "/no/such")]:
+    for model, words in [("null:soon", "'soon' is not a number of milliseconds"), ("/no/such", "/no/such")]:
         with pytest.raises(UserError, match=words):
             EngineProcess(EngineConfig(model=model, offline=True))
 

@@ -18,7 +18,7 @@ def test_an_observer_or_a_receiver_that_fails_costs_its_own_part_only(caplog):
         while (event := inbox.get(timeout=30)).finish is None:
             pass
         assert event.finish is FinishReason.STOP
-    assert "observes the engine's steps failed" in caplog.text and "the tokens of request a failed" in caplog.text
+    assert "step observer raised" in caplog.text and "token callback of request a raised" in caplog.text
 
 
 def test_people_are_told_that_there_is_no_model():

@@ -55,15 +55,15 @@ def test_a_signal_without_a_name_is_one_more_way_to_die():
 
 
 def test_nobody_is_left_waiting_when_supervision_itself_fails(monkeypatch, caplog):
-    bury = Child.bury
+    reap = Child.reap
 
     def fails(self, seconds):
-        bury(self, seconds)
+        reap(self, seconds)
         raise RuntimeError("no such thing")
 
     with start() as engine:
         inbox = submit(engine, n=2, max_tokens=4000)
-        monkeypatch.setattr(Child, "bury", fails)
+        monkeypatch.setattr(Child, "reap", fails)
         os.kill(engine.pid, signal.SIGKILL)
         for event in [event for event in events_of(inbox, 2) if event.finish]:
             assert event.finish is FinishReason.ERROR and "cannot be run any more" in event.error

@@ -160,14 +160,14 @@ def test_a_fault_while_a_request_is_taken_in_is_that_requests_alone(engine, capl
     engine._core.add = fails
     events = events_of(submit(engine, "odd", n=2), 2)
     assert [(e.finish, e.error) for e in events] == [
-        (FinishReason.ERROR, "the request could not be taken in: 'no such thing'")
+        (FinishReason.ERROR, "the request could not be enqueued: 'no such thing'")
     ] * 2
     report = reports.get(timeout=30)
     while "odd" not in {event.request_id for event in report.events}:
         report = reports.get(timeout=30)
     assert report.events[:2] == tuple(events) and report.step == engine._core._num_steps > 1
     engine._core.add = add
-    assert engine._num_sent == 0 and "request odd could not be taken in" in caplog.text
+    assert engine._num_sent == 0 and "could not enqueue request odd" in caplog.text
     assert events_of(submit(engine, "b", max_tokens=2))[-1].finish is FinishReason.LENGTH
 
 
@@ -200,4 +200,4 @@ def test_every_event_is_in_one_report_refusals_and_cancellations_too(engine, cap
         mine = [event for event in reported if event.request_id == name]
         assert len(mine) == len([event for event in events if event.request_id == name]) + (name == "b")  # the first
     assert all(report.stats.memory_bytes == engine.stats().memory_bytes for report in reports)
-    assert engine.current_step == 0 and "observes the engine's steps failed" in caplog.text
+    assert engine.current_step == 0 and "step observer raised" in caplog.text

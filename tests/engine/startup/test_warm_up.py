@@ -61,9 +61,9 @@ def test_drafting_behind_a_pause_needs_no_other_graphs(random_model):
     warm_up(core, 600.0)
     known = set(stages.keys)
     most = core.scheduler.config.max_drafts
-    course = [number for pause in (1, 5, 9, 20) for number in (*(pause * [0]), most, 1, 3)]
+    schedule = [number for pause in (1, 5, 9, 20) for number in (*(pause * [0]), most, 1, 3)]
     for size in (1, 2, 3):
-        core.draft_length = Scripted(course)
+        core.draft_length = Scripted(schedule)
         params = SamplingParams(max_tokens=100, ignore_eos=True, seed=size, n=size)
         core.add(Request(request_id=str(size), prompt_ids=PROMPT, params=params), lambda event: None)
         while not core.is_idle:

@@ -30,7 +30,7 @@ class Mixed(FixedDraftLength):
         super().__init__(MOST)
         self._cuts, self._number, self.outcomes = cuts, count(), []
 
-    def choose(self, slots, rooms, prospects=None):
+    def choose(self, slots, caps, matches=None):
         number = next(self._number)
         by_lookup = tuple((slot + number) % 3 > 0 if number % 3 else number % 2 > 0 for slot in slots)
         limits = tuple(MOST if looks_up else 1 + number % MOST for looks_up in by_lookup)
@@ -54,7 +54,7 @@ def requests_of(model, **params):
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_head_and_lookup_in_one_round(random_model, lag):
-    """No token changes, and what the device finds is what the host, which is compared with a search, foretells."""
+    """No token changes, and what the device finds is what the host, which is compared with a search, predicts."""
     requests = requests_of(random_model, max_tokens=40, logit_bias={7: 90.0, 9: 90.0})  # few words repeat themselves
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3, lag=lag)
     core.draft_length = policy = Mixed()
@@ -63,8 +63,8 @@ def test_head_and_lookup_in_one_round(random_model, lag):
     found = [of_one for of_one in tried if of_one.by_lookup and of_one.verified]
     assert len(found) > 10 and 0 < sum(of_one.accepted > 0 for of_one in found) < len(found)
     assert all(of_one.verified == of_one.asked for of_one in found)
-    assert all(of_one.foretold[0].is_right == (of_one.accepted > 0) for of_one in found)
-    assert not any(of_one.foretold for of_one in tried if of_one.by_lookup and not of_one.verified)
+    assert all(of_one.lookups[0].is_right == (of_one.accepted > 0) for of_one in found)
+    assert not any(of_one.lookups for of_one in tried if of_one.by_lookup and not of_one.verified)
     assert all(len(of_one.levels) == (0 if of_one.by_lookup else of_one.asked) for of_one in tried)
 
 
@@ -72,17 +72,17 @@ def test_any_two_draft_lengths_in_turn_need_no_graph_of_their_own(random_model):
     """Graphs are for one length of draft each, whatever came before it: capturing for all pairs would never end."""
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=1)
     stages = keep_keys(core)
-    course = [*(number for number in range(1, MOST + 1) for _ in range(2))]
+    schedule = [*(number for number in range(1, MOST + 1) for _ in range(2))]
     pairs = [number for pair in product(range(1, MOST + 1), repeat=2) for number in pair]
-    core.draft_length = policy = Scripted(course + pairs)
+    core.draft_length = policy = Scripted(schedule + pairs)
     request = requests_of(random_model, max_tokens=300)[0]
     core.add(request, lambda event: None)
-    while len(policy.outcomes) < len(course):
+    while len(policy.outcomes) < len(schedule):
         core.step()
     known = set(stages.keys)
-    while len(policy.outcomes) < len(course) + len(pairs):
+    while len(policy.outcomes) < len(schedule) + len(pairs):
         core.step()
-    assert stages.keys == known and {key[0] for key in known} == {"take in", "chain", "round"}
+    assert stages.keys == known and {key[0] for key in known} == {"catch up", "chain", "round"}
 
 
 @pytest.mark.parametrize("drafter", ["none", "eagle3"])
@@ -110,7 +110,7 @@ def test_the_head_keeps_up_while_others_draft(random_model):
     """So that it has seen every token when it drafts again."""
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=2)
     core.draft_length = policy = Mixed()
-    policy.choose = lambda slots, rooms, _: DraftChoice((MOST,) * len(slots), 0, (True,) * len(slots), 0.0, 0.0, 0.0)
+    policy.choose = lambda slots, caps, _: DraftChoice((MOST,) * len(slots), 0, (True,) * len(slots), 0.0, 0.0, 0.0)
     for request in requests_of(random_model, max_tokens=MAX_BACKLOG + 20)[:2]:
         core.add(request, lambda event: None)
     state, most = core.runner.state, 0
@@ -124,7 +124,7 @@ def test_a_chain_ends_where_it_is_not_worth_a_row(random_model):
     requests = requests_of(random_model, max_tokens=20)
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3)
     core.draft_length = policy = Mixed(cuts=True)
-    policy.choose = lambda slots, rooms, _: FixedDraftLength.choose(policy, slots, rooms)
+    policy.choose = lambda slots, caps, _: FixedDraftLength.choose(policy, slots, caps)
     assert run(core, requests) == reference_of(random_model, requests)
     tried = [of_one for outcome in policy.outcomes for of_one in outcome.tried]
     for of_one in tried:

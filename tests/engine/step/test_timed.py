@@ -8,7 +8,7 @@ from eyas.engine.step.timed import timed_stages
 
 
 @pytest.mark.parametrize(
-    ("drafter", "drafts"), [("ngram", {"ngram"}), ("eagle3", {"take in", "chain"}), ("none", set())]
+    ("drafter", "drafts"), [("ngram", {"ngram"}), ("eagle3", {"catch up", "chain"}), ("none", set())]
 )
 def test_every_stage_is_timed_while_it_lasts(random_model, drafter, drafts):
     core = build(random_model, drafter=drafter, draft_tokens=2, concurrency=1)

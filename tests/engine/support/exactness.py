@@ -69,15 +69,15 @@ class OracleDrafter(Drafter):
 
 
 class Scripted(FixedDraftLength):
-    """A given course of draft lengths, over and over. Keeps what became of the rounds."""
+    """A given schedule of draft lengths, over and over. Keeps what became of the rounds."""
 
-    def __init__(self, course):
+    def __init__(self, schedule):
         super().__init__(0)
-        self._course, self.outcomes = itertools.cycle(course), []
+        self._schedule, self.outcomes = itertools.cycle(schedule), []
 
-    def choose(self, slots, rooms, prospects=None):
-        self.num_drafts = next(self._course)
-        return super().choose(slots, rooms, prospects)
+    def choose(self, slots, caps, matches=None):
+        self.num_drafts = next(self._schedule)
+        return super().choose(slots, caps, matches)
 
     def observe(self, outcome):
         self.outcomes.append(outcome)

@@ -98,14 +98,14 @@ class OnePassDrafter(HeadDrafter):
     def propose(self, state, slots_S, sequences, num_drafts, max_length):
         num_rows, size = self.take_backlog(), len(slots_S)
 
-        def take_in(slots_S):
+        def catch_up(slots_S):
             if num_rows:
                 self.read(*self.unseen(state, slots_S, num_rows, max_length))
 
         def block(slots_S):
             return self._block(state, slots_S, sequences, num_drafts, max_length)
 
-        self.stages.run(("take in", size, num_rows), take_in, slots_S)
+        self.stages.run(("catch up", size, num_rows), catch_up, slots_S)
         return self.stages.run(("block", size, num_drafts), block, slots_S)
 
     def _block(self, state, slots_S, sequences, num_drafts, max_length):

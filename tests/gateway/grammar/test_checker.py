@@ -219,7 +219,7 @@ REFUSED = {
     "empty regex": (Regex(""), "is empty"),
     "long regex": (Regex("a" * 10_001), "more than 10000 characters"),
     "no choice": (Choice(()), "at least one choice"),
-    "empty choice": (Choice(("a", "")), "no empty one"),
+    "empty choice": (Choice(("a", "")), "none of them empty"),
     "many choices": (Choice(tuple(map(str, range(1001)))), "more than 1000 choices"),
     "lark": (Lark("start: ((("), "Expected"),
     "unknown rule": (Lark("start: nope"), "unknown name"),

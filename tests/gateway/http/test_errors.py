@@ -40,7 +40,7 @@ def refused(server, **fields):
         ({"top_p": 0}, "top_p", "above 0"),
         ({"n": 99}, "n", "between 1 and 16"),
         ({"max_tokens": 0}, "max_tokens", "1 or more"),
-        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "one limit"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "the same limit"),
         ({"top_logprobs": 3}, "top_logprobs", "logprobs=true"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "between 0 and 20"),
         ({"stop": ""}, "stop", "1 to 256"),

@@ -20,7 +20,7 @@ from eyas.engine.ports.stub import StubEngine
 from eyas.gateway.http import body as body_module
 from eyas.gateway.http.body import MAX_CONTAINERS, MAX_VALUES, decode
 from eyas.gateway.openai.completions.routes import CompletionsBody
-from eyas.gateway.openai.responses.prompt import render_newest
+from eyas.gateway.question.prompt import render_newest
 from eyas.gateway.question.prompt_limit import COUNTED_ON
 from eyas.gateway.server.context import Context, GatewayOptions
 from eyas.gateway.server.steps import StepHub
@@ -93,7 +93,7 @@ def test_tokenize_counts_texts_beyond_the_context(server, codec, num_encoded, mo
     ids = [*codec._inner.encode(text[:-9]).ids, codec.special["<|start|>"]]
     assert (told := post(text))["count"] == len(ids) > 100 * CONTEXT and told["tokens"] == ids
     num_encoded.clear()
-    monkeypatch.setattr("eyas.gateway.openai.completions.tokenize.MAX_TOKENS", 40_000)
+    monkeypatch.setattr("eyas.gateway.question.prompt_limit.MAX_TOKENS", 40_000)
     error = post(text)["error"]
     assert "at least" in error["message"] and "40000" in error["message"] and error["param"] == "prompt"
     assert sum(num_encoded) < 40_000 * 3 + cuts.PIECE
@@ -250,7 +250,7 @@ def test_the_newest_turns_are_those_of_the_whole(codec, conversation, limit):
     engine = StubEngine(server_info(codec), lambda request, choice: [])
     head = [Message(role="system", content="s s s")]
     try:
-        assert render_newest(context_of(engine, codec), head, conversation, limit=limit) == cut_whole(
+        assert render_newest(context_of(engine, codec), head, conversation, limit=limit, param="input") == cut_whole(
             codec, head, conversation, limit
         )
     finally:

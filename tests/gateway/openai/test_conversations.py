@@ -77,7 +77,7 @@ def asked_of_chat(context, turns, effort, tools, choice, has_schema):
     body = {"messages": as_messages(turns), "tools": tools, "tool_choice": choice, "reasoning_effort": effort}
     if has_schema:
         body["response_format"] = {"type": "json_schema", "json_schema": SCHEMA}
-    return prepare_chat(context, json.dumps(body).encode()).request
+    return prepare_chat(context, json.dumps(body).encode()).question.request
 
 
 def asked_of_responses(context, turns, effort, tools, choice, has_schema):
@@ -86,7 +86,7 @@ def asked_of_responses(context, turns, effort, tools, choice, has_schema):
     if has_schema:
         body["text"] = {"format": {"type": "json_schema", **SCHEMA}}
     body = decode_body(json.dumps(body).encode())
-    return prepare_response(context, body, input_items(body), stem="x", previous=None, referenced={}).request
+    return prepare_response(context, body, input_items(body), stem="x", previous=None, referenced={}).question.request
 
 
 @settings(max_examples=80, deadline=None)

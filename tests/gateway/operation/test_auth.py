@@ -108,7 +108,7 @@ def test_bad_keys_are_refused_without_being_quoted(text):
 
 @pytest.mark.parametrize("text", ["chat.example", "https://chat.example/", "https://a b", ","])
 def test_bad_origins_are_refused(text):
-    with pytest.raises(UserError, match="cors wants origins"):
+    with pytest.raises(UserError, match="cors takes origins"):
         origins(text)
 
 

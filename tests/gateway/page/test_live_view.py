@@ -103,7 +103,7 @@ def test_the_engine_is_observed_only_while_the_view_is_seen(site, open_page):
         assert eventually(lambda expected=is_observed: (one.engine._observe is not None) == expected), view
     page.click("text=Pause")
     assert eventually(lambda: one.engine._observe is None)
-    page.click("text=Go on")
+    page.click("text=Resume")
     assert eventually(lambda: one.engine._observe is not None)
     page.evaluate("""() => {
         Object.defineProperty(document, "hidden", { value: true, configurable: true });
@@ -150,7 +150,7 @@ def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_p
     expect(page.locator(".growing")).to_contain_text("fox")
     os.kill(engine.pid, signal.SIGKILL)
     page.wait_for_selector(".banner")
-    assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer broke off here.")
+    assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer was interrupted here.")
     shot(page, "killed")
     page.wait_for_selector(".banner.good", timeout=30_000)
     page.click(".banner button")

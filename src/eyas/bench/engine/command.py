@@ -155,7 +155,7 @@ def _forget(arms: Sequence[Arm]) -> None:
 
     for arm in arms:
         if isinstance(arm.draft_length, AutoDraftLength):
-            arm.draft_length = arm.draft_length.anew()
+            arm.draft_length = arm.draft_length.fresh()
 
 
 def _simulate(arms: Sequence[Arm], setting: Setting, turn: int) -> None:

@@ -1,1 +1,1 @@
-"""How many tokens to draft: statistics and choices in plain numbers, no torch."""
+"""Draft length: statistics and choices in plain numbers, without torch."""

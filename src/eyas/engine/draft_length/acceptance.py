@@ -1,8 +1,8 @@
-"""How likely drafts are accepted, by sequence and position in the chain, learned from the rounds that ran.
+"""Estimates acceptance rates of drafts by sequence and position in the chain, from the rounds that ran.
 
 Each sequence's own history is shrunk towards the mean of all sequences at its own level, and that mean towards the
-position before and a first guess. Histories of several lengths are kept, each weighted by how well it foretold what
-came (prediction with experts and fixed share: Herbster and Warmuth, "Tracking the best expert", 1998), so that the
+position before and a first guess. Histories of several lengths are kept, each weighted by how well it predicted
+what came (prediction with experts and fixed share: Herbster and Warmuth, "Tracking the best expert", 1998), so that the
 long one steadies the estimate and the short one follows a change within a few rounds.
 """
 
@@ -20,16 +20,19 @@ Ints = NDArray[np.int64]
 
 FIRST_GUESS = 0.6
 GUESS_TRIES = 4.0  # weight of the first guess, and of the position before, in drafts
-MEMORIES = np.array([12.0, 256.0])  # drafts of a sequence at a position that its histories hold
-SHARED_MEMORIES = np.array([4.0, 256.0])  # rounds that the histories of all sequences together hold
-SHRINK_TRIES = 32.0  # weight of all sequences against one's own drafts, and of its own level against a position's
-SHARE = 0.003  # of a history's weight that goes to the others with each round
-CHANGED = 0.95  # trust in the short history from which the long one starts anew with it
+MEMORIES = np.array([12.0, 256.0])  # lengths of a sequence's histories, in drafts at a position
+SHARED_MEMORIES = np.array([4.0, 256.0])  # lengths of the histories of all sequences together, in rounds
+SHRINK_TRIES = 32.0  # weight of the mean of all sequences, and of a sequence's level against one position, in drafts
+SHARE = 0.003  # of a history's weight that moves to the others each round
+CHANGED = 0.95  # trust in the short history above which the long one restarts from it
 LEAST, MOST = 0.005, 0.995
 
 
 class Acceptance:
-    """`enter` gives a slot to a new sequence. Shape letters: M histories, S sequences, K positions."""
+    """Acceptance rates by slot; `enter` resets one for a new sequence.
+
+    Shape letters: M histories, S sequences, K positions.
+    """
 
     def __init__(self, max_drafts: int) -> None:
         self.max_drafts = max_drafts
@@ -43,15 +46,15 @@ class Acceptance:
         self._own.forget(slot, self._shared.chances_SK[0])
 
     def chances(self, slots: Sequence[int]) -> Floats:
-        """[S, K]: of each draft, given that all before it were accepted."""
+        """Return the chance [S, K] of each draft, given that all before it were accepted."""
         return self._own.chances_SK[list(slots)]
 
     def observe(
         self, slots: Sequence[int], tried: Sequence[int], accepted: Sequence[int], unseen: Sequence[float] = ()
     ) -> None:
-        """What a round tried in each sequence; of the drafts behind the first wrong one nothing is learned.
+        """Learn from what a round tried in each sequence; drafts after the first wrong one teach nothing.
 
-        `unseen` are the chances of first wrong drafts that were never verified, 0 for those that were.
+        `unseen`: the chance of the first draft that was not verified, where a chain was cut before it; else 0.
         """
         tried_S, accepted_S = np.array(tried), np.array(accepted)[:, None]
         in_reach_SK = self._column < tried_S[:, None]
@@ -68,7 +71,7 @@ class Acceptance:
 
 
 class _Histories:
-    """Forgotten sums of hits and tries, an estimate from each, and the estimates' mean by how well they foretold."""
+    """Decaying sums of hits and tries, an estimate from each, and the estimates' mean, weighted by their likelihood."""
 
     def __init__(self, memories: Floats, num_rows: int, first_K: Floats) -> None:
         self._keep_M11 = 1 - 1 / memories[:, None, None]
@@ -95,8 +98,8 @@ class _Histories:
     def add(self, rows: Ints, hits_SK: Floats, tries_SK: Floats, estimates: Callable[[Floats, Floats], Floats]) -> None:
         was_tried_SK = tries_SK > 0
         old_MSK, trust_MS = self._estimates_MSK[:, rows], self._trust_MS[:, rows]
-        foretold_MSK = old_MSK**hits_SK * (1 - old_MSK) ** (tries_SK - hits_SK)
-        trust_MS = trust_MS * foretold_MSK.prod(2) + 1e-30
+        likelihood_MSK = old_MSK**hits_SK * (1 - old_MSK) ** (tries_SK - hits_SK)
+        trust_MS = trust_MS * likelihood_MSK.prod(2) + 1e-30
         trust_MS /= trust_MS.sum(0)
         trust_MS += (1 / len(trust_MS) - trust_MS) * (SHARE * was_tried_SK[:, 0])
         keep_MSK = np.where(was_tried_SK, self._keep_M11, 1.0)
@@ -114,7 +117,7 @@ class _Histories:
 
 
 def _shared_estimates(hits_MSK: Floats, tries_MSK: Floats) -> Floats:
-    """Of all sequences: little seen at a position makes it like the one before."""
+    """Return estimates over all sequences: a position with few drafts is drawn to the one before it."""
     estimates = []
     for hits_K, tries_K in zip(hits_MSK[:, 0].tolist(), tries_MSK[:, 0].tolist(), strict=True):
         before = FIRST_GUESS
@@ -125,7 +128,7 @@ def _shared_estimates(hits_MSK: Floats, tries_MSK: Floats) -> Floats:
 
 
 def _own_estimates(hits_MSK: Floats, tries_MSK: Floats, shared_K: Floats) -> Floats:
-    """Of each sequence: its level against all sequences' over what it tried, then its own drafts at a position."""
+    """Return estimates of each sequence: first its level relative to all sequences, then its drafts at a position."""
     weight_MS = tries_MSK.sum(2) + SHRINK_TRIES
     expected_MS = (tries_MSK @ shared_K + SHRINK_TRIES * shared_K[0]) / weight_MS
     level_MS = (hits_MSK.sum(2) + SHRINK_TRIES * shared_K[0]) / weight_MS

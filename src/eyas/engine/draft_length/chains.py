@@ -1,7 +1,7 @@
-"""Planning with chains that the device cuts: from the newest chains, what so many passes of the head would bring.
+"""Estimates, from recent drafts, how many head passes pay when low-confidence drafts are dropped.
 
-A pass costs whether its drafts are verified or not, a row only if they are. With a cut, then, more passes can pay than
-the mean acceptance suggests: chains that go well are long, the others cost no rows. Pure.
+A head pass costs time whether its drafts are verified or not, a row only if they are. With a cut, more passes can pay
+than the mean acceptance suggests: chains that go well are long, the others cost no rows. Pure functions of numbers.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from eyas.engine.draft_length.goodput import DraftChoice
 
 __all__ = ["Chains"]
 
-NUM_CHAINS = 64  # that are looked at
+NUM_CHAINS = 64  # newest chains that count
 FEWEST = 32
-REFRESH = 8  # chains between two looks
+REFRESH = 8  # chains between two updates of the means
 THRESHOLDS = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
 
 Floats = NDArray[np.float64]
 
 
 class Chains:
-    """Shape letters: C chains, K positions, T thresholds."""
+    """The newest chains. Shape letters: C chains, K positions, T thresholds."""
 
     def __init__(self, max_drafts: int) -> None:
         self._max_drafts = max_drafts
         self._chances_CK = np.zeros((NUM_CHAINS, max_drafts))
         self._num_seen = 0
-        self._means_TK: tuple[Floats, Floats] | None = None  # drafts right, drafts verified, up to a position
+        self._means_TK: tuple[Floats, Floats] | None = None  # accepted and verified drafts up to a position
 
     def add(self, chances: Sequence[float]) -> None:
-        """A chain, by the chance of each draft if those before it are right. What was not drawn is like the last."""
+        """Add a chain: the chance of each draft if those before it are right. Drafts not drawn count as the last."""
         row = self._chances_CK[self._num_seen % NUM_CHAINS]
         row[: len(chances)], row[len(chances) :] = chances, chances[-1]
         self._num_seen += 1
@@ -42,23 +42,23 @@ class Chains:
             kept_TCK = survival_CK >= THRESHOLDS[:, None, None]
             self._means_TK = (survival_CK * kept_TCK).mean(1).cumsum(1), kept_TCK.mean(1).cumsum(1)
 
-    def best_choice(self, seconds: Floats, rooms: Sequence[int]) -> DraftChoice | None:
-        """The same number for all and the threshold with the most tokens a second; None while little is known.
+    def best_choice(self, seconds: Floats, caps: Sequence[int]) -> DraftChoice | None:
+        """Return the draft length, the same for all, and the threshold with the most tokens per second.
 
-        `seconds` [passes of the head, draft rows] as `goodput.best_choice` has them.
+        While few chains are known it is None. `seconds` and `caps` are those of `goodput.best_choice`.
         """
         if self._means_TK is None or self._num_seen < FEWEST:
             return None
-        num_sequences, all_rows = len(rooms), np.arange(seconds.shape[1])
+        num_sequences, all_rows = len(caps), np.arange(seconds.shape[1])
         right_TK, verified_TK = (num_sequences * means for means in self._means_TK)
-        steps = range(1, min(self._max_drafts, max(rooms)) + 1)
-        columns = [np.interp(verified_TK[:, step - 1], all_rows, seconds[step]) for step in steps]
+        lengths = range(1, min(self._max_drafts, max(caps)) + 1)
+        columns = [np.interp(verified_TK[:, length - 1], all_rows, seconds[length]) for length in lengths]
         if not columns:
             return None
         seconds_TK, tokens_TK = np.stack(columns, axis=1), num_sequences + right_TK[:, : len(columns)]
         t, k = np.unravel_index(int((tokens_TK / seconds_TK).argmax()), seconds_TK.shape)
         return DraftChoice(
-            tuple(min(int(k) + 1, room) for room in rooms),
+            tuple(min(int(k) + 1, cap) for cap in caps),
             int(k) + 1,
             (False,) * num_sequences,
             float(tokens_TK[t, k]),

@@ -1,8 +1,8 @@
-"""How many tokens to draft: fixed, or for each round and sequence what costs and acceptance make fastest, 0 included.
+"""Draft length: fixed, or for each round and sequence the one that maximises expected throughput, 0 included.
 
-`step_costs` says what a round takes, `acceptance` what a draft is worth, `goodput` puts the two together. Here they are
-kept up to date, and numbers that have not been tried lately are tried for a hundredth of the time at most. A choice
-depends on nothing but what was observed, and it never changes a token.
+`step_costs` estimates the time of a round, `acceptance` the worth of a draft; `goodput` combines them. This file keeps
+both up to date; draft lengths that have not been used lately are probed within 1 % of run time. A choice depends only
+on what was observed, and it never changes a token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eyas.engine.draft_length.chains import Chains
 from eyas.engine.draft_length.confidence import ConfidenceCurve, Cut
 from eyas.engine.draft_length.goodput import DraftChoice, best_choice, rate_choice
 from eyas.engine.draft_length.step_costs import RoundCosts, Timing
-from eyas.engine.sequences.own_text import Foretold, LookupCurve, Prospect
+from eyas.engine.sequences.ngram_index import LookupCurve, LookupMatch, LookupOutcome
 
 __all__ = ["AutoDraftLength", "DraftLength", "FixedDraftLength", "RoundOutcome", "RoundTimer", "Tried"]
 
@@ -28,11 +28,11 @@ Ints = NDArray[np.int64]
 
 
 class Tried(NamedTuple):
-    """What one sequence tried in a round: the drafts asked for, without those that the budget cut.
+    """The drafts of one sequence in a round: how many were asked for, without those that the token budget cut.
 
-    Fewer are `verified` where a drafter had less to offer, or the device found a draft not worth its row: then the
-    `levels` of the head's confidence in all that it drew say why. `foretold` is what looking up would have drafted of
-    the tokens that came, whoever drafted.
+    Fewer are `verified` where a drafter had fewer to offer, or where the device dropped drafts that were not worth
+    their row: then `levels` are those of the head's confidence in all drafts that it drew. `lookups` are the outcomes
+    that prompt lookup would have had for the committed tokens, with any drafter.
     """
 
     slot: int
@@ -41,32 +41,35 @@ class Tried(NamedTuple):
     verified: int
     by_lookup: bool = False
     levels: Sequence[int] = ()
-    foretold: Sequence[Foretold] = ()
+    lookups: Sequence[LookupOutcome] = ()
 
 
 class RoundOutcome(NamedTuple):
-    """What became of a round. `timing` is None where other work ran in the same step."""
+    """The outcome of a round. `timing` is None where other work ran in the same step."""
 
     tried: Sequence[Tried]
     timing: Timing | None
 
 
 class DraftLength(Protocol):
-    """Slots name sequences; whoever comes anew into a slot is announced by `enter`."""
+    """Chooses draft lengths. Sequences are named by their slots; `enter` announces a new sequence in a slot."""
 
     @property
     def looks_up(self) -> bool:
-        """Whether it makes use of prospects and of what was foretold."""
+        """Whether `choose` uses `matches` and `observe` uses `lookups`."""
 
     def enter(self, slot: int) -> None: ...
 
     def choose(
-        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
     ) -> DraftChoice:
-        """Drafts for the sequences of a round, of which at most `rooms` can be accepted; `prospects` of looking up."""
+        """Return draft lengths for the sequences of a round.
+
+        At most `caps` drafts of each can be accepted; `matches` are those of prompt lookup.
+        """
 
     def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
-        """Which drafts of a choice are worth their row, by the head's confidence in them."""
+        """Return the cut: which drafts of a choice are worth their row, by the head's confidence in them."""
 
     def observe(self, outcome: RoundOutcome) -> None: ...
 
@@ -81,7 +84,7 @@ class FixedDraftLength:
         pass
 
     def choose(
-        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
     ) -> DraftChoice:
         return DraftChoice((self.num_drafts,) * len(slots), self.num_drafts, (False,) * len(slots), 0.0, 0.0, 0.0)
 
@@ -93,16 +96,16 @@ class FixedDraftLength:
 
 
 class AutoDraftLength:
-    """The choice with the most expected tokens a second, and probes of others within a budget."""
+    """Maximises expected tokens per second; probes other draft lengths within a budget."""
 
-    PROBE_SHARE = 0.01  # of the time, for all probes together
-    PROBE_PACE = 0.006  # for those that come regularly; the rest is there when one surprises
-    CREDIT_ROUNDS = 5  # rounds' time that may be saved up for probes
-    PROBE_EVERY = 16  # rounds between probes of longer chains, at least
-    RETIME_OFTEN = 16  # rounds between rounds without drafts, where drafts pay, at least
-    RETIME_SELDOM = 256  # and while their times are what was expected, each of which doubles the distance
-    RETIME_SHORTER = 64  # rounds until a number one below the one in use is timed again
-    AS_EXPECTED = 0.1
+    PROBE_SHARE = 0.01  # share of run time for all probes together
+    PROBE_PACE = 0.006  # share for regular probes; the rest is for surprises
+    CREDIT_ROUNDS = 5  # unspent probe time is capped at that of this many rounds
+    PROBE_EVERY = 16  # least rounds between probes of longer chains
+    RETIME_OFTEN = 16  # least rounds between two rounds without drafts, where drafts pay
+    RETIME_SELDOM = 256  # the bound to which the distance doubles while their times are as expected
+    RETIME_SHORTER = 64  # rounds until one draft less than in use is timed again
+    AS_EXPECTED = 0.1  # largest relative error of a time that is as expected
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class AutoDraftLength:
         has_lookup: bool = False,
         cuts: bool = True,
     ) -> None:
-        """`cuts` says that drafts which are not verified cost no rows: where they do nothing is gained by a cut."""
+        """`cuts`: unverified drafts cost no rows. Where they do, a cut gains nothing."""
         self.cuts = cuts
         self.max_drafts = max_drafts
         self.costs = costs or RoundCosts(max_drafts)
@@ -130,8 +133,8 @@ class AutoDraftLength:
         self._head_paused = False
         self._best: DraftChoice | None = None
 
-    def anew(self) -> AutoDraftLength:
-        """With nothing known but what rounds cost."""
+    def fresh(self) -> AutoDraftLength:
+        """Return a copy that knows the costs of rounds and nothing else."""
         return AutoDraftLength(
             self.max_drafts,
             self.costs,
@@ -150,9 +153,9 @@ class AutoDraftLength:
             self.confidence.enter(slot)
 
     def timer(self, *, every: bool) -> RoundTimer | None:
-        """What should choose at start-up, until its timings are handed to `learn`; None if costs are known.
+        """Return a timer that chooses at start-up, until its timings go to `learn`; None if costs are known.
 
-        `every`: all numbers of drafts, for any number of sequences, since the first use of each is slow.
+        `every`: time all draft lengths at every batch size, because the first use of each is slow.
         """
         if self.costs.is_measured:
             return None
@@ -164,31 +167,31 @@ class AutoDraftLength:
         self.costs.learn(timings)
 
     def choose(
-        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
     ) -> DraftChoice:
-        seconds, rooms_S = self.costs.table(len(slots)), np.asarray(rooms)
+        seconds, caps_S = self.costs.table(len(slots)), np.asarray(caps)
         chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
         lookup_SK = None
-        if self.lookup is not None and prospects is not None and any(prospect.match for prospect in prospects):
-            lookup_SK = self.lookup.chances(prospects)
-        self._best = best = best_choice(seconds, chances_SK, rooms_S, lookup_SK)
-        with_cut = self.chains.best_choice(seconds, rooms) if self.cuts and self.confidence.is_trusted else None
+        if self.lookup is not None and matches is not None and any(match.length for match in matches):
+            lookup_SK = self.lookup.chances(matches)
+        self._best = best = best_choice(seconds, chances_SK, caps_S, lookup_SK)
+        with_cut = self.chains.best_choice(seconds, caps) if self.cuts and self.confidence.is_trusted else None
         if with_cut is not None and with_cut.tokens * best.seconds > best.tokens * with_cut.seconds:
             self._best = best = with_cut
         self.elapsed_s += best.seconds
         self._credit_s = min(self._credit_s + self.PROBE_SHARE * best.seconds, self.CREDIT_ROUNDS * best.seconds)
-        return self._probe(best, seconds, chances_SK, rooms_S, lookup_SK) or best
+        return self._probe(best, seconds, chances_SK, caps_S, lookup_SK) or best
 
     def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
         return self.confidence.cut(slots, choice.min_chance) if self.cuts else Cut()
 
     def _probe(
-        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, caps_S: Ints, lookup_SK: Floats | None
     ) -> DraftChoice | None:
         self._since_longer, self._since_none = self._since_longer + 1, self._since_none + 1
         is_again, self._again = self._again, False
         if is_again or (self._since_longer >= self.PROBE_EVERY and self._since_longer % 4 == 0):
-            probe = self._longer(best, seconds, chances_SK, rooms_S, lookup_SK)
+            probe = self._longer(best, seconds, chances_SK, caps_S, lookup_SK)
             if probe is not None:
                 loss = _loss(probe, best)
                 pace = loss / (self.PROBE_PACE * best.seconds)
@@ -200,21 +203,21 @@ class AutoDraftLength:
         if shorter is not None and _loss(shorter, best) <= self._credit_s:
             return self._paid(shorter, best)
         if any(best.limits) and self._since_none >= self._retime_every:
-            none = rate_choice(seconds, chances_SK, np.zeros_like(rooms_S))
+            none = rate_choice(seconds, chances_SK, np.zeros_like(caps_S))
             if _loss(none, best) <= self._credit_s:
                 self._since_none = 0
                 return self._paid(none, best)
         return None
 
     def _longer(
-        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, rooms_S: Ints, lookup_SK: Floats | None
+        self, best: DraftChoice, seconds: Floats, chances_SK: Floats, caps_S: Ints, lookup_SK: Floats | None
     ) -> DraftChoice | None:
-        """One draft of the head more for all that have room; None if that could not pay were it always accepted.
+        """Return one more draft of the head wherever caps allow it; None if it could not pay even if always accepted.
 
-        Looking up needs no probes: what it foretells is seen whoever drafts.
+        Prompt lookup needs no probes: its outcomes are observed with any drafter.
         """
         limits_S, by_lookup_S = np.asarray(best.limits), np.asarray(best.by_lookup)
-        longer_S = np.where(by_lookup_S, limits_S, np.minimum(limits_S + 1, np.minimum(rooms_S, self.max_drafts)))
+        longer_S = np.where(by_lookup_S, limits_S, np.minimum(limits_S + 1, np.minimum(caps_S, self.max_drafts)))
         if self.head is None or (longer_S == limits_S).all():
             return None
         probe = rate_choice(seconds, chances_SK, longer_S, lookup_SK, by_lookup_S)
@@ -224,7 +227,7 @@ class AutoDraftLength:
     def _shorter(
         self, best: DraftChoice, seconds: Floats, chances_SK: Floats, lookup_SK: Floats | None
     ) -> DraftChoice | None:
-        """One pass of the head less, if it was not timed lately: what made it look slower may have been an accident."""
+        """Return one draft of the head less, if that was not timed lately: its measured time may be an outlier."""
         num_sequences, head_drafts = len(best.limits), best.head_drafts - 1
         if head_drafts < 1:
             return None
@@ -235,13 +238,13 @@ class AutoDraftLength:
         return rate_choice(seconds, chances_SK, limits_S, lookup_SK, by_lookup_S)
 
     def _is_untimed(self, probe: DraftChoice) -> bool:
-        """Such a probe is made twice: a head that paused catches up first, and only the next round shows the cost."""
+        """Whether a probe needs a second round: a head that paused catches up in the first, which hides the cost."""
         num_sequences = len(probe.limits)
         rows = num_sequences + sum(probe.limits)
         return probe.head_drafts > 0 and self.costs.age(num_sequences, rows, probe.head_drafts) > self.RETIME_SELDOM
 
     def _is_surprise(self, timing: Timing, num_accepted: int) -> bool:
-        """Drafts did better than none while none seem best: to be tried again at once."""
+        """Whether drafts beat drafting none although none was estimated best; then the probe is repeated at once."""
         best, num_sequences = self._best, timing.num_sequences
         if best is None or any(best.limits) or num_accepted == 0:
             return False
@@ -259,7 +262,7 @@ class AutoDraftLength:
         self._head_paused = timing.head_drafts == 0
 
     def _observe_head(self, head: Acceptance, tried: Sequence[Tried]) -> None:
-        """Of a chain that was cut behind an accepted draft, the next one counts by its chance."""
+        """Learn from the head's drafts; if a chain was cut after an accepted draft, the next counts by its chance."""
         unseen, by_history_SK = [], head.chances([of_one.slot for of_one in tried])
         for of_one, by_history_K in zip(tried, by_history_SK.tolist(), strict=True):
             self.confidence.observe(of_one.slot, of_one.levels[: of_one.verified], of_one.accepted, by_history_K)
@@ -282,42 +285,42 @@ class AutoDraftLength:
         if self.head is not None and by_head:
             self._observe_head(self.head, by_head)
         if self.lookup is not None:
-            self.lookup.observe([token for of_one in outcome.tried for token in of_one.foretold])
+            self.lookup.observe([token for of_one in outcome.tried for token in of_one.lookups])
         if outcome.timing is not None:
             self._again |= self._is_surprise(outcome.timing, sum(of_one.accepted for of_one in outcome.tried))
             self._observe_timing(outcome.timing)
 
 
 def _loss(probe: DraftChoice, best: DraftChoice) -> float:
-    """Seconds that a probe takes beyond what its tokens take otherwise."""
+    """Return the seconds that a probe takes beyond the time of as many tokens at the best choice."""
     return max(0.0, probe.seconds - probe.tokens * best.seconds / best.tokens)
 
 
 class RoundTimer:
-    """Chooses numbers of drafts a few times each at start-up, for all sequences alike, and keeps the median times."""
+    """Runs each draft length a few times at start-up, the same for all sequences, and keeps median times."""
 
     looks_up = False
-    TRIALS = 4  # the first of which pays for allocations and captures
+    TRIALS = 4  # runs of each; the first pays for allocation and graph capture, and is dropped
 
     def __init__(self, for_one: Sequence[int], for_several: Sequence[int], *, has_head: bool = True) -> None:
-        """The numbers of drafts for one sequence, and for any other number of them."""
+        """`for_one` are the draft lengths to time for one sequence, `for_several` for any larger batch."""
         self.has_head = has_head
         self._for_one, self._for_several = for_one, for_several
-        self._course: dict[int, list[int]] = {}  # numbers still to be tried, by sequences
+        self._trials: dict[int, list[int]] = {}  # draft lengths still to run, by number of sequences
         self._seconds: dict[tuple[int, int, int], list[float]] = {}
 
     def enter(self, slot: int) -> None:
         pass
 
     def choose(
-        self, slots: Sequence[int], rooms: Sequence[int], prospects: Sequence[Prospect] | None = None
+        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
     ) -> DraftChoice:
         num_sequences = len(slots)
-        course = self._course.get(num_sequences)
-        if course is None:
+        trials = self._trials.get(num_sequences)
+        if trials is None:
             numbers = self._for_one if num_sequences == 1 else self._for_several
-            course = self._course[num_sequences] = [k for k in numbers for _ in range(self.TRIALS)]
-        num_drafts = min(course.pop() if course else 0, *rooms)
+            trials = self._trials[num_sequences] = [k for k in numbers for _ in range(self.TRIALS)]
+        num_drafts = min(trials.pop() if trials else 0, *caps)
         by_lookup = (not self.has_head,) * num_sequences
         return DraftChoice((num_drafts,) * num_sequences, num_drafts if self.has_head else 0, by_lookup, 0.0, 0.0, 0.0)
 
@@ -325,7 +328,7 @@ class RoundTimer:
         return Cut()
 
     def is_done(self, num_sequences: int) -> bool:
-        return self._course.get(num_sequences) == []
+        return self._trials.get(num_sequences) == []
 
     def observe(self, outcome: RoundOutcome) -> None:
         if outcome.timing is not None:

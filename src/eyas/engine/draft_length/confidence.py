@@ -1,9 +1,9 @@
-"""How often drafts are right by the probability that the head gave them, and which of them are worth a row.
+"""Calibrates head confidence to acceptance rate, and sets the cut-off below which a draft is not worth a row.
 
-A head's probabilities are a signal, not a promise: it is sure of itself where its training text was easy. So they are
-sorted into levels, and what becomes of each level is counted. The device cuts a chain where the chance that all of it
-is right falls below what a row costs; `Cut` tells it how. That is done only while the levels foretell better than what
-became of earlier drafts does.
+A head's probabilities are not calibrated: it is confident where its training text was easy. So they are sorted into
+levels, and the acceptance rate of each level is counted. The device cuts a chain where the chance that all of it is
+right falls below the cost of a row; `Cut` carries the threshold. Chains are cut only while the levels predict drafts
+better than acceptance rates by sequence and position do.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from numpy.typing import NDArray
 
 __all__ = ["LEVELS", "NUM_LEVELS", "ConfidenceCurve", "Cut", "level_of"]
 
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # probabilities between the levels of confidence
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # edges between the levels of confidence
 NUM_LEVELS = len(LEVELS) + 1
 KEEP = 1 - 1 / 400  # about the last 400 drafts of a level count
 GUESS_TRIES = 8.0
-OWN_KEEP = 1 - 1 / 24  # and of a sequence's own
+OWN_KEEP = 1 - 1 / 24  # and the last 24 of a sequence
 OWN_GUESS_TRIES = 8.0
-REFRESH = 32  # chains between two looks at the counts
-EVIDENCE_KEEP = 1 - 1 / 512  # drafts of all sequences on which the levels are judged
-EVIDENCE = 4.0  # nats by which they must have foretold better than history
-LEAST = 1e-3  # chance that is told apart from none
-STEP = 0.1  # of the threshold's logarithm, so that the device is seldom told a new one
+REFRESH = 32  # chains between two updates of the curve
+EVIDENCE_KEEP = 1 - 1 / 512  # about the last 512 drafts of all sequences judge the levels
+EVIDENCE = 4.0  # nats by which levels must have predicted better than history
+LEAST = 1e-3  # smallest chance that is not 0
+STEP = 0.1  # rounding of the threshold's logarithm, so that the device seldom needs a new one
 
 Floats = NDArray[np.float64]
 
 
 class Cut(NamedTuple):
-    """For each of some slots, as logarithms: the least chance of a chain that is worth its last row, and the chances of
-    a draft of each level."""
+    """Logarithms for each of `slots`: the least chance of a chain that is worth its last row, then the chance of a
+    draft of each level."""
 
     slots: tuple[int, ...] = ()
     logs_SN: Floats = np.zeros((0, 1 + NUM_LEVELS))
@@ -45,28 +45,28 @@ def level_of(probability: float) -> int:
 
 
 class ConfidenceCurve:
-    """Chance that a draft is right, by level: the same curve for all, never falling, at the odds of each sequence."""
+    """Acceptance rate by level of confidence: one non-decreasing curve, scaled by the odds of each sequence."""
 
     def __init__(self) -> None:
         edges = (0.0, *LEVELS, 1.0)
         self._centres = (np.array(edges[1:]) + np.array(edges[:-1])) / 2
         self._hits, self._tries = np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)
         self._num_seen = 0
-        self._own: dict[int, _Own] = {}
-        self._curve = self._centres  # before anything was seen the head is taken at its word
+        self._own: dict[int, _SequenceOdds] = {}
+        self._curve = self._centres  # until drafts are seen, the head's own probabilities
         self._evidence = 0.0
 
     def enter(self, slot: int) -> None:
-        self._own[slot] = _Own()
+        self._own[slot] = _SequenceOdds()
 
     @property
     def is_trusted(self) -> bool:
-        """Whether levels say more of drafts than the sequence and the position do."""
+        """Whether levels predict drafts better than sequence and position do."""
         return self._evidence > EVIDENCE
 
     def observe(self, slot: int, levels: Sequence[int], num_accepted: int, by_history: Sequence[float]) -> None:
-        """Of the drafts of one sequence that were verified, in order, and their chances without their levels."""
-        own = self._own.setdefault(slot, _Own())
+        """Learn from one sequence's verified drafts, in order; `by_history` are their chances without levels."""
+        own = self._own.setdefault(slot, _SequenceOdds())
         for position, level in enumerate(levels[: num_accepted + 1]):
             is_right, by_level = position < num_accepted, float(own.adjusted(self._curve[level]))
             ratio = by_level / by_history[position] if is_right else (1 - by_level) / (1 - by_history[position])
@@ -81,11 +81,11 @@ class ConfidenceCurve:
             self._curve = rising.clip(LEAST, 1 - LEAST)
 
     def chances(self, slot: int) -> Floats:
-        """By level."""
-        return self._own.setdefault(slot, _Own()).adjusted(self._curve)
+        """Return the chance of a draft of each level."""
+        return self._own.setdefault(slot, _SequenceOdds()).adjusted(self._curve)
 
     def cut(self, slots: Sequence[int], min_chance: float) -> Cut:
-        """Where chains end whose chance falls below `min_chance`; 0 is everywhere worth its row."""
+        """Return the cut of chains whose chance falls below `min_chance`; 0 cuts none."""
         if min_chance <= LEAST or not self.is_trusted:
             return Cut()
         logs = np.empty((len(slots), 1 + NUM_LEVELS))
@@ -95,8 +95,8 @@ class ConfidenceCurve:
         return Cut(tuple(slots), logs.round(2))
 
 
-class _Own:
-    """How much better or worse the drafts of one sequence lately were than their levels let expect."""
+class _SequenceOdds:
+    """The odds of one sequence's recent drafts relative to what their levels predict."""
 
     def __init__(self) -> None:
         self._hits = self._expected = self._tries = 0.0
@@ -116,7 +116,7 @@ class _Own:
 
 
 def _rising(values: Floats, weights: Floats) -> Floats:
-    """The nearest values that never fall: weighted least squares, by pooling adjacent violators."""
+    """Return the nearest non-decreasing values: weighted least squares, by pooling adjacent violators."""
     pools: list[list[float]] = []  # mean, weight, length
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         pools.append([value, weight, 1])

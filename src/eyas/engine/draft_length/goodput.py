@@ -1,7 +1,7 @@
-"""How many tokens to draft for each sequence: the numbers with the most expected tokens a second. Pure.
+"""Chooses per-sequence draft lengths that maximise expected throughput. Pure functions of numbers.
 
-A draft is worth its chance that it and all before it are accepted. For every number of passes of the head, rows are
-given to the most likely drafts first, so the best set of any size is a prefix of one sorted list.
+The worth of a draft is the chance that it and all before it are accepted. For every number of head drafts, rows go to
+the most likely drafts first, so the best set of any size is a prefix of one sorted list.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Floats = NDArray[np.float64]
 
 
 class DraftChoice(NamedTuple):
-    """`limits` are drafts of each sequence, `head_drafts` how many the head draws for those that look up none.
+    """Draft lengths of a round: `limits` by sequence; the head draws `head_drafts` for those not `by_lookup`.
 
-    `tokens` and `seconds` are what the round should commit, bonus tokens included, and take. A draft whose chance turns
-    out to be below `min_chance` is not worth its row.
+    The round is expected to commit `tokens`, bonus tokens included, in `seconds`. A draft whose chance turns out to be
+    below `min_chance` is not worth its row.
     """
 
     limits: tuple[int, ...]
@@ -32,21 +32,22 @@ class DraftChoice(NamedTuple):
 
 
 def best_choice(
-    seconds: Floats, chances_SK: Floats, rooms_S: NDArray[np.int64], lookup_SK: Floats | None = None
+    seconds: Floats, chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None = None
 ) -> DraftChoice:
-    """`seconds` [passes of the head, draft rows] never fall; `chances` are conditional on the drafts before.
+    """Return the draft lengths with the most expected tokens per second.
 
-    `rooms` bound the drafts of each sequence. With `lookup`, the chances of drafts that cost no passes, each sequence
-    takes its drafts from where more are expected to be accepted, unless the round is better off without.
+    `seconds` [head drafts, draft rows] never fall along either axis; `chances` are conditional on the drafts before;
+    `caps` bound the drafts of each sequence. `lookup` are the chances of prompt-lookup drafts, which cost no head
+    pass: each sequence takes the drafter with more expected acceptances, unless the round is faster without lookup.
     """
     if lookup_SK is not None:
-        both, alone = (_best(seconds, chances_SK, rooms_S, given) for given in (lookup_SK, None))
+        both, alone = (_best(seconds, chances_SK, caps_S, given) for given in (lookup_SK, None))
         return max(both, alone, key=lambda choice: choice.tokens / choice.seconds)
-    return _best(seconds, chances_SK, rooms_S, None)
+    return _best(seconds, chances_SK, caps_S, None)
 
 
-def _best(seconds: Floats, chances_SK: Floats, rooms_S: NDArray[np.int64], lookup_SK: Floats | None) -> DraftChoice:
-    survival_NSK, by_lookup_NS = _survival(chances_SK, rooms_S, lookup_SK)
+def _best(seconds: Floats, chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None) -> DraftChoice:
+    survival_NSK, by_lookup_NS = _survival(chances_SK, caps_S, lookup_SK)
     num_sequences = len(chances_SK)
     flat = survival_NSK.reshape(len(survival_NSK), -1)
     tokens = np.empty((len(flat), flat.shape[1] + 1))
@@ -54,18 +55,18 @@ def _best(seconds: Floats, chances_SK: Floats, rooms_S: NDArray[np.int64], looku
     np.cumsum(-np.sort(-flat, axis=1), axis=1, out=tokens[:, 1:])
     tokens[:, 1:] += num_sequences
     rates = tokens / seconds[: len(flat)]
-    steps, rows = divmod(int(rates.argmax()), rates.shape[1])
-    limits = _most_likely(survival_NSK[steps], rows)
-    by_lookup = by_lookup_NS[steps] & (limits > 0)
-    behind = max(0, rows - num_sequences)
-    slope = (seconds[steps, rows] - seconds[steps, behind]) / max(1, rows - behind)
+    head_drafts, rows = divmod(int(rates.argmax()), rates.shape[1])
+    limits = _most_likely(survival_NSK[head_drafts], rows)
+    by_lookup = by_lookup_NS[head_drafts] & (limits > 0)
+    fewer = max(0, rows - num_sequences)
+    slope = (seconds[head_drafts, rows] - seconds[head_drafts, fewer]) / max(1, rows - fewer)
     return DraftChoice(
         tuple(limits.tolist()),
-        steps,
+        head_drafts,
         tuple(by_lookup.tolist()),
-        float(tokens[steps, rows]),
-        float(seconds[steps, rows]),
-        float(slope * rates[steps, rows]),
+        float(tokens[head_drafts, rows]),
+        float(seconds[head_drafts, rows]),
+        float(slope * rates[head_drafts, rows]),
     )
 
 
@@ -76,42 +77,45 @@ def rate_choice(
     lookup_SK: Floats | None = None,
     by_lookup_S: NDArray[np.bool_] | None = None,
 ) -> DraftChoice:
-    """What given numbers of drafts would bring."""
+    """Return the expected tokens and time of given draft lengths."""
     num_sequences, num_drafts = chances_SK.shape
     if lookup_SK is None or by_lookup_S is None:
         by_lookup_S = np.zeros(num_sequences, dtype=np.bool_)
     else:
         chances_SK = np.where(by_lookup_S[:, None], lookup_SK, chances_SK)
     survival_SK = chances_SK.cumprod(1) * (np.arange(num_drafts) < limits_S[:, None])
-    steps, rows = int((limits_S * ~by_lookup_S).max()), int(limits_S.sum())
+    head_drafts, rows = int((limits_S * ~by_lookup_S).max()), int(limits_S.sum())
     return DraftChoice(
         tuple(limits_S.tolist()),
-        steps,
+        head_drafts,
         tuple(by_lookup_S.tolist()),
         num_sequences + float(survival_SK.sum()),
-        float(seconds[steps, rows]),
+        float(seconds[head_drafts, rows]),
         0.0,
     )
 
 
 def _survival(
-    chances_SK: Floats, rooms_S: NDArray[np.int64], lookup_SK: Floats | None
+    chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Chances that a draft and all before it are accepted, for 0, 1, ... passes of the head; and who looks up."""
+    """Return the chance that a draft and all before it are accepted, and whether a sequence looks its drafts up.
+
+    Both are for N = 0, 1, ... head drafts.
+    """
     num_sequences, num_drafts = chances_SK.shape
     column = np.arange(num_drafts)
-    has_room = column < rooms_S[:, None]
+    is_allowed = column < caps_S[:, None]
     in_reach = column < np.arange(num_drafts + 1)[:, None, None]
-    survival_NSK = (chances_SK.cumprod(1) * has_room) * in_reach
+    survival_NSK = (chances_SK.cumprod(1) * is_allowed) * in_reach
     if lookup_SK is None:
         return survival_NSK, np.zeros((num_drafts + 1, num_sequences), dtype=np.bool_)
-    looked_up_SK = lookup_SK.cumprod(1) * has_room
+    looked_up_SK = lookup_SK.cumprod(1) * is_allowed
     by_lookup_NS = looked_up_SK.sum(1) > survival_NSK.sum(2)
     return np.where(by_lookup_NS[:, :, None], looked_up_SK, survival_NSK), by_lookup_NS
 
 
 def _most_likely(survival_SK: Floats, rows: int) -> NDArray[np.int64]:
-    """Drafts of each sequence among the `rows` most likely; of equal ones those of the first sequences."""
+    """Return how many of the `rows` most likely drafts are of each sequence; ties go to the first sequences."""
     if not rows:
         return np.zeros(len(survival_SK), dtype=np.int64)
     least = np.sort(survival_SK, axis=None)[-rows]

@@ -1,4 +1,4 @@
-"""What one round drafts: chosen here, carried by the step's plan, carried out by the runner."""
+"""The drafts of one round: chosen before the step, carried by its plan, drawn by the runner."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["RoundDrafts"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundDrafts:
-    """The default drafts nothing. Slots that `limits` does not name draft nothing."""
+    """Draft lengths of one round. The default drafts nothing, as do slots that `limits` does not name."""
 
     num_drafts: int = 0  # rows after the last token of each sequence
-    head_drafts: int = 0  # how many of them the head draws, for the sequences that do not look theirs up
+    head_drafts: int = 0  # of them drawn by the head, for sequences without lookup
     limits: Mapping[int, int] = field(default_factory=dict)  # drafts by slot, `num_drafts` at most
-    by_lookup: Collection[int] = ()  # slots that look theirs up
+    by_lookup: Collection[int] = ()  # slots that use prompt lookup
     cut: Cut = field(default_factory=Cut)  # which of the head's drafts are worth their row
-    num_missed: int = 0  # tokens that the head may not have seen of sequences that come back from a pause
+    num_missed: int = 0  # tokens of sequences back from a pause that the head may not have read
 
     @classmethod
     def of(

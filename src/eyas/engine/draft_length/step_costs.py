@@ -1,8 +1,8 @@
-"""What a round costs in seconds, by sequences, verified rows and passes of the head: fitted, then corrected.
+"""Cost of a round in seconds, by sequences, verified rows and head passes: fitted, then corrected.
 
-A fit to the timings of start-up has the shape of the bytes: a fixed part, the experts that n rows read (uniform
-routing, E (1 - (1 - k/E)^n) of E), a part per row, a part per pass of the head. What the fit misses at a measured
-point is kept as a factor, and rounds that run later correct it further. Tables are monotone whatever was measured.
+The fit to start-up timings has terms for the bytes read: a fixed part, the experts that n rows read (uniform routing,
+E (1 - (1 - k/E)^n) of E), a part per row, a part per head pass. The residual at a measured point is kept as a factor,
+and later rounds correct it further. Tables are monotone whatever was measured.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["HeadWork", "RoundCosts", "Timing", "chain_work"]
 
 Floats = NDArray[np.float64]
 Numbers = int | NDArray[Any]
-Cell = tuple[int, int, int]  # sequences, as a power of two; passes of the head; draft rows a sequence
+Cell = tuple[int, int, int]  # sequences, as a power of two; head passes; draft rows per sequence
 
-# Of a round of one sequence without drafts: fixed, experts, a row; a pass of the head, a sequence in it.
+# Shares of a round of one sequence without drafts: fixed, experts, a row; a head pass, a sequence in a head pass.
 GUESS = (0.6, 0.38, 0.02, 0.1, 0.01)
-TRUST_IN_GUESS = 0.01  # a part that is twice its guess weighs as much as a timing that is 1 % off
-FIT_REACH = 0.02  # weight of a timing one cell away, against one in the cell, for what the fit misses
-LIVE_REACH = 0.05  # and for corrections by rounds that run
-MEMORY = 32.0  # timings of a cell that count, at most
-FADE = 512.0  # rounds in which a cell that is not timed loses its weight to its neighbours, by a factor e
-REFRESH = 8  # rounds between two makings of a table
-CLIP = 3.0  # usual deviations that a slow round counts at most; nothing makes a round fast by accident
+TRUST_IN_GUESS = 0.01  # a part of twice its guess weighs as much as a timing that is 1 % off
+FIT_REACH = 0.02  # weight of a timing one cell away against one in the cell, for residuals of the fit
+LIVE_REACH = 0.05  # and for corrections by later rounds
+MEMORY = 32.0  # most timings of a cell that count
+FADE = 512.0  # rounds in which the weight of an untimed cell falls by a factor e
+REFRESH = 8  # rounds between two updates of a table
+CLIP = 3.0  # usual deviations at which a slow round is clipped; no round is fast by accident
 
 
 class Timing(NamedTuple):
-    """One round: `num_rows` were verified, last tokens included; the head drew `head_drafts` for each sequence."""
+    """The time of a round that verified `num_rows` rows, last tokens included, with `head_drafts` a sequence."""
 
     num_sequences: int
     num_rows: int
@@ -42,24 +42,24 @@ class Timing(NamedTuple):
 
 
 class HeadWork(NamedTuple):
-    """Passes of the head, and the rows of one sequence in all of them together."""
+    """Head passes, and the rows of one sequence in all of them together."""
 
     passes: int
     rows: int
 
 
 def chain_work(num_drafts: int) -> HeadWork:
-    """A pass of one row for each draft."""
+    """Return the work of a chain: one head pass of one row for each draft."""
     return HeadWork(num_drafts, num_drafts)
 
 
 class RoundCosts:
-    """Seconds by sequences, verified rows, and the passes and rows that the drafts take of the head."""
+    """Seconds by sequences, verified rows, and the passes and rows of the head that the drafts take."""
 
     def __init__(
         self, max_drafts: int, *, expert_share: float = 4 / 128, work: Callable[[int], HeadWork] = chain_work
     ) -> None:
-        """`expert_share` is the part of a layer's experts that one token reads, `work` what drafts take of the head."""
+        """`expert_share` is the part of a layer's experts that one token reads, `work` the head's work for K drafts."""
         self.max_drafts = max_drafts
         self.expert_share = expert_share
         self._passes_K, self._head_rows_K = np.array([work(k) for k in range(max_drafts + 1)]).T
@@ -67,11 +67,11 @@ class RoundCosts:
         self._missed, self._live = self._factors(FIT_REACH), self._factors(LIVE_REACH)
         self._tables: dict[int, Floats] = {}
         self._round = 0
-        self._deviation = 0.05  # usual distance of a timing from what was expected, as a factor
+        self._deviation = 0.05  # usual deviation of a timing from its expectation, of the logarithm
         self.is_measured = False
 
     def learn(self, timings: Iterable[Timing]) -> None:
-        """Start anew from timings of start-up, which should be medians of a few rounds each."""
+        """Refit from start-up timings, which should be medians of a few rounds each."""
         timings = list(timings)
         if not timings:
             return
@@ -87,7 +87,7 @@ class RoundCosts:
         self.is_measured = True
 
     def observe(self, timing: Timing) -> None:
-        """Correct the costs by a round that ran. One slow round changes little."""
+        """Correct the costs by the time of a round. One slow round changes little."""
         self._round += 1
         table, live = self.table(timing.num_sequences), self._live
         cell = self._cell(*timing[:3])
@@ -107,11 +107,11 @@ class RoundCosts:
             self._tables.clear()
 
     def age(self, num_sequences: int, num_rows: int, head_drafts: int) -> int:
-        """Rounds since such a round was timed."""
+        """Return the number of rounds since such a round was timed."""
         return int(self._round - self._live.last[self._cell(num_sequences, num_rows, head_drafts)])
 
     def table(self, num_sequences: int) -> Floats:
-        """Return seconds by [drafts of the head, draft rows], never falling along either axis."""
+        """Return seconds [head drafts, draft rows], which never fall along either axis."""
         found = self._tables.get(num_sequences)
         if found is None:
             found = self._tables[num_sequences] = self._make(num_sequences)
@@ -129,7 +129,7 @@ class RoundCosts:
         return _monotone(seconds * np.exp(logs[:, depth] * (1 - between) + logs[:, above] * between))
 
     def _columns(self, sequences: Numbers, rows: Numbers, head_drafts: Numbers) -> Floats:
-        """[..., 5]: what a unit of each part is multiplied by."""
+        """Return [..., 5]: the factor of each part of the cost."""
         s, n, k = np.broadcast_arrays(sequences, rows, head_drafts)
         distinct = (1 - (1 - self.expert_share) ** n) / self.expert_share
         columns = (np.ones(n.shape), distinct, n, self._passes_K[k], self._head_rows_K[k] * s)
@@ -144,9 +144,9 @@ class RoundCosts:
 
 
 def _fit(columns: Floats, seconds: Floats) -> Floats:
-    """Return the seconds of each part: fixed, all experts, a row, a pass of the head, a sequence's row in a pass.
+    """Return the seconds of each part: fixed, all experts, a row, a head pass, a row in a head pass.
 
-    Least squares of relative errors, no part below 0; what was not measured keeps its share of the guess.
+    Minimises relative squared errors with no part below 0; a part that was not measured keeps its share of the guess.
     """
     guess = np.array(GUESS) * float(np.median(seconds / (columns @ GUESS)))
     matrix = np.concatenate((columns / seconds[:, None], TRUST_IN_GUESS * np.diag(1 / guess)))
@@ -156,7 +156,7 @@ def _fit(columns: Floats, seconds: Floats) -> Floats:
 
 
 def _nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
-    """The best of all sets of columns that may be used: there are few."""
+    """Return the best solution over all subsets of columns, of which there are few."""
     best, least = np.zeros(matrix.shape[1]), float("inf")
     for size in range(1, matrix.shape[1] + 1):
         for used in map(list, combinations(range(matrix.shape[1]), size)):
@@ -169,7 +169,7 @@ def _nonnegative_least_squares(matrix: Floats, target: Floats) -> Floats:
 
 
 class _Factors:
-    """Logarithms of factors on the fit. A cell without weight takes the mean of its neighbours, the near ones first."""
+    """Logarithms of correction factors. A cell without weight takes the mean of its neighbours, near ones first."""
 
     def __init__(self, max_passes: int, max_depth: int, reach: float) -> None:
         passes, depths = np.arange(max_passes + 1), np.arange(max_depth + 1)
@@ -191,7 +191,7 @@ class _Factors:
         return float(self.of(cell[0], now)[cell[1:]])
 
     def of(self, bucket: int, now: int) -> Floats:
-        """[passes, depth] of one bucket."""
+        """Return the logarithms [passes, depth] of one bucket."""
         weight = self.weight * np.exp((np.maximum(self.last, now - 20 * FADE) - now) / FADE)
         over_buckets = self._near_buckets[bucket] @ np.stack((weight * self.log, weight)).reshape(2, len(weight), -1)
         total, weights = over_buckets @ self._near_cells
@@ -204,7 +204,7 @@ def _bucket(num_sequences: int) -> int:
 
 
 def _monotone(seconds: Floats) -> Floats:
-    """Never falling along either axis: halfway between the tightest such tables above and below."""
+    """Return a table that never falls along either axis: halfway between the tightest ones above and below."""
     above = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
     below = seconds[::-1, ::-1]
     below = np.minimum.accumulate(np.minimum.accumulate(below, axis=0), axis=1)[::-1, ::-1]

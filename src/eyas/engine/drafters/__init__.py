@@ -1,1 +1,1 @@
-"""Drafters, one file a kind."""
+"""Drafters, one file per kind."""

@@ -1,6 +1,6 @@
-"""The EAGLE-3 drafter: a chain of K tokens, one pass of the head each, paired with the target's hidden states.
+"""The EAGLE-3 drafter: a chain of K tokens, one head pass each, on the target's hidden states.
 
-The pair (hidden state of t, token t + 1) stands at position t + 1.
+The pair (hidden state of t, token t + 1) has position t + 1.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["Eagle3Drafter"]
 class Eagle3Drafter(HeadDrafter):
     """Draws each token with the noise that the target will use at the same position.
 
-    First one pass over the tokens committed since the last proposal, paired with the target's hidden states from the
-    ring, so that the head's cache always holds what the target itself computed; then K - 1 steps on its own output.
+    The catch-up pass reads the tokens committed since the last proposal, paired with the target's hidden states from
+    the ring, so the head's cache always holds states of the target; K - 1 passes on the head's own output follow.
     """
 
     def __init__(self, parts: DrafterParts) -> None:
@@ -33,7 +33,7 @@ class Eagle3Drafter(HeadDrafter):
         assert parts.head is not None
         self.head = Eagle3Head(parts.head, max_positions=parts.max_positions)
         (self.cache,) = parts.caches
-        self._newest: dict[int, HeadOutput] = {}  # of each sequence's newest token, by the number of sequences
+        self._newest: dict[int, HeadOutput] = {}  # outputs at each sequence's newest token, by batch size
 
     @classmethod
     def needs_of(cls, config: Eagle3Config, dtype: torch.dtype) -> DrafterNeeds:
@@ -57,10 +57,10 @@ class Eagle3Drafter(HeadDrafter):
     ) -> Drafts:
         size = len(slots_S)
         if self.stages.has_fixed_shapes and size not in self._newest:
-            self.backlog = self.max_backlog  # captured now, so that no request waits for it after the first pause
+            self.backlog = self.max_backlog  # captured now, not at a request after the first pause
         num_rows = self.take_backlog()
 
-        def take_in(slots_S: Tensor) -> None:
+        def catch_up(slots_S: Tensor) -> None:
             batch, taps_TC = self.unseen(state, slots_S, num_rows, max_length)
             last = slice(num_rows - 1, None, num_rows)
             self._keep(size, self.head.forward(batch, self.head.fuse(taps_TC, self.ops), self.cache, wanted=last))
@@ -68,12 +68,12 @@ class Eagle3Drafter(HeadDrafter):
         def chain(slots_S: Tensor) -> Drafts:
             return self._chain(state, slots_S, sequences, self._newest[size], num_drafts, max_length)
 
-        # Apart, since numbers of rows and of drafts meet in all pairs, each of which would be another graph.
-        self.stages.run(("take in", size, num_rows), take_in, slots_S)
+        # Two stages: one stage would need a graph for every pair of numbers of rows and drafts.
+        self.stages.run(("catch up", size, num_rows), catch_up, slots_S)
         return self.stages.run(("chain", size, num_drafts), chain, slots_S)
 
     def _keep(self, size: int, output: HeadOutput) -> None:
-        """Leave the first pass's output where chains of that many sequences begin, whatever its number of rows."""
+        """Copy the catch-up pass's output to where chains of that batch size begin, for any number of rows."""
         kept = self._newest.setdefault(size, output)
         if kept is not output:
             for own, new in zip(tree_flatten(kept)[0], tree_flatten(output)[0], strict=True):
@@ -88,7 +88,7 @@ class Eagle3Drafter(HeadDrafter):
         num_drafts: int,
         max_length: int,
     ) -> Drafts:
-        """Draw a token from the head's output, feed it, and so on."""
+        """Draw a chain: a token from the head's output, then a pass on it, and so on."""
         tables = state.tables_of(slots_S)
         room_S = draft_room(state, slots_S, num_drafts) * ~state.by_lookup_S[slots_S]
         position_S = state.length_S[slots_S]
@@ -101,7 +101,7 @@ class Eagle3Drafter(HeadDrafter):
                 batch = RowBatch(
                     tokens_SR=guess.ids_T.unsqueeze(1),
                     positions_SR=position_S.unsqueeze(1),
-                    live_SR=(step + 1 < room_S).unsqueeze(1),  # beyond the budget there are no pages to write to
+                    live_SR=(step + 1 < room_S).unsqueeze(1),  # no pages are reserved beyond the token budget
                     tables=tables,
                     max_length=max_length + step + 1,
                     ops=self.ops,

@@ -1,6 +1,6 @@
-"""What drafters with a head share: they follow the committed tokens with the target's hidden states, the taps.
+"""Base of drafters with a head, which reads committed tokens with the target's hidden states, the taps.
 
-Taps wait in a ring, by the position of the token after them. Tokens that a head has not read are its backlog.
+Taps wait in a ring, indexed by the position of the token after them. Tokens that a head has not read are its backlog.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from eyas.model.batch import RowBatch
 
 __all__ = ["HeadDrafter"]
 
-FEW_ROWS = 8  # of a catch-up pass: each number up to here has a graph of its own, all others share that of the most
+FEW_ROWS = 8  # catch-up passes of up to this many rows have a graph each; larger ones share that of the most rows
 
 
 class HeadDrafter(Drafter):
-    """A kind says in `needs_of` what it reads, in `read` how, and in `propose` how it drafts after `unseen` rows."""
+    """Base of a kind of head: `needs_of` declares, `read` fills the caches, `propose` drafts after `unseen` rows."""
 
     has_head = True
 
@@ -30,7 +30,7 @@ class HeadDrafter(Drafter):
         self.sampler = parts.sampler
         self.stages = parts.stages
         self.max_backlog = parts.max_backlog
-        self.backlog = 1  # bound on the tokens of any sequence that the head has not read; the newest is never
+        self.backlog = 1  # bound on the unread tokens of any sequence; the newest is always unread
 
     @classmethod
     def build(cls, parts: DrafterParts) -> HeadDrafter:
@@ -39,7 +39,7 @@ class HeadDrafter(Drafter):
     def note_commit(self, max_tokens: int) -> None:
         self.backlog = min(self.backlog + max_tokens, self.max_backlog)
 
-    def keep_up(self, state: DeviceState, slots_S: Tensor, num_coming: int, max_length: int) -> None:
+    def read_backlog(self, state: DeviceState, slots_S: Tensor, num_coming: int, max_length: int) -> None:
         if self.backlog + num_coming <= self.max_backlog:
             return
         num_rows = self.take_backlog()
@@ -47,10 +47,10 @@ class HeadDrafter(Drafter):
         def stage(slots_S: Tensor) -> None:
             self.read(*self.unseen(state, slots_S, num_rows, max_length))
 
-        self.stages.run(("catch up", len(slots_S), num_rows), stage, slots_S)
+        self.stages.run(("read backlog", len(slots_S), num_rows), stage, slots_S)
 
     def take_backlog(self) -> int:
-        """Return the rows of a pass over the backlog, which is none then. Few different numbers where graphs are."""
+        """Return the rows of a catch-up pass, few different numbers with graphs, and sets the backlog to 0."""
         backlog, self.backlog = self.backlog, 0
         return backlog if not self.stages.has_fixed_shapes or backlog <= FEW_ROWS else self.max_backlog
 
@@ -60,15 +60,15 @@ class HeadDrafter(Drafter):
         offsets = torch.arange(num_rows, device=state.device)
         followers_SR = length_S.unsqueeze(1) - num_rows + offsets  # positions after the taps
         positions_SR = followers_SR if shift else followers_SR - 1
-        # The newest in any case, where it is paired already: drafts begin at its output, and a round that commits
-        # nothing leaves it read.
+        # The newest row is live in any case: drafts begin at its output, and a round that commits nothing leaves it
+        # read.
         first_S = torch.minimum(state.head_length_S[slots_S], length_S - 1)
         live_SR = (positions_SR >= first_S.unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1)
         ring = state.tap_ring_SWC
         taps_TC = ring[slots_S.unsqueeze(1), followers_SR % ring.shape[1]].flatten(0, 1)
         batch = RowBatch(
             tokens_SR=state.tokens_SN[slots_S.unsqueeze(1), positions_SR.clamp(min=0)],
-            positions_SR=positions_SR,  # consecutive: those before the start are negative, and dead
+            positions_SR=positions_SR,  # consecutive: positions before the start are negative, and dead
             live_SR=live_SR,
             tables=state.tables_of(slots_S),
             max_length=max_length,

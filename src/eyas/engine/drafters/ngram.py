@@ -18,7 +18,7 @@ __all__ = ["NgramDrafter"]
 
 
 class NgramDrafter(Drafter):
-    """Looks up the longest of `max_match` .. `min_match` last tokens that occurs (`kernels.reference.lookup`)."""
+    """Looks up the longest n-gram of `max_match` .. `min_match` last tokens (`kernels.reference.lookup`)."""
 
     def __init__(self, look_up: LookUp, stages: Stages, *, min_match: int = 2, max_match: int = 5) -> None:
         self.lookup_sizes = range(max_match, min_match - 1, -1)
@@ -36,7 +36,7 @@ class NgramDrafter(Drafter):
         return self.stages.run(key, lambda slots_S: self._drafts(state, slots_S, num_drafts, max_length), slots_S)
 
     def replace(self, state: DeviceState, slots_S: Tensor, drafts: Drafts, num_drafts: int, max_length: int) -> Drafts:
-        """Return another's drafts, with those of the sequences that are to look up in their place."""
+        """Return the drafts of another drafter, replaced for sequences that use prompt lookup."""
         num_others = drafts.ids_SK.shape[1]
 
         def stage(slots_S: Tensor, ids_SK: Tensor, num_valid_S: Tensor) -> Drafts:

@@ -1,4 +1,4 @@
-"""The kinds of drafters by name. A new kind is a file here, and a line below."""
+"""The kinds of drafters by name. A new kind is a file in this folder and a line below."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`EnginePort` in a thread, in a process of its own, and without a model. Imports no torch at the top."""
+"""Implementations of `EnginePort`: a thread, a process, and no model at all. Imports no torch at the top."""

@@ -1,4 +1,4 @@
-"""One engine process as its parent sees it: started, written to, read from, ended. Knows no requests."""
+"""The parent's side of one engine process: starts it, sends, receives, ends it. Knows no requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Child"]
 
 PROGRAM = ("-m", "eyas.engine.ports.worker")
 WRITE_BYTES = 1 << 20
-# Thread counts are the environment's, and stay what they are: sums of matrix products depend on them.
+# Thread counts are inherited from the environment unchanged: sums in matmul depend on them.
 FIXED_THREADS = {"OMP_DYNAMIC": "FALSE", "MKL_DYNAMIC": "FALSE"}
 
 
@@ -39,7 +39,7 @@ class Child:
             self._process = subprocess.Popen(
                 [sys.executable, *PROGRAM, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # words of libraries belong to the log
+                stdout=2,  # what libraries print belongs in the log
                 pass_fds=(theirs.fileno(),),
                 env=FIXED_THREADS | environment,
             )
@@ -49,7 +49,7 @@ class Child:
         self._backlog = bytearray()
         self._verdict: str | None = None
         self.is_ready = False
-        self._step = 0  # that it was last known to be in
+        self._step = 0  # the last step that it reported
         self._stall = StallClock(time.monotonic())
         self.send(start)
 
@@ -58,7 +58,7 @@ class Child:
         return self._process.pid
 
     def send(self, data: bytes) -> None:
-        """Send one frame, and never wait: what the socket does not take is a thread's. Ignores a closed socket."""
+        """Send one frame without waiting: a thread writes what the socket does not take. Ignores a closed socket."""
         with self._lock:
             is_writing = bool(self._backlog)
             sent = 0
@@ -70,7 +70,7 @@ class Child:
                 if not is_writing:
                     try:
                         threading.Thread(target=self._write, name="eyas-engine-writer", daemon=True).start()
-                    except RuntimeError as error:  # no more threads; half a message helps nobody
+                    except RuntimeError as error:  # no more threads, and the rest of the message cannot be sent
                         self.kill(f"could not be written to ({error}) and was killed")
 
     def _write(self) -> None:
@@ -87,7 +87,7 @@ class Child:
                     return
 
     def receive(self) -> FromEngine | None:
-        """The next message; None once the process has ended or what it sends is no message."""
+        """Return the next message; None once the process has ended or has sent something that is not a message."""
         try:
             message = self._reader.receive()
         except WireError as error:
@@ -104,7 +104,7 @@ class Child:
     # -- for the watchdog ---------------------------------------------------------------------------------------------
 
     def look(self) -> tuple[float, float]:
-        """Seconds without progress while it could run, and seconds since it last ran (see `engine.ports.stall`)."""
+        """Return seconds without progress while it could run, and seconds since it last ran (`engine.ports.stall`)."""
         with self._lock:
             waiting = select.poll()  # select() takes no descriptor above 1023
             if self._sock.fileno() >= 0:
@@ -120,24 +120,24 @@ class Child:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def kill(self, why: str) -> None:
-        """End it now; `why` continues "the engine process ..."."""
+        """Kill the process; `why` continues the sentence "the engine process ..."."""
         self._verdict = self._verdict or why
         self._process.kill()
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Let `receive` come to an end, even if something else holds the other end of the socket open."""
+        """Shut the socket down, so that `receive` ends even if another process holds the other end open."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    def bury(self, seconds: float) -> str:
-        """Wait until it has ended, kill it after `seconds`, and say how it ended."""
+    def reap(self, seconds: float) -> str:
+        """Wait for the process to end, killing it after `seconds`, and return how it ended."""
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(seconds)
         if code is None:
             self.kill("did not end in time and was killed")
-            with contextlib.suppress(subprocess.TimeoutExpired):  # even that can take long while a device is at work
+            with contextlib.suppress(subprocess.TimeoutExpired):  # even that can take long while a device is busy
                 code = self._process.wait(seconds)
         self.hang_up()
         with self._lock:

@@ -1,7 +1,7 @@
-"""The engine behind the model name 'null': it computes nothing and answers at once, for measuring the HTTP side.
+"""The engine of the model name 'null', which computes nothing and answers at once, to measure the HTTP side.
 
-Every request gets a short Harmony answer that is as long as `max_tokens` allows, three drafts a round. The vocabulary
-is the demo model's.
+Every request gets a Harmony answer as long as `max_tokens` allows, with three drafts a round. The vocabulary is the
+demo model's.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["load_null"]
 
 DRAFTS_PER_ROUND = 3
 CONTEXT = 32 * 1024
-ANSWER_TOKENS = 64  # without max_tokens
+ANSWER_TOKENS = 64  # length of an answer without max_tokens
 TEXT = " The quick brown fox jumps over the lazy dog, and nothing was computed for it."
 
 
 def load_null(config: EngineConfig) -> StubEngine:
-    """The engine for `null` or `null:MS`, with MS milliseconds a round. Raises UserError."""
+    """Return the engine for `null` or `null:MS`, with MS milliseconds a round. Raises UserError."""
     pause = config.model.partition(":")[2] or "0"
     if not re.fullmatch(r"\d{1,5}(\.\d+)?", pause):
-        raise UserError(f"'{config.model}': '{pause}' is no number of milliseconds; give e.g. null:20")
+        raise UserError(f"'{config.model}': '{pause}' is not a number of milliseconds; give e.g. null:20")
     tokenizer = Tokenizer.load(DEMO)
     special = tokenizer.special
     head = (special["<|channel|>"], *tokenizer.encode("final"), special["<|message|>"])

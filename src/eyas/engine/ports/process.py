@@ -1,7 +1,7 @@
-"""The engine in a process of its own: the EnginePort over a socket, a watchdog, and a new process when one dies.
+"""The engine in a process of its own: the EnginePort over a socket, a watchdog, and a restart when the process dies.
 
-Two threads: one starts a process, reads it to its end and starts the next; the watchdog ends a process that makes no
-progress. Only the first one delivers events, so that nothing of an old process can come after its end.
+There are two threads: one starts a process, reads from it until it ends and starts the next; the watchdog kills a
+process that makes no progress. Only the first one delivers events, so none of an old process can arrive after its end.
 Imports no torch.
 """
 
@@ -29,10 +29,10 @@ __all__ = ["EngineProcess", "State"]
 State = Literal["loading", "ready", "restarting", "stopped"]
 
 TICK_S = 0.25
-LOADING_S = 60.0  # at least; importing and reading can hold the interpreter for long
-PAUSED_S = 3.0  # without any processor time, after which the log says so
+LOADING_S = 60.0  # least timeout while loading: imports and reads can hold the interpreter's lock for long
+PAUSED_S = 3.0  # time without any processor time after which a warning is logged
 CLOSE_S = 5.0
-END_S = 1.0  # between the end of the stream and that of the process
+END_S = 1.0  # wait between the end of the stream and that of the process
 MAX_BACKOFF_S = 30.0
 NO_COUNTERS = ("num_running", "num_waiting", "num_restarts")
 COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.startswith("num_") and f.name not in NO_COUNTERS)
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Flight:
-    """A request that the engine process has, and its choices that are not finished."""
+    """A request in the engine process, and its unfinished choices."""
 
     deliver: Deliver
     open: set[int]
@@ -50,10 +50,10 @@ class _Flight:
 class EngineProcess:
     """Implements `eyas.base.ports.EnginePort`.
 
-    A process that makes no progress for `step_timeout` seconds in which it could run is killed: one that stays in a
-    step, or that sends nothing at all. Time for which it or this process was stopped, or the machine asleep, does not
-    count. When one has died its requests end with an error, and another one is started: at once if the last one was of
-    use, else after 1, 2, 4 .. 30 s.
+    A process that makes no progress for `step_timeout` seconds in which it could run is killed: it stays in a step, or
+    sends nothing at all. Time for which it or this process was stopped, or the machine asleep, does not count. When a
+    process dies, its requests end with an error and another one is started: at once if the last one finished any
+    request, else after 1, 2, 4 .. 30 s.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EngineProcess:
         log_format: Literal["text", "json"] = "text",
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Start and wait until it is ready. Raises UserError as `Engine.load` does, EyasError if it dies."""
+        """Start the process and wait until it is ready. Raises UserError as `Engine.load`, EyasError if it dies."""
         self._config = config
         self._log_format = log_format
         self._max_queue = max_queue
@@ -80,7 +80,7 @@ class EngineProcess:
         self._draining = False
         self._ready: Ready | None = None
         self._refusal: EyasError | None = None
-        # Counters of processes that ended, and the statistics of the last one: replaced together, for any reader.
+        # Counters of ended processes, and the statistics of the last one; replaced together, so any thread may read.
         self._numbers: tuple[dict[str, int], EngineStats] = ({}, EngineStats())
         self._child: Child | None = None
         self.step_tokens = Histogram(STEP_TOKENS)
@@ -88,7 +88,7 @@ class EngineProcess:
         self._is_paused = False
         self.num_restarts = 0
         self._closing = threading.Event()
-        self._first = threading.Event()  # ready, or never
+        self._first = threading.Event()  # set when ready, or when it never will be
         self._thread = threading.Thread(target=self._supervise, name="eyas-engine-process", daemon=True)
         self._watchdog = threading.Thread(target=self._watch, name="eyas-watchdog", daemon=True)
         self._thread.start()
@@ -123,13 +123,13 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        """The engine process, while there is one."""
+        """Process id of the engine, None without a process."""
         child = self._child
         return None if child is None else child.pid
 
     @property
     def num_in_flight(self) -> int:
-        """Requests that have not ended."""
+        """The number of unfinished requests."""
         return len(self._in_flight)
 
     @property
@@ -140,7 +140,7 @@ class EngineProcess:
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         check_request(request, context=self.info.context, vocab_size=self.info.vocab_size)
-        data = frame(Submit(request))  # whatever cannot be sent is refused before anyone counts on its end
+        data = frame(Submit(request))  # raises before the request is registered, if it cannot be sent
         with self._lock:
             if (failure := self.failure) is not None or self._child is None:
                 raise Unavailable(failure or self._why)
@@ -149,7 +149,7 @@ class EngineProcess:
             )
             if request.request_id in self._in_flight:
                 raise InvalidRequest(f"a request with the id '{request.request_id}' is running", param="request_id")
-            # First: the answer can be here before `send` returns.
+            # Registered before `send`: the answer can arrive before it returns.
             self._in_flight[request.request_id] = _Flight(deliver, set(range(request.params.n)))
             self._num_open += request.params.n
             self._child.send(data)
@@ -161,7 +161,7 @@ class EngineProcess:
                 child.send(frame(Cancel(request_id, choice)))
 
     def stats(self) -> EngineStats:
-        """Counters go on over restarts."""
+        """Return statistics; counters continue over restarts."""
         past, now = self._numbers
         counters = {name: getattr(now, name) + past.get(name, 0) for name in COUNTERS}
         return replace(now, **counters, num_restarts=self.num_restarts)
@@ -170,7 +170,7 @@ class EngineProcess:
         self._observe = observe
 
     def drain(self) -> None:
-        """Take no more requests; what runs goes on."""
+        """Refuse new requests; running ones go on."""
         self._draining = True
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class EngineProcess:
     # -- the thread that has the process ------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        """However this ends, nobody is left waiting, and `failure` says that nothing is served any more."""
+        """Run the engine process; at the end all requests are ended and `failure` is set, also after an exception."""
         why = "the engine was stopped"
         try:
             self._keep_alive()
@@ -209,10 +209,10 @@ class EngineProcess:
             self._end_all(why)
             if child is not None:
                 child.kill("was given up")
-                child.bury(END_S)
+                child.reap(END_S)
 
     def _keep_alive(self) -> None:
-        """One process after the other, until `close` or until the first one cannot be loaded."""
+        """Run one process after the other, until `close` or until the first one cannot be loaded."""
         num_failed = 0
         while not self._closing.is_set():
             self._was_useful = False
@@ -232,25 +232,25 @@ class EngineProcess:
                 self._closing.wait(pause)
 
     def _live(self) -> tuple[str, Failed | None]:
-        """One process from its start to its end: how it ended, and its own account of that if it gave one."""
+        """Run one process from start to end, and return how it ended, and its `Failed` message if it sent one."""
         try:
             child = Child(self._config, self._log_format)
         except OSError as error:
             return f"could not be started ({error})", None
         with self._lock:
             self._child = child
-            if self._closing.is_set():  # `close` has not seen this one
+            if self._closing.is_set():  # `close` was called before this process was registered
                 child.kill("was stopped while loading")
         failed = self._read(child)
         with self._lock:
             self._child = None
             if self._state == "ready":
                 self._state, self._why = "restarting", "the engine process ended and is being restarted"
-        how = child.bury(CLOSE_S if self._closing.is_set() else END_S)
+        how = child.reap(CLOSE_S if self._closing.is_set() else END_S)
         return (how if failed is None else f"ended ({failed.message})"), failed
 
     def _read(self, child: Child) -> Failed | None:
-        """Take what the process sends until it ends."""
+        """Handle the messages of the process until it ends, and return its `Failed` message, if any."""
         failed = None
         while (message := child.receive()) is not None:
             match message:
@@ -271,7 +271,7 @@ class EngineProcess:
 
     def _take(self, report: StepReport) -> None:
         self._numbers = (self._numbers[0], report.stats)
-        if report.ms > 0:  # else no step was run
+        if report.ms > 0:  # 0: no step was run
             self.step_tokens.add(report.num_tokens)
         for event in report.events:
             self._deliver(event)
@@ -279,7 +279,7 @@ class EngineProcess:
             try:
                 observe(report)
             except Exception:
-                log.exception("whoever observes the engine's steps failed")
+                log.exception("step observer raised")
 
     def _deliver(self, event: TokenEvent) -> None:
         flight = self._in_flight.get(event.request_id)
@@ -295,10 +295,10 @@ class EngineProcess:
         try:
             flight.deliver(event)
         except Exception:
-            log.exception("whoever takes the tokens of request %s failed", event.request_id)
+            log.exception("token callback of request %s raised", event.request_id)
 
     def _end_all(self, error: str) -> None:
-        """One last event for every choice that the process still had."""
+        """Deliver a last event for every unfinished choice of the process."""
         with self._lock:
             left = [(name, choice) for name, flight in self._in_flight.items() for choice in sorted(flight.open)]
             is_stop = self._closing.is_set()
@@ -333,7 +333,7 @@ class EngineProcess:
         if stalled_s > (self._step_timeout if child.is_ready else max(self._step_timeout, LOADING_S)):
             child.kill(f"made no progress for {stalled_s:.0f} s and was killed")
         if paused_s > PAUSED_S and not self._is_paused:
-            log.warning("the engine process does not run (stopped, frozen or starved); its requests wait for it")
+            log.warning("the engine process does not run (stopped, frozen or starved); its requests wait")
         elif paused_s == 0 and self._is_paused:
             log.warning("the engine process runs again")
         self._is_paused = paused_s > PAUSED_S

@@ -1,9 +1,9 @@
-"""How long a process has made no progress, in time during which it could run.
+"""Measures how long a process has made no progress while it could run.
 
-Wall time is no measure of that: a laptop sleeps, a cgroup freezes or throttles, a person stops a process. A process
-that could run has used processor time: an idle interpreter with a heartbeat thread does so at every beat, and one whose
-heartbeat waits for the interpreter's lock every 5 ms. The time between two looks counts if the processor time has
-advanced, and never as more than MAX_GAP_S, so that neither a pause of the process nor one of the observer counts.
+Wall time cannot tell: a laptop sleeps, a cgroup freezes or throttles, a user stops a process. A process that could run
+has used processor time: an idle interpreter uses some at every beat of its heartbeat thread, and every 5 ms while that
+thread waits for the interpreter's lock. The time between two looks counts if processor time has advanced, and at most
+as MAX_GAP_S, so that neither a pause of the process nor one of the observer counts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 
 __all__ = ["MAX_GAP_S", "StallClock", "processor_seconds"]
 
-MAX_GAP_S = 1.0  # looks come every 0.25 s and heartbeats every 0.5 s; in a longer gap something stood still
+MAX_GAP_S = 1.0  # looks come every 0.25 s and heartbeats every 0.5 s; longer gaps are pauses
 
 
 class StallClock:
-    """For one process. `stalled_s`: without progress while it could run; `paused_s`: since it was last seen to run."""
+    """Clock of one process. `stalled_s`: time without progress while it could run; `paused_s`: since it last ran."""
 
     def __init__(self, now: float) -> None:
         self.stalled_s = self.paused_s = 0.0
@@ -25,13 +25,13 @@ class StallClock:
         self._used = 0.0
 
     def progressed(self) -> None:
-        """Count from 0."""
+        """Note progress: `stalled_s` restarts from 0."""
         self.stalled_s = 0.0
 
     def look(self, now: float, used: float, *, is_behind: bool = False) -> None:
-        """`now` is CLOCK_MONOTONIC, `used` the processor time of the process, in seconds.
+        """Update at CLOCK_MONOTONIC `now` with `used`, the processor time of the process, in seconds.
 
-        `is_behind`: there may have been progress that is not known yet, so that the time does not count.
+        `is_behind`: there may be progress that was not read yet, so the time does not count.
         """
         self.paused_s += min(now - self._last_look, MAX_GAP_S)
         self._last_look = now
@@ -42,7 +42,7 @@ class StallClock:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time that all threads of a process have used. Where the system does not tell, it grows all the time."""
+    """Return the processor time of all threads of a process; where it is unknown, a clock that always advances."""
     clock = ctypes.c_int()
     if ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)) == 0:
         try:

@@ -1,7 +1,7 @@
-"""An engine without a model: it replays fixed token ids, so that everything above an engine runs without torch.
+"""An engine without a model: replays fixed token ids, so that all layers above an engine run without torch.
 
-It behaves as an engine does (own thread, rounds, stops, budgets, cancellation, statistics) but refuses nothing, and
-it pretends to speculate: every round drafts `drafts_per_round` tokens and has all but the last accepted.
+It behaves like an engine (own thread, rounds, stops, budgets, cancellation, statistics) but refuses nothing, and it
+simulates speculation: every round drafts `drafts_per_round` tokens and accepts all but the last.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["StubEngine"]
 
 STUB_LOGPROB = -0.25
 PAGE_SIZE = 16
-SLIDING_PAGES = 9  # a window of 128 tokens and the page that it has half left
+SLIDING_PAGES = 9  # a window of 128 tokens and the page that it has partly left
 NUM_PAGES = 8192
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class StubEngine:
 
     @property
     def current_step(self) -> int:
-        """A number that no other step has, from 1 on; 0 between steps."""
+        """The number of the current step, from 1; 0 between steps."""
         return self._current_step
 
     def submit(self, request: Request, deliver: Deliver) -> None:
@@ -145,7 +145,7 @@ class StubEngine:
                 try:
                     choice.deliver(event)
                 except Exception:
-                    log.exception("whoever takes the tokens of request %s failed", event.request_id)
+                    log.exception("token callback of request %s raised", event.request_id)
             num_prompt = sum(len(choice.request.prompt_ids) for choice in new if choice.index == 0)
             self._report(tuple(event for _, event in events), (time.perf_counter() - began) * 1e3, num_prompt)
 
@@ -169,10 +169,10 @@ class StubEngine:
         try:
             observe(report)
         except Exception:
-            log.exception("whoever observes the engine's steps failed")
+            log.exception("step observer raised")
 
     def _pages(self) -> tuple[PageOwner, ...]:
-        """As if each choice held pages of its own for its prompt and what it has said."""
+        """Return the pages of each choice as if it held its own for its prompt and answer."""
         return tuple(choice.pages() for group in self._running.values() for choice in group if not choice.done)
 
     def _round(self, choice: _Choice) -> TokenEvent:
@@ -197,7 +197,7 @@ class StubEngine:
 
 
 class _Choice:
-    """One reply on its way out."""
+    """A choice and the reply that it replays."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class _Choice:
 
 
 def _scores(ids: Sequence[int], top: int | None) -> tuple[TokenLogprob, ...] | None:
-    """Made-up log-probabilities in which every token is the most likely one."""
+    """Return made-up log-probabilities in which every token is the most likely one."""
     if top is None:
         return None
     return tuple(

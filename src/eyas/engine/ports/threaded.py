@@ -1,6 +1,6 @@
 """An engine in a thread of this process: the EnginePort over the step loop.
 
-Requests and cancellations go in through a queue that the thread empties before each step; it sleeps when idle.
+Requests and cancellations arrive through a queue that the thread drains before each step; it sleeps when idle.
 `engine.ports.worker` runs one of these in a process of its own.
 """
 
@@ -50,7 +50,7 @@ class Engine:
         self._core = built.core
         self._memory_bytes = built.memory_bytes
         self._max_queue = max_queue
-        self._num_sent = 0  # choices on their way to the engine's thread
+        self._num_sent = 0  # choices in the queue to the engine's thread
         self._refused: list[TokenEvent] = []
         self._num_steps = 0  # the last report's number
         self._observe: Observe | None = None
@@ -72,7 +72,7 @@ class Engine:
         progress: Callable[[int, int], None] | None = None,
         max_queue: int = MAX_QUEUE,
     ) -> Engine:
-        """Load what `config` names and start. Raises UserError."""
+        """Load the engine of `config` and start its thread. Raises UserError."""
         loaded = load_engine_parts(config, progress=progress)
         return cls(loaded.built, loaded.tokenizer, loaded.info, folder=loaded.folder, max_queue=max_queue)
 
@@ -90,13 +90,13 @@ class Engine:
 
     @property
     def current_step(self) -> int:
-        """A number that no other step has, from 1 on; 0 between steps."""
+        """The number of the current step, from 1; 0 between steps."""
         return self._current_step
 
     def submit(self, request: Request, deliver: Deliver) -> None:
         def add() -> None:
             try:
-                if self._failure:  # sent before it failed
+                if self._failure:  # sent before the engine failed
                     raise Unavailable(self._failure)
                 self._core.add(request, deliver)
             except InvalidRequest as error:
@@ -104,8 +104,8 @@ class Engine:
             except Unavailable as error:
                 self._refuse(request, deliver, FinishReason.ERROR, str(error))
             except Exception as error:
-                log.exception("request %s could not be taken in", request.request_id)
-                self._refuse(request, deliver, FinishReason.ERROR, f"the request could not be taken in: {error}")
+                log.exception("could not enqueue request %s", request.request_id)
+                self._refuse(request, deliver, FinishReason.ERROR, f"the request could not be enqueued: {error}")
             finally:
                 with self._lock:
                     self._num_sent -= request.params.n
@@ -148,7 +148,7 @@ class Engine:
         try:
             device = self._core.runner.state.device
             if device.type == "cuda":
-                torch.cuda.set_device(device)  # another thread's is another
+                torch.cuda.set_device(device)  # the current device is per thread
             while self._receive():
                 self._current_step = next(self._step_numbers)
                 try:
@@ -161,19 +161,19 @@ class Engine:
                 self._report(report)
             self._core.fail_all(None, FinishReason.CANCELLED)
             self._report(self._core.take_report())
-        except BaseException as error:  # a fault of ours outside a step: whoever asks must hear of it
+        except BaseException as error:  # a bug outside a step: later requests must fail with it
             self._failure = f"the engine's thread ended: {error!r}"
             log.exception("the engine's thread ended")
 
     def _report(self, report: StepReport | None) -> None:
-        """Tell the observer, refusals included; a fault of the observer's is its own."""
+        """Pass the report to the observer, with refusals. Its exceptions are logged and go no further."""
         refused, self._refused = tuple(self._refused), []
         if report is None and refused:
             report = StepReport(step=self._num_steps, ms=0.0, num_drafts=0, events=(), stats=self._core.stats())
         if report is None:
             return
         self._num_steps = report.step
-        if report.ms > 0:  # else no step was run
+        if report.ms > 0:  # 0: no step was run
             self.step_tokens.add(report.num_tokens)
         if self._observe is None:
             return
@@ -181,10 +181,10 @@ class Engine:
         try:
             self._observe(replace(report, events=refused + report.events, stats=stats))
         except Exception:
-            log.exception("whoever observes the engine's steps failed")
+            log.exception("step observer raised")
 
     def _receive(self) -> bool:
-        """Take in what was sent, waiting for something if there is nothing to do; False to stop."""
+        """Run the queued calls, waiting for one if the engine is idle, and return False to stop."""
         wait = self._core.is_idle
         while True:
             try:
@@ -196,11 +196,11 @@ class Engine:
             try:
                 message()
             except Exception:
-                log.exception("a request could not be taken in")
+                log.exception("a queued call raised")
             wait = False
 
     def _fail(self, message: str) -> None:
-        """The device's state is unknown after an exception: end everything and take nothing more."""
+        """End all requests and refuse new ones: after an exception the device's state is unknown."""
         with self._lock:
             self._failure = message
         self._core.fail_all(message, FinishReason.ERROR)
@@ -212,4 +212,4 @@ class Engine:
             try:
                 deliver(event)
             except Exception:
-                log.exception("whoever takes the tokens of request %s failed", request.request_id)
+                log.exception("token callback of request %s raised", request.request_id)

@@ -1,6 +1,6 @@
-"""Messages between the HTTP process and the engine process: msgpack, each after its length in four bytes.
+"""Messages between the HTTP process and the engine process: msgpack, each prefixed by its length in four bytes.
 
-One message per step carries the events of all sequences, so that its cost is that of a few microseconds per event.
+One message per step carries the events of all sequences, which costs a few microseconds per event.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ RECEIVE_BYTES = 1 << 18
 
 
 class WireError(EyasError):
-    """The other process sent something that is no message."""
+    """Raised for bytes that are not a message, and for messages that are too large."""
 
 
 class Start(Struct, frozen=True, tag=True, array_like=True):
-    """The first message: what to load."""
+    """The first message: the settings of the engine to load."""
 
     config: EngineConfig
     log_format: Literal["text", "json"]
@@ -62,11 +62,11 @@ class Cancel(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Stop(Struct, frozen=True, tag=True, array_like=True):
-    """Cancel what runs, say so, and exit."""
+    """Cancel all requests, deliver their last events, and exit."""
 
 
 class Progress(Struct, frozen=True, tag=True, array_like=True):
-    """Bytes of weights read so far, of how many."""
+    """Bytes of weights read so far, and in total."""
 
     done: int
     total: int
@@ -81,20 +81,20 @@ class Ready(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Failed(Struct, frozen=True, tag=True, array_like=True):
-    """Why the engine process is about to exit. `by_user` for what a person can mend (a UserError)."""
+    """The error with which the engine process is about to exit; `by_user` for a user error (UserError)."""
 
     message: str
     by_user: bool
 
 
 class Step(Struct, frozen=True, tag=True, array_like=True):
-    """One step, or what happened between steps: cancellations, refusals."""
+    """The report of one step, or of events between steps: cancellations, refusals."""
 
     report: StepReport
 
 
 class Alive(Struct, frozen=True, tag=True, array_like=True):
-    """Sent twice a second. `step` numbers the step under way, from 1 on; 0 between steps."""
+    """Heartbeat, twice a second. `step` is the number of the current step, from 1; 0 between steps."""
 
     step: int
 
@@ -109,7 +109,7 @@ FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromE
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """The bytes of one message. Raises WireError for one that is too large."""
+    """Return the bytes of one message. Raises WireError for one that is too large."""
     buffer = bytearray(HEADER_BYTES)
     msgspec.msgpack.Encoder().encode_into(message, buffer, HEADER_BYTES)
     size = len(buffer) - HEADER_BYTES
@@ -120,7 +120,7 @@ def frame(message: ToEngine | FromEngine) -> bytes:
 
 
 class Reader(Generic[MessageT]):
-    """Messages of one direction from a connected stream socket, for one thread."""
+    """Reads the messages of one direction from a connected stream socket, for one thread."""
 
     def __init__(self, sock: socket.socket, decoder: msgspec.msgpack.Decoder[MessageT]) -> None:
         self._sock = sock
@@ -128,12 +128,12 @@ class Reader(Generic[MessageT]):
         self._buffer = bytearray()
 
     def receive(self) -> MessageT | None:
-        """Wait for the next message; None once the other side has closed. Raises WireError, OSError."""
+        """Wait for the next message, and return None once the other side has closed. Raises WireError, OSError."""
         if not self._fill(HEADER_BYTES):
             return None
         size = int.from_bytes(self._buffer[:HEADER_BYTES], "big")
         if size > MAX_MESSAGE_BYTES:
-            raise WireError(f"a message of {size} bytes is announced; at most {MAX_MESSAGE_BYTES} are taken")
+            raise WireError(f"a message of {size} bytes is announced; at most {MAX_MESSAGE_BYTES} are accepted")
         end = HEADER_BYTES + size
         self._fill(end)
         with memoryview(self._buffer) as view:
@@ -145,7 +145,7 @@ class Reader(Generic[MessageT]):
         return message
 
     def _fill(self, size: int) -> bool:
-        """Have `size` bytes in the buffer; False if the stream ended before the first of them."""
+        """Fill the buffer with `size` bytes, and return False if the stream ended before the first of them."""
         while len(self._buffer) < size:
             part = self._sock.recv(RECEIVE_BYTES)
             if not part:

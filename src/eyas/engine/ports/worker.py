@@ -1,8 +1,8 @@
-"""The engine process: `python -m eyas.engine.ports.worker FD` runs one engine behind the socket with that number.
+"""The engine process: `python -m eyas.engine.ports.worker FD` serves one engine on the socket of that descriptor.
 
-Lives no longer than its parent: it exits when the socket closes and is killed when the parent's thread that started it
-ends. Signals to stop are the parent's business, which drains. Steps are written to the socket by the engine's own
-thread, so an HTTP process that reads too slowly or is stopped slows the engine down and no memory fills up.
+It never outlives its parent: it exits when the socket closes, and is killed when the parent's thread that started it
+ends. It ignores signals to stop; the parent handles them and drains. The engine's own thread writes steps to the
+socket, so an HTTP process that reads too slowly or is stopped slows the engine down, and no memory fills up.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class _Worker:
                 case Stop():
                     engine.close()
                     return 0
-        os._exit(1)  # the parent is gone; a step that is under way is nobody's any more
+        os._exit(1)  # the parent is gone, so a running step has no reader
 
     def _submit(self, engine: Engine | StubEngine, request: Request) -> None:
         try:
             engine.submit(request, lambda event: None)  # the observer sends every event
         except Exception as error:
             if not isinstance(error, EyasError):
-                log.exception("request %s could not be taken in", request.request_id)
+                log.exception("could not enqueue request %s", request.request_id)
             finish = FinishReason.INVALID if isinstance(error, InvalidRequest) else FinishReason.ERROR
             events = tuple(
                 TokenEvent(request_id=request.request_id, choice=choice, token_ids=(), finish=finish, error=str(error))
@@ -109,7 +109,7 @@ class _Worker:
             self._report(StepReport(step=0, ms=0.0, num_drafts=0, events=events, stats=engine.stats()))
 
     def _report(self, report: StepReport) -> None:
-        """Send it; where no step was run (`step` 0), under the last one's number."""
+        """Send a report; one without a step (`step` 0) gets the number of the last step."""
         with self._reporting:
             self._num_steps = report.step or self._num_steps
             self._send(Step(replace(report, step=self._num_steps)))
@@ -124,13 +124,13 @@ class _Worker:
             time.sleep(ALIVE_EVERY_S)
             engine = self._engine
             if engine is not None and engine.failure is not None:
-                self._give_up(engine.failure)  # what the device holds is unknown: only a new process helps
+                self._give_up(engine.failure)  # the device's state is unknown: only a new process helps
             self._send(Alive(0 if engine is None else engine.current_step))
 
     def _send(self, message: FromEngine) -> None:
         try:
             data = frame(message)
-        except Exception as error:  # without it somebody would wait for ever
+        except Exception as error:  # else its reader would wait for ever
             log.exception("a message could not be sent")
             self._give_up(f"a message could not be sent: {error}")
         with self._lock:
@@ -146,7 +146,7 @@ class _Worker:
 
 
 def _load(config: EngineConfig, progress: Callable[[int, int], None]) -> tuple[Engine | StubEngine, Path]:
-    """The engine and the folder that it was loaded from. Raises UserError."""
+    """Load the engine, and return it with the folder of its checkpoint. Raises UserError."""
     from eyas.base.bundled import is_null
     from eyas.engine.ports.null import load_null
 

@@ -1,1 +1,1 @@
-"""What the stages of a round share: types, device state, graph capture."""
+"""Types, device state and graph capture, which the stages of a round share."""

@@ -1,8 +1,8 @@
-"""How the stages of a round run: as they are, or as CUDA graphs that are captured once and replayed.
+"""Runs the stages of a round, eagerly or as CUDA graphs that are captured once and replayed.
 
-A stage is a function of tensors and of buffers that it closes over. It must not look at a value on the host, and what
-shapes and branches depend on is in its key. Replays of one key reuse inputs and outputs in place, so results are to be
-taken (copied or handed to another stage) before the same key runs again.
+A stage is a function of tensors and of buffers that it closes over. It must not read a value on the host, and its key
+holds all that its shapes and branches depend on. Replays of one key reuse inputs and outputs in place, so results must
+be copied or handed to another stage before the same key runs again.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ T = TypeVar("T")
 
 
 def buckets(most: int) -> list[int]:
-    """Powers of two, and `most`: with how many sequences captured rounds are computed."""
+    """Return the batch sizes for which CUDA graphs are captured: powers of two, and `most`."""
     return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
 
 
 class Stages:
-    """Runs every stage as it is."""
+    """Runs every stage eagerly."""
 
-    has_fixed_shapes = False  # bounds are then those of the engine, not of the step
-    splits_rounds = False  # drawing and committing are a stage of their own, to be timed
+    has_fixed_shapes = False  # with fixed shapes, bounds are those of the engine, not of the step
+    splits_rounds = False  # sampling and commit are a stage of their own, to be timed
 
     def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
-        """`stage(*inputs)`; `key` names the stage and all that its shapes and branches depend on."""
+        """Return `stage(*inputs)`; `key` names the stage and all that its shapes and branches depend on."""
         return stage(*inputs)
 
     def rows(self, num_sequences: int) -> int:
-        """With how many sequences a round is computed, the surplus ones dead."""
+        """Return the batch size of a round of `num_sequences`, padded with dead sequences."""
         return num_sequences
 
 
@@ -48,9 +48,9 @@ class _Captured:
 
 
 class CudaGraphs(Stages):
-    """Runs a key as it is at its first use, which compiles and allocates what is lazy, and captures it then.
+    """Runs a stage eagerly once (warm-up), then captures and replays a CUDA graph.
 
-    All graphs share one memory pool: they run one after the other, and what a later stage reads lies outside of it.
+    All graphs share one memory pool: they run one after the other, and what a later stage reads lies outside it.
     """
 
     has_fixed_shapes = True
@@ -58,7 +58,7 @@ class CudaGraphs(Stages):
     def __init__(self, *, max_sequences: int) -> None:
         self._buckets = buckets(max_sequences)
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # torch keeps one for all captures of a process, on the GPU of the first
+        self._stream = torch.cuda.Stream()  # else torch shares one per process, on the GPU of the first capture
         self._captured: dict[Hashable, _Captured] = {}
 
     def rows(self, num_sequences: int) -> int:
@@ -78,13 +78,13 @@ class CudaGraphs(Stages):
         return replayed
 
     def _capture(self, stage: Callable[..., Any], inputs: tuple[Tensor, ...], outputs: Any) -> _Captured:
-        """`outputs` are what the stage returned once; replays write to the same tensors."""
+        """Capture a stage into `outputs`, which its eager run returned; replays write to the same tensors."""
         own = tuple(tensor.clone() for tensor in inputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             results = tree_flatten(stage(*own))[0]
             for output, result in zip(tree_flatten(outputs)[0], results, strict=True):
-                # The same address twice: a buffer that the stage has of its own.
+                # The same address twice: a buffer of the stage itself.
                 if isinstance(result, Tensor) and result.data_ptr() != output.data_ptr():
                     output.copy_(result)
         return _Captured(graph, own, outputs)

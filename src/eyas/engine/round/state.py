@@ -1,6 +1,6 @@
 """The state of running sequences, resident on the device: one row per slot.
 
-The host writes a row when a sequence enters its slot and reads results through copies; nothing in a round waits for it.
+The host writes a row when a sequence enters its slot and reads results through copies; no round waits for the host.
 Shape letters: S slots, N positions, P pages a sequence, V vocabulary, W tap ring, C tap width.
 """
 
@@ -21,13 +21,13 @@ from eyas.model.batch import PageTables
 
 __all__ = ["DeviceState", "SamplingFlags"]
 
-GREEDY_BELOW = 1e-5  # a temperature that fp32 logits cannot be divided by; vLLM's bound
+GREEDY_BELOW = 1e-5  # fp32 logits cannot be divided by smaller temperatures; vLLM's bound
 
 MAX_STOPS = 2 * MAX_STOP_IDS  # the request's and the model's end-of-turn ids
 
 
 class SamplingFlags(NamedTuple):
-    """What no sequence of a step needs can be left out of it."""
+    """Flags of what the sequences of a step use; the step leaves out the rest."""
 
     any_random: bool
     any_filter: bool
@@ -46,7 +46,7 @@ class DeviceState:
         tap_dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """One more slot than `num_slots` is there, `dead_slot`: no sequence ever enters it."""
+        """Allocates one slot more than `num_slots`: `dead_slot`, which no sequence ever enters."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(num_slots + 1, *shape, dtype=dtype, device=device)
@@ -60,9 +60,9 @@ class DeviceState:
         self.live_S = zeros(dtype=torch.bool)
         self.remaining_S = zeros()
         self.draft_limit_S = zeros()
-        self.by_lookup_S = zeros(dtype=torch.bool)  # takes what it looks up, where a head drafts for others
+        self.by_lookup_S = zeros(dtype=torch.bool)  # uses prompt lookup, where a head drafts for others
         self.cut_SN = zeros(1 + NUM_LEVELS, dtype=torch.float32)  # a `Cut`: the threshold, then the chances
-        self._draft_limits: list[tuple[int, bool]] = []  # what the device was last told
+        self._draft_limits: list[tuple[int, bool]] = []  # as last copied to the device
         self.level_edges_N = torch.tensor(LEVELS, device=device).log()
         self._cut_SN = np.zeros((num_slots + 1, 1 + NUM_LEVELS), dtype=np.float32)
         num_pages = -(-max_positions // page_size)
@@ -78,7 +78,7 @@ class DeviceState:
             any_filter=False,
         )
         self.stop_ids_SN = zeros(MAX_STOPS)
-        self.first_stop_S = zeros()  # position from which stop tokens may be drawn
+        self.first_stop_S = zeros()  # first position at which stop tokens may be drawn
         self.presence_S = zeros(dtype=torch.float32)
         self.frequency_S = zeros(dtype=torch.float32)
         self.repetition_S = zeros(dtype=torch.float32)
@@ -86,7 +86,7 @@ class DeviceState:
         self.bias_SN = zeros(MAX_LOGIT_BIAS, dtype=torch.float32)
         self.num_bias_S = zeros()
         self.num_top_S = zeros()  # most likely tokens to report
-        # Counts for penalties: allocated when the first request asks for one.
+        # Token counts for penalties: allocated when the first request asks for one.
         self.output_counts_SV: Tensor | None = None
         self.in_prompt_SV: Tensor | None = None
         # The hidden states that the head pairs with the tokens at the same positions, for the last W positions.
@@ -98,7 +98,7 @@ class DeviceState:
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
     def enter(self, sequence: Sequence) -> None:
-        """Write the row of a sequence that was given a slot. It is not live before its first token is drawn."""
+        """Write the row of a sequence that was given a slot. It becomes live when its first token is drawn."""
         slot, params, sampling = sequence.slot, sequence.request.params, self.sampling
         assert slot is not None
         prompt = torch.tensor(sequence.request.prompt_ids, dtype=torch.int64, pin_memory=self.device.type == "cuda")
@@ -121,7 +121,7 @@ class DeviceState:
             (self.num_top_S, params.logprobs or 0),
             (self.head_length_S, 1),  # position 0 has no hidden state before it
         ):
-            field_S[slot].fill_(value)  # an assignment would copy it, and wait for all that the device has to do
+            field_S[slot].fill_(value)  # an assignment would copy from the host and wait for all queued work
         self._enter_bias(slot, params.logit_bias)
         if uses_penalties(sequence):
             self._enter_counts(slot, prompt)
@@ -138,7 +138,7 @@ class DeviceState:
             self.bias_SN[slot, : len(ids)] = values
 
     def allocate_counts(self) -> None:
-        """What penalties count, for all slots."""
+        """Allocate the token counts for penalties, for all slots."""
         if self.output_counts_SV is None:
             shape = (self.length_S.shape[0], self.vocab_size)
             self.output_counts_SV = torch.zeros(shape, dtype=torch.int32, device=self.device)
@@ -151,7 +151,7 @@ class DeviceState:
         self.in_prompt_SV[slot].fill_(False).index_fill_(0, prompt.to(self.device, non_blocking=True), True)
 
     def limit_drafts(self, limits: Mapping[int, int], by_lookup: Collection[int] = ()) -> None:
-        """How many drafts each slot may have from now on, and which look up; copied only where it changes."""
+        """Set the draft limit of each slot and which slots use prompt lookup; only changes are copied."""
         wanted = [(limits.get(slot, 0), slot in by_lookup) for slot in range(len(self.draft_limit_S))]
         if wanted != self._draft_limits:
             numbers, look_up = zip(*wanted, strict=True)
@@ -160,7 +160,7 @@ class DeviceState:
             self._draft_limits = wanted
 
     def cut_drafts(self, cut: Cut) -> None:
-        """Where chains end from now on: at the cut in its slots, nowhere in the others."""
+        """Set where chains end: at the cut in its slots, nowhere in the others."""
         wanted = np.full_like(self._cut_SN, -np.inf)
         wanted[:, 1:] = self._cut_SN[:, 1:]
         wanted[list(cut.slots)] = cut.logs_SN
@@ -185,7 +185,7 @@ class DeviceState:
         )
 
     def sampling_of(self, slots_S: Tensor, flags: SamplingFlags) -> SamplingRows:
-        """Settings of some slots."""
+        """Return the sampling parameters of some slots."""
         return self.sampling.take(slots_S)._replace(**flags._asdict())
 
 

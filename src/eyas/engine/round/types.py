@@ -1,4 +1,4 @@
-"""What the stages of a round hand to each other: drafts, the target's verdict, what was committed."""
+"""Types that the stages of a round pass on: drafts, target outputs, committed tokens."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Drafts", "Guess", "Logprobs", "RoundOutput", "RowMasks", "Sampled", 
 
 
 class Drafts(NamedTuple):
-    """`ids_SK` in target ids; the first `num_valid_S` of each row are guesses, the rest is ignored.
+    """Draft tokens in target ids: the first `num_valid_S` of each row of `ids_SK`; the rest is ignored.
 
-    `levels_SN` are those of a head's confidence in each draft that it drew, cut off or not
+    `levels_SN` are the levels of a head's confidence in each draft that it drew, cut off or not
     (`engine.draft_length.confidence`).
     """
 
@@ -36,8 +36,8 @@ class Guess(NamedTuple):
 class RowMasks(NamedTuple):
     """Packed masks int32 [C, R, words] of the sequences at the indices `rows_C` of a batch.
 
-    `num_ready_S` is how many rows of each sequence of the batch have theirs, or need none: behind them nothing can be
-    committed. None where all have.
+    `num_ready_S` counts the rows of each sequence of the batch that have their mask, or need none; rows after them
+    cannot be committed. None where all have.
     """
 
     rows_C: Tensor
@@ -46,7 +46,7 @@ class RowMasks(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What the target says of a round's rows."""
+    """Target outputs for the verified rows."""
 
     logits_SRV: Tensor
     taps_TC: Tensor | None
@@ -55,7 +55,7 @@ class Verified(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """Of the raw logits: chosen token [S, R]; the n most likely, values and ids [S, R, n]."""
+    """Log-probabilities of the raw logits: the chosen token's [S, R]; values and ids of the n most likely [S, R, n]."""
 
     chosen_SR: Tensor
     top_SRn: Tensor
@@ -66,15 +66,15 @@ class Sampled(NamedTuple):
     """The target's token for each row, whether reached or not."""
 
     ids_SR: Tensor
-    failed_SR: Tensor  # why a row has no token: `kernels.reference.failures`, 0 where it has one
+    failed_SR: Tensor  # code of why a row has no token (`kernels.reference.failures`), 0 where it has one
     logprobs: Logprobs | None
 
 
 class RoundOutput(NamedTuple):
-    """`sampled_SR[:, :num_committed]` are the new tokens; `ended_S` marks sequences that are done.
+    """Results of a round: `sampled_SR[:, :num_committed]` are the new tokens, `ended_S` marks finished sequences.
 
-    `failed_S` says why a sequence ended without a token where one was due (see `engine.sampling.sampler`), 0 if it did
-    not.
+    `failed_S` is the code of why a sequence ended without a token where one was due (`kernels.reference.failures`),
+    else 0.
     """
 
     sampled_SR: Tensor
@@ -89,12 +89,12 @@ class RoundOutput(NamedTuple):
     router_logits: tuple[Tensor, ...]
     live_T: Tensor
     prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
-    levels_SN: Tensor | None = None  # as the drafts have them
-    num_ready: Mapping[int, int] = MappingProxyType({})  # on the host: rows with masks, of sequences that lack some
+    levels_SN: Tensor | None = None  # as in `Drafts`
+    num_ready: Mapping[int, int] = MappingProxyType({})  # on the host, by sequence: masks, where some were late
 
 
 class Sampler(Protocol):
-    """Draws tokens and commits them. Where stages are captured it must not look at what `sequences` want."""
+    """Draws tokens and commits them. Where stages are captured it must not read the parameters of `sequences`."""
 
     def draft(
         self, logits_TV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
@@ -102,7 +102,7 @@ class Sampler(Protocol):
         """Draws drafts, in target ids. T = S R: row r of a sequence stands `step` + r positions after its length."""
 
     def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
-        """Levels of confidence in drafts, and how many are worth their row: at most `room_S`."""
+        """Return the levels of confidence in drafts, and how many are worth their row: at most `room_S`."""
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

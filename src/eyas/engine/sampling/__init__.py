@@ -1,1 +1,1 @@
-"""From logits to committed tokens."""
+"""Sampling: logits to committed tokens."""

@@ -20,9 +20,9 @@ def commit(
     verified: Verified,
     masks: RowMasks | None = None,
 ) -> RoundOutput:
-    """Accept, append the committed tokens, keep the hidden states that the head will need, advance the lengths.
+    """Accept drafts, append committed tokens, keep the hidden states that the head will need, advance the lengths.
 
-    Nothing is committed from a row on that lacks its mask; the sequence stays as it is there and comes again.
+    A row without its mask and the rows after it are not committed; the sequence comes again in a later round.
     """
     ids_SR, most_S = sampled.ids_SR, state.remaining_S[slots_S]
     if masks is not None and masks.num_ready_S is not None:
@@ -40,7 +40,7 @@ def commit(
     length_S, slots_S1 = state.length_S[slots_S], slots_S.unsqueeze(1)
     column = torch.arange(num_rows, device=slots_S.device)
     positions_SR = length_S.unsqueeze(1) + column
-    # Tokens behind the new length are written too and never read.
+    # Tokens after the new length are written too and never read.
     last = state.tokens_SN.shape[1] - 1
     state.tokens_SN[slots_S1, positions_SR.clamp(max=last)] = ids_SR
     if verified.taps_TC is not None:

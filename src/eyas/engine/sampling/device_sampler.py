@@ -1,6 +1,6 @@
-"""Drawing and committing on a GPU: one launch each, the wishes of every request read from the device.
+"""Sampling and commit on a GPU: one launch each, with per-request sampling parameters in device memory.
 
-So one captured graph serves every mixture of requests. See `kernels.triton.sample` and `kernels.triton.commit`.
+One captured graph therefore serves every mixture of requests. See `kernels.triton.sample` and `kernels.triton.commit`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["DeviceSampler"]
 
 
 class DeviceSampler:
-    """`engine.round.types.Sampler`."""
+    """Implements `engine.round.types.Sampler`."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class DeviceSampler:
         drafts_a_pass: int = 1,
         copies_results: bool = False,
     ) -> None:
-        """For up to `max_rows` rows a launch; a pass of the head draws `drafts_a_pass` tokens of each sequence.
+        """A launch has up to `max_rows` rows; a head pass draws `drafts_a_pass` tokens of each sequence.
 
-        Counts for penalties are there from the start: graphs name addresses.
-        What `finish` returns is overwritten by its next call, unless `copies_results`.
+        Counts for penalties are allocated at once, because graphs hold addresses.
+        The next call of `finish` overwrites the result of the last one, unless `copies_results`.
         """
         state.allocate_counts()
         assert state.output_counts_SV is not None and state.in_prompt_SV is not None
@@ -155,7 +155,7 @@ class DeviceSampler:
 
 
 def _device_masks(masks: RowMasks, num_sequences: int, num_rows: int) -> Masks:
-    """The masks of some sequences' rows, and for each row of the launch which is its own."""
+    """Return the masks of some sequences' rows, with the index of the mask of each row of the launch."""
     index_SR = torch.full((num_sequences, num_rows), -1, device=masks.words_CRW.device)
     own = torch.arange(masks.words_CRW.shape[0] * num_rows, device=index_SR.device)
     index_SR[masks.rows_C] = own.view(-1, num_rows)

@@ -1,6 +1,6 @@
 """Draws the target's tokens for the rows of a round: penalties, bias, masks, then `kernels.reference.sample`.
 
-Each row's penalties count the tokens of its sequence and the row's own draft ancestors, so a row gives the token that
+The penalties of a row count the tokens of its sequence and the drafts before the row, so a row gives the token that
 plain decoding would give there.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["PlainSampler", "sample_rows", "top_logprobs"]
 
 
 class PlainSampler:
-    """`engine.round.types.Sampler` in plain PyTorch; leaves out what no sequence wants."""
+    """Implements `engine.round.types.Sampler` in plain PyTorch; leaves out what no sequence uses."""
 
     def __init__(self, state: DeviceState) -> None:
         self._state = state
@@ -53,14 +53,14 @@ class PlainSampler:
 def _penalize(
     raw: Tensor, counts: Tensor, in_prompt: Tensor, presence: Tensor, frequency: Tensor, rep: Tensor
 ) -> Tensor:
-    """Repetition over prompt and output, then frequency and presence over output (vLLM's order)."""
+    """Apply repetition over prompt and output, then frequency and presence over output (vLLM's order)."""
     repeated = in_prompt | (counts > 0)
     scaled = torch.where(raw > 0, raw / rep, raw * rep)
     return torch.where(repeated, scaled, raw) - frequency * counts - presence * (counts > 0)
 
 
 def _apply_penalties(logits_SRV: Tensor, state: DeviceState, slots_S: Tensor, ancestors_SK: Tensor) -> Tensor:
-    """Base counts for all rows, then the few ids that a row's draft ancestors add are set again."""
+    """Apply base counts to all rows, then recompute the few ids that a row's draft ancestors change."""
     assert state.output_counts_SV is not None and state.in_prompt_SV is not None
     counts_SV, in_prompt_SV = state.output_counts_SV[slots_S], state.in_prompt_SV[slots_S]
     presence, frequency, repetition = (
@@ -92,7 +92,7 @@ def sample_rows(
     slots_S: Tensor,
     masks: RowMasks | None = None,
 ) -> Sampled:
-    """Row r of a sequence draws the token at `first_position_S` + r; `ancestors_SK` are the drafts before the rows."""
+    """Draw the token at `first_position_S` + r in row r; `ancestors_SK` are the drafts before the rows."""
     num_rows = logits_SRV.shape[1]
     positions_SR = first_position_S.unsqueeze(1) + torch.arange(num_rows, device=slots_S.device)
     params = [sequence.request.params for sequence in sequences]
@@ -119,18 +119,18 @@ def sample_rows(
 
 
 def _mask_stops(scores_SRV: Tensor, positions_SR: Tensor, state: DeviceState, slots_S: Tensor) -> Tensor:
-    """No stop token before `min_tokens` are out."""
+    """Forbid stop tokens before `min_tokens` were generated."""
     stops = state.stop_ids_SN[slots_S]
     too_early_SR1 = (positions_SR < state.first_stop_S[slots_S].unsqueeze(1)).unsqueeze(2)
     is_stop = torch.zeros_like(scores_SRV[:, 0], dtype=torch.bool)
-    # -1 pads the list; it repeats the first stop id, if there is one.
+    # -1 pads the list; a padding entry repeats the first stop id, if there is one.
     padded = torch.where(stops >= 0, stops, stops[:, :1].clamp(min=0))
     is_stop.scatter_(1, padded, (stops[:, :1] >= 0).expand_as(stops))
     return scores_SRV.masked_fill(too_early_SR1 & is_stop.unsqueeze(1), float("-inf"))
 
 
 def top_logprobs(raw_SRV: Tensor, ids_SR: Tensor, num_top: int) -> Logprobs:
-    """Of `ids_SR` and of the `num_top` most likely tokens of each row."""
+    """Return log-probabilities of `ids_SR` and of the `num_top` most likely tokens of each row."""
     logprobs = raw_SRV.log_softmax(-1)
     top, top_ids = logprobs.topk(num_top, dim=-1)
     return Logprobs(logprobs.gather(2, ids_SR.unsqueeze(2)).squeeze(2), top, top_ids)

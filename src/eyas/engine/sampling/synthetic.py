@@ -1,8 +1,8 @@
-"""Acceptance by lot, to time speculation without trained weights: drafts are random tokens, a coin says which hold.
+"""Synthetic acceptance: accepts random drafts at a set rate, to time speculation without trained weights.
 
-A coin and a draft belong to a slot and a position, so every number of drafts meets the same ones. The head computes and
-draws as ever, and then its token is replaced: one drawn from random weights would repeat itself, and share experts that
-real drafts do not. The target is made to agree or not by one logit. Nothing of this is exact, or meant to be.
+A draft and its outcome belong to a slot and a position, so every draft length meets the same ones. The head computes
+and draws as usual, then its token is replaced: tokens drawn from random weights would repeat, and share experts as real
+drafts do not. One logit makes the target agree or not. The results are not exact, and not meant to be.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from eyas.kernels.reference.chain import ChainEnd
 
 __all__ = ["SWITCH_EVERY", "SimulatedSampler"]
 
-SWITCH_EVERY = 128  # positions, between one chance and the next
+SWITCH_EVERY = 128  # positions between one rate and the next
 COIN_BLOCK = 64
 CERTAIN = 1e4  # a logit that no noise reaches
 
 
 class SimulatedSampler:
-    """`engine.round.types.Sampler` around another."""
+    """Implements `engine.round.types.Sampler` around another sampler."""
 
     def __init__(self, inner: Sampler, state: DeviceState, chances: Seq[float], *, seed: int = 0) -> None:
-        """`chances` as `simulate` takes them."""
+        """`chances` are those of `simulate`."""
         self._inner = inner
         self._state = state
         generator, shape = torch.Generator().manual_seed(seed), state.tokens_SN.shape
@@ -37,9 +37,9 @@ class SimulatedSampler:
         self.simulate(chances, seed=seed)
 
     def simulate(self, chances: Seq[float], *, seed: int) -> None:
-        """From now on a draft is right with this chance if those before it are, by the coins of `seed`.
+        """Set the chance that a draft is accepted if those before it are; `seed` draws the outcomes.
 
-        Several chances take turns.
+        Several chances alternate, every SWITCH_EVERY positions.
         """
         shape = self._right_SN.shape
         coins_SN = _even_coins(shape, torch.Generator().manual_seed(seed))
@@ -71,7 +71,7 @@ class SimulatedSampler:
 
 
 def _even_coins(shape: Seq[int], generator: torch.Generator) -> Tensor:
-    """Between 0 and 1, spread evenly over every 64 positions of a slot: short runs have the wanted share too."""
+    """Return numbers in 0 .. 1, spread evenly over every 64 positions of a slot: short runs have the set rate too."""
     num_blocks = -(-shape[1] // COIN_BLOCK)
     order = torch.rand(shape[0], num_blocks, COIN_BLOCK, generator=generator).argsort(-1)
     return ((order + 0.5) / COIN_BLOCK).flatten(1)[:, : shape[1]]

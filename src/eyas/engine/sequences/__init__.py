@@ -1,1 +1,1 @@
-"""What the host knows of one sequence: tokens, pages, constraints and their masks."""
+"""Host state of one sequence: tokens, pages, constraints and their masks."""

@@ -1,7 +1,7 @@
-"""Which tokens a sequence may draw: grammars, allowed ids and bad words, as one bit per token for each row of a round.
+"""Token masks of a sequence from its grammar, allowed ids and bad words: one bit per token for each row of a round.
 
-Host logic without tensors of the device; `engine/sampling/masking.py` carries drafts here and masks back. Row r of a
-round stands behind the first r drafts, so its mask is the one that plain decoding would see after those tokens.
+Host logic without tensors of the device; `engine/sampling/masking.py` passes drafts in and masks back. Row r of a
+round follows the first r drafts, so its mask is the one that plain decoding would use after those tokens.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Words: TypeAlias = NDArray[np.uint32]  # bit v % 32 of word v // 32 allows token
 
 MAX_CACHED_GRAMMARS = 64
 MAX_REASON_CHARS = 500
-NO_TOKEN = "what was asked for (grammar, allowed_token_ids, bad_words) leaves no token to draw"
+NO_TOKEN = "the constraints (grammar, allowed_token_ids, bad_words) leave no token to draw"
 
 
 def num_words(vocab_size: int) -> int:
-    """32-bit words of one mask."""
+    """Return the number of 32-bit words of one mask."""
     return -(-vocab_size // 32)
 
 
@@ -43,17 +43,17 @@ def is_constrained(params: SamplingParams) -> bool:
 
 
 class Compiled(NamedTuple):
-    """A grammar. `pristine` has consumed nothing and is to be copied; `first` is the mask of the first token."""
+    """A compiled grammar. `pristine` has consumed nothing: copy it before use. `first` is the first token's mask."""
 
     pristine: LLMatcher
     first: Words
 
 
 class GrammarMatcher:
-    """A grammar and how far one sequence has come in it. Looks ahead over drafts and takes that back."""
+    """A grammar and the position of one sequence in it. Looks ahead over drafts and rolls back."""
 
     def __init__(self, grammar: Compiled, eos_ids: Sequence[int]) -> None:
-        """The model's `eos_ids` end a sequence."""
+        """`eos_ids` are the model's tokens that end a sequence."""
         self._pristine = pristine = grammar.pristine
         self._eos_ids = frozenset(eos_ids)
         self._matcher = pristine.deep_copy()
@@ -63,7 +63,7 @@ class GrammarMatcher:
 
     @property
     def failure(self) -> str | None:
-        """Why a mask was left empty at the last `fill`, or from some token on: a limit of the library was reached."""
+        """The reason why `rows` left a mask empty last time, or since some token: a limit of llguidance was reached."""
         return self._failure or self._failure_ahead
 
     def advance(self, tokens: Sequence[int]) -> None:
@@ -73,9 +73,9 @@ class GrammarMatcher:
             self._failure = self._reason()
 
     def rows(self, drafts: Sequence[int], out_RW: Words, *, num_known: int = 0) -> Iterator[int]:
-        """Write the masks of rows 0 .. len(drafts), and yield each row as it is there. To be exhausted.
+        """Write the masks of rows 0 .. len(drafts) and yield each row when it is written. Must be exhausted.
 
-        The first `num_known` rows are there already; rows that no draft reaches stay.
+        The first `num_known` rows are written already; rows after a forbidden draft are left as they are.
         """
         self._failure_ahead = None
         if self._failure is not None:
@@ -91,7 +91,7 @@ class GrammarMatcher:
                     yield row
                     return
             yield row
-            # Nothing comes behind an end of turn; and a matcher that consumed one is not rolled back cleanly.
+            # Nothing follows an end-of-turn token, and a matcher that consumed one does not roll back cleanly.
             if row == len(drafts) or drafts[row] in self._eos_ids or not _allows(words, drafts[row]):
                 break
             if not matcher.consume_token(drafts[row]):
@@ -103,7 +103,7 @@ class GrammarMatcher:
             self._restart()
 
     def _fail_ahead(self, words: Words) -> None:
-        """Nothing may be drawn where a limit was reached; a matcher cannot leave that state, so build it anew."""
+        """Forbid every token where a limit was reached, and rebuild the matcher, which cannot leave that state."""
         words[:] = 0
         self._failure_ahead = self._reason()
         self._restart()
@@ -117,11 +117,11 @@ class GrammarMatcher:
 
 
 class Constraint:
-    """All that one sequence may draw. `num_consumed` of its generated tokens are known here."""
+    """The tokens that one sequence may draw, given the `num_consumed` generated tokens that it was advanced by."""
 
     def __init__(self, params: SamplingParams, vocab_size: int, grammar: GrammarMatcher | None) -> None:
-        """Bad words count generated tokens only, as vLLM's do (v1/sample/ops/bad_words.py): the last id of a word
-        is forbidden where the tokens before it equal the rest."""
+        """Bad words match generated tokens only, as in vLLM (v1/sample/ops/bad_words.py): the last id of a word is
+        forbidden where the tokens before it equal the rest."""
         self.num_consumed = 0
         self._grammar = grammar
         self._allowed = None if params.allowed_token_ids is None else _words_of(params.allowed_token_ids, vocab_size)
@@ -131,16 +131,16 @@ class Constraint:
 
     @property
     def is_quick(self) -> bool:
-        """Whether its masks take next to no time, which only a grammar's may not."""
+        """Whether masks take next to no time; only those of a grammar may be slow."""
         return self._grammar is None
 
     @property
     def failure(self) -> str:
-        """Why a row that was filled last has no token left."""
+        """The reason why a row of the last masks allows no token."""
         return (self._grammar.failure if self._grammar else None) or NO_TOKEN
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Take in tokens that were committed."""
+        """Consume committed tokens."""
         self.num_consumed += len(tokens)
         if self._grammar is not None:
             self._grammar.advance(tokens)
@@ -148,8 +148,9 @@ class Constraint:
             self._tail = [*self._tail, *tokens][-self._tail_length :]
 
     def rows(self, drafts: Sequence[int], out_RW: Words, *, num_known: int = 0) -> Iterator[int]:
-        """Clear the bits of forbidden tokens in rows 0 .. len(drafts) of masks that allow all, of which the first
-        `num_known` are done, and yield each row that is there. Leaves no trace once it is exhausted."""
+        """Clear the bits of forbidden tokens in rows 0 .. len(drafts) of `out_RW`, whose bits are all set, and yield
+        each row when it is written. The first `num_known` rows are done already. Once exhausted, the state is as
+        before."""
         if self._grammar is None:
             rows: Iterable[int] = range(len(drafts) + 1)
         else:
@@ -160,7 +161,7 @@ class Constraint:
             yield row
 
     def forbid(self, drafts: Sequence[int], words: Words) -> None:
-        """Clear what is forbidden behind these drafts whatever the grammar says."""
+        """Clear the bits that allowed ids and bad words forbid after these drafts; the grammar has no part in it."""
         if self._allowed is not None:
             words &= self._allowed
         before = [*self._tail, *drafts]
@@ -170,7 +171,7 @@ class Constraint:
 
 
 class GrammarCache:
-    """Compiles grammars beside the engine's thread and keeps the last ones used. Imports llguidance when first needed.
+    """Compiles grammars in a thread of its own and caches the latest ones. Imports llguidance at first use.
 
     The vocabulary is that of a tokenizer.json, padded to the model's `vocab_size`.
     """
@@ -183,7 +184,7 @@ class GrammarCache:
         eos_ids: Sequence[int],
         limits: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`limits` go before those of `parser_limits`."""
+        """`limits` override those of `parser_limits`."""
         self._path = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_ids = list(eos_ids)
@@ -193,13 +194,13 @@ class GrammarCache:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eyas-grammar")
 
     def prepare(self) -> None:
-        """Read the vocabulary now, not with the first grammar: for 200,000 tokens that holds the interpreter's lock for
+        """Read the vocabulary now and not with the first grammar: 200,000 tokens hold the interpreter's lock for
         seconds. Raises UserError if llguidance cannot use it.
         """
         self._thread.submit(self._vocabulary).result()
 
     def compile(self, grammar: str) -> Future[Compiled]:
-        """Its exception says why there is none: InvalidRequest or UserError."""
+        """Return a future of the compiled grammar; its exception is InvalidRequest or UserError."""
         matcher = self._matchers.pop(grammar, None)
         if matcher is None:
             matcher = self._thread.submit(self._compile, grammar)
@@ -250,7 +251,7 @@ def _bit(token: int) -> np.uint32:
 
 @lru_cache(maxsize=8)
 def _words_of(tokens: tuple[int, ...], vocab_size: int) -> Words:
-    """One mask for all the choices of a request, and read-only for that."""
+    """Return the mask that allows `tokens`: shared by all choices of a request, therefore read-only."""
     flags = np.zeros(num_words(vocab_size) * 32, dtype=np.bool_)
     flags[np.array(tokens)] = True
     words = np.packbits(flags, bitorder="little").view(np.uint32)

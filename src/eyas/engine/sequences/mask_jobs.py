@@ -1,13 +1,13 @@
-"""Masks asked in threads beside the step: rounds wait for them briefly, then a sequence with late masks waits alone.
+"""Computes masks in threads next to the step: a round waits for them briefly, then late sequences wait alone.
 
-A round gives all of its masks together a few milliseconds. If some are not there by then, the commit of their sequence
-is cut before the first row without one, down to no token at all. The thread goes on, and the sequence stays out of
-rounds until it is done. A sequence whose masks have been slow comes back only when the mask of its next row is ready,
-and drafts nothing for a while: it gets one token a round, and the others never wait for it.
+A round waits a few milliseconds for all of its masks together. Where some are late, the commit of their sequence is
+cut before the first row without a mask, possibly to no token at all. The thread goes on, and the sequence stays out of
+rounds until the thread is done. A sequence whose masks were slow comes back only when the mask of its next row is
+ready, and drafts nothing for a while: it gets one token a round, and the others never wait for it.
 
-Masks that are not known to be slow share one thread, so that a round hands over once: threads that each compute one
-take turns at the interpreter's lock, which took 1 ms of a round of 2 ms. When the wait is over, another thread takes
-the place of one that is still at a mask.
+Masks that are not known to be slow share one thread, so that a round hands over once: with a thread each, the threads
+compete for the interpreter's lock, which took 1 ms of a round of 2 ms. If the shared thread is still at a mask when the
+wait is over, another thread replaces it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from eyas.engine.sequences.constraint import Constraint, Words
 
 __all__ = ["ALL", "ROUND_WAIT_S", "MaskThreads", "SequenceMasks", "wait_for_masks"]
 
-ROUND_WAIT_S = 0.005  # that one round waits for all of its masks, once the target has verified
-SLOW_S = 0.005  # for the masks of one sequence and round
-SLOW_JOBS = 4  # quick ones behind a slow one, until a sequence drafts again
-SLOW_NICE = 10  # of threads with slow masks: on a machine whose cores are all busy the step comes first
+ROUND_WAIT_S = 0.005  # one round's wait for all of its masks, after the target has verified
+SLOW_S = 0.005  # masks of one sequence and round that take longer are slow
+SLOW_JOBS = 4  # quick jobs after a slow one until a sequence drafts again
+SLOW_NICE = 10  # niceness of threads with slow masks: where all cores are busy, the step goes first
 ALL = 0xFFFFFFFF  # a word that allows its 32 tokens
 log = logging.getLogger(__name__)
 
 
 class MaskThreads:
-    """Threads that run jobs: one for each that is expected to be slow, and one that all others share."""
+    """Threads that run jobs: one for each job that is expected to be slow, one shared by all others."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[_Job | None] = SimpleQueue()
@@ -55,7 +55,7 @@ class MaskThreads:
         self._inbox.put(job)
 
     def wait(self, busy: Collection[SequenceMasks], seconds: float, *, for_any: bool) -> None:
-        """Until all of these have their masks (`for_any`: one of them), at most so long."""
+        """Wait until all of `busy` have their masks (`for_any`: one of them), for at most `seconds`."""
         end, enough = time.monotonic() + seconds, any if for_any else all
         while not enough(not masks.is_busy for masks in busy):
             left = end - time.monotonic()
@@ -91,14 +91,16 @@ def _run(job: _Job, ended: SimpleQueue[None], nice: int = 0) -> None:
 
 
 class _Job:
-    """Taking in `tokens`, then the masks of the rows behind them and behind each draft; rows below `num_ready` are
-    there and stay as they are."""
+    """A job: consume `tokens`, then compute the mask of the row after them and of the row after each draft.
+
+    Rows below `num_ready` are written already and stay as they are.
+    """
 
     def __init__(self, constraint: Constraint, tokens: Sequence[int], drafts: Sequence[int], words: Words) -> None:
         self.words_RW = words
         self.num_ready = 0
         self.began = time.monotonic()
-        self.seconds = 0.0  # that it took, 0 if nothing was to be done
+        self.seconds = 0.0  # run time, 0 if there was nothing to do
         self.error: str | None = None
         self.has_ended = False
         self._constraint = constraint
@@ -113,8 +115,8 @@ class _Job:
             self._constraint.advance(self._tokens)
             for row in self._constraint.rows(self._drafts, self.words_RW, num_known=self.num_ready):
                 self.num_ready = row + 1
-        except BaseException as error:  # a panic of the library is no Exception
-            log.exception("a mask could not be computed")
+        except BaseException as error:  # a panic of the library is not an Exception
+            log.exception("computing a mask failed")
             self.error = f"the grammar cannot be followed further: {error!r}"
             self.words_RW[self.num_ready :] = 0
         self.num_ready = len(self.words_RW)  # also rows that no draft reaches
@@ -123,18 +125,18 @@ class _Job:
 
 
 class SequenceMasks:
-    """The masks of one sequence. Used by the engine's thread; the constraint belongs to the job under way."""
+    """The masks of one sequence. Used by the engine's thread; while a job runs, the constraint belongs to it."""
 
     def __init__(self, constraint: Constraint, threads: MaskThreads, num_words: int, first: Words | None) -> None:
         """`first` is the mask of the first token under the grammar, None without one."""
-        self.num_consumed = 0  # generated tokens that the constraint was given
+        self.num_consumed = 0  # generated tokens that the constraint has consumed
         self._constraint = constraint
         self.threads = threads
         self._num_words = num_words
         self._num_delivered = 0
-        self._unseen: list[int] = []  # delivered, and not yet given
-        self._next: Words | None = None  # the mask of the row behind all that was given
-        self._num_slow = 0  # jobs to come for which it counts as slow
+        self._unseen: list[int] = []  # delivered, not consumed yet
+        self._next: Words | None = None  # the mask of the row after all consumed tokens
+        self._num_slow = 0  # coming jobs for which the sequence counts as slow
         self._job: _Job | None = None
         self._error: str | None = None
         if first is not None:
@@ -143,7 +145,7 @@ class SequenceMasks:
 
     @property
     def failure(self) -> str:
-        """Why a row that was filled last has no token left."""
+        """The reason why a row of the last masks allows no token."""
         return self._error or self._constraint.failure
 
     @property
@@ -152,23 +154,23 @@ class SequenceMasks:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is under way."""
+        """Whether a job is running."""
         return self._job is not None and not self._job.has_ended
 
     @property
     def busy_s(self) -> float:
-        """For how long the job under way has been; 0 without one."""
+        """Seconds since the running job began; 0 without one."""
         return time.monotonic() - self._job.began if self._job is not None and self.is_busy else 0.0
 
     def delivered(self, tokens: Sequence[int]) -> None:
-        """The host has read that these were committed. On a GPU `ask` may have been told before."""
+        """Note that the host has read these committed tokens. On a GPU `ask` may have had them before."""
         self._num_delivered += len(tokens)
         num_unseen = max(0, self._num_delivered - self.num_consumed)
         self._unseen = [*self._unseen, *tokens][-num_unseen:] if num_unseen else []
 
     def may_run(self, *, is_in_flight: bool) -> bool:
-        """Whether the next round may take the sequence. If not, its thread is at work on what is missing, or what the
-        last round committed is yet to be read (`is_in_flight`)."""
+        """Whether the next round may take the sequence. If not, a thread computes the missing mask, or the host has yet
+        to read what the last round committed (`is_in_flight`)."""
         if self.is_busy:
             return False
         self._settle()
@@ -182,9 +184,9 @@ class SequenceMasks:
         return True
 
     def ask(self, tokens: Sequence[int], drafts: Sequence[int], words_RW: Words) -> None:
-        """Start on the masks behind `tokens`, all that were committed since those it was given, and each draft.
+        """Start computing the masks after `tokens`, which are all tokens committed since the last call, and each draft.
 
-        They are written to `words_RW`, which allows all; of a late job also after the round has gone on without them.
+        They are written to `words_RW`, whose bits are all set; a late job writes even after the round went on.
         """
         assert not self.is_busy, "one job at a time"
         self._settle()
@@ -201,14 +203,14 @@ class SequenceMasks:
             self.threads.start(job, is_slow=self.is_slow)
 
     def num_ready(self) -> int | None:
-        """How many of the masks that were asked for are there, None for all of them."""
+        """Return how many of the masks that were asked for are written, None for all of them."""
         assert self._job is not None
         self._error = self._job.error
         num_ready = self._job.num_ready
         return num_ready if num_ready < len(self._job.words_RW) else None
 
     def _settle(self) -> None:
-        """Learn from the job that is done."""
+        """Keep the first mask of a finished job, and note whether the job was slow."""
         if (job := self._job) is not None:
             self._job, self._next = None, job.words_RW[0]
             if job.seconds:
@@ -216,7 +218,7 @@ class SequenceMasks:
 
 
 def wait_for_masks(sequences: Iterable[SequenceMasks], seconds: float, *, for_any: bool = False) -> None:
-    """Until none of these sequences (`for_any`: one less of them) has a job under way, or at most so long."""
+    """Wait until none of these sequences has a running job (`for_any`: until one job ends), at most `seconds`."""
     busy = [masks for masks in sequences if masks.is_busy]
     if busy:
         busy[0].threads.wait(busy, seconds, for_any=for_any)

@@ -1,4 +1,4 @@
-"""One choice of one request, as the host sees it. The device may be one round ahead."""
+"""A sequence: one choice of one request, as the host sees it. The device may be one round ahead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from eyas.base.types import Request, TokenEvent
 from eyas.engine.sequences.mask_jobs import SequenceMasks
-from eyas.engine.sequences.own_text import OwnText
+from eyas.engine.sequences.ngram_index import NgramIndex
 from eyas.engine.sequences.pages import PageKey
 
 __all__ = ["Phase", "Sequence"]
@@ -20,13 +20,13 @@ class Phase(Enum):
     WAITING = auto()
     PREFILL = auto()
     DECODE = auto()
-    SWAPPED = auto()  # preempted: pages lie in host memory, the slot stays
+    SWAPPED = auto()  # preempted: its pages lie in host memory, it keeps its slot
     DONE = auto()
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Sequence:
-    """`known_length` counts tokens that the host has seen, `num_in_flight` those that rounds under way may add."""
+    """`known_length` counts tokens that the host has seen, `num_in_flight` those that launched rounds may add."""
 
     request: Request
     choice: int
@@ -39,8 +39,8 @@ class Sequence:
     arrival: int = 0
     began: float = 0.0  # `time.perf_counter()` at the launch of its first step
     phase: Phase = Phase.NEW
-    masks: SequenceMasks | None = None  # of what it may draw, if anything binds it
-    own_text: OwnText | None = None  # once it has a token, if it may look up drafts
+    masks: SequenceMasks | None = None  # of a constrained sequence
+    ngram_index: NgramIndex | None = None  # once it has a token, with prompt lookup
     slot: int | None = None
     num_prefilled: int = 0
     num_cached: int = 0
@@ -49,8 +49,8 @@ class Sequence:
     full_pages: list[int] = field(default_factory=list)
     sliding_pages: list[int] = field(default_factory=list)  # 0 where the page has left the window
     num_sliding_left: int = 0  # leading entries of sliding_pages that were released
-    prompt_logprobs: list[Any] = field(default_factory=list)  # of the chunks computed so far, the runner's
-    swapped: Any = None  # what the runner keeps of the pages of a swapped sequence
+    prompt_logprobs: list[Any] = field(default_factory=list)  # of the chunks computed so far; only the runner reads it
+    swapped: Any = None  # the runner's copy of the pages of a swapped sequence
     resume_phase: Phase = Phase.DECODE
 
     @property
@@ -59,7 +59,7 @@ class Sequence:
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """Such a sequence computes its whole prompt, cached or not."""
+        """Whether prompt log-probabilities are wanted, which need the whole prompt computed, cached or not."""
         return self.choice == 0 and self.request.params.prompt_logprobs is not None
 
     @property
@@ -68,5 +68,5 @@ class Sequence:
 
     @property
     def length_bound(self) -> int:
-        """Never below the device's length."""
+        """An upper bound on the device's length of the sequence."""
         return min(self.known_length + self.num_in_flight, self.max_length)

@@ -1,1 +1,1 @@
-"""From settings to an engine that is ready: loading, memory, warm-up."""
+"""Start-up, from settings to a ready engine: loading, memory, warm-up."""

@@ -1,4 +1,4 @@
-"""What an engine computes with: operations by role, sampler, and how stages run. By device and form of the weights."""
+"""Backends: operations by role, samplers and stages, chosen by the device and the layout of the weights."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ __all__ = [
     "plain_backend",
 ]
 
-PLAIN_CHUNK, KERNEL_CHUNK = 512, 8192  # prompt tokens of a step
+PLAIN_CHUNK, KERNEL_CHUNK = 512, 8192  # prompt tokens per step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backend:
-    """`new_samplers` makes one for rounds of so many rows, and one for the first tokens of prompts."""
+    """Parts of an engine that depend on the device.
+
+    `new_samplers(state, max_rows)` makes a sampler for rounds of up to `max_rows` rows, and one for the first tokens
+    after prompts.
+    """
 
     row_ops: Ops
     prompt_ops: Ops
@@ -81,7 +85,7 @@ def kernel_backend(
     max_drafts: int,
     max_backlog: int,
 ) -> Backend:
-    """Kernels and graphs. Raises UserError for more rows in a round than the kernels take."""
+    """Return the backend of kernels and CUDA graphs. Raises UserError for more rows in a round than kernels take."""
     from eyas.engine.sampling.device_sampler import DeviceSampler
     from eyas.kernels.cuda.ops import DecodeOps
     from eyas.kernels.triton.lookup import look_up
@@ -95,7 +99,7 @@ def kernel_backend(
         of_rounds = DeviceSampler(
             state, max_rows=max_rows, draft_vocab_size=needs.draft_vocab_size, drafts_a_pass=drafts_a_pass
         )
-        # Several prompts may end in one step, before the host copies anything.
+        # Several prompts may end in one step, before the host has copied the first result.
         return of_rounds, DeviceSampler(state, max_rows=1, copies_results=True)
 
     return Backend(

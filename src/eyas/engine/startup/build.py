@@ -1,4 +1,4 @@
-"""Put an engine together: sizes, caches, drafter, runner, scheduler, step loop. Only this file knows all the parts."""
+"""Builds an engine: sizes, caches, drafter, runner, scheduler, step loop. Only this file knows all parts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from eyas.base.config import BUSY_CHUNK_TOKENS
 from eyas.base.errors import UserError
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.draft_length.step_costs import RoundCosts
@@ -44,21 +45,21 @@ __all__ = [
     "check_options",
 ]
 
-MAX_AUTO_DRAFTS = 7  # with the last token, one tile of 8 rows
-LEAST_MATCH = 5  # tokens that must have occurred before, for look-up beside a head
-MAX_BACKLOG = 32  # rows of the head's catch-up pass
+MAX_AUTO_DRAFTS = 7  # with the last token, they fill one tile of 8 rows
+LEAST_MATCH = 5  # n-gram size of prompt lookup next to a head
+MAX_BACKLOG = 32  # most rows of the head's catch-up pass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineOptions:
-    """`kv_bytes` None takes what the device has left; `lag` None is 1 on a GPU and 0 on a CPU (see EngineCore).
+    """Options of an engine. `kv_bytes` None: all free memory. `lag` None: 1 on a GPU, 0 on a CPU (see EngineCore).
 
-    Operations and prompt tokens of a step are those of the backend where they are None; `busy_chunk_tokens` bounds
-    the latter while any sequence decodes.
+    Operations and prompt tokens per step default to the backend's; `busy_chunk_tokens` bounds the latter while any
+    sequence decodes.
 
-    `tokenizer_json` is read when the first grammar arrives; without one grammars are refused.
+    `tokenizer_json` is read when the first grammar arrives; without it grammars are refused.
 
-    `simulated_acceptance`, for benchmarks alone, are chances by which drafts are right (see
+    `simulated_acceptance` are the rates of synthetic acceptance, for benchmarks only (see
     `engine.sampling.synthetic`).
     """
 
@@ -69,7 +70,7 @@ class EngineOptions:
     seed: int | None = None
     page_size: int = 16
     chunk_tokens: int | None = None
-    busy_chunk_tokens: int = 2048
+    busy_chunk_tokens: int = BUSY_CHUNK_TOKENS
     kv_bytes: int | None = None
     lag: int | None = None
     row_ops: Ops | None = None
@@ -81,7 +82,7 @@ class EngineOptions:
 
     @property
     def max_drafts(self) -> int:
-        """The most tokens that a round drafts for a sequence."""
+        """The largest draft length of a sequence in a round."""
         if self.drafter == "none":
             return 0
         return MAX_AUTO_DRAFTS if self.draft_tokens == "auto" else self.draft_tokens
@@ -92,11 +93,11 @@ class BuiltEngine:
     core: EngineCore
     weights: TargetWeights
     head: Head | None
-    prompt_bytes: int  # that a step's prompt tokens compute in
+    prompt_bytes: int  # memory in which the prompt tokens of a step are computed
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """By owner, as it is now: see `memory_map`."""
+        """Return the bytes in use now, by owner: see `memory_map`."""
         return memory_map(self.weights, self.head, self.core.runner, prompt_bytes=self.prompt_bytes)
 
 
@@ -107,7 +108,7 @@ def build_engine(
     *,
     head: Head | None = None,
 ) -> BuiltEngine:
-    """Raises UserError if the context is longer than the model's or memory does not suffice."""
+    """Build an engine. Raises UserError if the context is longer than the model's or memory does not suffice."""
     check_options(config, options)
     max_drafts, dtype = options.max_drafts, weights.embed_VH.dtype
     drafter, needs = DRAFTERS[options.drafter], DrafterNeeds()
@@ -154,7 +155,7 @@ def _backend(
     needs: DrafterNeeds,
     max_drafts: int,
 ) -> Backend:
-    """Kernels where the weights are packed for them, with what the options say instead."""
+    """Return the backend: kernels where the weights are packed for them; options override its parts."""
     backend = plain_backend()
     if is_packed(weights):
         backend = kernel_backend(
@@ -185,7 +186,7 @@ def _runner(
     pages: PageCounts,
 ) -> Runner:
     device, dtype = weights.embed_VH.device, weights.embed_VH.dtype
-    # Room for the drafts behind the last token, filled up to whole tiles of prompt rows.
+    # Positions for the drafts after the last token, padded to whole tiles of prompt rows.
     max_positions = -(-(options.context + max_drafts + 1) // PROMPT_TILE) * PROMPT_TILE
     target = GptOss(
         config,
@@ -231,12 +232,12 @@ def _runner(
         sampler=sampler,
         prompt_sampler=prompt_sampler,
         stages=backend.stages,
-        lookup=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
+        ngram_drafter=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
     )
 
 
 def check_options(config: GptOssConfig, options: EngineOptions) -> None:
-    """Raises UserError for what no engine of this model does, so before its weights are read too."""
+    """Raises UserError for options that no engine of this model supports; needs no weights."""
     if options.context > config.max_context:
         raise UserError(f"a context of {options.context} tokens is longer than the model's {config.max_context}")
     if options.context < 2:
@@ -254,7 +255,7 @@ def _size(
     chunk_tokens: int,
     prompt_bytes: int,
 ) -> PageCounts:
-    """Pages for caches on the device and in the dtype of `like`."""
+    """Return the numbers of pages of caches on the device and in the dtype of `like`."""
     device, dtype = like.device, like.dtype
     budget = options.kv_bytes
     if budget is None:
@@ -273,7 +274,7 @@ def _size(
 
 
 def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: EngineOptions) -> int:
-    """What dequantised experts may take: never more than all of them, nothing where they are stored dense."""
+    """Return the most bytes for dequantised experts: at most those of all experts, 0 if they are stored dense."""
     if not isinstance(weights.layers[0].gate_up, Mxfp4Tensor):
         return 0
     device, dtype = weights.embed_VH.device, weights.embed_VH.dtype
@@ -287,7 +288,7 @@ def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: E
 def _drafter_caches(
     needs: DrafterNeeds, pages: PageCounts, page_size: int, *, like: torch.Tensor
 ) -> tuple[LayerCache, ...]:
-    """Zeroed keys and values over the pages of the full layers, on the device and in the dtype of `like`."""
+    """Return zeroed keys and values over the pages of the full layers, on the device and in the dtype of `like`."""
     return tuple(
         LayerCache(*(like.new_zeros(pages.full + 1, page_size, cache.num_kv_heads, cache.head_dim) for _ in range(2)))
         for cache in needs.caches
@@ -295,7 +296,7 @@ def _drafter_caches(
 
 
 def auto_draft_length(options: EngineOptions, config: GptOssConfig, weights: TargetWeights) -> AutoDraftLength:
-    """What chooses the number of drafts under `--draft-tokens auto`, before anything was timed."""
+    """Return the policy of `--draft-tokens auto`, before any round was timed."""
     drafter, share = DRAFTERS[options.drafter], config.experts_per_token / config.num_experts
     costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=share, work=drafter.work)
     cuts = is_packed(weights)  # plain operations compute dead rows too
@@ -309,7 +310,7 @@ def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig,
 
 
 def row_invariant(weights: TargetWeights, device_dtype: torch.dtype) -> bool:
-    """Whether this machine's matrix products keep a row's bits at every place in a tile (see kernels.linear)."""
+    """Whether matmul on this machine is row-invariant: a row has the same bits at every place in a tile."""
     layer = weights.layers[0]
     dense = (layer.qkv_NH, layer.o_HN, layer.router_EH, weights.lm_head_VH)
     stacks = (ExpertStack(stack, device_dtype, DequantCache(0)) for stack in (layer.gate_up, layer.down))

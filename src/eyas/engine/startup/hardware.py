@@ -1,4 +1,4 @@
-"""What figures were measured on: the name of the device, the cores and the threads that computed."""
+"""The hardware that figures were measured on: device name, cores and threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Hardware", "hardware"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """`num_cores` are those this process may use, `load` is the machine's load average of the last minute."""
+    """A machine: `num_cores` that this process may use, `load` average of the last minute."""
 
     device: str
     num_cores: int

@@ -1,4 +1,4 @@
-"""From settings to a ready engine: find the checkpoints, pick the device, load, check, build."""
+"""Loads an engine from settings: finds checkpoints, picks the device, loads, checks, builds."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 AUTO_CONTEXT = 32 * 1024
-KERNEL_CAPABILITY = (9, 0)  # bulk copies and programmatic dependent launch
-SMALL_HIDDEN = 1024  # below this a matrix is too small to be shared among threads
+KERNEL_CAPABILITY = (9, 0)  # needed for bulk copies and programmatic dependent launch
+SMALL_HIDDEN = 1024  # smaller matrices are computed faster by one thread
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
@@ -79,12 +79,12 @@ class LoadedModel:
     simulated: bool  # the weights of the target or of the head are random
 
     def build(self, **changes: Any) -> BuiltEngine:
-        """An engine with the loaded options and these changes to them. Raises UserError."""
+        """Build an engine with the loaded options and these changes to them. Raises UserError."""
         return build_engine(self.config, self.weights, replace(self.options, **changes), head=self.head)
 
 
 def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None) -> LoadedEngine:
-    """Raises UserError for whatever the person who typed the settings can mend."""
+    """Load and warm up an engine. Raises UserError for errors in the settings."""
     model = load_model(config, progress=progress)
     tokenizer = load_tokenizer(model)
     info = ModelInfo(
@@ -121,7 +121,7 @@ def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
 
 
 def load_model(config: EngineConfig, *, progress: Progress | None = None) -> LoadedModel:
-    """Target and head, checked against each other and this machine. Raises UserError."""
+    """Load target and head, checked against each other and this machine. Raises UserError."""
     device, dtype = pick_device(config.device)
     folder, kind, head_folder = find_checkpoints(config)
     stored = read_headers(folder)
@@ -152,11 +152,11 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         head = in_fp8(head)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()  # of what tensors were packed from
+        torch.cuda.empty_cache()  # frees the tensors from which weights were packed
     if not has_kernels and not row_invariant(weights, dtype):
         log.warning(
-            "matrix products on this machine depend on a row's place among others; "
-            "speculation may change a token where two are nearly as likely"
+            "matmul on this device is not row-invariant; "
+            "speculation may change a token where two are almost equally likely"
         )
     return LoadedModel(
         folder=folder,
@@ -169,20 +169,20 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
 
 
 def find_checkpoints(config: EngineConfig) -> tuple[Path, str, Path | None]:
-    """The folder of the target, the kind of drafter and the folder of its head if it has one. Raises UserError."""
+    """Return the target's folder, the kind of drafter and the folder of its head, if any. Raises UserError."""
     if is_null(config.model):
         raise UserError(
-            f"'{config.model}' is no model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
+            f"'{config.model}' is not a model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
             "name a model, e.g. demo"
         )
     if config.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
+        os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub reads it at import
     folder = _folder(config.model, config.revision)
     return folder, *_drafter(config, folder)
 
 
 def load_shape(name: str, config: EngineConfig) -> LoadedModel:
-    """Random weights of a published shape, drawn on the GPU, with a head of the usual shape for `--draft eagle3`."""
+    """Draw random weights of a published shape on the GPU, with a head of the usual shape for `--draft eagle3`."""
     shapes = [known for known, shape in PRESETS.items() if has_device_layout(shape)]
     if name not in shapes:
         raise UserError(f"no shape '{name}'{nearest(name, shapes) or '; there are: ' + ', '.join(shapes)}")
@@ -211,7 +211,7 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
 
 
 def load_tokenizer(model: LoadedModel) -> Tokenizer:
-    """The tokenizer beside the weights. Raises UserError."""
+    """Load the tokenizer in the folder of the weights. Raises UserError."""
     tokenizer = Tokenizer.load(model.folder)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise UserError(
@@ -222,9 +222,9 @@ def load_tokenizer(model: LoadedModel) -> Tokenizer:
 
 
 def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
-    """The device and the dtype of matrices on it: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError.
+    """Return the device and the dtype of matrices: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError.
 
-    A GPU becomes the current one of the calling thread.
+    Makes a GPU the current device of the calling thread.
     """
     has_cuda = torch.cuda.is_available()
     if name == "auto":
@@ -232,7 +232,7 @@ def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"'{name}' is no device; use cpu, cuda or cuda:N") from error
+        raise UserError(f"'{name}' is not a device; use cpu, cuda or cuda:N") from error
     if device.type == "cpu":
         return device, torch.float32
     if device.type != "cuda":
@@ -242,12 +242,12 @@ def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
             f"there is no device '{name}' here (CUDA devices: {torch.cuda.device_count()}); try --device cpu"
         )
     device = torch.device("cuda", device.index or 0)
-    torch.cuda.set_device(device)  # of this thread: kernels and graphs go to the current one
+    torch.cuda.set_device(device)  # per thread: kernels and graphs go to the current device
     return device, torch.bfloat16
 
 
 def _has_kernels(device: torch.device, config: GptOssConfig) -> bool:
-    """Whether this GPU computes these shapes with kernels. What it cannot the plain operations do: right, and slow."""
+    """Whether this GPU has kernels for these shapes; if not, plain operations are used, which are correct and slow."""
     if device.type != "cuda":
         return False
     capability = torch.cuda.get_device_capability(device)
@@ -268,14 +268,14 @@ def _folder(model: str, revision: str | None) -> Path:
 
 
 def _name(model: str) -> str:
-    """The name in the API: a hub id as it is, a folder by its own name."""
+    """Return the model's name in the API: a hub id as given, or the name of the folder."""
     if model == DEMO_NAME:
         return "eyas-demo"
     return Path(model).resolve().name if Path(model).is_dir() else model
 
 
 def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
-    """Refuse before loading what cannot fit: matrices in `dtype`; packed experts too, but on a CPU they stay mapped."""
+    """Raises UserError before loading if the weights cannot fit: matrices in `dtype`, packed experts only on a GPU."""
     packed = sum(tensor.num_bytes for tensor in tensors if tensor.dtype == "U8")
     dense = sum(math.prod(tensor.shape) * dtype.itemsize for tensor in tensors if tensor.dtype != "U8")
     needed, room = dense + (packed if device.type == "cuda" else 0), available_bytes(device)
@@ -284,7 +284,7 @@ def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: to
 
 
 def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:
-    """The kind of drafter, and the folder of its head if it has one."""
+    """Return the kind of drafter, and the folder of its head if it has one."""
     draft = config.draft
     if draft == "auto":
         draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
@@ -302,7 +302,7 @@ def _check_head_options(config: EngineConfig, *, has_head: bool) -> None:
 
 
 def _keep_tokens(config: EngineConfig, folder: Path, target: GptOssConfig, head: Head) -> Head:
-    """The head with the draft vocabulary that was asked for; tokens of Harmony and those that end an answer stay."""
+    """Return the head with the configured draft vocabulary, which keeps Harmony's and end-of-turn tokens."""
     if config.draft_vocab is None:
         return head
     counts = None if config.draft_counts is None else read_counts(Path(config.draft_counts), target.vocab_size)
@@ -314,7 +314,7 @@ def _keep_tokens(config: EngineConfig, folder: Path, target: GptOssConfig, head:
 def _options(
     config: EngineConfig, target: GptOssConfig, drafter: str, *, tokenizer_json: Path | None, has_kernels: bool
 ) -> EngineOptions:
-    """The settings that engines are built with, checked before any weights are read. Raises UserError."""
+    """Return the options of engines, checked before any weights are read. Raises UserError."""
     options = EngineOptions(
         context=min(target.max_context, AUTO_CONTEXT) if config.context == "auto" else config.context,
         concurrency=config.concurrency,

@@ -1,4 +1,4 @@
-"""Memory by owner, and how many pages fit. Sizes in bytes; knows shapes, allocates nothing."""
+"""Sizes of memory by owner, and how many pages fit. In bytes, from shapes alone; allocates nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GPU_RESERVE = 3 << 29
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageBytes:
-    """What one page costs in each group, over all layers of the group."""
+    """Bytes of one page in each group, over all layers of the group."""
 
     full: int
     sliding: int
@@ -36,16 +36,17 @@ class PageBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageCounts:
-    """Pages that can be held, page 0 not counted."""
+    """Numbers of pages, page 0 not counted."""
 
     full: int
     sliding: int
 
 
 def available_bytes(device: torch.device) -> int:
-    """Free memory of the device; on a CPU what the kernel says can be had without swapping.
+    """Return the free memory of the device; on a CPU MemAvailable: what can be had without swapping.
 
-    A GPU that shares the host's memory does not count as free what the page cache would give back.
+    The driver of a GPU that shares the host's memory does not count reclaimable page cache as free, so the larger of
+    both is returned there.
     """
     if device.type == "cuda":
         free = int(torch.cuda.mem_get_info(device)[0])
@@ -57,10 +58,10 @@ def available_bytes(device: torch.device) -> int:
 
 
 def kv_budget(device: torch.device, *, prompt_bytes: int, logit_bytes: int) -> int:
-    """What keys and values may take of the free memory.
+    """Return the part of free memory for keys and values.
 
-    On a CPU activations and other programs need as much again. On a GPU there stays room for a chunk of a prompt, for
-    `logit_bytes`, the logits of one round of each shape (those with masks keep theirs), and for kernels, workspaces,
+    On a CPU half is left for activations and other programs. On a GPU memory is left for a prompt chunk, for
+    `logit_bytes`, the logits of one round of each shape (rounds with masks keep theirs), and for kernels, workspaces,
     other graphs and the allocator's slack, 0.7 GB on an H200. A GPU that shares the host's memory leaves a tenth to
     other programs.
     """
@@ -77,7 +78,7 @@ def _shares_memory(device: torch.device) -> bool:
 
 
 def page_bytes(target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype: torch.dtype) -> PageBytes:
-    """Bytes of a page: keys and values of the target and of the drafter, and the taps that a page keeps."""
+    """Return the bytes of a page: keys and values of target and drafter, and the taps that a page keeps."""
     layer = 2 * page_size * target.num_kv_heads * target.head_dim * dtype.itemsize
     num_sliding = sum(target.layer_is_sliding)
     of_drafter = page_size * sum(cache.width for cache in needs.caches) + needs.page_tap_width
@@ -86,10 +87,10 @@ def page_bytes(target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype:
 
 
 def chunk_bytes(target: GptOssConfig, needs: DrafterNeeds, num_rows: int, dtype: torch.dtype) -> int:
-    """What `num_rows` of a prompt take while they are computed: matrix inputs in `dtype`, residuals in fp32.
+    """Return the bytes in use while `num_rows` of a prompt are computed: matrix inputs in `dtype`, residuals in fp32.
 
-    The most is held at the end of a layer's experts, or at the end of the head's gated matrices; the allocator's blocks
-    do not fit it exactly, so half as much again is counted. Measured on an H200 for 8,192 rows of gpt-oss-120b with
+    The peak is at the end of a layer's experts or of the head's gated matrices; the allocator's blocks do not fit it
+    exactly, so half as much again is counted. Measured on an H200 for 8,192 rows of gpt-oss-120b with
     its head: tensors of 1.16 GB, blocks of 2.1 GB at worst.
     """
     size, attended = dtype.itemsize, target.num_heads * target.head_dim
@@ -109,10 +110,10 @@ def page_counts(
     sliding_pages: int,
     chunk_tokens: int,
 ) -> PageCounts:
-    """Pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
+    """Return pages for `num_sequences` of `context` tokens, or as many as `budget` bytes hold.
 
-    A sequence needs `sliding_pages` at most at once, and all prompts of a step those of `chunk_tokens` beside. The
-    sliding group gets twice that for the sequences that the full group holds, so that prefixes can be shared.
+    A sequence holds at most `sliding_pages` at once; the prompts of a step need those of `chunk_tokens` in addition.
+    The sliding group gets twice that for the sequences that the full group holds, so that prefixes can be shared.
     Raises UserError if not one sequence fits.
     """
     per_sequence, chunk_pages = -(-context // page_size), -(-chunk_tokens // page_size)

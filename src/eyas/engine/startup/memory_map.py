@@ -1,7 +1,7 @@
-"""The memory of an engine by owner, as it is: what its tensors take, and on a GPU whatever else is taken there.
+"""The memory in use by owner: the engine's tensors, and on a GPU all other use of it.
 
-On a GPU the owners add up to what the driver counts as used once prompts have been as long as they can be, also by
-other programs; `free` is what is then left.
+On a GPU the owners add up to what the driver counts as used, also by other programs, after the longest possible
+prompts; `free` is what is then left.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["driver_peak", "memory_map"]
 
 
 def memory_map(weights: TargetWeights, head: Head | None, runner: Runner, *, prompt_bytes: int) -> dict[str, int]:
-    """Bytes by owner. `prompt_bytes` are those that the rows of a prompt need while they are computed.
+    """Return bytes by owner. `prompt_bytes` are those in use while the rows of a prompt are computed.
 
-    state        of the running sequences: tokens, page tables, settings, the taps that wait for the head
+    state        tokens, page tables, parameters and waiting taps of the running sequences
     expert cache dequantised experts, once it is full (CPU)
     workspaces   tensors of kernels, samplers and rotary tables (GPU, like all that follow)
-    graphs       what captured rounds compute in
-    prompts      what prompts compute in, and what the allocator keeps of it
-    driver       context, kernels and nodes of graphs, and other programs
+    graphs       memory pool of captured rounds
+    prompts      memory in which prompts are computed, as the allocator keeps it
+    driver       context, kernels, nodes of graphs, and other programs
     """
     owned = {id(tensor) for tensor in tensors_of(weights)}
     kv = sum(cache.k.nbytes + cache.v.nbytes for cache in (*runner.caches, *runner.drafter.caches))
@@ -53,7 +53,7 @@ def _rest_of_gpu(device: torch.device, named_bytes: int, prompt_bytes: int) -> d
             continue
         if tuple(segment["segment_pool_id"]) == (0, 0):
             allocated += segment["allocated_size"]
-        else:  # graphs have a pool of their own
+        else:  # graphs have a memory pool of their own
             graphs += segment["total_size"]
     kept = reserved - graphs - allocated
     prompts = max(prompt_bytes, kept)
@@ -67,7 +67,7 @@ def _rest_of_gpu(device: torch.device, named_bytes: int, prompt_bytes: int) -> d
 
 
 def driver_peak(device: torch.device, run: Callable[[], object]) -> int:
-    """Bytes of a GPU that its driver counts as used when the allocator holds most, while `run` runs."""
+    """Run `run`, and return the bytes of a GPU that its driver counts as used at the allocator's peak."""
     torch.cuda.reset_peak_memory_stats(device)
     run()
     torch.cuda.synchronize(device)

@@ -1,7 +1,7 @@
-"""What an engine does before its first request: everything once, and rounds against the clock.
+"""Warms up an engine before its first request: runs everything once and times rounds.
 
-So nobody waits for what is compiled, allocated or captured at its first use, and whoever chooses between numbers of
-drafts knows what they cost.
+No request then waits for compilation, allocation or graph capture, and the choice of draft lengths starts with measured
+costs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["warm_up"]
 
 LIMIT_S = 3.0
-CAPTURE_LIMIT_S = 10.0  # where each number of drafts has graphs of its own to capture
+CAPTURE_LIMIT_S = 10.0  # with graphs, which are captured for each draft length
 
 
 def warm_up(core: EngineCore, seconds: float | None = None) -> None:
-    """Run a new engine for about `seconds` behind all compiling, at most. Its counters and reports do not show it."""
+    """Run a new engine for at most about `seconds` after all compilation, then reset its counters and reports."""
     captures = core.runner.stages.has_fixed_shapes
     if captures:
         _read_prompts(core)
@@ -48,7 +48,7 @@ def warm_up(core: EngineCore, seconds: float | None = None) -> None:
 
 
 def _read_prompts(core: EngineCore) -> None:
-    """Prompts of 64, 128, ... tokens: kernels differ with the number of rows."""
+    """Prefill prompts of 64, 128, ... tokens: kernels differ with the number of rows."""
     num_tokens, most = 64, min(core.scheduler.config.chunk_tokens, core.context - 1)
     while num_tokens <= most and core.scheduler.fits(num_tokens + 1):
         _add(core, num_tokens, SamplingParams(max_tokens=1))
@@ -58,7 +58,7 @@ def _read_prompts(core: EngineCore) -> None:
 
 
 def _run_rounds(core: EngineCore, num_sequences: int, timer: RoundTimer | None, end: float) -> None:
-    """Until one was read, and those of the timer were or `end` has come."""
+    """Run rounds until one was read, and until the timer is done or `end` is reached."""
     before, num_tokens = core.stats().num_rounds, min(64, core.context - 1)
     budget = max(1, min(256, core.context - num_tokens))
     names = [
@@ -74,7 +74,7 @@ def _run_rounds(core: EngineCore, num_sequences: int, timer: RoundTimer | None, 
 
 
 def _add(core: EngineCore, num_tokens: int, params: SamplingParams) -> str:
-    """Queue a request with a prompt of `num_tokens`; returns its id, which differs with the seed."""
+    """Queue a request with a prompt of `num_tokens`, and return its id, which differs with the seed."""
     rng, size = random.Random(num_tokens), core.runner.state.vocab_size
     prompt = tuple(rng.randrange(size) for _ in range(num_tokens))
     name = f"warm-up-{params.seed}"

@@ -1,6 +1,6 @@
-"""The step loop: requests in, plans run, results read `lag` steps behind, token events out. One thread, no queue.
+"""The step loop: takes requests, runs plans, reads results `lag` steps later, emits token events. One thread, no queue.
 
-Knows sequences and plans; tensors are the runner's, threads are `engine.ports.threaded`'s.
+This file knows sequences and plans; tensors belong to the runner, threads to `engine.ports.threaded`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from eyas.engine.sequences.constraint import (
     num_words,
 )
 from eyas.engine.sequences.mask_jobs import MaskThreads, SequenceMasks, wait_for_masks
-from eyas.engine.sequences.own_text import OwnText, Prospect
+from eyas.engine.sequences.ngram_index import LookupMatch, NgramIndex
 from eyas.engine.sequences.pages import page_keys
 from eyas.engine.sequences.sequence import Phase, Sequence
 from eyas.engine.step.results import FAILED, NUM_COMMITTED, NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
@@ -49,7 +49,7 @@ from eyas.kernels.reference.router import route
 
 __all__ = ["EngineCore"]
 
-POLL_S = 0.01  # for which a step waits where there is nothing but grammars and masks to wait for
+POLL_S = 0.01  # wait of a step that has nothing to do until a grammar or mask is ready
 MASK_TIMEOUT_S = 10.0
 TOO_SLOW = (
     f"one token's mask took more than {MASK_TIMEOUT_S:.0f} s; simplify the grammar or schema that binds this answer"
@@ -72,7 +72,7 @@ class EngineCore:
         lag: int = 0,
         track_experts: bool = False,
     ) -> None:
-        """`lag` steps are under way before the first result is read: 1 keeps a GPU busy, 0 suits a CPU."""
+        """`lag` steps are launched before the first result is read: 1 keeps a GPU busy, 0 suits a CPU."""
         self.runner = runner
         self.scheduler = scheduler
         self.draft_length = draft_length
@@ -93,7 +93,7 @@ class EngineCore:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def check(self, request: Request) -> int:
-        """The number of tokens that may be generated; raises InvalidRequest for what can never run."""
+        """Return how many tokens may be generated; raises InvalidRequest for a request that can never run."""
         length = len(request.prompt_ids)
         budget = check_request(request, context=self.context, vocab_size=self.runner.state.vocab_size)
         if not self.scheduler.fits(length + budget):
@@ -131,7 +131,7 @@ class EngineCore:
             self._queue(choices, None)
         else:
             self._compiling.append((self.grammars.compile(params.grammar), list(choices)))
-        self._sequences[request.request_id] = choices  # last: of what raised nothing stays
+        self._sequences[request.request_id] = choices  # last: a request that raised leaves nothing here
 
     def _queue(self, choices: list[Sequence], grammar: Compiled | None) -> None:
         for sequence in choices:
@@ -147,7 +147,7 @@ class EngineCore:
                 self._counters["num_prompt_tokens"] += sequence.prompt_length
 
     def _take_compiled(self) -> None:
-        """Queue what waited for its grammar, or say why it cannot run."""
+        """Queue requests whose grammars are compiled, and end those whose grammars failed."""
         if not (self.scheduler.running or self.scheduler.waiting or self._launched):
             wait([grammar for grammar, _ in self._compiling], POLL_S, FIRST_COMPLETED)
         for entry in [entry for entry in self._compiling if entry[0].done()]:
@@ -166,7 +166,7 @@ class EngineCore:
                 self._emit(sequence, (), FinishReason.CANCELLED)
 
     def fail_all(self, message: str | None, finish: FinishReason) -> None:
-        """End everything that runs or waits, with `message` as the error."""
+        """End all running and waiting sequences, with `message` as the error."""
         for sequence in [s for choices in self._sequences.values() for s in choices]:
             self._emit(sequence, (), finish, error=message)
         self._launched.clear()
@@ -183,8 +183,8 @@ class EngineCore:
 
         The report holds every event delivered since the last report: of the step read here, and of additions,
         cancellations and failures before it. Where no step was read, `step` is the last one's number and `ms` is 0;
-        None if there were no events either. So whoever calls this after each batch of requests and cancellations,
-        even on an idle engine, reports every event once, and all of a step in one report.
+        None if there were no events either. A caller that steps after each batch of requests and cancellations, even on
+        an idle engine, thus reports every event once, and all events of a step in one report.
         """
         if self._compiling:
             self._take_compiled()
@@ -204,7 +204,7 @@ class EngineCore:
         return self._report(step.watch.seconds() * 1e3, num_drafts, num_prompt_tokens)
 
     def _pausing(self) -> set[Sequence]:
-        """Sequences whose masks are late, which the next round leaves out. Ends those that wait too long for one."""
+        """Return the sequences with late masks, which the next round leaves out. Ends those that wait too long."""
         pausing = set()
         for sequence in [s for s in self.scheduler.running if s.phase is Phase.DECODE and s.masks is not None]:
             assert sequence.masks is not None
@@ -220,28 +220,28 @@ class EngineCore:
         if not running:
             self._paused |= pausing
             return self.scheduler.plan(pausing=pausing)
-        rooms = [max(0, s.max_length - s.known_length - 1) for s in running.values()]
-        prospects = [self._prospect(slot, sequence) for slot, sequence in running.items()]
-        choice = self.draft_length.choose(list(running), rooms, prospects)
+        caps = [max(0, s.max_length - s.known_length - 1) for s in running.values()]
+        matches = [self._lookup_match(slot, sequence) for slot, sequence in running.items()]
+        choice = self.draft_length.choose(list(running), caps, matches)
         was_paused, self._paused = not self._paused.isdisjoint(decoding), pausing
         drafts = RoundDrafts.of(
             list(running),
             choice,
             self.draft_length.cut(list(running), choice),
             without={slot for slot, s in running.items() if s.masks and s.masks.is_slow},
-            # In the last round before the pause.
+            # Tokens committed in the last round before the pause.
             num_missed=self.scheduler.config.max_drafts + 1 if was_paused else 0,
         )
         return self.scheduler.plan(drafts, pausing)
 
-    def _prospect(self, slot: int, sequence: Sequence) -> Prospect:
-        if sequence.own_text is None:
-            return Prospect(0, 0)
+    def _lookup_match(self, slot: int, sequence: Sequence) -> LookupMatch:
+        if sequence.ngram_index is None:
+            return LookupMatch(0, 0)
         most = [step.plan.drafts.limits.get(slot, 0) + 1 for step in self._launched if step.plan.decode]
-        return Prospect(sequence.own_text.match, sum(most))
+        return LookupMatch(sequence.ngram_index.match, sum(most))
 
     def take_report(self) -> StepReport | None:
-        """The events that no report has held yet; None without any. For use after `fail_all` or a failed step."""
+        """Return a report of the events not reported yet, or None. For use after `fail_all` or a failed step."""
         return self._report(0.0, 0, 0) if self._unreported else None
 
     def _report(self, ms: float, num_drafts: int, num_prompt_tokens: int) -> StepReport:
@@ -286,18 +286,19 @@ class EngineCore:
         for sequences, reserved, results in step.rounds:
             if results.event is not None:
                 results.event.synchronize()
-            # The newest first: its first words wait for nobody, and nobody else's rhythm changes.
+            # The newest first: its first token is delivered first, and the others' inter-token latency is unchanged.
             for row, sequence in reversed(list(enumerate(sequences))):
-                if sequence.phase is not Phase.DONE:  # cancelled or ended while this step was under way
+                if sequence.phase is not Phase.DONE:  # cancelled or ended after this step was launched
                     tried += self._deliver(sequence, reserved, results, row, plan)
         if plan.decode:
             self._counters["num_rounds"] += 1
             self.draft_length.observe(RoundOutcome(tried, self._timing(step)))
 
     def _timing(self, step: Launched) -> Timing | None:
-        """What the round of a step took; None where it was not alone, or somebody looked into it.
+        """Return the time of a step's round; None if prefill or swapping shared the step, a mask was late, or expert
+        tracking was on.
 
-        Of answers that had ended when the round was launched, which the host learns later, nothing was computed.
+        Sequences that had ended before the launch, which the host learns later, were not computed and do not count.
         """
         plan, packed = step.plan, step.rounds[-1][2].packed
         num_live = int(((packed[:, NUM_COMMITTED] > 0) | (packed[:, FAILED] > 0)).sum())
@@ -308,7 +309,7 @@ class EngineCore:
         return Timing(num_live, num_rows, plan.drafts.head_drafts, step.watch.seconds())
 
     def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int, plan: StepPlan) -> list[Tried]:
-        """What the sequence tried, unless it drew its first token."""
+        """Emit a sequence's new tokens, and return its drafts and their outcome, empty for its first token."""
         committed, accepted, stopped, ended, failed, num_drafts, *rest = results.packed[row].tolist()
         num_rows = results.num_rows
         tokens, drafts, levels = rest[:committed], rest[num_rows:][:num_drafts], rest[2 * num_rows - 1 :]
@@ -324,14 +325,14 @@ class EngineCore:
             trace = RoundTrace(draft_ids=tuple(drafts), num_accepted=accepted)
             self._counters["num_draft_tokens"] += num_drafts
             self._counters["num_accepted_tokens"] += accepted
-            # Drafts that the budget or a late mask cut were not wrong. A drafter that had nothing to offer was.
+            # Drafts that the token budget or a late mask cut do not count as wrong; drafts that a drafter lacked do.
             assert slot is not None
             asked, by_lookup = min(plan.drafts.limits[slot], room), slot in plan.drafts.by_lookup
-            foretold = sequence.own_text.extend(tokens) if sequence.own_text else ()
+            lookups = sequence.ngram_index.extend(tokens) if sequence.ngram_index else ()
             levels = [] if by_lookup else levels[:asked]
-            tried = [Tried(slot, asked, accepted, min(num_drafts, room), by_lookup, levels, foretold)]
+            tried = [Tried(slot, asked, accepted, min(num_drafts, room), by_lookup, levels, lookups)]
         elif self.draft_length.looks_up:
-            sequence.own_text = OwnText((*sequence.request.prompt_ids, *tokens), self.runner.lookup_sizes)
+            sequence.ngram_index = NgramIndex((*sequence.request.prompt_ids, *tokens), self.runner.lookup_sizes)
         self._counters["num_generated_tokens"] += committed
         if sequence.masks is not None:
             sequence.masks.delivered(tokens)
@@ -391,11 +392,11 @@ class EngineCore:
         try:
             sequence.deliver(event)
         except Exception:
-            log.exception("whoever takes the tokens of request %s failed; it is dropped", request_id)
+            log.exception("token callback of request %s raised; the request is dropped", request_id)
             self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        """Give back what a sequence holds. Idempotent."""
+        """Release all that a sequence holds. Idempotent."""
         self.scheduler.finish(sequence)
         choices = self._sequences.get(sequence.request.request_id, [])
         if sequence in choices:
@@ -406,7 +407,7 @@ class EngineCore:
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def reset_counters(self) -> None:
-        """Count from 0 again, and report nothing of what was."""
+        """Reset the counters to 0 and drop unreported events."""
         self._num_steps = 0
         self._unreported.clear()
         names = ("rounds", "prompt_tokens", "cached_tokens", "generated_tokens", "draft_tokens", "accepted_tokens")
@@ -444,6 +445,6 @@ def _prompt_logprobs(sequence: Sequence, results: HostRound) -> tuple[TokenLogpr
 
 
 def _distinct_experts(output: RoundOutput, top_k: int) -> list[int]:
-    """How many experts the live rows of a round chose, by layer."""
+    """Return how many distinct experts the live rows of a round chose, by layer."""
     ids = [route(logits, output.live_T, top_k)[0] for logits in output.router_logits]
     return [len(set(layer.flatten().tolist()) - {-1}) for layer in ids]

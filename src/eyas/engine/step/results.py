@@ -1,4 +1,4 @@
-"""A step on its way from the device: copies of its results in host memory, and the time that it took."""
+"""Results of a launched step: copies in host memory, and the time that it took."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from eyas.engine.step.scheduler import StepPlan
 __all__ = ["FAILED", "NUM_COMMITTED", "NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
 
 
-NUM_COMMITTED, FAILED, NUM_DRAFTS = 0, 4, 5  # columns of `HostRound.packed`; drafts that were verified
+NUM_COMMITTED, FAILED, NUM_DRAFTS = 0, 4, 5  # columns of `HostRound.packed`; drafts are the verified ones
 
 
 class HostRound(NamedTuple):
     """A round's results in host memory; valid once `event` has passed."""
 
-    packed: Tensor  # int64 [S, ...]: the numbers of `to_host`, then tokens, draft ids and their levels of confidence
+    packed: Tensor  # int64 [S, ...]: numbers as in `to_host`, then tokens, draft ids and levels of confidence
     logprobs: Logprobs | None
     prompt_logprobs: Logprobs | None
     num_rows: int
@@ -33,7 +33,7 @@ class HostRound(NamedTuple):
 
 @dataclass(slots=True)
 class Launched:
-    """A step on its way: what was planned, and where its results will be."""
+    """A launched step: its plan, and where its results will be."""
 
     plan: StepPlan
     rounds: list[tuple[list[Sequence], int, HostRound]]  # sequences, tokens reserved for each, results
@@ -41,7 +41,7 @@ class Launched:
 
 
 class Stopwatch:
-    """Times one step on the device that runs it, whatever the host does meanwhile."""
+    """Times one step on the device, independent of the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._events = None
@@ -56,7 +56,7 @@ class Stopwatch:
             self._events[1].record()
 
     def seconds(self) -> float:
-        """Valid once the step's results have been read."""
+        """Return the step's time; valid once its results have been read."""
         if self._events is None:
             return self._seconds
         self._events[1].synchronize()
@@ -64,7 +64,7 @@ class Stopwatch:
 
 
 def to_host(output: RoundOutput) -> HostRound:
-    """Start copying what the host wants to know of a round."""
+    """Start copying the results of a round to host memory."""
     columns = (
         output.num_committed_S,
         output.num_accepted_S,

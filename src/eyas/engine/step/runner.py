@@ -1,7 +1,7 @@
 """Executes a StepPlan on the device: page copies, prompt chunks, one speculative round. Reads nothing back.
 
-Prompt rows and generated rows are different roles with operations of their own, chosen by the role of a row, never by
-the size of a launch. Prompt rows lie on a fixed grid of absolute positions, so a chunk's cut changes nothing.
+Prompt rows and generated rows have operations of their own, chosen by the role of a row, never by the size of a launch.
+Prompt rows lie on a fixed grid of absolute positions, so where a chunk ends changes no result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Runner", "StepOutput", "Swapped"]
 
 
 class StepOutput(NamedTuple):
-    """Device results of a step: one output for the round, and one for each prompt that ended in it."""
+    """Device results of a step: one output for the round, and one for each prompt that it finished."""
 
     round: RoundOutput | None
     first_tokens: list[tuple[Sequence, RoundOutput]]
@@ -60,11 +60,11 @@ class Runner:
         sampler: Sampler,
         prompt_sampler: Sampler,
         stages: Stages,
-        lookup: NgramDrafter | None = None,
+        ngram_drafter: NgramDrafter | None = None,
     ) -> None:
         """`tap_pages_PC` holds, for each full page, the hidden states tapped at its last token.
 
-        `lookup` drafts beside the drafter, for the sequences that a plan names.
+        `ngram_drafter` is the second drafter, for the sequences that a plan names in `by_lookup`.
         """
         self.target = target
         self.drafter = drafter
@@ -76,12 +76,12 @@ class Runner:
         self.sampler = sampler
         self.prompt_sampler = prompt_sampler
         self.stages = stages
-        self.lookup = lookup
+        self.ngram_drafter = ngram_drafter
 
     @property
     def lookup_sizes(self) -> Seq[int]:
-        """Numbers of tokens that are looked for, in the order of preference; none without look-up."""
-        return (self.lookup or self.drafter).lookup_sizes
+        """N-gram sizes of prompt lookup in order of preference; empty without lookup."""
+        return (self.ngram_drafter or self.drafter).lookup_sizes
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, *, keeps_routing: bool = False) -> StepOutput:
@@ -102,7 +102,7 @@ class Runner:
         if drafts.num_missed:
             self.drafter.note_commit(drafts.num_missed)
         output = self._decode(plan, keeps_routing) if plan.decode else None
-        if plan.swap_in:  # they decode from the next step on, and their heads may lag by more than the others'
+        if plan.swap_in:  # they decode from the next step on, with a possibly longer backlog of the head
             self.drafter.note_commit(1 << 30)
         first_tokens = []
         for chunk in plan.chunks:
@@ -116,7 +116,7 @@ class Runner:
     def _decode(self, plan: StepPlan, keeps_routing: bool) -> RoundOutput:
         sequences, drafts = plan.decode, plan.drafts
         slots_S = self._slots(sequences, self.stages.rows(len(sequences)))
-        # length_bound already counts this round's tokens.
+        # length_bound includes this round's tokens.
         max_length = max(s.length_bound for s in sequences)
         if self.stages.has_fixed_shapes:
             max_length = self.state.tokens_SN.shape[1]
@@ -132,19 +132,19 @@ class Runner:
             self.row_ops,
             self.sampler,
             self.stages,
-            lookup=self.lookup,
+            ngram_drafter=self.ngram_drafter,
             keeps_routing=keeps_routing,
         )
         self.drafter.note_commit(drafts.num_drafts + 1)
         return output
 
     def _slots(self, sequences: Seq[Sequence], num_rows: int = 1) -> Tensor:
-        """On the device, filled up to `num_rows` with the dead slot."""
+        """Return the slots on the device, padded to `num_rows` with the dead slot."""
         slots: list[Any] = [s.slot for s in sequences] + [self.state.dead_slot] * (num_rows - len(sequences))
         return self._on_device(slots)
 
     def _on_device(self, numbers: Seq[int]) -> Tensor:
-        """Without waiting for what the device has to do, as indexing with a list or assigning a number would."""
+        """Return numbers on the device without a synchronisation, which indexing with a list would cause."""
         return torch.tensor(numbers).to(self.state.device, non_blocking=True)
 
     # -- prompt rows --------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Runner:
         none = Drafts(slots_S.new_zeros(1, 0), torch.zeros_like(slots_S))
         mask_input = read_for_masks(state, slots_S, [sequence], none)
         logits_SRV = self.target.logits(output.normed.take(last), self.row_ops).unsqueeze(0)
-        masks = None if mask_input is None else mask_input.masks(state.vocab_size)[0]  # there since it was queued
+        masks = None if mask_input is None else mask_input.masks(state.vocab_size)[0]  # ready since it was queued
         taps = None if output.taps_TC is None else output.taps_TC[last]
         verified = Verified(logits_SRV, taps, (), batch.live_SR[:, last])
         first = self.prompt_sampler.finish(verified, slots_S, [sequence], none, masks)
@@ -177,7 +177,7 @@ class Runner:
         return first._replace(prompt_logprobs=Logprobs(*(torch.cat(part) for part in parts)))
 
     def _score_prompt(self, chunk: Chunk, slots_S: Tensor, normed: Normed) -> None:
-        """Raw log-probabilities of the prompt tokens behind the chunk's rows. All rows' logits at once may not fit."""
+        """Compute raw log-probabilities of the prompt tokens after the chunk's rows; all logits at once may not fit."""
         sequence, tokens_SN = chunk.sequence, self.state.tokens_SN
         num_top = sequence.request.params.prompt_logprobs
         assert num_top is not None
@@ -192,7 +192,7 @@ class Runner:
             sequence.prompt_logprobs.append(Logprobs(*(part[0, rows] for part in scored)))
 
     def _prompt_rows(self, chunk: Chunk, slots_S: Tensor, *, first_live: int) -> RowBatch:
-        """The chunk's rows, filled up with dead ones to whole tiles of the absolute grid."""
+        """Return the chunk's rows, padded with dead rows to whole tiles of the absolute grid."""
         state = self.state
         low = chunk.start // PROMPT_TILE * PROMPT_TILE
         high = -(-chunk.end // PROMPT_TILE) * PROMPT_TILE
@@ -207,7 +207,7 @@ class Runner:
         )
 
     def _prefill_taps(self, chunk: Chunk, slots_S: Tensor, taps_TC: Tensor) -> None:
-        """Let the drafter read the chunk with the taps that it pairs with it, and keep those that later steps need."""
+        """Let the drafter read the chunk with its paired taps, and keep the taps that later steps need."""
         state, sequence = self.state, chunk.sequence
         low, page_size = chunk.start // PROMPT_TILE * PROMPT_TILE, self.caches[0].k.shape[1]
         ring, shift, paired_TC = state.tap_ring_SWC, self.drafter.needs.tap_shift, taps_TC
@@ -225,7 +225,7 @@ class Runner:
             self.tap_pages_PC[pages] = taps_TC[rows].to(self.tap_pages_PC.dtype)
 
     def _resume_taps(self, sequence: Sequence) -> None:
-        """After a prefix hit: the hidden state before the first row to compute, from the hit's last page."""
+        """Restore, after a prefix hit, the hidden state before the first row to compute from the hit's last page."""
         if sequence.num_cached and self.drafter.needs.page_tap_width:
             ring, slot = self.state.tap_ring_SWC, sequence.slot
             last_page = sequence.full_pages[sequence.num_cached // self.caches[0].k.shape[1] - 1]
@@ -234,7 +234,7 @@ class Runner:
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _layer_pages(self, full: Seq[int], sliding: Seq[int]) -> list[tuple[LayerCache, Tensor]]:
-        """Every cache, the drafter's included, with the page ids of its group."""
+        """Return every cache, the drafter's included, with the page ids of its group."""
         full_ids, sliding_ids = self._on_device(full), self._on_device(sliding)
         kinds = self.target.config.layer_is_sliding
         pairs = [

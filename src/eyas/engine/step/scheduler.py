@@ -1,8 +1,8 @@
-"""Who runs next: sequences and page counts in, a StepPlan out. Pure host logic, no tensors and no clock.
+"""Schedules steps: takes sequences and page counts, returns a StepPlan. Pure host logic, no tensors and no clock.
 
-First come, first served. Each step continues prompts within a token budget and decodes every running sequence; the
-budget is small while any sequence decodes, since all of them wait for the prompts of a step. When pages run out, the
-latest arrival is preempted: its pages are copied to host memory and back, never recomputed.
+Sequences run in order of arrival. Each step continues prompts within a token budget and decodes every running sequence;
+the budget is small while any sequence decodes, since all of them wait for the prompts of a step. When pages run out,
+the latest arrival is preempted: its pages are copied to host memory and back, never recomputed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eyas.engine.sequences.sequence import Phase, Sequence
 
 __all__ = ["Chunk", "Scheduler", "SchedulerConfig", "StepPlan", "SwapIn", "SwapOut"]
 
-MAX_PROMPTS = 4  # of a step: each is a pass that reads most experts, however short it is
+MAX_PROMPTS = 4  # prompts of a step: each takes a pass that reads most experts, however short it is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,15 +27,15 @@ class SchedulerConfig:
     num_sliding_pages: int
     window: int
     num_slots: int
-    chunk_tokens: int  # prompt tokens a step, at most
+    chunk_tokens: int  # most prompt tokens per step
     busy_chunk_tokens: int  # the same while any sequence decodes
     max_drafts: int
 
 
 def sliding_pages(window: int, max_drafts: int, page_size: int) -> int:
-    """Pages of a sequence that sliding layers hold at most at once, while up to two rounds are under way.
+    """Return the most sliding pages that a sequence holds at once, with up to two launched rounds.
 
-    All prompts of a step together hold those of its tokens beside. A window begins within a page, and so does a chunk.
+    Prefill of one step needs its own pages in addition. A window begins within a page, and so does a chunk.
     """
     return -(-(window + 2 * (max_drafts + 1)) // page_size) + 2
 
@@ -62,7 +62,7 @@ class SwapOut:
 
 @dataclass(frozen=True, slots=True)
 class SwapIn:
-    """`num_sliding_left` leading pages had left the window when the sequence was swapped out."""
+    """The pages to copy back; `num_sliding_left` leading pages had left the window at the swap-out."""
 
     sequence: Sequence
     full_pages: tuple[int, ...]
@@ -72,7 +72,7 @@ class SwapIn:
 
 @dataclass(kw_only=True, slots=True)
 class StepPlan:
-    """Executed in this order. `page_updates` are sequences whose page tables changed."""
+    """The work of a step, in order of execution. `page_updates` are sequences whose page tables changed."""
 
     swap_out: list[SwapOut] = field(default_factory=list)
     swap_in: list[SwapIn] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Give back the slot and the pages of a sequence in any phase."""
+        """Release the slot and pages of a sequence in any phase."""
         if sequence.phase is Phase.DONE:
             return
         if sequence.phase is Phase.WAITING:
@@ -120,7 +120,7 @@ class Scheduler:
         sequence.slot, sequence.swapped, sequence.phase = None, None, Phase.DONE
 
     def unpublish(self, sequence: Sequence) -> None:
-        """Let nobody find the pages of a sequence's prompt any more, whoever wrote them."""
+        """Remove the sequence's prompt pages from the prefix cache, also those that another sequence wrote."""
         for key in sequence.keys:
             self.full.unpublish(key)
             self.sliding.unpublish(key)
@@ -135,9 +135,9 @@ class Scheduler:
     # -- planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, drafts: RoundDrafts | None = None, pausing: Collection[Sequence] = ()) -> StepPlan:
-        """The next step, with pages reserved for it. Lengths advance as if it had run; `committed` corrects them.
+        """Plan the next step and reserve its pages. Lengths advance as if it had run; `committed` corrects them.
 
-        Sequences that are `pausing` keep what they hold and are not decoded.
+        Sequences in `pausing` keep what they hold and are not decoded.
         """
         plan = StepPlan(drafts=drafts or RoundDrafts())
         for sequence in self.running:
@@ -163,7 +163,7 @@ class Scheduler:
         return plan
 
     def committed(self, sequence: Sequence, num_reserved: int, num_committed: int) -> None:
-        """A round that reserved `num_reserved` tokens turned out to commit that many."""
+        """Note that a round which reserved `num_reserved` tokens committed `num_committed`."""
         sequence.known_length += num_committed
         sequence.num_in_flight -= num_reserved
 
@@ -181,7 +181,7 @@ class Scheduler:
         return end - start
 
     def _after_chunk(self, chunk: Chunk) -> None:
-        """Book a planned chunk: its full pages become findable, and the last one starts decoding."""
+        """Record a planned chunk: its full pages become findable, and after the last chunk decoding starts."""
         sequence, size = chunk.sequence, self.config.page_size
         sequence.num_prefilled = chunk.end
         for index in range(chunk.start // size, chunk.end // size):
@@ -223,7 +223,7 @@ class Scheduler:
         return True
 
     def _longest_hit(self, sequence: Sequence) -> tuple[list[int], list[int]]:
-        """Shared pages for the longest usable prefix: full pages from 0, sliding pages for the last window.
+        """Return shared pages for the longest usable prefix: full pages from 0, sliding pages for the last window.
 
         At least one prompt token is left to compute, for its logits.
         """
@@ -245,7 +245,7 @@ class Scheduler:
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def _reserve(self, sequence: Sequence, end: int, plan: StepPlan) -> bool:
-        """Hold pages for positions below `end`, preempting later arrivals; False if the sequence had to go itself."""
+        """Reserve pages below position `end`, preempting later arrivals; False if the sequence itself was preempted."""
         count = -(-end // self.config.page_size)
         missing = count - len(sequence.full_pages)
         if missing <= 0:
@@ -262,13 +262,13 @@ class Scheduler:
         return True
 
     def _first_seen(self, position: int) -> int:
-        """The first sliding page that a row sees: its window is `window` keys, itself included."""
+        """Return the first sliding page that a row sees: its window has `window` keys, its own included."""
         return max(0, position - self.config.window + 1) // self.config.page_size
 
     def _leave_window(self, sequence: Sequence) -> None:
         """Release sliding pages that no row still to be computed can see.
 
-        A later prompt that begins like this one needs those at its end, or those that a prompt has met before.
+        A later prompt with the same prefix needs the pages at its end, or those that a prompt has hit before.
         """
         if sequence.phase not in (Phase.PREFILL, Phase.DECODE):
             return
@@ -294,7 +294,7 @@ class Scheduler:
             return
         left = sequence.num_sliding_left
         resumed = next((swap for swap in plan.swap_in if swap.sequence is sequence), None)
-        if resumed is not None:  # brought back by this very plan: its copy in host memory is still whole
+        if resumed is not None:  # resumed by this same plan: its copy in host memory is still whole
             plan.swap_in.remove(resumed)
             sequence.phase = Phase.SWAPPED
             self._release_pages(sequence)
@@ -315,7 +315,7 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def _resume(self, plan: StepPlan) -> None:
-        """Bring swapped sequences back, earliest first, where their pages and one more round fit."""
+        """Resume swapped sequences, earliest first, where their pages and one more round fit."""
         out_now = {swap.sequence for swap in plan.swap_out}
         for sequence in self.running:
             if sequence.phase is not Phase.SWAPPED or sequence in out_now:

@@ -1,6 +1,6 @@
 """One speculative round: propose, verify, accept, commit.
 
-Everything stays on the device; `RoundOutput` is what the host copies and reads later.
+All data stays on the device; `RoundOutput` is what the host copies and reads later.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ def speculative_round(
     sampler: Sampler,
     stages: Stages,
     *,
-    lookup: NgramDrafter | None,
+    ngram_drafter: NgramDrafter | None,
     keeps_routing: bool,
 ) -> RoundOutput:
-    """`max_length` bounds the sequences' lengths. `slots_S` may end with dead slots beyond `sequences`.
+    """Run one round. `max_length` bounds the sequences' lengths; `slots_S` may end with dead slots beyond `sequences`.
 
-    Where some sequences are to look up, `lookup` drafts for them and the drafter for the others alone.
+    If some sequences use prompt lookup, `ngram_drafter` drafts for them and `drafter` only for the others.
     """
-    num_drafts, mixes = planned.num_drafts, lookup is not None and planned.num_drafts > 0 and planned.by_lookup
+    num_drafts = planned.num_drafts
+    mixes = ngram_drafter is not None and num_drafts > 0 and planned.by_lookup
     num_proposed = planned.head_drafts if mixes else num_drafts
     drafts = _propose(drafter, state, slots_S, sequences, num_proposed, max_length)
-    if lookup is not None and mixes:
+    if ngram_drafter is not None and mixes:
         if not num_proposed:
-            drafter.keep_up(state, slots_S, num_drafts + 1, max_length)
-        drafts = lookup.replace(state, slots_S, drafts, num_drafts, max_length)
+            drafter.read_backlog(state, slots_S, num_drafts + 1, max_length)
+        drafts = ngram_drafter.replace(state, slots_S, drafts, num_drafts, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
-    if mask_input is not None and mask_input.is_here:
+    if mask_input is not None and mask_input.is_ready:
         mask_input.ask(state.vocab_size)
     shape = (len(slots_S), num_drafts, keeps_routing)
 
@@ -72,7 +73,7 @@ def speculative_round(
     if mask_input is None and not stages.splits_rounds:
         output = stages.run(("round", shape), verify_and_finish, slots_S, *drafts[:2])
         return output._replace(levels_SN=drafts.levels_SN)
-    # On a device the host waits for the drafts and asks the constraints while it verifies.
+    # On a GPU the host waits for the drafts, and computes masks while the device verifies.
     verified = stages.run(("verify", shape), verify, slots_S, *drafts[:2])
     if mask_input is None:
         output = stages.run(("finish", shape), partial(finish, verified), slots_S, *drafts[:2])
@@ -91,7 +92,7 @@ def _propose(
 
 
 def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length: int, ops: Ops) -> RowBatch:
-    """The last committed token and the drafts behind it; rows past a sequence's valid drafts are dead."""
+    """Return rows of the last committed token and the drafts after it; rows past the valid drafts are dead."""
     length_S1 = state.length_S[slots_S].unsqueeze(1)
     num_rows = drafts.ids_SK.shape[1] + 1
     column = torch.arange(num_rows, device=slots_S.device)

@@ -1,4 +1,4 @@
-"""Clocks around the stages of a round, for benchmarks."""
+"""Timers around the stages of a round, for benchmarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class TimedStages(Stages):
-    """Other stages, with a clock before and behind each. Rounds are in two parts, so that drawing shows."""
+    """Wraps stages with a timer around each. Rounds are split in two, so that sampling is timed alone."""
 
     splits_rounds = True
 
@@ -52,7 +52,7 @@ class TimedStages(Stages):
         self._marks.clear()
 
     def totals(self) -> dict[str, tuple[int, float]]:
-        """How often each stage ran, and its milliseconds in all."""
+        """Return how often each stage ran, and its total milliseconds."""
         if self._is_cuda:
             torch.cuda.synchronize()
         return {name: (len(marks), sum(map(self._between, marks))) for name, marks in self._marks.items()}
@@ -64,8 +64,8 @@ class TimedStages(Stages):
 
 @contextmanager
 def timed_stages(runner: Runner) -> Iterator[TimedStages]:
-    """While this lasts, the stages of the runner and of its drafters are timed."""
-    staged: list[Runner | Drafter] = [runner, runner.drafter, *([runner.lookup] if runner.lookup else [])]
+    """Time the stages of the runner and of its drafters within this context."""
+    staged: list[Runner | Drafter] = [runner, runner.drafter, *([runner.ngram_drafter] if runner.ngram_drafter else [])]
     own = runner.stages
     timed = TimedStages(own, runner.state.device)
     try:

@@ -1,4 +1,4 @@
-"""The OpenAI API as this server speaks it: chat, completions, Responses, and vLLM's tokenizer routes."""
+"""The OpenAI dialect of this server: chat, completions, Responses, and vLLM's tokenizer routes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def structured_format(fields: StructuredOutputs) -> tuple[AnswerFormat, str]:
     given = [name for name in fields.__struct_fields__ if getattr(fields, name) not in (None, False)]
     if len(given) != 1:
         raise InvalidRequest(
-            f"structured_outputs wants exactly one of {', '.join(fields.__struct_fields__)}", param="structured_outputs"
+            f"structured_outputs takes exactly one of {', '.join(fields.__struct_fields__)}", param="structured_outputs"
         )
     where = f"structured_outputs.{given[0]}"
     if fields.json is not None:

@@ -1,1 +1,1 @@
-"""What operators need: keys, limits, metrics, logs, traces, the OpenAPI file."""
+"""Operation of a server: keys, limits, metrics, logs, traces, the OpenAPI file."""

@@ -1,6 +1,6 @@
-"""What the server says about its work: a line per finished request, and one every ten seconds while there is work.
+"""Logs a line per finished request, and a progress line every ten seconds while there is work.
 
-Counts and times only. No prompt, no answer, no key; error messages of 4xx answers quote requests and stay out too.
+Lines hold counts and times only: no prompt, answer or key, and no message of a 4xx error, which quotes the request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def log_request(outcome: Outcome) -> None:
-    """One line for a request that is over; a warning if it was our fault."""
+    """Log one line for a finished request; a warning if the server is at fault."""
     after_first = outcome.e2e_s - outcome.ttft_s if outcome.ttft_s is not None else 0.0
     is_ours = outcome.status >= 500
     log.log(
@@ -53,7 +53,7 @@ def _ratio(above: float, below: float) -> float | None:
 
 
 class ProgressLog:
-    """The line of every ten seconds; silent while nothing was asked and nothing runs."""
+    """Logs the progress line every ten seconds; silent while there are no requests."""
 
     def __init__(self, counters: EngineCounters) -> None:
         self._counters = counters
@@ -68,7 +68,7 @@ class ProgressLog:
             self.tick()
 
     def tick(self) -> None:
-        """Log what happened since the last time."""
+        """Log what happened since the last line."""
         stats, totals = self._counters.read()
         now = time.monotonic()
         delta = {name: total - self._totals.get(name, 0) for name, total in totals.items()}
@@ -86,7 +86,7 @@ class ProgressLog:
             "waiting": stats.num_waiting,
             "kv_used_percent": round(100 * kv_usage(stats), 1),
             "prefix_hit_percent": hits,
-            # Tokens per step of the target for a sequence, the step that reads the prompt included.
+            # Tokens per step of the target for a sequence, the step that computes the prompt included.
             "acceptance_length": _ratio(generated, generated - accepted),
             "restarts": self._totals["num_restarts"],
         }

@@ -1,6 +1,6 @@
-"""Who may call: API keys and the origins of web pages. Pure ASGI; knows nothing of what is behind it.
+"""Authentication: API keys, and the origins of web pages. Pure ASGI, independent of the app inside.
 
-Keys are kept and compared as SHA-256 digests, all of them each time, so that time tells nothing about them.
+Keys are kept and compared as SHA-256 digests, all of them each time, so that timing reveals nothing about them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Auth", "digests", "origins", "public_warning"]
 
 DIGEST_PREFIX = "sha256:"
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico", "/api/hello"})
-OPEN_FOLDER = "/page/"  # what the page at / is made of
+OPEN_FOLDER = "/page/"  # files of the page at /
 CHALLENGE = (b"www-authenticate", b"Bearer")
 
 
 def digests(text: str | None) -> tuple[bytes, ...]:
-    """The SHA-256 digests of comma-separated keys, each given as `sha256:HEX` or as the key itself.
+    """Return the SHA-256 digests of comma-separated keys, each given as `sha256:HEX` or as the key itself.
 
-    Raises UserError; its message holds no key.
+    Raises UserError, with no key in its message.
     """
     return tuple(_digest(number, entry.strip()) for number, entry in enumerate((text or "").split(","), 1) if text)
 
@@ -39,7 +39,7 @@ def _digest(number: int, entry: str) -> bytes:
         digest = entry.removeprefix(DIGEST_PREFIX)
         if not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
             raise UserError(
-                f"{where} wants 64 hexadecimal digits after '{DIGEST_PREFIX}'; 'eyas key' prints such a line"
+                f"{where} needs 64 hexadecimal digits after '{DIGEST_PREFIX}'; 'eyas key' prints such a line"
             )
         return bytes.fromhex(digest)
     if not re.fullmatch(r"[!-~]+", entry):
@@ -48,22 +48,22 @@ def _digest(number: int, entry: str) -> bytes:
 
 
 def origins(text: str | None) -> tuple[str, ...]:
-    """Comma-separated origins such as `https://chat.example`, or `*`. Raises UserError."""
+    """Parse comma-separated origins such as `https://chat.example`, or `*`. Raises UserError."""
     if not text:
         return ()
     entries = tuple(entry.strip() for entry in text.split(","))
     for entry in entries:
         if entry != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+", entry):
-            raise UserError(f"cors wants origins such as https://chat.example, or '*', got '{entry}'")
+            raise UserError(f"cors takes origins such as https://chat.example, or '*', got '{entry}'")
     return entries
 
 
 def public_warning(host: str, key_digests: tuple[bytes, ...]) -> str | None:
-    """What to say, loudly, when anybody who reaches `host` may use the server."""
+    """Return the warning for a server that anyone who can reach `host` may use; None if none is needed."""
     if key_digests or is_loopback(host):
         return None
     return (
-        f"WARNING: listening on {host} without API keys: whoever can reach this machine can use the model "
+        f"WARNING: listening on {host} without API keys: anyone who can reach this machine can use the model "
         "and see how it is used. Make a key with 'eyas key' and start with --api-key, or use --host 127.0.0.1."
     )
 
@@ -92,7 +92,7 @@ class Auth:
         await self._app(scope, receive, send)
 
     def _find(self, headers: Headers) -> bytes | None:
-        """The digest of the caller's key if it is one of ours."""
+        """Return the digest of the caller's key if it is accepted."""
         found = None
         for key in _keys(headers):
             digest = hashlib.sha256(key.encode("latin-1")).digest()
@@ -116,5 +116,5 @@ def _is_open(path: str) -> bool:
 
 
 async def _refuse(scope: Scope, send: Send) -> None:
-    message = "this server wants an API key it knows, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+    message = "this server needs a valid API key, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
     await send_failure(scope, send, Failure(status=401, message=message, code="invalid_api_key"), CHALLENGE)

@@ -1,6 +1,6 @@
-"""Bounds of the histograms of `/metrics`: those of vLLM, and finer ones below for what is faster here.
+"""Bounds of the histograms of `/metrics`: those of vLLM, and finer ones below where this server is faster.
 
-Source of vLLM's: vllm/v1/metrics/loggers.py of 0.25.1.
+Source of vLLM's bounds: vllm/v1/metrics/loggers.py of 0.25.1.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ __all__ = ["CHOICES", "LATENCY", "PER_TOKEN", "TOKENS", "TTFT"]
 
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
 CHOICES = (1, 2, 5, 10, 20)
-# Seconds.
+# All in seconds.
 TTFT = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
     *(160.0, 640.0, 2560.0),

@@ -1,7 +1,7 @@
-"""What one connection may take: bytes of headers, time to send a request and to read an answer; and how many there are.
+"""Limits of connections: bytes of headers, time to send a request and to read an answer, and the number of connections.
 
-A thin layer over uvicorn's HTTP protocol, which bounds none of these. Who sends slowly only ever holds a connection,
-and when there are no more, those that are still sending or idle go first: they cannot keep others out.
+This is a thin layer over uvicorn's HTTP protocol, which bounds none of these. A slow client only occupies a connection,
+and when there are no more, those that are still sending or idle are closed first: they cannot keep others out.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from eyas.gateway.operation.parser import RequestParser
 
 __all__ = ["ON_REFUSED", "REFUSAL", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
 
-ON_REFUSED = "on_refused"  # in the state that the app's lifespan gives: hears the status of each refusal
-REFUSAL = "refusal"  # there too: the answer (status, headers, body) from the request's path and the failure
+ON_REFUSED = "on_refused"  # key in the lifespan state: a function that receives the status of each refusal
+REFUSAL = "refusal"  # key in the lifespan state: returns status, headers and body, from the path and the failure
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 PHRASES = {int(status): status.phrase for status in HTTPStatus}
 OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the engine's socket
@@ -32,27 +32,27 @@ OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionLimits:
-    """`receive_s` is for a whole request, headers and body; `stalled_s` for a reader that takes nothing.
+    """Limits. `receive_s` is for a whole request, headers and body; `stalled_s` for a client that reads nothing.
 
-    Bytes are counted by reads: one read may bring more than `header_bytes` before it is refused.
+    Bytes are counted by reads: one read may bring more than `header_bytes` before the request is refused.
     """
 
     connections: int = 2048
     headers: int = 100
     header_bytes: int = 32 << 10  # request line and headers; any other bytes but a body's between two parts of it
-    pipelined: int = 16  # requests that wait on a connection for the answers in front of theirs
+    pipelined: int = 16  # requests that wait on a connection for earlier answers
     receive_s: float = 60.0
     idle_s: float = 60.0  # between requests; longer than clients keep a connection, so that they close it
     stalled_s: float = 120.0
-    probe_s: float = 0.25  # between two looks whether a half-closed connection was reset
+    probe_s: float = 0.25  # between two checks whether a half-closed connection was reset
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with `limits`. What breaks them gets an error in its dialect and loses its connection.
+    """uvicorn's protocol with `limits`. A request beyond them gets an error in its dialect, and its connection closes.
 
-    The end of a client's bytes is a half-close (RFC 9112, 9.6) or a close; TCP does not say which until something is
-    sent: the peer of a closed socket answers with a reset. An answer that is being streamed is something sent. Before
-    one, 100 Continue is, once: clients of HTTP/1.1 skip interim responses (RFC 9110, 15.2).
+    The end of a client's bytes is a half-close (RFC 9112, 9.6) or a close. TCP does not distinguish them until data is
+    sent: the peer of a closed socket answers with a reset. A streamed answer sends data. Before an answer, 100 Continue
+    is sent once: clients of HTTP/1.1 skip interim responses (RFC 9110, 15.2).
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
@@ -62,9 +62,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser = RequestParser(self)  # type: ignore[assignment]
         self.url = b""  # until a request line has come
         self._refusal: tuple[int, str] | None = None
-        self._num_read = 0  # bytes since the message began or some of its body came
+        self._num_read = 0  # bytes since the message began or a part of its body came
         self._running: RequestResponseCycle | None = None  # the newest that the app has; uvicorn's `cycle` may wait
-        self._in_body = False  # of `cycle`
+        self._in_body = False  # the app is receiving the body of `cycle`
         self._is_sending = True  # no request of this connection is complete and unanswered
         self._since = self.loop.time()
         self._receive_timer: asyncio.TimerHandle | None = None
@@ -79,7 +79,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_receiving()
         if self._probe_timer is not None:
             self._probe_timer.cancel()
-        for cycle in self._unanswered():  # uvicorn tells the newest only
+        for cycle in self._unanswered():  # uvicorn notifies the newest only
             cycle.disconnected = True
             cycle.message_event.set()
         self.pipeline.clear()
@@ -95,10 +95,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(431, self._too_many_headers())
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether the connection stays open: until what was asked for whole is answered."""
+        """Whether the connection stays open: it does until complete requests are answered."""
         if self._probe_timer is not None:
             return True
-        if self._in_body:  # of which no more comes
+        if self._in_body:  # which will not be completed
             if self._is_its_turn():
                 return False
             self.pipeline.popleft()
@@ -134,7 +134,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_body = True
         if self.pipeline:
-            self.flow.resume_reading()  # who does not read does not see the client leave
+            self.flow.resume_reading()  # without reading, a disconnect is not seen
 
     def on_body(self, body: bytes) -> None:
         self._num_read = 0
@@ -156,7 +156,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._since = self.loop.time()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for whatever the parser refuses."""
+        """Answer a request that the parser refuses; uvicorn calls this."""
         self._refuse(*(self._refusal or (400, "this is not an HTTP/1.1 request")))
 
     def pause_writing(self) -> None:
@@ -179,14 +179,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self._receive_timer = None
 
     def _receive_late(self) -> None:
-        if self._is_busy() and not self._is_its_turn():  # not before those in front are answered
+        if self._is_busy() and not self._is_its_turn():  # not before earlier requests are answered
             self._start_receiving()
             return
         self._receive_timer = None
         self._refuse(408, f"the request was not complete after {self.limits.receive_s:g} s")
 
     def _probe(self, *, is_first: bool = False) -> None:
-        """Close a half-closed connection if it was reset. The first time, make a client that is gone reset it."""
+        """Close a half-closed connection if it was reset. The first call sends data, which a closed client resets."""
         if _is_reset(self.transport):
             self.transport.abort()
             return
@@ -201,7 +201,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if victim is None:
             return False
         self.connections.discard(victim)
-        victim._refuse(408, "the connection was closed in favour of others: it was the one waited for longest")
+        victim._refuse(408, "too many connections: the one that had been sending or idle for longest was closed")
         return True
 
     def _unanswered(self) -> Iterator[RequestResponseCycle]:
@@ -213,7 +213,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def _is_its_turn(self) -> bool:
-        """Whether the app has the request that is being received: its body is still to come."""
+        """Whether the app already has the request that is being received, and waits for its body."""
         return self._in_body and self.cycle is self._running
 
     def _too_many_headers(self) -> str:
@@ -234,19 +234,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def _is_reset(transport: asyncio.Transport) -> bool:
-    """Whether the peer has reset the connection, for one that is not read from: event loops do not tell then."""
+    """Whether the peer has reset a connection that is not read from, which event loops do not report."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket"), 0)
-    return bool(poll.poll(0))  # POLLERR and POLLHUP need no asking for
+    return bool(poll.poll(0))  # POLLERR and POLLHUP are always reported
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
-    """The protocol with other limits than the usual ones."""
+    """Return the protocol with limits other than the defaults."""
     return type("GuardedProtocol", (GuardedProtocol,), {"limits": limits})
 
 
 def uvicorn_options(limits: ConnectionLimits | None = None) -> dict[str, Any]:
-    """Keyword arguments for `uvicorn.Config` that make these limits hold. Raises the process's limit of open files."""
+    """Return arguments of `uvicorn.Config` that apply these limits; raises the process's limit of open files."""
     limits = limits or ConnectionLimits()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.connections + OTHER_FILES

@@ -1,6 +1,6 @@
 """Checks a request's head: one well-formed Host, and no transfer coding but chunked (RFC 9112, 3.2 and 6.1). Pure.
 
-What a proxy in front and this server could read in two ways is refused.
+A head that a proxy and this server could interpret differently is refused.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Headers = list[tuple[bytes, bytes]]  # names in lower case
 
 
 def host_and_port(text: str) -> tuple[str, str] | None:
-    """`localhost:8000` or `[::1]` as host and port, the host in lower case, without brackets and a last dot.
+    """Split `localhost:8000` or `[::1]` into host and port, the host in lower case, without brackets and a last dot.
 
-    The port is empty if none is given; None if `text` is no authority of an http URL.
+    The port is empty if none is given. Returns None if `text` is no authority of an http URL.
     """
     match = AUTHORITY.fullmatch(text)
     if match is None:
@@ -29,7 +29,7 @@ def host_and_port(text: str) -> tuple[str, str] | None:
 
 
 def fault_of(version: str, target: bytes, headers: Headers) -> tuple[int, str] | None:
-    """Status and message if the head is refused; `version` such as "1.1", `target` as it is in the request line."""
+    """Return status and message if the head is refused; `version` is e.g. "1.1", `target` as in the request line."""
     return _fault_of_host(version, target, headers) or _fault_of_coding(version, headers)
 
 
@@ -42,7 +42,7 @@ def _fault_of_host(version: str, target: bytes, headers: Headers) -> tuple[int, 
     if (absolute := ABSOLUTE.match(target)) is not None:
         hosts.append(absolute[1])
     if any(host_and_port(host.decode("latin-1")) is None for host in hosts):
-        return 400, "the host is malformed: wants NAME, NAME:PORT, an IPv4 address or an IPv6 address in brackets"
+        return 400, "the host is malformed: it must be NAME, NAME:PORT, an IPv4 address or an IPv6 address in brackets"
     return None
 
 
@@ -63,7 +63,7 @@ def _fault_of_coding(version: str, headers: Headers) -> tuple[int, str] | None:
 
 
 def with_target_host(target: bytes, headers: Headers) -> Headers:
-    """`headers` with Host replaced by that of an absolute target, `http://localhost:8000/v1` (RFC 9112, 3.2.2)."""
+    """Replace Host in `headers` by that of an absolute target, `http://localhost:8000/v1` (RFC 9112, 3.2.2)."""
     absolute = ABSOLUTE.match(target)
     if absolute is None:
         return headers
@@ -71,6 +71,6 @@ def with_target_host(target: bytes, headers: Headers) -> Headers:
 
 
 def path_of(target: bytes) -> str:
-    """The path of a request's target, still percent-encoded."""
+    """Return the path of a request's target, still percent-encoded."""
     absolute = ABSOLUTE.match(target)
     return target[absolute.end() if absolute else 0 :].partition(b"?")[0].decode("latin-1")

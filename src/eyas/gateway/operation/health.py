@@ -1,4 +1,4 @@
-"""`/health` and `/ready`: whether the process lives and whether it serves."""
+"""`/health` and `/ready`: whether the process is alive, and whether the engine serves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["routes"]
 
 def routes(context: Context) -> list[BaseRoute]:
     async def health(request: HttpRequest) -> Response:
-        """The process is alive; the engine is not asked."""
+        """Answer that the process is alive; the engine is not checked."""
         return json_response({"status": "ok"})
 
     async def ready(request: HttpRequest) -> Response:
-        """The engine serves; it was loaded and warm before the app was made."""
+        """Answer whether the engine serves; it was loaded and warm before the app was made."""
         info, failure = context.info, context.engine.failure
         if failure is not None:
             return json_response({"status": "failed", "error": failure}, status=503)

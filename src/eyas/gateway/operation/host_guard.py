@@ -1,9 +1,9 @@
 """Refuses requests for other host names, and pages of other origins. Pure ASGI.
 
 With DNS rebinding a page makes its own name resolve to this machine: for the browser the server is then of the page's
-origin, and the page may read everything. What gives it away is the Host header, which holds the page's name. A page
-that stays at another origin cannot read answers, but could still ask for them and take a live view's place; a browser
-marks its requests with Origin or Sec-Fetch-Site (https://www.w3.org/TR/fetch-metadata/), which no script can set.
+origin, and the page may read everything. The Host header, which holds the page's name, reveals this. A page that stays
+at another origin cannot read answers, but could still request them and occupy a live view; a browser marks its requests
+with Origin or Sec-Fetch-Site (https://www.w3.org/TR/fetch-metadata/), which no script can set.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from eyas.gateway.server.hosts import ANY, LOCALHOST, Hosts
 
 __all__ = ["HostGuard"]
 
-OWN_SITES = ("same-origin", "none")  # of Sec-Fetch-Site; none: a person typed the address
+OWN_SITES = ("same-origin", "none")  # values of Sec-Fetch-Site; none: the user typed the address
 DEFAULT_PORTS = ("", "80", "443")
 
 
 class HostGuard:
     """Answers 403 to requests for a host that is not in `hosts`, and to pages neither of this server nor of `origins`.
 
-    A request without Host is one of HTTP/1.0, which no browser sends.
+    A request without Host is HTTP/1.0, which no browser sends.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Hosts, origins: tuple[str, ...]) -> None:
@@ -51,11 +51,11 @@ class HostGuard:
         await self._app(scope, receive, send)
 
     def _may_ask(self, headers: Headers, host: tuple[str, str]) -> bool:
-        """Whether this is no page's request or that of an allowed one; in the order of https://words.filippo.io/csrf/."""
+        """Whether the request comes from no page, or from an allowed one; in the order of https://words.filippo.io/csrf/."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if ANY in self._origins or origin in self._origins or site in OWN_SITES:
             return True
-        if site is not None:  # a link to this server: the page that has it sees nothing of the answer
+        if site is not None:  # a link to this server: the page with the link cannot see the answer
             return origin is None and headers.get("sec-fetch-dest") == "document"
         return origin is None or _is_at(origin, host)
 

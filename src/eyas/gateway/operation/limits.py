@@ -1,6 +1,6 @@
-"""What one request may be: bytes of its body, and an id that answers and logs carry. Pure ASGI.
+"""Limits of one request: the bytes of its body; and the request id in answers and logs. Pure ASGI.
 
-Connections, headers and time are bounded one layer further down, in connections.py.
+Connections, headers and time are bounded one layer below, in connections.py.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ async def send_failure(scope: Scope, send: Send, failure: Failure, *headers: tup
 class Limits:
     """Refuses bodies above `max_body` bytes with 413, gives each request an id, and finds the dialect of its errors.
 
-    A body is refused by its Content-Length before any of it is read, or as soon as what came is too much: then the
+    A body is refused by its Content-Length before any of it is read, or as soon as too much has been read: then the
     route that reads it gets a Refused. `x-request-id` of the caller is kept if it is 1 to 128 harmless
     characters, else a new one is made; it is in the scope's state as `request_id` and in every answer, also under the
-    dialect's own header. `on_status` hears the status of each answer.
+    dialect's own header. `on_status` receives the status of each answer.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Limits:
         length, given, header = 0, b"", REQUEST_ID_HEADER.encode()
         for name, value in scope["headers"]:
             if name == b"content-length":
-                length = int(value)  # the HTTP parser takes digits only
+                length = int(value)  # the HTTP parser accepts digits only
             elif name == header:
                 given = value
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
@@ -72,7 +72,7 @@ class Limits:
             if message["type"] == "http.response.start":
                 self._on_status(message["status"])
                 message["headers"] = [*message["headers"], *id_headers]
-                if message["status"] == 413:  # to read on would be to take what was refused
+                if message["status"] == 413:  # keep-alive would read the body that was refused
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
@@ -94,5 +94,5 @@ class Limits:
         return counted
 
     def _too_large(self) -> Refused:
-        message = f"the body is larger than the {readable(self._max_body)} that this server takes"
+        message = f"the body is larger than the {readable(self._max_body)} that this server accepts"
         return Refused(message, code="body_too_large", status=413)

@@ -1,7 +1,7 @@
 """Prometheus metrics: vLLM's names where it has one, so that dashboards made for it work; `eyas:` for the rest.
 
-Two sources: what the engine counts, read at each scrape, and the outcome of each request.
-Names as in vLLM 0.25 to 0.33; each series has vLLM's labels `model_name` and `engine`, which is 0.
+There are two sources: the engine's counters, read at each scrape, and the outcome of each request.
+Names are those of vLLM 0.25 to 0.33; each series has vLLM's labels `model_name` and `engine`, which is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GAUGES = frozenset({"num_running", "num_waiting"})
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
-ENGINE = "0"  # vLLM numbers the engines of a server; here is one
+ENGINE = "0"  # vLLM numbers the engines of a server; there is one here
 
 
 class EngineCounters:
@@ -38,7 +38,7 @@ class EngineCounters:
         self._last: dict[str, int] = {}
 
     def read(self) -> tuple[EngineStats, Mapping[str, int]]:
-        """Statistics as they are, and the counters since the server started."""
+        """Return the current statistics, and the counters since the server started."""
         stats = self._engine.stats()
         totals = {}
         for item in fields(stats):
@@ -54,15 +54,15 @@ class EngineCounters:
 
 
 def kv_usage(stats: EngineStats) -> float:
-    """Share of the pages in use, 0 to 1, of the group that is fullest: it is the one that makes requests wait."""
+    """Return the share of pages in use, 0 to 1, of the fullest group, which is the one that makes requests wait."""
     shares = [stats.pages_used.get(name, 0) / total for name, total in stats.pages_total.items() if total]
     return max(shares, default=0.0)
 
 
 class Metrics(Collector):
-    """Counts outcomes and writes the page `/metrics`. For one thread, that of the event loop.
+    """Counts outcomes and writes the page `/metrics`. Used in one thread, that of the event loop.
 
-    `num_viewers` is asked at scrape time: who watches the live view or writes a trace.
+    `num_viewers` is called at scrape time: the number of live views and traces.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Metrics(Collector):
         ProcessCollector(namespace="eyas:engine", pid=lambda: engine.pid or "none", registry=self._registry)
 
     def text(self) -> bytes:
-        """The page, in Prometheus' text format 0.0.4."""
+        """Return the page, in Prometheus' text format 0.0.4."""
         return generate_latest(self._registry)
 
     def answered(self, status: int) -> None:
@@ -111,7 +111,7 @@ class Metrics(Collector):
             self._errors[str(status)] += 1
 
     def record(self, outcome: Outcome) -> None:
-        """Count a request that is over."""
+        """Count a finished request."""
         self._statuses[outcome.route, str(outcome.status)] += 1
         self._finished.update(outcome.finishes)
         self._rounds += outcome.num_rounds
@@ -140,34 +140,32 @@ class Metrics(Collector):
             self._inter_token.add(seconds, outcome.num_tokens - outcome.n)
 
     def collect(self) -> Iterable[Family]:
-        """Called by the registry at each scrape."""
+        """Yield all metrics; the registry calls this at each scrape."""
         stats, totals = self._counters.read()
-        yield from self._of_engine(stats, totals)
-        yield from self._of_speculation()
-        yield from self._of_requests()
-        yield self._counter(
-            "eyas:engine_restarts", "Times that the engine process was started again.", totals["num_restarts"]
-        )
+        yield from self._engine_families(stats, totals)
+        yield from self._speculation_families()
+        yield from self._request_families()
+        yield self._counter("eyas:engine_restarts", "Restarts of the engine process.", totals["num_restarts"])
         yield self._gauge(
             "eyas:engine_up", "1 while the engine serves, 0 while it does not.", self._engine.failure is None
         )
         yield self._gauge(
-            "eyas:step_listeners", "Live views and traces that follow the engine's steps.", self._num_viewers()
+            "eyas:step_listeners", "Live views and traces that observe the engine's steps.", self._num_viewers()
         )
 
-    def _of_engine(self, stats: EngineStats, totals: Mapping[str, int]) -> Iterable[Family]:
-        yield self._gauge("vllm:num_requests_running", "Sequences that the engine works on.", stats.num_running)
-        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for room.", stats.num_waiting)
-        yield self._by(
+    def _engine_families(self, stats: EngineStats, totals: Mapping[str, int]) -> Iterable[Family]:
+        yield self._gauge("vllm:num_requests_running", "Running sequences.", stats.num_running)
+        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for capacity.", stats.num_waiting)
+        yield self._labelled(
             "vllm:num_requests_waiting_by_reason",
-            "Sequences that wait, by reason: for capacity, or put off for another one, which does not happen here.",
+            "Waiting sequences by reason: for capacity, or deferred, which does not happen here.",
             "reason",
             {"capacity": stats.num_waiting, "deferred": 0},
             GaugeMetricFamily,
         )
-        yield self._by(
+        yield self._labelled(
             "vllm:engine_sleep_state",
-            "1 for the state that the engine is in: it is always awake.",
+            "1 for the engine's state: it is always awake.",
             "sleep_state",
             {"awake": 1, "weights_offloaded": 0, "discard_all": 0},
             GaugeMetricFamily,
@@ -180,13 +178,13 @@ class Metrics(Collector):
             "vllm:prompt_tokens_cached": ("num_cached_tokens", "Prompt tokens served from the prefix cache."),
             "vllm:prefix_cache_queries": ("num_prompt_tokens", "Prompt tokens looked up in the prefix cache."),
             "vllm:prefix_cache_hits": ("num_cached_tokens", "Prompt tokens found in the prefix cache."),
-            "vllm:num_preemptions": ("num_preemptions", "Sequences put back into the queue to make room."),
-            "eyas:engine_rounds": ("num_rounds", "Rounds that the engine computed."),
+            "vllm:num_preemptions": ("num_preemptions", "Sequences preempted and put back into the queue."),
+            "eyas:engine_rounds": ("num_rounds", "Rounds computed by the engine."),
         }
         for name, (field, text) in named.items():
             yield self._counter(name, text, totals[field])
         num_cached = totals["num_cached_tokens"]
-        yield self._by(
+        yield self._labelled(
             "vllm:prompt_tokens_by_source",
             "Prompt tokens computed, and those from the prefix cache.",
             "source",
@@ -201,10 +199,12 @@ class Metrics(Collector):
             pages.add_metric([*self._labels.values(), group, "used"], used)
             pages.add_metric([*self._labels.values(), group, "total"], total)
         yield pages
-        yield self._by("eyas:memory_bytes", "Device memory by owner.", "owner", stats.memory_bytes, GaugeMetricFamily)
+        yield self._labelled(
+            "eyas:memory_bytes", "Device memory by owner.", "owner", stats.memory_bytes, GaugeMetricFamily
+        )
 
     def _cache_config(self, stats: EngineStats) -> GaugeMetricFamily:
-        """As vLLM's, with those of its labels that mean something here."""
+        """Return vLLM's `cache_config_info`, with those of its labels that apply here."""
         page_size, num_pages = self._engine.info.page_size, stats.pages_total.get("full", 0)
         labels = self._labels | {
             "block_size": str(page_size),
@@ -216,59 +216,65 @@ class Metrics(Collector):
         family.add_metric(list(labels.values()), 1)
         return family
 
-    def _of_speculation(self) -> Iterable[Family]:
-        """Of requests that are over, so that all of these belong together."""
+    def _speculation_families(self) -> Iterable[Family]:
+        """Yield metrics of finished requests only, so that they are consistent with each other."""
         yield self._counter("vllm:spec_decode_num_drafts", "Rounds of sequences, with drafts or without.", self._rounds)
         yield self._counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", self._drafted)
         yield self._counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens accepted.", self._accepted)
-        yield self._by(
+        yield self._labelled(
             "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the draft, from 0.",
             "position", {str(position): count for position, count in sorted(self._positions.items())},
         )  # fmt: skip
 
-    def _of_requests(self) -> Iterable[Family]:
-        yield self._by(
+    def _request_families(self) -> Iterable[Family]:
+        yield self._labelled(
             "vllm:request_success",
             "Choices that ended, by reason.",
             "finished_reason",
             dict(sorted(self._finished.items())),
         )
         statuses = CounterMetricFamily(
-            "eyas:requests", "Requests to the engine by route and HTTP status; 499: the client left.",
+            "eyas:requests", "Requests to the engine by route and HTTP status; 499: the client disconnected.",
             labels=[*self._labels, "route", "status"],
         )  # fmt: skip
         for (route, status), count in sorted(self._statuses.items()):
             statuses.add_metric([*self._labels.values(), route, status], count)
         yield statuses
         left = sum(count for (_, status), count in self._statuses.items() if status == str(CLIENT_LEFT))
-        yield self._counter("eyas:clients_left", "Requests whose client left before the answer was complete.", left)
-        yield self._by(
-            "eyas:http_errors", "Answers with an error, refused requests too, by status.", "status", self._errors
+        yield self._counter(
+            "eyas:clients_left", "Requests whose client disconnected before the answer was complete.", left
+        )
+        yield self._labelled(
+            "eyas:http_errors", "Error answers by status, refused requests included.", "status", self._errors
         )
         described = (
-            ("vllm:time_to_first_token_seconds", "From submitting to the first token.", self._ttft),
+            ("vllm:time_to_first_token_seconds", "Time from submitting to the first token.", self._ttft),
             (
                 "vllm:inter_token_latency_seconds",
-                "Time between tokens: the mean of its request, for each.",
+                "Time between tokens; each token counts with its request's mean.",
                 self._inter_token,
             ),
             ("vllm:request_time_per_output_token_seconds", "Mean time per token after the first.", self._per_token),
-            ("vllm:e2e_request_latency_seconds", "From submitting to the last token.", self._e2e),
-            ("vllm:request_queue_time_seconds", "From submitting to the launch of the first step.", self._queue),
-            ("vllm:request_prefill_time_seconds", "From there to the first token.", self._prefill),
-            ("vllm:request_decode_time_seconds", "From the first token to the last.", self._decode),
-            ("vllm:request_inference_time_seconds", "Prefill and decode.", self._inference),
+            ("vllm:e2e_request_latency_seconds", "Time from submitting to the last token.", self._e2e),
+            ("vllm:request_queue_time_seconds", "Time from submitting to the launch of the first step.", self._queue),
+            (
+                "vllm:request_prefill_time_seconds",
+                "Time from the launch of the first step to the first token.",
+                self._prefill,
+            ),
+            ("vllm:request_decode_time_seconds", "Time from the first token to the last.", self._decode),
+            ("vllm:request_inference_time_seconds", "Time of prefill and decode.", self._inference),
             (
                 "vllm:iteration_tokens_total",
-                "Tokens of a step: of prompts computed and generated.",
+                "Tokens per step: prompt tokens computed, and tokens generated.",
                 self._engine.step_tokens,
             ),
             ("vllm:request_prompt_tokens", "Prompt tokens of a request.", self._prompt),
             ("vllm:request_generation_tokens", "Tokens generated for a request.", self._generation),
             ("vllm:request_max_num_generation_tokens", "Tokens of the longest choice.", self._longest),
             ("vllm:request_prefill_kv_computed_tokens", "Prompt tokens not in the prefix cache.", self._computed),
-            ("vllm:request_params_max_tokens", "What requests gave as max_tokens.", self._max_tokens),
-            ("vllm:request_params_n", "Choices that requests asked for.", self._n),
+            ("vllm:request_params_max_tokens", "Values of max_tokens in requests.", self._max_tokens),
+            ("vllm:request_params_n", "Choices per request.", self._n),
         )
         for name, text, values in described:
             family = HistogramMetricFamily(name, text, labels=list(self._labels))
@@ -285,7 +291,7 @@ class Metrics(Collector):
         family.add_metric(list(self._labels.values()), float(value))
         return family
 
-    def _by(
+    def _labelled(
         self,
         name: str,
         text: str,

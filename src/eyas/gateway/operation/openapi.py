@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 description at `/openapi.json`: what the dialects say of their routes, and the server's own routes.
+"""The OpenAPI 3.1 description at `/openapi.json`: the dialects' descriptions of their routes, and the server's own.
 
-What an operation may answer is complete as to status codes; answers are described by the fields that clients rely on.
+Status codes of operations are complete; answers are described by the fields that clients rely on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eyas.gateway.server.dialect import Dialect, Dialects
 
 __all__ = ["document", "operations"]
 
-# Each event of a stream, as OpenAPI 3.2 describes streams and readers of 3.1 take it too; `data` is JSON, or [DONE].
+# An event of a stream, as OpenAPI 3.2 describes it; readers of 3.1 accept it too. `data` is JSON, or [DONE].
 EVENT: Schema = {
     "type": "object",
     "required": ["data"],
@@ -25,18 +25,18 @@ EVENT: Schema = {
 }
 READY: Schema = {"type": "object", "required": ["status"], "properties": {"status": {"enum": ["ready", "failed"]}}}
 ERRORS = {
-    400: "the request cannot be served as asked; `param` names the field",
-    401: "an API key is asked for and was not given, or is not known",
-    404: "no such thing here",
+    400: "the request is invalid; `param` names the field",
+    401: "the API key is missing or not known",
+    404: "not found",
     408: "the request was not complete in time",
-    413: "the body is larger than this server takes",
-    415: "the body is declared to be something else than JSON",
-    429: "the queue is full; Retry-After says when to come back",
+    413: "the body is larger than this server accepts",
+    415: "the body is not declared as JSON",
+    429: "the queue is full; Retry-After says when to try again",
     431: "too many or too long headers",
     500: "the engine failed",
-    503: "the engine is not serving just now, or there are too many connections; Retry-After says when to come back",
+    503: "the engine is not serving, or there are too many connections; Retry-After says when to try again",
 }
-ALWAYS = (401, 408, 413, 431, 503)  # what every operation may answer; those with a body 400 and 415 too
+ALWAYS = (401, 408, 413, 431, 503)  # statuses of every operation; those with a body also answer 400 and 415
 
 OWN_OPERATIONS = (
     ApiOperation(
@@ -49,7 +49,7 @@ OWN_OPERATIONS = (
     ),
     ApiOperation(method="get", path="/metrics", summary="Counters for Prometheus", media_type="text/plain"),
     ApiOperation(
-        method="get", path="/version", summary="The version of eyas and the commit that it was made from",
+        method="get", path="/version", summary="The version of eyas and the commit that it was built from",
         answer={
             "type": "object", "required": ["version", "commit"],
             "properties": {"version": {"type": "string"}, "commit": {"type": ["string", "null"]}},
@@ -57,25 +57,25 @@ OWN_OPERATIONS = (
     ),
     ApiOperation(method="get", path="/openapi.json", summary="This description", answer={"type": "object"}),
     ApiOperation(
-        method="get", path="/live", summary="What the engine does, step by step", media_type=EVENTS, errors=(404, 429)
+        method="get", path="/live", summary="The engine's steps, as a stream", media_type=EVENTS, errors=(404, 429)
     ),
     ApiOperation(method="get", path="/", summary="The page", media_type="text/html", is_open=True),
     ApiOperation(
-        method="get", path="/page/{file}", summary="Parts of the page", media_type="*/*", parameter="file",
+        method="get", path="/page/{file}", summary="Files of the page", media_type="*/*", parameter="file",
         errors=(404,), is_open=True,
     ),
 )  # fmt: skip
 
 
 def operations(dialects: Dialects) -> Iterator[tuple[ApiOperation, Dialect]]:
-    """Each operation of a server, with the dialect that its errors are in."""
+    """Return each operation of a server, with the dialect of its errors."""
     for dialect in dialects.all:
         yield from ((one, dialect) for one in dialect.operations)
     yield from ((one, dialects.of(one.path)) for one in OWN_OPERATIONS)
 
 
 def document(context: Context, dialects: Dialects) -> bytes:
-    """The description of one server as JSON."""
+    """Return the description of one server as JSON."""
     described = list(operations(dialects))
     bodies = list(dict.fromkeys(one.body for one, _ in described if one.body is not None))
     references, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
@@ -106,12 +106,12 @@ def document(context: Context, dialects: Dialects) -> bytes:
 
 
 def _error_name(dialect: Dialect, dialects: Dialects) -> str:
-    """The name of the schema of a dialect's errors."""
+    """Return the name of the schema of a dialect's errors."""
     return "Error" if dialect is dialects.all[0] else f"{dialect.name}.Error"
 
 
 def _anchor(schema: Any) -> None:
-    """Patterns in JSON Schema's dialect, which knows no \\A and \\Z; in place."""
+    """Rewrite patterns in place for JSON Schema's regular expressions, which lack \\A and \\Z."""
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _anchor(value)
     if isinstance(schema, dict) and isinstance(pattern := schema.get("pattern"), str):
@@ -119,7 +119,7 @@ def _anchor(schema: Any) -> None:
 
 
 def _describe(operation: ApiOperation, body: Schema | None, error: Schema, statuses: Mapping[int, int]) -> Schema:
-    """One operation; `body` and `error` are references to schemas, `statuses` the dialect's own."""
+    """Describe one operation; `body` and `error` are references to schemas, `statuses` the dialect's own."""
     fallback = EVENT if operation.media_type == EVENTS else {"type": "string"}
     content: Schema = {operation.media_type: {"schema": operation.answer or fallback}}
     if operation.streams:

@@ -1,6 +1,6 @@
-"""What operators get from a server: `/metrics`, `/version`, `/openapi.json`, log lines, traces, limits and keys.
+"""Assembles the operation of a server: `/metrics`, `/version`, `/openapi.json`, log lines, traces, limits and keys.
 
-Knows how these parts fit together; each of them is in a file of its own.
+Each of these parts is in a file of its own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Operation:
         return [Route("/metrics", metrics), Route("/version", version), Route("/openapi.json", openapi)]
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
-        """`app` behind keys, origins, hosts and limits; ids and counts are given to what these refuse, too."""
+        """Wrap `app` in keys, origins, hosts and limits; requests that these refuse have ids and are counted, too."""
         options = self._context.options
         app = Auth(app, key_digests=options.key_digests)
         if options.cors_origins:
@@ -89,7 +89,7 @@ class Operation:
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Any], None]:
-        """While the server runs: the line of every ten seconds, and the trace."""
+        """Run the progress log and the trace while the server runs."""
         steps, path = self._context.steps, self._context.options.trace
         trace = Trace(path) if path is not None else None
         if trace is not None:

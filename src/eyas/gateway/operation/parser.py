@@ -1,4 +1,4 @@
-"""The parser of HTTP requests, without what this server does not take: trailers, and offers to change the protocol."""
+"""The parser of HTTP requests, without trailers and protocol upgrades, which this server does not support."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["RequestParser"]
 
 
 class RequestParser:
-    """Calls a uvicorn protocol back as `httptools.HttpRequestParser` does, in its place.
+    """Replaces `httptools.HttpRequestParser`, with the same callbacks to a uvicorn protocol.
 
-    Trailers are dropped: uvicorn would add them to the headers, which the application has been given by then.
+    Trailers are dropped: uvicorn would add them to the headers, which the application already has by then.
 
-    An offer (`Connection: Upgrade`) is ignored, as RFC 9110 (7.8) allows; Java's HttpClient makes one with each request
-    to an http:// address. httptools does not parse a body behind an offer, so the head is parsed again without it.
+    `Connection: Upgrade` is ignored, as RFC 9110 (7.8) allows; Java's HttpClient sends it with each request to an
+    http:// address. httptools does not parse a body after an upgrade, so the head is parsed again without it.
     """
 
     def __init__(self, protocol: HttpToolsProtocol) -> None:
@@ -49,7 +49,7 @@ class RequestParser:
 
     def _head_without_offer(self) -> bytes:
         if self.get_method() == b"CONNECT":
-            raise httptools.HttpParserInvalidMethodError("this server is no proxy")
+            raise httptools.HttpParserInvalidMethodError("this server is not a proxy")
         version = self.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.get_method(), self._protocol.url, version)]
         lines += [b"%s: %s" % (name, value) for name, value in self._protocol.headers if name != b"upgrade"]

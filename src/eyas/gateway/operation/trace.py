@@ -1,7 +1,7 @@
 """`--trace FILE`: one JSON line per step of the engine, with token ids and without text.
 
-Lines are written by a thread of their own from a bounded queue. A full disk, a vanished folder or a slow disk costs
-lines, which are counted, and nothing else; writing goes on by itself once it can.
+Lines are written by a thread of their own from a bounded queue. A full disk, a missing folder or a slow disk only costs
+lines, which are counted; writing resumes by itself once it is possible.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 
 def check_writable(path: Path) -> None:
-    """Make the file if it is not there. Raises UserError if that, or writing to it, cannot be."""
+    """Create the file if it is not there. Raises UserError if it cannot be created or written to."""
     try:
-        if not path.is_fifo():  # opening one would wait for its reader, and closing it would end that one
+        if not path.is_fifo():  # opening a pipe would wait for its reader, and closing it would end that reader
             os.close(_open(path))
     except OSError as error:
         raise UserError(
             f"cannot write the trace to '{path}' ({error.strerror}); give --trace a file that you may write to, "
-            "in a folder that is there"
+            "in an existing folder"
         ) from error
 
 
@@ -42,7 +42,7 @@ def _open(path: Path) -> int:
 
 
 class Trace:
-    """Writes what `__call__` is given, from any thread and without waiting, to the end of `path`.
+    """Appends the steps passed to `__call__`, from any thread and without waiting, to `path`.
 
     `num_dropped` counts the steps that could not be written.
     """
@@ -68,7 +68,7 @@ class Trace:
         try:
             self._queue.put(None, timeout=timeout)
         except queue.Full:
-            return  # a disk that hangs; the thread is a daemon
+            return  # the disk hangs; the thread is a daemon
         self._thread.join(timeout)
 
     # -- the writer's thread ------------------------------------------------------------------------------------------
@@ -96,14 +96,14 @@ class Trace:
             log.warning("trace: writing again; %d steps were dropped so far", self.num_dropped)
 
     def _append(self, line: bytes) -> None:
-        """Write a whole line or none. Raises OSError. The file is opened anew when it was moved away or failed."""
+        """Write a whole line or none. Raises OSError. The file is reopened after log rotation or an error."""
         if self._file is not None and not _is_same_file(self._file, self._path):
             os.close(self._file)
             self._file = None
         if self._file is None:
             self._file = _open(self._path)
         num_written = os.write(self._file, line)
-        if num_written < len(line):  # a disk that just became full took a part
+        if num_written < len(line):  # the disk became full within the line
             os.ftruncate(self._file, max(os.fstat(self._file).st_size - num_written, 0))
             raise OSError(28, "no space left on the disk")
 
@@ -116,7 +116,7 @@ def _is_same_file(file: int, path: Path) -> bool:
 
 
 def trace_line(now: float, report: StepReport) -> bytes:
-    """One step as a line of JSON. `choice` and `id` say whose tokens they are; `drafted` is empty without a round."""
+    """Return a step as a line of JSON. `id` and `choice` name the tokens' owner; `drafted` is empty without a round."""
     stats = report.stats
     record = {
         "t": round(now, 6),

@@ -1,4 +1,4 @@
-"""The page's own files: `/` and `/page/{file}`, a fixed list read once, with a policy that lets nothing else in."""
+"""The page's own files: `/` and `/page/{file}`, a fixed list read once; the content security policy allows no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEDIA_TYPES = {
     "icon.svg": "image/svg+xml",
 }
 HEADERS = {
-    "cache-control": "no-cache",  # keep it, but ask whether it is still the one
+    "cache-control": "no-cache",  # cache, but revalidate
     "content-security-policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
     ),
@@ -35,7 +35,7 @@ HEADERS = {
 
 
 def routes() -> list[Route]:
-    """`/` and one route that knows exactly the files above."""
+    """Return the route of `/`, and one route that serves exactly the files above."""
     folder = files("eyas.gateway.page") / "static"
     bodies = {name: (folder / name).read_bytes() for name in MEDIA_TYPES}
     etags = {name: f'"{hashlib.sha256(body).hexdigest()[:32]}"' for name, body in bodies.items()}

@@ -1,9 +1,9 @@
-"""The page at `/` and its live view: `GET /live` streams what the engine's steps did, to whoever looks.
+"""The page at `/` and its live view: `GET /live` streams the engine's steps to viewers.
 
-The engine is observed only while somebody looks. Reports are collected on its thread, put into words at most ten times
-a second on the server's (`live_message.py` has the schema), and dropped for a viewer that does not keep up: then
-`{"lost": n}` says how many messages are missing. While the engine does not serve, a stream says so and ends: it neither
-holds up a server that stops, nor waits for an engine that may never come back.
+The engine is observed only while there are viewers. Reports are collected on its thread, converted to messages at most
+ten times a second on the server's (`live_message.py` has the schema), and dropped for a viewer that does not keep up:
+then `{"lost": n}` counts the missing messages. While the engine does not serve, a stream says so and ends: it neither
+delays the server's stop, nor waits for an engine that may never come back.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from eyas.gateway.server.steps import StepHub
 __all__ = ["LiveFeed", "Viewer", "routes"]
 
 MAX_VIEWERS = 16
-MAX_REPORTS = 4096  # steps that may wait to be put into words
-MAX_BEHIND = 20  # messages that one viewer may be behind, two seconds
+MAX_REPORTS = 4096  # steps that may wait to be converted
+MAX_BEHIND = 20  # messages that one viewer may lag, two seconds
 INTERVAL_S = 0.1
-IDLE_S = 1.0  # without a step, viewers hear of the queue and the engine's health this often
+IDLE_S = 1.0  # interval of messages about the queue and the engine's health while there are no steps
 
 
 def routes(context: Context) -> list[Route]:
-    """`/`, `/page/{file}` and `/live`."""
+    """Return the routes `/`, `/page/{file}` and `/live`."""
     feed = LiveFeed(
         context.engine, context.steps, LiveMessageBuilder(context.codec, with_text=context.options.live == "text")
     )
@@ -48,7 +48,7 @@ def routes(context: Context) -> list[Route]:
     async def live(request: Request) -> ASGIApp:
         if context.options.live == "off":
             raise HTTPException(404, "the live view is off on this server; start it with --live text or blank")
-        if request.method == "HEAD":  # nothing is sent that could end it
+        if request.method == "HEAD":  # a stream without data would never notice its client's disconnect
             return Response(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         viewer = feed.join()
         return EventStream(viewer.events(), on_close=lambda: feed.leave(viewer))
@@ -57,7 +57,7 @@ def routes(context: Context) -> list[Route]:
 
 
 class Viewer:
-    """One connection's messages that were not sent yet."""
+    """Unsent messages of one connection."""
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
@@ -73,12 +73,12 @@ class Viewer:
         self._filled.set()
 
     def end(self) -> None:
-        """Let the stream end after what was put."""
+        """End the stream after the queued messages."""
         self._is_ended = True
         self._filled.set()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events until `end`."""
+        """Yield server-sent events until `end`."""
         while not (self._is_ended and not self._messages):
             await self._filled.wait()
             self._filled.clear()
@@ -90,7 +90,7 @@ class Viewer:
 
 
 class LiveFeed:
-    """Step reports to all viewers. Everything but `_listen` runs on the server's loop."""
+    """Sends step reports to all viewers. Everything but `_listen` runs on the server's loop."""
 
     def __init__(self, engine: EnginePort, hub: StepHub, builder: LiveMessageBuilder) -> None:
         self._engine = engine
@@ -105,7 +105,7 @@ class LiveFeed:
         self._start = monotonic()
 
     def join(self) -> Viewer:
-        """Raises Busy when too many look already."""
+        """Add a viewer. Raises Busy if there are too many already."""
         if len(self._viewers) == MAX_VIEWERS:
             raise Busy(f"{MAX_VIEWERS} live views are open already; close one")
         viewer = Viewer()
@@ -118,7 +118,7 @@ class LiveFeed:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """The engine is no longer observed once the last viewer has left."""
+        """Remove a viewer; without viewers the engine is no longer observed."""
         self._viewers.discard(viewer)
         if not self._viewers and self._task is not None:
             self._hub.remove(self._listen)
@@ -128,13 +128,13 @@ class LiveFeed:
             self._builder.forget()
 
     def _listen(self, report: StepReport) -> None:
-        """On the engine's thread: nothing here may take time."""
+        """Queue a report. Called on the engine's thread, so it must be quick."""
         if len(self._reports) >= MAX_REPORTS:
             self._num_lost += 1
             return
         self._reports.append(report)
         if not self._arrived.is_set() and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the server is gone
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
     async def _run(self) -> None:
@@ -159,7 +159,7 @@ class LiveFeed:
     def _send_state(self, viewers: Iterable[Viewer]) -> None:
         stats, failure = self._engine.stats(), self._engine.failure
         if stats.num_running == 0:
-            self._builder.forget()  # whatever had no end, for instance when the engine died
+            self._builder.forget()  # choices without an end, for instance after the engine died
         message = self._encode(self._builder.state(self._now(), stats, failure))
         for viewer in viewers:
             viewer.put(message)

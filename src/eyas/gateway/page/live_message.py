@@ -1,21 +1,21 @@
-"""What the live view is told: step reports become one small message for all viewers. Knows no HTTP.
+"""Messages of the live view: step reports become one small message for all viewers. Independent of HTTP.
 
-Schema, one JSON object a message; `n` is a list with one number per draft position:
+Schema, one JSON object per message; `n` is a list with one number per draft position:
 
     t        seconds on the feed's clock
-    step     number of the last step; steps: how many steps this message covers
+    step     number of the last step; steps: number of steps that this message covers
     ms       mean milliseconds of one step
     k        tokens drafted per sequence in the last round; absent if this message has none
-    running, waiting      requests now
+    running, waiting      current requests
     rounds, tokens        rounds of all sequences, and tokens that they committed
-    drafted, accepted     n: how often a token was drafted at a position, and accepted there
+    drafted, accepted     n: tokens drafted at a position, and accepted there
     slots    [{id, choice, first, rounds: [{accepted, rejected, own}], finish}]
-             id is short; `first` says that this is the beginning of the choice;
-             accepted: drafts that the target would have drawn too; rejected: drafts that it would not, and what
-             followed them; own: drawn by the target. Each is a list of texts, or of lengths in characters
-    pages    {group: {total, used, idle, owners: [[id, choice, pages]]}}; owners' pages count shared ones again
+             id is short; `first` marks the beginning of the choice;
+             accepted: drafts that the target also drew; rejected: drafts that it did not, and those after them;
+             own: drawn by the target. Each is a list of texts, or of lengths in characters
+    pages    {group: {total, used, idle, owners: [[id, choice, pages]]}}; shared pages count for each owner
 
-Between reports a message has t, running, waiting, pages and `failure` only: why nothing can be served, or null.
+Between reports a message has only t, running, waiting, pages and `failure`: why nothing can be served, or null.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from eyas.base.types import EngineStats, PageOwner, RoundTrace, StepReport, Toke
 
 __all__ = ["LiveMessage", "LiveMessageBuilder", "short_id"]
 
-MAX_SLOTS = 64  # choices shown; the numbers count all
+MAX_SLOTS = 64  # choices shown; the counts include all
 SHORT_ID = 6  # the last characters of a request's id
 
 Tokens = list[str] | list[int]
@@ -60,7 +60,7 @@ class PageGroup(Struct, kw_only=True):
 
 
 class LiveMessage(Struct, kw_only=True):
-    """See the module's docstring."""
+    """A message; the module's docstring has its schema."""
 
     t: float
     running: int
@@ -79,7 +79,7 @@ class LiveMessage(Struct, kw_only=True):
 
 
 class LiveMessageBuilder:
-    """Turns reports into messages. Keeps, for each choice, the bytes of a character that is not yet complete."""
+    """Builds messages from reports. Keeps, for each choice, the bytes of a character that is not yet complete."""
 
     def __init__(self, codec: TextCodec, *, with_text: bool) -> None:
         self._codec = codec
@@ -89,15 +89,15 @@ class LiveMessageBuilder:
 
     @property
     def num_followed(self) -> int:
-        """Choices that are under way."""
+        """Return the number of running choices."""
         return len(self._decoders)
 
     def forget(self) -> None:
-        """Reports were lost, or nobody looked: begin anew with every request."""
+        """Drop the state of all choices, after reports were lost or there were no viewers."""
         self._decoders.clear()
 
     def state(self, t: float, stats: EngineStats, failure: str | None) -> LiveMessage:
-        """What can be said without a step."""
+        """Return a message without a step."""
         return LiveMessage(
             t=round(t, 3),
             running=stats.num_running,
@@ -107,7 +107,7 @@ class LiveMessageBuilder:
         )
 
     def batch(self, t: float, reports: Sequence[StepReport]) -> LiveMessage:
-        """One message of one report or more."""
+        """Return one message of one or more reports."""
         last = reports[-1]
         events = [event for report in reports for event in report.events]
         traces = [event.round for event in events if event.round is not None]
@@ -155,7 +155,7 @@ class LiveMessageBuilder:
         return LiveRound(accepted=self._shown(accepted), rejected=self._shown(rejected), own=self._shown(own))
 
     def _texts(self, ids: Sequence[int], decoder: codecs.IncrementalDecoder) -> list[str]:
-        """The text that each token completes; the first bytes of a character are shown with its last one."""
+        """Return the text that each token completes; the first bytes of a character are shown with its last one."""
         return [decoder.decode(self._codec.token_bytes(token)) for token in ids]
 
     def _shown(self, texts: list[str]) -> Tokens:
@@ -171,7 +171,7 @@ def _has_round(report: StepReport) -> bool:
 
 
 def _reached(counts: Iterable[int]) -> list[int]:
-    """Entry i: how many of `counts` are above i."""
+    """Return, as entry i, how many of `counts` are above i."""
     sizes = Counter(counts)
     return [sum(times for size, times in sizes.items() if size > i) for i in range(max(sizes, default=0))]
 

@@ -1,11 +1,11 @@
-"""Our engine as the one who answers: a question becomes token ids, a grammar and a Turn."""
+"""The port to the local engine: a question becomes token ids, a grammar and a Turn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eyas.base.types import ModelInfo, Request
+from eyas.base.types import ModelInfo, Request, SamplingParams
 from eyas.gateway.question.prompt import num_prompt_ids, prompt_ids
 from eyas.gateway.question.question import Question
 from eyas.gateway.question.tools import bind
@@ -19,12 +19,16 @@ __all__ = ["EngineAnswers", "EngineQuestion"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineQuestion:
-    """A question as the engine gets it. `functions` are the names that count as calls when the answer is read."""
+    """A question in the engine's form. `functions` are the names that count as calls when the answer is read."""
 
     request: Request
     functions: frozenset[str]
     stops: Stops
     bound_by: str | None  # the field that binds the answer to a grammar
+
+    def with_params(self, params: SamplingParams) -> EngineQuestion:
+        """Return the question with other sampling parameters: a dialect's own, such as token ids."""
+        return replace(self, request=replace(self.request, params=params))
 
 
 class EngineAnswers:
@@ -45,7 +49,9 @@ class EngineAnswers:
         return EngineQuestion(
             request=Request(
                 request_id=question.request_id,
-                prompt_ids=prompt_ids(self._context, question.conversation, param=fields.prompt),
+                prompt_ids=prompt_ids(
+                    self._context, question.conversation, param=fields.prompt, newest=question.newest
+                ),
                 params=replace(question.params, grammar=binding.grammar),
                 cache_salt=question.cache_salt,
             ),
@@ -55,7 +61,7 @@ class EngineAnswers:
         )
 
     def ask(self, prepared: EngineQuestion, *, route: str) -> Turn:
-        """Submit the request, as the Turn that reads its answer."""
+        """Submit the request; returns the Turn that reads its answer."""
         return Turn(
             self._context,
             prepared.request,

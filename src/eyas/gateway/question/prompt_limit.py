@@ -101,7 +101,7 @@ def check_length(context: Context, num_prompt: int, param: str) -> None:
 def counting_codec(context: Context, param: str) -> CountingCodec:
     """Return a codec for texts that are counted and may be longer than the context. It raises InvalidRequest."""
     error = lambda number: InvalidRequest(  # noqa: E731
-        f"'{param}' has at least {number} tokens, and {MAX_TOKENS} are counted in one request; send it in parts",
+        f"'{param}' has at least {number} tokens, and the limit of one request is {MAX_TOKENS}; send it in parts",
         param=param,
     )
     return CountingCodec(context.codec, MAX_TOKENS, error=error, param=param)

@@ -1,4 +1,4 @@
-"""A question and who answers it: the seam between dialects and engines. A question knows text, never token ids."""
+"""The interface between dialects and engines: questions without token ids, and the port that answers them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class FieldNames:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What a request asks, in the words of no dialect.
+    """A request, independent of any dialect.
 
     `conversation` describes the tools and the format of the answer to the model; `offer` says which of the tools it may
-    call, and `answer_format` what its answer is bound to. `params` leave out whatever is said in token ids.
+    call, and `answer_format` what its answer is bound to. `params` leave out everything that needs token ids.
     """
 
     request_id: str
@@ -44,35 +44,36 @@ class Question:
     answer_format: AnswerFormat | None = None
     stops: Stops = Stops()  # noqa: RUF009 - frozen
     cache_salt: str = ""  # requests share cached prefixes with those of the same salt only
+    newest: int | None = None  # oldest turns are left out until the prompt has at most this many tokens
 
 
 class Answer(Protocol):
-    """An answer on its way."""
+    """A running answer."""
 
     def deltas(self) -> AsyncGenerator[Delta, None]:
-        """Yield deltas as they come. Raises InvalidRequest, Unavailable or EngineFailed when the engine gives up."""
+        """Yield deltas as they come. Raises InvalidRequest, Unavailable or EngineFailed when the engine ends it."""
 
     def close(self, error: EyasError | None = None) -> None:
-        """Cancel what has not come yet and report the outcome; idempotent. Without `error` the client has left."""
+        """Cancel an unfinished answer and report the outcome; idempotent. Without `error` the client disconnected."""
 
 
 class AnswerPort(Protocol[P]):
-    """Whoever answers questions: our engine, or another server."""
+    """The interface of a backend that answers questions: the local engine, or another server."""
 
     def prepare(self, question: Question) -> P:
-        """Return the question as it is sent. Slow for long prompts, and safe in any thread.
+        """Return the question in the form that `ask` takes. Slow for long prompts, and safe in any thread.
 
         Raises InvalidRequest naming the field.
         """
 
     def ask(self, prepared: P, *, route: str) -> Answer:
-        """Send it, inside the event loop. `route` is the path under which the outcome is reported.
+        """Send a prepared question, inside the event loop. `route` is the path under which the outcome is reported.
 
         Raises Busy or Unavailable.
         """
 
     def count(self, question: Question) -> int:
-        """Return the tokens of its prompt, as `prepare` would send it. Slow, and safe in any thread."""
+        """Return the number of tokens of the prompt that `prepare` would make. Slow, and safe in any thread."""
 
     def models(self) -> Sequence[ModelInfo]:
-        """Return the models that answer."""
+        """Return the models of this backend."""

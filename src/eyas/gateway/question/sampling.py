@@ -21,6 +21,7 @@ __all__ = [
     "encode_bad_words",
     "sampling_params",
     "stops_of",
+    "with_token_fields",
 ]
 
 AskedEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
@@ -29,7 +30,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_BAD_WORD_CHARS = 1024
 
-CONVERTED = {"max_tokens", "stop_token_ids", "logprobs", "allowed_token_ids", "bad_words", "grammar"}
+TOKEN_FIELDS = {"stop_token_ids", "logit_bias", "logprobs", "prompt_logprobs", "allowed_token_ids", "bad_words"}
+CONVERTED = {"max_tokens", "grammar", *TOKEN_FIELDS}
 # Fields of SamplingParams that are passed on unchanged, from the request or else from generation_config.json.
 PLAIN = tuple(item.name for item in dataclasses.fields(SamplingParams) if item.name not in CONVERTED)
 # Options that other servers have and this one lacks, each with the only value that has no effect.
@@ -84,15 +86,13 @@ class SamplingFields(Fields, kw_only=True):
 
 def sampling_params(
     body: SamplingFields,
-    codec: TextCodec,
     defaults: Mapping[str, float],
     *,
     max_tokens: int | None,
-    logprobs: int | None,
     grammar: str | None = None,
     allowed: frozenset[str] = frozenset(),
 ) -> SamplingParams:
-    """Return the engine's parameters; SamplingParams itself checks ranges. Raises InvalidRequest.
+    """Return the parameters that say nothing in token ids; SamplingParams itself checks ranges. Raises InvalidRequest.
 
     `allowed` are names of NEUTRAL that this endpoint supports.
     """
@@ -103,14 +103,21 @@ def sampling_params(
     given |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
     if "top_k" in given:
         given["top_k"] = int(given["top_k"])
-    return SamplingParams(
-        max_tokens=max_tokens,
+    return SamplingParams(max_tokens=max_tokens, grammar=grammar, **given)
+
+
+def with_token_fields(
+    params: SamplingParams, body: SamplingFields, codec: TextCodec, *, logprobs: int | None
+) -> SamplingParams:
+    """Return `params` with the fields of `body` that name tokens or ask for their scores. Raises InvalidRequest."""
+    return dataclasses.replace(
+        params,
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        logit_bias=body.logit_bias or {},
         logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs,
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         bad_words=encode_bad_words(codec, body.bad_words or []),
-        grammar=grammar,
-        **given,
     )
 
 

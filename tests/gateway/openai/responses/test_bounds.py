@@ -58,7 +58,7 @@ def test_what_is_referred_to_may_be_as_much_as_a_body(serve, codec):
     for number in range(3):
         assert post(server, input=[user("x" * 500, id=f"msg_{number}")], max_output_tokens=1).status_code == 200
     error = post(server, input=refer("msg_0", "msg_1", "msg_2")).json()["error"]
-    assert error["param"] == "input" and "4096 can be read" in error["message"]
+    assert error["param"] == "input" and "the limit is 4096" in error["message"]
     assert post(server, input=refer("msg_0"), max_output_tokens=1).status_code == 200
 
 

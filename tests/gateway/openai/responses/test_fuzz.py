@@ -107,7 +107,7 @@ def prepared(context, raw):
 
 
 def test_the_unchanged_body_is_good(context):
-    assert prepared(context, json.dumps(GOOD).encode()).request.prompt_ids
+    assert prepared(context, json.dumps(GOOD).encode()).question.request.prompt_ids
 
 
 @settings(max_examples=250, deadline=None)
@@ -119,7 +119,7 @@ def test_any_body_is_prepared_or_refused(context, changes):
         assert str(error)
     else:
         msgspec.json.encode((ready.response, ready.items))
-        assert len(ready.request.prompt_ids) < 4000
+        assert len(ready.question.request.prompt_ids) < 4000
 
 
 @pytest.mark.parametrize("where", ["metadata", "tools", "input", "text"])
@@ -135,7 +135,7 @@ def test_deep_nesting_is_refused(context, where):
     for nested in (deep, b'{"a":' * 400 + b"1" + b"}" * 400):
         raw = b'{%b"%b":%b}' % (fields, where.encode(), wrapped % nested)
         if where == "input" and len(nested) < 10_000:
-            assert prepared(context, raw).request.prompt_ids
+            assert prepared(context, raw).question.request.prompt_ids
         else:
             with pytest.raises(InvalidRequest):
                 prepared(context, raw)

@@ -106,7 +106,9 @@ def body_of(items, **fields):
 
 def prompt_of(context, items, previous=None, **fields):
     body = body_of(items, **fields)
-    return prepare(context, body, input_items(body), stem="x", previous=previous, referenced={}).request.prompt_ids
+    return prepare(
+        context, body, input_items(body), stem="x", previous=previous, referenced={}
+    ).question.request.prompt_ids
 
 
 @settings(max_examples=60, deadline=None)

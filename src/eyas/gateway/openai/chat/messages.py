@@ -45,7 +45,7 @@ class ToolCall(Fields, kw_only=True):
 class ChatMessage(Fields, kw_only=True):
     """A message of the conversation. Fields that the official SDK echoes as null are accepted as null.
 
-    `name` distinguishes participants of one role: the model reads it after the role, `assistant:name`, as
+    `name` distinguishes participants of one role: the model reads it after the role, `assistant:name`, which is how
     openai-harmony writes it for every role. A tool's message may repeat the name of the function that was called.
     """
 

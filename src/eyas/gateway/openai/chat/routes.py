@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from eyas.base.conversation import Conversation
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.tools import FunctionTool, check_schema
-from eyas.base.types import MAX_TOP_LOGPROBS, Request
+from eyas.base.types import MAX_TOP_LOGPROBS
 from eyas.gateway.grammar.checker import AnswerFormat, JsonObject, JsonSchema, NamedTool
 from eyas.gateway.http.answer import answer
 from eyas.gateway.http.body import Fields, Raw, decode
@@ -37,14 +37,19 @@ from eyas.gateway.openai.fields import (
     check_stream_options,
 )
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
+from eyas.gateway.question.engine_answers import EngineAnswers, EngineQuestion
 from eyas.gateway.question.model import check_model
-from eyas.gateway.question.prompt import prompt_ids
-from eyas.gateway.question.sampling import AskedEffort, SamplingFields, effort_of, sampling_params, stops_of
-from eyas.gateway.question.tools import Offer, bind, check_tools, offer, repeated
+from eyas.gateway.question.question import FieldNames, Question
+from eyas.gateway.question.sampling import (
+    AskedEffort,
+    SamplingFields,
+    effort_of,
+    sampling_params,
+    stops_of,
+    with_token_fields,
+)
+from eyas.gateway.question.tools import Offer, check_tools, offer, repeated
 from eyas.gateway.server.context import Context
-from eyas.gateway.turn.readers import HarmonyReader
-from eyas.gateway.turn.stops import Stops
-from eyas.gateway.turn.turn import Turn
 
 __all__ = ["FunctionEntries", "routes", "tools_of"]
 
@@ -146,28 +151,20 @@ FIXED = {"store": False, "add_generation_prompt": True, "continue_final_message"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A checked body: the engine request, and how the answer is read and formatted."""
+    """A checked body: what the engine gets, and how its answer is formatted."""
 
-    request: Request
-    stops: Stops
-    functions: frozenset[str]
+    question: EngineQuestion
     reply: ReplyOptions
     is_stream: bool
-    bound_by: str | None  # the field that binds the answer
 
 
 def routes(context: Context) -> list[BaseRoute]:
+    answers = EngineAnswers(context)
+
     async def chat(http: HttpRequest) -> ASGIApp:
         prepared = await context.read(http, lambda raw: prepare(context, raw))
-        reply = ChatReply(prepared.request, context.info.name, context.codec, prepared.reply)
-        turn = Turn(
-            context,
-            prepared.request,
-            lambda: HarmonyReader(context.codec, prepared.functions),
-            route=PATH,
-            stops=prepared.stops,
-            param=prepared.bound_by,
-        )
+        reply = ChatReply(prepared.question.request, context.info.name, context.codec, prepared.reply)
+        turn = answers.ask(prepared.question, route=PATH)
         chunks = reply.chunks if prepared.is_stream else None
         return await answer(http, turn.deltas(), close=turn.close, whole=reply.whole, chunks=chunks, last=DONE)
 
@@ -178,26 +175,26 @@ def prepare(context: Context, raw: Raw) -> Prepared:
     """Check everything that does not need the engine. Raises InvalidRequest naming the field."""
     body = decode(raw, ChatBody)
     _check_switches(context, body)
-    tools = tools_of(body.tools)
-    offered = _tool_choice(body, tools)
+    offered = _tool_choice(body, tools_of(body.tools))
     wanted, answer_param = _answer_format(body)
-    binding = bind(context.checker, offered, wanted, answer_param=answer_param, parameters=SCHEMA_FIELD)
-    return Prepared(
-        request=Request(
-            request_id=f"chatcmpl-{uuid.uuid4().hex}",
-            prompt_ids=prompt_ids(context, _conversation(context, body, offered), param="messages"),
-            params=sampling_params(
-                body,
-                context.codec,
-                context.options.defaults,
-                max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,
-                logprobs=_num_logprobs(body),
-                grammar=binding.grammar,
-            ),
-            cache_salt=body.cache_salt or "",
+    question = Question(
+        request_id=f"chatcmpl-{uuid.uuid4().hex}",
+        conversation=_conversation(context, body, offered),
+        offer=offered,
+        params=sampling_params(
+            body,
+            context.options.defaults,
+            max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,
         ),
+        fields=FieldNames(prompt="messages", schemas=SCHEMA_FIELD, answer_format=answer_param),
+        answer_format=wanted,
         stops=stops_of(body),
-        functions=offered.functions,
+        cache_salt=body.cache_salt or "",
+    )
+    prepared = EngineAnswers(context).prepare(question)
+    params = with_token_fields(prepared.request.params, body, context.codec, logprobs=_num_logprobs(body))
+    return Prepared(
+        question=prepared.with_params(params),
         reply=ReplyOptions(
             stream=body.stream_options,
             with_logprobs=bool(body.logprobs),
@@ -206,7 +203,6 @@ def prepare(context: Context, raw: Raw) -> Prepared:
             tokens_as_ids=bool(body.return_tokens_as_token_ids),
         ),
         is_stream=bool(body.stream),
-        bound_by=binding.param,
     )
 
 

@@ -27,7 +27,7 @@ from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
 from eyas.gateway.question.model import check_model
 from eyas.gateway.question.prompt_limit import MAX_TOKENS, check_length, prompt_codec
-from eyas.gateway.question.sampling import SamplingFields, sampling_params, stops_of
+from eyas.gateway.question.sampling import SamplingFields, sampling_params, stops_of, with_token_fields
 from eyas.gateway.server.context import Context
 from eyas.gateway.server.mailroom import Inbox
 from eyas.gateway.turn.readers import PlainReader
@@ -126,13 +126,12 @@ def prepare(context: Context, raw: Raw) -> Prepared:
         grammar = raw_grammar(wanted)
     params = sampling_params(
         body,
-        context.codec,
         context.options.defaults,
         max_tokens=max_tokens or 1,  # with 0, the one token is hidden
-        logprobs=body.logprobs,
         grammar=grammar,
         allowed=frozenset({"skip_special_tokens"}),
     )
+    params = with_token_fields(params, body, context.codec, logprobs=body.logprobs)
     request_id = f"cmpl-{uuid.uuid4().hex}"
     with_special = body.skip_special_tokens is False
     return Prepared(

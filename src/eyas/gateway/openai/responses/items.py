@@ -110,7 +110,7 @@ ID_PREFIXES: dict[type, str] = {MessageItem: "msg", Reasoning: "rs", FunctionCal
 
 
 def keep(items: Sequence[InputItem], stem: str, referenced: Mapping[str, Item]) -> list[Item]:
-    """Return input items as they are stored and listed: with an id (from `stem`), a status, content as parts.
+    """Return input items as stored and listed: with an id (from `stem`), a status, content as parts, without echoes.
 
     `referenced` has the items that references resolve to. An item referenced twice is refused: a small body could
     otherwise make an endless prompt. Raises InvalidRequest.

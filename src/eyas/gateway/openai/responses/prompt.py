@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
 
 import msgspec
 from msgspec import Struct
 
-from eyas.base.conversation import Conversation, to_harmony
-from eyas.base.errors import TooManyTokens
-from eyas.base.harmony.rendering import Message, render_conversation, visible_messages
+from eyas.base.conversation import Conversation
 from eyas.base.harmony.tools import FunctionTool, check_schema
 from eyas.base.types import Request
 from eyas.gateway.grammar.checker import AnswerFormat, JsonObject, JsonSchema, NamedTool
@@ -31,14 +28,13 @@ from eyas.gateway.openai.responses.body import (
 from eyas.gateway.openai.responses.items import InputItem, Item, keep, to_entries
 from eyas.gateway.openai.responses.store import Kept
 from eyas.gateway.openai.responses.stream import ResponseObject
-from eyas.gateway.question.prompt import prompt_ids
-from eyas.gateway.question.prompt_limit import CountingCodec, check_length, prompt_codec
-from eyas.gateway.question.sampling import effort_of, sampling_params, stops_of
-from eyas.gateway.question.tools import Offer, bind, offer
+from eyas.gateway.question.engine_answers import EngineAnswers, EngineQuestion
+from eyas.gateway.question.question import FieldNames, Question
+from eyas.gateway.question.sampling import effort_of, sampling_params, stops_of, with_token_fields
+from eyas.gateway.question.tools import Offer, offer
 from eyas.gateway.server.context import Context
-from eyas.gateway.turn.stops import Stops
 
-__all__ = ["Prepared", "prepare", "render_newest"]
+__all__ = ["Prepared", "prepare"]
 
 
 class _StoredResponse(Struct):
@@ -49,12 +45,9 @@ class _StoredResponse(Struct):
 class Prepared:
     """One request, ready to run. `items` are those that its input adds to the conversation."""
 
-    request: Request
+    question: EngineQuestion
     response: ResponseObject
     items: tuple[Item, ...]
-    stops: Stops
-    functions: frozenset[str]
-    bound_by: str | None  # the field that binds the answer
     is_stream: bool
 
 
@@ -69,36 +62,35 @@ def prepare(
 ) -> Prepared:
     """Check the body and render the prompt; `items` are the input's. Slow for long texts. Raises InvalidRequest."""
     offered = _tool_choice(body, function_tools(body))
-    answer, answer_param = _answer_format(body)
-    binding = bind(context.checker, offered, answer, answer_param=answer_param, parameters=SCHEMA_FIELD)
+    wanted, answer_param = _answer_format(body)
     kept = keep(items, stem, _items_of(referenced))
     history = [] if previous is None else [item for link in previous.chain() for item in stored_items(link)]
     asked = None if body.text is None else body.text.format
-    conversation = Conversation(
-        entries=to_entries(history, kept),
-        instructions=body.instructions,
-        tools=offered.shown,
-        answer_format=asked.response_format if isinstance(asked, SchemaFormat) else None,
-        effort=effort_of(None if body.reasoning is None else body.reasoning.effort),
-        date=context.options.today().isoformat(),
-    )
-    ids = _prompt_ids(context, body, conversation)
-    params = sampling_params(
-        body,
-        context.codec,
-        context.options.defaults,
-        max_tokens=body.max_output_tokens,
-        logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None,
-        grammar=binding.grammar,
-    )
-    request = Request(request_id=f"resp_{stem}", prompt_ids=ids, params=params, cache_salt=body.cache_salt or "")
-    return Prepared(
-        request=request,
-        response=_response_object(context.info.name, body, request),
-        items=tuple(kept),
+    question = Question(
+        request_id=f"resp_{stem}",
+        conversation=Conversation(
+            entries=to_entries(history, kept),
+            instructions=body.instructions,
+            tools=offered.shown,
+            answer_format=asked.response_format if isinstance(asked, SchemaFormat) else None,
+            effort=effort_of(None if body.reasoning is None else body.reasoning.effort),
+            date=context.options.today().isoformat(),
+        ),
+        offer=offered,
+        params=sampling_params(body, context.options.defaults, max_tokens=body.max_output_tokens),
+        fields=FieldNames(prompt="input", schemas=SCHEMA_FIELD, answer_format=answer_param),
+        answer_format=wanted,
         stops=stops_of(body),
-        functions=offered.functions,
-        bound_by=binding.param,
+        cache_salt=body.cache_salt or "",
+        newest=_newest(context, body) if body.truncation == "auto" else None,
+    )
+    prepared = EngineAnswers(context).prepare(question)
+    logprobs = (body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None
+    prepared = prepared.with_params(with_token_fields(prepared.request.params, body, context.codec, logprobs=logprobs))
+    return Prepared(
+        question=prepared,
+        response=_response_object(context.info.name, body, prepared.request),
+        items=tuple(kept),
         is_stream=bool(body.stream),
     )
 
@@ -142,43 +134,10 @@ def _answer_format(body: ResponsesBody) -> tuple[AnswerFormat | None, str | None
     return None, None
 
 
-def _prompt_ids(context: Context, body: ResponsesBody, conversation: Conversation) -> tuple[int, ...]:
-    if body.truncation != "auto":
-        return prompt_ids(context, conversation, param="input")
+def _newest(context: Context, body: ResponsesBody) -> int:
+    """Return how many tokens of the prompt are kept: a quarter of the context at most is left to the answer."""
     reserve = min(body.max_output_tokens or context.info.context, context.info.context // 4)
-    ids = render_newest(context, *to_harmony(conversation), limit=context.info.context - reserve)
-    check_length(context, len(ids), "input")
-    return tuple(ids)
-
-
-def render_newest(
-    context: Context, head: Sequence[Message], conversation: Sequence[Message], *, limit: int
-) -> list[int]:
-    """Return the prompt's ids without the oldest turns, so that at most `limit` ids remain. Only whole turns are
-    dropped, each from a user's message to the next.
-
-    `head` and the last turn always stay. Turns are rendered only until the limit is reached.
-    """
-    rest = visible_messages([*head, *conversation], prompted=True)[len(head) :]
-    starts = [0, *(at for at, message in enumerate(rest) if at and message.role == "user"), len(rest)]
-    turns = [rest[at:end] for at, end in pairwise(starts)]
-    codec = prompt_codec(context, "input")
-    ids = render_conversation(codec, head, purpose="history")
-    kept = [render_conversation(codec, turns.pop(), drop_analysis=False)]
-    num_ids = len(ids) + len(kept[0])
-    while turns:
-        older = CountingCodec(
-            context.codec, limit - num_ids, error=lambda number: TooManyTokens(number, limit), param="input"
-        )
-        try:
-            kept.append(render_conversation(older, turns.pop(), purpose="history", drop_analysis=False))
-        except TooManyTokens:
-            break
-        num_ids += len(kept[-1])
-        if num_ids > limit:
-            kept.pop()
-            break
-    return [*ids, *chain.from_iterable(reversed(kept))]
+    return context.info.context - reserve
 
 
 def _response_object(model: str, body: ResponsesBody, request: Request) -> ResponseObject:

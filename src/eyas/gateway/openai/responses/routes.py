@@ -22,10 +22,9 @@ from eyas.gateway.openai.responses.items import InputItem, ItemReference
 from eyas.gateway.openai.responses.prompt import Prepared, prepare
 from eyas.gateway.openai.responses.store import Kept, ResponseStore
 from eyas.gateway.openai.responses.stream import ResponseGrowth, encode_events
+from eyas.gateway.question.engine_answers import EngineAnswers
 from eyas.gateway.question.model import check_model
 from eyas.gateway.server.context import Context
-from eyas.gateway.turn.readers import HarmonyReader
-from eyas.gateway.turn.turn import Turn
 
 __all__ = ["routes"]
 
@@ -64,17 +63,9 @@ class _Run:
             prepared.response,
             context.codec,
             stem=self._stem,
-            with_logprobs=prepared.request.params.logprobs is not None,
+            with_logprobs=prepared.question.request.params.logprobs is not None,
         )
-        functions = prepared.functions
-        self.turn = Turn(
-            context,
-            prepared.request,
-            lambda: HarmonyReader(context.codec, functions),
-            route=PATH,
-            stops=prepared.stops,
-            param=prepared.bound_by,
-        )
+        self.turn = EngineAnswers(context).ask(prepared.question, route=PATH)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield the bytes to send, one item per delta. If the engine fails, the stream ends with `response.failed`."""
@@ -239,8 +230,8 @@ class _Responses:
             )
         if history + others > limit:
             raise InvalidRequest(
-                f"the responses that input refers to have {history + others} bytes together, and {limit} can be read "
-                "at once; send the items themselves",
+                f"the responses that input refers to have {history + others} bytes together, and the limit is {limit}; "
+                "send the items themselves",
                 param="input",
             )
         return history + others

@@ -1,4 +1,4 @@
-// Puts the page together: views, settings, what the server says of itself.
+// Assembles the page: views, settings, information about the server.
 import { Chat } from "./chat.js";
 import { LiveView } from "./live.js";
 import { call } from "./stream.js";
@@ -45,7 +45,7 @@ function show(view) {
     button.setAttribute("aria-pressed", button.dataset.show === root.dataset.view);
   follow();
 }
-/** The feed is open only while it can be seen: the engine is not observed for a hidden page. */
+/** Opens the feed only while it is visible: the engine is not observed for a hidden page. */
 function follow() {
   live.follow(root.dataset.view !== "chat" && !document.hidden);
 }
@@ -64,8 +64,8 @@ $("new").onclick = () => {
 };
 
 const DRAFTERS = {
-  eagle3: "An EAGLE-3 head drafts ahead, and the model checks every token.",
-  ngram: "Repeated text is drafted ahead, and the model checks every token.",
+  eagle3: "An EAGLE-3 head drafts tokens, and the model verifies each of them.",
+  ngram: "Prompt lookup drafts repeated text, and the model verifies each token.",
 };
 call("/ready")
   .then((response) => response.json())
@@ -74,4 +74,4 @@ call("/ready")
     $("about").textContent = DRAFTERS[drafter] ?? "";
     document.title = `${model} · eyas`;
   })
-  .catch(() => {}); // the banner tells, once something is asked
+  .catch(() => {}); // the banner shows the error once a message is sent

@@ -1,4 +1,4 @@
-// The conversation: what was said, how an answer streams in, and what to do when it does not.
+// The conversation: its messages, streamed answers, and the handling of errors.
 import { Markdown } from "./markdown.js";
 import { ServerError, call, events, format, h, icon, pause } from "./stream.js";
 
@@ -83,15 +83,15 @@ export class Chat {
       error = caught;
     }
     if (this.controller === controller) this.controller = null;
-    if (!this.messages.includes(message)) return this.busy(Boolean(this.controller)); // a new chat was begun meanwhile
+    if (!this.messages.includes(message)) return this.busy(Boolean(this.controller)); // a new chat was started meanwhile
     this.busy(false);
     this.close(message, controller.signal.aborted ? null : error, controller.signal.aborted);
   }
 
-  /** Keep what came, say how it ended. */
+  /** Keep the text so far, and show how it ended. */
   close(message, error, stopped) {
     if (stopped) message.note = "Stopped.";
-    else if (error) message.note = message.content || message.reasoning ? "The answer broke off here." : "";
+    else if (error) message.note = message.content || message.reasoning ? "The answer was interrupted here." : "";
     const isEmpty = !message.content && !message.reasoning && !message.calls.length;
     if (isEmpty && error) this.messages.pop();
     this.save();
@@ -132,12 +132,12 @@ export class Chat {
       apply(message, chunk);
       this.draw();
     }
-    if (!done) throw new ServerError("The connection broke off.");
+    if (!done) throw new ServerError("The connection was lost.");
   }
 
-  // -- what is seen ---------------------------------------------------------------------------------------------------
+  // -- display --------------------------------------------------------------------------------------------------------
 
-  /** At most once a frame, however fast chunks come. */
+  /** Redraw at most once a frame, however fast chunks come. */
   draw() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
@@ -218,7 +218,7 @@ export class Chat {
     try {
       sessionStorage.setItem(STORE, JSON.stringify(this.messages));
     } catch {
-      sessionStorage.removeItem(STORE); // too long to keep: the tab still has it
+      sessionStorage.removeItem(STORE); // too long to store: the tab still has it
     }
   }
 
@@ -228,12 +228,12 @@ export class Chat {
     if (error.status === 401) return this.askKey(error.message);
     const isDown = error.status === 503 || error.status === 0;
     const reason = sentence(error.message);
-    const text = h("span", {}, isDown ? `${reason} Waiting until it is back.` : reason);
+    const text = h("span", {}, isDown ? `${reason} Waiting for the server.` : reason);
     const banner = this.showBanner(text, action(isDown ? "Try now" : "Try again", () => this.regenerate()));
     while (isDown && banner.isConnected) {
       await pause(1000);
       if (!banner.isConnected || !(await call("/ready").catch(() => null))) continue;
-      text.textContent = `${reason} It is back.`;
+      text.textContent = `${reason} The server is back.`;
       banner.classList.add("good");
       banner.querySelector("button").textContent = "Try again";
       return;
@@ -250,7 +250,7 @@ export class Chat {
       this.regenerate();
       this.input.focus();
     };
-    this.showBanner(h("span", {}, `${sentence(message)} It is kept until this tab is closed.`), form);
+    this.showBanner(h("span", {}, `${sentence(message)} The key is kept until this tab is closed.`), form);
     key.focus();
   }
 
@@ -271,7 +271,7 @@ const broken = ({ message, type }) => new ServerError(message, type === "invalid
 const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 const action = (label, onclick) => h("button", { type: "button", class: "quiet", onclick }, label);
 
-/** Reasoning goes back with calls only: the model needs it until it has their results, and not after. */
+/** Converts a message for the server. Reasoning is sent back with calls only: the model needs it until their results. */
 function forServer({ role, content, reasoning, calls, id }) {
   if (role === "tool") return { role, content, tool_call_id: id };
   if (!calls?.length) return { role, content };
@@ -283,7 +283,7 @@ function forServer({ role, content, reasoning, calls, id }) {
   return { role, content: content || null, ...(reasoning && { reasoning_content: reasoning }), tool_calls };
 }
 
-/** Add what a chunk brought. */
+/** Add a chunk to a message. */
 function apply(message, { choices, usage, timings, metrics }) {
   const { delta = {}, finish_reason } = choices?.[0] ?? {};
   message.content += delta.content ?? "";
@@ -307,7 +307,7 @@ function statistics({ timings, usage, speculation }) {
   const parts = [`${format(usage?.completion_tokens ?? count)} tokens`];
   if (speed) parts.push(`${format(speed, 1)} tokens/s`);
   if (drafted) {
-    // Each round yields its accepted drafts and one token of the model's own; the first token is no round's.
+    // Each round yields its accepted drafts and one token of the model's own; the first token comes from prefill.
     const rounds = count - 1 - accepted;
     const length = speculation?.mean_acceptance_length ?? (rounds > 0 ? (count - 1) / rounds : null);
     if (length) parts.push(`acceptance length ${format(length, 2)}`);
@@ -316,7 +316,7 @@ function statistics({ timings, usage, speculation }) {
   return parts.join(" · ");
 }
 
-/** One answer of the model, while it grows and after. */
+/** One answer of the model, while it streams and after. */
 class Answer {
   constructor(message, chat, isLast) {
     this.message = message;
@@ -353,7 +353,7 @@ class Answer {
     this.wait?.remove();
     this.update();
     const { finish, content, calls } = this.message;
-    const note = this.message.note || (finish === "length" && "Cut off: the limit of tokens is reached.");
+    const note = this.message.note || (finish === "length" && "Cut off: the token limit is reached.");
     if (note) this.element.append(h("p", { class: "note" }, note));
     if (isLast && finish === "tool_calls") this.element.append(resultForm(calls, chat));
     const actions = h("div", { class: "actions" });
@@ -369,12 +369,12 @@ function callView({ name, arguments: text }) {
   let pretty = text;
   try {
     pretty = JSON.stringify(JSON.parse(text), null, 2);
-  } catch {} // still growing, or not JSON: shown as it is
+  } catch {} // still incomplete, or not JSON: shown unchanged
   const head = h("div", { class: "code-head" }, h("span", {}, "calls ", h("b", {}, name)));
   return h("div", { class: "code" }, head, h("pre", { tabindex: "0" }, h("code", {}, pretty)));
 }
 
-/** Where the results of calls are pasted. */
+/** The form for the results of calls. */
 function resultForm(calls, chat) {
   const areas = calls.map(({ name }) => {
     const label = `Result of ${name}`;

@@ -2,8 +2,8 @@
 import { call, events, format, h, pause } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
-const WINDOW = 300; // messages that the numbers are about: 30 s of work
-const POINTS = 120; // of the line
+const WINDOW = 300; // messages that the figures cover: 30 s of work
+const POINTS = 120; // of the sparkline
 const SPEED_S = 3;
 const KEPT_ROUNDS = 120; // per card
 const MAX_CARDS = 64;
@@ -21,7 +21,7 @@ export class LiveView {
     $("hold").onclick = () => {
       const isHeld = $("hold").getAttribute("aria-pressed") !== "true";
       $("hold").setAttribute("aria-pressed", isHeld);
-      $("hold").textContent = isHeld ? "Go on" : "Pause";
+      $("hold").textContent = isHeld ? "Resume" : "Pause";
       this.follow(this.isSeen);
     };
     $("show-rejected").onchange = ({ target }) => $("cards").classList.toggle("without-rejected", !target.checked);
@@ -51,14 +51,14 @@ export class LiveView {
         for await (const data of events(response)) {
           const message = JSON.parse(data);
           failure = message.failure;
-          this.say(failure ? `The engine does not serve: ${failure}` : "");
+          this.say(failure ? `The engine is not serving: ${failure}` : "");
           this.take(message);
         }
-        if (!failure) throw new Error("The connection broke off.");
+        if (!failure) throw new Error("The connection was lost.");
       } catch (error) {
         if (signal.aborted) return;
         const needsKey = error.status === 401;
-        this.say(needsKey ? "Ask something in the chat first: this server wants an API key." : error.message);
+        this.say(needsKey ? "Send a message in the chat first: this server needs an API key." : error.message);
         this.break();
         if (error.status === 404) return;
       }
@@ -71,7 +71,7 @@ export class LiveView {
     $("live-note").hidden = !text;
   }
 
-  /** Something was missed: texts go on after an ellipsis. */
+  /** Mark a gap after lost messages: texts continue after an ellipsis. */
   break() {
     this.window = [];
     for (const seat of this.seats) seat.hasGap = true;
@@ -130,7 +130,7 @@ export class LiveView {
     if (!rounds) return;
     $("length").textContent = format(1 + sum(accepted) / rounds, 2);
     $("positions-note").textContent =
-      `Of the tokens drafted at a position, the share that the model accepted, over ${format(rounds)} rounds.`;
+      `Share of the tokens drafted at a position that the model accepted, over ${format(rounds)} rounds.`;
     const bars = $("positions");
     while (bars.children.length < drafted.length) bars.append(h("li", {}, h("div", { class: "bar" }), h("span", {})));
     [...bars.children].forEach(({ firstChild: bar, lastChild: label }, n) => {
@@ -166,19 +166,19 @@ export class LiveView {
     }
   }
 
-  /** [pages, seat number or "other", "idle", "free"] in the order in which they are drawn, which is not by address. */
+  /** Returns [pages, seat number or "other", "idle", "free"] in drawing order, which is not by address. */
   runs({ total, used, idle }, owners) {
     const seatOf = (id, choice) => this.seats.findIndex((one) => one.key === `${id}/${choice}`);
     const held = owners.map(([id, choice, pages]) => [pages, seatOf(id, choice)]);
     const claimed = held.reduce((sum, [pages]) => sum + pages, 0);
-    const scale = claimed > used ? used / claimed : 1; // shared pages are claimed more than once
+    const scale = claimed > used ? used / claimed : 1; // shared pages are counted for each owner
     const known = held.map(([pages, seat]) => [pages * scale, seat < 0 ? "other" : seat]);
     known.sort((a, b) => (a[1] === "other") - (b[1] === "other") || a[1] - b[1]);
     return [...known, [Math.max(used - claimed, 0), "other"], [idle, "idle"], [total - used - idle, "free"]];
   }
 }
 
-/** The sum of lists of numbers, position by position. */
+/** Returns the sum of lists of numbers, position by position. */
 function total(lists) {
   const sum = [];
   for (const list of lists) list.forEach((number, n) => (sum[n] = (sum[n] ?? 0) + number));
@@ -189,7 +189,7 @@ function drawCells(canvas, runs, pages) {
   const width = canvas.clientWidth;
   if (!width) return;
   const colour = (name) => {
-    canvas.style.color = `var(${name})`; // the way to have light-dark() worked out
+    canvas.style.color = `var(${name})`; // makes the browser resolve light-dark()
     return getComputedStyle(canvas).color;
   };
   const columns = Math.round(width / CELL);
@@ -204,7 +204,7 @@ function drawCells(canvas, runs, pages) {
   draw.font = "bold 8px system-ui, sans-serif";
   draw.textAlign = "center";
   draw.textBaseline = "middle";
-  // Whoever holds anything gets a cell, however small its share.
+  // Every owner gets at least one cell, however small its share.
   const counts = runs.map(([count]) => (count > 0 ? Math.max(Math.round((count * cells) / pages), 1) : 0));
   counts[counts.length - 1] = Math.max(cells - counts.slice(0, -1).reduce((a, b) => a + b, 0), 0);
   let at = 0;
@@ -250,7 +250,7 @@ class Card {
     if (first) this.hasGap = false;
     if (this.hasGap && rounds.length) this.text.append(h("span", { class: "gap" }, "…"));
     this.hasGap = false;
-    this.rounds += rounds.length - (first ? 1 : 0); // the first token is the prompt's, and no round's
+    this.rounds += rounds.length - (first ? 1 : 0); // the first token comes from prefill, not from a round
     for (const { accepted, own } of rounds) {
       this.tokens += accepted.length + own.length;
       this.accepted += accepted.length;
@@ -279,7 +279,7 @@ const ORIGINS = ["accepted", "rejected", "own"];
 const roundView = (round) =>
   h("span", {}, ...ORIGINS.flatMap((origin) => round[origin].map((token) => tokenView(token, origin))));
 
-/** A text, or a length where texts are not shown. */
+/** Shows a text, or its length if texts are hidden. */
 function tokenView(token, origin) {
   const isText = typeof token === "string";
   const isControl = isText && /^<\|\w+\|>$/.test(token);

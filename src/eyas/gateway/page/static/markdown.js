@@ -1,4 +1,4 @@
-// A small part of Markdown to elements. Text of a model becomes text nodes and nothing else: never HTML.
+// Renders a small part of Markdown to elements. The model's text only becomes text nodes, never HTML.
 import { h } from "./stream.js";
 
 const MAX_DEPTH = 8;
@@ -27,7 +27,7 @@ export class Markdown {
   }
 }
 
-/** Blocks of lines; quotes and lists have blocks of their own, down to MAX_DEPTH. */
+/** Parses lines into blocks; quotes and lists have blocks of their own, down to MAX_DEPTH. */
 function split(lines, depth = 0) {
   const blocks = [];
   const canNest = depth < MAX_DEPTH;
@@ -70,7 +70,7 @@ function split(lines, depth = 0) {
 const begins = (line) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((pattern) => pattern.test(line));
 const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 
-/** Whether line n goes on with the list that a first item began; a bullet among numbers begins another one. */
+/** Whether line n continues the list that a first item began; a bullet among numbers begins another one. */
 function inList(lines, n, [, base, marker]) {
   const isOther = (item) => item && item[1].length <= base.length + 1 && /\d/.test(item[2]) !== /\d/.test(marker);
   const isBlank = !lines[n].trim();
@@ -123,7 +123,7 @@ const table = ([head, ...body]) =>
     h("tbody", {}, ...body.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, ...inline(cell)))))),
   );
 
-/** A tight item holds its text directly, without a paragraph. */
+/** Returns the content of an item; a tight one holds its text directly, without a paragraph. */
 function listItem([first, ...rest]) {
   if (first?.kind === "paragraph") return h("li", {}, ...inline(first.text), ...rest.map(build));
   return h("li", {}, ...(first ? [first, ...rest] : []).map(build));
@@ -174,7 +174,7 @@ function inline(text) {
   return [...nodes, text.slice(end)];
 }
 
-/** Only what leads to a page or a mail; anything else stays the text that it was. */
+/** Makes a link to a page or a mail address; any other target stays text. */
 const link = (label, target, source) =>
   /^(https?:\/\/|mailto:)/i.test(target)
     ? h("a", { href: target, rel: "noopener noreferrer nofollow", target: "_blank" }, label)

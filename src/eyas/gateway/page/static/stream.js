@@ -1,13 +1,13 @@
-// Talking to the server: the API key, errors with a status, server-sent events. And making elements.
+// Requests to the server: the API key, errors with a status, server-sent events. Also creates elements.
 
 export class ServerError extends Error {
   constructor(message, status = 0) {
     super(message);
-    this.status = status; // of HTTP; 0 if the connection failed, 503 if an answer broke off
+    this.status = status; // of HTTP; 0 if the connection failed, 503 if an answer was interrupted
   }
 }
 
-/** fetch with the key of this tab. Throws ServerError for anything but success. */
+/** Calls fetch with this tab's key. Throws ServerError unless it succeeds. */
 export async function call(path, { body, signal } = {}) {
   const key = sessionStorage.getItem("eyas.key");
   const headers = { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
@@ -24,7 +24,7 @@ export async function call(path, { body, signal } = {}) {
   throw new ServerError(message, response.status);
 }
 
-/** The data of each server-sent event of a response; events and characters may be split anywhere. */
+/** Yields the data of each server-sent event of a response; events and characters may be split anywhere. */
 export async function* events(response) {
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
@@ -49,7 +49,7 @@ export async function* events(response) {
   }
 }
 
-/** An element: h("button", { class: "quiet", onclick }, "Copy"). Text stays text. */
+/** Creates an element: h("button", { class: "quiet", onclick }, "Copy"). Text stays text. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

@@ -1,8 +1,8 @@
-"""What looking up in a sequence's own tokens foretells, followed on the host as the tokens come.
+"""Predicts the acceptance of prompt-lookup (n-gram) drafts from the tokens seen so far, on the host.
 
-So it is known how far to trust it without ever trying it: each token that comes says whether the one that followed the
-same words before was right. The device finds drafts by the same rule (`kernels.reference.lookup`), among tokens that
-the host has not seen yet.
+No draft need be tried for it: each new token shows whether the token after the earlier occurrence of the same n-gram
+was right. The device finds drafts by the same rule (`kernels.reference.lookup`), in tokens that include those which the
+host has not seen yet.
 """
 
 from __future__ import annotations
@@ -14,54 +14,55 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Foretold", "LookupCurve", "OwnText", "Prospect"]
+__all__ = ["LookupCurve", "LookupMatch", "LookupOutcome", "NgramIndex"]
 
-# Of matches of 0, 1, 2..3, 4..7, 8..15, ... tokens; measured where Python source follows other Python source.
+# Acceptance rates for matches of 0, 1, 2..3, 4..7, 8..15, ... tokens, measured on Python source after Python source.
 FIRST_GUESSES = (0.0, 0.2, 0.38, 0.59, 0.74, 0.85, 0.93, 0.97)
 GUESS_TRIES = 16.0
 KEEP = 1 - 1 / 400  # about the last 400 tokens of a level count
-LONGEST = 128  # match that is told apart from longer ones
+LONGEST = 128  # longer matches count as this long
 NOTHING = 1e-9
 
 Floats = NDArray[np.float64]
 
 
-class Foretold(NamedTuple):
-    """A token came where looking up would have drafted one, rightly or not; `match` were like the ones before."""
+class LookupOutcome(NamedTuple):
+    """Whether the draft that prompt lookup would have made for a token was right, after a match of `match` tokens."""
 
     match: int
     is_right: bool
 
 
-class Prospect(NamedTuple):
-    """For how many tokens a sequence is known to have followed what it looks up, and how many may have come since."""
+class LookupMatch(NamedTuple):
+    """The match of a sequence: its known length, and how many tokens the host may not have seen since."""
 
-    match: int
+    length: int
     num_unknown: int
 
 
-class OwnText:
-    """The tokens of a sequence, and where the last ones occurred before.
+class NgramIndex:
+    """The tokens of a sequence, and the latest earlier occurrence of its last tokens.
 
-    `match` counts the tokens before the end that are like those before the place that is looked up; 0 if there is none.
+    `match` counts the tokens at the end that equal those at the end of that occurrence; 0 without one.
     """
 
     def __init__(self, tokens: Sequence[int], sizes: Sequence[int]) -> None:
-        """`sizes` are the numbers of tokens that are looked for, the one to be preferred first."""
+        """`sizes` are the n-gram sizes to look for, the preferred one first."""
         self._tokens = list(tokens)
-        self._places = {size: _places(self._tokens, size) for size in sizes}  # by hash: where those tokens ended last
+        self._places = {size: _places(self._tokens, size) for size in sizes}  # by hash: end of the latest one
         self._place = -1
         self.match = 0
         self._find()
 
-    def extend(self, tokens: Sequence[int]) -> list[Foretold]:
-        foretold = []
+    def extend(self, tokens: Sequence[int]) -> list[LookupOutcome]:
+        """Append tokens, and return the outcome of lookup for those that it would have drafted."""
+        lookups = []
         for token in tokens:
             if self.match:
-                foretold.append(Foretold(self.match, token == self._tokens[self._place]))
+                lookups.append(LookupOutcome(self.match, token == self._tokens[self._place]))
             self._tokens.append(token)
             self._find()
-        return foretold
+        return lookups
 
     def _find(self) -> None:
         end, found, match = len(self._tokens), -1, 0
@@ -74,14 +75,14 @@ class OwnText:
 
 
 def _places(tokens: list[int], size: int) -> dict[int, int]:
-    """Of all runs but the one at the end; the latest of equal ones stays."""
+    """Return, by hash, where each n-gram ended last; the one at the end of `tokens` is left out."""
     earlier = tokens[:-1]
     runs = zip(*(islice(earlier, start, None) for start in range(size)), strict=False)
     return dict(zip(map(hash, runs), range(size, len(tokens)), strict=False))
 
 
 class LookupCurve:
-    """Chance that the next token looked up is right, by the length of the match, whichever sequence it is."""
+    """Acceptance rate of prompt-lookup drafts by the length of the match, over all sequences."""
 
     def __init__(self, max_drafts: int) -> None:
         self._guesses = np.array(FIRST_GUESSES)
@@ -89,17 +90,20 @@ class LookupCurve:
         self._column = np.arange(max_drafts)
         self._levels = np.array([_level(match) for match in range(2 * LONGEST)])
 
-    def observe(self, foretold: Sequence[Foretold]) -> None:
-        for match, is_right in foretold:
+    def observe(self, lookups: Sequence[LookupOutcome]) -> None:
+        for match, is_right in lookups:
             level = _level(match)
             self._hits[level] = self._hits[level] * KEEP + is_right
             self._tries[level] = self._tries[level] * KEEP + 1
 
-    def chances(self, prospects: Sequence[Prospect]) -> Floats:
-        """[S, K]: of each draft, given that all before it are right. The first one's needs what came unknown, too."""
+    def chances(self, matches: Sequence[LookupMatch]) -> Floats:
+        """Return the chance [S, K] of each draft, given that all before it are right.
+
+        The first column includes the chance that the tokens which the host has not seen continue the match.
+        """
         by_level = (self._hits + GUESS_TRIES * self._guesses) / (self._tries + GUESS_TRIES)
         of_match = by_level[self._levels]
-        match_S, num_unknown_S = np.array(prospects, dtype=np.int64).reshape(-1, 2).T
+        match_S, num_unknown_S = np.array(matches, dtype=np.int64).reshape(-1, 2).T
         match_S = match_S.clip(max=LONGEST)
         now_S = (match_S + num_unknown_S).clip(max=LONGEST)
         chances_SK: Floats = of_match[now_S[:, None] + self._column]
