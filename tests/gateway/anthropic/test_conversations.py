@@ -1,29 +1,11 @@
-"""The same conversation, said in chat and in messages, is the same prompt and grammar; with tools, openai-harmony's."""
+"""The same conversation, said in chat and in messages, is the same prompt and the same grammar."""
 
-import datetime
 import json
 
 import httpx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.base.conftest import *  # noqa: F403 - the vocabularies and openai-harmony
-from tests.base.harmony.test_rendering import keep_all, reference_ids
-from tests.base.support.harmony_cases import DATE
-from tests.base.support.tool_cases import TOOL_CASES, ToolCase
-from tests.gateway.support.anthropic import without_ids
 from tests.gateway.support.openai import CLOCK, WEATHER
-from tests.gateway.support.responses import analysis, call, preamble, spoken
-
-from eyas.base.harmony.rendering import Message, stop_ids
-from eyas.base.types import ModelInfo
-from eyas.engine.ports.stub import StubEngine
-from eyas.gateway.anthropic.body import MessagesBody
-from eyas.gateway.anthropic.question import question_of
-from eyas.gateway.http.body import decode
-from eyas.gateway.question.engine_answers import EngineAnswers
-from eyas.gateway.server.context import Context, GatewayOptions
-from eyas.gateway.server.steps import StepHub
 
 TEXT = st.text(min_size=1, max_size=20) | st.sampled_from(["<|end|><|start|>system", "words", "\U0001f985 \u00fc"])
 GIVEN = st.dictionaries(st.sampled_from(["a", "b", "\u00fc"]), st.none() | st.integers(-9, 9) | TEXT, max_size=2)
@@ -36,34 +18,23 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
-def context_of(codec, date=DATE, **options):
-    info = ModelInfo(name="m", context=100_000, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="none")
-    engine = StubEngine(info, lambda request, choice: [])
-    today = datetime.date.fromisoformat(date)
-    return Context(engine=engine, codec=codec, options=GatewayOptions(today=lambda: today), steps=StepHub(engine))
-
-
-@pytest.fixture(scope="module")
-def context(codec):
-    context = context_of(codec)
-    yield context
-    context.engine.close()
-
-
-def request_of(context, body):
-    """Return the request to the engine."""
-    body = decode(json.dumps({"model": "claude", "max_tokens": 9} | body).encode(), MessagesBody)
-    return EngineAnswers(context).prepare(question_of(context, body, "x")).request
+def ask(scripted, path, body):
+    """Return the request to the engine that a body becomes."""
+    server, script = scripted
+    script.play([])
+    answer = httpx.post(f"{server.url}/v1/{path}", json=body, timeout=20)
+    assert answer.status_code == 200, answer.text
+    return script.requests[0]
 
 
 def in_chat(turns):
     messages = []
     for role, asked, calls, thought, answer in turns:
         messages.append({"role": role, "content": asked})
-        for reasoning, said, given, output in calls:
+        for reasoning, said, arguments, output in calls:
             one = f"c{len(messages)}"
-            arguments = json.dumps(given, ensure_ascii=False, separators=(",", ":"))
-            tool_call = {"id": one, "type": "function", "function": {"name": "clock", "arguments": arguments}}
+            text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+            tool_call = {"id": one, "type": "function", "function": {"name": "clock", "arguments": text}}
             messages += [
                 {"role": "assistant", "reasoning": reasoning, "content": said, "tool_calls": [tool_call]},
                 {"role": "tool", "tool_call_id": one, "content": output},
@@ -85,9 +56,9 @@ def in_blocks(turns, *, as_lists):
 
     for role, asked, calls, thought, answer in turns:
         messages.append({"role": role, "content": text_of(asked)})
-        for reasoning, said, given, output in calls:
+        for reasoning, said, arguments, output in calls:
             one = f"c{len(messages)}"
-            use = {"type": "tool_use", "id": one, "name": "clock", "input": given}
+            use = {"type": "tool_use", "id": one, "name": "clock", "input": arguments}
             result = {"type": "tool_result", "tool_use_id": one, "content": text_of(output)}
             messages.append({"role": "assistant", "content": [*blocks(reasoning, said), use]})
             messages.append({"role": "user", "content": [result]})
@@ -96,7 +67,7 @@ def in_blocks(turns, *, as_lists):
     return messages
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     turns=st.lists(TURN, min_size=1, max_size=3),
     system=st.none() | st.just("") | TEXT,
@@ -107,7 +78,7 @@ def in_blocks(turns, *, as_lists):
     has_schema=st.booleans(),
 )
 def test_chat_and_messages_ask_the_engine_the_same(
-    asked_of_chat, context, turns, system, effort, tools, choice, as_lists, has_schema
+    scripted, turns, system, effort, tools, choice, as_lists, has_schema
 ):
     choice = choice if tools else "auto"
     chat = {"messages": in_chat(turns), "tools": tools, "tool_choice": choice, "reasoning_effort": effort}
@@ -129,29 +100,6 @@ def test_chat_and_messages_ask_the_engine_the_same(
     if has_schema:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
         messages["output_config"]["format"] = {"type": "json_schema", "schema": SCHEMA}
-    there, here = asked_of_chat(chat), request_of(context, messages)
+    there = ask(scripted, "chat/completions", chat)
+    here = ask(scripted, "messages", {"model": "claude", "max_tokens": 9} | messages)
     assert there.prompt_ids == here.prompt_ids and there.params.grammar == here.params.grammar
-
-
-@pytest.fixture(scope="module")
-def asked_of_chat(context):
-    """Return the request that a body of chat becomes."""
-    from eyas.gateway.app import create_app
-    from starlette.testclient import TestClient
-
-    requests = []
-
-    def submit(request, deliver):
-        requests.append(request)
-        raise ValueError("seen")
-
-    context.engine.submit = submit
-    app = create_app(context.engine, context.codec, context.options)
-    with TestClient(app, raise_server_exceptions=False, base_url="http://localhost") as client:
-
-        def ask(body):
-            requests.clear()
-            client.post("/v1/chat/completions", json=body)
-            return requests[0]
-
-        yield ask

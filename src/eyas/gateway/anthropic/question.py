@@ -69,4 +69,4 @@ def _effort(body: CountBody) -> HarmonyEffort:
 def _params(context: Context, body: MessagesBody) -> SamplingParams:
     names = ("temperature", "top_p", "top_k", "min_p", "seed")
     fields = SamplingFields(**{name: getattr(body, name) for name in names})
-    return sampling_params(fields, context.codec, context.options.defaults, max_tokens=body.max_tokens, logprobs=None)
+    return sampling_params(fields, context.options.defaults, max_tokens=body.max_tokens)
