@@ -1,5 +1,6 @@
 """What the model reads of a request's messages, and histories that are refused."""
 
+import httpx
 import pytest
 from tests.gateway.support.anthropic import CLOCK, USER, WEATHER, post, unparsed, whole
 
@@ -254,3 +255,11 @@ def test_effort(play, codec, fields, effort):
     server, script = play()
     whole(server, **fields)
     assert f"Reasoning: {effort}\n" in codec.decode(script.requests[-1].prompt_ids)
+
+
+def test_names_of_new_fields_may_be_anything(play):
+    """A field that is not known is skipped, not read."""
+    server, _ = play()
+    body = b'{"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "\xed\xa0\x80": 1}'
+    answer = httpx.post(f"{server.url}/v1/messages", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 200
