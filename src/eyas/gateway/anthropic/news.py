@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -40,7 +42,7 @@ class News:
     def note(self, raw: Raw, kind: type[Struct], body: CountBody) -> None:
         """Log fields of the body, and the version that its system prompt names, if they are new."""
         known = {*kind.__struct_encode_fields__, *WITHOUT_EFFECT, *self._seen}
-        for name in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]):
+        for name in names_in(raw):
             if name not in known and NAME.fullmatch(name):
                 self._log(name, "a field of /v1/messages that has no effect here", field=name)
         system = body.system
@@ -52,3 +54,10 @@ class News:
         if key not in self._seen and len(self._seen) < MAX_NOTED:
             self._seen.add(key)
             log.info(message, extra=fields(**values))
+
+
+def names_in(raw: Raw) -> Iterable[str]:
+    """Return the names of a body's fields; none if one is no UTF-8, as decoding skips what it does not know."""
+    with suppress(UnicodeDecodeError):
+        return msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    return ()

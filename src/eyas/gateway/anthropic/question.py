@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eyas.base.conversation import Conversation
+from eyas.base.conversation import Conversation, ToolsEntry
 from eyas.base.harmony.rendering import Effort as HarmonyEffort
 from eyas.base.harmony.tools import ResponseFormat, check_schema
 from eyas.base.types import SamplingParams
@@ -37,10 +37,11 @@ def question_of(context: Context, body: CountBody, request_id: str) -> Question:
     wanted = None if body.output_config is None else body.output_config.format
     if wanted is not None:
         check_schema(wanted.schema, param=SCHEMA)
+    is_shown = choice != "none"
     conversation = Conversation(
-        entries=history.entries,
+        entries=[entry for entry in history.entries if is_shown or not isinstance(entry, ToolsEntry)],
         instructions=None if body.system is None else system_text(body.system),
-        tools=() if choice == "none" else tools.first,
+        tools=tools.first if is_shown else (),
         answer_format=None if wanted is None else ResponseFormat(name=FORMAT_NAME, schema=wanted.schema),
         effort=_effort(body),
         date=context.options.today().isoformat(),

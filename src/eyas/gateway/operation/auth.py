@@ -21,7 +21,7 @@ __all__ = ["Auth", "digests", "origins", "public_warning"]
 
 DIGEST_PREFIX = "sha256:"
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico", "/api/hello"})
-OPEN_FOLDER = "/page/"  # what the page at / is made of
+OPEN_FOLDER = "/page/"  # files of the page at /
 CHALLENGE = (b"www-authenticate", b"Bearer")
 
 

@@ -23,8 +23,8 @@ from eyas.gateway.operation.parser import RequestParser
 
 __all__ = ["ON_REFUSED", "REFUSAL", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
 
-ON_REFUSED = "on_refused"  # in the state that the app's lifespan gives: hears the status of each refusal
-REFUSAL = "refusal"  # there too: the answer (status, headers, body) from the request's path and the failure
+ON_REFUSED = "on_refused"  # key in the lifespan state: a function that receives the status of each refusal
+REFUSAL = "refusal"  # key in the lifespan state: returns status, headers and body, from the path and the failure
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 PHRASES = {int(status): status.phrase for status in HTTPStatus}
 OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the engine's socket

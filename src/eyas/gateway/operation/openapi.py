@@ -119,7 +119,7 @@ def _anchor(schema: Any) -> None:
 
 
 def _describe(operation: ApiOperation, body: Schema | None, error: Schema, statuses: Mapping[int, int]) -> Schema:
-    """One operation; `body` and `error` are references to schemas, `statuses` the dialect's own."""
+    """Describe one operation; `body` and `error` are references to schemas, `statuses` the dialect's own."""
     fallback = EVENT if operation.media_type == EVENTS else {"type": "string"}
     content: Schema = {operation.media_type: {"schema": operation.answer or fallback}}
     if operation.streams:
