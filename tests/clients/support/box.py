@@ -56,13 +56,13 @@ def make_model(folder: Path) -> Path:
 
 
 @contextmanager
-def serving(model: Path, *, context: int = 131_072) -> Iterator[Box]:
+def serving(model: Path, *, context: int = 131_072, keep_reasoning: bool = False) -> Iterator[Box]:
     """Serve the model with a key; everything under /v1/ is recorded."""
     config = EngineConfig(model=str(model), draft="none", context=context, concurrency=4)
     engine = EngineProcess(config)
     script = Script()
     port = ScriptedPort(engine, engine.tokenizer, script)
-    options = GatewayOptions(served_name=NAME, key_digests=digests(KEY))
+    options = GatewayOptions(served_name=NAME, key_digests=digests(KEY), keep_reasoning=keep_reasoning)
     recorder = Recorder(create_app(port, engine.tokenizer, options))
     with running(recorder, engine) as url:
         assert httpx.get(f"{url}/ready").status_code == 200

@@ -1,0 +1,172 @@
+"""How much of each prompt comes from the cache: a session of the real client, and the same with treatments left out.
+
+`make test-clients ARGS="tests/clients/test_reuse.py -s"` prints the table of docs/log/claude-code.md.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from tests.clients.support.box import KEY, Box, serving
+from tests.clients.support.client import Client
+from tests.clients.support.scripted import Exchange, analysis, call, final
+from tests.clients.support.steps import assert_asked_once, bash, logged, tool_steps
+
+from eyas.gateway.anthropic import history, question, system
+from eyas.gateway.anthropic.tools import DeclaredTools, declared_tools
+
+NUM_STEPS = 14
+WITH_LINE = {"CLAUDE_CODE_ATTRIBUTION_HEADER": None}  # the settings switch it off; other clients send it
+
+
+@dataclass
+class Session:
+    """A conversation of `NUM_STEPS` tool steps, a second question to it, and a conversation in another folder."""
+
+    exchanges: list[Exchange]
+
+    @property
+    def steps(self) -> list[Exchange]:
+        return self.exchanges[: NUM_STEPS + 1]
+
+    @property
+    def second(self) -> list[Exchange]:
+        return self.exchanges[NUM_STEPS + 1 : -1]
+
+    @property
+    def new(self) -> Exchange:
+        return self.exchanges[-1]
+
+
+def have_session(box: Box, new_client: Callable[[str], Client]) -> Session:
+    start, first, other = len(box.recorder.messages), new_client("first"), new_client("other")
+    steps = tool_steps(first.project, NUM_STEPS)
+    steps[6] = [analysis("A tool is missing."), call(json.dumps({"query": "select:NotebookEdit"}), name="ToolSearch")]
+    box.script.on("TASK-FIRST", *steps)
+    box.script.on("TASK-MORE", [analysis("More."), logged(20)], [bash("true")], [final("There are no more.")])
+    box.script.on("TASK-OTHER", [final("Nothing to do.")])
+    settings = box.settings(**WITH_LINE)
+    run = first.run(settings, "TASK-FIRST: count the eggs")
+    first.run(settings, "TASK-MORE: and the rest", "--resume", run.result["session_id"])
+    other.run(settings, "TASK-OTHER: rest")
+    session = Session(box.recorder.messages[start:])
+    assert_asked_once(session.exchanges)
+    assert len(session.exchanges) == NUM_STEPS + 1 + 3 + 1
+    return session
+
+
+def share(exchanges: Sequence[Exchange]) -> float:
+    """The share of all prompt tokens that the clients were told came from the cache."""
+    usages = [exchange.usage for exchange in exchanges]
+    cached = sum(usage["cache_read_input_tokens"] for usage in usages)
+    return cached / (cached + sum(usage["input_tokens"] for usage in usages))
+
+
+def num_common(one: Exchange, other: Exchange) -> int:
+    pairs = zip(one.prompt_ids, other.prompt_ids, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.prompt_ids), len(other.prompt_ids)))
+
+
+@pytest.fixture(scope="module")
+def session(model, program, tmp_path_factory) -> Session:
+    with serving(model) as box:
+        return have_session(box, lambda name: Client(program, tmp_path_factory.mktemp(name)))
+
+
+def test_each_step_reads_only_what_is_new(session):
+    assert share(session.steps[1:]) >= 0.95 and share(session.second[1:]) >= 0.95
+    for turn in (session.steps, session.second):
+        for before, after in zip(turn, turn[1:], strict=False):
+            assert after.prompt_ids[: len(before.prompt_ids)] == before.prompt_ids
+            assert after.num_cached > len(before.prompt_ids) - 2 * page_size
+
+
+def test_what_is_before_the_dropped_reasoning_stays_cached(session):
+    last, after = session.steps[-1], session.second[0]
+    common = num_common(last, after)
+    assert len(session.steps[0].prompt_ids) < common < len(last.prompt_ids), "the reasoning of the turn is gone"
+    assert common - 6 * page_size < after.num_cached <= common
+
+
+def test_a_new_conversation_shares_its_tools_and_instructions(session):
+    assert num_common(session.steps[0], session.new) >= 0.75 * len(session.new.prompt_ids)
+    assert session.new.cached_share >= 0.75
+
+
+def test_a_server_that_keeps_reasoning_reads_only_what_is_new(model, new_client):
+    with serving(model, keep_reasoning=True) as box:
+        session = have_session(box, new_client)
+    turns = session.steps + session.second
+    assert all(exchange.cached_share >= 0.95 for exchange in turns[1:])
+    for before, after in zip(turns, turns[1:], strict=False):
+        assert after.prompt_ids[: len(before.prompt_ids)] == before.prompt_ids
+
+
+page_size = 16
+
+
+def keep_line(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(system, "ATTRIBUTION", re.compile(r"(?!)"))
+
+
+def render_deferred(patch: pytest.MonkeyPatch) -> None:
+    def all_at_once(fields):
+        return DeclaredTools(all=declared_tools(fields).all, deferred=frozenset())
+
+    patch.setattr(question, "declared_tools", all_at_once)
+
+
+def hoist_system(patch: pytest.MonkeyPatch) -> None:
+    class Hoisting(history.History):
+        def read(self, messages) -> None:
+            super().read(sorted(messages, key=lambda message: message.role != "system"))
+
+    patch.setattr(question, "History", Hoisting)
+
+
+def tell_forms_apart(patch: pytest.MonkeyPatch) -> None:
+    def with_lines(plain):
+        return lambda content: plain(content) if isinstance(content, str) else (plain(content) or "") + "\n"
+
+    patch.setattr(history, "text_of", with_lines(history.text_of))
+    patch.setattr(history, "system_text", with_lines(history.system_text))
+
+
+LEFT_OUT = {
+    "none": lambda patch: None,
+    "attribution line kept": keep_line,
+    "deferred tools as they come": render_deferred,
+    "system messages moved to the front": hoist_system,
+    "list and string apart": tell_forms_apart,
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """The rows of the table, printed at the end."""
+    rows: dict[str, tuple[float, ...]] = {}
+    yield rows
+    names = ("tool steps", "second question", "new conversation", "tokens read")
+    print("\n\n| left out | " + " | ".join(names) + " |")
+    print("|---" * 5 + "|")
+    for name, (*shares, num_read) in rows.items():
+        print(f"| {name} | " + " | ".join(f"{100 * value:.1f} %" for value in shares) + f" | {num_read:,.0f} |")
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_without_a_treatment_more_is_read(session, model, monkeypatch, table, name):
+    """The same bodies again, to a server with an empty cache."""
+    LEFT_OUT[name](monkeypatch)
+    with serving(model) as box, httpx.Client(base_url=box.url, timeout=120) as http:
+        box.port.script = lambda body: [final("So.")]
+        for exchange in session.exchanges:
+            headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+            assert http.post("/v1/messages", content=exchange.raw, headers=headers).status_code == 200
+        again = Session(box.recorder.messages)
+    num_read = sum(exchange.usage["input_tokens"] for exchange in again.exchanges)
+    table[name] = (share(again.steps[1:]), share(again.second), share([again.new]), num_read)
+    base = table["none"]
+    assert name == "none" or num_read > 1.1 * base[-1]
