@@ -235,6 +235,7 @@ class Scheduler:
             if page is None:
                 break
             full.append(page)
+        sequence.num_known_pages = len(full)
         for count in range(len(full), 0, -1):
             first = self._first_seen(count * size)
             sliding = [self.sliding.find(key) for key in usable[first:count]]
@@ -268,15 +269,17 @@ class Scheduler:
     def _leave_window(self, sequence: Sequence) -> None:
         """Release sliding pages that no row still to be computed can see.
 
-        A later prompt with the same prefix needs the pages at its end, or those that a prompt has hit before.
+        A later prompt with the same prefix needs the pages at its end, or those that a prompt has hit before, or those
+        where this prompt parts from an earlier one: where two part, as after the same instructions, others will.
         """
         if sequence.phase not in (Phase.PREFILL, Phase.DECODE):
             return
         is_prompt, size = sequence.phase is Phase.PREFILL, self.config.page_size
         gone = self._first_seen(sequence.num_prefilled if is_prompt else sequence.known_length - 1)
         passing = range(sequence.num_cached // size, self._first_seen(sequence.prompt_length // size * size))
+        parting = range(self._first_seen(sequence.num_known_pages * size), sequence.num_known_pages)
         for index in range(sequence.num_sliding_left, min(gone, len(sequence.sliding_pages))):
-            self.sliding.release(sequence.sliding_pages[index], is_wanted=index not in passing)
+            self.sliding.release(sequence.sliding_pages[index], is_wanted=index not in passing or index in parting)
             sequence.sliding_pages[index] = 0
             sequence.num_sliding_left = index + 1
 
