@@ -14,12 +14,14 @@ from tests.clients.support.box import KEY, Box, serving
 from tests.clients.support.client import Client
 from tests.clients.support.scripted import Exchange, analysis, call, final
 from tests.clients.support.steps import assert_asked_once, bash, logged, tool_steps
+from tests.clients.support.terminal import interactive
 
 from eyas.gateway.anthropic import history, question, system
 from eyas.gateway.anthropic.body import TextBlock
 from eyas.gateway.anthropic.tools import DeclaredTools, declared_tools
 
 NUM_STEPS = 14
+PAGE = 16  # tokens
 WITH_LINE = {"CLAUDE_CODE_ATTRIBUTION_HEADER": None}  # the settings switch it off; other clients send it
 
 
@@ -84,14 +86,14 @@ def test_each_step_reads_only_what_is_new(session):
     for turn in (session.steps, session.second):
         for before, after in zip(turn, turn[1:], strict=False):
             assert after.prompt_ids[: len(before.prompt_ids)] == before.prompt_ids
-            assert after.num_cached > len(before.prompt_ids) - 2 * page_size
+            assert after.num_cached > len(before.prompt_ids) - 2 * PAGE
 
 
 def test_what_is_before_the_dropped_reasoning_stays_cached(session):
     last, after = session.steps[-1], session.second[0]
     common = num_common(last, after)
     assert len(session.steps[0].prompt_ids) < common < len(last.prompt_ids), "the reasoning of the turn is gone"
-    assert common - 6 * page_size < after.num_cached <= common
+    assert common - 6 * PAGE < after.num_cached <= common
 
 
 def test_a_new_conversation_shares_its_tools_and_instructions(session):
@@ -102,15 +104,21 @@ def test_a_new_conversation_shares_its_tools_and_instructions(session):
 
 
 def test_a_server_that_keeps_reasoning_reads_only_what_is_new(model, new_client):
+    """In one process of the client: when it resumes a session, it leaves the reasoning out itself."""
+    client = new_client()
     with serving(model, keep_reasoning=True) as box:
-        session = have_session(box, new_client())
-    turns = session.steps + session.second
-    assert [exchange.cached_share for exchange in turns[1:] if exchange.cached_share < 0.95] == []
+        box.script.on("TASK-KEEP", *tool_steps(client.project, NUM_STEPS))
+        box.script.on("TASK-MORE", [analysis("More."), logged(20)], [final("There are no more.")])
+        with interactive(client, box.settings(), "--allowedTools", "Bash,Read") as terminal:
+            terminal.say("TASK-KEEP: count the eggs")
+            terminal.wait("All the eggs are counted.")
+            terminal.say("TASK-MORE: and the rest")
+            terminal.wait("There are no more.")
+        turns = box.recorder.messages
+    assert_asked_once(turns)
+    assert len(turns) == NUM_STEPS + 1 + 2 and all(exchange.cached_share >= 0.95 for exchange in turns[1:])
     for before, after in zip(turns, turns[1:], strict=False):
         assert after.prompt_ids[: len(before.prompt_ids)] == before.prompt_ids
-
-
-page_size = 16
 
 
 def keep_line(patch: pytest.MonkeyPatch) -> None:
