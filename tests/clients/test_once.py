@@ -43,7 +43,7 @@ class Killer:
         with self._lock:
             key = id(exchange)
             if key not in self._aims:
-                self._aims[key] = self._rng.randrange(70) if self._rng.random() < 0.6 else -1
+                self._aims[key] = self._rng.randrange(70) if self._rng.random() < 0.4 else -1
             self._aims[key] -= 1
             if self._aims[key] == -1 and self.num_kills < NUM_KILLS and (pid := self._box.engine.pid) is not None:
                 self.num_kills += 1

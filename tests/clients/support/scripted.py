@@ -19,7 +19,7 @@ from eyas.base.types import FinishReason, Request, TokenEvent
 
 __all__ = ["Exchange", "Recorder", "Script", "ScriptedPort", "analysis", "call", "final"]
 
-LONG = 2000  # characters of what the client writes after a tool's result when it wants a summary
+LONG = 2000  # characters: what the client writes when it wants a summary; its other words are shorter
 CURRENT: ContextVar["Exchange | None"] = ContextVar("exchange", default=None)
 
 
@@ -128,7 +128,7 @@ class Script:
                 found = next((marker for marker in self._replies if marker in text), None)
                 if found is not None:
                     return self._replies[found][num_calls]
-                if len(text) > LONG or not any(block["type"] == "tool_result" for block in blocks):
+                if len(text) > LONG:
                     break
         return self.other(body)
 
