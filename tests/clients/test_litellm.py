@@ -1,0 +1,19 @@
+"""The real client through LiteLLM, which translates for our chat endpoint: the way of guides for OpenAI-only servers."""
+
+import pytest
+from tests.clients.support import litellm
+from tests.clients.support.box import KEY, NAME
+from tests.clients.support.scripted import analysis, final
+from tests.clients.support.steps import log_lines, logged
+
+
+@pytest.mark.timeout(900)
+def test_an_answer_by_way_of_litellm(box, new_client, tmp_path):
+    client = new_client()
+    box.script.on("TASK-PROXY", [logged(1)], [analysis("Done."), final("It came by way of a proxy.")])
+    with litellm.running(litellm.installed(), tmp_path, box.url, NAME, KEY) as (address, key):
+        settings = box.settings(ANTHROPIC_BASE_URL=address, ANTHROPIC_AUTH_TOKEN=key)
+        run = client.run(settings, "TASK-PROXY: go")
+    assert run.result["result"] == "It came by way of a proxy.", run.out
+    assert log_lines(client.project) == ["step 1"]
+    assert [exchange.status for exchange in box.recorder.on("/v1/chat/completions")] == [200, 200]
