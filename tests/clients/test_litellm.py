@@ -10,10 +10,12 @@ from tests.clients.support.steps import log_lines, logged
 @pytest.mark.timeout(900)
 def test_an_answer_by_way_of_litellm(box, new_client, tmp_path):
     client = new_client()
-    box.script.on("TASK-PROXY", [logged(1)], [analysis("Done."), final("It came by way of a proxy.")])
+    answer = [analysis("Done."), final("It came by way of a proxy.")]
+    box.port.script = lambda body: answer if body["messages"][-1]["role"] == "tool" else [logged(1)]
     with litellm.running(litellm.installed(), tmp_path, box.url, NAME, KEY) as (address, key):
         settings = box.settings(ANTHROPIC_BASE_URL=address, ANTHROPIC_AUTH_TOKEN=key)
-        run = client.run(settings, "TASK-PROXY: go")
+        run = client.run(settings, "Go")
     assert run.result["result"] == "It came by way of a proxy.", run.out
     assert log_lines(client.project) == ["step 1"]
-    assert [exchange.status for exchange in box.recorder.on("/v1/chat/completions")] == [200, 200]
+    asked = box.recorder.on("/v1/chat/completions")
+    assert [exchange.status for exchange in asked] == [200, 200]

@@ -41,6 +41,7 @@ model_list:
       api_base: "{url}/v1"
       api_key: "{key}"
 litellm_settings:
+  use_chat_completions_url_for_anthropic_messages: true
   drop_params: true
   telemetry: false
 general_settings:
