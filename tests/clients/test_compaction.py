@@ -1,4 +1,4 @@
-"""A conversation that grows: the client compacts it before the server has to refuse, in windows of 48K, 64K and 128K."""
+"""A growing conversation: the client compacts it before the server refuses, in windows of 48K, 64K and 128K."""
 
 import json
 

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 from tests.clients.support.scripted import analysis, call, final
@@ -58,8 +59,8 @@ def test_a_tool_that_is_found_by_search(box, new_client):
     assert tool["defer_loading"] is True
     text = box.engine.tokenizer.decode(brought.prompt_ids)
     assert "type NotebookEdit = " in text and "type NotebookEdit = " not in text[: len(text) // 2]
-    for before, after in zip(exchanges, exchanges[1:], strict=False):
-        assert after.prompt_ids[: len(before.prompt_ids) - 3] == before.prompt_ids[:-3]
+    for before, after in pairwise(exchanges):
+        assert after.prompt_ids[: len(before.prompt_ids)] == before.prompt_ids
 
 
 def test_a_sub_agent(box, new_client):
@@ -105,8 +106,8 @@ def test_a_wrong_key_is_one_line_within_seconds(box, new_client):
     run = client.run(box.settings(ANTHROPIC_AUTH_TOKEN="wrong"), "Hello")
     assert time.monotonic() - began < 10
     assert run.code == 1 and run.result["is_error"] and run.result["api_error_status"] == 401
-    told = run.result["result"]
-    assert "\n" not in told and "401" in told and "this server needs a valid API key" in told
+    line = run.result["result"]
+    assert "\n" not in line and "401" in line and "this server needs a valid API key" in line
     assert [exchange.status for exchange in since(box, start)] == [401]
 
 

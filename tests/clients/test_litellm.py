@@ -1,4 +1,4 @@
-"""The real client through LiteLLM, which translates for our chat endpoint: the way of guides for OpenAI-only servers."""
+"""The real client through LiteLLM, which translates for our chat endpoint, as guides do with OpenAI-only servers."""
 
 import pytest
 from tests.clients.support import litellm

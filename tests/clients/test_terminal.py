@@ -64,7 +64,9 @@ def test_a_session(box, new_client):
         terminal.wait("The FOURTH is answered.")
         again = box.recorder.messages[start:]
         assert_asked_once(again)
-        assert all(exchange.cached_share >= 0.95 for exchange in again if "format" not in exchange.body["output_config"])
+        assert all(
+            exchange.cached_share >= 0.95 for exchange in again if "format" not in exchange.body["output_config"]
+        )
 
 
 def test_a_search_for_tools_and_a_sub_agent(box, new_client):

@@ -1,4 +1,4 @@
-"""A server of our own over a real engine, with a small model of random weights and a long context, that a script drives."""
+"""A server over a real engine whose answers a script decides: a small model of random weights with a long context."""
 
 import shutil
 from collections.abc import Iterator

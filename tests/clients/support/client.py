@@ -6,7 +6,6 @@ folder that has it already, or that it is to be installed into.
 
 import json
 import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import Sequence
@@ -61,9 +60,9 @@ class Client:
         self.project = folder / "project"
         for made in (self.home, self.project):
             made.mkdir(parents=True)
-        told = {"hasCompletedOnboarding": True, "theme": "dark"}
+        answered = {"hasCompletedOnboarding": True, "theme": "dark"}
         trusted = {str(self.project): {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}}
-        (self.home / ".claude.json").write_text(json.dumps(told | {"projects": trusted}))
+        (self.home / ".claude.json").write_text(json.dumps(answered | {"projects": trusted}))
 
     @property
     def env(self) -> dict[str, str]:
@@ -72,9 +71,16 @@ class Client:
         ours = {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
         return {
             **ours,
-            **{"HOME": str(self.home), "PATH": os.environ["PATH"], "TERM": "xterm-256color", "LANG": "C.UTF-8"},
-            **{"HTTP_PROXY": dead, "HTTPS_PROXY": dead, "NO_PROXY": "127.0.0.1", "DISABLE_AUTOUPDATER": "1"},
-            **{"DISABLE_TELEMETRY": "1", "DISABLE_ERROR_REPORTING": "1"},
+            "HOME": str(self.home),
+            "PATH": os.environ["PATH"],
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "HTTP_PROXY": dead,
+            "HTTPS_PROXY": dead,
+            "NO_PROXY": "127.0.0.1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_ERROR_REPORTING": "1",
         }
 
     def command(self, settings: dict, *args: str) -> list[str]:
@@ -101,7 +107,3 @@ class Client:
             timeout=limit_s,
         )
         return Run(found.returncode, found.stdout, found.stderr)
-
-
-def have_tmux() -> bool:
-    return shutil.which("tmux") is not None

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from tests.gateway.support.anthropic import post
@@ -29,7 +30,7 @@ def tool(name: str, **fields) -> dict:
 
 
 class Garden:
-    """The requests of a conversation, one for each step. What a request marks for caching moves with the last message."""
+    """A conversation, and its next request. What a request marks for caching moves with the last message."""
 
     def __init__(self, name: str, question: str = "Which birds are there?") -> None:
         self._line = LINE.format(name)
@@ -131,7 +132,7 @@ def test_a_session_reads_only_what_is_new(demo):
     garden = Garden("ed0")
     found = [asked(server, body) for body in steps(garden)]
     assert len(found) == NUM_STEPS
-    for (before, _), (_, cached) in zip(found, found[1:], strict=False):
+    for (before, _), (_, cached) in pairwise(found):
         assert cached == before // PAGE * PAGE, "every whole page of the step before"
 
     garden.answer("There are eight birds.", "And how many eggs?")
