@@ -6,13 +6,16 @@ import signal
 import threading
 
 import pytest
-from tests.clients.support.scripted import analysis, final
+from tests.clients.support.box import Box
+from tests.clients.support.scripted import Exchange, analysis, final
 from tests.clients.support.steps import log_lines, logged
+from tests.gateway.support.gateway import eventually
 
 from eyas.base.harmony.rendering import Message
 
 NUM_KILLS = 20
 NUM_STEPS = 24
+MOST_SESSIONS = 8
 
 
 def preamble(text: str) -> Message:
@@ -29,39 +32,56 @@ def steps(rng: random.Random) -> list[list[Message]]:
     return [*found, [analysis("That was all."), final("All steps are done, each of them once.")]]
 
 
-class Killer:
-    """Kills the engine's process: at the n-th token of an answer, drawn for some of the answers as they come."""
+class Killer(threading.Thread):
+    """Kills the engine's process, in turn some tokens later, within an answer, and some time later, at any moment."""
 
-    def __init__(self, box, rng: random.Random) -> None:
+    def __init__(self, box: Box, rng: random.Random) -> None:
+        super().__init__(daemon=True)
         self._box = box
         self._rng = rng
-        self._aims: dict[int, int] = {}  # of an answer: tokens until the kill
+        self._tokens_left = 0
+        self._is_time = threading.Event()
+        self.ended = threading.Event()
         self.num_kills = 0
-        self._lock = threading.Lock()
 
-    def on_token(self, exchange) -> None:
-        with self._lock:
-            key = id(exchange)
-            if key not in self._aims:
-                self._aims[key] = self._rng.randrange(70) if self._rng.random() < 0.4 else -1
-            self._aims[key] -= 1
-            if self._aims[key] == -1 and self.num_kills < NUM_KILLS and (pid := self._box.engine.pid) is not None:
-                self.num_kills += 1
+    def run(self) -> None:
+        while self.num_kills < NUM_KILLS and not self.ended.wait(0.05):
+            if self._box.engine.state != "ready":
+                continue
+            if self.num_kills % 2:
+                self.ended.wait(self._rng.uniform(0.0, 5.0))
+            else:
+                self._tokens_left = self._rng.randint(1, 100)
+                self._is_time.clear()
+                while not self._is_time.wait(0.05) and not self.ended.is_set():
+                    pass
+            if not self.ended.is_set() and (pid := self._box.engine.pid) is not None:
                 os.kill(pid, signal.SIGKILL)
+                self.num_kills += 1
+
+    def on_token(self, exchange: Exchange) -> None:
+        self._tokens_left -= 1
+        if self._tokens_left == 0:
+            self._is_time.set()
 
 
 @pytest.mark.timeout(900)
 def test_the_engine_is_killed_twenty_times(box, new_client):
     rng = random.Random(5)
-    killer, num_restarts = Killer(box, rng), box.engine.num_restarts
+    killer, num_restarts, session = Killer(box, rng), box.engine.num_restarts, 0
     box.port.on_token = killer.on_token
-    for session in range(6):
+    killer.start()
+    while killer.num_kills < NUM_KILLS and session < MOST_SESSIONS:
+        session += 1
         client = new_client(f"session-{session}")
-        box.script.on(f"TASK-ONCE-{session}", *steps(rng))
+        box.script.on(f"TASK-ONCE-{session}:", *steps(rng))
         run = client.run(box.settings(), f"TASK-ONCE-{session}: all steps", limit_s=400)
         assert run.result["result"] == "All steps are done, each of them once.", run.out
         assert log_lines(client.project) == [f"step {number}" for number in range(NUM_STEPS)]
-        if killer.num_kills == NUM_KILLS:
-            break
-    print(f"\n{killer.num_kills} kills in {session + 1} sessions, {len(box.recorder.messages)} requests")
-    assert killer.num_kills == NUM_KILLS == box.engine.num_restarts - num_restarts
+    killer.ended.set()
+    killer.join()
+    exchanges = box.recorder.messages
+    num_failed = sum(exchange.status != 200 or exchange.finish == "error" for exchange in exchanges)
+    print(f"\n{killer.num_kills} kills in {session} sessions: {len(exchanges)} requests, {num_failed} of them failed")
+    assert killer.num_kills == NUM_KILLS and num_failed
+    assert eventually(lambda: box.engine.num_restarts - num_restarts == NUM_KILLS, 30)
