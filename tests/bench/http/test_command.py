@@ -69,7 +69,7 @@ def test_the_client_sees_what_is_there(server):
 def test_streams_are_counted_within_the_window(server):
     target = Target.parse(server.url, model="stub", key="key")
     run = asyncio.run(run_streams(target, num_streams=3, max_tokens=20, warm_s=0.2, seconds=0.5, pid=os.getpid()))
-    assert run.seconds > 0 and run.num_events > 0 and run.cpu_s > 0 and run.probe_ms
+    assert run.seconds > 0 and run.num_events > 0 and run.cpu_s > 0 and run.probes.ttft_ms
     assert 1 < run.num_tokens_per_event <= 5 and len(run.lags_ms) > 10
 
 
