@@ -35,6 +35,7 @@ class Api:
     num_others: int  # marks that are no chunks
     text: re.Pattern[bytes]
     tokens: re.Pattern[bytes]
+    prompt: re.Pattern[bytes]  # each of its matches counts tokens of the prompt
 
 
 APIS = {
@@ -46,6 +47,7 @@ APIS = {
         num_others=2,  # usage and [DONE]
         text=re.compile(rb'"(?:content|reasoning_content|reasoning|text)": ?"[^"]'),
         tokens=re.compile(rb'"completion_tokens": ?(\d+)'),
+        prompt=re.compile(rb'"prompt_tokens": ?(\d+)'),
     ),
     "messages": Api(
         path="/v1/messages",
@@ -55,6 +57,7 @@ APIS = {
         num_others=0,
         text=re.compile(rb'"(?:text|thinking)": ?"[^"]'),
         tokens=re.compile(rb'"output_tokens": ?(\d+)'),
+        prompt=re.compile(rb'"(?:cache_read_|cache_creation_)?input_tokens": ?(\d+)'),
     ),
 }
 
@@ -79,11 +82,12 @@ class Target:
         base = parts.path.rstrip("/").removesuffix(api.path).removesuffix("/v1")
         return cls(host=parts.hostname, port=parts.port or 80, path=base + api.path, model=model, key=key, api=api)
 
-    def request(self, content: str, *, max_tokens: int) -> bytes:
-        """Return the bytes of one streaming request."""
+    def request(self, *contents: str, max_tokens: int) -> bytes:
+        """Return the bytes of one streaming request; the messages are by user and assistant in turns."""
+        roles = ("user", "assistant")
         body: Mapping[str, Any] = {
             "model": self.model,
-            "messages": [{"role": "user", "content": content}],
+            "messages": [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)],
             "max_tokens": max_tokens,
             "stream": True,
             **self.api.options,
@@ -104,6 +108,7 @@ class Answer:
     last: float = 0.0
     num_events: int = 0
     num_tokens: int = 0
+    num_prompt: int = 0  # tokens, cached ones included
     prompt_ms: float | None = None  # what the server says that its engine took to the first token
     events: list[tuple[float, int]] = field(default_factory=list)  # when, and how many came at once
 
@@ -144,6 +149,7 @@ class Connection(asyncio.Protocol):
         answer.num_events -= self._api.num_others
         if (tokens := self._api.tokens.findall(self._tail)) and answer.first is not None:
             answer.num_tokens = int(tokens[-1])
+            answer.num_prompt = sum(map(int, self._api.prompt.findall(self._tail.rpartition(b'"usage"')[2])))
         else:
             raise UserError(f"no stream with usage came back, but: {self._tail[:300]!r}")
         if prompt_ms := PROMPT_MS.findall(self._tail):

@@ -22,7 +22,7 @@ from typing import Any
 from eyas.base.config import key_from
 from eyas.base.errors import UserError
 from eyas.bench.http.client import APIS, Target
-from eyas.bench.http.load import Singles, StreamRun, run_sequential, run_streams
+from eyas.bench.http.load import HistoryRun, Singles, StreamRun, run_history, run_sequential, run_streams
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, percentile
 
@@ -30,6 +30,7 @@ __all__ = ["add_arguments", "run"]
 
 PERCENTS = (50, 95, 99)
 WARM_S = 1.0
+NULL_CONTEXT = 32 << 10
 START_S = 60.0
 DEFINITIONS = """\
 TTFT      request sent (connection open) to first event with text, at the client; percentiles by nearest rank
@@ -38,6 +39,7 @@ added     TTFT less `timings.prompt_ms`, the server's own word for submitting to
           `/v1/messages` does not say it: there it is less the median of the chat requests of the same repeat
 chunk     one server-sent event with text; the others count for the CPU, as they have to be sent
 CPU       user and system time of the server's process, all its threads, over chunks; the engine is another process
+history   TTFT of a conversation that the server sees for the first time, and of the same one a turn later
 lag       how late timers of the client's own loop are: what it adds to TTFT
 paced     the null engine pauses before each round, as one that computes; flat out: it does not"""
 
@@ -84,6 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=positive_int, default=5, metavar="S", help="seconds of streaming per repeat (default: 5)")
     add("--repeats", type=positive_int, default=5, metavar="N", help="how often to repeat the measurement (default: 5)")
     add(
+        "--history",
+        type=positive_int,
+        metavar="N",
+        help="also measure requests with a history of N tokens, new to the server and known to it",
+    )
+    add(
         "--pause",
         type=positive_int,
         default=20,
@@ -108,11 +116,16 @@ def run(args: argparse.Namespace) -> int:
         if args.url is not None:
             figures = _measure(args, runner, "server", args.url, args.pid, is_paced=False)
         else:
-            with _null_server("null") as (url, pid):
+            context = (args.history or 0) + NULL_CONTEXT
+            with _null_server("null", context) as (url, pid):
                 figures = _measure(args, runner, "flat out", url, pid, is_paced=False)
-            with _null_server(f"null:{args.pause}") as (url, pid):
+            with _null_server(f"null:{args.pause}", context) as (url, pid):
                 figures |= _measure(args, runner, "paced", url, pid, is_paced=True)
-    print("\n".join(["", *_single_table(figures), "", *_stream_table(figures), "", DEFINITIONS, ""]))
+    print(
+        "\n".join(
+            ["", *_single_table(figures), "", *_stream_table(figures), *_history_table(figures), "", DEFINITIONS, ""]
+        )
+    )
     print_json(
         {
             "bench": "http",
@@ -147,9 +160,10 @@ def _method(args: argparse.Namespace) -> str:
 
 
 @contextmanager
-def _null_server(model: str) -> Generator[tuple[str, int], None, None]:
+def _null_server(model: str, context: int) -> Generator[tuple[str, int], None, None]:
     """Run a server on a free port in a process of its own; yield its address and the process id."""
     command = [sys.executable, "-m", "eyas", "serve", model, "--port", "0", "--concurrency", "1024", "--live", "off"]
+    command += ["--context", str(context)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
@@ -174,7 +188,7 @@ def _measure(
     values: dict[str, dict[str, list[float]]] = {api: {} for api in apis}
     for target in targets.values():
         runner.run(run_sequential(target, num_requests=min(args.requests, 50)))  # warm
-    for _ in range(args.repeats):
+    for repeat in range(args.repeats):
         if not is_paced:
             singles = {
                 api: runner.run(run_sequential(target, num_requests=args.requests)) for api, target in targets.items()
@@ -182,6 +196,10 @@ def _measure(
             for api, found in singles.items():
                 _add_percentiles(values[api], "ttft_ms", found.ttft_ms)
                 _add_percentiles(values[api], "added_ms", found.added_ms(singles["chat"]))
+            if args.history is not None:
+                for number, (api, target) in enumerate(targets.items()):
+                    seed = len(targets) * repeat + number  # no API finds the texts of another
+                    _add_history(values[api], runner.run(run_history(target, num_tokens=args.history, seed=seed)))
         runs = {
             api: runner.run(
                 run_streams(
@@ -206,6 +224,12 @@ def _measure(
 def _add_percentiles(values: dict[str, list[float]], name: str, found: Sequence[float]) -> None:
     for percent in PERCENTS:
         values.setdefault(f"{name}_p{percent}", []).append(percentile(found, percent))
+
+
+def _add_history(values: dict[str, list[float]], done: HistoryRun) -> None:
+    found = {"history_tokens": float(done.num_prompt), "history_new_ms": done.new_ms, "history_known_ms": done.known_ms}
+    for name, value in (found | {"history_ratio": done.new_ms / done.known_ms}).items():
+        values.setdefault(name, []).append(value)
 
 
 def _add_streams(values: dict[str, list[float]], done: StreamRun, engine: Singles, *, num_paced: int | None) -> None:
@@ -234,6 +258,17 @@ def _single_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
             if f"{key}_p50" in group and not (is_flat and key.startswith("probe")):
                 rows.append([f"{name}, {title}", *(group[f"{key}_p{percent}"].text(2) for percent in PERCENTS)])
     return table(["TTFT in ms", *(f"p{percent}" for percent in PERCENTS)], rows)
+
+
+def _history_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
+    columns = (("tokens", "history_tokens", 0), ("new, ms", "history_new_ms", 1), ("known, ms", "history_known_ms", 1),
+               ("new / known", "history_ratio", 2))  # fmt: skip
+    rows = [
+        [name, *(group[key].text(digits) for _, key, digits in columns)]
+        for name, group in figures.items()
+        if "history_ratio" in group
+    ]
+    return ["", *table(["TTFT with a history", *(title for title, _, _ in columns)], rows)] if rows else []
 
 
 def _stream_table(figures: dict[str, dict[str, Spread]]) -> list[str]:

@@ -11,7 +11,7 @@ from statistics import median
 
 from eyas.bench.http.client import Answer, Connection, Target
 
-__all__ = ["Singles", "StreamRun", "cpu_seconds", "run_sequential", "run_streams"]
+__all__ = ["HistoryRun", "Singles", "StreamRun", "cpu_seconds", "run_history", "run_sequential", "run_streams"]
 
 LAG_STEP_S = 0.005
 PROBE_TOKENS = 8
@@ -30,7 +30,7 @@ class Singles:
     def of(cls, answers: list[Answer]) -> Singles:
         assert all(one.first is not None for one in answers), "the client refuses answers without text"
         return cls(
-            ttft_ms=tuple(1e3 * ((one.first or 0.0) - one.sent) for one in answers),
+            ttft_ms=tuple(map(_ttft_ms, answers)),
             prompt_ms=tuple(one.prompt_ms for one in answers if one.prompt_ms is not None),
         )
 
@@ -67,6 +67,39 @@ async def run_sequential(target: Target, *, num_requests: int) -> Singles:
         requests = [target.request(QUESTION.format(number), max_tokens=PROBE_TOKENS) for number in range(num_requests)]
         answers = [await connection.ask(request) for request in requests]
     return Singles.of(answers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryRun:
+    """Times to first token of a conversation that the server has not seen, and of its next question, in ms."""
+
+    num_prompt: int  # tokens of the first
+    new_ms: float
+    known_ms: float
+
+
+async def run_history(target: Target, *, num_tokens: int, seed: int) -> HistoryRun:
+    """Ask at the end of a conversation of about `num_tokens` tokens, and once more a turn later."""
+    async with Connection.open(target) as connection:
+
+        async def ask(*contents: str) -> Answer:
+            return await connection.ask(target.request(*contents, max_tokens=PROBE_TOKENS))
+
+        one, two = await ask("Hi"), await ask(f"Hi {_message(seed, -1)}")
+        num_turns = 2 * round(num_tokens / (two.num_prompt - one.num_prompt) / 2)
+        history = [_message(seed, number) for number in range(num_turns)]
+        new = await ask(*history, QUESTION.format(1))
+        known = await ask(*history, QUESTION.format(1), "It rains.", QUESTION.format(2))
+    return HistoryRun(num_prompt=new.num_prompt, new_ms=_ttft_ms(new), known_ms=_ttft_ms(known))
+
+
+def _ttft_ms(answer: Answer) -> float:
+    return 1e3 * ((answer.first or 0.0) - answer.sent)
+
+
+def _message(seed: int, number: int) -> str:
+    """Return a text of some 500 tokens that no other message has."""
+    return " ".join(f"Line {line} of message {number} in {seed}: wind from the west." for line in range(40))
 
 
 async def run_streams(
