@@ -15,7 +15,7 @@ import torch
 from eyas.base.bundled import DEMO_NAME, OWN_HEAD, is_null
 from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError, nearest
-from eyas.base.tokens.tokenizer import CONTROL_TOKENS, Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.base.units import readable
 from eyas.engine.drafters.registry import DRAFTERS
@@ -27,13 +27,12 @@ from eyas.engine.startup.build import (
     check_options,
     row_invariant,
 )
+from eyas.engine.startup.draft_head import check_head_options, check_kind, keep_tokens, pack_head, round_head
 from eyas.engine.startup.memory import available_bytes
 from eyas.engine.startup.warm_up import warm_up
 from eyas.kernels.layouts.dense import TILE_ROWS
 from eyas.model.checkpoints.device_layout import has_device_layout, pack_layer, pack_lm_head
-from eyas.model.checkpoints.head_kind import HeadKind
 from eyas.model.checkpoints.head_kinds import HEAD_KINDS, find_kind
-from eyas.model.checkpoints.head_options import read_counts
 from eyas.model.checkpoints.hub import resolve
 from eyas.model.checkpoints.loader import inspect_target, load_head, load_target
 from eyas.model.checkpoints.shards import StoredTensor, read_headers
@@ -135,7 +134,7 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     options = _options(config, inspected[0], drafter, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels)
     kind = HEAD_KINDS.get(drafter)
     if kind is not None:
-        _check_kind(config, kind, has_kernels=has_kernels)
+        check_kind(config, kind, has_kernels=has_kernels)
     target_config, weights = load_target(
         folder,
         device=device,
@@ -151,10 +150,10 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
         weights = pack_lm_head(plain)
     if kind is not None and head_folder is not None:
         head = load_head(head_folder, target_config, plain, device=device, dtype=dtype, stored=head_stored)
-        head = _keep_tokens(config, kind, folder, target_config, head)
+        head = keep_tokens(config, kind, folder, target_config, head)
         if has_kernels:
-            head = _pack_head(kind, head, head_folder, plain=plain, packed=weights)
-        head = _round_head(config, kind, head)
+            head = pack_head(kind, head, head_folder, plain=plain, packed=weights)
+        head = round_head(config, kind, head)
     del plain
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -200,17 +199,17 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     target, kind, size = PRESETS[name], HEAD_KINDS.get(config.draft), config.draft_vocab
     drafter = "none" if kind is None else config.draft
     options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
-    _check_head_options(config, has_head=kind is not None)
+    check_head_options(config, has_head=kind is not None)
     weights, head = random_target(target, device), None
     if kind is not None:
-        _check_kind(config, kind, has_kernels=True)
+        check_kind(config, kind, has_kernels=True)
         if drafter not in RANDOM_HEADS:
             raise UserError(f"--shape cannot draw {kind.title}; it can draw these: {', '.join(RANDOM_HEADS)}")
         if config.draft_counts is not None:
             raise UserError("--shape draws the draft vocabulary at random; leave out --draft-counts")
         if size is not None and (size % TILE_ROWS or not 0 < size <= target.vocab_size):
             raise UserError(f"{name} can have a draft vocabulary of multiples of 16 up to {target.vocab_size}")
-        head = _round_head(config, kind, RANDOM_HEADS[drafter](target, weights, device, size))
+        head = round_head(config, kind, RANDOM_HEADS[drafter](target, weights, device, size))
     return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
 
 
@@ -292,48 +291,11 @@ def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:
     draft = config.draft
     if draft == "auto":
         draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
-    _check_head_options(config, has_head=draft not in DRAFTERS)
+    check_head_options(config, has_head=draft not in DRAFTERS)
     if draft in DRAFTERS:
         return draft, None
     head = resolve(draft)
     return find_kind(head), head
-
-
-def _check_head_options(config: EngineConfig, *, has_head: bool) -> None:
-    if config.draft_counts is not None and config.draft_vocab is None:
-        raise UserError("--draft-counts says which tokens --draft-vocab keeps; give both")
-    if not has_head and (config.draft_vocab is not None or config.draft_weights != "bf16"):
-        raise UserError("--draft-vocab and --draft-weights are for a draft head; name one with --draft")
-
-
-def _check_kind(config: EngineConfig, kind: HeadKind, *, has_kernels: bool) -> None:
-    """Raises UserError for what heads of this kind cannot do, before any weights are read."""
-    if config.draft_weights == "fp8" and kind.in_fp8 is None:
-        raise UserError(f"--draft-weights fp8 is not possible with {kind.title}; leave it out")
-    if config.draft_vocab is not None and kind.keep_tokens is None:
-        raise UserError(f"--draft-vocab is not possible with {kind.title}; leave it out")
-    if has_kernels and kind.pack is None:
-        raise UserError(f"the kernels of this GPU cannot compute {kind.title}; use another --draft, or --device cpu")
-
-
-def _keep_tokens(config: EngineConfig, kind: HeadKind, folder: Path, target: GptOssConfig, head: Head) -> Head:
-    """Return the head with the configured draft vocabulary, which keeps Harmony's and end-of-turn tokens."""
-    if config.draft_vocab is None or kind.keep_tokens is None:
-        return head
-    counts = None if config.draft_counts is None else read_counts(Path(config.draft_counts), target.vocab_size)
-    special = Tokenizer.load(folder).special
-    always = {*target.eos_ids, *(special[name] for name in CONTROL_TOKENS)}
-    return kind.keep_tokens(head, config.draft_vocab, counts_V=counts, always=always)
-
-
-def _pack_head(kind: HeadKind, head: Head, folder: Path, *, plain: TargetWeights, packed: TargetWeights) -> Head:
-    if kind.pack is None or not kind.has_device_layout(head.config):
-        raise UserError(f"{folder}: the kernels of this GPU cannot compute a head of these shapes")
-    return kind.pack(head, plain=plain, packed=packed)
-
-
-def _round_head(config: EngineConfig, kind: HeadKind, head: Head) -> Head:
-    return kind.in_fp8(head) if config.draft_weights == "fp8" and kind.in_fp8 is not None else head
 
 
 def _options(

@@ -63,7 +63,7 @@ class HeadKind:
     recognises: Callable[[Mapping[str, Any]], bool]  # a config.json; no other kind may recognise it too
     inspect: _Inspect  # checks a folder against its target, from its headers alone; returns the config
     load: _Load
-    round_bytes: Callable[[Any, float], float]  # bytes of `weights` that a round with so many drafts reads
+    round_bytes: Callable[[Any, float], float]  # bytes of `weights` that a round of this many drafts reads
     has_device_layout: Callable[[Any], bool] = lambda config: False  # whether a GPU's kernels can compute it
     pack: _Pack | None = None  # into the form of those kernels; `plain` and `packed` are the target's weights
     in_fp8: Callable[[Head], Head] | None = None  # large matrices rounded to e4m3, packed ones too

@@ -119,7 +119,7 @@ def _random_eagle3(config: GptOssConfig, target: TargetWeights, device: torch.de
     return random_head(shape, target, device)
 
 
-# By kind: draws a head for a target on a device, with so many tokens in its draft vocabulary if given.
+# By kind: draws a head for a target on a device; a number is the size of its draft vocabulary.
 RANDOM_HEADS: dict[str, Callable[[GptOssConfig, TargetWeights, torch.device, int | None], Head]] = {
     "eagle3": _random_eagle3
 }
