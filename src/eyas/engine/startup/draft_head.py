@@ -1,4 +1,4 @@
-"""What the settings ask of a draft head: which of it its kind can do, and doing it."""
+"""Fits a draft head to the settings, and refuses what its kind cannot do."""
 
 from __future__ import annotations
 
