@@ -1,4 +1,4 @@
-"""Heads as settings ask for them, in the form of a GPU's kernels: packing needs no GPU."""
+"""Heads as settings ask for them, in the form of a GPU's kernels: packing and drawing need no GPU."""
 
 from dataclasses import replace
 
@@ -8,11 +8,14 @@ from tests.model.support.random_gguf import write_tokenizer
 
 from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
+from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.startup import load
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.model.checkpoints.device_layout import has_device_layout, is_packed
+from eyas.model.checkpoints.head_kinds import HEAD_KINDS
 from eyas.model.making.make import make_head, make_target
 from eyas.model.making.presets import PRESETS, default_head
+from eyas.model.making.random_weights import RANDOM_HEADS, random_target
 from eyas.model.weights import tensors_of
 
 SHAPE = replace(PRESETS["tiny"], hidden_size=64, num_heads=8, num_kv_heads=1, head_dim=64, num_experts=16)
@@ -75,3 +78,50 @@ def test_shapes_that_the_kernels_lack(loaded, folder):
     with pytest.raises(UserError) as caught:
         loaded("odd")
     assert str(caught.value) == f"{folder / 'odd'}: the kernels of this GPU cannot compute a head of these shapes"
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """`load_shape` of the small shape, as if this machine had a GPU."""
+    cpu, draw = torch.device("cpu"), RANDOM_HEADS["eagle3"]
+    monkeypatch.setattr(load, "PRESETS", {"small": SHAPE})
+    monkeypatch.setattr(load, "pick_device", lambda name: (torch.device("cuda", 0), torch.bfloat16))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(load, "random_target", lambda target, device: random_target(target, cpu))
+    monkeypatch.setitem(RANDOM_HEADS, "eagle3", lambda target, weights, _, size: draw(target, weights, cpu, size))
+    return lambda **options: load.load_shape("small", EngineConfig(model="", draft_tokens=3, **options))
+
+
+def test_shapes_are_drawn_with_the_head_that_draft_names(drawn):
+    assert drawn().head is None and drawn(draft="ngram").options.drafter == "none"
+    model = drawn(draft="eagle3", draft_vocab=64, draft_weights="fp8")
+    weights = model.head.weights
+    assert model.options.drafter == "eagle3" and is_packed(model.weights) and model.simulated
+    assert model.head.config == default_head(SHAPE, draft_vocab_size=64) and len(weights.target_ids_V) == 64
+    assert weights.lm_head_VH.factors_N is not None and weights.qkv_NH.factors_N is None
+    assert drawn(draft="eagle3").head.config == default_head(SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draft_vocab": 40}, "small can have a draft vocabulary of multiples of 16 up to 512"),
+        ({"draft_vocab": 528}, "small can have a draft vocabulary of multiples of 16 up to 512"),
+        ({"draft_vocab": 64, "draft_counts": "x"}, "leave out --draft-counts"),
+        ({"draft": "none", "draft_vocab": 64}, "are for a draft head"),
+    ],
+    ids=str,
+)
+def test_heads_that_no_shape_is_drawn_with(drawn, options, message):
+    with pytest.raises(UserError, match=message):
+        drawn(**{"draft": "eagle3"} | options)
+
+
+def test_a_kind_without_random_weights(drawn, monkeypatch):
+    monkeypatch.delitem(RANDOM_HEADS, "eagle3")
+    with pytest.raises(UserError, match="--shape cannot draw an EAGLE-3 head"):
+        drawn(draft="eagle3")
+
+
+def test_every_drafter_with_a_head_has_a_kind_of_head():
+    assert {name for name, drafter in DRAFTERS.items() if drafter.has_head} == set(HEAD_KINDS) >= set(RANDOM_HEADS)

@@ -200,7 +200,6 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     drafter = "none" if kind is None else config.draft
     options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
     check_head_options(config, has_head=kind is not None)
-    weights, head = random_target(target, device), None
     if kind is not None:
         check_kind(config, kind, has_kernels=True)
         if drafter not in RANDOM_HEADS:
@@ -209,6 +208,8 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
             raise UserError("--shape draws the draft vocabulary at random; leave out --draft-counts")
         if size is not None and (size % TILE_ROWS or not 0 < size <= target.vocab_size):
             raise UserError(f"{name} can have a draft vocabulary of multiples of 16 up to {target.vocab_size}")
+    weights, head = random_target(target, device), None
+    if kind is not None:
         head = round_head(config, kind, RANDOM_HEADS[drafter](target, weights, device, size))
     return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
 
