@@ -164,7 +164,7 @@ class OutputConfig(Open, kw_only=True):
 
 
 class CountBody(Open, kw_only=True):
-    """What both routes take. `mcp_servers` would make this server call tools itself."""
+    """Fields that both routes take. `mcp_servers` would make this server call tools itself."""
 
     model: str
     messages: Annotated[list[MessageField], Meta(min_length=1, max_length=MAX_MESSAGES)]

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class News:
-    """What was seen so far. Safe in threads: at worst a line comes twice."""
+    """Names that were logged. Safe in threads: at worst a line comes twice."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
