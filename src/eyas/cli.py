@@ -61,6 +61,13 @@ COMMANDS = {
         module="eyas.model.commands.models_info", help="describe a model or a draft head without loading its weights"
     ),
     "models make": Command(module="eyas.model.commands.models_make", help="write a model with random weights"),
+    "claude": Command(module="eyas.claude.commands.start", help="start Claude Code on a server"),
+    "claude print": Command(module="eyas.claude.commands.print", help="print the settings of Claude Code for a server"),
+    "claude write": Command(
+        module="eyas.claude.commands.write", help="write the settings for a server into Claude Code's settings.json"
+    ),
+    "claude undo": Command(module="eyas.claude.commands.undo", help="take out what eyas claude write has written"),
+    "claude check": Command(module="eyas.claude.commands.check", help="try on a server what Claude Code needs of it"),
     "key": Command(module="eyas.key", help="make an API key for clients of a server, and its digest"),
     "bench engine": Command(
         module="eyas.bench.engine.command", help="measure the engine's speed by batch size and draft length"

@@ -85,6 +85,12 @@ PACKAGES = {
             ("app",),
         ),
     ),
+    "claude": Package(
+        knows="Claude Code: settings for a server, starting it, its settings.json",
+        imports=("base",),
+        libraries=("httpx",),
+        floors=(("commands",),),
+    ),
     "bench": Package(
         knows="measuring: the engine, the HTTP side, acceptance",
         imports=("base",),

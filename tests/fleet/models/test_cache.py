@@ -13,9 +13,10 @@ from huggingface_hub import scan_cache_dir
 from tests.fleet.support.box_plans import small_plan
 
 from eyas.base.errors import UserError
+from eyas.base.home import home
 from eyas.cli import main
 from eyas.fleet.models.cache import cache_folder, entries, find, hub_folder, remove
-from eyas.fleet.running.state import Store, home
+from eyas.fleet.running.state import Store
 from eyas.recipes.plan import Download
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -6,9 +6,10 @@ import argparse
 import os
 
 from eyas.base.errors import UserError
+from eyas.base.home import home
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.running.control import take_down
-from eyas.fleet.running.state import Event, Store, home, is_supervised
+from eyas.fleet.running.state import Event, Store, is_supervised
 
 __all__ = ["add_arguments", "run", "show_event"]
 

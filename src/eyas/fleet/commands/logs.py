@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 
 from eyas.base.errors import EyasError, UserError
+from eyas.base.home import home
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.machines.node import NodeRunner
 from eyas.fleet.running import scripts
 from eyas.fleet.running.control import nodes_of
 from eyas.fleet.running.scripts import Owner
-from eyas.fleet.running.state import Row, Store, home, is_supervised
+from eyas.fleet.running.state import Row, Store, is_supervised
 from eyas.recipes.advice.symptoms import explain
 from eyas.recipes.plan import Launch
 

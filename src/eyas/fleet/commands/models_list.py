@@ -9,10 +9,11 @@ import shutil
 import time
 
 from eyas.base.errors import UserError
+from eyas.base.home import home
 from eyas.base.units import readable
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.models.cache import Entry, entries, hub_folder
-from eyas.fleet.running.state import Row, Store, home
+from eyas.fleet.running.state import Row, Store
 
 __all__ = ["add_arguments", "run"]
 

@@ -7,10 +7,11 @@ import os
 import sys
 
 from eyas.base.errors import UserError
+from eyas.base.home import home
 from eyas.base.units import readable
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.models.cache import entries, find, hub_folder, remove
-from eyas.fleet.running.state import Store, home
+from eyas.fleet.running.state import Store
 
 __all__ = ["add_arguments", "run"]
 

@@ -15,11 +15,12 @@ import yaml
 
 from eyas.base.config import ENV_KEY, human_int
 from eyas.base.errors import UserError
+from eyas.base.home import home
 from eyas.fleet.machines.machine import Machine
 from eyas.fleet.machines.node import LocalNode
 from eyas.fleet.machines.probe import box_of, cpu_box, look
 from eyas.fleet.models.cache import cache_folder
-from eyas.fleet.running.state import Store, home
+from eyas.fleet.running.state import Store
 from eyas.recipes.plan import Plan
 from eyas.recipes.planning.ask import USES, Ask
 from eyas.recipes.planning.planner import make_plan

@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 
 from eyas.base.errors import EyasError, UserError
+from eyas.base.home import home
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.endpoint.metrics import acceptance_length
 from eyas.fleet.running.control import nodes_of
 from eyas.fleet.running.deployment import Deployment, client
-from eyas.fleet.running.state import Row, Standing, Store, home, is_supervised
+from eyas.fleet.running.state import Row, Standing, Store, is_supervised
 from eyas.fleet.running.supervisor import limits_of
 from eyas.recipes.emit import blocks
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from eyas.base.errors import UserError
+from eyas.base.home import home
 from eyas.base.units import readable
 from eyas.fleet.commands.down import show_event
 from eyas.fleet.commands.plan import add_ask_arguments, ask_of, plan_of
@@ -25,7 +26,7 @@ from eyas.fleet.preflight.check import Check, check
 from eyas.fleet.preflight.plan_file import check_plan, read_plan
 from eyas.fleet.running import scripts
 from eyas.fleet.running.control import bring_up, follow, take_down
-from eyas.fleet.running.state import Event, Store, home, is_supervised
+from eyas.fleet.running.state import Event, Store, is_supervised
 from eyas.recipes.emit import blocks
 from eyas.recipes.plan import Node, Plan
 from eyas.recipes.planning.ask import Ask

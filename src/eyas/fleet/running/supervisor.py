@@ -21,6 +21,7 @@ from types import FrameType
 import msgspec
 
 from eyas.base.errors import EyasError, UserError
+from eyas.base.home import home
 from eyas.fleet.machines.node import runner
 from eyas.fleet.running.deployment import Deployment, secrets_of
 from eyas.fleet.running.policy import (
@@ -43,7 +44,7 @@ from eyas.fleet.running.policy import (
     advance,
     asked_down,
 )
-from eyas.fleet.running.state import Row, StateError, Store, home, sign
+from eyas.fleet.running.state import Row, StateError, Store, sign
 
 __all__ = ["limits_of", "log_path", "main", "spawn", "supervise"]
 

@@ -1,0 +1,101 @@
+"""Tries on a server what Claude Code needs of it: the context, a stream, the cache on a repeat, a tool call."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+
+from eyas.base.errors import UserError
+from eyas.claude.answer import Answer, WrongAnswer, answer
+from eyas.claude.server import Server
+from eyas.claude.settings import check_context, max_output_tokens
+
+__all__ = ["Finding", "check"]
+
+LINES = 200  # of a prompt of some 3,000 tokens, since whole pages are cached
+MIN_CACHED = 0.9  # of the repeated prompt; its end fills no page
+MAX_TOKENS = 1024
+TOOL = {
+    "name": "paint",
+    "description": "Paints the wall in a colour.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"colour": {"type": "string", "enum": ["red", "green"]}},
+        "required": ["colour"],
+        "additionalProperties": False,
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    name: str
+    is_good: bool
+    text: str
+
+
+def check(http: httpx.Client, server: Server) -> Iterator[Finding]:
+    """Yield what is found, one after the other as it is tried; `http` is a client of the server."""
+    yield _context(server)
+    nonce = secrets.token_hex(8)  # no prompt that the server has seen
+    lines = "".join(f"{nonce}: line {number} of a text to be read once.\n" for number in range(LINES))
+    body = _body(server, f"Here is a text.\n{lines}\nSay hello.") | {"max_tokens": 64}
+    try:
+        first = answer(http, body)
+        yield Finding(name="stream", is_good=True, text=f"answers, the first token after {first.first_s or 0:.2f} s")
+    except WrongAnswer as error:
+        yield Finding(name="stream", is_good=False, text=str(error))
+    else:
+        try:
+            yield _repeat(answer(http, body))
+        except WrongAnswer as error:
+            yield Finding(name="repeat", is_good=False, text=str(error))
+    try:
+        choice = {"tools": [TOOL], "tool_choice": {"type": "any"}}
+        yield _call(answer(http, _body(server, "Paint the wall green.") | choice))
+    except WrongAnswer as error:
+        yield Finding(name="tools", is_good=False, text=str(error))
+
+
+def _body(server: Server, text: str) -> dict[str, object]:
+    messages = [{"role": "user", "content": text}]
+    return {
+        "model": server.model,
+        "messages": messages,
+        "max_tokens": MAX_TOKENS,
+        "output_config": {"effort": "low"},
+    }
+
+
+def _context(server: Server) -> Finding:
+    try:
+        check_context(server)
+    except UserError as error:
+        return Finding(name="context", is_good=False, text=str(error))
+    output = max_output_tokens(server.context)
+    return Finding(name="context", is_good=True, text=f"{server.context:,} tokens, {output:,} of them for an answer")
+
+
+def _repeat(second: Answer) -> Finding:
+    cached, total = second.num_cached, second.num_input
+    text = f"{cached:,} of {total:,} tokens of a repeated prompt came from the cache"
+    return Finding(name="repeat", is_good=total > 0 and cached >= MIN_CACHED * total, text=text)
+
+
+def _call(found: Answer) -> Finding:
+    calls = [block for block in found.blocks if block.kind == "tool_use"]
+    if len(calls) != 1 or found.stop_reason != "tool_use":
+        text = f"{len(calls)} calls came back, with stop reason {found.stop_reason}; one was asked for"
+        return Finding(name="tools", is_good=False, text=text)
+    try:
+        given = json.loads(calls[0].text)
+    except ValueError:
+        given = None
+    if calls[0].name != TOOL["name"] or not isinstance(given, dict) or given.get("colour") not in ("red", "green"):
+        text = f"the call does not fit the tool: {calls[0].name} {calls[0].text[:80]!r}"
+        return Finding(name="tools", is_good=False, text=text)
+    return Finding(name="tools", is_good=True, text=f"a call as it was asked for: {calls[0].name} {calls[0].text}")

@@ -1,0 +1,1 @@
+"""The commands of `eyas claude`: arguments and printing."""
