@@ -52,12 +52,14 @@ def test_tools_change_the_engine_or_the_speculation():
         assert free.choice.engine != "tensorrt-llm" or free.choice.method == "none"
 
 
-def test_claude_code_gets_128k_or_a_warning():
+def test_claude_code_gets_128k_or_a_warning(monkeypatch):
     assert make_plan(ask(purpose="claude-code")).choice.context == CLAUDE_CODE_CONTEXT
     assert make_plan(ask(purpose="claude-code")).choice.tools
     assert "--context 128k" in texts(make_plan(ask(purpose="claude-code", context=65536)).warnings)
+    engines = knowledge().engines
+    monkeypatch.setitem(engines, "vllm", msgspec.structs.replace(engines["vllm"], anthropic=False))
     told = {name: texts(make_plan(ask(purpose="claude-code", engine=name)).warnings) for name in ("eyas", "vllm")}
-    assert "a gateway that translates" in told["eyas"] and "a gateway that translates" not in told["vllm"]
+    assert "a gateway that translates" in told["vllm"] and "a gateway that translates" not in told["eyas"]
 
 
 @pytest.mark.parametrize("engine", ["auto", "sglang", "vllm", "tensorrt-llm"])
