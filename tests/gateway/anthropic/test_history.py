@@ -248,6 +248,7 @@ def test_new_fields_and_versions_are_counted_and_logged_once(serve, caplog):
     [
         ({}, "medium"),
         ({"thinking": {"type": "adaptive"}}, "medium"),
+        ({"thinking": {"type": "newer", "budget_tokens": 5}}, "medium"),
         ({"thinking": {"type": "disabled"}}, "low"),
         ({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}, "low"),
         *(({"output_config": {"effort": one}}, one) for one in ("low", "medium", "high")),

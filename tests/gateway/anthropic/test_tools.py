@@ -127,7 +127,7 @@ REFUSED = [
     ({"mcp_servers": [{"type": "url", "url": "http://x"}]}, "mcp_servers"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"$ref": "x"}}}}, "output_config.format.schema"),
     ({"output_config": {"effort": "huge"}}, "output_config.effort"),
-    ({"thinking": {"type": "much"}}, "thinking.type"),
+    ({"thinking": {"type": 5}}, "thinking.type"),
     ({"stop_sequences": [""]}, "stop_sequences"),
     ({"stop_sequences": "x"}, "stop_sequences"),
     ({"max_tokens": 0}, "max_tokens"),

@@ -145,7 +145,9 @@ class ToolChoiceField(Open, kw_only=True):
 
 
 class ThinkingConfig(Open, kw_only=True):
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    """Wishes about reasoning: "disabled" is the one with an effect, others are new with each version of the API."""
+
+    type: str
     budget_tokens: int | None = None
     display: str | None = None
 
