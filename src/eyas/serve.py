@@ -97,6 +97,7 @@ def gateway_options(config: ServeConfig, folder: Path) -> GatewayOptions:
         cors_origins=origins(config.cors),
         max_body=config.max_body,
         live=live,
+        keep_reasoning=config.keep_reasoning,
         defaults=sampling_defaults(folder),
         tokenizer_json=folder / "tokenizer.json",
         trace=None if config.trace is None else Path(config.trace),

@@ -80,7 +80,7 @@ PACKAGES = {
             ("server",),
             ("turn",),
             ("question",),
-            ("openai",),
+            ("openai", "anthropic"),
             ("operation", "page"),
             ("app",),
         ),

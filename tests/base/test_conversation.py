@@ -2,7 +2,15 @@
 
 import pytest
 
-from eyas.base.conversation import CallEntry, Conversation, ReasoningEntry, ResultEntry, TextEntry, to_harmony
+from eyas.base.conversation import (
+    CallEntry,
+    Conversation,
+    ReasoningEntry,
+    ResultEntry,
+    TextEntry,
+    ToolsEntry,
+    to_harmony,
+)
 from eyas.base.harmony.rendering import Message, call_message, developer_message, result_message, system_message
 from eyas.base.harmony.tools import FunctionTool, ResponseFormat
 
@@ -22,6 +30,7 @@ ENTRIES = [
     (ReasoningEntry(text="Hm."), Message(role="assistant", channel="analysis", content="Hm.")),
     (CallEntry(name="clock", arguments="{}"), call_message("clock", "{}")),
     (ResultEntry(name="clock", output="9"), result_message("clock", "9")),
+    (ToolsEntry(tools=[TOOL]), developer_message(tools=[TOOL])),
 ]
 
 
@@ -65,3 +74,14 @@ def test_one_developer_message_has_all_that_is_to_be_said(has_tools, has_format,
 
 def test_a_conversation_may_have_no_entries():
     assert to_harmony(Conversation(entries=[])) == ([system_message()], [])
+
+
+def test_tools_that_become_known_later_are_functions_from_the_beginning():
+    """Their place in the front does not change when a later message brings them."""
+    later = ToolsEntry(tools=[FunctionTool(name="later")])
+    head, rest = to_harmony(Conversation(entries=[USER, later]))
+    assert head == [system_message(has_functions=True)] and rest[1].content.startswith("# Tools\n\n## functions")
+    assert (
+        to_harmony(Conversation(entries=[USER, later], tools=[TOOL]))[0]
+        == to_harmony(Conversation(entries=[USER], tools=[TOOL]))[0]
+    )

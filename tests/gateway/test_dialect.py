@@ -48,6 +48,7 @@ def check(answer, status, kind, words, field=None):
     assert answer.json().keys() == {"problem"} and (answer.status_code, problem["kind"]) == (status, kind)
     assert words in problem["what"] and problem["field"] == field
     assert problem["ticket"] == answer.headers[ID_HEADER] == answer.headers["x-request-id"]
+    assert answer.headers.get("toy-again") == ("no" if status < 500 else None)
 
 
 def fail_half_way(codec, finish, error=None):
@@ -134,12 +135,12 @@ def test_an_engine_that_is_dead_fails_or_stops(toy, codec):
     server = toy()
     server.engine.failure = "the engine died"
     answer = post(server)
-    check(answer, 503, "later", "the engine died")
+    check(answer, 599, "later", "the engine died")
     assert answer.headers["retry-after"] == "5"
     server.engine.submit = fail_half_way(codec, FinishReason.ERROR, "out of pages")
     check(post(server), 500, "ours", "out of pages")
     server.engine.submit = fail_half_way(codec, FinishReason.CANCELLED)
-    check(post(server), 503, "later", "stopping")
+    check(post(server), 599, "later", "stopping")
     server.engine.submit = fail_half_way(codec, FinishReason.INVALID, "no such grammar")
     check(post(server), 400, "yours", "no such grammar")
 
@@ -168,10 +169,12 @@ def test_a_bug_of_ours(toy):
     check(post(server), 500, "ours", "internal error")
 
 
-def answer_to(server, head: bytes) -> tuple[int, dict]:
+def answer_to(server, head: bytes) -> tuple[int, dict, dict]:
+    """Return status, body and headers."""
     raw = Raw(server)
     with closing(raw.socket):
-        return raw.send(head).answer()
+        status, body = raw.send(head).answer()
+        return status, body, dict(line.split(": ", 1) for line in raw.head.decode().split("\r\n")[1:])
 
 
 @pytest.mark.parametrize(
@@ -186,10 +189,12 @@ def answer_to(server, head: bytes) -> tuple[int, dict]:
 )
 def test_a_head_that_is_refused_before_any_route(toy, head, status, kind):
     server = toy(limits=ConnectionLimits(receive_s=0.3))
-    found, body = answer_to(server, head)
+    found, body, answered = answer_to(server, head)
     assert found == status and body["problem"]["kind"] == kind and body["problem"]["what"]
-    found, body = answer_to(server, head.replace(b"/toy/ask", CHAT.encode()))
-    assert found == status and body["error"]["message"]
+    assert body["problem"]["ticket"] and answered[ID_HEADER] == answered["x-request-id"] == body["problem"]["ticket"]
+    assert answered.get("toy-again") == ("no" if status < 500 else None)
+    found, body, answered = answer_to(server, head.replace(b"/toy/ask", CHAT.encode()))
+    assert found == status and body["error"]["message"] and "toy-again" not in answered and answered["x-request-id"]
 
 
 def test_its_operations_are_described(toy):
@@ -199,6 +204,7 @@ def test_its_operations_are_described(toy):
     schemas = description["components"]["schemas"]
     assert described["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ToyBody"}
     assert schemas["ToyBody"]["required"] == ["question"]
+    assert "599" in described["responses"] and "503" not in described["responses"]
     error = described["responses"]["429"]["content"]["application/json"]["schema"]
     assert error == {"$ref": "#/components/schemas/toy.Error"}
     assert jsonschema_rs.is_valid(schemas["toy.Error"], post(server, model="x").json())

@@ -192,6 +192,11 @@ class ServeConfig(EngineConfig):
         metavar="MODE",
         parse=_one_of("auto", "text", "blank", "off"),
     )
+    keep_reasoning: bool = _setting(
+        False,
+        "leave finished turns their reasoning, against the model's format, so that a conversation's prompt only grows",
+        parse=_true_or_false,
+    )
 
 
 def flag_name(name: str) -> str:

@@ -16,7 +16,16 @@ from eyas.base.harmony.rendering import (
 )
 from eyas.base.harmony.tools import FunctionTool, ResponseFormat
 
-__all__ = ["CallEntry", "Conversation", "Entry", "ReasoningEntry", "ResultEntry", "TextEntry", "to_harmony"]
+__all__ = [
+    "CallEntry",
+    "Conversation",
+    "Entry",
+    "ReasoningEntry",
+    "ResultEntry",
+    "TextEntry",
+    "ToolsEntry",
+    "to_harmony",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +67,14 @@ class ResultEntry:
     output: str
 
 
-Entry: TypeAlias = TextEntry | ReasoningEntry | CallEntry | ResultEntry
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolsEntry:
+    """Tools that become known here, after the beginning: the model reads their definitions in this place."""
+
+    tools: Sequence[FunctionTool]
+
+
+Entry: TypeAlias = TextEntry | ReasoningEntry | CallEntry | ResultEntry | ToolsEntry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +102,8 @@ def to_harmony(conversation: Conversation) -> tuple[list[Message], list[Message]
     """
     entries, tools = list(conversation.entries), conversation.tools
     formats = () if conversation.answer_format is None else (conversation.answer_format,)
-    head = [system_message(date=conversation.date, effort=conversation.effort, has_functions=bool(tools))]
+    has_functions = bool(tools) or any(isinstance(entry, ToolsEntry) for entry in entries)
+    head = [system_message(date=conversation.date, effort=conversation.effort, has_functions=has_functions)]
     text, author = conversation.instructions, None
     if text is None and entries and isinstance(first := entries[0], TextEntry) and first.role == "system":
         text, author = first.text, first.author
@@ -111,3 +128,5 @@ def _message(entry: Entry) -> Message:
             return replace(call_message(entry.name, entry.arguments), name=entry.author)
         case ResultEntry():
             return result_message(entry.name, entry.output)
+        case ToolsEntry():
+            return developer_message(tools=entry.tools)

@@ -13,6 +13,7 @@ from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
 from eyas.base.tokens.remembering import RememberingCodec
 from eyas.base.tokens.tokenizer import TextCodec
+from eyas.gateway.anthropic.dialect import ANTHROPIC
 from eyas.gateway.grammar.checker import GrammarChecker
 from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.http.intake import Intake
@@ -27,7 +28,7 @@ from eyas.gateway.server.steps import StepHub
 
 __all__ = ["DIALECTS", "create_app"]
 
-DIALECTS = (OPENAI,)  # errors on paths that belong to none have the first one's format
+DIALECTS = (OPENAI, ANTHROPIC)  # errors on paths that belong to none have the first one's format
 
 
 def create_app(

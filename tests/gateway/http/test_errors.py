@@ -109,7 +109,7 @@ def test_health_ready_models(serve):
     server = serve()
     assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
     assert httpx.get(f"{server.url}/ready").json()["drafter"] == "eagle3"
-    assert [model.id for model in server.client.models.list()] == ["stub"]
+    assert [model.id for model in server.client.models.list()] == ["stub", "claude-stub"]
     assert server.client.models.retrieve("stub").max_model_len == 600
     with pytest.raises(openai.NotFoundError, match="this server has 'stub'"):
         server.client.models.retrieve("other/model")

@@ -13,6 +13,9 @@ WEATHER = {
     "required": ["city"],
 }
 USER = {"role": "user", "content": "Hi"}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+DOCUMENT = {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "D"}}
+UNPARSED = {"__unparsedToolInput": {"raw": "{", "len": 1}}
 GOOD = {
     "/v1/chat/completions": [
         {"messages": [USER]},
@@ -92,6 +95,68 @@ GOOD = {
             "max_output_tokens": 30,
         },
         {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "w", "schema": WEATHER}}, "store": False},
+    ],
+    "/v1/messages": [
+        {"model": "claude-x", "max_tokens": 8, "messages": [USER]},
+        {
+            "model": "stub",
+            "max_tokens": 20,
+            "system": [{"type": "text", "text": "Short.", "cache_control": {"type": "ephemeral"}}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "Hi"}, IMAGE]},
+                {"role": "system", "content": "A note."},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                        {"type": "text", "text": "I look."},
+                        {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "x"}},
+                        {"type": "tool_use", "id": "toolu_2", "name": "search", "input": UNPARSED},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "toolu_2",
+                            "content": [{"type": "tool_reference", "tool_name": "later"}],
+                        },
+                        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny", "is_error": True},
+                    ],
+                },
+            ],
+            "tools": [
+                {"name": "weather", "description": "d", "input_schema": WEATHER, "strict": True},
+                {"name": "later", "input_schema": {"type": "object"}, "defer_loading": True},
+                {"name": "search", "input_schema": {"type": "object"}, "type": "custom"},
+            ],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            "thinking": {"type": "adaptive", "display": "omitted"},
+            "output_config": {"effort": "max"},
+            "stop_sequences": ["x", "yy"],
+            "metadata": {"user_id": "me"},
+            "context_management": {"edits": []},
+            "temperature": 0.5,
+            "seed": 7,
+            "stream": True,
+        },
+        {
+            "model": "claude-x",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": [DOCUMENT, {"type": "text", "text": "Hi"}]}],
+            "output_config": {"format": {"type": "json_schema", "schema": WEATHER}},
+            "thinking": {"type": "disabled"},
+        },
+    ],
+    "/v1/messages/count_tokens": [
+        {
+            "model": "claude-x",
+            "messages": [USER],
+            "system": "Short.",
+            "tools": [{"name": "weather", "input_schema": WEATHER}],
+            "tool_choice": {"type": "tool", "name": "weather"},
+        }
     ],
     "/tokenize": [{"prompt": "Hello"}, {"messages": [USER], "add_generation_prompt": True, "return_token_strs": True}],
     "/detokenize": [{"tokens": [5, 6, 7]}],
@@ -222,13 +287,16 @@ def complaint(status: int, body: bytes, headers: dict) -> str | None:
     if status >= 500:
         return f"status {status}"
     if status >= 400:
-        error = json.loads(body)["error"]
-        if set(error) != {"message", "type", "param", "code"} or not error["message"]:
+        envelope = json.loads(body)
+        error, is_anthropic = envelope["error"], "request-id" in headers
+        names = {"message", "type"} if is_anthropic else {"message", "type", "param", "code"}
+        if set(error) != names or not error["message"] or (is_anthropic and envelope["type"] != "error"):
             return "no envelope"
     elif kind.startswith("text/event-stream"):
         events = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
         last = events[-1]
-        is_over = body.endswith(b"data: [DONE]\n\n") or "error" in last or last.get("type", "").startswith("response.")
+        ends = ("message_stop", "response.")
+        is_over = body.endswith(b"data: [DONE]\n\n") or "error" in last or last.get("type", "").startswith(ends)
         if not is_over:
             return "a stream without an end"
     elif kind.startswith("application/json"):

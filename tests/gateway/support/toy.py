@@ -84,7 +84,12 @@ TOY = Dialect(
     name="toy",
     paths=("/toy",),
     routes=routes,
-    errors=ErrorFormat(body=told, event=lambda failure: named_sse("problem", told(failure))),
+    errors=ErrorFormat(
+        body=told,
+        event=lambda failure: named_sse("problem", told(failure)),
+        statuses={503: 599},
+        headers=lambda status: {"toy-again": "no"} if status < 500 else {},
+    ),
     error_schema={
         "type": "object",
         "required": ["problem"],

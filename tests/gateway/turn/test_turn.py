@@ -331,6 +331,14 @@ class TwoAtOnce:
         return []
 
 
+def test_the_first_delta_counts_the_prompt(codec):
+    """Whatever the rounds are: it comes with the first text, which may be long before the totals."""
+    for sizes in ([], [1] * 50, [4, 7]):
+        first, *others = read(codec, reply_ids(codec), sizes, with_logprobs=False)
+        assert first.prompt.num_prompt == len(request().prompt_ids) and first.prompt.num_cached == 0
+        assert all(delta.prompt is None for delta in others)
+
+
 def test_a_token_that_two_messages_share_counts_once():
     reader = ChoiceReader(request(logprobs=0), 0, TwoAtOnce(), Stops(), EOS)
     reader.take(event(5, logprobs=(TokenLogprob(logprob=-1.0),)), 0.0)
@@ -389,6 +397,13 @@ def test_silence_is_filled_with_comments(monkeypatch):
     assert parts[0] == b": waiting" and parts.count(b": waiting") >= 4
     assert [part for part in parts if part.startswith(b"data")] == [b"data: 1", b"data: 2"]
     assert asyncio.run(respond(items(b"data: 1\n\n"))).body() == b"data: 1\n\n"
+
+
+def test_silence_is_filled_with_what_a_dialect_says(monkeypatch):
+    monkeypatch.setattr(stream, "FIRST_KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(stream, "KEEP_ALIVE_EVERY_S", 0.02)
+    body = asyncio.run(respond(items(0.1, b"data: 1\n\n"), keep_alive=b"event: ping\n\n")).body()
+    assert body.startswith(b"event: ping\n\n") and body.endswith(b"data: 1\n\n") and b"waiting" not in body
 
 
 def test_an_error_before_the_headers_is_raised():

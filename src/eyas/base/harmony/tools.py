@@ -101,12 +101,15 @@ def called_function(recipient: str | None, known: Collection[str]) -> str | None
     return bare
 
 
-def check_tool_name(name: str, *, param: str) -> None:
-    """Raises InvalidRequest unless `name` is 1 to 64 letters, digits, `_` or `-`: it becomes part of a header."""
-    if len(name) > MAX_NAME_CHARS or not NAME.fullmatch(name):
-        shown = name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."
+def check_tool_name(name: str, *, param: str, longest: int = MAX_NAME_CHARS) -> None:
+    """Raises InvalidRequest unless `name` is 1 to `longest` letters, digits, `_` or `-`: it becomes part of a header.
+
+    OpenAI's API has names of 64 characters at most.
+    """
+    if len(name) > longest or not NAME.fullmatch(name):
+        shown = name if len(name) <= longest else f"{name[:longest]}..."
         raise InvalidRequest(
-            f"{shown!r} is not a valid tool name; use 1 to {MAX_NAME_CHARS} letters, digits, '_' or '-'", param=param
+            f"{shown!r} is not a valid tool name; use 1 to {longest} letters, digits, '_' or '-'", param=param
         )
 
 

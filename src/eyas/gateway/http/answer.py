@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from eyas.gateway.http.body import raw_response
-from eyas.gateway.http.stream import EventStream, until_disconnect
+from eyas.gateway.http.stream import KEEP_ALIVE, EventStream, until_disconnect
 
 __all__ = ["answer", "answer_whole"]
 
@@ -25,13 +25,14 @@ async def answer(
     whole: Callable[[list[T]], bytes],
     chunks: Callable[[AsyncGenerator[T, None]], AsyncGenerator[bytes, None]] | None,
     last: bytes = b"",
+    keep_alive: bytes = KEEP_ALIVE,
 ) -> ASGIApp:
     """Answer with one body, or with a stream of `chunks` and the event `last`.
 
-    `close` is always called at the end.
+    `keep_alive` is what a silent stream sends. `close` is always called at the end.
     """
     if chunks is not None:
-        return EventStream(chunks(deltas), on_close=close, last=last)
+        return EventStream(chunks(deltas), on_close=close, last=last, keep_alive=keep_alive)
 
     async def work() -> bytes:
         return whole([delta async for delta in deltas])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -22,6 +22,7 @@ __all__ = [
     "Refused",
     "error_body",
     "error_event",
+    "error_head",
     "failure_of",
     "on_client_left",
     "on_eyas_error",
@@ -67,10 +68,20 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorFormat:
-    """A dialect's formats of a failure: `body` as a JSON body, `event` as the last event of a stream."""
+    """A dialect's formats of a failure: `body` as a JSON body, `event` as the last event of a stream.
+
+    `statuses` are those for which the dialect has numbers of its own; `headers` gives more headers by the status.
+    """
 
     body: Callable[[Failure], bytes]
     event: Callable[[Failure], bytes]
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    headers: Callable[[int], Mapping[str, str]] = lambda status: {}
+
+    def head(self, failure: Failure) -> tuple[int, Mapping[str, str]]:
+        """Return the status and the headers of the answer to a failed request."""
+        status = self.statuses.get(failure.status, failure.status)
+        return status, self.headers(status)
 
 
 def status_of(error: EyasError) -> int:
@@ -99,6 +110,11 @@ def error_body(scope: Mapping[str, Any], failure: Failure) -> bytes:
     return _format_of(scope).body(replace(failure, request_id=scope["state"].get("request_id")))
 
 
+def error_head(scope: Mapping[str, Any], failure: Failure) -> tuple[int, Mapping[str, str]]:
+    """Return status and headers for a failure, in the dialect of the request's path."""
+    return _format_of(scope).head(failure)
+
+
 def error_event(scope: Mapping[str, Any], failure: Failure) -> bytes:
     """Return the event that ends a failed stream, in the dialect of the request's path."""
     return _format_of(scope).event(replace(failure, request_id=scope["state"].get("request_id")))
@@ -110,7 +126,10 @@ def _format_of(scope: Mapping[str, Any]) -> ErrorFormat:
 
 
 def _answer(request: Request, failure: Failure, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(error_body(request.scope, failure), failure.status, headers, media_type="application/json")
+    status, more = error_head(request.scope, failure)
+    return Response(
+        error_body(request.scope, failure), status, {**(headers or {}), **more}, media_type="application/json"
+    )
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:

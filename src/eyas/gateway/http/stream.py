@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from eyas.base.errors import EyasError
 from eyas.gateway.http.errors import INTERNAL, EngineFailed, error_event, failure_of
 
-__all__ = ["SEND_BODY", "ClientGone", "EventStream", "named_sse", "sse", "until_disconnect"]
+__all__ = ["KEEP_ALIVE", "SEND_BODY", "ClientGone", "EventStream", "named_sse", "sse", "until_disconnect"]
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class EventStream:
 
     The headers are sent with the first item, or after FIRST_KEEP_ALIVE_S without one: an error before that is raised,
     to become an HTTP error. A later one becomes the last event instead of `last`, by `on_error` or else in the dialect
-    of the path. Keep-alive comments are sent while there is no item.
+    of the path. While there is no item, `keep_alive` is sent: a comment, or an event of the dialect without effect.
     """
 
     def __init__(
@@ -80,11 +80,13 @@ class EventStream:
         on_close: Callable[[], None],
         on_error: Callable[[EyasError], bytes] | None = None,
         last: bytes = b"",
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
         self._events = events
         self._on_close = on_close
         self._on_error = on_error
         self._last = last
+        self._keep_alive = keep_alive
         self._is_started = False
         self._is_silent = True
 
@@ -134,4 +136,4 @@ class EventStream:
             self._is_silent = True
             await asyncio.sleep(pause)
             if self._is_silent:
-                await self._write(KEEP_ALIVE)
+                await self._write(self._keep_alive)

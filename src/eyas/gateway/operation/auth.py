@@ -20,7 +20,7 @@ from eyas.gateway.server.hosts import is_loopback
 __all__ = ["Auth", "digests", "origins", "public_warning"]
 
 DIGEST_PREFIX = "sha256:"
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico"})
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico", "/api/hello"})
 OPEN_FOLDER = "/page/"  # files of the page at /
 CHALLENGE = (b"www-authenticate", b"Bearer")
 

@@ -21,11 +21,12 @@ from eyas.gateway.http.errors import Failure
 from eyas.gateway.operation.head import fault_of, path_of, with_target_host
 from eyas.gateway.operation.parser import RequestParser
 
-__all__ = ["ERROR_BODY", "ON_REFUSED", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
+__all__ = ["ON_REFUSED", "REFUSAL", "ConnectionLimits", "GuardedProtocol", "guarded", "uvicorn_options"]
 
 ON_REFUSED = "on_refused"  # key in the lifespan state: a function that receives the status of each refusal
-ERROR_BODY = "error_body"  # key in the lifespan state: returns the body, from the request's path and the failure
+REFUSAL = "refusal"  # key in the lifespan state: returns status, headers and body, from the path and the failure
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+PHRASES = {int(status): status.phrase for status in HTTPStatus}
 OTHER_FILES = 128  # descriptors that are not connections: libraries, logs, the engine's socket
 
 
@@ -223,11 +224,11 @@ class GuardedProtocol(HttpToolsProtocol):
         if ON_REFUSED in self.app_state:
             self.app_state[ON_REFUSED](status)
         if not (self.cycle.response_started if self._is_its_turn() else self._is_busy()):
-            format_error = self.app_state.get(ERROR_BODY)
-            failure = Failure(status=status, message=message)
-            body = b"" if format_error is None else format_error(path_of(self.url), failure)
-            head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: application/json"]
+            answer = self.app_state.get(REFUSAL, lambda path, failure: (failure.status, {}, b""))
+            shown, headers, body = answer(path_of(self.url), Failure(status=status, message=message))
+            head = [f"HTTP/1.1 {shown} {PHRASES.get(shown, 'Refused')}", "content-type: application/json"]
             head += [f"content-length: {len(body)}", "connection: close"] + ["retry-after: 1"] * (status == 503)
+            head += [f"{name}: {value}" for name, value in headers.items()]
             self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
         self.transport.close()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.base.units import readable
-from eyas.gateway.http.errors import ERROR_FORMAT, Failure, Refused, error_body, failure_of
+from eyas.gateway.http.errors import ERROR_FORMAT, Failure, Refused, error_body, error_head, failure_of
 from eyas.gateway.http.stream import SEND_BODY
 from eyas.gateway.server.dialect import REQUEST_ID_HEADER, Dialects
 
@@ -24,8 +24,10 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 async def send_failure(scope: Scope, send: Send, failure: Failure, *headers: tuple[bytes, bytes]) -> None:
     """Answer with a failure, in the dialect of the path."""
     body = error_body(scope, failure)
+    status, more = error_head(scope, failure)
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
-    await send({"type": "http.response.start", "status": failure.status, "headers": head})
+    head += [(name.encode(), value.encode()) for name, value in more.items()]
+    await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -5,7 +5,7 @@ Status codes of operations are complete; answers are described by the fields tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -85,7 +85,7 @@ def document(context: Context, dialects: Dialects) -> bytes:
     for one, dialect in described:
         body = None if one.body is None else reference_of[one.body]
         error = {"$ref": f"#/components/schemas/{_error_name(dialect, dialects)}"}
-        paths.setdefault(one.path, {})[one.method] = _describe(one, body, error)
+        paths.setdefault(one.path, {})[one.method] = _describe(one, body, error, dialect.errors.statuses)
     errors = {_error_name(dialect, dialects): dialect.error_schema for dialect in dialects.all}
     security: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}] if context.options.key_digests else []
     return msgspec.json.encode(
@@ -118,8 +118,8 @@ def _anchor(schema: Any) -> None:
         schema["pattern"] = pattern.replace(r"\A", "^").replace(r"\Z", "$")
 
 
-def _describe(operation: ApiOperation, body: Schema | None, error: Schema) -> Schema:
-    """Describe one operation; `body` and `error` are references to schemas."""
+def _describe(operation: ApiOperation, body: Schema | None, error: Schema, statuses: Mapping[int, int]) -> Schema:
+    """Describe one operation; `body` and `error` are references to schemas, `statuses` the dialect's own."""
     fallback = EVENT if operation.media_type == EVENTS else {"type": "string"}
     content: Schema = {operation.media_type: {"schema": operation.answer or fallback}}
     if operation.streams:
@@ -127,7 +127,8 @@ def _describe(operation: ApiOperation, body: Schema | None, error: Schema) -> Sc
     answers: Schema = {str(status): {"description": "done", "content": content} for status in operation.statuses}
     errors = (*operation.errors, *((400, 415) if operation.body else ()))
     for status in sorted({*ALWAYS, *errors}):
-        answers.setdefault(str(status), {"description": ERRORS[status], "content": {JSON: {"schema": error}}})
+        shown = str(statuses.get(status, status))
+        answers.setdefault(shown, {"description": ERRORS[status], "content": {JSON: {"schema": error}}})
     out: Schema = {
         "operationId": f"{operation.method} {operation.path}",
         "summary": operation.summary,

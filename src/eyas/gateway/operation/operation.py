@@ -6,8 +6,10 @@ Each of these parts is in a file of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import uuid
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
@@ -19,9 +21,10 @@ from starlette.types import ASGIApp
 import eyas
 from eyas.base.commit import commit
 from eyas.gateway.http.body import json_response, raw_response
+from eyas.gateway.http.errors import Failure
 from eyas.gateway.operation.access_log import ProgressLog, log_request
 from eyas.gateway.operation.auth import Auth
-from eyas.gateway.operation.connections import ERROR_BODY, ON_REFUSED
+from eyas.gateway.operation.connections import ON_REFUSED, REFUSAL
 from eyas.gateway.operation.host_guard import HostGuard
 from eyas.gateway.operation.limits import Limits
 from eyas.gateway.operation.metrics import CONTENT_TYPE, EngineCounters, Metrics
@@ -41,7 +44,11 @@ class Operation:
         self._dialects = dialects
         self._counters = EngineCounters(context.engine)
         self._metrics = Metrics(
-            context.engine, context.info.name, counters=self._counters, num_viewers=lambda: context.steps.num_listeners
+            context.engine,
+            context.info.name,
+            counters=self._counters,
+            num_viewers=lambda: context.steps.num_listeners,
+            tallies=context.tallies,
         )
         context.listeners.extend((self._metrics.record, log_request))
 
@@ -76,6 +83,14 @@ class Operation:
         app = HostGuard(app, hosts=options.hosts, origins=options.cors_origins)
         return Limits(app, dialects=self._dialects, max_body=options.max_body, on_status=self._metrics.answered)
 
+    def _refusal(self, path: str, failure: Failure) -> tuple[int, Mapping[str, str], bytes]:
+        """Return the answer to a request that is refused before it has an id, with a new one."""
+        dialect = self._dialects.of(path)
+        request_id = uuid.uuid4().hex
+        status, headers = dialect.errors.head(failure)
+        ids = dict.fromkeys((REQUEST_ID_HEADER, dialect.id_header), request_id)
+        return status, {**headers, **ids}, dialect.errors.body(replace(failure, request_id=request_id))
+
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Any], None]:
         """Run the progress log and the trace while the server runs."""
@@ -87,7 +102,7 @@ class Operation:
         try:
             yield {
                 ON_REFUSED: self._metrics.answered,
-                ERROR_BODY: lambda path, failure: self._dialects.of(path).errors.body(failure),
+                REFUSAL: self._refusal,
             }
         finally:
             progress.cancel()

@@ -23,7 +23,8 @@ def prompt_ids(
     """
     head, rest = to_harmony(conversation)
     if newest is None:
-        ids = render_conversation(prompt_codec(context, param, conversation.tools), [*head, *rest])
+        codec = prompt_codec(context, param, conversation.tools)
+        ids = render_conversation(codec, [*head, *rest], drop_analysis=not context.options.keep_reasoning)
     else:
         ids = render_newest(context, head, rest, limit=newest, param=param)
     check_length(context, len(ids), param)
@@ -33,7 +34,8 @@ def prompt_ids(
 def num_prompt_ids(context: Context, conversation: Conversation, *, param: str) -> int:
     """Return how many ids the prompt has, also where it is longer than the context. Raises InvalidRequest."""
     head, rest = to_harmony(conversation)
-    return len(render_conversation(counting_codec(context, param), [*head, *rest]))
+    codec = counting_codec(context, param)
+    return len(render_conversation(codec, [*head, *rest], drop_analysis=not context.options.keep_reasoning))
 
 
 def render_newest(
@@ -44,7 +46,9 @@ def render_newest(
     Only whole turns are dropped, each from a user's message to the next; `head` and the last turn always stay. Turns
     are rendered only until the limit is reached. Raises InvalidRequest naming `param`.
     """
-    rest = visible_messages([*head, *conversation], prompted=True)[len(head) :]
+    rest = list(conversation)
+    if not context.options.keep_reasoning:
+        rest = visible_messages([*head, *conversation], prompted=True)[len(head) :]
     starts = [0, *(at for at, message in enumerate(rest) if at and message.role == "user"), len(rest)]
     turns = [rest[at:end] for at, end in pairwise(starts)]
     codec = prompt_codec(context, param)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from eyas.base.errors import InvalidRequest
@@ -16,6 +16,7 @@ from eyas.gateway.turn.stops import Stops
 __all__ = [
     "AskedEffort",
     "SamplingFields",
+    "checked_stops",
     "effort_of",
     "encode_bad_words",
     "sampling_params",
@@ -130,11 +131,16 @@ def effort_of(asked: AskedEffort | None) -> Effort:
 def stops_of(body: SamplingFields) -> Stops:
     """Return the stop strings. Raises InvalidRequest."""
     strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return checked_stops(strings, include=bool(body.include_stop_str_in_output), param="stop")
+
+
+def checked_stops(strings: Sequence[str], *, include: bool = False, param: str) -> Stops:
+    """Return stop strings from the field `param`. Raises InvalidRequest if they are too many, too long or empty."""
     if len(strings) > MAX_STOP_STRINGS or not all(0 < len(string) <= MAX_STOP_CHARS for string in strings):
         raise InvalidRequest(
-            f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters", param="stop"
+            f"{param} takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters", param=param
         )
-    return Stops(strings=strings, include=bool(body.include_stop_str_in_output))
+    return Stops(strings=tuple(strings), include=include)
 
 
 def encode_bad_words(codec: TextCodec, words: list[str]) -> tuple[tuple[int, ...], ...]:

@@ -22,6 +22,7 @@ from eyas.gateway.http.workers import Workers
 from eyas.gateway.server.hosts import Hosts
 from eyas.gateway.server.mailroom import Mailroom
 from eyas.gateway.server.steps import StepHub
+from eyas.gateway.server.tallies import Tallies
 
 __all__ = ["Context", "GatewayOptions"]
 
@@ -33,7 +34,8 @@ class GatewayOptions:
     """Options of a server. `tokenizer_json` allows checking grammars before the engine compiles them.
 
     `defaults` are sampling fields of the model's generation_config.json by vLLM's names, for requests without them.
-    `key_digests` are SHA-256 digests of the accepted API keys; none means that no key is required.
+    `key_digests` are SHA-256 digests of the accepted API keys; none means that no key is required. `keep_reasoning`
+    leaves finished turns their reasoning, against the format, so that the prompt of a conversation only grows.
     """
 
     served_name: str | None = None
@@ -42,6 +44,7 @@ class GatewayOptions:
     cors_origins: tuple[str, ...] = ()
     max_body: int = 16 << 20
     live: Literal["text", "blank", "off"] = "text"
+    keep_reasoning: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
     tokenizer_json: Path | None = None
     trace: Path | None = None
@@ -64,6 +67,7 @@ class Context:
     intake: Intake = field(default_factory=Intake)
     workers: Workers = field(default_factory=Workers)
     listeners: list[Listener] = field(default_factory=list)
+    tallies: Tallies = field(default_factory=Tallies)
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
 
     async def read(self, http: HttpRequest, work: Callable[[Raw], T]) -> T:

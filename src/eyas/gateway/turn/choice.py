@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from eyas.base.types import FinishReason, Request, TokenEvent, TokenLogprob
-from eyas.gateway.turn.delta import Delta, Kind, Piece, ScoredToken, Totals
+from eyas.gateway.turn.delta import Delta, Kind, Piece, PromptCounts, ScoredToken, Totals
 from eyas.gateway.turn.readers import Reader
 from eyas.gateway.turn.stops import StopMatcher, Stops
 
@@ -21,6 +21,7 @@ class ChoiceReader:
     def __init__(self, request: Request, index: int, reader: Reader, stops: Stops, eos_ids: Sequence[int]) -> None:
         params = request.params
         self.done = False
+        self._is_new = True  # no delta yet
         self._index = index
         self._reader = reader
         self._matcher = StopMatcher(stops.strings, include=stops.include)
@@ -68,7 +69,9 @@ class ChoiceReader:
             stop_reason=self._stop_reason(event) if finish is FinishReason.STOP else None,
             totals=self.totals() if finish else None,
             prompt_logprobs=self._prompt_logprobs,
+            prompt=PromptCounts(num_prompt=self._num_prompt, num_cached=self._num_cached) if self._is_new else None,
         )
+        self._is_new = False
         self._pieces.clear()
         self._token_ids.clear()
         self._prompt_logprobs = None

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from eyas.base.types import FinishReason, TokenLogprob
 
-__all__ = ["Delta", "Kind", "Piece", "ScoredToken", "Totals"]
+__all__ = ["Delta", "Kind", "Piece", "PromptCounts", "ScoredToken", "Totals"]
 
 
 class Kind(Enum):
@@ -62,11 +62,18 @@ class Totals:
     num_after_first: int  # tokens that came in predicted_ms
 
 
+class PromptCounts(Struct, frozen=True, kw_only=True):
+    """Tokens of a prompt, those that were found in the prefix cache included."""
+
+    num_prompt: int
+    num_cached: int
+
+
 class Delta(Struct, frozen=True, kw_only=True):
     """The addition of one engine event to one choice; the last delta of a choice has `finish` and `totals`.
 
     `token_ids` are all tokens since the choice's last delta, control tokens included. `stop_reason` is the stop string,
-    or the id of the requested stop token, that ended the choice.
+    or the id of the requested stop token, that ended the choice. `prompt` is in the first delta of a choice.
     """
 
     choice: int
@@ -77,6 +84,7 @@ class Delta(Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None = None
     totals: Totals | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt: PromptCounts | None = None
 
     def text(self, kind: Kind) -> str:
         """Return all text of one kind that this delta adds."""

@@ -86,7 +86,8 @@ def tokenized(context: Context, raw: Raw) -> Tokenized:
         purpose: Literal["history", "completion"] = "completion"
         if body.add_generation_prompt is False:
             purpose = "history"
-        ids = render_conversation(codec, [*head, *rest], purpose=purpose)
+        drop = not context.options.keep_reasoning
+        ids = render_conversation(codec, [*head, *rest], purpose=purpose, drop_analysis=drop)
     else:
         ids = encode_raw(counting_codec(context, "prompt"), body.prompt or "")
     result = Tokenized(count=len(ids), max_model_len=context.engine.info.context, tokens=ids)
