@@ -59,6 +59,7 @@ SAMPLES = {
     "log_format": ("json", "json"),
     "trace": ("steps.jsonl", "steps.jsonl"),
     "live": ("blank", "blank"),
+    "keep_reasoning": ("true", True),
 }
 
 

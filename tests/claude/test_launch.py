@@ -12,7 +12,8 @@ from tests.claude.support.stand_in_client import Client, is_gone
 from eyas.base.errors import UserError
 from eyas.claude.launch import find_client, start
 
-SETTINGS = {"env": {"ANTHROPIC_AUTH_TOKEN": "s3cret"}}
+KEY = "a key for launching"
+SETTINGS = {"env": {"ANTHROPIC_AUTH_TOKEN": KEY}}
 CODE = "import os, sys; from eyas.claude.launch import start; start(sys.argv[1], sys.argv[2:], {}, os.environ)"
 
 
@@ -36,6 +37,7 @@ def launch(client, runtime, *args, program=None, **options):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a script's background ignores it
         **options,
     )
 
@@ -48,7 +50,7 @@ def test_the_client_has_everything_and_leaves_nothing(client, runtime):
     assert (process.returncode, out, error) == (0, b"the client's output\n", b"")
     assert report["argv"] == ["--settings", str(path), "-p", "what is it?", "--", "*"]
     assert report["settings"] == SETTINGS and report["mode"] == 0o600 and path.parent == runtime
-    assert "s3cret" not in report["command_line"] + str(report["environ"])
+    assert KEY not in report["command_line"] + str(report["environ"])
     assert report["environ"]["MINE"] == "1" and report["input"] == "of a pipe"
     assert report["pid"] == process.pid  # it is the process that a shell or a service manager knows
     assert report["children"] == "" and sorted(report["descriptors"]) == ["0", "1", "2", "3"]  # 3 lists them

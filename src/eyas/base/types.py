@@ -228,7 +228,7 @@ class ModelInfo:
     context: int  # tokens, prompt and output together
     vocab_size: int
     eos_ids: tuple[int, ...]
-    drafter: str  # "eagle3", "ngram" or "none"
+    drafter: str  # "none", "ngram", or the kind of its head, such as "eagle3"
     details: Mapping[str, str] = field(default_factory=dict)  # what else was loaded, for people
     page_size: int = 0  # tokens of a KV page
     simulated: bool = False  # random weights: speeds are real, acceptance and text mean nothing

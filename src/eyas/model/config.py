@@ -28,6 +28,12 @@ class RopeConfig:
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
 
+    def text(self) -> str:
+        """Format it for people."""
+        if self.kind == "default":
+            return f"theta {self.theta:g}"
+        return f"theta {self.theta:g}, {self.kind} x{self.factor:g} from {self.original_context}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GptOssConfig:

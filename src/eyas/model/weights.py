@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eyas.kernels.reference.ops import Matrix
 
-__all__ = ["Eagle3Weights", "Head", "LayerWeights", "TargetWeights", "tensors_of"]
+__all__ = ["Eagle3Weights", "Head", "LayerWeights", "TargetWeights", "num_bytes", "tensors_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +75,11 @@ class Head:
 
     config: Any  # an `Eagle3Config`, or what another kind of drafter reads
     weights: Any
+
+
+def num_bytes(weights: Any) -> int:
+    """Count the bytes of all tensors below `weights`."""
+    return sum(tensor.nbytes for tensor in tensors_of(weights))
 
 
 def tensors_of(weights: Any) -> Iterator[Tensor]:

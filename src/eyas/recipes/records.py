@@ -173,7 +173,6 @@ class Engine(Record, frozen=True, kw_only=True):
     claims_share: bool = False  # does not start where the share of memory that it is given is not free
     models: tuple[str, ...] = ()  # names of models it can run; empty: all
     spec_methods: tuple[str, ...] = ()  # "eagle3", "draft-model"
-    anthropic: bool = False  # serves /v1/messages itself
     api_keys: bool = False  # its server can ask clients for one
     folders: bool = True  # loads a checkpoint from a folder
     aliases: tuple[str, ...] = ()

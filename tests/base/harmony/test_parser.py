@@ -362,14 +362,14 @@ def said(messages: list[Message]) -> str:
 
 
 def check_markers(codec, ids: list[int], role) -> None:
-    """No marker is lost, but where channels and content types stand: of several one counts.
+    """No marker is lost, but where authors, channels and content types stand: of several one counts.
 
     The output gets an end: a header that the end cuts is no text.
     """
     written, text = codec.decode(ids), said(parse(codec, [*ids, codec.special["<|return|>"]], role=role))
     for marker in set(re.findall(r"q\d+q", written)):
         most = written.count(marker)
-        least = most - len(re.findall(rf"<\|(?:channel|constrain)\|>\s*[^\s<]*?{marker}", written))
+        least = most - len(re.findall(rf"<\|(?:start|channel|constrain)\|>\s*[^\s<]*?{marker}", written))
         assert least <= text.count(marker) <= most
 
 
@@ -377,6 +377,11 @@ OUTPUTS = {"pieces": mutated_output(), "role": st.sampled_from(["assistant", Non
 
 
 @settings(deadline=None, max_examples=500)
+@example(
+    pieces=["commentary", "<|message|>", ("marker", 104), "<|end|>", "<|start|>", ("marker", 0), "<|channel|>"],
+    role="assistant",
+    cuts=[],
+)
 @given(**OUTPUTS, cuts=st.lists(st.integers(0, 60), max_size=20))
 def test_mutated_output_loses_no_text_in_any_chunking(small, pieces, role, cuts):
     ids = output_ids(small, pieces, role)

@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.conftest import stub_server
 
 from eyas import cli
-from eyas.bench.http.client import Connection, Target
+from eyas.bench.http.client import APIS, Connection, Target
 from eyas.bench.http.load import cpu_seconds, run_streams
 from eyas.gateway.operation.auth import digests
 
@@ -42,11 +42,44 @@ def test_null_servers(capsys):
     assert any(line.strip().startswith("paced, with the streams") for line in lines)
 
 
+def test_messages_are_measured_in_turns_with_chat(capsys):
+    lines, report = bench(capsys, *SMALL, "--api", "messages", "--pause", "5", "--history", "4000")
+    figures = report["figures"]
+    assert report["api"] == "messages"
+    assert list(figures) == [f"{name}, {api}" for name in ("flat out", "paced") for api in ("chat", "messages")]
+    for group in figures.values():
+        assert group["cpu_us_per_chunk"]["median"] > 0 and 2 < group["tokens_per_chunk"]["median"] < 4
+    for api in ("chat", "messages"):
+        flat = figures[f"flat out, {api}"]
+        assert 0 < flat["added_ms_p50"]["median"] < flat["ttft_ms_p50"]["median"]
+        assert 3000 < flat["history_tokens"]["median"] < 5000 and flat["history_ratio"]["median"] > 0
+    assert sum("TTFT with a history" in line for line in lines) == 1
+
+
 def test_a_server_by_its_address(capsys, server):
     lines, report = bench(capsys, f"{server.url}/v1", "--model", "stub", "--api-key", "key", *SMALL)
     figures = report["figures"]["server"]
     assert figures["chunks_per_s"]["median"] > 0 and "cpu_us_per_chunk" not in figures
     assert report["url"] == f"{server.url}/v1" and not any("null" in line for line in lines[:6])
+
+
+def test_the_client_sees_messages(server):
+    target = Target.parse(server.url, model="stub", key="key", api=APIS["messages"])
+
+    async def ask():
+        async with Connection.open(target) as connection:
+            return [await connection.ask(target.request("Hi", max_tokens=n)) for n in (12, 40)]
+
+    for answer, max_tokens in zip(asyncio.run(ask()), (12, 40), strict=True):
+        body = json.loads(target.request("Hi", max_tokens=max_tokens).partition(b"\r\n\r\n")[2])
+        whole = httpx.post(f"{server.url}/v1/messages", json=body, headers={"x-api-key": "key"}).text
+        events = [json.loads(line[6:]) for line in whole.splitlines() if line.startswith("data: {")]
+        assert answer.num_events == sum(event["type"] == "content_block_delta" for event in events)
+        usage = next(event["usage"] for event in events if event["type"] == "message_delta")
+        assert answer.num_tokens == usage["output_tokens"] == max_tokens
+        start = next(event["message"]["usage"] for event in events if event["type"] == "message_start")
+        assert answer.num_prompt == start["input_tokens"] + start["cache_read_input_tokens"] > 0
+        assert answer.sent < answer.first <= answer.last and answer.prompt_ms is None
 
 
 def test_the_client_sees_what_is_there(server):
@@ -63,13 +96,14 @@ def test_the_client_sees_what_is_there(server):
         chunks = [json.loads(line[6:]) for line in whole.splitlines() if line.startswith("data: {")]
         assert answer.num_events == len(chunks) - 1 == sum(count for _, count in answer.events) - 2
         assert answer.num_tokens == chunks[-1]["usage"]["completion_tokens"] == max_tokens
+        assert answer.num_prompt == chunks[-1]["usage"]["prompt_tokens"] > 0
         assert answer.sent < answer.first <= answer.last and answer.prompt_ms > 0
 
 
 def test_streams_are_counted_within_the_window(server):
     target = Target.parse(server.url, model="stub", key="key")
     run = asyncio.run(run_streams(target, num_streams=3, max_tokens=20, warm_s=0.2, seconds=0.5, pid=os.getpid()))
-    assert run.seconds > 0 and run.num_events > 0 and run.cpu_s > 0 and run.probe_ms
+    assert run.seconds > 0 and run.num_events > 0 and run.cpu_s > 0 and run.probes.ttft_ms
     assert 1 < run.num_tokens_per_event <= 5 and len(run.lags_ms) > 10
 
 

@@ -22,7 +22,7 @@ from eyas.kernels.reference.noise import gumbel
 from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.making.make import make_head, make_target
-from eyas.model.making.presets import HEAD_KINDS, PRESETS, head_of_kind
+from eyas.model.making.presets import EAGLE3_VARIANTS, PRESETS, head_of_kind
 from eyas.model.networks.rope import rope_table
 from eyas.train.reference import ReferenceHead, Steps
 
@@ -89,7 +89,7 @@ FEW = ("specforge", "norm-before-fc")
 
 @pytest.fixture(
     scope="module",
-    params=[kind if kind in FEW else pytest.param(kind, marks=pytest.mark.slow) for kind in HEAD_KINDS],
+    params=[kind if kind in FEW else pytest.param(kind, marks=pytest.mark.slow) for kind in EAGLE3_VARIANTS],
 )
 def heads(request, target, tmp_path_factory):
     """A model with a head of each kind, and the same head as the reference loads it."""

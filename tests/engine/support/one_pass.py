@@ -1,12 +1,17 @@
 """A toy drafter of one pass, of the shape of DFlash: two layers with a cache each, taps of the same position, mask rows
-that see one another, and the target's embedding and lm_head. And what it drafts, computed densely in fp64.
+that see one another, and the target's embedding and lm_head. Its checkpoints, and what it drafts, computed densely in
+fp64.
 """
 
-from dataclasses import dataclass
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from eyas.base.errors import UserError
 from eyas.engine.draft_length.step_costs import HeadWork
 from eyas.engine.drafters.base import CacheShape, DrafterNeeds, draft_room
 from eyas.engine.drafters.head_drafter import HeadDrafter
@@ -14,12 +19,16 @@ from eyas.engine.round.types import Drafts
 from eyas.kernels.reference.noise import gumbel
 from eyas.kernels.reference.norm import prepare_norm, rms_norm
 from eyas.kernels.reference.ops import Rows
+from eyas.model.checkpoints.head_kind import HeadKind
+from eyas.model.checkpoints.names import Part, flat
+from eyas.model.checkpoints.reading import TensorReader, check_tensors, open_checkpoint, open_files
 from eyas.model.config import RopeConfig
 from eyas.model.networks.rope import rope_table
-from eyas.model.weights import Head
+from eyas.model.weights import Head, num_bytes
 
 EPS = 1e-5
 SHAPES = ((4, 2, 16), (6, 1, 32))  # of each layer: query heads, key and value heads, head dimension
+AXES = {"context": "NH", "qkv": "NH", "o": "HN"}  # of a layer's matrices
 USUAL_BACKLOG = 2
 ROPE = RopeConfig(theta=10_000.0)
 
@@ -64,6 +73,62 @@ def one_pass_head(target, *, seed=3):
     )
     weights = OnePassWeights(fc_HC=matrix(hidden, 2 * hidden), norm_H=torch.ones(hidden), layers=layers)
     return Head(config, weights)
+
+
+def save_one_pass(head, folder):
+    """Write a head to a new folder in a format of its own; returns the folder."""
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"architectures": ["OnePassDraft"], "one_pass": asdict(head.config)})
+    )
+    tensors = {"fc": head.weights.fc_HC, "norm": head.weights.norm_H}
+    for index, layer in enumerate(head.weights.layers):
+        tensors |= {f"layers.{index}.{name}": getattr(layer, f"{name}_{axes}") for name, axes in AXES.items()}
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def _shared_parts(hidden):
+    return {"fc_HC": (Part("fc", (hidden, 2 * hidden)),), "norm_H": (Part("norm", (hidden,)),)}
+
+
+def _layer_parts(hidden, index):
+    num_heads, num_kv, dim = SHAPES[index]
+    shapes = {
+        "context": (2 * num_kv * dim, hidden),
+        "qkv": ((num_heads + 2 * num_kv) * dim, hidden),
+        "o": (hidden, num_heads * dim),
+    }
+    return {f"{name}_{axes}": (Part(f"layers.{index}.{name}", shapes[name]),) for name, axes in AXES.items()}
+
+
+def inspect_one_pass(folder, target, stored=None, *, tap_convention="auto"):
+    raw, stored = open_checkpoint(folder, stored)
+    config = OnePassConfig(**raw["one_pass"] | {"taps": tuple(raw["one_pass"]["taps"])})
+    if (config.hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
+        raise UserError(f"{folder}: this head was made for another target")
+    layers = [flat(_layer_parts(config.hidden_size, index)) for index in range(len(SHAPES))]
+    check_tensors(folder, stored, sum(layers, flat(_shared_parts(config.hidden_size))))
+    return config
+
+
+def load_one_pass(folder, target_config, target_weights, *, device, dtype, stored=None):
+    config, (_, stored) = inspect_one_pass(folder, target_config, stored), open_checkpoint(folder, stored)
+    parts = [_shared_parts(config.hidden_size), *(_layer_parts(config.hidden_size, i) for i in range(len(SHAPES)))]
+    with ExitStack() as files:
+        tensors = open_files(folder, stored, [part for group in parts for part in flat(group)], device, files)
+        reader = TensorReader(tensors, stored, device, dtype)
+        shared, *layers = map(reader.load, parts)
+    return Head(config, OnePassWeights(**shared, layers=tuple(LayerWeights(**layer) for layer in layers)))
+
+
+ONE_PASS = HeadKind(
+    title="a one-pass head",
+    recognises=lambda raw: "one_pass" in raw,
+    inspect=inspect_one_pass,
+    load=load_one_pass,
+    round_bytes=lambda weights, num_drafts: num_bytes(weights) if num_drafts else 0,
+)
 
 
 class OnePassDrafter(HeadDrafter):

@@ -1,5 +1,7 @@
 """What the model reads of a request's messages, and histories that are refused."""
 
+import re
+
 import httpx
 import pytest
 from tests.gateway.support.anthropic import CLOCK, USER, WEATHER, post, unparsed, whole
@@ -228,7 +230,7 @@ def test_other_texts_keep_that_line(rendered):
     assert rendered(messages).count(BILLING) == 3
 
 
-def test_log_has_new_fields_and_versions_once(serve, caplog):
+def test_new_fields_and_versions_are_counted_and_logged_once(serve, caplog):
     caplog.set_level("INFO")
     server = serve()
     for _ in range(3):
@@ -236,6 +238,9 @@ def test_log_has_new_fields_and_versions_once(serve, caplog):
     noted = [record.fields for record in caplog.records if record.name.endswith("anthropic.news")]
     known = [one for one in noted if "field" in one], [one for one in noted if "version" in one]
     assert known == ([{"field": "brand_new"}], [{"version": "2.1.330", "entrypoint": "sdk-cli"}])
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert re.search(r'eyas:unknown_message_fields_total{[^}]*field="brand_new"[^}]*} 3', metrics)
+    assert re.search(r'eyas:claude_code_requests_total{[^}]*entrypoint="sdk-cli"[^}]*version="2.1.330"} 3', metrics)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +248,7 @@ def test_log_has_new_fields_and_versions_once(serve, caplog):
     [
         ({}, "medium"),
         ({"thinking": {"type": "adaptive"}}, "medium"),
+        ({"thinking": {"type": "newer", "budget_tokens": 5}}, "medium"),
         ({"thinking": {"type": "disabled"}}, "low"),
         ({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}, "low"),
         *(({"output_config": {"effort": one}}, one) for one in ("low", "medium", "high")),

@@ -93,6 +93,22 @@ def test_names_of_128_characters(play, codec):
     assert post(server, tools=[{**CLOCK, "name": name + "x"}]).status_code == 400
 
 
+def test_many_tools_are_taken_and_128_bound(serve):
+    server = serve(context=200_000)
+    tools = [{**CLOCK, "name": f"tool_{i}"} for i in range(1000)]
+    assert post(server, tools=tools).status_code == 200
+    assert post(server, tools=tools, tool_choice={"type": "tool", "name": "tool_999"}).status_code == 200
+    for fields in (
+        {"tools": tools[:129], "tool_choice": {"type": "any"}},
+        {"tools": [t | {"strict": True} for t in tools]},
+    ):
+        answer = post(server, **fields)
+        assert answer.status_code == 400 and "128 can be" in answer.json()["error"]["message"]
+    later = [tool | {"defer_loading": True} for tool in tools[1:]]
+    assert post(server, tools=[tools[0], *later], tool_choice={"type": "any"}).status_code == 200
+    assert post(server, tools=[*tools, CLOCK]).status_code == 400
+
+
 REFUSED = [
     ({"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]}, "tools[0].type"),
     ({"tools": [CLOCK, {"type": "bash_20250124", "name": "bash"}]}, "tools[1].type"),
@@ -111,7 +127,7 @@ REFUSED = [
     ({"mcp_servers": [{"type": "url", "url": "http://x"}]}, "mcp_servers"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"$ref": "x"}}}}, "output_config.format.schema"),
     ({"output_config": {"effort": "huge"}}, "output_config.effort"),
-    ({"thinking": {"type": "much"}}, "thinking.type"),
+    ({"thinking": {"type": 5}}, "thinking.type"),
     ({"stop_sequences": [""]}, "stop_sequences"),
     ({"stop_sequences": "x"}, "stop_sequences"),
     ({"max_tokens": 0}, "max_tokens"),

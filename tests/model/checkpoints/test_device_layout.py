@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from eyas.model.checkpoints import eagle3
 from eyas.model.checkpoints.device_layout import has_device_layout
 from eyas.model.making.presets import PRESETS, default_head
 
@@ -13,7 +14,7 @@ TARGET = PRESETS["gpt-oss-20b"]
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
 def test_the_kernels_have_the_published_shapes(name):
     assert has_device_layout(PRESETS[name])
-    assert has_device_layout(default_head(PRESETS[name]))
+    assert eagle3.has_device_layout(default_head(PRESETS[name]))
 
 
 @pytest.mark.parametrize(
@@ -45,5 +46,5 @@ def test_shapes_at_the_limits():
 
 def test_a_head_may_be_as_wide_as_a_target():
     head = default_head(TARGET)
-    assert has_device_layout(replace(head, hidden_size=4608, intermediate_size=27648))
-    assert not has_device_layout(replace(head, hidden_size=4640, intermediate_size=27648))
+    assert eagle3.has_device_layout(replace(head, hidden_size=4608, intermediate_size=27648))
+    assert not eagle3.has_device_layout(replace(head, hidden_size=4640, intermediate_size=27648))

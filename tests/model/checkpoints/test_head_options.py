@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from eyas.base.errors import UserError
-from eyas.model.checkpoints.head_options import draft_vocabulary, in_fp8, keep_tokens, read_counts
+from eyas.model.checkpoints.eagle3 import in_fp8, keep_tokens
+from eyas.model.checkpoints.head_options import draft_vocabulary, read_counts
 from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.making.make import make_head, make_target
 from eyas.model.making.presets import PRESETS, head_of_kind

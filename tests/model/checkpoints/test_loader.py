@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from eyas.base.errors import UserError
+from eyas.model.checkpoints.head_kinds import find_kind
 from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.checkpoints.shards import read_headers
 from eyas.model.making.make import make_head, make_target
-from eyas.model.making.presets import HEAD_KINDS, PRESETS, default_head, head_of_kind
+from eyas.model.making.presets import EAGLE3_VARIANTS, PRESETS, default_head, head_of_kind
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 from eyas.model.weights import tensors_of
 
@@ -142,7 +143,7 @@ def test_a_model_saved_by_transformers(tmp_path, tie):
     assert (weights.lm_head_VH is weights.embed_VH) == tie
 
 
-@pytest.mark.parametrize("kind", sorted(HEAD_KINDS))
+@pytest.mark.parametrize("kind", sorted(EAGLE3_VARIANTS))
 def test_heads_of_every_kind(kind, target, tmp_path):
     config, style = head_of_kind(kind, TINY)
     folder = make_head(config, tmp_path / "head", target=TINY, style=style)
@@ -288,10 +289,44 @@ def test_one_error_names_every_tensor_that_differs(tmp_path):
     assert "not known: model.layers.8.input_layernorm.weight" in message
 
 
-def test_a_head_where_a_model_belongs_and_the_reverse(target, target_folder, tmp_path):
+def test_a_head_where_a_model_belongs_and_the_reverse(target, target_folder, damaged, tmp_path):
     head = make_head(default_head(TINY), tmp_path / "head", target=TINY)
     assert "is that of an EAGLE-3 head; give the model itself" in complaint(head)
-    assert "is that of a whole gpt-oss model" in complaint(target_folder, load_head, *target)
+    message = complaint(target_folder, load_head, *target)
+    assert "is that of a whole gpt-oss model" in message and message.endswith("--draft wants an EAGLE-3 head")
+    edit_json(damaged / "config.json", architectures=["LlamaForCausalLMEagle3"])
+    assert "EAGLE-3 head; give the model itself" in complaint(damaged)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"architectures": ["LlamaForCausalLM"]},  # as in SafeAILab's own
+        {"draft_vocab_size": ..., "eagle_config": ...},
+        {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3"},
+    ],
+    ids=str,
+)
+def test_what_says_that_a_head_is_one_of_eagle3(tmp_path, changes):
+    folder = make_head(default_head(TINY), tmp_path / "head", target=TINY)
+    edit_json(folder / "config.json", **changes)
+    assert find_kind(folder) == "eagle3"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "['DFlashDraftModel'], model_type 'qwen3'"),
+        ({"speculators_model_type": "peagle", "draft_vocab_size": 256}, "speculators_model_type 'peagle'"),
+        ({}, "it names no architecture"),
+    ],
+    ids=str,
+)
+def test_a_head_of_no_known_kind(target, tmp_path, config, said):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = complaint(tmp_path, load_head, *target)
+    assert "of no known kind of draft head" in message and said in message
+    assert message.endswith("--draft wants an EAGLE-3 head")
 
 
 @pytest.mark.parametrize("changes", [{"hidden_size": 96}, {"vocab_size": 600}])

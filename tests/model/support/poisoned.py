@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.model.batch import PageTables, RowBatch
-from eyas.model.checkpoints.device_layout import pack_ends, pack_layer
+from eyas.model.checkpoints.device_layout import pack_layer, pack_lm_head
 from eyas.model.config import GptOssConfig
 from eyas.model.mxfp4 import BLOCK, Mxfp4Tensor
 from eyas.model.networks.gpt_oss import GptOss
@@ -90,7 +90,7 @@ def poison_token(config):
 
 
 def packed(weights: TargetWeights) -> TargetWeights:
-    return pack_ends(replace(weights, layers=tuple(map(pack_layer, weights.layers))), None)[0]
+    return pack_lm_head(replace(weights, layers=tuple(map(pack_layer, weights.layers))))
 
 
 @dataclass(frozen=True)

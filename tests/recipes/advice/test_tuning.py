@@ -35,6 +35,7 @@ OLLAMA = changed(engine="ollama", version="0.33.0")
 LLAMA = changed(engine="llama.cpp", version="b10488")
 TRT = changed(engine="tensorrt-llm", version="1.3.0rc13")
 VLLM = changed(engine="vllm", version="0.33.0")
+EYAS = changed(engine="eyas", version="0.1.0")
 NO_REUSE = "yaml:kv_cache_config.enable_block_reuse=false"
 
 # Name: a plan on which the rule fires, one on which it does not.
@@ -58,6 +59,9 @@ CASES = {
         changed(purpose="claude-code", context=131072),
     ),
     "claude-code-prefix-cache": (changed(purpose="claude-code"), SPARK),
+    "claude-code-settings": (changed(EYAS, purpose="claude-code"), changed(purpose="claude-code")),
+    "claude-code-system-messages": (changed(LLAMA, purpose="claude-code"), changed(VLLM, purpose="claude-code")),
+    "claude-code-longest-output": (changed(VLLM, purpose="claude-code"), changed(VLLM)),
     "block-reuse-off": (changed(TRT, NO_REUSE, purpose="claude-code"), changed(TRT, NO_REUSE)),
     "prefill-budget-bounds-prompts": (changed(TRT, "yaml:enable_chunked_prefill=false"), TRT),
     "no-eager": (changed(VLLM, "flag:--enforce-eager"), VLLM),

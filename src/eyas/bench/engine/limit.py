@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eyas.bench.engine.arms import RoundLimit
 
@@ -25,27 +25,24 @@ def read_limit(model: LoadedModel) -> float | None:
 
 def round_limit(model: LoadedModel, arm: Arm, *, context: float, batch: int, bandwidth: float) -> RoundLimit:
     """Return the bound of an arm's rounds, with `context` tokens before each new token."""
-    passes = arm.counts.num_drafts / arm.counts.num_rounds
-    return RoundLimit(
-        _target_bytes(model, arm.experts), batch * _kv_bytes(model, context), _head_bytes(model, passes), bandwidth
-    )
+    from eyas.bench.engine.parts import HEAD_KINDS
 
-
-def _num_bytes(weights: Any) -> int:
-    from eyas.bench.engine.parts import tensors_of
-
-    return sum(tensor.nbytes for tensor in tensors_of(weights))
+    head_bytes = 0.0
+    if model.head is not None:
+        kind = HEAD_KINDS[model.options.drafter]
+        head_bytes = kind.round_bytes(model.head.weights, arm.counts.num_drafts / arm.counts.num_rounds)
+    return RoundLimit(_target_bytes(model, arm.experts), batch * _kv_bytes(model, context), head_bytes, bandwidth)
 
 
 def _target_bytes(model: LoadedModel, experts: float) -> float:
     """Count the bytes of the target's weights: all but the embedding, with `experts` distinct experts a layer."""
+    from eyas.bench.engine.parts import num_bytes
+
     weights = model.weights
     stacks = sum(
-        _num_bytes(part)
-        for layer in weights.layers
-        for part in (layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)
+        num_bytes((layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)) for layer in weights.layers
     )
-    return _num_bytes(weights) - weights.embed_VH.nbytes - stacks * (1 - experts / model.config.num_experts)
+    return num_bytes(weights) - weights.embed_VH.nbytes - stacks * (1 - experts / model.config.num_experts)
 
 
 def _kv_bytes(model: LoadedModel, context: float) -> float:
@@ -55,13 +52,3 @@ def _kv_bytes(model: LoadedModel, context: float) -> float:
     return token * sum(
         min(context, config.sliding_window) if is_sliding else context for is_sliding in config.layer_is_sliding
     )
-
-
-def _head_bytes(model: LoadedModel, passes: float) -> float:
-    """Count the bytes of `passes` head passes, of which the first fuses the target's states."""
-    if model.head is None or not passes:
-        return 0.0
-    head = model.head.weights
-    once = sum(_num_bytes(part) for part in (head.fc_HC, head.fc_norms_H, head.fc_input_norm_C) if part is not None)
-    gathered = head.embed_VH.nbytes + _num_bytes(head.target_ids_V if head.target_ids_V is not None else ())
-    return float(once + passes * (_num_bytes(head) - once - gathered))

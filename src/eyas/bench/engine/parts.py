@@ -18,12 +18,14 @@ from eyas.engine.startup.warm_up import warm_up
 from eyas.engine.step.core import EngineCore
 from eyas.engine.step.timed import timed_stages
 from eyas.kernels.reference.roles import PLAIN_OPS
+from eyas.model.checkpoints.head_kinds import HEAD_KINDS
 from eyas.model.checkpoints.shards import read_headers
 from eyas.model.checkpoints.tensor_files import PIECE_BYTES, THREADS, read_exactly
 from eyas.model.config import GptOssConfig
-from eyas.model.weights import tensors_of
+from eyas.model.weights import num_bytes
 
 __all__ = [
+    "HEAD_KINDS",
     "MAX_AUTO_DRAFTS",
     "PIECE_BYTES",
     "PLAIN_OPS",
@@ -42,11 +44,11 @@ __all__ = [
     "find_checkpoints",
     "hardware",
     "load_tokenizer",
+    "num_bytes",
     "pick_device",
     "read_bandwidth",
     "read_exactly",
     "read_headers",
-    "tensors_of",
     "timed_stages",
     "warm_up",
 ]

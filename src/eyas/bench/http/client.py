@@ -1,7 +1,7 @@
-"""A lean client for measuring servers: one connection that sends chat requests and times the events that come back.
+"""A lean client for measuring servers: one connection that sends requests and times the events that come back.
 
-It parses as little as it can, so that the server is the slower side: events are counted by their blank lines, tokens
-are taken from `usage`, never from the number of events.
+It parses as little as it can, so that the server is the slower side: events are counted by what each of them has once,
+tokens are taken from `usage`, never from the number of events.
 """
 
 from __future__ import annotations
@@ -18,58 +18,97 @@ from urllib.parse import urlsplit
 
 from eyas.base.errors import UserError
 
-__all__ = ["Answer", "Connection", "Target"]
+__all__ = ["APIS", "Answer", "Api", "Connection", "Target"]
 
-TEXT = re.compile(rb'"(?:content|reasoning_content|reasoning|text)": ?"[^"]')
-COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 PROMPT_MS = re.compile(rb'"prompt_ms": ?([\d.]+)')
 TAIL_BYTES = 8192  # the last events: usage and timings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Api:
+    """What differs between APIs: where they are asked, and how a chunk of text, its tokens and its end look."""
+
+    path: str
+    headers: tuple[str, ...]
+    options: Mapping[str, Any]  # of a streaming request
+    mark: bytes  # stands in each chunk once
+    num_others: int  # marks that are no chunks
+    text: re.Pattern[bytes]
+    tokens: re.Pattern[bytes]
+    prompt: re.Pattern[bytes]  # each of its matches counts tokens of the prompt
+
+
+APIS = {
+    "chat": Api(
+        path="/v1/chat/completions",
+        headers=(),
+        options={"stream_options": {"include_usage": True}},
+        mark=b"\n\n",  # JSON has no raw newlines
+        num_others=2,  # usage and [DONE]
+        text=re.compile(rb'"(?:content|reasoning_content|reasoning|text)": ?"[^"]'),
+        tokens=re.compile(rb'"completion_tokens": ?(\d+)'),
+        prompt=re.compile(rb'"prompt_tokens": ?(\d+)'),
+    ),
+    "messages": Api(
+        path="/v1/messages",
+        headers=("anthropic-version: 2023-06-01",),
+        options={},
+        mark=b"event: content_block_delta\n",
+        num_others=0,
+        text=re.compile(rb'"(?:text|thinking)": ?"[^"]'),
+        tokens=re.compile(rb'"output_tokens": ?(\d+)'),
+        prompt=re.compile(rb'"(?:cache_read_|cache_creation_)?input_tokens": ?(\d+)'),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """An OpenAI-compatible server and model to ask, by a URL that may end in `/v1` or `/v1/chat/completions`."""
+    """A server and model to ask, by a URL that may end in `/v1` or the path of `api`."""
 
     host: str
     port: int
     path: str
     model: str
     key: str | None = None
+    api: Api = APIS["chat"]
 
     @classmethod
-    def parse(cls, url: str, *, model: str, key: str | None = None) -> Target:
+    def parse(cls, url: str, *, model: str, key: str | None = None, api: Api = APIS["chat"]) -> Target:
         """Parse the address of a server. Raises UserError."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise UserError(f"'{url}' is no address such as http://127.0.0.1:8000; https is not measured")
-        base = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
-        return cls(host=parts.hostname, port=parts.port or 80, path=f"{base}/v1/chat/completions", model=model, key=key)
+        base = parts.path.rstrip("/").removesuffix(api.path).removesuffix("/v1")
+        return cls(host=parts.hostname, port=parts.port or 80, path=base + api.path, model=model, key=key, api=api)
 
-    def request(self, content: str, *, max_tokens: int) -> bytes:
-        """Return the bytes of one streaming request."""
+    def request(self, *contents: str, max_tokens: int) -> bytes:
+        """Return the bytes of one streaming request; the messages are by user and assistant in turns."""
+        roles = ("user", "assistant")
         body: Mapping[str, Any] = {
             "model": self.model,
-            "messages": [{"role": "user", "content": content}],
+            "messages": [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)],
             "max_tokens": max_tokens,
             "stream": True,
-            "stream_options": {"include_usage": True},
+            **self.api.options,
         }
         data = json.dumps(body).encode()
         host = f"[{self.host}]" if ":" in self.host else self.host
         head = [f"POST {self.path} HTTP/1.1", f"Host: {host}:{self.port}", "Content-Type: application/json"]
-        head += [f"Authorization: Bearer {self.key}"] if self.key else []
+        head += [*self.api.headers, *([f"Authorization: Bearer {self.key}"] if self.key else [])]
         return "\r\n".join([*head, f"Content-Length: {len(data)}", "", ""]).encode() + data
 
 
 @dataclass(slots=True)
 class Answer:
-    """Times and counts of one answer: times by `time.perf_counter`; `num_events` leaves out [DONE] and usage."""
+    """Times and counts of one answer: times by `time.perf_counter`; `num_events` counts chunks of text."""
 
     sent: float
     first: float | None = None  # the first event with text
     last: float = 0.0
     num_events: int = 0
     num_tokens: int = 0
+    num_prompt: int = 0  # tokens, cached ones included
     prompt_ms: float | None = None  # what the server says that its engine took to the first token
     events: list[tuple[float, int]] = field(default_factory=list)  # when, and how many came at once
 
@@ -77,7 +116,8 @@ class Answer:
 class Connection(asyncio.Protocol):
     """A keep-alive connection, for one request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[None] | None = None
         self._answer = Answer(0.0)
@@ -89,7 +129,7 @@ class Connection(asyncio.Protocol):
         """Open a connection. Raises UserError."""
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_connection(cls, target.host, target.port)
+            _, connection = await loop.create_connection(lambda: cls(target.api), target.host, target.port)
         except OSError as error:
             where = f"{target.host}:{target.port}"
             raise UserError(f"no server answers at {where} ({error.strerror}); is it running?") from error
@@ -106,9 +146,10 @@ class Connection(asyncio.Protocol):
         self._answer = answer = Answer(time.perf_counter())
         self._transport.write(request)
         await self._done
-        answer.num_events -= 2  # usage and [DONE]
-        if (tokens := COMPLETION_TOKENS.findall(self._tail)) and answer.first is not None:
+        answer.num_events -= self._api.num_others
+        if (tokens := self._api.tokens.findall(self._tail)) and answer.first is not None:
             answer.num_tokens = int(tokens[-1])
+            answer.num_prompt = sum(map(int, self._api.prompt.findall(self._tail.rpartition(b'"usage"')[2])))
         else:
             raise UserError(f"no stream with usage came back, but: {self._tail[:300]!r}")
         if prompt_ms := PROMPT_MS.findall(self._tail):
@@ -126,10 +167,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now, answer = time.perf_counter(), self._answer
-        if answer.first is None and TEXT.search(data):
+        mark = self._api.mark
+        if answer.first is None and self._api.text.search(data):
             answer.first = now
-        # A blank line may come in two parts; JSON has no raw newlines.
-        count = (self._tail[-1:] + data).count(b"\n\n")
+        count = (self._tail[1 - len(mark) :] + data).count(mark)  # a mark may come in two parts
         if count:
             answer.last = now
             answer.num_events += count

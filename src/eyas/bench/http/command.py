@@ -13,7 +13,7 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ from typing import Any
 
 from eyas.base.config import key_from
 from eyas.base.errors import UserError
-from eyas.bench.http.client import Target
-from eyas.bench.http.load import StreamRun, run_sequential, run_streams
+from eyas.bench.http.client import APIS, Target
+from eyas.bench.http.load import HistoryRun, Singles, StreamRun, run_history, run_sequential, run_streams
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, percentile
 
@@ -30,13 +30,16 @@ __all__ = ["add_arguments", "run"]
 
 PERCENTS = (50, 95, 99)
 WARM_S = 1.0
+NULL_CONTEXT = 32 << 10
 START_S = 60.0
 DEFINITIONS = """\
 TTFT      request sent (connection open) to first event with text, at the client; percentiles by nearest rank
 added     TTFT less `timings.prompt_ms`, the server's own word for submitting to the engine until its first token, and
-          for the paced null engine, whose first token is no text, less one round (streams over chunks per second)
-chunk     one server-sent event; [DONE] counts for the CPU, as it has to be sent
+          for the paced null engine, whose first token is no text, less one round (streams over chunks per second);
+          `/v1/messages` does not say it: there it is less the median of the chat requests of the same repeat
+chunk     one server-sent event with text; the others count for the CPU, as they have to be sent
 CPU       user and system time of the server's process, all its threads, over chunks; the engine is another process
+history   TTFT of a conversation that the server sees for the first time, and of the same one a turn later
 lag       how late timers of the client's own loop are: what it adds to TTFT
 paced     the null engine pauses before each round, as one that computes; flat out: it does not"""
 
@@ -51,7 +54,14 @@ class _Machine:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("url", nargs="?", metavar="URL", help="OpenAI-compatible server; without one, 'eyas serve null' is started")
+    add("url", nargs="?", metavar="URL", help="server to measure; without one, 'eyas serve null' is started")
+    add(
+        "--api",
+        choices=tuple(APIS),
+        default="chat",
+        help="API to measure: 'chat', OpenAI's /v1/chat/completions, or 'messages', Anthropic's /v1/messages, in "
+        "turns with chat (default: chat)",
+    )
     add("--model", default="null", metavar="NAME", help="name of the model in requests (default: null)")
     add(
         "--api-key", type=_api_key, default=os.environ.get("OPENAI_API_KEY"), metavar="KEY",
@@ -76,6 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=positive_int, default=5, metavar="S", help="seconds of streaming per repeat (default: 5)")
     add("--repeats", type=positive_int, default=5, metavar="N", help="how often to repeat the measurement (default: 5)")
     add(
+        "--history",
+        type=positive_int,
+        metavar="N",
+        help="also measure requests with a history of N tokens, new to the server and known to it",
+    )
+    add(
         "--pause",
         type=positive_int,
         default=20,
@@ -98,18 +114,23 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(["eyas bench http", *lines, _method(args)]), flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if args.url is not None:
-            target = Target.parse(args.url, model=args.model, key=args.api_key)
-            figures = {"server": _measure(args, runner, target, args.pid, is_paced=False)}
+            figures = _measure(args, runner, "server", args.url, args.pid, is_paced=False)
         else:
-            with _null_server("null") as (target, pid):
-                flat = _measure(args, runner, target, pid, is_paced=False)
-            with _null_server(f"null:{args.pause}") as (target, pid):
-                figures = {"flat out": flat, "paced": _measure(args, runner, target, pid, is_paced=True)}
-    print("\n".join(["", *_single_table(figures), "", *_stream_table(figures), "", DEFINITIONS, ""]))
+            context = (args.history or 0) + NULL_CONTEXT
+            with _null_server("null", context) as (url, pid):
+                figures = _measure(args, runner, "flat out", url, pid, is_paced=False)
+            with _null_server(f"null:{args.pause}", context) as (url, pid):
+                figures |= _measure(args, runner, "paced", url, pid, is_paced=True)
+    print(
+        "\n".join(
+            ["", *_single_table(figures), "", *_stream_table(figures), *_history_table(figures), "", DEFINITIONS, ""]
+        )
+    )
     print_json(
         {
             "bench": "http",
             "url": args.url,
+            "api": args.api,
             **origin,
             "streams": args.streams,
             "requests": args.requests,
@@ -139,15 +160,16 @@ def _method(args: argparse.Namespace) -> str:
 
 
 @contextmanager
-def _null_server(model: str) -> Generator[tuple[Target, int], None, None]:
-    """Run a server on a free port in a process of its own; yield it and the process id."""
+def _null_server(model: str, context: int) -> Generator[tuple[str, int], None, None]:
+    """Run a server on a free port in a process of its own; yield its address and the process id."""
     command = [sys.executable, "-m", "eyas", "serve", model, "--port", "0", "--concurrency", "1024", "--live", "off"]
+    command += ["--context", str(context)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("ready"):
-                yield Target.parse(line.split()[1], model="null"), process.pid
+                yield line.split()[1], process.pid
                 return
         raise UserError(f"'{' '.join(command[2:])}' did not start; run it to see why")
     finally:
@@ -158,52 +180,95 @@ def _null_server(model: str) -> Generator[tuple[Target, int], None, None]:
 
 
 def _measure(
-    args: argparse.Namespace, runner: asyncio.Runner, target: Target, pid: int | None, *, is_paced: bool
-) -> dict[str, Spread]:
-    """Measure each figure of one server, a value per repeat."""
-    values: dict[str, list[float]] = {}
+    args: argparse.Namespace, runner: asyncio.Runner, name: str, url: str, pid: int | None, *, is_paced: bool
+) -> dict[str, dict[str, Spread]]:
+    """Measure each figure of one server, a value per repeat; several APIs in turns, chat first."""
+    apis = list(dict.fromkeys(("chat", args.api)))
+    targets = {api: Target.parse(url, model=args.model, key=args.api_key, api=APIS[api]) for api in apis}
+    values: dict[str, dict[str, list[float]]] = {api: {} for api in apis}
+    for target in targets.values():
+        runner.run(run_sequential(target, num_requests=min(args.requests, 50)))  # warm
+    for repeat in range(args.repeats):
+        if not is_paced:
+            singles = {
+                api: runner.run(run_sequential(target, num_requests=args.requests)) for api, target in targets.items()
+            }
+            for api, found in singles.items():
+                _add_percentiles(values[api], "ttft_ms", found.ttft_ms)
+                _add_percentiles(values[api], "added_ms", found.added_ms(singles["chat"]))
+            if args.history is not None:
+                for number, (api, target) in enumerate(targets.items()):
+                    seed = len(targets) * repeat + number  # no API finds the texts of another
+                    _add_history(values[api], runner.run(run_history(target, num_tokens=args.history, seed=seed)))
+        runs = {
+            api: runner.run(
+                run_streams(
+                    target,
+                    num_streams=args.streams,
+                    max_tokens=args.max_tokens,
+                    warm_s=WARM_S,
+                    seconds=args.seconds,
+                    pid=pid,
+                )
+            )
+            for api, target in targets.items()
+        }
+        for api, done in runs.items():
+            _add_streams(values[api], done, runs["chat"].probes, num_paced=args.streams if is_paced else None)
+    return {
+        name if len(apis) == 1 else f"{name}, {api}": {key: Spread(tuple(group)) for key, group in found.items()}
+        for api, found in values.items()
+    }
 
-    def add(name: str, value: float) -> None:
+
+def _add_percentiles(values: dict[str, list[float]], name: str, found: Sequence[float]) -> None:
+    for percent in PERCENTS:
+        values.setdefault(f"{name}_p{percent}", []).append(percentile(found, percent))
+
+
+def _add_history(values: dict[str, list[float]], done: HistoryRun) -> None:
+    found = {"history_tokens": float(done.num_prompt), "history_new_ms": done.new_ms, "history_known_ms": done.known_ms}
+    for name, value in (found | {"history_ratio": done.new_ms / done.known_ms}).items():
         values.setdefault(name, []).append(value)
 
-    runner.run(run_sequential(target, num_requests=min(args.requests, 50)))  # warm
-    for _ in range(args.repeats):
-        if not is_paced:
-            whole, added = runner.run(run_sequential(target, num_requests=args.requests))
-            for percent in PERCENTS:
-                add(f"ttft_ms_p{percent}", percentile(whole, percent))
-                add(f"added_ms_p{percent}", percentile(added, percent))
-        streams = run_streams(
-            target, num_streams=args.streams, max_tokens=args.max_tokens, warm_s=WARM_S, seconds=args.seconds, pid=pid
-        )
-        _add_streams(add, runner.run(streams), num_paced=args.streams if is_paced else None)
-    return {name: Spread(tuple(group)) for name, group in values.items()}
 
-
-def _add_streams(add: Callable[[str, float], None], done: StreamRun, *, num_paced: int | None) -> None:
+def _add_streams(values: dict[str, list[float]], done: StreamRun, engine: Singles, *, num_paced: int | None) -> None:
     """Add the figures of streams; `num_paced` streams of the null engine get a chunk in each round."""
     round_ms = 1e3 * num_paced * done.seconds / done.num_events if num_paced else 0.0
-    for percent in PERCENTS:
-        add(f"probe_ms_p{percent}", percentile(done.probe_ms, percent))
-        add(f"probe_added_ms_p{percent}", percentile(done.probe_added_ms, percent) - round_ms)
-    add("chunks_per_s", done.num_events / done.seconds)
-    add("tokens_per_chunk", done.num_tokens_per_event)
-    add("lag_ms_p99", percentile(done.lags_ms, 99))
-    add("client_us_per_chunk", 1e6 * done.client_cpu_s / done.num_events)
+    _add_percentiles(values, "probe_ms", done.probes.ttft_ms)
+    _add_percentiles(values, "probe_added_ms", [one - round_ms for one in done.probes.added_ms(engine)])
+    found = {
+        "chunks_per_s": done.num_events / done.seconds,
+        "tokens_per_chunk": done.num_tokens_per_event,
+        "lag_ms_p99": percentile(done.lags_ms, 99),
+        "client_us_per_chunk": 1e6 * done.client_cpu_s / done.num_events,
+    }
     if done.cpu_s is not None:
-        add("cpu_us_per_chunk", 1e6 * done.cpu_s / done.num_events)
-        add("cpu_share", done.cpu_s / done.seconds)
+        found |= {"cpu_us_per_chunk": 1e6 * done.cpu_s / done.num_events, "cpu_share": done.cpu_s / done.seconds}
+    for name, value in found.items():
+        values.setdefault(name, []).append(value)
 
 
 def _single_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
     rows = []
     for name, group in figures.items():
-        is_flat = name == "flat out"  # with an engine that is never idle, a request waits for the streams
+        is_flat = name.startswith("flat out")  # with an engine that is never idle, a request waits for the streams
         for title, key in (("alone", "ttft_ms"), ("alone, added", "added_ms"), ("with the streams", "probe_ms"),
                            ("with, added", "probe_added_ms")):  # fmt: skip
             if f"{key}_p50" in group and not (is_flat and key.startswith("probe")):
                 rows.append([f"{name}, {title}", *(group[f"{key}_p{percent}"].text(2) for percent in PERCENTS)])
     return table(["TTFT in ms", *(f"p{percent}" for percent in PERCENTS)], rows)
+
+
+def _history_table(figures: dict[str, dict[str, Spread]]) -> list[str]:
+    columns = (("tokens", "history_tokens", 0), ("new, ms", "history_new_ms", 1), ("known, ms", "history_known_ms", 1),
+               ("new / known", "history_ratio", 2))  # fmt: skip
+    rows = [
+        [name, *(group[key].text(digits) for _, key, digits in columns)]
+        for name, group in figures.items()
+        if "history_ratio" in group
+    ]
+    return ["", *table(["TTFT with a history", *(title for title, _, _ in columns)], rows)] if rows else []
 
 
 def _stream_table(figures: dict[str, dict[str, Spread]]) -> list[str]:

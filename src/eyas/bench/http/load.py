@@ -7,15 +7,39 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from eyas.bench.http.client import Answer, Connection, Target
 
-__all__ = ["StreamRun", "cpu_seconds", "run_sequential", "run_streams"]
+__all__ = ["HistoryRun", "Singles", "StreamRun", "cpu_seconds", "run_history", "run_sequential", "run_streams"]
 
 LAG_STEP_S = 0.005
 PROBE_TOKENS = 8
 PROBE_PAUSE_S = 0.02
 QUESTION = "Say how the weather is, and why. This is question number {}."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Singles:
+    """Times to first token of single requests, and how much of each the server says that its engine took, in ms."""
+
+    ttft_ms: tuple[float, ...]
+    prompt_ms: tuple[float, ...]  # none where the API does not say
+
+    @classmethod
+    def of(cls, answers: list[Answer]) -> Singles:
+        assert all(one.first is not None for one in answers), "the client refuses answers without text"
+        return cls(
+            ttft_ms=tuple(map(_ttft_ms, answers)),
+            prompt_ms=tuple(one.prompt_ms for one in answers if one.prompt_ms is not None),
+        )
+
+    def added_ms(self, engine: Singles) -> list[float]:
+        """Return the times without the engine's part; where the API does not say it, the median of `engine`."""
+        if self.prompt_ms:
+            return [whole - own for whole, own in zip(self.ttft_ms, self.prompt_ms, strict=True)]
+        own = median(engine.prompt_ms) if engine.prompt_ms else 0.0
+        return [whole - own for whole in self.ttft_ms]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +52,7 @@ class StreamRun:
     cpu_s: float | None
     client_cpu_s: float
     lags_ms: tuple[float, ...]
-    probe_ms: tuple[float, ...]  # time to first token of single requests while the streams run
-    probe_added_ms: tuple[float, ...]  # less what the server says that its engine took
+    probes: Singles  # single requests while the streams run
 
 
 def cpu_seconds(pid: int) -> float:
@@ -38,12 +61,45 @@ def cpu_seconds(pid: int) -> float:
     return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def run_sequential(target: Target, *, num_requests: int) -> tuple[list[float], list[float]]:
-    """Measure time to first token in ms on one connection, in all and without the engine's own part."""
+async def run_sequential(target: Target, *, num_requests: int) -> Singles:
+    """Measure time to first token on one connection, one request after the other."""
     async with Connection.open(target) as connection:
         requests = [target.request(QUESTION.format(number), max_tokens=PROBE_TOKENS) for number in range(num_requests)]
         answers = [await connection.ask(request) for request in requests]
-    return [_ttft_ms(one) for one in answers], [_ttft_ms(one) - (one.prompt_ms or 0.0) for one in answers]
+    return Singles.of(answers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryRun:
+    """Times to first token of a conversation that the server has not seen, and of its next question, in ms."""
+
+    num_prompt: int  # tokens of the first
+    new_ms: float
+    known_ms: float
+
+
+async def run_history(target: Target, *, num_tokens: int, seed: int) -> HistoryRun:
+    """Ask at the end of a conversation of about `num_tokens` tokens, and once more a turn later."""
+    async with Connection.open(target) as connection:
+
+        async def ask(*contents: str) -> Answer:
+            return await connection.ask(target.request(*contents, max_tokens=PROBE_TOKENS))
+
+        one, two = await ask("Hi"), await ask(f"Hi {_message(seed, -1)}")
+        num_turns = 2 * round(num_tokens / (two.num_prompt - one.num_prompt) / 2)
+        history = [_message(seed, number) for number in range(num_turns)]
+        new = await ask(*history, QUESTION.format(1))
+        known = await ask(*history, QUESTION.format(1), "It rains.", QUESTION.format(2))
+    return HistoryRun(num_prompt=new.num_prompt, new_ms=_ttft_ms(new), known_ms=_ttft_ms(known))
+
+
+def _ttft_ms(answer: Answer) -> float:
+    return 1e3 * ((answer.first or 0.0) - answer.sent)
+
+
+def _message(seed: int, number: int) -> str:
+    """Return a text of some 500 tokens that no other message has."""
+    return " ".join(f"Line {line} of message {number} in {seed}: wind from the west." for line in range(40))
 
 
 async def run_streams(
@@ -69,14 +125,8 @@ async def run_streams(
         cpu_s=None if before is None or after is None else after - before,
         client_cpu_s=own_after - own_before,
         lags_ms=tuple(await lags),
-        probe_ms=tuple(_ttft_ms(one) for one in probes),
-        probe_added_ms=tuple(_ttft_ms(one) - (one.prompt_ms or 0.0) for one in probes),
+        probes=Singles.of(probes),
     )
-
-
-def _ttft_ms(answer: Answer) -> float:
-    assert answer.first is not None, "the client refuses answers without text"
-    return (answer.first - answer.sent) * 1e3
 
 
 async def _stream(target: Target, number: int, max_tokens: int, over: asyncio.Event) -> list[Answer]:

@@ -15,7 +15,7 @@ import torch
 from eyas.base.bundled import DEMO_NAME, OWN_HEAD, is_null
 from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError, nearest
-from eyas.base.tokens.tokenizer import CONTROL_TOKENS, Tokenizer
+from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.base.units import readable
 from eyas.engine.drafters.registry import DRAFTERS
@@ -27,17 +27,19 @@ from eyas.engine.startup.build import (
     check_options,
     row_invariant,
 )
+from eyas.engine.startup.draft_head import check_head_options, check_kind, keep_tokens, pack_head, round_head
 from eyas.engine.startup.memory import available_bytes
 from eyas.engine.startup.warm_up import warm_up
-from eyas.model.checkpoints.device_layout import has_device_layout, pack_ends, pack_layer
-from eyas.model.checkpoints.head_options import in_fp8, keep_tokens, read_counts
+from eyas.kernels.layouts.dense import TILE_ROWS
+from eyas.model.checkpoints.device_layout import has_device_layout, pack_layer, pack_lm_head
+from eyas.model.checkpoints.head_kinds import HEAD_KINDS, find_kind
 from eyas.model.checkpoints.hub import resolve
 from eyas.model.checkpoints.loader import inspect_target, load_head, load_target
 from eyas.model.checkpoints.shards import StoredTensor, read_headers
 from eyas.model.config import GptOssConfig
 from eyas.model.making.make import has_random_weights
-from eyas.model.making.presets import PRESETS, default_head
-from eyas.model.making.random_weights import random_head, random_target
+from eyas.model.making.presets import PRESETS
+from eyas.model.making.random_weights import RANDOM_HEADS, random_target
 from eyas.model.weights import Head, TargetWeights
 
 __all__ = [
@@ -123,13 +125,16 @@ def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
 def load_model(config: EngineConfig, *, progress: Progress | None = None) -> LoadedModel:
     """Load target and head, checked against each other and this machine. Raises UserError."""
     device, dtype = pick_device(config.device)
-    folder, kind, head_folder = find_checkpoints(config)
+    folder, drafter, head_folder = find_checkpoints(config)
     stored = read_headers(folder)
     head_stored = {} if head_folder is None else read_headers(head_folder)
     _check_room([*stored.values(), *head_stored.values()], device, dtype)
     inspected = inspect_target(folder, stored)
     has_kernels = _has_kernels(device, inspected[0])
-    options = _options(config, inspected[0], kind, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels)
+    options = _options(config, inspected[0], drafter, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels)
+    kind = HEAD_KINDS.get(drafter)
+    if kind is not None:
+        check_kind(config, kind, has_kernels=has_kernels)
     target_config, weights = load_target(
         folder,
         device=device,
@@ -140,16 +145,16 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     )
     if device.type == "cpu" and target_config.hidden_size < SMALL_HIDDEN:
         torch.set_num_threads(1)
-    head = None
-    if head_folder is not None:
-        head = load_head(head_folder, target_config, weights, device=device, dtype=dtype, stored=head_stored)
-        head = _keep_tokens(config, folder, target_config, head)
+    plain, head = weights, None
     if has_kernels:
-        if head is not None and not has_device_layout(head.config):
-            raise UserError(f"{head_folder}: the kernels of this GPU cannot compute a head of these shapes")
-        weights, head = pack_ends(weights, head)
-    if head is not None and config.draft_weights == "fp8":
-        head = in_fp8(head)
+        weights = pack_lm_head(plain)
+    if kind is not None and head_folder is not None:
+        head = load_head(head_folder, target_config, plain, device=device, dtype=dtype, stored=head_stored)
+        head = keep_tokens(config, kind, folder, target_config, head)
+        if has_kernels:
+            head = pack_head(kind, head, head_folder, plain=plain, packed=weights)
+        head = round_head(config, kind, head)
+    del plain
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # frees the tensors from which weights were packed
@@ -182,7 +187,7 @@ def find_checkpoints(config: EngineConfig) -> tuple[Path, str, Path | None]:
 
 
 def load_shape(name: str, config: EngineConfig) -> LoadedModel:
-    """Draw random weights of a published shape on the GPU, with a head of the usual shape for `--draft eagle3`."""
+    """Draw random weights of a published shape on the GPU, with a head of the usual shape if `--draft` names a kind."""
     shapes = [known for known, shape in PRESETS.items() if has_device_layout(shape)]
     if name not in shapes:
         raise UserError(f"no shape '{name}'{nearest(name, shapes) or '; there are: ' + ', '.join(shapes)}")
@@ -191,22 +196,21 @@ def load_shape(name: str, config: EngineConfig) -> LoadedModel:
         raise UserError(
             "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas models make"
         )
-    target = PRESETS[name]
-    drafter: str = "eagle3" if config.draft == "eagle3" else "none"
+    target, kind, size = PRESETS[name], HEAD_KINDS.get(config.draft), config.draft_vocab
+    drafter = "none" if kind is None else config.draft
     options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
-    weights = random_target(target, device)
-    head = None
-    _check_head_options(config, has_head=drafter == "eagle3")
-    if drafter == "eagle3":
+    check_head_options(config, has_head=kind is not None)
+    if kind is not None:
+        check_kind(config, kind, has_kernels=True)
+        if drafter not in RANDOM_HEADS:
+            raise UserError(f"--shape cannot draw {kind.title}; it can draw these: {', '.join(RANDOM_HEADS)}")
         if config.draft_counts is not None:
             raise UserError("--shape draws the draft vocabulary at random; leave out --draft-counts")
-        size = config.draft_vocab
-        shape = default_head(target) if size is None else default_head(target, draft_vocab_size=size)
-        if not has_device_layout(shape) or shape.draft_vocab_size > target.vocab_size:
+        if size is not None and (size % TILE_ROWS or not 0 < size <= target.vocab_size):
             raise UserError(f"{name} can have a draft vocabulary of multiples of 16 up to {target.vocab_size}")
-        head = random_head(shape, weights, device)
-        if config.draft_weights == "fp8":
-            head = in_fp8(head)
+    weights, head = random_target(target, device), None
+    if kind is not None:
+        head = round_head(config, kind, RANDOM_HEADS[drafter](target, weights, device, size))
     return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
 
 
@@ -288,27 +292,11 @@ def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:
     draft = config.draft
     if draft == "auto":
         draft = str(folder / OWN_HEAD) if (folder / OWN_HEAD).is_dir() else "none"
-    _check_head_options(config, has_head=draft not in DRAFTERS)
+    check_head_options(config, has_head=draft not in DRAFTERS)
     if draft in DRAFTERS:
         return draft, None
-    return "eagle3", resolve(draft)
-
-
-def _check_head_options(config: EngineConfig, *, has_head: bool) -> None:
-    if config.draft_counts is not None and config.draft_vocab is None:
-        raise UserError("--draft-counts says which tokens --draft-vocab keeps; give both")
-    if not has_head and (config.draft_vocab is not None or config.draft_weights != "bf16"):
-        raise UserError("--draft-vocab and --draft-weights are for a draft head; name one with --draft")
-
-
-def _keep_tokens(config: EngineConfig, folder: Path, target: GptOssConfig, head: Head) -> Head:
-    """Return the head with the configured draft vocabulary, which keeps Harmony's and end-of-turn tokens."""
-    if config.draft_vocab is None:
-        return head
-    counts = None if config.draft_counts is None else read_counts(Path(config.draft_counts), target.vocab_size)
-    special = Tokenizer.load(folder).special
-    always = {*target.eos_ids, *(special[name] for name in CONTROL_TOKENS)}
-    return keep_tokens(head, config.draft_vocab, counts_V=counts, always=always)
+    head = resolve(draft)
+    return find_kind(head), head
 
 
 def _options(

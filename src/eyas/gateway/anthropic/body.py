@@ -145,7 +145,9 @@ class ToolChoiceField(Open, kw_only=True):
 
 
 class ThinkingConfig(Open, kw_only=True):
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    """Wishes about reasoning: "disabled" is the one with an effect, others are new with each version of the API."""
+
+    type: str
     budget_tokens: int | None = None
     display: str | None = None
 
@@ -164,7 +166,7 @@ class OutputConfig(Open, kw_only=True):
 
 
 class CountBody(Open, kw_only=True):
-    """What both routes take. `mcp_servers` would make this server call tools itself."""
+    """Fields that both routes take. `mcp_servers` would make this server call tools itself."""
 
     model: str
     messages: Annotated[list[MessageField], Meta(min_length=1, max_length=MAX_MESSAGES)]

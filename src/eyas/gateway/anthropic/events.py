@@ -127,7 +127,7 @@ def event_name(event: Struct) -> str:
 
 
 def fold(events: Iterable[Event]) -> list[ContentBlock]:
-    """Return the blocks that events add up to, for a whole answer."""
+    """Return the blocks of the events, filled with what their deltas add up to, for a whole answer."""
     blocks: list[ContentBlock] = []
     parts: list[str] = []
     for event in events:

@@ -95,11 +95,11 @@ class History:
         is_told = text.lower().startswith(("error", "<tool_use_error>"))
         output = f"{ERROR}{text}" if block.is_error and not is_told else text
         entries: list[Entry] = [ResultEntry(name=name, output=output)]
-        if brought := self._brought(content, f"{where}.content"):
+        if not isinstance(content, str) and (brought := self._brought(content, f"{where}.content")):
             entries.append(ToolsEntry(tools=brought))
         return number, entries
 
-    def _brought(self, content: str | Sequence[Any], where: str) -> list[FunctionTool]:
+    def _brought(self, content: Sequence[Any], where: str) -> list[FunctionTool]:
         """Return the tools that references make known for the first time."""
         brought = []
         for index, block in enumerate(content):

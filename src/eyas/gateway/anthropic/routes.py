@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eyas.gateway.anthropic.body import CountBody, MessagesBody
-from eyas.gateway.anthropic.news import News
+from eyas.gateway.anthropic.news import note
 from eyas.gateway.anthropic.question import question_of
 from eyas.gateway.anthropic.reply import LAST, PING, MessageReply
 from eyas.gateway.http.answer import answer
@@ -43,12 +43,11 @@ class Prepared:
 
 def message_routes(context: Context, answers: Answers = EngineAnswers) -> list[BaseRoute]:
     port = answers(context)
-    news = News()
 
     def prepare(raw: Raw) -> Prepared:
         """Check everything that does not need the engine. Raises InvalidRequest naming the field."""
         body = decode(raw, MessagesBody)
-        news.note(raw, MessagesBody, body)
+        note(context.tallies, raw, body)
         model = check_name(body.model, port.models())
         message_id = f"msg_{uuid.uuid4().hex}"
         return Prepared(

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.tools import FunctionTool, check_schema, check_tool_name
 from eyas.gateway.anthropic.body import ToolChoiceField, ToolField
-from eyas.gateway.grammar.checker import NamedTool, ToolChoice
+from eyas.gateway.grammar.checker import NamedTool, ToolChoice, is_bound
 from eyas.gateway.question.tools import Offer, repeated
 
 __all__ = ["SCHEMAS", "DeclaredTools", "choice_of", "declared_tools", "offer_of"]
 
 SCHEMAS = "tools[{}].input_schema"
 MAX_NAME_CHARS = 128  # of the API; names of MCP tools are long
+MAX_BOUND = 128  # tools whose schemas one grammar enforces
 CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -72,6 +73,16 @@ def choice_of(field: ToolChoiceField | None) -> ToolChoice:
 
 
 def offer_of(tools: DeclaredTools, loaded: Iterable[FunctionTool], choice: ToolChoice) -> Offer:
-    """Return an offer of the tools that the model knows by now, or of none if none may be called."""
+    """Return an offer of the tools that the model knows by now, or of none if none may be called.
+
+    Raises InvalidRequest if too many are to be bound: a grammar of 1,000 takes eight seconds to check.
+    """
     known = () if choice == "none" else (*tools.first, *loaded)
+    num_bound = sum(is_bound(tool, choice) for tool in known)
+    if num_bound > MAX_BOUND:
+        raise InvalidRequest(
+            f"'tools': {num_bound} schemas would have to be enforced, and {MAX_BOUND} can be; leave out strict, or "
+            "tool_choice, or defer_loading those that are rarely needed",
+            param="tools",
+        )
     return Offer(declared=tools.all, shown=known, callable=known, choice=choice)

@@ -19,6 +19,7 @@ from eyas.base.ports import EnginePort
 from eyas.base.types import EngineStats, FinishReason
 from eyas.gateway.http.outcome import CLIENT_LEFT, Outcome
 from eyas.gateway.operation import buckets
+from eyas.gateway.server.tallies import Tallies
 
 __all__ = ["CONTENT_TYPE", "EngineCounters", "Metrics", "kv_usage"]
 
@@ -72,10 +73,12 @@ class Metrics(Collector):
         *,
         counters: EngineCounters | None = None,
         num_viewers: Callable[[], int] = lambda: 0,
+        tallies: Tallies | None = None,
     ) -> None:
         self._engine = engine
         self._counters = counters or EngineCounters(engine)
         self._num_viewers = num_viewers
+        self._tallies = tallies or Tallies()
         self._labels = {"model_name": model_name, "engine": ENGINE}
         self._finished: Counter[str] = Counter({str(FinishReason.STOP): 0, str(FinishReason.LENGTH): 0})
         self._statuses: Counter[tuple[str, str]] = Counter()
@@ -152,6 +155,7 @@ class Metrics(Collector):
         yield self._gauge(
             "eyas:step_listeners", "Live views and traces that observe the engine's steps.", self._num_viewers()
         )
+        yield from self._tally_families()
 
     def _engine_families(self, stats: EngineStats, totals: Mapping[str, int]) -> Iterable[Family]:
         yield self._gauge("vllm:num_requests_running", "Running sequences.", stats.num_running)
@@ -279,6 +283,13 @@ class Metrics(Collector):
         for name, text, values in described:
             family = HistogramMetricFamily(name, text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), *values.buckets())
+            yield family
+
+    def _tally_families(self) -> Iterable[Family]:
+        for tally, counts in self._tallies.items():
+            family = CounterMetricFamily(tally.name, tally.text, labels=[*self._labels, *tally.labels])
+            for values, count in sorted(counts.items()):
+                family.add_metric([*self._labels.values(), *values], count)
             yield family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:

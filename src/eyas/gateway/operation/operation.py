@@ -44,7 +44,11 @@ class Operation:
         self._dialects = dialects
         self._counters = EngineCounters(context.engine)
         self._metrics = Metrics(
-            context.engine, context.info.name, counters=self._counters, num_viewers=lambda: context.steps.num_listeners
+            context.engine,
+            context.info.name,
+            counters=self._counters,
+            num_viewers=lambda: context.steps.num_listeners,
+            tallies=context.tallies,
         )
         context.listeners.extend((self._metrics.record, log_request))
 

@@ -22,6 +22,7 @@ from eyas.gateway.http.workers import Workers
 from eyas.gateway.server.hosts import Hosts
 from eyas.gateway.server.mailroom import Mailroom
 from eyas.gateway.server.steps import StepHub
+from eyas.gateway.server.tallies import Tallies
 
 __all__ = ["Context", "GatewayOptions"]
 
@@ -66,6 +67,7 @@ class Context:
     intake: Intake = field(default_factory=Intake)
     workers: Workers = field(default_factory=Workers)
     listeners: list[Listener] = field(default_factory=list)
+    tallies: Tallies = field(default_factory=Tallies)
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
 
     async def read(self, http: HttpRequest, work: Callable[[Raw], T]) -> T:

@@ -6,7 +6,9 @@ keeps all of its weights plain, and is computed by the plain operations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from torch import Tensor
 
@@ -15,30 +17,46 @@ from eyas.kernels.cuda import attend, linear, moe
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
 from eyas.kernels.reference.ops import Matrix
-from eyas.model.config import Eagle3Config, GptOssConfig
+from eyas.model.config import GptOssConfig
 from eyas.model.mxfp4 import Mxfp4Tensor
-from eyas.model.weights import Eagle3Weights, Head, LayerWeights, TargetWeights
+from eyas.model.weights import LayerWeights, TargetWeights
 
-__all__ = ["has_device_layout", "is_packed", "pack_ends", "pack_layer"]
+__all__ = ["dense_layout", "has_dense_layout", "has_device_layout", "is_packed", "pack_layer", "pack_lm_head"]
 
 
-def has_device_layout(config: GptOssConfig | Eagle3Config) -> bool:
-    """Whether the kernels can compute these shapes."""
-    if config.head_dim != attend.DIM or config.num_heads // config.num_kv_heads not in attend.GROUPS:
+class Shape(Protocol):
+    """The sizes of attention and of the gated matrices after it."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+def has_dense_layout(shape: Shape, *, outputs: Sequence[int]) -> bool:
+    """Whether the kernels can compute attention and matrices of a shape; `outputs` are the rows of other matrices."""
+    if shape.head_dim != attend.DIM or shape.num_heads // shape.num_kv_heads not in attend.GROUPS:
         return False
-    if config.hidden_size > linear.MAX_OWN_INPUTS:
+    if shape.hidden_size > linear.MAX_OWN_INPUTS:
         return False
-    inputs = [config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim]
-    outputs = [config.hidden_size, 2 * config.intermediate_size]
-    if isinstance(config, GptOssConfig):
-        outputs += [config.num_experts, config.vocab_size]
-        if config.expert_format != "mxfp4" or not _has_experts(config):
-            return False
-        if any(config.layer_is_sliding) and config.sliding_window > attend.MAX_WINDOW:
-            return False
-    else:
-        outputs += [config.draft_vocab_size]
-    return all(size % BLOCK_COLUMNS == 0 for size in inputs) and all(size % TILE_ROWS == 0 for size in outputs)
+    inputs = [shape.hidden_size, shape.intermediate_size, shape.num_heads * shape.head_dim]
+    rows = [shape.hidden_size, 2 * shape.intermediate_size, *outputs]
+    return all(size % BLOCK_COLUMNS == 0 for size in inputs) and all(size % TILE_ROWS == 0 for size in rows)
+
+
+def has_device_layout(config: GptOssConfig) -> bool:
+    """Whether the kernels can compute a target of these shapes."""
+    if config.expert_format != "mxfp4" or not _has_experts(config):
+        return False
+    if any(config.layer_is_sliding) and config.sliding_window > attend.MAX_WINDOW:
+        return False
+    return has_dense_layout(config, outputs=[config.num_experts, config.vocab_size])
 
 
 def _has_experts(config: GptOssConfig) -> bool:
@@ -46,7 +64,7 @@ def _has_experts(config: GptOssConfig) -> bool:
     return are_few and max(config.hidden_size, config.intermediate_size) <= moe.MAX_COLUMNS
 
 
-def is_packed(weights: TargetWeights | Eagle3Weights) -> bool:
+def is_packed(weights: TargetWeights) -> bool:
     return isinstance(weights.lm_head_VH, BlockedMatrix)
 
 
@@ -58,38 +76,21 @@ def pack_layer(layer: LayerWeights) -> LayerWeights:
         raise UserError(f"the experts cannot be packed for the GPU: {error}; --device cpu takes them") from error
     return replace(
         layer,
-        qkv_NH=_dense(layer.qkv_NH),
-        o_HN=_dense(layer.o_HN),
-        router_EH=_dense(layer.router_EH),
+        qkv_NH=dense_layout(layer.qkv_NH),
+        o_HN=dense_layout(layer.o_HN),
+        router_EH=dense_layout(layer.router_EH),
         gate_up=gate_up,
         down=down,
     )
 
 
-def pack_ends(target: TargetWeights, head: Head | None) -> tuple[TargetWeights, Head | None]:
-    """Pack the lm_head of a target whose layers are packed, and all of its head, which may share that matrix."""
-    lm_head = _dense(target.lm_head_VH)
-    packed = None
-    if head is not None:
-        matrix = head.weights.lm_head_VH
-        own = lm_head if matrix is target.lm_head_VH else _dense(matrix)
-        packed = replace(head, weights=_pack_head(head.weights, own))
-    return replace(target, lm_head_VH=lm_head), packed
+def pack_lm_head(target: TargetWeights) -> TargetWeights:
+    """Pack the lm_head of a target whose layers are packed."""
+    return replace(target, lm_head_VH=dense_layout(target.lm_head_VH))
 
 
-def _pack_head(weights: Eagle3Weights, lm_head: BlockedMatrix) -> Eagle3Weights:
-    return replace(
-        weights,
-        fc_HC=None if weights.fc_HC is None else _dense(weights.fc_HC),
-        qkv_NH=_dense(weights.qkv_NH),
-        o_HN=_dense(weights.o_HN),
-        gate_up_IH=BlockedMatrix.pack(weights.gate_up_IH, gated=True),
-        down_HI=_dense(weights.down_HI),
-        lm_head_VH=lm_head,
-    )
-
-
-def _dense(matrix: Matrix) -> BlockedMatrix:
+def dense_layout(matrix: Matrix) -> BlockedMatrix:
+    """Pack a plain matrix."""
     assert isinstance(matrix, Tensor)
     return BlockedMatrix.pack(matrix)
 

@@ -1,7 +1,7 @@
-"""Lists the tensors of a checkpoint by name and shape, and the field of the weights dataclasses that each fills.
+"""Lists the tensors of a target by name and shape, and the field of the weights dataclasses that each fills.
 
-Names are those of openai/gpt-oss (root and `original/`), of its bf16 re-exports by transformers, and of the published
-EAGLE-3 heads. Knows no file and no tensor: loading, random making and the size table all read the same list.
+Names are those of openai/gpt-oss (root and `original/`) and of its bf16 re-exports by transformers. Knows no file and
+no tensor: loading, random making and the size table all read the same list.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from eyas.model.config import Eagle3Config, GptOssConfig
+from eyas.model.config import GptOssConfig
 from eyas.model.mxfp4 import BLOCK
 
-__all__ = ["HeadPrefix", "Part", "Parts", "TargetStyle", "all_parts", "global_parts", "head_parts", "layer_parts"]
+__all__ = ["Part", "Parts", "TargetStyle", "all_parts", "flat", "global_parts", "layer_parts"]
 
 TargetStyle = Literal["hf", "original"]
-HeadPrefix = Literal["midlayer", "layers.0"]
 
 
 class Part(NamedTuple):
@@ -27,6 +26,11 @@ class Part(NamedTuple):
 
 
 Parts = dict[str, tuple[Part, ...]]  # field of a weights dataclass -> the tensors that make it, stacked along rows
+
+
+def flat(parts: Parts) -> list[Part]:
+    """List the tensors of all fields."""
+    return [part for group in parts.values() for part in group]
 
 
 def global_parts(config: GptOssConfig, style: TargetStyle) -> Parts:
@@ -102,39 +106,6 @@ def _experts(config: GptOssConfig, name: str, joint: str, rows: int, columns: in
         Part(f"{name}{joint}blocks", (experts, rows, num_blocks, BLOCK // 2), "U8"),
         Part(f"{name}{joint}scales", (experts, rows, num_blocks), "U8"),
     )
-
-
-def head_parts(config: Eagle3Config, prefix: HeadPrefix) -> Parts:
-    """All tensors that a head can hold, by field of Eagle3Weights; the loader knows which ones may be absent."""
-    hidden, inter = config.hidden_size, config.intermediate_size
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    width = len(config.taps) * config.target_hidden_size
-    attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    projections = (("q_proj", query), ("k_proj", key), ("v_proj", key))
-    parts: Parts = {"embed_VH": (Part("embed_tokens.weight", (config.vocab_size, hidden)),)}
-    if config.has_fc:
-        parts["fc_HC"] = (Part("fc.weight", (hidden, width)),)
-    if config.norm_before_fc:
-        parts["fc_input_norm_C"] = (Part("input_norm.weight", (width,)),)
-    if config.fc_norm:
-        parts["fc_norms_H"] = tuple(
-            Part(f"fc_norm.{tap}.weight", (config.target_hidden_size,)) for tap in range(len(config.taps))
-        )
-    return parts | {
-        "hidden_norm_H": (Part(f"{prefix}.hidden_norm.weight", (hidden,)),),
-        "input_norm_H": (Part(f"{prefix}.input_layernorm.weight", (hidden,)),),
-        "qkv_NH": tuple(Part(f"{attn}.{name}.weight", (rows, 2 * hidden)) for name, rows in projections),
-        "o_HN": (Part(f"{attn}.o_proj.weight", (hidden, query)),),
-        "post_norm_H": (Part(f"{prefix}.post_attention_layernorm.weight", (hidden,)),),
-        "gate_up_IH": (
-            Part(f"{mlp}.gate_proj.weight", (inter, hidden)),
-            Part(f"{mlp}.up_proj.weight", (inter, hidden)),
-        ),
-        "down_HI": (Part(f"{mlp}.down_proj.weight", (hidden, inter)),),
-        "norm_H": (Part("norm.weight", (hidden,)),),
-        "lm_head_VH": (Part("lm_head.weight", (config.draft_vocab_size, hidden)),),
-        "target_ids_V": (Part("d2t", (config.draft_vocab_size,), "I64"),),
-    }
 
 
 def all_parts(config: GptOssConfig, style: TargetStyle) -> Iterator[tuple[str, int | None, str, tuple[Part, ...]]]:

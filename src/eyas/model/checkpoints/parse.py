@@ -14,7 +14,7 @@ from eyas.model.checkpoints.fields import Fields
 from eyas.model.config import GptOssConfig, RopeConfig
 from eyas.model.mxfp4 import BLOCK
 
-__all__ = ["ExpertFormat", "is_head", "parse_rope", "parse_target", "raise_problems"]
+__all__ = ["ExpertFormat", "parse_rope", "parse_target", "raise_problems"]
 
 ExpertFormat = Literal["mxfp4", "dense"]
 
@@ -30,12 +30,6 @@ def raise_problems(source: str, problems: list[str]) -> None:
         raise UserError(f"{source} does not fit: {'; '.join(problems)}")
 
 
-def is_head(raw: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of an EAGLE-3 head rather than of a model."""
-    architecture = str(raw.get("architectures")).lower()
-    return "eagle" in architecture or "speculators_model_type" in raw or "eagle_config" in raw
-
-
 def parse_target(
     raw: Mapping[str, Any],
     generation: Mapping[str, Any] | None = None,
@@ -47,8 +41,6 @@ def parse_target(
 
     `expert_format` is what the tensors show; it overrules `quantization_config`, which re-exports forget to remove.
     """
-    if is_head(raw):
-        raise UserError(f"{source} is that of an EAGLE-3 head; give the model itself, and the head with --draft")
     original = "model_type" not in raw and "rope_ntk_beta" in raw
     if not original and raw.get("model_type") != "gpt_oss":
         raise UserError(f"{source} has model_type {raw.get('model_type')!r}; supported is gpt_oss")

@@ -7,13 +7,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from eyas.model.checkpoints.loader import Stored, inspect_head, inspect_target
+from eyas.model.checkpoints.head_kinds import HEAD_KINDS, kind_of
+from eyas.model.checkpoints.loader import inspect_target
 from eyas.model.checkpoints.names import all_parts
-from eyas.model.checkpoints.parse import is_head
-from eyas.model.checkpoints.parse_head import tap_ids
+from eyas.model.checkpoints.reading import FLOATS, Stored
 from eyas.model.checkpoints.shards import StoredTensor, read_headers, read_json
-from eyas.model.config import Eagle3Config, GptOssConfig, RopeConfig
-from eyas.model.taps import TapConvention, default_taps, read_taps, show_taps
+from eyas.model.config import GptOssConfig
+from eyas.model.taps import TapConvention, default_taps, show_taps
 
 __all__ = ["describe", "lines"]
 
@@ -24,7 +24,9 @@ _HEAD_OWNERS = (
     ("embed", "embedding"),
     ("lm_head", "lm_head"),
     ("fc.", "fc"),
-    ("", "vocabulary map"),
+    ("d2t", "vocabulary map"),
+    ("t2d", "vocabulary map"),
+    ("", "other"),
 )
 
 
@@ -41,8 +43,8 @@ def describe(
     Raises UserError as loading would.
     """
     config = folder / "config.json"
-    if config.exists() and is_head(raw := read_json(config)):
-        return _describe_head(folder, stored, raw, target, tap_convention)
+    if config.exists() and (kind := kind_of(raw := read_json(config))):
+        return _describe_head(folder, stored, raw, kind, target, tap_convention)
     return _describe_target(folder, stored)
 
 
@@ -69,7 +71,7 @@ def _describe_target(folder: Path, stored: Stored | None) -> dict[str, Any]:
         "intermediate_size": config.intermediate_size,
         "vocab_size": config.vocab_size,
         "context": config.max_context,
-        "rope": _rope(config.rope),
+        "rope": config.rope.text(),
         "eos_ids": list(config.eos_ids),
         "default_taps": list(default_taps(config.num_layers)),
         "parameters": num_parameters,
@@ -93,54 +95,28 @@ def _describe_head(
     folder: Path,
     stored: Stored | None,
     raw: Mapping[str, Any],
+    name: str,
     target: tuple[Path, Stored | None] | None,
     tap_convention: TapConvention,
 ) -> dict[str, Any]:
-    stored = read_headers(folder) if stored is None else stored
+    kind, stored, config = HEAD_KINDS[name], read_headers(folder) if stored is None else stored, None
     parts: dict[str, dict[str, int]] = {}
-    for name, tensor in stored.items():
-        _add(parts, next(owner for key, owner in _HEAD_OWNERS if key in name), tensor, packed=False)
-    parts.get("vocabulary map", {})["parameters"] = 0
-    description: dict[str, Any] = {
-        "kind": "eagle3",
-        "speculators": "transformer_layer_config" in raw,
+    for tensor_name, tensor in stored.items():
+        _add(parts, next(owner for key, owner in _HEAD_OWNERS if key in tensor_name), tensor, packed=False)
+    if target is not None:
+        config = kind.inspect(folder, inspect_target(*target)[0], stored, tap_convention=tap_convention)
+    return {
+        "kind": name,
         "parameters": sum(size["parameters"] for size in parts.values()),
         "bytes": sum(size["bytes"] for size in parts.values()),
         "parts": parts,
-    }
-    ids = tap_ids(raw, [])
-    if ids:
-        reading = read_taps(ids, speculators=False, num_layers=0)
-        description |= {
-            "tap_ids": ids,
-            "as_boundary": show_taps(reading.boundary),
-            "as_output": show_taps(reading.output),
-        }
-    if target is not None:
-        base, _, _ = inspect_target(*target)
-        config, _, _ = inspect_head(folder, base, stored, tap_convention=tap_convention)
-        description |= _head_fields(config)
-    return description
-
-
-def _head_fields(config: Eagle3Config) -> dict[str, Any]:
-    names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-    return {
-        "hidden_size": config.hidden_size,
-        "heads": [config.num_heads, config.num_kv_heads, config.head_dim],
-        "intermediate_size": config.intermediate_size,
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size,
-        "context": config.max_context,
-        "rope": _rope(config.rope),
-        "taps": show_taps(config.taps),
-        "norms": [name for name in names if getattr(config, name)],
+        **kind.describe(raw, config),
     }
 
 
 def _add(parts: dict[str, dict[str, int]], owner: str, tensor: StoredTensor, *, packed: bool) -> None:
-    """Add a tensor to its part. Packed blocks (4 axes) hold two parameters a byte, their scales none."""
-    count = prod(tensor.shape)
+    """Add a tensor to its part. Packed blocks (4 axes) hold two parameters a byte, their scales none, nor do ids."""
+    count = prod(tensor.shape) if packed or tensor.dtype in FLOATS else 0
     if packed:
         count = 2 * count if len(tensor.shape) == 4 else 0
     size = parts.setdefault(owner, {"parameters": 0, "bytes": 0})
@@ -148,15 +124,10 @@ def _add(parts: dict[str, dict[str, int]], owner: str, tensor: StoredTensor, *, 
     size["bytes"] += tensor.num_bytes
 
 
-def _rope(rope: RopeConfig) -> str:
-    if rope.kind == "default":
-        return f"theta {rope.theta:g}"
-    return f"theta {rope.theta:g}, {rope.kind} x{rope.factor:g} from {rope.original_context}"
-
-
 def lines(description: Mapping[str, Any]) -> Iterator[str]:
     """Format the description for people."""
-    rows = _target_rows(description) if description["kind"] == "gpt_oss" else _head_rows(description)
+    kind = HEAD_KINDS.get(description["kind"])
+    rows = _target_rows(description) if kind is None else kind.rows(description)
     for label, text in rows:
         yield f"{label:<14}{text}"
     yield ""
@@ -178,21 +149,3 @@ def _target_rows(d: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "KV in bf16", f"{d['kv_bytes_per_token']:,} bytes a token, and {d['kv_bytes_of_windows']:,} for the windows"
     boundaries = d["default_taps"]
     yield "default taps", f"{show_taps(boundaries)}, the outputs of layers {', '.join(str(i - 1) for i in boundaries)}"
-
-
-def _head_rows(d: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    style = "speculators format" if d["speculators"] else "SpecForge or ModelOpt format"
-    yield "model", f"EAGLE-3 head, {d['parameters'] / 1e9:.3g} B parameters, {style}"
-    if "tap_ids" in d:
-        yield "tap ids", ", ".join(map(str, d["tap_ids"]))
-        yield "  as boundary", d["as_boundary"]
-        yield "  as output", d["as_output"]
-    else:
-        yield "tap ids", "none: the default taps of its target, or its final hidden state"
-    if "taps" not in d:
-        yield "check", "name its model with --target to check that they fit"
-        return
-    yield "taps", d["taps"]
-    yield "vocabulary", f"{d['draft_vocab_size']:,} of {d['vocab_size']:,}"
-    yield "context", f"{d['context']:,} tokens, RoPE {d['rope']}"
-    yield "norms", ", ".join(d["norms"]) or "classic"

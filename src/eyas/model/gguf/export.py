@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import UserError
-from eyas.model.checkpoints.loader import Stored, TensorReader, inspect_head, inspect_target
+from eyas.model.checkpoints.eagle3 import EAGLE3, inspect_head
+from eyas.model.checkpoints.head_kinds import HEAD_KINDS, find_kind
+from eyas.model.checkpoints.loader import inspect_target
 from eyas.model.checkpoints.names import Part, Parts, TargetStyle, global_parts, layer_parts
+from eyas.model.checkpoints.reading import Stored, TensorReader
 from eyas.model.checkpoints.shards import Progress
 from eyas.model.checkpoints.tensor_files import MappedTensors
 from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig, RopeConfig
@@ -104,6 +107,8 @@ def export_head(
     that the head leaves to its target are left to it here too. Raises UserError.
     """
     target, _, _ = inspect_target(target_folder, target_stored)
+    if (kind := HEAD_KINDS[find_kind(folder)]) is not EAGLE3:
+        _refuse(folder, [kind.title])
     config, stored, parts = inspect_head(folder, target, tap_convention=tap_convention)
     _check_head(config, folder)
     metadata = _head_metadata(config, name, weights) | vocabulary(target_folder, target)

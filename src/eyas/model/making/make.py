@@ -21,7 +21,8 @@ import torch
 
 from eyas.base.errors import UserError
 from eyas.model.checkpoints.config_json import HeadStyle, generation_json, head_json, original_json, target_json
-from eyas.model.checkpoints.names import Part, Parts, TargetStyle, all_parts, head_parts
+from eyas.model.checkpoints.eagle3_names import head_parts
+from eyas.model.checkpoints.names import Part, Parts, TargetStyle, all_parts
 from eyas.model.checkpoints.shards import Progress, TensorSource, write_shards
 from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.mxfp4 import BLOCK, Mxfp4Tensor, dequantize

@@ -15,7 +15,7 @@ from eyas.model.checkpoints.parse import parse_target
 from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig, RopeConfig
 from eyas.model.taps import default_taps
 
-__all__ = ["HEAD_KINDS", "PRESETS", "default_head", "head_of_kind", "parse_shape"]
+__all__ = ["EAGLE3_VARIANTS", "PRESETS", "default_head", "head_of_kind", "parse_shape"]
 
 _YARN = RopeConfig(theta=150000.0, kind="yarn", factor=32.0, original_context=4096, truncate=False)
 
@@ -127,9 +127,9 @@ def default_head(target: GptOssConfig, **changes: Any) -> Eagle3Config:
     return replace(head, **changes)
 
 
-_Kind = tuple[HeadStyle, Callable[[GptOssConfig], dict[str, Any]]]
+_Variant = tuple[HeadStyle, Callable[[GptOssConfig], dict[str, Any]]]
 _LLAMA3 = RopeConfig(theta=500000.0, kind="llama3", factor=8.0, original_context=8192)
-HEAD_KINDS: dict[str, _Kind] = {
+EAGLE3_VARIANTS: dict[str, _Variant] = {
     "specforge": ("specforge", lambda _: {}),
     "final-norm": (  # NVIDIA's v2, throughput and short-context heads
         "modelopt",
@@ -151,7 +151,7 @@ HEAD_KINDS: dict[str, _Kind] = {
 
 def head_of_kind(kind: str, target: GptOssConfig) -> tuple[Eagle3Config, HeadStyle]:
     """Return the configuration of one published kind of head for `target`, and the style that its authors write."""
-    if kind not in HEAD_KINDS:
-        raise UserError(f"no head {kind!r}{nearest(kind, HEAD_KINDS)}; heads are {', '.join(HEAD_KINDS)}")
-    style, changes = HEAD_KINDS[kind]
+    if kind not in EAGLE3_VARIANTS:
+        raise UserError(f"no head {kind!r}{nearest(kind, EAGLE3_VARIANTS)}; heads are {', '.join(EAGLE3_VARIANTS)}")
+    style, changes = EAGLE3_VARIANTS[kind]
     return default_head(target, **changes(target)), style

@@ -7,15 +7,18 @@ weights print the distinct experts that were read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, empty_experts, scale_words
 from eyas.model.config import Eagle3Config, GptOssConfig
+from eyas.model.making.presets import default_head
 from eyas.model.weights import Eagle3Weights, Head, LayerWeights, TargetWeights
 
-__all__ = ["random_head", "random_target"]
+__all__ = ["RANDOM_HEADS", "random_head", "random_target"]
 
 EMBEDDING_STD, MATRIX_STD, ROUTER_STD = 30.0, 0.02, 0.05
 SCALES = (108, 115)  # E8M0 bytes from..to
@@ -106,3 +109,17 @@ def random_head(config: Eagle3Config, target: TargetWeights, device: torch.devic
         target_ids_V=ids,
     )
     return Head(config, weights)
+
+
+def _random_eagle3(config: GptOssConfig, target: TargetWeights, device: torch.device, draft_vocab: int | None) -> Head:
+    """Draw a head of the usual shape, with `draft_vocab` tokens if given."""
+    shape = default_head(config)
+    if draft_vocab is not None:
+        shape = default_head(config, draft_vocab_size=draft_vocab)
+    return random_head(shape, target, device)
+
+
+# By kind: draws a head for a target on a device; a number is the size of its draft vocabulary.
+RANDOM_HEADS: dict[str, Callable[[GptOssConfig, TargetWeights, torch.device, int | None], Head]] = {
+    "eagle3": _random_eagle3
+}

@@ -17,7 +17,7 @@ from eyas.recipes.records import EngineName, Head, Model
 
 __all__ = ["Ask", "Target", "settle"]
 
-CLAUDE_CODE_CONTEXT = 128 << 10  # tokens; its own prompt and tools take 20-30 thousand of them
+CLAUDE_CODE_CONTEXT = 128 << 10  # tokens; its own prompt and tools take 10 to 18 thousand of them
 USES: dict[str, tuple[int, int]] = {  # purpose: (context, concurrency), where they are not given
     "chat": (32 << 10, 4),
     "claude-code": (CLAUDE_CODE_CONTEXT, 2),

@@ -52,13 +52,8 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
     choice, estimate = best.choice, best.speed
     if choice.purpose == "claude-code" and choice.context < CLAUDE_CODE_CONTEXT:
         yield Note(
-            text=f"Claude Code's own prompt and tools take 20-30 thousand tokens and it assumes long contexts: "
+            text=f"Claude Code's own prompt and tools take 10 to 18 thousand tokens, and it keeps as many free again: "
             f"{choice.context} tokens are few, give it --context 128k"
-        )
-    engine = known.engines[choice.engine]
-    if choice.purpose == "claude-code" and not engine.anthropic:
-        yield Note(
-            text=f"Claude Code speaks Anthropic's API, {engine.title} does not: a gateway that translates is needed"
         )
     if not best.memory.fits:
         num_whole = best.memory.max_tokens // choice.context
@@ -80,7 +75,7 @@ def _warnings(best: Candidate, target: Target, known: Knowledge) -> Iterator[Not
         if choice.nodes[0].interfaces:
             assumed += f" and interfaces {', '.join(choice.nodes[0].interfaces)}"
         yield Note(text=f"{assumed} are assumed where no --node says otherwise: --node USER@HOST=ADDRESS,INTERFACE,...")
-    if any(image.tag == choice.image and image.version is None for image in engine.images):
+    if any(image.tag == choice.image and image.version is None for image in known.engines[choice.engine].images):
         yield Note(text=f"{choice.image} is a tag that moves: pin the digest that works for you")
 
 

@@ -12,14 +12,21 @@ from typing import Any
 
 from eyas.base.errors import UserError
 from eyas.model.checkpoints.fields import Fields
-from eyas.model.checkpoints.parse import is_head, parse_rope, raise_problems
+from eyas.model.checkpoints.parse import parse_rope, raise_problems
 from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig
 from eyas.model.taps import TapConvention, TapReading, read_taps, show_taps
 
-__all__ = ["parse_head", "tap_ids"]
+__all__ = ["is_eagle3", "parse_head", "tap_ids"]
 
 _log = logging.getLogger(__name__)
 _Shapes = Mapping[str, Sequence[int]]
+
+
+def is_eagle3(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of an EAGLE-3 head; SafeAILab's own say so by their draft vocabulary alone."""
+    if (kind := raw.get("speculators_model_type")) is not None:
+        return bool(kind == "eagle3")
+    return "eagle" in str(raw.get("architectures")).lower() or "eagle_config" in raw or "draft_vocab_size" in raw
 
 
 def parse_head(
@@ -34,8 +41,6 @@ def parse_head(
 
     Warns in the log where the tap ids could mean something else (see `model/taps.py`).
     """
-    if not is_head(raw) and raw.get("model_type") == "gpt_oss":
-        raise UserError(f"{source} is that of a whole gpt-oss model; --draft wants an EAGLE-3 head")
     problems: list[str] = []
     top = Fields(raw, problems)
     speculators = "speculators_model_type" in raw or "transformer_layer_config" in raw
