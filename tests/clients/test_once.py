@@ -14,7 +14,7 @@ from tests.gateway.support.gateway import eventually
 from eyas.base.harmony.rendering import Message
 
 NUM_KILLS = 20
-NUM_STEPS = 24
+NUM_STEPS = 16
 MOST_SESSIONS = 8
 
 
@@ -33,7 +33,10 @@ def steps(rng: random.Random) -> list[list[Message]]:
 
 
 class Killer(threading.Thread):
-    """Kills the engine's process, in turn some tokens later, within an answer, and some time later, at any moment."""
+    """Kills the engine's process, in turn some tokens later, within an answer, and some time later, at any moment.
+
+    Between two kills one answer at least is whole: the client gives up after ten failures in a row.
+    """
 
     def __init__(self, box: Box, rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -45,19 +48,24 @@ class Killer(threading.Thread):
         self.num_kills = 0
 
     def run(self) -> None:
+        num_whole = -1
         while self.num_kills < NUM_KILLS and not self.ended.wait(0.05):
-            if self._box.engine.state != "ready":
+            if self._box.engine.state != "ready" or self._num_whole() <= num_whole:
                 continue
+            num_whole = self._num_whole()
             if self.num_kills % 2:
                 self.ended.wait(self._rng.uniform(0.0, 5.0))
             else:
-                self._tokens_left = self._rng.randint(1, 100)
+                self._tokens_left = self._rng.randint(1, 60)
                 self._is_time.clear()
                 while not self._is_time.wait(0.05) and not self.ended.is_set():
                     pass
             if not self.ended.is_set() and (pid := self._box.engine.pid) is not None:
                 os.kill(pid, signal.SIGKILL)
                 self.num_kills += 1
+
+    def _num_whole(self) -> int:
+        return sum(exchange.finish == "stop" for exchange in self._box.recorder.messages)
 
     def on_token(self, exchange: Exchange) -> None:
         self._tokens_left -= 1

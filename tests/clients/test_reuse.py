@@ -99,10 +99,9 @@ def test_what_is_before_the_dropped_reasoning_stays_cached(session):
 
 
 def test_a_new_conversation_shares_its_tools_and_instructions(session):
-    """The engine keeps what it takes to go on from there once it has seen two conversations part."""
     for new in session.new:
         assert num_common(session.steps[0], new) >= 0.75 * len(new.prompt_ids)
-    assert session.new[-1].cached_share >= 0.75
+        assert new.cached_share >= 0.75
 
 
 def test_a_server_that_keeps_reasoning_reads_only_what_is_new(model, new_client):
@@ -209,4 +208,4 @@ def test_a_treatment_left_out_is_seen(session, model, monkeypatch, treated, name
     shares, num_read = again(model, session)
     show(name, shares, num_read)
     losses = [before - value for before, value in zip(treated[0], shares, strict=True)]
-    assert max(losses) > 0.02, "no column is worse"
+    assert max(losses) > 0.01, "no column is worse"
