@@ -17,7 +17,7 @@ from eyas.engine.sequences.sequence import Phase, Sequence
 
 __all__ = ["Chunk", "Scheduler", "SchedulerConfig", "StepPlan", "SwapIn", "SwapOut"]
 
-REENTRY_TOKENS = 2048  # a prompt that shares the beginning of a long one reads at most so many of its tokens again
+REENTRY_TOKENS = 2048  # of a shared beginning no more are computed again where prompts part for the first time
 MAX_PROMPTS = 4  # prompts of a step: each takes a pass that reads most experts, however short it is
 
 
