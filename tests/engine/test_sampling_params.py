@@ -9,7 +9,8 @@ from tests.engine.support.exactness import build, random_prompts
 
 from eyas.base.types import FILTERS, Request, SamplingParams
 from eyas.engine.round.state import DeviceState
-from eyas.gateway.question.sampling import CONVERTED, PLAIN, SamplingFields
+from eyas.gateway.openai.sampling import SamplingFields
+from eyas.gateway.question.sampling import CONVERTED, PLAIN
 from eyas.kernels.reference.sample import SamplingRows
 
 NAMES = [item.name for item in dataclasses.fields(SamplingParams)]

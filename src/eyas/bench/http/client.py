@@ -26,7 +26,7 @@ TAIL_BYTES = 8192  # the last events: usage and timings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Api:
-    """What differs between APIs: where they are asked, and how a chunk of text, its tokens and its end look."""
+    """Differences between APIs: where one is asked, and how its chunks of text and its counts of tokens look."""
 
     path: str
     headers: tuple[str, ...]

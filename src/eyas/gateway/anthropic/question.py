@@ -14,13 +14,14 @@ from eyas.gateway.anthropic.system import system_text
 from eyas.gateway.anthropic.tools import SCHEMAS, choice_of, declared_tools, offer_of
 from eyas.gateway.grammar.checker import JsonSchema
 from eyas.gateway.question.question import FieldNames, Question
-from eyas.gateway.question.sampling import SamplingFields, checked_stops, effort_of, sampling_params
+from eyas.gateway.question.sampling import checked_stops, sampling_params
 from eyas.gateway.server.context import Context
 
 __all__ = ["question_of"]
 
 SCHEMA = "output_config.format.schema"
 FIELDS = FieldNames(prompt="messages", schemas=SCHEMAS, answer_format=SCHEMA)
+SAMPLED = ("temperature", "top_p", "top_k", "min_p", "seed")
 FORMAT_NAME = "answer"  # the API has no name for it, and Harmony wants one
 EFFORTS: dict[Effort, HarmonyEffort] = {
     "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"
@@ -63,10 +64,9 @@ def _effort(body: CountBody) -> HarmonyEffort:
     if body.thinking is not None and body.thinking.type == "disabled":
         return "low"
     asked = None if body.output_config is None else body.output_config.effort
-    return effort_of(None) if asked is None else EFFORTS[asked]
+    return "medium" if asked is None else EFFORTS[asked]
 
 
 def _params(context: Context, body: MessagesBody) -> SamplingParams:
-    names = ("temperature", "top_p", "top_k", "min_p", "seed")
-    fields = SamplingFields(**{name: getattr(body, name) for name in names})
-    return sampling_params(fields, context.options.defaults, max_tokens=body.max_tokens)
+    given = {name: getattr(body, name) for name in SAMPLED}
+    return sampling_params(given, context.options.defaults, max_tokens=body.max_tokens)

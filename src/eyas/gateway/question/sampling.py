@@ -1,137 +1,38 @@
-"""Sampling fields of requests, with OpenAI's and vLLM's names, and their conversion to the engine's parameters."""
+"""Sampling parameters and stop strings of a question, with the checkpoint's defaults."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony.rendering import Effort
-from eyas.base.tokens.tokenizer import TextCodec
-from eyas.base.types import MAX_BAD_WORDS, SamplingParams
-from eyas.gateway.http.body import Fields
+from eyas.base.types import SamplingParams
 from eyas.gateway.turn.stops import Stops
 
-__all__ = [
-    "AskedEffort",
-    "SamplingFields",
-    "checked_stops",
-    "effort_of",
-    "encode_bad_words",
-    "sampling_params",
-    "stops_of",
-    "with_token_fields",
-]
-
-AskedEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
+__all__ = ["CONVERTED", "PLAIN", "checked_stops", "sampling_params"]
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
-MAX_BAD_WORD_CHARS = 1024
 
 TOKEN_FIELDS = {"stop_token_ids", "logit_bias", "logprobs", "prompt_logprobs", "allowed_token_ids", "bad_words"}
 CONVERTED = {"max_tokens", "grammar", *TOKEN_FIELDS}
 # Fields of SamplingParams that are passed on unchanged, from the request or else from generation_config.json.
 PLAIN = tuple(item.name for item in dataclasses.fields(SamplingParams) if item.name not in CONVERTED)
-# Options that other servers have and this one lacks, each with the only value that has no effect.
-NEUTRAL: Mapping[str, object] = {
-    "use_beam_search": False,
-    "length_penalty": 1.0,
-    "priority": 0,
-    "skip_special_tokens": True,
-    "spaces_between_special_tokens": True,
-}
-
-
-class SamplingFields(Fields, kw_only=True):
-    """Shared sampling fields of `/v1/chat/completions` and `/v1/completions`."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    prompt_logprobs: int | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    cache_salt: str | None = None
-    cache_prompt: bool | None = None  # llama.cpp's: prefixes are cached in any case, and change no answer
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    use_beam_search: bool | None = None
-    length_penalty: float | None = None
-    priority: int | None = None
-    truncate_prompt_tokens: None = None
-    logits_processors: None = None
-    guided_json: None = None  # vLLM's names before structured_outputs
-    guided_regex: None = None
-    guided_choice: None = None
-    guided_grammar: None = None
-    request_id: None = None
-    kv_transfer_params: None = None
-    vllm_xargs: None = None
-    repetition_detection: None = None
 
 
 def sampling_params(
-    body: SamplingFields,
-    defaults: Mapping[str, float],
-    *,
-    max_tokens: int | None,
-    grammar: str | None = None,
-    allowed: frozenset[str] = frozenset(),
+    given: Mapping[str, Any], defaults: Mapping[str, float], *, max_tokens: int | None, grammar: str | None = None
 ) -> SamplingParams:
-    """Return the parameters that say nothing in token ids; SamplingParams itself checks ranges. Raises InvalidRequest.
+    """Return parameters that say nothing in token ids; SamplingParams itself checks ranges. Raises InvalidRequest.
 
-    `allowed` are names of NEUTRAL that this endpoint supports.
+    `given` is what a request says, by the names of SamplingParams; other names are ignored, None counts as not given.
     """
-    for name, neutral in NEUTRAL.items():
-        if name not in allowed and getattr(body, name) not in (None, neutral):
-            raise InvalidRequest(f"'{name}' is not supported by this server; leave it out", param=name)
-    given: dict[str, Any] = {name: defaults[name] for name in PLAIN if name in defaults}
-    given |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
-    if "top_k" in given:
-        given["top_k"] = int(given["top_k"])
-    return SamplingParams(max_tokens=max_tokens, grammar=grammar, **given)
-
-
-def with_token_fields(
-    params: SamplingParams, body: SamplingFields, codec: TextCodec, *, logprobs: int | None
-) -> SamplingParams:
-    """Return `params` with the fields of `body` that name tokens or ask for their scores. Raises InvalidRequest."""
-    return dataclasses.replace(
-        params,
-        stop_token_ids=tuple(body.stop_token_ids or ()),
-        logit_bias=body.logit_bias or {},
-        logprobs=logprobs,
-        prompt_logprobs=body.prompt_logprobs,
-        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
-        bad_words=encode_bad_words(codec, body.bad_words or []),
-    )
-
-
-def effort_of(asked: AskedEffort | None) -> Effort:
-    """Return an effort that gpt-oss knows; it always reasons, "low" being the least."""
-    if asked is None:
-        return "medium"
-    return "low" if asked == "none" or asked == "minimal" else asked
-
-
-def stops_of(body: SamplingFields) -> Stops:
-    """Return the stop strings. Raises InvalidRequest."""
-    strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    return checked_stops(strings, include=bool(body.include_stop_str_in_output), param="stop")
+    found: dict[str, Any] = {name: defaults[name] for name in PLAIN if name in defaults}
+    found |= {name: value for name in PLAIN if (value := given.get(name)) is not None}
+    if "top_k" in found:
+        found["top_k"] = int(found["top_k"])
+    return SamplingParams(max_tokens=max_tokens, grammar=grammar, **found)
 
 
 def checked_stops(strings: Sequence[str], *, include: bool = False, param: str) -> Stops:
@@ -141,23 +42,3 @@ def checked_stops(strings: Sequence[str], *, include: bool = False, param: str) 
             f"{param} takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters", param=param
         )
     return Stops(strings=tuple(strings), include=include)
-
-
-def encode_bad_words(codec: TextCodec, words: list[str]) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of each word at the beginning of a text and after a space.
-
-    vLLM leaves the second out if its number of tokens differs, so that the word may still be generated. Raises
-    InvalidRequest.
-    """
-    if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_CHARS for word in words):  # before they are encoded
-        raise InvalidRequest(
-            f"bad_words takes at most {MAX_BAD_WORDS} words of at most {MAX_BAD_WORD_CHARS} characters",
-            param="bad_words",
-        )
-    sequences: dict[tuple[int, ...], None] = {}
-    for word in words:
-        bare = word.lstrip()
-        if not bare:
-            raise InvalidRequest("bad_words must not be empty or only white space", param="bad_words")
-        sequences |= {tuple(codec.encode(text)): None for text in (bare, f" {bare}")}
-    return tuple(sequences)

@@ -9,7 +9,7 @@ from tests.gateway.support.responses import analysis, final, preamble
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.types import SamplingParams
-from eyas.gateway.question.sampling import encode_bad_words
+from eyas.gateway.openai.sampling import encode_bad_words
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

@@ -36,18 +36,18 @@ from eyas.gateway.openai.fields import (
     allowed_tools,
     check_stream_options,
 )
+from eyas.gateway.openai.sampling import (
+    AskedEffort,
+    SamplingFields,
+    effort_of,
+    params_of,
+    stops_of,
+    with_token_fields,
+)
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
 from eyas.gateway.question.engine_answers import EngineAnswers, EngineQuestion
 from eyas.gateway.question.model import check_model
 from eyas.gateway.question.question import FieldNames, Question
-from eyas.gateway.question.sampling import (
-    AskedEffort,
-    SamplingFields,
-    effort_of,
-    sampling_params,
-    stops_of,
-    with_token_fields,
-)
 from eyas.gateway.question.tools import Offer, check_tools, offer, repeated
 from eyas.gateway.server.context import Context
 
@@ -181,7 +181,7 @@ def prepare(context: Context, raw: Raw) -> Prepared:
         request_id=f"chatcmpl-{uuid.uuid4().hex}",
         conversation=_conversation(context, body, offered),
         offer=offered,
-        params=sampling_params(
+        params=params_of(
             body,
             context.options.defaults,
             max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,

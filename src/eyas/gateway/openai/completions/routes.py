@@ -24,10 +24,10 @@ from eyas.gateway.openai.common import DONE
 from eyas.gateway.openai.completions.reply import CompletionsOptions, CompletionsReply
 from eyas.gateway.openai.fields import StreamOptions, check_stream_options
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
+from eyas.gateway.openai.sampling import SamplingFields, params_of, stops_of, with_token_fields
 from eyas.gateway.openai.structured import StructuredOutputs, structured_format
 from eyas.gateway.question.model import check_model
 from eyas.gateway.question.prompt_limit import MAX_TOKENS, check_length, prompt_codec
-from eyas.gateway.question.sampling import SamplingFields, sampling_params, stops_of, with_token_fields
 from eyas.gateway.server.context import Context
 from eyas.gateway.server.mailroom import Inbox
 from eyas.gateway.turn.readers import PlainReader
@@ -124,7 +124,7 @@ def prepare(context: Context, raw: Raw) -> Prepared:
         wanted, bound_by = structured_format(body.structured_outputs)
         context.checker.check_answer(wanted, param=bound_by)
         grammar = raw_grammar(wanted)
-    params = sampling_params(
+    params = params_of(
         body,
         context.options.defaults,
         max_tokens=max_tokens or 1,  # with 0, the one token is hidden

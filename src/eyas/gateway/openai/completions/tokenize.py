@@ -16,9 +16,9 @@ from eyas.gateway.http.body import Fields, Raw, decode, json_response
 from eyas.gateway.openai.chat.messages import ChatMessages, entries_of
 from eyas.gateway.openai.chat.routes import FunctionEntries, tools_of
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
+from eyas.gateway.openai.sampling import AskedEffort, effort_of
 from eyas.gateway.question.model import check_model
 from eyas.gateway.question.prompt_limit import counting_codec
-from eyas.gateway.question.sampling import AskedEffort, effort_of
 from eyas.gateway.server.context import Context
 
 __all__ = ["routes"]

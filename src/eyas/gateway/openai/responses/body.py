@@ -25,7 +25,7 @@ from eyas.gateway.openai.fields import (
     check_stream_options,
 )
 from eyas.gateway.openai.responses.items import InputItem, MessageItem
-from eyas.gateway.question.sampling import AskedEffort, SamplingFields
+from eyas.gateway.openai.sampling import AskedEffort, SamplingFields
 from eyas.gateway.question.tools import check_tools, repeated
 
 __all__ = [

@@ -28,9 +28,9 @@ from eyas.gateway.openai.responses.body import (
 from eyas.gateway.openai.responses.items import InputItem, Item, keep, to_entries
 from eyas.gateway.openai.responses.store import Kept
 from eyas.gateway.openai.responses.stream import ResponseObject
+from eyas.gateway.openai.sampling import effort_of, params_of, stops_of, with_token_fields
 from eyas.gateway.question.engine_answers import EngineAnswers, EngineQuestion
 from eyas.gateway.question.question import FieldNames, Question
-from eyas.gateway.question.sampling import effort_of, sampling_params, stops_of, with_token_fields
 from eyas.gateway.question.tools import Offer, offer
 from eyas.gateway.server.context import Context
 
@@ -77,7 +77,7 @@ def prepare(
             date=context.options.today().isoformat(),
         ),
         offer=offered,
-        params=sampling_params(body, context.options.defaults, max_tokens=body.max_output_tokens),
+        params=params_of(body, context.options.defaults, max_tokens=body.max_output_tokens),
         fields=FieldNames(prompt="input", schemas=SCHEMA_FIELD, answer_format=answer_param),
         answer_format=wanted,
         stops=stops_of(body),
