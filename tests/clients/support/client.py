@@ -25,7 +25,16 @@ def installed() -> Path:
     programs = f"node_modules/{PACKAGE}-linux-*/claude"
     if not list(folder.glob(programs)):
         folder.mkdir(parents=True, exist_ok=True)
-        npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"{PACKAGE}@{VERSION}"]
+        npm = [
+            "npm",
+            "install",
+            "--loglevel=error",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            str(folder),
+            f"{PACKAGE}@{VERSION}",
+        ]
         subprocess.run(npm, check=True, stdout=subprocess.DEVNULL)
     program = next(path for path in folder.glob(programs) if "musl" not in path.parent.name)
     package = json.loads((program.parent / "package.json").read_text())
