@@ -29,6 +29,11 @@ def runtime(tmp_path):
     return folder
 
 
+def _take_signals():
+    for number in (signal.SIGINT, signal.SIGHUP):  # a script's background ignores one, nohup the other
+        signal.signal(number, signal.SIG_DFL)
+
+
 def launch(client, runtime, *args, program=None, **options):
     code = CODE.replace("{}", repr(SETTINGS))
     return subprocess.Popen(
@@ -37,7 +42,7 @@ def launch(client, runtime, *args, program=None, **options):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a script's background ignores it
+        preexec_fn=_take_signals,
         **options,
     )
 
