@@ -1,4 +1,4 @@
-# make serve | test | test-slow | test-soak | test-gpu | test-engines | lint | bench | bench-exact | wheel
+# make serve | test | test-slow | test-soak | test-gpu | test-engines | test-clients | lint | bench | bench-exact | wheel
 #     (make help says more)
 PYTHON ?= python3
 VENV ?= .venv
@@ -25,7 +25,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # Where it is set (in many images), every worker would compile all tests and every server that a test starts all of eyas.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test test-slow test-soak test-gpu test-engines lint bench bench-exact wheel clean
+.PHONY: help serve test test-slow test-soak test-gpu test-engines test-clients lint bench bench-exact wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,6 +36,7 @@ help:
 	@echo "make test-soak    those that take many minutes each, one after the other: hours; before a release"
 	@echo "make test-gpu     those that need an NVIDIA GPU, in one run"
 	@echo "make test-engines those with other engines: builds llama-server (cmake, a C++ compiler), asks their parsers"
+	@echo "make test-clients those with the real Claude Code, which it installs from npm into .clients/: at most 15 minutes"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed of the engine by batch size and draft tokens"
 	@echo "make wheel        builds dist/eyas-*.whl, installs it into a fresh environment, asks it a question"
@@ -52,7 +53,7 @@ test: $(DEV)
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-slow: $(DEV)
-	$(PYTEST) $(PARALLEL) -m 'slow and not soak and not engines' --timeout 1500 $(ARGS)
+	$(PYTEST) $(PARALLEL) -m 'slow and not soak and not engines and not clients' --timeout 1500 $(ARGS)
 
 test-soak: $(DEV)
 	$(PYTEST) -m soak -s --timeout 14400 $(ARGS)
@@ -64,6 +65,9 @@ test-gpu: $(GPU)
 test-engines: $(DEV)
 	$(BIN)/python tools/llama_server.py
 	$(PYTEST) -m engines $(ARGS)
+
+test-clients: $(DEV)
+	$(PYTEST) -m clients --timeout 900 $(ARGS)
 
 lint: $(DEV)
 	$(BIN)/python -m ruff check

@@ -225,32 +225,60 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.scheduler.running and not self.scheduler.waiting
 
 
-def test_the_end_of_a_prompt_and_a_shared_part_outlast_a_long_one():
-    """The sliding group holds 8 tokens beyond those in use, and a prompt of 25 passes through it."""
-    config = SchedulerConfig(
-        page_size=1, window=3, chunk_tokens=4, busy_chunk_tokens=4, max_drafts=0,
-        num_full_pages=200, num_sliding_pages=sliding_pages(3, 0, 1) + 4 + 8, num_slots=1,
-    )  # fmt: skip
-    scheduler = Scheduler(config)
+class Prompts:
+    """Prompts one after the other through a sliding group of 8 tokens beyond those in use."""
 
-    def num_cached(name, prompt):
+    def __init__(self, **fields):
+        settings = dict(
+            page_size=1, window=3, chunk_tokens=4, busy_chunk_tokens=4, max_drafts=0,
+            num_full_pages=200, num_sliding_pages=sliding_pages(3, 0, 1) + 4 + 8, num_slots=1,
+        )  # fmt: skip
+        self.page_size = fields.get("page_size", 1)
+        self.scheduler = Scheduler(SchedulerConfig(**settings | fields))
+
+    def num_cached(self, name, prompt):
         sequence = Sequence(
             request=Request(request_id=name, prompt_ids=tuple(prompt), params=SamplingParams()),
-            choice=0, seed=0, budget=1, stop_ids=(), keys=page_keys(prompt, 1), deliver=print,
+            choice=0, seed=0, budget=1, stop_ids=(), keys=page_keys(prompt, self.page_size), deliver=print,
         )  # fmt: skip
-        scheduler.add(sequence)
+        self.scheduler.add(sequence)
         while sequence.phase is not Phase.DECODE:
-            scheduler.plan()
-        scheduler.plan()
-        scheduler.finish(sequence)
+            self.scheduler.plan()
+        self.scheduler.plan()
+        self.scheduler.finish(sequence)
         return sequence.num_cached
 
+
+def test_the_end_of_a_prompt_and_a_shared_part_outlast_a_long_one():
+    num_cached = Prompts().num_cached
     shared, talk = range(6), [0, 1, 2, 3, 4, 5, *range(40, 46)]
     assert num_cached("first", [*shared, 90, 91]) == 0
     assert num_cached("second", talk) == 6
     assert num_cached("long", range(100, 125)) == 0
     assert num_cached("the talk goes on", [*talk, 50]) == len(talk)
     assert num_cached("the shared part again", [*shared, 92]) == 6
+
+
+def test_where_two_long_prompts_part_a_third_is_read_on():
+    """Of the first nothing is left there when the second comes; what that one passes is kept for the third."""
+    num_cached = Prompts().num_cached
+    shared = range(30)
+    assert num_cached("first", [*shared, *range(100, 130)]) == 0
+    assert num_cached("second", [*shared, *range(200, 230)]) == 0
+    assert num_cached("long", range(300, 340)) == 0
+    assert num_cached("third", [*shared, *range(400, 430)]) == 30
+    assert num_cached("fourth", [*shared, *range(500, 530)]) == 30
+
+
+def test_the_beginning_of_a_long_prompt_is_read_on_from_the_nearest_place_before():
+    """A prompt of 20,000 tokens passes through a sliding group of some 5,000."""
+    num_cached = Prompts(
+        page_size=16, window=128, chunk_tokens=1024, num_full_pages=4000, num_sliding_pages=320
+    ).num_cached
+    assert num_cached("first", range(20_000)) == 0
+    for number, shared in enumerate((12_345, 5000, 9000), 1):
+        prompt = [*range(shared), *range(number * 100_000, number * 100_000 + 500)]
+        assert num_cached(f"shares {shared}", prompt) == shared // 2048 * 2048
 
 
 TestScheduler = SchedulerMachine.TestCase

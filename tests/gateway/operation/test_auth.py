@@ -51,6 +51,7 @@ def test_all_else_is_401(guarded, headers, path):
     assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
     assert answer.json()["error"]["code"] == "invalid_api_key" and answer.headers["x-request-id"]
     assert "first" not in answer.text
+    assert "x-api-key" not in answer.text, "Claude Code would tell its user to log in elsewhere"
 
 
 def test_a_known_key_beside_an_unknown_one_is_enough(guarded):

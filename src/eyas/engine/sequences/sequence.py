@@ -44,6 +44,7 @@ class Sequence:
     slot: int | None = None
     num_prefilled: int = 0
     num_cached: int = 0
+    num_known_pages: int = 0  # leading full pages that were found at its admission, usable or not
     known_length: int = 0
     num_in_flight: int = 0
     full_pages: list[int] = field(default_factory=list)

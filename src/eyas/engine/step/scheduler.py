@@ -17,6 +17,7 @@ from eyas.engine.sequences.sequence import Phase, Sequence
 
 __all__ = ["Chunk", "Scheduler", "SchedulerConfig", "StepPlan", "SwapIn", "SwapOut"]
 
+REENTRY_TOKENS = 2048  # of a shared beginning no more are computed again where prompts part for the first time
 MAX_PROMPTS = 4  # prompts of a step: each takes a pass that reads most experts, however short it is
 
 
@@ -235,6 +236,7 @@ class Scheduler:
             if page is None:
                 break
             full.append(page)
+        sequence.num_known_pages = len(full)
         for count in range(len(full), 0, -1):
             first = self._first_seen(count * size)
             sliding = [self.sliding.find(key) for key in usable[first:count]]
@@ -266,19 +268,27 @@ class Scheduler:
         return max(0, position - self.config.window + 1) // self.config.page_size
 
     def _leave_window(self, sequence: Sequence) -> None:
-        """Release sliding pages that no row still to be computed can see.
-
-        A later prompt with the same prefix needs the pages at its end, or those that a prompt has hit before.
-        """
+        """Release sliding pages that no row still to be computed can see."""
         if sequence.phase not in (Phase.PREFILL, Phase.DECODE):
             return
-        is_prompt, size = sequence.phase is Phase.PREFILL, self.config.page_size
+        is_prompt = sequence.phase is Phase.PREFILL
         gone = self._first_seen(sequence.num_prefilled if is_prompt else sequence.known_length - 1)
-        passing = range(sequence.num_cached // size, self._first_seen(sequence.prompt_length // size * size))
         for index in range(sequence.num_sliding_left, min(gone, len(sequence.sliding_pages))):
-            self.sliding.release(sequence.sliding_pages[index], is_wanted=index not in passing)
+            self.sliding.release(sequence.sliding_pages[index], is_wanted=self._is_wanted(sequence, index))
             sequence.sliding_pages[index] = 0
             sequence.num_sliding_left = index + 1
+
+    def _is_wanted(self, sequence: Sequence, index: int) -> bool:
+        """Return whether a later prompt is likely to need this sliding page of a prompt.
+
+        Prompts go on where one has gone on before, at the end of this one, and where it parts from an earlier one (as
+        others will: the instructions end there). For those that part elsewhere there is a place every REENTRY_TOKENS.
+        """
+        size = self.config.page_size
+        stride = -(-REENTRY_TOKENS // size)
+        places = (sequence.prompt_length // size, sequence.num_known_pages, (index // stride + 1) * stride)
+        is_hit = index < sequence.num_cached // size
+        return is_hit or any(self._first_seen(place * size) <= index < place for place in places)
 
     def _release_pages(self, sequence: Sequence) -> None:
         for page in sequence.full_pages:

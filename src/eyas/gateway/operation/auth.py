@@ -116,5 +116,6 @@ def _is_open(path: str) -> bool:
 
 
 async def _refuse(scope: Scope, send: Send) -> None:
-    message = "this server needs a valid API key, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+    # Claude Code tells its user to log in at Anthropic where a message names the other header, x-api-key.
+    message = "this server needs a valid API key, as 'Authorization: Bearer KEY'"
     await send_failure(scope, send, Failure(status=401, message=message, code="invalid_api_key"), CHALLENGE)
