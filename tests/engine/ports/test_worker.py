@@ -14,7 +14,7 @@ from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.engine.ports.wire import FROM_ENGINE, Alive, Failed, Reader, Ready, Start, Step, Stop, Submit, frame
 
 START = Start(EngineConfig(model="null", context=64), "text")
-PLAIN = "import sys\nfrom eyas.engine.ports.worker import main\nsys.exit(main())"
+PLAIN = "from eyas.engine.ports.worker import main\nmain()"
 FAILS = """
 import threading
 from eyas.engine.ports import null
@@ -36,6 +36,17 @@ def submit(self, request, deliver):
         raise KeyError("no such thing")
     add(self, request, deliver)
 stub.StubEngine.submit = submit
+worker.main()
+"""
+BUSY = """
+import threading
+import torch
+from eyas.engine.ports import worker
+matrix = torch.ones(300, 300)
+def multiply():
+    while True:
+        torch.mm(matrix, matrix)
+threading.Thread(target=multiply, daemon=True).start()
 worker.main()
 """
 SMALL = "from eyas.engine.ports import wire, worker\nwire.MAX_MESSAGE_BYTES = 2000\nworker.main()"
@@ -76,6 +87,15 @@ def test_it_loads_answers_and_stops():
             assert isinstance(step, Step)
             events += step.report.events
         assert events[-1].finish is FinishReason.LENGTH and sum(len(event.token_ids) for event in events) == 62
+        sock.sendall(frame(Stop()))
+        assert list(incoming) == [] and process.wait(30) == 0
+
+
+def test_it_stops_with_a_thread_in_native_code():
+    """As a thread that computes a slow mask is: an interpreter that ends below it aborts."""
+    with worker(BUSY) as (process, sock):
+        sock.sendall(frame(START))
+        assert isinstance(next(incoming := messages(sock)), Ready)
         sock.sendall(frame(Stop()))
         assert list(incoming) == [] and process.wait(30) == 0
 

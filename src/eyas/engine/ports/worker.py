@@ -53,11 +53,11 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 log = logging.getLogger(__name__)
 
 
-def main() -> int:
+def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    return _Worker(socket.socket(fileno=int(sys.argv[1]))).run()
+    _end(_Worker(socket.socket(fileno=int(sys.argv[1]))).run())
 
 
 class _Worker:
@@ -141,8 +141,14 @@ class _Worker:
 
     def _give_up(self, why: str) -> NoReturn:
         self._send(Failed(why, False))
-        logging.shutdown()
-        os._exit(1)
+        _end(1)
+
+
+def _end(code: int) -> NoReturn:
+    """End at once: a thread that is still in native code aborts an interpreter that ends in the ordinary way."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _load(config: EngineConfig, progress: Callable[[int, int], None]) -> tuple[Engine | StubEngine, Path]:
@@ -161,4 +167,4 @@ def _load(config: EngineConfig, progress: Callable[[int, int], None]) -> tuple[E
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
