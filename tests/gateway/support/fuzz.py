@@ -226,7 +226,8 @@ def mutate(rng: random.Random, body):
             case 3:
                 del parent[key]
             case 4 if isinstance(parent, dict):
-                parent[rng.choice(("unknown", str(key) + "x", "type", "role", "\ud800", ""))] = copy.deepcopy(rng.choice(ODD))
+                name = rng.choice(("unknown", str(key) + "x", "type", "role", "\ud800", ""))
+                parent[name] = copy.deepcopy(rng.choice(ODD))
             case 5:
                 parent[key] = copy.deepcopy(at(tree, rng.choice(list(nodes(tree)))))
             case 6 if isinstance(parent[key], list):
