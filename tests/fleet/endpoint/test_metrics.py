@@ -146,7 +146,7 @@ def test_an_engine_that_is_not_there_tells_nothing(engine):
 
 @pytest.mark.slow
 def test_our_own_server_tells_what_its_answers_say():
-    with served("demo", "--draft", "auto") as server:
+    with served("demo", "--draft", "auto", "--draft-tokens", "3") as server:
         assert acceptance_length("eyas", server.url) is None  # no traffic yet
         message = {
             "messages": [{"role": "user", "content": "What does len do in Python?"}],
