@@ -53,9 +53,21 @@ PACKAGES = {
         ),
     ),
     "train": Package(
-        knows="training of draft heads",
+        knows="training of draft heads: data and masks, the target's states, losses, the loop, evaluation, export",
         imports=("model", "kernels", "base"),
-        libraries=("torch", "numpy", "safetensors"),
+        libraries=("torch", "numpy", "safetensors", "httpx"),
+        floors=(
+            ("settings",),
+            ("data",),
+            ("states",),
+            ("heads",),
+            ("loss",),
+            ("evaluation",),
+            ("export",),
+            ("loop",),
+            ("regeneration",),
+            ("commands",),
+        ),
     ),
     "recipes": Package(
         knows="other engines, boxes, heads; plans made of them. Starts nothing",

@@ -1,0 +1,1 @@
+"""Chats to packed batches of token ids, with what the model generated marked."""

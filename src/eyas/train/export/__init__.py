@@ -1,0 +1,1 @@
+"""Writes a trained head as a checkpoint that engines load."""

@@ -1,0 +1,1 @@
+"""Trainable draft heads, one file a kind."""

@@ -1,0 +1,67 @@
+"""The interface of trainable heads: what loss, data, loop, evaluation and plan know of them.
+
+A head drafts in *depths*: depth j predicts the j-th token after the newest known one. It says which cells of a batch it
+predicts, computes the outputs of all depths without a graph, and takes gradients with respect to these outputs. The
+loss applies the head's final norm and its lm_head itself, tile by tile, so no head makes logits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from eyas.train.types import Batch, Cells, Rule, States, Teacher
+
+__all__ = ["HeadPass", "Readout", "Share", "TrainableHead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a batch's rows that one of several processes computes; all of them together compute each row once."""
+
+    index: int = 0
+    of: int = 1
+
+
+class Readout(NamedTuple):
+    """The map from outputs to logits: lm_head(rms_norm(output)). Gradients are added where the parameters want them."""
+
+    norm_H: nn.Parameter
+    lm_head_VH: nn.Parameter
+    eps: float
+    target_ids_V: Tensor  # int64 [Vd], the target id of every draft id, ascending
+
+
+class HeadPass(ABC):
+    """One forward pass of a head over a batch, without a graph. It keeps what its backward pass needs."""
+
+    outputs: list[Tensor]  # by depth [R, H], before the final norm
+    cells: list[Cells]  # by depth; rows are of this depth's outputs
+
+    @abstractmethod
+    def backward(self, grads: Sequence[Tensor]) -> None:
+        """Add the gradients of the parameters, given those of `outputs`, to their `.grad`. Once for each pass."""
+
+
+class TrainableHead(nn.Module, ABC):
+    """Base of trainable heads. Parameters have the names that the checkpoint has; the embedding is the target's."""
+
+    config: Any  # of its kind, e.g. `Eagle3Config`
+    num_depths: int
+
+    @property
+    @abstractmethod
+    def readout(self) -> Readout: ...
+
+    @abstractmethod
+    def run(
+        self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = Share(), decay: float = 1.0
+    ) -> HeadPass:
+        """Compute the outputs of all depths for this share of the rows; depth j's cells weigh decay^j.
+
+        A row without a taught token at any depth is not computed, except for what other rows see of it.
+        """

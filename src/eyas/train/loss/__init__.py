@@ -1,0 +1,1 @@
+"""Losses over tiles of target positions: no tensor of logits for a whole sequence."""

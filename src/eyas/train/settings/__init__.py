@@ -1,0 +1,1 @@
+"""Settings of a training run: one strict YAML file."""

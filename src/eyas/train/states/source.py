@@ -1,0 +1,21 @@
+"""The interface to sources of the target's hidden states."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from eyas.model.config import GptOssConfig
+from eyas.train.types import Batch, States, Teacher
+
+__all__ = ["HiddenStates"]
+
+
+class HiddenStates(Protocol):
+    """Hidden states of a frozen target, made when a step needs them."""
+
+    config: GptOssConfig
+    taps: tuple[int, ...]
+    teacher: Teacher
+
+    def states(self, batch: Batch) -> States:
+        """Return the states of a batch on the device of `teacher`; nothing of them is kept for the caller."""
