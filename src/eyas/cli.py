@@ -34,8 +34,11 @@ RENAMED_OPTIONS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
+    """One subcommand. `part` names what in the module has `add_arguments` and `run`, if not the module itself."""
+
     module: str
     help: str
+    part: str | None = None
 
 
 COMMANDS = {
@@ -121,15 +124,16 @@ def _dispatch(argv: list[str]) -> int:
         return _overview(argv)
     command = COMMANDS[name]
     module = import_module(command.module)
+    runner = module if command.part is None else getattr(module, command.part)
     parser = _Parser(prog=f"eyas {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
-    module.add_arguments(parser)
+    runner.add_arguments(parser)
     words = argv[len(name.split()) :]
     options = [option for action in parser._actions for option in action.option_strings]
     _refuse_old_options(parser, options, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(f"unexpected '{unknown[0]}'{nearest(unknown[0].split('=')[0], options)}")
-    return int(module.run(args))
+    return int(runner.run(args))
 
 
 def _refuse_old_options(parser: argparse.ArgumentParser, options: Sequence[str], words: Sequence[str]) -> None:

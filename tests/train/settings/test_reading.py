@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+
 from eyas.base.errors import UserError
 from eyas.train.settings.reading import as_plain, differences, parse_settings, read_settings, template
 from eyas.train.settings.schema import RunSettings
@@ -38,7 +39,9 @@ def test_values_have_the_types_of_their_keys():
 
 
 def test_overrides_win():
-    settings = parsed("train: {lr: 1}", "train.lr=2e-4", "out=there", "target=x", "head.taps=[1,-1]", "train.steps=null")
+    settings = parsed(
+        "train: {lr: 1}", "train.lr=2e-4", "out=there", "target=x", "head.taps=[1,-1]", "train.steps=null"
+    )
     assert settings.train.lr == 2e-4 and settings.out == "there" and settings.target.model == "x"
     assert settings.head.taps == (1, -1) and settings.train.steps is None
 
