@@ -65,4 +65,5 @@ def _only(batch: Batch, states: States, number: int) -> tuple[Batch, States]:
         starts=(0, some.stop - some.start),
         sources=(batch.sources[number],),
     )
-    return alone, States(*(None if tensor is None else tensor[some] for tensor in states))
+    last, best = (None if tensor is None else tensor[some] for tensor in (states.last_TH, states.best_T))
+    return alone, States(states.taps_TC[some], last, best)

@@ -9,11 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import torch
-
-from eyas.base.errors import UserError
 from eyas.train.evaluation.evaluate import evaluate
 from eyas.train.evaluation.results import Evaluation
 from eyas.train.loop.checkpoints import Checkpoint, Checkpoints, write_atomically

@@ -17,8 +17,17 @@ from eyas.train.settings.reading import differences
 __all__ = ["RunFolder"]
 
 # Keys that may change between a start and a resume: they do not say what is trained.
-FREE = ("out", "target.device", "target.offline", "states.cache", "train.log_every", "train.save_every", "train.keep")
-FREE += ("train.tensorboard", "train.tile", "train.chunk", "train.share", "eval.prompts")
+FREE = {
+    "out",
+    "target.device",
+    "target.offline",
+    "states.cache",
+    "train.log_every",
+    "train.save_every",
+    "train.keep",
+    "train.tensorboard",
+    "eval.prompts",
+}
 
 
 class RunFolder:

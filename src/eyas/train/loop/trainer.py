@@ -59,12 +59,15 @@ class Trainer:
         with torch.no_grad():
             states = [self.source.states(batch) for batch in moved]
         target_seconds = time.perf_counter() - began
-        options = {"rule": self._rule, "share": self._share}
-        ready = [prepare(self.head, self._loss, *pair, **options) for pair in zip(moved, states, strict=True)]
+        rule, share = self._rule, self._share
+        ready = [
+            prepare(self.head, self._loss, batch, state, rule=rule, share=share)
+            for batch, state in zip(moved, states, strict=True)
+        ]
         trained_J = torch.stack([one.trained_J for one in ready]).sum(0)
         num_tokens = torch.tensor(sum(one.tokens for one in ready), device=device)
         self._processes.add([trained_J, num_tokens])
-        total_tokens = int(num_tokens) // (self._share.of if self._share.of > 1 else 1)
+        total_tokens = int(num_tokens) // share.of  # processes that share rows have the same tokens
         divisors_J = normalisers(trained_J, total_tokens, self._settings.compat)
         sums = LossSums.zero(self.head.num_depths, device)
         for batch, state, one in zip(moved, states, ready, strict=True):
@@ -77,7 +80,8 @@ class Trainer:
                 one,
                 normalisers_J=divisors_J,
                 decay=self._settings.decay,
-                **options,
+                rule=rule,
+                share=share,
             )
         self._exchange(sums)
         loss = float(sums.loss(divisors_J, self._settings.decay))

@@ -148,9 +148,9 @@ class DataSettings:
         _number(0, 0.5),
     )
     context: int = _setting(4096, "tokens of the longest document: a turn and everything before it", _integer(16))
-    too_long: Literal["error", "skip", "cut"] = _setting(
-        "error", "a document longer than that stops the run, is left out, or is cut at its end",
-        _one_of("error", "skip", "cut"),
+    too_long: Literal["error", "skip", "truncate"] = _setting(
+        "error", "a document longer than that stops the run, is left out, or loses its end",
+        _one_of("error", "skip", "truncate"),
     )  # fmt: skip
     supervise: Literal["loose", "faithful"] = _setting(
         "loose",
@@ -192,7 +192,8 @@ class TrainSettings:
     )
     depths: int = _setting(7, "drafts that are unrolled (training-time test)", _integer(1, 16))
     decay: float = _setting(0.8, "weight of each depth relative to the one before", _number(0, 1))
-    batch_tokens: int = _setting(4096, "tokens of one packed batch; at least one document", _integer(16))
+    batch_tokens: int | None = _setting(None, "tokens of one packed batch; data.context if not given", _integer(16))
+    buckets: int = _setting(1, "groups of documents by length; a batch holds documents of one group", _integer(1, 1024))
     accumulate: int = _setting(1, "batches of one step", _integer(1))
     steps: int | None = _setting(None, "steps of the run; if not given, `epochs` decides", _integer(1))
     epochs: int = _setting(1, "passes over the chats", _integer(1))
