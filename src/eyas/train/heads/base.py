@@ -1,14 +1,14 @@
 """The interface of trainable heads: what loss, data, loop, evaluation and plan know of them.
 
 A head drafts in *depths*: depth j predicts the j-th token after the newest known one. It says which cells of a batch it
-predicts, computes the outputs of all depths without a graph, and takes gradients with respect to these outputs. The
-loss applies the head's final norm and its lm_head itself, tile by tile, so no head makes logits.
+predicts, computes outputs in *passes* over some of its rows, all depths each, and takes gradients with respect to these
+outputs. The loss applies the head's final norm and its lm_head itself, tile by tile, so no head makes logits.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,10 +37,11 @@ class Readout(NamedTuple):
 
 
 class HeadPass(ABC):
-    """One forward pass of a head over a batch, without a graph. It keeps what its backward pass needs."""
+    """Outputs of a head for R rows of a batch. It keeps what its backward pass needs."""
 
-    outputs: list[Tensor]  # by depth [R, H], before the final norm
-    cells: list[Cells]  # by depth; rows are of this depth's outputs
+    rows_R: Tensor  # int64, ascending: the row of the batch of every output
+    outputs: list[Tensor]  # by depth [R, H], before the final norm, without a graph
+    cells: list[Cells]  # by depth; their rows count within `rows_R`
 
     @abstractmethod
     def backward(self, grads: Sequence[Tensor]) -> None:
@@ -58,10 +59,16 @@ class TrainableHead(nn.Module, ABC):
     def readout(self) -> Readout: ...
 
     @abstractmethod
-    def run(
-        self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = Share(), decay: float = 1.0
-    ) -> HeadPass:
-        """Compute the outputs of all depths for this share of the rows; depth j's cells weigh decay^j.
+    def cells(self, batch: Batch, *, rule: Rule, share: Share = Share(), decay: float = 1.0) -> list[Cells]:
+        """Return the cells of this share by depth; depth j's weigh decay^j. Rows are rows of the batch."""
 
+    @abstractmethod
+    def passes(
+        self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = Share(), decay: float = 1.0
+    ) -> Iterator[HeadPass]:
+        """Yield the passes that together hold every cell of `cells` once, in order.
+
+        The caller takes each pass backward before it asks for the next one and draws the iterator to its end, which
+        completes the gradients; under `torch.no_grad()` it does neither. The compute dtype is the teacher's.
         A row without a taught token at any depth is not computed, except for what other rows see of it.
         """
