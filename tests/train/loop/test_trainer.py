@@ -22,7 +22,7 @@ STEPS = 20
 
 def trained(*, processes, share="rows", accumulate=1, steps=STEPS, tokens=160, **settings):
     """Train the toy head in fp64; returns it with the losses of its steps."""
-    settings = TrainSettings(lr=3e-3, depths=3, share=share, clip=0.5, **settings)
+    settings = TrainSettings(**{"lr": 3e-3, "depths": 3, "share": share} | settings)
     head = toy.head()
     trainer = Trainer(head, toy.TableStates(), settings, rule="loose", num_steps=steps, processes=processes)
     of_own = processes.size if share == "sequences" else 1
@@ -66,7 +66,8 @@ def close(found, expected, losses, expected_losses):
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8, msg=name)
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
 def test_processes_that_share_rows_do_what_one_does(tmp_path, size):
     head, losses = trained(processes=Processes())
     found = run_processes(size, tmp_path, "rows", "1")
@@ -98,7 +99,7 @@ def test_accumulated_batches_do_what_one_large_batch_does():
 
 
 def test_training_lowers_the_loss():
-    _, losses = trained(processes=Processes(), steps=40)
+    _, losses = trained(processes=Processes(), steps=40, lr=3e-2)
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
@@ -114,7 +115,7 @@ def test_states_that_are_not_finite_stop_the_run_before_its_update():
     packing = Packing(toy.documents(4), tokens=1000, seed=0)
     before = {name: value.clone() for name, value in head.state_dict().items()}
     source.poisoned = "d2"
-    with pytest.raises(UserError, match=r"step 1: the loss is nan; the target's last hidden state of d2 is not finite"):
+    with pytest.raises(UserError, match=r"step 1 was not taken: the target's last hidden state of d2 is not finite"):
         trainer.step(0, [packing.batch(0, 0)])
     assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())
 

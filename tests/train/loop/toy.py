@@ -51,11 +51,11 @@ class TableStates:
         self.poisoned = None  # the source of a document whose states are not finite
 
     def states(self, batch):
-        before = batch.ids_T.roll(1)
+        before = torch.where(batch.positions_T > 0, batch.ids_T.roll(1), 0)  # no document sees another
         taps = self._tables[0][batch.ids_T] + 0.5 * self._tables[1][before]
         last = taps[:, :16].clone()
         if self.poisoned in batch.sources:
-            last[batch.starts[batch.sources.index(self.poisoned)]] = torch.nan
+            last[batch.starts[batch.sources.index(self.poisoned) + 1] - 2] = torch.nan
         return States(taps, last)
 
 
