@@ -64,6 +64,13 @@ COMMANDS = {
         module="eyas.model.commands.models_info", help="describe a model or a draft head without loading its weights"
     ),
     "models make": Command(module="eyas.model.commands.models_make", help="write a model with random weights"),
+    "train init": Command(module="eyas.train.commands.init", help="write a settings file for training a draft head"),
+    "train inspect": Command(
+        module="eyas.train.commands.inspect", help="show what of a chat is taught, and count what a file holds"
+    ),
+    "train regenerate": Command(
+        module="eyas.train.commands.regenerate", help="let the model answer the prompts of recorded chats once more"
+    ),
     "claude": Command(module="eyas.claude.commands.start", help="start Claude Code on a server"),
     "claude print": Command(module="eyas.claude.commands.print", help="print the settings of Claude Code for a server"),
     "claude write": Command(

@@ -1,4 +1,4 @@
-"""Writes prompts for `examples/train`: `PYTHONPATH=src python tools/demo/example_prompts.py 800 > prompts.jsonl`.
+"""Writes prompts for `examples/train`: `PYTHONPATH=src python tools/demo/example_prompts.py 700 > prompts.jsonl`.
 
 The demo model answers them (`eyas train regenerate`), and the answers are the chats that `examples/train/demo.yaml`
 trains on. None of their questions is in the held-out file.
@@ -16,6 +16,7 @@ from typing import Any
 from chats import ChatWriter
 from facts import load_facts
 
+MAX_TURNS = 2
 HELD_OUT = Path(__file__).parents[2] / "tests" / "assets" / "demo_heldout.jsonl"
 
 
@@ -26,17 +27,16 @@ def held_out_questions() -> set[str]:
 
 
 def prompts(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield chats of user messages alone, in OpenAI's format."""
+    """Yield chats in OpenAI's format, with the answers that the demo model was trained on."""
     writer, avoided = ChatWriter(load_facts(), Random(f"example:{seed}")), held_out_questions()
     while count:
         chat = writer.chat()
         questions = [turn.question for turn in chat.turns]
-        if avoided.isdisjoint(questions):
+        if len(questions) <= MAX_TURNS and avoided.isdisjoint(questions):
             count -= 1
-            yield {
-                "messages": [{"role": "user", "content": question} for question in questions],
-                "reasoning_effort": chat.effort,
-            }
+            pairs = [(("user", turn.question), ("assistant", turn.answer)) for turn in chat.turns]
+            messages = [{"role": role, "content": text} for pair in pairs for role, text in pair]
+            yield {"messages": messages, "reasoning_effort": chat.effort}
 
 
 if __name__ == "__main__":
