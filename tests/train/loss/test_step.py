@@ -1,4 +1,4 @@
-"""Loss and gradients of a batch against the reference trainer, which keeps every logit and lets autograd do the rest."""
+"""Loss and gradients of a batch against the reference trainer, which keeps every logit."""
 
 import pytest
 import torch

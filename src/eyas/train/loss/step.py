@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from eyas.train.heads.base import Share, TrainableHead
+from eyas.train.heads.base import WHOLE, Share, TrainableHead
 from eyas.train.loss.tiles import LossSums, Prepared, TiledLoss
 from eyas.train.types import Batch, Rule, States, Teacher
 
@@ -12,7 +12,7 @@ __all__ = ["accumulate", "prepare"]
 
 
 def prepare(
-    head: TrainableHead, loss: TiledLoss, batch: Batch, states: States, *, rule: Rule, share: Share = Share()
+    head: TrainableHead, loss: TiledLoss, batch: Batch, states: States, *, rule: Rule, share: Share = WHOLE
 ) -> Prepared:
     """Find what teaches a share of a batch, and count its cells; the head does not run."""
     return loss.prepare(head.cells(batch, rule=rule, share=share), states)
@@ -28,7 +28,7 @@ def accumulate(
     *,
     normalisers_J: Tensor | None,
     rule: Rule,
-    share: Share = Share(),
+    share: Share = WHOLE,
     decay: float,
 ) -> LossSums:
     """Add the gradients of a share of a batch to the parameters' `.grad`, and return its sums.
