@@ -65,6 +65,8 @@ COMMANDS = {
     ),
     "models make": Command(module="eyas.model.commands.models_make", help="write a model with random weights"),
     "train init": Command(module="eyas.train.commands.init", help="write a settings file for training a draft head"),
+    "train run": Command(module="eyas.training", part="run", help="train a draft head by a settings file"),
+    "train resume": Command(module="eyas.training", part="resume", help="go on with a run that was stopped"),
     "train inspect": Command(
         module="eyas.train.commands.inspect", help="show what of a chat is taught, and count what a file holds"
     ),

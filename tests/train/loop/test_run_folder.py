@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from eyas.base.errors import UserError
+from eyas.train.loop.processes import Processes
 from eyas.train.loop.run_folder import RunFolder
 from eyas.train.settings.reading import as_plain
 from eyas.train.settings.schema import RunSettings, TrainSettings
@@ -15,8 +16,9 @@ FACTS = {"data": "1", "vocabulary": "2"}
 HOLD = """
 import sys
 from pathlib import Path
+from eyas.train.loop.processes import Processes
 from eyas.train.loop.run_folder import RunFolder
-with RunFolder(Path(sys.argv[1])).taken():
+with RunFolder(Path(sys.argv[1])).taken(Processes()):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -27,10 +29,10 @@ def test_a_folder_belongs_to_one_process(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         folder = RunFolder(tmp_path / "run")
-        with pytest.raises(UserError, match="in use by another run"), folder.taken():
+        with pytest.raises(UserError, match="in use by another run"), folder.taken(Processes()):
             pass
         other.kill()  # leaves nothing that has to be cleared away
-    with folder.taken():
+    with folder.taken(Processes()):
         pass
 
 

@@ -75,7 +75,9 @@ def accepted_chances(
     Raises UserError if `temperature` is given and the states hold no hidden states to make distributions from.
     """
     if states.last_TH is None and (temperature is not None or states.best_T is None):
-        raise UserError("acceptance at a temperature needs the target's last hidden states, and these states have labels")
+        raise UserError(
+            "acceptance at a temperature needs the target's last hidden states, and these states have labels"
+        )
     num_depths, num_tokens = len(done.outputs), batch.num_tokens
     found = [np.zeros((num_depths, num_tokens)) for _ in range(3)]
     used_U = torch.cat([cells.targets_N for cells in done.cells]).unique()

@@ -35,9 +35,7 @@ def tally(
         for batch in batches:
             states = source.states(batch)
             done = head.run(batch, states, source.teacher, rule="faithful")  # its cells are what rounds look at
-            chances = accepted_chances(
-                done, readout, batch, states, source.teacher, temperature=temperature, tile=tile
-            )
+            chances = accepted_chances(done, readout, batch, states, source.teacher, temperature=temperature, tile=tile)
             sums.add(batch, chances, readout.target_ids_V)
     return sums
 

@@ -56,6 +56,7 @@ class TrainableHead(nn.Module, ABC):
 
     config: Any  # of its kind, e.g. `Eagle3Config`
     num_depths: int
+    rows_of_pass: int  # computed at a time
 
     @property
     @abstractmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +17,11 @@ from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig, RopeCo
 from eyas.model.taps import TapReading, default_taps, read_taps
 from eyas.model.weights import Eagle3Weights, TargetWeights
 from eyas.train.heads.eagle3 import Eagle3TrainableHead
+from eyas.train.heads.making import HeadMaking
 from eyas.train.settings.schema import HeadSettings
 from eyas.train.types import Teacher
 
-__all__ = ["fresh_config", "fresh_head", "head_from_checkpoint", "tap_readings"]
+__all__ = ["EAGLE3_MAKING"]
 
 MLP_RATIO = 6  # of the published heads for gpt-oss: 17,280 to 2,880
 
@@ -85,22 +85,17 @@ def fresh_head(
     return head
 
 
-class _Reading(NamedTuple):
-    name: str
-    taps: tuple[int, ...]
-
-
-def tap_readings(folder: Path, target: GptOssConfig) -> list[_Reading]:
-    """Return the meanings that the tap ids of a checkpoint can have: one where it is certain, else two."""
+def tap_readings(folder: Path, target: GptOssConfig) -> dict[str, tuple[int, ...]]:
+    """Return the meanings that the tap ids of a checkpoint can have, by name: one where it is certain, else two."""
     raw = read_json(folder / "config.json")
     config: Eagle3Config = EAGLE3.inspect(folder, target, None, tap_convention="auto")
     reading: TapReading = read_taps(
         tap_ids(raw, []), speculators="transformer_layer_config" in raw, num_layers=target.num_layers
     )
     if reading.certain or config.taps not in (reading.boundary, reading.output):
-        return [_Reading("certain", config.taps)]
-    both = [_Reading("boundary", reading.boundary), _Reading("output", reading.output)]
-    return [one for one in both if max(one.taps) <= target.num_layers]
+        return {"certain": config.taps}
+    both = {"boundary": reading.boundary, "output": reading.output}
+    return {name: taps for name, taps in both.items() if max(taps) <= target.num_layers}
 
 
 def head_from_checkpoint(
@@ -129,6 +124,24 @@ def head_from_checkpoint(
     return head
 
 
+def activation_bytes(config: Eagle3Config, *, num_rows: int, num_tokens: int, num_depths: int, itemsize: int) -> int:
+    """Estimate the bytes of a pass over `num_rows` of `num_tokens`: its graph, and keys and values of depth 0.
+
+    A row keeps at each depth the inputs of its matrices, the parts of attention and the three inner vectors of its MLP.
+    Keys and values of depth 0 have gradients in fp32 beside them.
+    """
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    row = 8 * config.hidden_size + 3 * query + 4 * key + 4 * config.intermediate_size
+    return num_rows * num_depths * row * itemsize + num_tokens * 2 * key * (itemsize + 4)
+
+
+def num_parameters(config: Eagle3Config) -> int:
+    """Count the trained parameters, without allocating them."""
+    with torch.device("meta"):
+        head = Eagle3TrainableHead(config, torch.arange(config.draft_vocab_size))
+    return sum(parameter.numel() for parameter in head.parameters())
+
+
 def _parameters(config: Eagle3Config, weights: Eagle3Weights) -> Iterator[tuple[str, Tensor]]:
     """Yield the parameters of a head by their names in a checkpoint."""
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -150,3 +163,13 @@ def _parameters(config: Eagle3Config, weights: Eagle3Weights) -> Iterator[tuple[
     yield f"{mlp}.down_proj.weight", weights.down_HI
     yield "norm.weight", weights.norm_H
     yield "lm_head.weight", weights.lm_head_VH
+
+
+EAGLE3_MAKING = HeadMaking(
+    fresh_config=fresh_config,
+    fresh=fresh_head,
+    tap_readings=tap_readings,
+    from_checkpoint=head_from_checkpoint,
+    activation_bytes=activation_bytes,
+    num_parameters=num_parameters,
+)

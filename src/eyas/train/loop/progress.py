@@ -54,8 +54,9 @@ class StepReport:
 class Progress:
     """Shows every step on a terminal, and every `every`-th one elsewhere."""
 
-    def __init__(self, num_steps: int, *, every: int, out: TextIO | None = None) -> None:
-        self._num_steps = num_steps
+    def __init__(self, num_steps: int, *, every: int, out: TextIO | None = None, silent: bool = False) -> None:
+        self.num_steps = num_steps
+        self._silent = silent
         self._every = every
         self._out = sys.stderr if out is None else out
         self._is_terminal = self._out.isatty()
@@ -64,8 +65,8 @@ class Progress:
 
     def step(self, report: StepReport) -> None:
         self._recent = [*self._recent, report][-WINDOW:]
-        is_logged = report.step % self._every == 0 or report.step == self._num_steps
-        if not self._is_terminal and not is_logged:
+        is_logged = report.step % self._every == 0 or report.step == self.num_steps
+        if self._silent or (not self._is_terminal and not is_logged):
             return
         text = self._line(report)
         with suppress(OSError):  # the terminal is gone; the training goes on
@@ -76,6 +77,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Show a line that stays."""
+        if self._silent:
+            return
         with suppress(OSError):
             print(f"\r{text}\033[K" if self._is_terminal else text, file=self._out, flush=True)
 
@@ -83,9 +86,9 @@ class Progress:
         seconds = sum(r.seconds for r in self._recent)
         tokens, taught = sum(r.num_tokens for r in self._recent), sum(r.num_taught for r in self._recent)
         target = sum(r.target_seconds for r in self._recent) / seconds
-        left = seconds / len(self._recent) * (self._num_steps - report.step)
+        left = seconds / len(self._recent) * (self.num_steps - report.step)
         return (
-            f"step {report.step}/{self._num_steps}  loss {report.loss:.3f} ({_shown(report.loss_by_depth, '.2f')})  "
+            f"step {report.step}/{self.num_steps}  loss {report.loss:.3f} ({_shown(report.loss_by_depth, '.2f')})  "
             f"hits {_shown([100 * hit for hit in report.hits_by_depth], '.0f')} %  "
             f"{tokens / seconds:,.0f} tok/s, {taught / seconds:,.0f} taught  target {100 * target:.0f} %  "
             f"memory {readable(report.peak_bytes)}  left {duration(left)}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from eyas.base.errors import UserError
 from eyas.train.loop.checkpoints import write_atomically
+from eyas.train.loop.processes import Processes
 from eyas.train.settings.reading import differences
 
 __all__ = ["RunFolder"]
@@ -38,8 +39,11 @@ class RunFolder:
         self.record = path / "run.json"
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold the folder for this process. Raises UserError if another one has it."""
+    def taken(self, processes: Processes) -> Iterator[None]:
+        """Hold the folder for these processes. Raises UserError if another run has it."""
+        if not processes.is_first:
+            yield
+            return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
