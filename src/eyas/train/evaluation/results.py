@@ -94,7 +94,9 @@ class Evaluation:
     def lines(self, draft_tokens: int) -> list[str]:
         """Return lines for people; depths, contexts and segments are those with `draft_tokens` drafts a round."""
         covered = 100 * self.num_in_vocabulary / max(self.num_tokens, 1)
-        lines = [f"{self.num_documents} documents, {self.num_tokens} generated tokens, {covered:.2f} % in the vocabulary"]
+        lines = [
+            f"{self.num_documents} documents, {self.num_tokens} generated tokens, {covered:.2f} % in the vocabulary"
+        ]
         for reading, found in self.acceptance.items():
             lines += ["", self._title(reading)]
             lines += [f"  {x.draft_tokens} drafts a round: {_length(x.content)}{_interval(x)}" for x in found]
