@@ -17,6 +17,7 @@ vocabulary, D draft vocabulary. No tensor of [T, V] or [T, D] is made.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from eyas.base.errors import UserError
 from eyas.train.heads.base import HeadPass, Readout
+from eyas.train.heads.numerics import rms_norm, wide
 from eyas.train.types import Batch, States, Teacher
 
 __all__ = ["TILE", "Chances", "accepted_chances", "coupled_chance"]
@@ -45,71 +47,69 @@ class Chances(NamedTuple):
     sampled_JT: NDArray[np.float64] | None  # `coupled_chance`, if a temperature was given
 
 
-def coupled_chance(target_logits_MV: Tensor, draft_logits_MD: Tensor, token_M: Tensor, readout: Readout) -> Tensor:
-    """Return the chance [M] that the draft takes token x under the noise with which the target took x.
+def coupled_chance(target_logits_MV: Tensor, draft_logits_MD: Tensor, token_M: Tensor, target_ids_D: Tensor) -> Tensor:
+    """Return the chance [M] that the draft takes the token x under the noise with which the target took it.
 
-    Logits are those after division by the temperature; `token_M` int64, ids of the target.
+    Logits are those after division by the temperature; `token_M` int64, ids of the target; `target_ids_D` int64,
+    ascending: the target id of every draft id.
     """
-    ids_D = readout.target_ids_V
-    place_M = torch.searchsorted(ids_D, token_M).clamp(max=len(ids_D) - 1)
-    log_p_M1 = target_logits_MV.gather(1, token_M[:, None])
+    place_M = torch.searchsorted(target_ids_D, token_M).clamp(max=len(target_ids_D) - 1)
     log_norm_M1 = target_logits_MV.logsumexp(-1, keepdim=True)
-    p_MD = (target_logits_MV[:, ids_D] - log_norm_M1).exp()
-    scale_M1 = log_p_M1 - log_norm_M1 - draft_logits_MD.gather(1, place_M[:, None])
-    excess_M = ((draft_logits_MD + scale_M1).exp() - p_MD).clamp(min=0).sum(-1)
-    return (ids_D[place_M] == token_M) / (1 + excess_M)
+    p_MD = (target_logits_MV[:, target_ids_D] - log_norm_M1).exp()
+    log_p_M1 = target_logits_MV.gather(1, token_M[:, None]) - log_norm_M1
+    # q_v / q_x needs no norm of q.
+    scaled_MD = (draft_logits_MD - draft_logits_MD.gather(1, place_M[:, None]) + log_p_M1).exp()
+    excess_M = (scaled_MD - p_MD).clamp(min=0).sum(-1)
+    return (target_ids_D[place_M] == token_M) / (1 + excess_M)
 
 
 def accepted_chances(
-    done: HeadPass,
+    passes: Iterable[HeadPass],
     readout: Readout,
     batch: Batch,
     states: States,
     teacher: Teacher,
     *,
+    num_depths: int,
     temperature: float | None,
     tile: int = TILE,
 ) -> Chances:
-    """Compute the chances of all cells of a pass; no `sampled_JT` where `temperature` is None.
+    """Compute the chances of all cells of a head's passes; no `sampled_JT` where `temperature` is None.
 
     Raises UserError if `temperature` is given and the states hold no hidden states to make distributions from.
     """
     if states.last_TH is None and (temperature is not None or states.best_T is None):
         raise UserError(
-            "acceptance at a temperature needs the target's last hidden states, and these states have labels"
+            "acceptance at a temperature needs the target's last hidden states, but these states hold labels only; "
+            "evaluate at temperature 0, or make the states with them"
         )
-    num_depths, num_tokens = len(done.outputs), batch.num_tokens
-    found = [np.zeros((num_depths, num_tokens)) for _ in range(3)]
-    used_U = torch.cat([cells.targets_N for cells in done.cells]).unique()
-    for low in range(0, len(used_U), tile):
-        targets_N = used_U[low : low + tile]
-        logits_NV = None if states.last_TH is None else F.linear(states.last_TH[targets_N], teacher.lm_head_VH)
-        best_N = states.best_T[targets_N] if logits_NV is None else logits_NV.argmax(-1)  # type: ignore[index]
-        for depth, (output_RH, cells) in enumerate(zip(done.outputs, done.cells, strict=True)):
-            first, end = torch.searchsorted(cells.targets_N, targets_N[[0, -1]] + targets_N.new_tensor([0, 1])).tolist()
-            if first == end:
-                continue
-            at_M, rows_M = cells.targets_N[first:end], cells.rows_N[first:end]
-            within_M = torch.searchsorted(targets_N, at_M)
-            draft_MD = _draft_logits(output_RH[rows_M], readout)
-            guess_M, token_M = readout.target_ids_V[draft_MD.argmax(-1)], batch.ids_T[at_M + 1]
-            known_M = (at_M - depth).cpu().numpy()
-            found[0][depth, known_M] = (guess_M == token_M).cpu().numpy()
-            found[1][depth, known_M] = (guess_M == best_N[within_M]).cpu().numpy()
-            if temperature is not None and logits_NV is not None:
-                target_MV = _wide(logits_NV)[within_M] / temperature
-                log_q_MD = (draft_MD / temperature).log_softmax(-1)
-                found[2][depth, known_M] = coupled_chance(target_MV, log_q_MD, token_M, readout).cpu().numpy()
-    return Chances(found[0], found[1], None if temperature is None else found[2])
+    text_JT, target_JT, sampled_JT = (np.zeros((num_depths, batch.num_tokens)) for _ in range(3))
+    for one in passes:
+        lm_head_DH = readout.lm_head_VH.to(one.outputs[0].dtype)
+        used_U = torch.cat([cells.targets_N for cells in one.cells]).unique()
+        for targets_N in used_U.split(tile):
+            logits_NV = None if states.last_TH is None else F.linear(states.last_TH[targets_N], teacher.lm_head_VH)
+            best_N = _best(states, logits_NV, targets_N)
+            for depth, (output_RH, cells) in enumerate(zip(one.outputs, one.cells, strict=True)):
+                taught_M = torch.isin(cells.targets_N, targets_N).nonzero()[:, 0]
+                at_M, rows_M = cells.targets_N[taught_M], cells.rows_N[taught_M]
+                place_M = torch.searchsorted(targets_N, at_M)
+                normed_MH = rms_norm(output_RH[rows_M], readout.norm_H, readout.eps)
+                draft_MD = wide(F.linear(normed_MH, lm_head_DH))
+                guess_M, token_M = readout.target_ids_V[draft_MD.argmax(-1)], batch.ids_T[at_M + 1]
+                known_M = (at_M - depth).cpu().numpy()
+                text_JT[depth, known_M] = (guess_M == token_M).cpu().numpy()
+                target_JT[depth, known_M] = (guess_M == best_N[place_M]).cpu().numpy()
+                if temperature is not None and logits_NV is not None:
+                    target_MV = wide(logits_NV[place_M]) / temperature
+                    chance_M = coupled_chance(target_MV, draft_MD / temperature, token_M, readout.target_ids_V)
+                    sampled_JT[depth, known_M] = chance_M.cpu().numpy()
+    return Chances(text_JT, target_JT, None if temperature is None else sampled_JT)
 
 
-def _draft_logits(output_MH: Tensor, readout: Readout) -> Tensor:
-    """Return logits [M, D], fp32 or wider."""
-    wide = _wide(output_MH)
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + readout.eps) * readout.norm_H
-    return _wide(F.linear(normed.to(readout.lm_head_VH.dtype), readout.lm_head_VH))
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Return x in fp32 or wider."""
-    return x if x.dtype == torch.float64 else x.float()
+def _best(states: States, logits_NV: Tensor | None, targets_N: Tensor) -> Tensor:
+    """Return the target's most likely token after each of these positions."""
+    if logits_NV is not None:
+        return logits_NV.argmax(-1)
+    assert states.best_T is not None
+    return states.best_T[targets_N]

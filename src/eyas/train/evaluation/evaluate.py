@@ -34,8 +34,18 @@ def tally(
     with torch.no_grad():
         for batch in batches:
             states = source.states(batch)
-            done = head.run(batch, states, source.teacher, rule="faithful")  # its cells are what rounds look at
-            chances = accepted_chances(done, readout, batch, states, source.teacher, temperature=temperature, tile=tile)
+            # Faithful cells are what rounds look at.
+            passes = head.passes(batch, states, source.teacher, rule="faithful")
+            chances = accepted_chances(
+                passes,
+                readout,
+                batch,
+                states,
+                source.teacher,
+                num_depths=head.num_depths,
+                temperature=temperature,
+                tile=tile,
+            )
             sums.add(batch, chances, readout.target_ids_V)
     return sums
 

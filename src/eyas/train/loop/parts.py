@@ -291,5 +291,5 @@ def _first_loss(prepared: Prepared, head: TrainableHead, source: HiddenStates) -
 
 
 def _digest(codec: Tokenizer, ids_V: Tensor) -> str:
-    special = json.dumps(codec.special, sort_keys=True).encode()
+    special = json.dumps(dict(codec.special), sort_keys=True).encode()
     return blake2b(special + ids_V.numpy().tobytes(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""The reference head as a trainable one, and hidden states of a target from whole sequences, for tests."""
+"""Heads of checkpoints as trainable ones, and hidden states of a target from whole sequences, for tests."""
 
 import torch
 import torch.nn.functional as F
@@ -9,48 +9,10 @@ from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.eagle3 import inspect_head
 from eyas.model.networks.gpt_oss import GptOss
-from eyas.model.networks.rope import rope_table
-from eyas.train.heads.base import HeadPass, Readout, Share, TrainableHead
-from eyas.train.reference import ReferenceHead, Steps
-from eyas.train.types import Batch, Cells, States, Teacher, supervises
+from eyas.train.heads.eagle3 import Eagle3TrainableHead
+from eyas.train.types import Batch, States, Teacher
 
 PAGE_SIZE = 16
-
-
-class PlainHead(TrainableHead):
-    """All rows of all depths by `train.reference`, without gradients."""
-
-    def __init__(self, head, num_depths):
-        super().__init__()
-        self.head, self.config, self.num_depths = head, head.config, num_depths
-
-    @property
-    def readout(self):
-        head = self.head
-        return Readout(head.norm.weight, head.lm_head.weight, head.config.rms_norm_eps, head.target_ids_V)
-
-    def run(self, batch, states, teacher, *, rule, share=Share(), decay=1.0):
-        num_tokens, head = batch.num_tokens, self.head
-        cos, sin = rope_table(self.config.rope, self.config.head_dim, num_tokens + self.num_depths, torch.device("cpu"))
-        at = torch.arange(num_tokens)
-        mask = (batch.documents_T[:, None] == batch.documents_T[None, :]) & (at[:, None] >= at[None, :])
-        hidden, steps = head.fuse(states.taps_TC[None]), Steps([], [])
-        done = HeadPass.__new__(PlainPass)
-        done.outputs, done.cells = [], []
-        for j in range(self.num_depths):
-            embedded = teacher.embed_VH[batch.ids_T.roll(-1 - j)][None]
-            rope = (cos[j : j + num_tokens].to(hidden.dtype), sin[j : j + num_tokens].to(hidden.dtype))
-            hidden = head.step(hidden, embedded, steps, mask[None], rope)
-            done.outputs.append(hidden[0])
-            hidden = head.recur(hidden)
-            rows = at[supervises(batch, at + 1, at + 2 + j, rule) & (at + 2 + j < num_tokens)]
-            done.cells.append(Cells(rows, rows + 1 + j, decay**j))
-        return done
-
-
-class PlainPass(HeadPass):
-    def backward(self, grads):
-        raise NotImplementedError
 
 
 class PlainStates:
@@ -85,17 +47,17 @@ class PlainStates:
         return States(torch.cat(taps), torch.cat(last))
 
 
-def plain_head(folder, target, num_depths, dtype=torch.float32):
-    """Read a checkpoint of a head as it lies, whatever its form."""
+def trained_head(folder, target, num_depths, dtype=torch.float32):
+    """Read a checkpoint of a head as it lies, whatever its form, for training."""
     config, _, _ = inspect_head(folder, target)
     tensors = load_file(folder / "model.safetensors")
     ids = tensors.pop("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
     ids = ids + torch.arange(config.draft_vocab_size)
     tensors.pop("t2d", None)
     tensors.pop("embed_tokens.weight", None)
-    head = ReferenceHead(config, ids)
+    head = Eagle3TrainableHead(config, ids, num_depths=num_depths)
     head.load_state_dict({name.replace("layers.0.", "midlayer."): value for name, value in tensors.items()})
-    return PlainHead(head.to(dtype), num_depths)
+    return head.to(dtype)
 
 
 def batch_of(texts):
