@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from eyas.train.heads.base import WHOLE, Share, TrainableHead
@@ -33,12 +34,13 @@ def accumulate(
 ) -> LossSums:
     """Add the gradients of a share of a batch to the parameters' `.grad`, and return its sums.
 
-    Without normalisers, and under `torch.no_grad()`, the sums are all there is.
+    Without normalisers the sums are all there is.
     """
     sums = LossSums.zero(head.num_depths, batch.ids_T.device)
-    for one in head.passes(batch, states, teacher, rule=rule, share=share, decay=decay):
-        some, grads = loss(one, prepared, states, normalisers_J)
-        if normalisers_J is not None:
-            one.backward(grads)
-        sums = sums + some
+    with torch.set_grad_enabled(normalisers_J is not None):
+        for one in head.passes(batch, states, teacher, rule=rule, share=share, decay=decay):
+            some, grads = loss(one, prepared, states, normalisers_J)
+            if normalisers_J is not None:
+                one.backward(grads)
+            sums = sums + some
     return sums
