@@ -256,3 +256,30 @@ def test_work_grows_with_the_text_and_not_with_its_square(demo):
     one, two, three = (chars(num) for num in (50, 100, 150))
     assert two[0] - one[0] == three[0] - two[0] > 0
     assert one[1] == two[1] == three[1]
+
+
+@pytest.mark.slow
+def test_masks_of_131072_tokens(o200k, capsys):
+    """Prints what masks take beside tokenizing, which is measured on its own: the bar is 0.2 s."""
+    import time
+
+    from eyas.base.tokens.remembering import RememberingCodec
+
+    text = "The quick brown fox jumps over the lazy dog, and then:\n```python\nx = [1, 2, 3]\n```\n" * 12
+    call = ASKED | {"reasoning": text}
+    turn = [{"role": "user", "content": text}, call, RESULT | {"content": text}, {"role": "assistant", "content": text}]
+    lengths = {}
+    for num_rounds in (10, 40, 117):
+        value = {"messages": [turn[0], *turn[1:3] * (2 * num_rounds), turn[3]]}
+        codec = RememberingCodec(o200k)
+        one = chat(value)
+        list(documents_of(codec, one, DocumentOptions(), Tally()))  # texts are tokenized
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            (document,) = documents_of(codec, one, DocumentOptions(), Tally())
+            seconds.append(time.perf_counter() - start)
+        lengths[len(document)] = min(seconds)
+    with capsys.disabled():
+        print("\n" + ", ".join(f"{n:,} tokens: {1000 * s:.1f} ms" for n, s in lengths.items()))
+    assert max(lengths) > 131_072

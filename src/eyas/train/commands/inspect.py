@@ -47,6 +47,10 @@ def run(args: argparse.Namespace) -> int:
     from eyas.train.data.summary import Summary
     from eyas.train.data.vocabulary import Counts, choose_vocabulary, coverage, forced_ids, write_counts
 
+    if args.chat < 0:
+        raise UserError(f"--chat counts from 1, and 0 shows none; got {args.chat}")
+    if args.context is not None and args.context < 1:
+        raise UserError(f"--context is a number of tokens, 1 or more; got {args.context}")
     folder, stored = resolve_headers(args.target)
     config, codec = inspect_target(folder, stored)[0], Tokenizer.load(folder)
     options = DocumentOptions(context=args.context, too_long="skip")

@@ -62,12 +62,9 @@ def summary_lines(
     for segment in COLOURS:
         count = summary.by_segment[segment]
         part = count / max(summary.num_supervised, 1)
-        inside = (
-            "" if coverage is None or segment not in coverage else f", {coverage[segment]:.2%} in the draft vocabulary"
-        )
-        yield f"  {segment.name.lower():<12}{count:,} ({part:.1%}){inside}"
-    if coverage is not None and None in coverage:
-        yield f"covered       {coverage[None]:.2%} of supervised tokens are in the draft vocabulary"
+        yield f"  {segment.name.lower():<12}{count:,} ({part:.1%}){_covered(coverage, segment)}"
+    if coverage is not None:
+        yield f"  {'all':<12}{summary.num_supervised:,}{_covered(coverage, None)}"
     cells = summary.cells.get(rule, [])
     yield f"cells         {rule}: " + ", ".join(f"{count:,}" for count in cells) + " at depths 0, 1, ..."
 
