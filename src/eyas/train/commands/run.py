@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
     import torch
 
     from eyas.model.devices import pick_device
-    pass
+    from eyas.train.export.run import export_run
     from eyas.train.loop.parts import open_run, prepare_run
     from eyas.train.loop.processes import joined_processes
     from eyas.train.loop.progress import Progress
