@@ -183,9 +183,12 @@ class _Inputs:
     def prefix(self) -> Prefix:
         """Compute the keys and values of depth 0 for all rows."""
         weights = self.weights()
-        parts = [self._key_value(weights, *ends) for ends in self._stretches()]
-        keys_TGD, values_TGD = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Prefix(keys_TGD, values_TGD, *(torch.zeros_like(wide(keys_TGD)) for _ in range(2)))
+        shape = (self.batch.num_tokens, self.config.num_kv_heads, self.config.head_dim)
+        made = torch.empty((2, *shape), dtype=self.dtype, device=self.taps_TC.device)
+        for start, stop in self._stretches():
+            made[0, start:stop], made[1, start:stop] = self._key_value(weights, start, stop)
+        sums = torch.zeros(made.shape, dtype=wide(made[:0]).dtype, device=made.device)
+        return Prefix(*made, *sums)
 
     def prefix_backward(self, prefix: Prefix) -> None:
         """Add what follows from the summed gradients of the keys and values of depth 0."""
