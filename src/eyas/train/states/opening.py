@@ -33,6 +33,7 @@ class FoundTarget:
     dtype: torch.dtype  # of matrices
     has_kernels: bool
     weight_bytes: int
+    fingerprint: str | None  # None while the weights are only on the hub
 
     def memory(self, *, num_taps: int) -> TargetMemory:
         """Return what the target's memory follows from. Dequantised experts get a quarter of what a CPU has free."""
@@ -64,6 +65,7 @@ def find_target(model: str, *, device: str = "auto") -> FoundTarget:
         dtype=dtype,
         has_kernels=can_use_kernels(where, config),
         weight_bytes=weight_bytes(stored.values(), dtype, packed=where.type == "cuda"),
+        fingerprint=fingerprint(folder, stored) if headers is None else None,
     )
 
 

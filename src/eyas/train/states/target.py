@@ -10,7 +10,6 @@ Shape letters: T tokens of a packed batch, S documents of a pass, R rows of each
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,21 +22,11 @@ from eyas.model.checkpoints.device_layout import is_packed
 from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
 from eyas.model.networks.gpt_oss import GptOss
 from eyas.model.weights import TargetWeights
+from eyas.train.states.documents import Span, spans_of
 from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pages
 from eyas.train.types import Batch, States, Teacher
 
 __all__ = ["TargetStates"]
-
-
-class Span(NamedTuple):
-    """A document's place in the batch."""
-
-    start: int
-    end: int
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start
 
 
 class TargetStates:
@@ -84,7 +73,7 @@ class TargetStates:
 
         Raises UserError for a document longer than the caches.
         """
-        spans = [Span(*pair) for pair in zip(batch.starts, batch.starts[1:], strict=False)]
+        spans = spans_of(batch)
         for span, source in zip(spans, batch.sources, strict=True):
             if span.length > self.longest:
                 raise UserError(f"{source}: {span.length} tokens, but the target has room for {self.longest}")
