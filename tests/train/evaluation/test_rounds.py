@@ -51,7 +51,7 @@ def engine_events(answer, hits_JT, first, drafts):
 @settings(max_examples=60)
 @given(st.lists(answers, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_walks_count_what_the_benchmark_counts(several, seed):
-    """With drafts that are right or wrong, the sums over content and over all tokens are those of an engine's rounds."""
+    """With drafts that are right or wrong, sums over content and over all tokens are those of an engine's rounds."""
     batch = batch_of([text_of(answer, num_given=1 + i) for i, answer in enumerate(several)])
     hits = np.random.default_rng(seed).random((DEPTHS, batch.num_tokens)) < 0.6
     sums = Tally(DEPTHS, None)
