@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.tools import (
@@ -26,12 +26,17 @@ __all__ = [
     "ROLES",
     "Effort",
     "Message",
+    "MessageIds",
     "Role",
     "call_message",
     "developer_message",
+    "is_final",
+    "message_ids",
+    "opener_ids",
     "render_conversation",
     "render_message",
     "result_message",
+    "stays",
     "stop_ids",
     "system_message",
     "visible_messages",
@@ -133,11 +138,25 @@ def stop_ids(codec: TextCodec) -> tuple[int, int]:
     return codec.special[RETURN], codec.special[CALL]
 
 
+class MessageIds(NamedTuple):
+    """Token ids of one message in three parts; the header ends in <|message|>."""
+
+    header: list[int]
+    content: list[int]
+    end: int
+
+
 def render_message(codec: TextCodec, message: Message) -> list[int]:
     """Return token ids of one message; <|call|> ends an assistant's message to a recipient, <|end|> any other.
 
     Raises InvalidRequest for a tool message without a name.
     """
+    header, content, end = message_ids(codec, message)
+    return [*header, *content, end]
+
+
+def message_ids(codec: TextCodec, message: Message) -> MessageIds:
+    """Return what `render_message` does, in parts."""
     special = codec.special
     if message.role == "tool":
         if message.name is None:
@@ -160,7 +179,12 @@ def render_message(codec: TextCodec, message: Message) -> list[int]:
         else:
             ids += codec.encode(f" {plain}")
     is_call = message.role == "assistant" and message.recipient is not None
-    return [*ids, special[MESSAGE], *codec.encode(message.content), special[CALL if is_call else END]]
+    return MessageIds([*ids, special[MESSAGE]], codec.encode(message.content), special[CALL if is_call else END])
+
+
+def opener_ids(codec: TextCodec) -> list[int]:
+    """Return `<|start|>assistant`, the end of every prompt: the model goes on from there."""
+    return [codec.special[START], *codec.encode("assistant")]
 
 
 def render_conversation(
@@ -187,8 +211,8 @@ def render_conversation(
     for message in visible_messages(messages, prompted=purpose == "completion") if drop_analysis else messages:
         ids += render_message(codec, message)
     if purpose == "completion":
-        ids += [codec.special[START], *codec.encode("assistant")]
-    elif purpose == "training" and messages and _is_final(messages[-1]):
+        ids += opener_ids(codec)
+    elif purpose == "training" and messages and is_final(messages[-1]):
         ids[-1] = codec.special[RETURN]
     return ids
 
@@ -196,7 +220,17 @@ def render_conversation(
 def visible_messages(messages: Sequence[Message], *, prompted: bool) -> list[Message]:
     """Return the messages without the analysis of finished turns; `prompted`: an answer follows the last of them."""
     start = _first_unfinished(messages, prompted=prompted)
-    return [message for i, message in enumerate(messages) if i >= start or message.channel != "analysis"]
+    return [message for i, message in enumerate(messages) if i >= start or stays(message)]
+
+
+def is_final(message: Message) -> bool:
+    """Whether the message ends a turn of the assistant."""
+    return message.role == "assistant" and message.channel == "final"
+
+
+def stays(message: Message) -> bool:
+    """Whether the message is rendered still when its turn is finished."""
+    return message.channel != "analysis"
 
 
 def _qualified(name: str) -> str:
@@ -206,8 +240,4 @@ def _qualified(name: str) -> str:
 def _first_unfinished(messages: Sequence[Message], *, prompted: bool) -> int:
     """Return the index just after the last finished turn."""
     last = len(messages) if prompted else len(messages) - 1
-    return max((i + 1 for i in range(last) if _is_final(messages[i])), default=0)
-
-
-def _is_final(message: Message) -> bool:
-    return message.role == "assistant" and message.channel == "final"
+    return max((i + 1 for i in range(last) if is_final(messages[i])), default=0)
