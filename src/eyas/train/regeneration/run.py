@@ -124,7 +124,7 @@ async def _work(
         except Refused as error:
             progress.failed += 1
             if progress.failed <= SHOWN_FAILURES:
-                progress.note(f"{job.prompts}, line {prompt.line}: {error}")
+                progress.note(f"{job.prompts}:{prompt.line}: {error}")
             if progress.failed >= MAX_FIRST_REFUSALS and not results.counts.answers:
                 raise EndpointError(f"{job.url} answered none of {progress.failed} chats ({error})") from None
         else:
