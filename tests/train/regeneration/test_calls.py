@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from eyas.train.regeneration.calls import Call, RecordedCall, Recording, same_json
 
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "1"]) | st.floats(-2, 2, width=16)
-VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab"), inner), max_leaves=8)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab"), inner), max_leaves=8
+)
 
 
 def canonical(value):

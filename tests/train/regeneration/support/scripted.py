@@ -66,7 +66,11 @@ class Scripted:
             def send(self, reply: Reply) -> None:
                 content = (reply.body if isinstance(reply.body, str) else json.dumps(reply.body)).encode()
                 self.send_response(reply.status)
-                for name, value in {"content-length": str(len(content)), "connection": "close", **reply.headers}.items():
+                for name, value in {
+                    "content-length": str(len(content)),
+                    "connection": "close",
+                    **reply.headers,
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
@@ -76,6 +80,8 @@ class Scripted:
                 pass
 
         class Server(ThreadingHTTPServer):
+            request_queue_size = 128
+
             def handle_error(self, *_: Any) -> None:
                 """A client that is killed is no error."""
 
