@@ -1,4 +1,4 @@
-"""A recorded tool result is used for a call with the same name and the same arguments as JSON values, and for no other."""
+"""A recorded tool result is used for a call with the same name and arguments, as JSON values, and for no other."""
 
 import json
 

@@ -151,7 +151,7 @@ def test_no_endpoint_at_all_is_an_error_at_once(files):
     with scripted(echo) as endpoint:
         pass
     for flags in ((), ("--model", "m")):
-        with pytest.raises(UserError, match="no server answers at http://127.0.0.1"):
+        with pytest.raises(UserError, match=r"no server answers at http://127\.0\.0\.1"):
             regenerate(*files, endpoint.url, *flags)
     assert not files[1].exists()
 

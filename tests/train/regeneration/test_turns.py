@@ -108,8 +108,11 @@ def test_a_chat_ends_at_a_call_without_a_recorded_result(tmp_path, calls, capsys
 
 def test_calls_of_sharegpt_are_recorded_ones_too(tmp_path):
     values = (
-        ("human", "go"), ("function_call", '{"name": "add", "arguments": {"a": 1}}'), ("observation", "3"), ("gpt", "old"),
-    )  # fmt: skip
+        ("human", "go"),
+        ("function_call", '{"name": "add", "arguments": {"a": 1}}'),
+        ("observation", "3"),
+        ("gpt", "old"),
+    )
     chat = {"conversations": [{"from": name, "value": value} for name, value in values], "tools": TOOLS}
     answers = {"go": {0: said(calls=[("add", '{"a":1}')]), 2: said("three")}}
     found, _ = answered(tmp_path, [chat], answers)

@@ -62,7 +62,7 @@ def run(job: Job, *, out: TextIO | None = None, log: TextIO | None = None) -> in
             raise UserError(f"{error}; {_goes_on(job, prompts, results)}") from None
         progress.close()
         if not results.counts.answers:
-            raise UserError(f"not one chat was answered: {progress.line(results.counts)}")
+            raise UserError(f"no chat has an answer to keep: {progress.line(results.counts)}")
         print(progress.line(results.counts), file=out)
         if progress.failed:
             print("the same command asks those that failed again", file=log)
