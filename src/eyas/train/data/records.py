@@ -23,7 +23,7 @@ from eyas.base.openai_messages import (
     entries_of,
 )
 
-__all__ = ["Chat", "chat_of"]
+__all__ = ["SENDERS", "Chat", "chat_of"]
 
 T = TypeVar("T")
 

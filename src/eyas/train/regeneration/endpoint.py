@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from eyas.base.errors import EyasError
+from eyas.base.errors import UserError
 from eyas.train.regeneration.calls import read_call
 from eyas.train.regeneration.prompts import Message, Prompt
 from eyas.train.regeneration.turns import Answer, Refused
@@ -38,7 +38,7 @@ WHOLE, CUT = ("stop", "tool_calls", "function_call"), "length"
 SHOWN_CHARS = 200
 
 
-class EndpointError(EyasError):
+class EndpointError(UserError):
     """The endpoint serves no request any more, or none of this key; the message says why."""
 
 

@@ -1,7 +1,7 @@
 """Reads recorded chats line by line: what is asked of the target, and the calls whose results may be used again.
 
 A file is read twice: once to check and to hash all of it before anything is asked, once while chats are answered.
-What recorded assistants said is not read, but for their calls.
+Answers of recorded assistants are not used, except for their calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eyas.base.errors import UserError
+from eyas.base.errors import InvalidRequest, UserError
+from eyas.train.data.chats import MAX_LINE_BYTES
+from eyas.train.data.records import SENDERS, chat_of
 from eyas.train.regeneration.calls import Call, RecordedCall, read_call
 
 __all__ = ["Message", "Prompt", "PromptFile", "Turn", "scan"]
@@ -21,17 +23,6 @@ __all__ = ["Message", "Prompt", "PromptFile", "Turn", "scan"]
 Message = dict[str, Any]  # of OpenAI's Chat Completions
 
 ASKING = ("system", "developer", "user")
-ROLES = (*ASKING, "assistant", "tool")
-EFFORTS = ("low", "medium", "high")
-SPEAKERS = {  # of ShareGPT's `from`
-    "system": "system",
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "assistant": "assistant",
-}
-MAX_LINE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +45,12 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptFile:
-    """A file that was checked: its hash, and how many of its lines are chats (the first `limit` of them)."""
+    """A file that was checked: its hash, and how many of its lines are wanted chats."""
 
     path: Path
     sha256: str
     num_lines: int
     num_chats: int
-    limit: int | None
 
     def prompts(self, is_done: Callable[[int], bool]) -> Iterator[Prompt]:
         """Yield the chats of lines that are not done. Raises UserError for a file that has changed since."""
@@ -86,7 +76,7 @@ def scan(path: Path, *, limit: int | None = None) -> PromptFile:
             num_chats += 1
     if not num_chats:
         raise UserError(f"{path} has no chats; give a JSONL file with 'messages' in each line")
-    return PromptFile(path=path, sha256=digest.hexdigest(), num_lines=num_lines, num_chats=num_chats, limit=limit)
+    return PromptFile(path=path, sha256=digest.hexdigest(), num_lines=num_lines, num_chats=num_chats)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -96,90 +86,40 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MAX_LINE_BYTES:
-                    raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB")
+                    raise UserError(f"{path}:{number} has more than {MAX_LINE_BYTES >> 20} MiB; one line is one chat")
                 yield number, line
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _prompt(path: Path, number: int, line: bytes) -> Prompt:
+    where = f"{path}:{number}"
     try:
         value = json.loads(line)
-        if not isinstance(value, dict):
-            raise ValueError("wants an object with 'messages'")
+        effort = chat_of(value, source=where).effort
         if b"\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could not be written again
-        turns = _turns(_messages(value))
-        if not turns:
-            raise ValueError("messages: no user message, so there is nothing to answer")
-        return Prompt(line=number, turns=turns, tools=_tools(value), effort=_effort(value))
     except UnicodeError:
-        raise UserError(f"{path}, line {number}: no UTF-8 text, or half of a surrogate pair in it") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {number}: no JSON ({error.msg}, column {error.colno})") from None
-    except RecursionError:
-        raise UserError(f"{path}, line {number}: nested too deeply") from None
-    except ValueError as error:
-        raise UserError(f"{path}, line {number}: {error}") from None
+        raise UserError(f"{where} is not UTF-8, or has half of a surrogate pair") from None
+    except InvalidRequest as error:
+        raise UserError(f"{where}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON: {error}") from None
+    turns = _turns(value["messages"] if "messages" in value else _openai_messages(value["conversations"]))
+    if not turns:
+        raise UserError(f"{where}: no message is a user's, so there is nothing to answer")
+    return Prompt(line=number, turns=turns, tools=value.get("tools") or None, effort=effort)
 
 
-def _messages(value: dict[str, Any]) -> list[Message]:
-    """Return a chat's messages in OpenAI's format. Raises ValueError, naming the field."""
-    is_sharegpt = "messages" not in value and "conversations" in value
-    name = "conversations" if is_sharegpt else "messages"
-    entries = value.get(name)
-    if not isinstance(entries, list) or not entries:
-        raise ValueError(f"{name}: wants a list of messages")
-    read = _sharegpt if is_sharegpt else _checked
-    return [read(entry, f"{name}[{index}]") for index, entry in enumerate(entries)]
-
-
-def _sharegpt(entry: Any, where: str) -> Message:
-    if not isinstance(entry, dict) or not isinstance(entry.get("value"), str):
-        raise ValueError(f"{where}.value: wants a text")
-    role = SPEAKERS.get(str(entry.get("from")))
-    if role is None:
-        raise ValueError(f"{where}.from: wants {', '.join(SPEAKERS)}, got {entry.get('from')!r:.40}")
-    return {"role": role, "content": entry["value"]}
-
-
-def _checked(entry: Any, where: str) -> Message:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: wants an object")
-    role = entry.get("role")
-    if role not in ROLES:
-        raise ValueError(f"{where}.role: wants {', '.join(ROLES)}, got {role!r:.40}")
-    if role != "assistant" and not _is_text(entry.get("content")):
-        raise ValueError(f"{where}.content: wants a text, or a list of parts with type 'text'")
-    if role == "assistant" and not isinstance(entry.get("tool_calls") or [], list):
-        raise ValueError(f"{where}.tool_calls: wants a list")
-    for index, call in enumerate(entry.get("tool_calls") or [] if role == "assistant" else []):
-        if read_call(call) is None:
-            raise ValueError(f"{where}.tool_calls[{index}]: wants a function with a name and arguments")
-    return entry
-
-
-def _is_text(content: Any) -> bool:
-    if isinstance(content, list):
-        return all(
-            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-            for part in content
-        )
-    return isinstance(content, str)
-
-
-def _tools(value: dict[str, Any]) -> list[Any] | None:
-    tools = value.get("tools")
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise ValueError("tools: wants a list of objects")
-    return tools or None
-
-
-def _effort(value: dict[str, Any]) -> str | None:
-    effort = value.get("reasoning_effort")
-    if effort is not None and effort not in EFFORTS:
-        raise ValueError(f"reasoning_effort: wants {', '.join(EFFORTS)}, got {effort!r:.40}")
-    return effort
+def _openai_messages(conversations: list[dict[str, str]]) -> list[Message]:
+    """Return checked messages of ShareGPT as OpenAI's; their calls and results have no ids."""
+    messages: list[Message] = []
+    for entry in conversations:
+        message: Message = {"role": SENDERS[entry["from"]], "content": entry["value"]}
+        if entry["from"] == "function_call":
+            message |= {"content": None, "tool_calls": [{"function": json.loads(entry["value"])}]}
+        messages.append(message)
+    return messages
 
 
 @dataclass(slots=True)
@@ -229,7 +169,7 @@ def _groups(answered: list[Message]) -> tuple[tuple[RecordedCall, ...], ...]:
             wanted = message.get("tool_call_id")
             match = next((results for call, results in waiting if wanted is None or call.id == wanted), None)
             if match is not None:
-                match.append(message["content"])
+                match.append(message.get("content"))
             continue
         calls = [call for call in map(read_call, message.get("tool_calls") or []) if call is not None]
         if calls:

@@ -1,7 +1,7 @@
 """Writes regenerated chats so that a run may end at any moment and go on: a file of chats, and one of the run itself.
 
-`OUT` has one JSON line a chat, in the order in which they were finished; `source.line` is the line of the input that it
-answers. `OUT.run` is one line of JSON with the input's hash and the settings that decide answers, then one line for each
+`OUT` has one JSON line a chat, in the order in which they were finished; `source.line` is its line in the input.
+`OUT.run` is one line of JSON with the input's hash and the settings that decide answers, then one line for each
 chat that left nothing to train on. A last line without its end, as kill -9 or a full disk leaves it, is cut off.
 """
 

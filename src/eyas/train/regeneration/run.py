@@ -62,7 +62,7 @@ def run(job: Job, *, out: TextIO | None = None, log: TextIO | None = None) -> in
             raise UserError(f"{error}; {_goes_on(job, prompts, results)}") from None
         progress.close()
         if not results.counts.answers:
-            raise UserError(f"not one chat was answered: {progress.line(results.counts)}")
+            raise UserError(f"no chat has an answer to keep: {progress.line(results.counts)}")
         print(progress.line(results.counts), file=out)
         if progress.failed:
             print("the same command asks those that failed again", file=log)
@@ -124,7 +124,7 @@ async def _work(
         except Refused as error:
             progress.failed += 1
             if progress.failed <= SHOWN_FAILURES:
-                progress.note(f"{job.prompts}, line {prompt.line}: {error}")
+                progress.note(f"{job.prompts}:{prompt.line}: {error}")
             if progress.failed >= MAX_FIRST_REFUSALS and not results.counts.answers:
                 raise EndpointError(f"{job.url} answered none of {progress.failed} chats ({error})") from None
         else:
