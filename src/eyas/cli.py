@@ -67,6 +67,18 @@ COMMANDS = {
     "train init": Command(module="eyas.train.commands.init", help="write a settings file for training a draft head"),
     "train run": Command(module="eyas.training", part="run", help="train a draft head by a settings file"),
     "train resume": Command(module="eyas.training", part="resume", help="go on with a run that was stopped"),
+    "train plan": Command(
+        module="eyas.train.commands.plan", help="estimate memory, the longest context and the time of a run"
+    ),
+    "train eval": Command(
+        module="eyas.training", part="evaluation", help="measure the acceptance of a head on held-out chats"
+    ),
+    "train export": Command(
+        module="eyas.train.commands.export", help="write a checkpoint of a run as a head that engines load"
+    ),
+    "train capture": Command(
+        module="eyas.train.commands.capture", help="write the target's hidden states of a run's chats into a folder"
+    ),
     "train inspect": Command(
         module="eyas.train.commands.inspect", help="show what of a chat is taught, and count what a file holds"
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eyas.train.settings.schema import RunSettings
 
-__all__ = ["resume", "run"]
+__all__ = ["evaluation", "resume", "run"]
 
 MAX_TOKENS = 256  # of an answer
 TEMPERATURES = (0.0, 1.0)
@@ -33,7 +33,21 @@ class _Training:
         return command.run(args, resume=self.resume, evaluate=engine_acceptance)
 
 
-run, resume = _Training(resume=False), _Training(resume=True)
+class _Evaluation:
+    """A command that evaluates."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        from eyas.train.commands.eval import add_arguments
+
+        add_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from eyas.train.commands import eval as command
+
+        return command.run(args, evaluate=engine_acceptance)
+
+
+run, resume, evaluation = _Training(resume=False), _Training(resume=True), _Evaluation()
 
 
 def engine_acceptance(settings: RunSettings, head: Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.train.loop import toy
 
 from eyas.base.errors import UserError
 from eyas.train.loop.processes import Processes
@@ -38,14 +39,14 @@ def test_a_folder_belongs_to_one_process(tmp_path):
 
 def test_a_second_run_does_not_overwrite_the_first(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.begin(as_plain(RunSettings()), FACTS)
+    folder.begin(as_plain(RunSettings()), FACTS, toy.head())
     with pytest.raises(UserError, match="holds a run already"):
-        folder.begin(as_plain(RunSettings()), FACTS)
+        folder.begin(as_plain(RunSettings()), FACTS, toy.head())
 
 
 def test_a_changed_setting_is_named(tmp_path):
     folder, settings = RunFolder(tmp_path), RunSettings(train=TrainSettings(lr=1e-3))
-    folder.begin(as_plain(settings), FACTS)
+    folder.begin(as_plain(settings), FACTS, toy.head())
     folder.check(as_plain(settings), FACTS)
     folder.check(as_plain(replace(settings, train=replace(settings.train, log_every=7, keep=3))), FACTS)
     with pytest.raises(UserError, match=r"other settings: train\.lr, train\.betas; give them back"):

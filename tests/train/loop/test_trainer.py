@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from eyas.train.data.packing import Packing
 from tests.train.loop import toy
 
 from eyas.base.errors import UserError
+from eyas.train.data.packing import Packing
 from eyas.train.loop.order import Order
 from eyas.train.loop.processes import Processes, joined_processes
 from eyas.train.loop.trainer import Trainer

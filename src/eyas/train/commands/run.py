@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eyas.train.loop.parts import Parts
-    from eyas.train.loop.run import Outcome
     from eyas.train.settings.schema import RunSettings
 
 __all__ = ["EngineEvaluation", "add_arguments", "run"]
@@ -32,7 +30,7 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
     import torch
 
     from eyas.model.devices import pick_device
-    from eyas.train.export.run import export_run
+    from eyas.train.commands.export import export_checkpoint
     from eyas.train.loop.parts import open_run, prepare_run
     from eyas.train.loop.processes import joined_processes
     from eyas.train.loop.progress import Progress
@@ -51,14 +49,16 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
         with folder.taken(processes):
             parts = open_run(prepared, processes, say=progress.say)
             if processes.is_first:
-                folder.check(plain, parts.facts) if resume else folder.begin(plain, parts.facts)
+                folder.check(plain, parts.facts) if resume else folder.begin(
+                    plain, parts.facts, parts.head, parts.notes
+                )
             progress.num_steps = parts.num_steps
             outcome = train(parts, folder.path, processes, resume=resume, progress=progress)
             if not outcome.is_whole:
                 progress.say(f"stopped after step {outcome.step}; go on with: eyas train resume {args.file}")
                 return INTERRUPTED
             if processes.is_first:
-                head = export_run(parts, outcome, folder.path)
+                head = export_checkpoint(folder.path, folder.path / "head")
                 progress.say(f"exported {head}")
                 if settings.eval.prompts is not None and evaluate is not None:
                     del parts

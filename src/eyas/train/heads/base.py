@@ -59,6 +59,11 @@ class TrainableHead(nn.Module, ABC):
     rows_of_pass: int  # computed at a time
 
     @property
+    def fixed_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of its checkpoint that are not trained, such as an embedding of its own."""
+        return {}
+
+    @property
     @abstractmethod
     def readout(self) -> Readout: ...
 

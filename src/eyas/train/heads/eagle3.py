@@ -121,6 +121,10 @@ class Eagle3TrainableHead(TrainableHead):
         self.register_buffer("embed_VH", embed_VH, persistent=False)
 
     @property
+    def fixed_tensors(self) -> dict[str, Tensor]:
+        return {} if self.embed_VH is None else {"embed_tokens.weight": self.embed_VH}
+
+    @property
     def readout(self) -> Readout:
         return Readout(self.norm.weight, self.lm_head.weight, self.config.rms_norm_eps, self.target_ids_V)
 

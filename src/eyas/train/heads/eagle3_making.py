@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -142,6 +143,12 @@ def num_parameters(config: Eagle3Config) -> int:
     return sum(parameter.numel() for parameter in head.parameters())
 
 
+def read_config(fields: Mapping[str, Any]) -> Eagle3Config:
+    """Return the config whose fields are plain JSON values."""
+    special = {"rope": RopeConfig(**fields["rope"]), "taps": tuple(fields["taps"])}
+    return Eagle3Config(**{**fields, **special})
+
+
 def _parameters(config: Eagle3Config, weights: Eagle3Weights) -> Iterator[tuple[str, Tensor]]:
     """Yield the parameters of a head by their names in a checkpoint."""
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -172,4 +179,5 @@ EAGLE3_MAKING = HeadMaking(
     from_checkpoint=head_from_checkpoint,
     activation_bytes=activation_bytes,
     num_parameters=num_parameters,
+    read_config=read_config,
 )

@@ -51,3 +51,4 @@ class HeadMaking:
     from_checkpoint: _FromCheckpoint
     activation_bytes: _ActivationBytes  # of one pass
     num_parameters: Callable[[Any], int]  # that are trained
+    read_config: Callable[[Mapping[str, Any]], Any]  # from the JSON of its fields

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from eyas.base.errors import UserError
 
-__all__ = ["Checkpoint", "Checkpoints", "write_atomically"]
+__all__ = ["Checkpoint", "Checkpoints", "save_tensors", "write_atomically"]
 
 PREFIX, PARTIAL = "step-", ".partial-"
 
@@ -56,8 +56,8 @@ class Checkpoints:
             for old in self.folder.glob(f"{PARTIAL}*"):
                 shutil.rmtree(old)
             partial.mkdir()
-            _save_tensors(checkpoint.head, partial / "head.safetensors")
-            _save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
+            save_tensors(checkpoint.head, partial / "head.safetensors")
+            save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
             _write(partial / "state.json", {"step": checkpoint.step} | dict(checkpoint.state))
             _flush_folder(partial)
             final = self._path(checkpoint.step)
@@ -106,7 +106,8 @@ def write_atomically(path: Path, text: str) -> None:
     _flush_folder(path.parent)
 
 
-def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a file of tensors and flush it to the disk."""
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     with path.open("rb+") as file:
         os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from eyas.base.errors import UserError
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.model.checkpoints.hub import resolve
 from eyas.model.config import GptOssConfig
+from eyas.model.hardware import hardware
 from eyas.model.taps import show_taps
 from eyas.train.data.corpus import Corpus, read_corpus
 from eyas.train.data.documents import DocumentOptions
@@ -30,12 +31,24 @@ from eyas.train.loop.processes import Processes
 from eyas.train.loop.trainer import tiled_loss
 from eyas.train.loss.step import accumulate, prepare
 from eyas.train.settings.schema import DataSettings, RunSettings, TargetSettings
+from eyas.train.states.cache import CachedStates
+from eyas.train.states.folder import open_folder
 from eyas.train.states.opening import FoundTarget, find_target, open_target
 from eyas.train.states.selected import SelectedStates
 from eyas.train.states.source import HiddenStates
 from eyas.train.types import Batch, Document, Segment
 
-__all__ = ["Parts", "Prepared", "batch_tokens", "open_run", "prepare_run", "read_data", "target_name", "training_bytes"]
+__all__ = [
+    "Parts",
+    "Prepared",
+    "batch_tokens",
+    "open_run",
+    "open_source",
+    "prepare_run",
+    "read_data",
+    "target_name",
+    "training_bytes",
+]
 
 Say = Callable[[str], None]
 STATE_COPIES = 4  # of the head's weights in fp32: weights, gradients, and the two moments of AdamW
@@ -43,7 +56,7 @@ STATE_COPIES = 4  # of the head's weights in fp32: weights, gradients, and the t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """All that a run needs. `facts` are fingerprints of what it was started with, by name."""
+    """All that a run needs. `facts` are fingerprints of what it was started with, `notes` are for its model card."""
 
     settings: RunSettings
     head: TrainableHead
@@ -53,6 +66,7 @@ class Parts:
     processes: Processes
     num_steps: int
     facts: dict[str, str]
+    notes: dict[str, str]
 
     def batches(self, step: int) -> list[Batch]:
         """Return this process's batches of step 0, 1, ..."""
@@ -77,6 +91,7 @@ class Prepared:
     training: tuple[Document, ...]
     held_out: tuple[Document, ...]
     digest: str  # of the chats
+    chats: str  # one line for people
     making: HeadMaking
     head_config: Any
     target_ids_V: Tensor | None  # None: those of the head to start from
@@ -146,6 +161,7 @@ def prepare_run(settings: RunSettings) -> Prepared:
         training=corpus.training,
         held_out=kept_out,
         digest=corpus.digest if held_out is None else f"{corpus.digest}+{held_out.digest}",
+        chats=f"{corpus.tally.num_chats:,} chats of {', '.join(Path(path).name for path in settings.data.chats)}",
         making=making,
         head_config=config,
         target_ids_V=ids,
@@ -160,8 +176,12 @@ def _vocabulary(counts: Any, size: int, codec: Tokenizer, target: GptOssConfig) 
     return choose_vocabulary(counts, size, forced_ids(codec, target.eos_ids, target.vocab_size))
 
 
-def training_bytes(prepared: Prepared, *, num_parameters: int, longest: int) -> dict[str, int]:
-    """Return the bytes by owner of head, optimiser and one step, without those of the target."""
+def training_bytes(prepared: Prepared, *, longest: int) -> dict[str, int]:
+    """Return the bytes by owner of head, optimiser and one step, without those of the target.
+
+    Those of a head to start from are not known before it is loaded, and are left out.
+    """
+    num_parameters = 0 if prepared.head_config is None else prepared.making.num_parameters(prepared.head_config)
     train, target = prepared.settings.train, prepared.found.config
     tokens = max(longest, train.batch_tokens or 0)
     size = prepared.found.dtype.itemsize
@@ -191,7 +211,7 @@ def _vocab(prepared: Prepared) -> int:
 def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     """Load the target, make the head, and order the batches. Raises UserError."""
     settings, found = prepared.settings, prepared.found
-    head, source = _head(prepared, _source(prepared), say)
+    head, source = _head(prepared, open_source(prepared), say)
     packing = Packing(
         prepared.training,
         tokens=batch_tokens(settings),
@@ -204,11 +224,8 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     counts = count_supervised(prepared.training, found.config.vocab_size)
     ids_V = head.readout.target_ids_V.cpu()
     shares = coverage(counts, ids_V)
-    names = {None: "all", **{segment: segment.name.lower() for segment in Segment}}
-    covered = ", ".join(f"{names[segment]} {100 * share:.2f} %" for segment, share in shares.items())
-    say(
-        f"chats    {len(prepared.training)} documents to train on, {len(prepared.held_out)} held out; {num_steps} steps"
-    )
+    covered = ", ".join(f"{_named(segment)} {100 * share:.2f} %" for segment, share in shares.items())
+    say(f"chats    {len(prepared.training)} documents, {len(prepared.held_out)} more held out; {num_steps} steps")
     say(f"head     draft vocabulary {len(ids_V):,} of {found.config.vocab_size:,}: {covered}")
     return Parts(
         settings=settings,
@@ -223,6 +240,7 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
             "vocabulary": _digest(prepared.codec, ids_V),
             "target": source.fingerprint,
         },
+        notes={"chats": prepared.chats, "hardware": _machine(source.teacher.embed_VH.device, processes)},
     )
 
 
@@ -230,20 +248,27 @@ def _named(segment: Segment | None) -> str:
     return "all" if segment is None else segment.name.lower()
 
 
-def _source(prepared: Prepared) -> HiddenStates:
+def open_source(prepared: Prepared) -> HiddenStates:
     """Return the states with all taps that any reading of the head wants."""
-    settings = prepared.settings
+    settings, found = prepared.settings, prepared.found
     union = tuple(dict.fromkeys(tap for taps in prepared.taps.values() for tap in taps))
-    num_parameters = 0 if prepared.head_config is None else prepared.making.num_parameters(prepared.head_config)
+    if settings.states.folder is not None:
+        return open_folder(
+            Path(settings.states.folder),
+            taps=union,
+            device=found.device,
+            dtype=found.dtype,
+            labels_suffice=settings.train.loss == "hard",
+        )
     source = open_target(
-        prepared.found,
+        found,
         taps=union,
         longest=settings.data.context,
         batch_tokens=batch_tokens(settings),
         cache_bytes=settings.states.cache,
-        other_bytes=training_bytes(prepared, num_parameters=num_parameters, longest=settings.data.context),
+        other_bytes=training_bytes(prepared, longest=settings.data.context),
     )
-    return source
+    return CachedStates(source, settings.states.cache) if settings.states.cache else source
 
 
 def _head(prepared: Prepared, source: HiddenStates, say: Say) -> tuple[TrainableHead, HiddenStates]:
@@ -288,6 +313,12 @@ def _first_loss(prepared: Prepared, head: TrainableHead, source: HiddenStates) -
         head, loss, batch, states, source.teacher, ready, normalisers_J=None, rule=rule, decay=settings.train.decay
     )
     return float(sums.losses_J[0] / sums.trained_J[0].clamp(min=1))
+
+
+def _machine(device: torch.device, processes: Processes) -> str:
+    found = hardware(device)
+    times = f"{processes.size} x " if processes.size > 1 else ""
+    return f"{times}{found.device}" + (f", {found.num_threads} threads" if device.type == "cpu" else "")
 
 
 def _digest(codec: Tokenizer, ids_V: Tensor) -> str:

@@ -7,16 +7,23 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from safetensors.torch import load_file
+from torch import Tensor
+
 from eyas.base.errors import UserError
-from eyas.train.loop.checkpoints import write_atomically
+from eyas.train.heads.base import TrainableHead
+from eyas.train.loop.checkpoints import save_tensors, write_atomically
 from eyas.train.loop.processes import Processes
 from eyas.train.settings.reading import differences
 
 __all__ = ["RunFolder"]
 
+FIXED = "fixed.safetensors"
 # Keys that may change between a start and a resume: they do not say what is trained.
 FREE = {
     "out",
@@ -59,13 +66,35 @@ class RunFolder:
         finally:
             os.close(handle)
 
-    def begin(self, settings: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-        """Record settings and fingerprints of a new run. Raises UserError if there is one already."""
+    def begin(
+        self,
+        settings: Mapping[str, Any],
+        facts: Mapping[str, str],
+        head: TrainableHead,
+        notes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Record a new run: settings, fingerprints, the fixed part of the head, notes for its model card.
+
+        Raises UserError if there is a run already.
+        """
         if self.record.exists():
             raise UserError(
                 f"{self.path} holds a run already: `eyas train resume` goes on; for a new one give another `out`"
             )
-        write_atomically(self.record, json.dumps({"settings": settings, "facts": facts}, indent=2) + "\n")
+        fixed = {"target_ids_V": head.readout.target_ids_V} | dict(head.fixed_tensors)
+        save_tensors(fixed, self.path / FIXED)
+        record = {"settings": settings, "facts": dict(facts), "head": asdict(head.config), "notes": dict(notes)}
+        write_atomically(self.record, json.dumps(record, indent=2) + "\n")
+
+    def head(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the fields of the head's config, and its tensors that are not trained. Raises UserError."""
+        fields: dict[str, Any] = self._read()["head"]
+        return fields, load_file(self.path / FIXED)
+
+    def notes(self) -> dict[str, str]:
+        """Return fingerprints and notes. Raises UserError if there is no run."""
+        record = self._read()
+        return {**record["facts"], **record["notes"]}
 
     def settings(self) -> dict[str, Any]:
         """Return the recorded settings. Raises UserError if there is no run."""
