@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.train.support.batches import batch_of, random_documents
 
 from eyas.train.states.cache import CachedStates
-from eyas.train.states.documents import spans_of
+from eyas.train.states.documents import only, spans_of
 from eyas.train.types import States, Teacher
 
 DOCUMENTS = random_documents(50, (3, 8, 1, 12, 5, 20))
@@ -53,6 +53,15 @@ def test_what_has_no_room_is_made_again():
         cached.states(batch_of(DOCUMENTS[:4]))
     counts = [source.asked.count(tuple(ids)) for ids in DOCUMENTS[:4]]
     assert counts == [1, 1, 3, 3] and cached.used_bytes == 11 * BYTES
+
+
+def test_documents_are_taken_out_in_any_order():
+    batch, picked = batch_of(DOCUMENTS), only(batch_of(DOCUMENTS), [4, 0, 3])
+    expected = batch_of([DOCUMENTS[number] for number in (4, 0, 3)])
+    for name in ("ids_T", "runs_T", "segments_T", "documents_T", "positions_T"):
+        assert torch.equal(getattr(picked, name), getattr(expected, name))
+    assert picked.starts == expected.starts
+    assert picked.sources == tuple(batch.sources[number] for number in (4, 0, 3))
 
 
 def test_a_batch_is_not_held_by_one_of_its_documents():

@@ -140,6 +140,14 @@ def test_a_document_sees_no_other(loaded):
     assert unchanged.tolist() == [True] * 50 + [False] * 60 + [True] * 70
 
 
+def test_rows_behind_the_end_of_a_document_pick_no_expert(loaded):
+    states, live = states_of(loaded), []
+    forward = states._target.forward
+    states._target.forward = lambda batch, caches: live.append(int(batch.live_SR.sum())) or forward(batch, caches)
+    states.states(batch_of(random_documents(TINY.vocab_size, (70, 150, 3, 290))))
+    assert sum(live) == 70 + 150 + 3 + 290 and len(live) == 2
+
+
 def test_each_expert_is_dequantised_once(loaded, monkeypatch):
     from eyas.model.networks import experts
 

@@ -1,4 +1,4 @@
-"""Names a checkpoint by its contents, so that what was made from it can be told from what was made from another."""
+"""Names a checkpoint by its contents, so that what was made from one is not mixed with what was made from another."""
 
 from __future__ import annotations
 

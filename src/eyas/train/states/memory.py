@@ -71,7 +71,7 @@ def longest_that_fits(bytes_at: Callable[[int], int], *, free: int, at_most: int
 def check_memory(owners_at: Callable[[int], Mapping[str, int]], *, longest: int, free: int) -> None:
     """Raises UserError if documents of `longest` tokens need more than `free` bytes; names what fits.
 
-    `owners_at` gives the bytes by owner for documents of so and so many tokens.
+    `owners_at` gives the bytes by owner for documents of up to that many tokens.
     """
     owners = owners_at(longest)
     needed = sum(owners.values())
