@@ -46,6 +46,7 @@ def test_every_user_turn_is_answered_with_the_new_answers_as_history(tmp_path):
     assert bodies[0]["messages"] == [SYSTEM, user("one")]
     assert bodies[2]["messages"][2] == first | {"reasoning": "hm"}, "under both names"
     assert bodies[2]["temperature"] == 1 and bodies[2]["top_p"] == 1 and bodies[2]["reasoning_effort"] == "low"
+    assert bodies[2]["chat_template_kwargs"] == {"reasoning_effort": "low"}, "older llama.cpp reads no other"
     assert bodies[0]["model"] == "target" and not {"max_tokens", "seed", "tools"} & set(bodies[0])
 
 

@@ -31,6 +31,7 @@ __all__ = ["Endpoint", "EndpointError", "Sampling", "base_url"]
 CONNECT_S = 10.0
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0  # between tries; twice as long each time
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 0.1, 60.0
+NOTE_S = 30.0  # between two notes that requests wait
 MAX_DROPS = 4  # tries of a request that the endpoint drops while it answers others
 BUSY = (429, 502, 503, 504)  # a full queue, a server that is loading, a proxy without its server
 DENIED = (401, 403)
@@ -70,7 +71,7 @@ class Endpoint:
     """A connection pool of one endpoint.
 
     `patience` is the time in seconds for which it may answer nothing at all before it counts as dead, `timeout` the
-    time for one answer. `on_wait` is called with the reason when waiting begins.
+    time for one answer. `on_wait` is called with the reason when a request must wait, now and then.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Endpoint:
             raise EndpointError("the API key must be printable ASCII without spaces, and not empty")
         self._url, self._key, self._patience, self._on_wait = url, key, patience, on_wait
         self._last_success = float("-inf")  # time.monotonic()
-        self._is_waiting = False
+        self._last_note = float("-inf")
         self._http = httpx.AsyncClient(
             headers={} if key is None else {"authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(timeout, connect=CONNECT_S, pool=None),
@@ -149,7 +150,7 @@ class Endpoint:
                 why, drops = _why(error), drops + 1
             else:
                 if response.status_code == 200:
-                    self._last_success, self._is_waiting = time.monotonic(), False
+                    self._last_success = time.monotonic()
                     return response
                 self._check_access(response)
                 why = f"status {response.status_code}: {_reason(response)}"
@@ -165,8 +166,8 @@ class Endpoint:
             left = max(began, self._last_success) + self._patience - now
             if left <= 0:
                 raise EndpointError(f"{self._url} has answered nothing for {self._patience:g} s ({self._shown(why)})")
-            if not self._is_waiting:
-                self._is_waiting = True
+            if now - self._last_note >= NOTE_S:
+                self._last_note = now
                 self._on_wait(self._shown(why))
             await asyncio.sleep(min(left, delay * random.uniform(0.5, 1) if retry_after is None else retry_after))
             delay = min(2 * delay, MAX_DELAY_S)
@@ -194,6 +195,8 @@ def _body(prompt: Prompt, sampling: Sampling, messages: Sequence[Message], numbe
     optional = {
         "tools": prompt.tools,
         "reasoning_effort": effort,
+        # The same for llama.cpp, which reads the field itself from build b10434 on only (its pull request 26941).
+        "chat_template_kwargs": None if effort is None else {"reasoning_effort": effort},
         "max_tokens": sampling.max_tokens,
         "seed": None if sampling.seed is None else _seed(sampling.seed, prompt.line, number),
     }
