@@ -37,9 +37,10 @@ def differences(harmony, document):
     return np.flatnonzero((document.runs_T != runs) | ~same)
 
 
+@pytest.mark.parametrize("call_headers", ["rendered", "written"])
 @pytest.mark.parametrize("seed", range(NUM_CHATS))
-def test_masks_are_those_of_openai_harmonys_parse(harmony, o200k, seed):
-    found = documents(o200k, chat_json(seed, names=False))
+def test_masks_are_those_of_openai_harmonys_parse(harmony, o200k, seed, call_headers):
+    found = documents(o200k, chat_json(seed, names=False), call_headers=call_headers)
     assert found and all(not len(differences(harmony, document)) for document in found)
 
 
@@ -182,6 +183,19 @@ def test_a_turn_that_ends_in_a_call_ends_with_its_call(demo):
         *_, document = documents(demo, {"messages": [*ANSWERED, ANSWERED[0], *rest]})
         assert document.ids_T[-1] == demo.special["<|call|>"]
         assert document.source == "chats.jsonl:1, turn 2"
+
+
+def test_calls_are_written_as_the_model_does_and_rendered_once_they_are_history(harmony, o200k):
+    value = {"messages": [ANSWERED[0], ASKED, RESULT, ANSWERED[1], *ANSWERED]}
+    rendered = "<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{}<|call|>"
+    written = "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+    before, after = documents(o200k, value, call_headers="written")
+    call = [*render_conversation(o200k, []), *before.ids_T[before.runs_T == 0].tolist()]
+    assert call == harmony.encode(written, allowed_special="all")
+    assert written in harmony.decode(before.ids_T.tolist()) and rendered not in harmony.decode(before.ids_T.tolist())
+    assert rendered in harmony.decode(after.ids_T.tolist()) and written not in harmony.decode(after.ids_T.tolist())
+    plain, same = documents(o200k, value)
+    assert rendered in harmony.decode(plain.ids_T.tolist()) and (same.ids_T == after.ids_T).all()
 
 
 def test_a_chat_without_answers_has_no_documents(demo):

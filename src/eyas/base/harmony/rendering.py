@@ -155,8 +155,12 @@ def render_message(codec: TextCodec, message: Message) -> list[int]:
     return [*header, *content, end]
 
 
-def message_ids(codec: TextCodec, message: Message) -> MessageIds:
-    """Return what `render_message` does, in parts."""
+def message_ids(codec: TextCodec, message: Message, *, recipient_last: bool = False) -> MessageIds:
+    """Return what `render_message` does, in parts.
+
+    `recipient_last` puts the recipient behind the channel, where gpt-oss writes it itself; openai-harmony renders it
+    before, and parses both.
+    """
     special = codec.special
     if message.role == "tool":
         if message.name is None:
@@ -168,10 +172,9 @@ def message_ids(codec: TextCodec, message: Message) -> MessageIds:
     # Pieces are encoded one by one, as the reference does: joined they could merge into other tokens.
     if message.role != "tool" and message.name is not None:
         ids += codec.encode(f":{message.name}")
-    if message.recipient not in (None, "all"):
-        ids += codec.encode(f" to={message.recipient}")
-    if message.channel is not None:
-        ids += [special[CHANNEL], *codec.encode(message.channel)]
+    to = [] if message.recipient in (None, "all") else codec.encode(f" to={message.recipient}")
+    channel = [] if message.channel is None else [special[CHANNEL], *codec.encode(message.channel)]
+    ids += channel + to if recipient_last else to + channel
     if message.content_type is not None:
         plain = message.content_type.removeprefix(CONSTRAIN)
         if plain != message.content_type:

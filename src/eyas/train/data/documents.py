@@ -12,7 +12,7 @@ Shape letter: T tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -26,9 +26,10 @@ from eyas.train.data.fences import code_spans
 from eyas.train.data.records import Chat
 from eyas.train.types import Document, Segment
 
-__all__ = ["DocumentOptions", "Tally", "TooLong", "documents_of"]
+__all__ = ["CallHeaders", "DocumentOptions", "Tally", "TooLong", "documents_of"]
 
 TooLong = Literal["error", "skip", "truncate"]
+CallHeaders = Literal["rendered", "written"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +37,13 @@ class DocumentOptions:
     """Options for rendering chats. `effort` and `date` (YYYY-MM-DD, None: no date) are for chats without their own.
 
     `context` is the longest document in tokens. `too_long`: a longer one is an error, is left out, or keeps its
-    beginning.
+    beginning. `call_headers` of the turn itself: as prompts have them, or as gpt-oss writes them and our server's
+    grammar makes it write them, with the recipient behind the channel. History has them rendered.
     """
 
     context: int | None = None
     too_long: TooLong = "error"
+    call_headers: CallHeaders = "rendered"
     effort: Effort = "medium"
     date: str | None = None
 
@@ -61,7 +64,7 @@ class _Piece:
 
     ids_T: NDArray[np.int32]
     segments_T: NDArray[np.uint8] | None
-    stays: bool
+    history_T: NDArray[np.int32]  # the ids once the turn is finished, none if it does not stay
     is_call: bool
 
 
@@ -80,10 +83,10 @@ def documents_of(codec: TextCodec, chat: Chat, options: DocumentOptions, tally: 
     )
     tally.num_chats += 1
     opener = len(opener_ids(codec))
-    history = [piece.ids_T for piece in _pieces(codec, head, chat)]
+    history = [piece.history_T for piece in _pieces(codec, head, chat, options)]
     num_history, number = sum(map(len, history)), 0
     for turn in _turns(rest):
-        pieces = _pieces(codec, turn, chat)
+        pieces = _pieces(codec, turn, chat, options)
         answered = max((i for i, piece in enumerate(pieces, 1) if piece.segments_T is not None), default=0)
         if answered:
             number += 1
@@ -94,9 +97,8 @@ def documents_of(codec: TextCodec, chat: Chat, options: DocumentOptions, tally: 
                 if is_final(turn[answered - 1]):
                     document.ids_T[-1] = codec.special["<|return|>"]
                 yield from _cut(document, options, tally)
-        kept = [piece.ids_T for piece in pieces if piece.stays]
-        history += kept
-        num_history += sum(map(len, kept))
+        history += (piece.history_T for piece in pieces)
+        num_history += sum(len(piece.history_T) for piece in pieces)
     tally.num_without_turns += number == 0
 
 
@@ -112,17 +114,20 @@ def _turns(messages: Sequence[Message]) -> Iterator[list[Message]]:
         yield turn
 
 
-def _pieces(codec: TextCodec, messages: Sequence[Message], chat: Chat) -> list[_Piece]:
+def _pieces(codec: TextCodec, messages: Sequence[Message], chat: Chat, options: DocumentOptions) -> list[_Piece]:
     try:
-        return [_piece(codec, message) for message in messages]
+        return [_piece(codec, message, options.call_headers) for message in messages]
     except InvalidRequest as error:  # a text that cannot be tokenized in pieces
         raise UserError(f"{chat.source}: {error}") from error
 
 
-def _piece(codec: TextCodec, message: Message) -> _Piece:
-    header, content, end = message_ids(codec, message)
-    ids = np.array([*header, *content, end], dtype=np.int32)
+def _piece(codec: TextCodec, message: Message, call_headers: CallHeaders) -> _Piece:
     is_call = message.role == "assistant" and message.recipient is not None
+    header, content, end = message_ids(codec, message)
+    history = ids = np.array([*header, *content, end], dtype=np.int32)
+    if is_call and call_headers == "written":
+        ids = history.copy()  # the same tokens in another order
+        ids[: len(header)] = message_ids(codec, replace(message, content=""), recipient_last=True).header
     segments = None
     if message.role == "assistant":
         kind = Segment.CALL if is_call else Segment.FINAL if stays(message) else Segment.REASONING
@@ -130,7 +135,7 @@ def _piece(codec: TextCodec, message: Message) -> _Piece:
         segments[len(header) : -1] = kind
         if not is_call and "```" in message.content:
             _mark_code(segments[len(header) : -1], codec, content)
-    return _Piece(ids, segments, stays(message), is_call)
+    return _Piece(ids, segments, history if stays(message) else history[:0], is_call)
 
 
 def _mark_code(segments_T: NDArray[np.uint8], codec: TextCodec, content: list[int]) -> None:
