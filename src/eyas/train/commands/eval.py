@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, *, evaluate: EngineEvaluation | None = None) -> int:
     """Evaluate, and let an engine answer `eval.prompts` where the settings name them. One JSON line last."""
     from eyas.base.errors import UserError
+    from eyas.train.commands.run import engine_line
     from eyas.train.evaluation.evaluate import evaluate as on_chats
     from eyas.train.loop.checkpoints import Checkpoints
     from eyas.train.loop.parts import open_run, prepare_run
@@ -51,6 +52,6 @@ def run(args: argparse.Namespace, *, evaluate: EngineEvaluation | None = None) -
         head = Path(settings.head.init or "") if has_own else out / "head"
         result["engine"] = evaluate(settings, head)
         for one in result["engine"]:
-            print(f"engine, temperature {one['temperature']:g}: {json.dumps(one['content'])}")
+            print(engine_line(one, settings.eval.draft_tokens))
     print(json.dumps(result))
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eyas.train.settings.schema import RunSettings
 
-__all__ = ["EngineEvaluation", "add_arguments", "run"]
+__all__ = ["EngineEvaluation", "add_arguments", "engine_line", "run"]
 
 # Measures the acceptance of a head's folder with a real engine: figures for the model card, by temperature.
 EngineEvaluation = Callable[["RunSettings", Path], list[dict[str, Any]]]
@@ -22,6 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="settings file; `eyas train init` writes one")
     parser.add_argument(
         "overrides", nargs="*", metavar="SECTION.KEY=VALUE", help="settings in place of those of the file"
+    )
+
+
+def engine_line(result: dict[str, Any], draft_tokens: int) -> str:
+    """Return a line for people of one temperature's figures."""
+    found = result["content"]
+    if found is None:
+        return f"engine, temperature {result['temperature']:g}: no content"
+    low, high = found["ci95"]
+    return (
+        f"engine, temperature {result['temperature']:g}, {draft_tokens} drafts a round: acceptance length "
+        f"{found['acceptance_length']:.2f} (95 % {low:.2f}..{high:.2f})"
     )
 
 
@@ -48,10 +59,10 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
         prepared = prepare_run(settings)
         with folder.taken(processes):
             parts = open_run(prepared, processes, say=progress.say)
-            if processes.is_first:
-                folder.check(plain, parts.facts) if resume else folder.begin(
-                    plain, parts.facts, parts.head, parts.notes
-                )
+            if resume:
+                folder.check(plain, parts.facts)
+            elif processes.is_first:
+                folder.begin(plain, parts.facts, parts.head, parts.notes)
             progress.num_steps = parts.num_steps
             outcome = train(parts, folder.path, processes, resume=resume, progress=progress)
             if not outcome.is_whole:
@@ -65,5 +76,5 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()
                     for result in evaluate(settings, head):
-                        progress.say(json.dumps(result))
+                        progress.say(engine_line(result, settings.eval.draft_tokens))
     return 0

@@ -10,7 +10,6 @@ from typing import Any
 
 from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.taps import show_taps
-from eyas.train.evaluation.results import Evaluation
 from eyas.train.export.config import ENGINES, Engine, Form, has_default_taps, obstacle, tap_ids_for
 
 __all__ = ["Facts", "card"]
@@ -33,7 +32,7 @@ class Facts:
     steps: int
     settings: Mapping[str, Any]  # by dotted name: {"train.lr": 2e-4}
     hardware: str  # one line
-    evaluation: Evaluation | None = None
+    evaluation: Mapping[str, Any] | None = None  # `Evaluation.json()`
     draft_tokens: int = 4  # drafts a round, of the figures shown and recommended
 
 
@@ -82,22 +81,23 @@ def _acceptance(facts: Facts) -> list[str]:
     if found is None:
         return ["Not evaluated."]
     lines = [
-        f"Tokens committed a round, the bonus token included, on {found.num_documents:,} held-out documents; over the "
+        f"Tokens committed a round, the bonus token included, on {found['documents']:,} held-out documents; over the "
         "content of messages, headers left out; 95 % interval by bootstrap over documents.",
         "",
-        "| drafts a round | " + " | ".join(_READING_NAMES[reading] for reading in found.acceptance) + " |",
-        "|---|" + "---|" * len(found.acceptance),
+        "| drafts a round | " + " | ".join(_READING_NAMES[reading] for reading in found["acceptance"]) + " |",
+        "|---|" + "---|" * len(found["acceptance"]),
     ]
-    for row in zip(*found.acceptance.values(), strict=True):
+    for row in zip(*found["acceptance"].values(), strict=True):
         cells = []
         for one in row:
-            length, interval = one.content.length, one.interval
-            known = length is not None and interval is not None
-            cells.append(f"{length:.2f} ({interval[0]:.2f}..{interval[1]:.2f})" if known and interval else "-")
-        lines.append(f"| {row[0].draft_tokens} | " + " | ".join(cells) + " |")
-    by_context = found.at("sampled" if "sampled" in found.acceptance else "text", facts.draft_tokens).by_context
-    if len(by_context) > 1:
-        parts = [f"{name} {counts.length:.2f}" for name, counts in by_context.items() if counts.length is not None]
+            length, interval = one["acceptance_length"], one["ci95"]
+            cells.append("-" if interval is None else f"{length:.2f} ({interval[0]:.2f}..{interval[1]:.2f})")
+        lines.append(f"| {row[0]['draft_tokens']} | " + " | ".join(cells) + " |")
+    reading = found["acceptance"]["sampled" if "sampled" in found["acceptance"] else "text"]
+    by_context = reading[min(facts.draft_tokens, len(reading)) - 1]["by_context"]
+    lengths = {name: counts["acceptance_length"] for name, counts in by_context.items()}
+    if len(lengths) > 1:
+        parts = [f"{name} {length:.2f}" for name, length in lengths.items() if length is not None]
         lines += ["", f"By tokens of context, {facts.draft_tokens} drafts: {', '.join(parts)}."]
     return lines
 
