@@ -13,12 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["norm_backward", "norm_forward", "rms_norm", "rotate", "swiglu", "wide"]
+__all__ = ["norm_backward", "norm_forward", "rms_norm", "rotate", "swiglu", "wide", "wide_product"]
 
 
 def wide(x: Tensor) -> Tensor:
     """Return x in fp32 or wider."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b in fp32 or wider. Logits of 32 to 64 would be rounded to multiples of 1/4 in bf16."""
+    if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return wide(a) @ wide(b)
 
 
 def norm_forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

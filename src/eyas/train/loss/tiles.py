@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from eyas.train.heads.base import HeadPass, Readout
-from eyas.train.heads.numerics import norm_backward, norm_forward, wide
+from eyas.train.heads.numerics import norm_backward, norm_forward, wide_product
 from eyas.train.loss.kinds import CellTile, LossSettings, loss_and_gradient
 from eyas.train.loss.teacher import DraftTeacher, Taught, TeacherTile
 from eyas.train.types import Cells, States, Teacher
@@ -154,7 +154,7 @@ class _Total:
         norm_H = self._readout.norm_H.detach()
         output_NH = self._one.outputs[depth][rows_N]
         normed_NH, factor_N1 = norm_forward(output_NH, norm_H, self._readout.eps)
-        logits_NV = wide(normed_NH @ self._matrix_VH.T)
+        logits_NV = wide_product(normed_NH, self._matrix_VH.T)
         lse_N = logits_NV.logsumexp(-1)
         q_NV = (logits_NV - lse_N[:, None]).exp_()
         p_NV = full_NV = alpha_N = None
