@@ -6,7 +6,6 @@ from tests.support.training import VARIANTS, head_config, new_head, packed, refe
 
 from eyas.base.errors import UserError
 from eyas.train.heads.eagle3 import Eagle3TrainableHead
-from eyas.train.heads.registry import HEADS
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -14,7 +13,7 @@ def test_state_dicts_interchange_with_the_reference_head(variant):
     head = new_head(head_config(**VARIANTS[variant]))
     reference = reference_of(head)
     assert {n: p.shape for n, p in head.named_parameters()} == {n: p.shape for n, p in reference.named_parameters()}
-    fresh = HEADS["eagle3"](head.config, head.target_ids_V, embed_VH=head.embed_VH).double()
+    fresh = Eagle3TrainableHead(head.config, head.target_ids_V, embed_VH=head.embed_VH).double()
     fresh.load_state_dict(reference.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(fresh.parameters(), head.parameters(), strict=True))
 

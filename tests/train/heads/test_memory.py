@@ -1,9 +1,11 @@
 """Memory of a whole step: what a token costs beyond its states is keys, values and their gradients at depth 0."""
 
+import pytest
 import torch
 from tests.support.live_bytes import LiveBytes
 from tests.support.training import head_config, new_head, packed, states_for
 
+from eyas.train.heads.eagle3_making import activation_bytes
 from eyas.train.loss.kinds import LossSettings
 from eyas.train.loss.step import accumulate, prepare
 from eyas.train.loss.tiles import TiledLoss, normalisers
@@ -46,3 +48,27 @@ def test_a_token_of_a_longer_batch_costs_its_keys_and_values_alone():
     keys_values_and_gradients = 4 * config.num_kv_heads * config.head_dim * 4
     assert bytes_of_token(ROWS) <= keys_values_and_gradients + OTHER_BYTES
     assert bytes_of_token(10_000) > 5 * (keys_values_and_gradients + OTHER_BYTES)  # one pass for all rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_estimate_of_a_pass_is_an_upper_bound_and_close(dtype):
+    sizes = {"hidden_size": 64, "target_hidden_size": 64, "intermediate_size": 256, "num_heads": 4, "head_dim": 32}
+    config = head_config(**sizes)
+    head = new_head(config, num_depths=7, dtype=torch.float32)
+    for parameter in head.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+    def peak_and_estimate(num_documents):
+        batch = packed([64] * num_documents, given=0)
+        states, teacher = states_for(config, batch, dtype=dtype)
+        tensors = (batch.ids_T, batch.runs_T, batch.documents_T, batch.positions_T, *states[:2], *teacher)
+        weights = (head.target_ids_V, *head.parameters(), *(p.grad for p in head.parameters()))
+        with LiveBytes(*tensors, *weights) as seen:
+            for one in head.passes(batch, states, teacher, rule="loose"):
+                one.backward([torch.ones_like(x) for x in one.outputs])
+        rows, itemsize = len(one.rows_R), dtype.itemsize
+        estimate = activation_bytes(config, num_rows=rows, num_tokens=batch.num_tokens, num_depths=7, itemsize=itemsize)
+        return torch.tensor([seen.peak, estimate])
+
+    peak, estimate = (peak_and_estimate(6) - peak_and_estimate(2)).tolist()
+    assert peak <= estimate <= 1.3 * peak

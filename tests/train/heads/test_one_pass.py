@@ -3,13 +3,16 @@
 It knows cells and outputs only, and trains with the same loss and step as EAGLE-3.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from tests.support.training import head_config, packed, states_for
 from torch import nn
 
 from eyas.train.heads.base import WHOLE, HeadPass, Readout, TrainableHead
-from eyas.train.heads.registry import HEADS
+from eyas.train.heads.eagle3_making import EAGLE3_MAKING
+from eyas.train.heads.registry import HEADS, find_making
 from eyas.train.heads.rows import cells_of, taught_rows
 from eyas.train.loss.kinds import LossSettings
 from eyas.train.loss.step import accumulate, prepare
@@ -56,13 +59,21 @@ class OnePassHead(TrainableHead):
             yield OnePass(rows_R, outputs, cells_of(batch, rows_R, self.num_depths, rule, decay))
 
 
+def fresh(config, target_ids_V, teacher, *, num_depths, seed):
+    torch.manual_seed(seed)
+    return OnePassHead(config, target_ids_V, num_depths=num_depths).double()
+
+
+ONE_PASS_MAKING = replace(EAGLE3_MAKING, fresh=fresh)
+
+
 def test_another_kind_of_head_is_a_class_and_a_line(monkeypatch):
-    monkeypatch.setitem(HEADS, "one-pass", OnePassHead)
-    torch.manual_seed(0)
+    monkeypatch.setitem(HEADS, "one-pass", ONE_PASS_MAKING)
     config = head_config()
-    head = HEADS["one-pass"](config, torch.arange(0, 37, 2), num_depths=3).double()
     batch = packed((20, 13, 9), given=0.3)
     states, teacher = states_for(config, batch)
+    making = find_making("one-pass")
+    head = making.fresh(config, torch.arange(0, 37, 2), teacher, num_depths=3, seed=0)
     loss = TiledLoss(head.readout, teacher, LossSettings(), tile=6)
     ready = prepare(head, loss, batch, states, rule="loose")
     by = normalisers(ready.trained_J, batch.num_tokens)

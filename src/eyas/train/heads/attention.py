@@ -95,12 +95,11 @@ class _Attention(torch.autograd.Function):
             rows = slice(block.start, block.stop)
             out_RGQD[rows], lse_RGQ[rows] = _over_prefix(q[rows], prefix, rows_R[rows], block, size)
         if own:
-            keys_RJGD, values_RJGD = (wide(torch.stack(x, dim=1)) for x in (own[::2], own[1::2]))
-            scores_RJGQ = _dots(q, keys_RJGD)
+            scores_RJGQ = _dots(q, own[::2])
             own_lse_RGQ = scores_RJGQ.logsumexp(1)
             merged_RGQ = torch.logaddexp(lse_RGQ, own_lse_RGQ)
             out_RGQD *= (lse_RGQ - merged_RGQ).exp()[..., None]
-            _add_weighted(out_RGQD, (scores_RJGQ - merged_RGQ[:, None]).exp(), values_RJGD)
+            _add_weighted(out_RGQD, (scores_RJGQ - merged_RGQ[:, None]).exp(), own[1::2])
             lse_RGQ = merged_RGQ
         out = out_RGQD.to(q_RGQD.dtype)
         ctx.save_for_backward(q_RGQD, out, lse_RGQ, rows_R, *own)
@@ -122,24 +121,23 @@ class _Attention(torch.autograd.Function):
             )
         d_own: list[Tensor] = []
         if own:
-            keys_RJGD, values_RJGD = (wide(torch.stack(x, dim=1)) for x in (own[::2], own[1::2]))
-            p_RJGQ = (_dots(q, keys_RJGD) - lse_RGQ[:, None]).exp()
-            d_scores_RJGQ = p_RJGQ * (_dots(d_out, values_RJGD) - delta_RGQ[:, None])
-            _add_weighted(d_q, d_scores_RJGQ, keys_RJGD)
+            p_RJGQ = (_dots(q, own[::2]) - lse_RGQ[:, None]).exp()
+            d_scores_RJGQ = p_RJGQ * (_dots(d_out, own[1::2]) - delta_RGQ[:, None])
+            _add_weighted(d_q, d_scores_RJGQ, own[::2])
             for j in range(len(own) // 2):
                 d_own.append(_sum_weighted(d_scores_RJGQ[:, j], q).to(own[0].dtype))
                 d_own.append(_sum_weighted(p_RJGQ[:, j], d_out).to(own[0].dtype))
         return ((d_q * scale).to(q_RGQD.dtype), None, None, None, None, *d_own)
 
 
-def _dots(x_RGQD: Tensor, keys_RJGD: Tensor) -> Tensor:
-    """Return the products of each row with its own keys, [R, J, G, Q]."""
-    return (x_RGQD[:, None] * keys_RJGD[:, :, :, None]).sum(-1)
+def _dots(x_RGQD: Tensor, keys: Sequence[Tensor]) -> Tensor:
+    """Return the products of each row with its own keys, [R, J, G, Q] of J times [R, G, D]."""
+    return torch.stack([(x_RGQD * wide(key_RGD)[:, :, None]).sum(-1) for key_RGD in keys], dim=1)
 
 
-def _add_weighted(to_RGQD: Tensor, weights_RJGQ: Tensor, values_RJGD: Tensor) -> None:
-    for j in range(values_RJGD.shape[1]):
-        to_RGQD.addcmul_(weights_RJGQ[:, j, :, :, None], values_RJGD[:, j, :, None])
+def _add_weighted(to_RGQD: Tensor, weights_RJGQ: Tensor, values: Sequence[Tensor]) -> None:
+    for j, value_RGD in enumerate(values):
+        to_RGQD.addcmul_(weights_RJGQ[:, j, :, :, None], wide(value_RGD)[:, :, None])
 
 
 def _sum_weighted(weights_RGQ: Tensor, x_RGQD: Tensor) -> Tensor:

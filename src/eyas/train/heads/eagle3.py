@@ -31,7 +31,7 @@ from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
 from eyas.train.heads.attention import Prefix, attend, row_blocks
 from eyas.train.heads.base import WHOLE, HeadPass, Readout, Share, TrainableHead
-from eyas.train.heads.numerics import rms_norm, rotate, wide
+from eyas.train.heads.numerics import rms_norm, rotate, swiglu, wide
 from eyas.train.heads.rows import cells_of, taught_rows
 from eyas.train.types import Batch, Cells, Rule, States, Teacher
 
@@ -180,8 +180,8 @@ class _Inputs:
         self.rope = (cos.double(), sin.double()) if self.dtype == torch.float64 else (cos, sin)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the parameters by name, matrices in the compute dtype."""
-        named = self.head.named_parameters()
+        """Return the parameters by name, matrices in the compute dtype; the loss has the lm_head."""
+        named = (x for x in self.head.named_parameters() if x[1] is not self.head.lm_head.weight)
         return {name.removesuffix(".weight"): p.to(self.dtype) if p.ndim == 2 else p for name, p in named}
 
     def prefix(self) -> Prefix:
@@ -225,7 +225,7 @@ class _Inputs:
             residual = residual + F.linear(attn, weights["midlayer.self_attn.o_proj"])
             inner = rms_norm(residual, weights["midlayer.post_attention_layernorm"], config.rms_norm_eps)
             gate, up = (F.linear(inner, weights[f"midlayer.mlp.{name}_proj"]) for name in ("gate", "up"))
-            output = residual + F.linear(F.silu(gate) * up, weights["midlayer.mlp.down_proj"])
+            output = residual + F.linear(swiglu(gate, up), weights["midlayer.mlp.down_proj"])
             outputs.append(output)
             hidden = rms_norm(output, weights["norm"], config.rms_norm_eps) if config.norm_output else output
         return outputs

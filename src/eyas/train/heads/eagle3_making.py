@@ -128,12 +128,17 @@ def head_from_checkpoint(
 def activation_bytes(config: Eagle3Config, *, num_rows: int, num_tokens: int, num_depths: int, itemsize: int) -> int:
     """Estimate the bytes of a pass over `num_rows` of `num_tokens`: its graph, and keys and values of depth 0.
 
-    A row keeps at each depth the inputs of its matrices, the parts of attention and the three inner vectors of its MLP.
-    Keys and values of depth 0 have gradients in fp32 beside them.
+    A row keeps at each depth seven hidden states (the embedding and the hidden state, their norms side by side, the
+    residual and its norm, the output's gradient), queries, attention, keys, values, three inner vectors of its MLP and,
+    in fp32, rotation and log-sum-exp; once, the gradients of one depth. Keys and values of depth 0 have gradients in
+    fp32 beside them.
     """
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    row = 8 * config.hidden_size + 3 * query + 4 * key + 4 * config.intermediate_size
-    return num_rows * num_depths * row * itemsize + num_tokens * 2 * key * (itemsize + 4)
+    inner = 3 * config.intermediate_size
+    depth = (7 * config.hidden_size + 2 * query + 2 * key + inner) * itemsize
+    depth += (2 * config.head_dim + config.num_heads) * 4
+    once = inner * itemsize + 4 * query * 4
+    return num_rows * (num_depths * depth + once) + num_tokens * 2 * key * (itemsize + 4)
 
 
 def num_parameters(config: Eagle3Config) -> int:

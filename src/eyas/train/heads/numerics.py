@@ -1,11 +1,19 @@
-"""Norms and rotation of trainable heads, in fp32 or wider inside."""
+"""Norms, rotation and SwiGLU of trainable heads. Norms and rotation compute in fp32 or wider.
+
+Norm and SwiGLU have closed backward passes that keep their inputs alone: autograd would keep every intermediate, for
+narrow types in fp32.
+"""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
-__all__ = ["rms_norm", "rotate", "wide"]
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["norm_backward", "norm_forward", "rms_norm", "rotate", "swiglu", "wide", "wide_product"]
 
 
 def wide(x: Tensor) -> Tensor:
@@ -13,10 +21,39 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return x / sqrt(mean(x^2) + eps) times `weight`, in x's dtype."""
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b in fp32 or wider. Logits of 32 to 64 would be rounded to multiples of 1/4 in bf16."""
+    if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return wide(a) @ wide(b)
+
+
+def norm_forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x / sqrt(mean(x^2) + eps) times `weight`, in x's dtype, and the factor 1 / sqrt(...) [..., 1]."""
     values = wide(x)
-    return (values * torch.rsqrt(values.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
+    factor = torch.rsqrt(values.square().mean(-1, keepdim=True) + eps)
+    return (values * factor).mul_(weight).to(x.dtype), factor
+
+
+def norm_backward(d_out: Tensor, x: Tensor, factor: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x [N, H], in its dtype, and of the weight [H]."""
+    unit = wide(x) * factor
+    d_weight = wide(d_out) * unit
+    d_unit = wide(d_out) * weight
+    inner = (d_weight * weight).mean(-1, keepdim=True)
+    return d_unit.addcmul_(unit, inner, value=-1).mul_(factor).to(x.dtype), d_weight.sum(0)
+
+
+def rms_norm(x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+    """Return the norm of rows, in their dtype."""
+    out: Tensor = _RmsNorm.apply(x_NH, weight_H, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return silu(gate) up."""
+    out: Tensor = _SwiGlu.apply(gate, up)  # type: ignore[no-untyped-call]
+    return out
 
 
 def rotate(x_RND: Tensor, cos_RD: Tensor, sin_RD: Tensor) -> Tensor:
@@ -24,3 +61,29 @@ def rotate(x_RND: Tensor, cos_RD: Tensor, sin_RD: Tensor) -> Tensor:
     a, b = wide(x_RND).chunk(2, dim=-1)
     cos, sin = cos_RD[:, None], sin_RD[:, None]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x_RND.dtype)
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        out, factor_N1 = norm_forward(x_NH, weight_H, eps)
+        ctx.save_for_backward(x_NH, factor_N1, weight_H)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return *norm_backward(grads[0], *ctx.saved_tensors), None
+
+
+class _SwiGlu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        gate, up = ctx.saved_tensors
+        return torch.ops.aten.silu_backward(grads[0] * up, gate), F.silu(gate).mul_(grads[0])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.train.heads.numerics import wide
+from eyas.train.heads.numerics import wide, wide_product
 from eyas.train.types import Cells, States, Teacher
 
 __all__ = ["DraftTeacher", "Taught", "TeacherTile"]
@@ -62,7 +62,7 @@ class DraftTeacher:
     def tile(self, taught: Taught, some: slice, last_TH: Tensor) -> TeacherTile:
         """Return the distributions of the positions `taught.positions_S[some]`."""
         assert taught.lse_S is not None
-        logits_SV = wide(last_TH[taught.positions_S[some]] @ self._draft_VH.T)
+        logits_SV = wide_product(last_TH[taught.positions_S[some]], self._draft_VH.T)
         lse_S = logits_SV.logsumexp(-1)
         p_SV = logits_SV.sub_(lse_S[:, None]).exp_()
         return TeacherTile(p_SV, p_SV * (lse_S - taught.lse_S[some]).exp()[:, None])
@@ -77,7 +77,7 @@ class DraftTeacher:
         top_S: Tensor | None = None
         lse_S: Tensor | None = None
         for start in range(0, len(self._full_VH), VOCABULARY):
-            logits_SV = wide(last_SH @ self._full_VH[start : start + VOCABULARY].T)
+            logits_SV = wide_product(last_SH, self._full_VH[start : start + VOCABULARY].T)
             some_top_S, some_best_S = logits_SV.max(-1)
             some_lse_S = logits_SV.logsumexp(-1)
             if top_S is None or lse_S is None:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from eyas.train.heads.base import HeadPass, Readout
-from eyas.train.heads.numerics import wide
+from eyas.train.heads.numerics import norm_backward, norm_forward, wide_product
 from eyas.train.loss.kinds import CellTile, LossSettings, loss_and_gradient
 from eyas.train.loss.teacher import DraftTeacher, Taught, TeacherTile
 from eyas.train.types import Cells, States, Teacher
@@ -35,7 +35,7 @@ Compat = Literal["none", "specforge"]
 
 
 class Prepared(NamedTuple):
-    """What the loss knows of a batch before the head runs. Counts add over processes and micro-batches."""
+    """Positions that teach a batch and its counts, known before the head runs. Counts add over processes."""
 
     taught: Taught
     trained_J: Tensor  # int64: cells that the loss counts
@@ -143,10 +143,6 @@ class _Total:
         self._matrix_VH = loss.readout.lm_head_VH.detach().to(one.outputs[0].dtype)
         self.sums = LossSums.zero(len(one.outputs), one.outputs[0].device)
         self.grads = [] if normalisers_J is None else [torch.zeros_like(x) for x in one.outputs]
-        if normalisers_J is not None:
-            for parameter in loss.readout[:2]:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
 
     def add(self, depth: int, some: slice, taught: Taught, tile: slice, teacher: TeacherTile | None) -> None:
         """Add the cells `some` of a depth, which the positions `tile` teach."""
@@ -155,8 +151,10 @@ class _Total:
         at_N = torch.searchsorted(taught.positions_S[tile], cells.targets_N[some])
         labels_N = taught.labels_S[tile][at_N]
         trained_N = labels_N >= 0
-        norm = _Norm(self._one.outputs[depth][rows_N], self._readout)
-        logits_NV = wide(norm.out @ self._matrix_VH.T)
+        norm_H = self._readout.norm_H.detach()
+        output_NH = self._one.outputs[depth][rows_N]
+        normed_NH, factor_N1 = norm_forward(output_NH, norm_H, self._readout.eps)
+        logits_NV = wide_product(normed_NH, self._matrix_VH.T)
         lse_N = logits_NV.logsumexp(-1)
         q_NV = (logits_NV - lse_N[:, None]).exp_()
         p_NV = full_NV = alpha_N = None
@@ -168,14 +166,11 @@ class _Total:
         self._count(depth, values, loss_N, labels_N)
         if self._normalisers_J is not None:
             scale_N = (trained_N * (cells.weight / self._normalisers_J[depth])).to(d_logits_NV.dtype)
-            d_logits = d_logits_NV.mul_(scale_N[:, None]).to(norm.out.dtype)
-            grad_VH = self._readout.lm_head_VH.grad
-            assert grad_VH is not None
-            if grad_VH.dtype == d_logits.dtype:
-                grad_VH.addmm_(d_logits.T, norm.out)
-            else:
-                grad_VH += d_logits.T @ norm.out
-            self.grads[depth][rows_N] = norm.backward(d_logits @ self._matrix_VH)
+            d_logits = d_logits_NV.mul_(scale_N[:, None]).to(normed_NH.dtype)
+            _add_product(_gradient(self._readout.lm_head_VH), d_logits.T, normed_NH)
+            d_output, d_norm_H = norm_backward(d_logits @ self._matrix_VH, output_NH, factor_N1, norm_H)
+            _gradient(self._readout.norm_H).add_(d_norm_H)
+            self.grads[depth][rows_N] = d_output
 
     def _count(self, depth: int, values: CellTile, loss_N: Tensor, labels_N: Tensor) -> None:
         sums, trained_N = self.sums, labels_N >= 0
@@ -186,21 +181,14 @@ class _Total:
         sums.overlap_J[depth] += torch.nan if values.alpha_N is None else values.alpha_N.sum(dtype=torch.float64)
 
 
-class _Norm:
-    """The final norm of some rows, with its closed backward."""
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
 
-    def __init__(self, x_NH: Tensor, readout: Readout) -> None:
-        self._weight_H = readout.norm_H
-        values = wide(x_NH)
-        self._inverse_N1 = torch.rsqrt(values.square().mean(-1, keepdim=True) + readout.eps)
-        self._unit_NH = values * self._inverse_N1
-        self.out = (self._unit_NH * readout.norm_H.detach()).to(x_NH.dtype)
 
-    def backward(self, d_out_NH: Tensor) -> Tensor:
-        """Add the weight's gradient, and return that of the rows."""
-        d_out, unit = wide(d_out_NH), self._unit_NH
-        assert self._weight_H.grad is not None
-        self._weight_H.grad += (d_out * unit).sum(0)
-        d_unit = d_out * self._weight_H.detach()
-        d_x = (d_unit - unit * (d_unit * unit).mean(-1, keepdim=True)) * self._inverse_N1
-        return d_x.to(self.out.dtype)
+def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+    if to.dtype == a.dtype:
+        to.addmm_(a, b)
+    else:
+        to += a @ b
