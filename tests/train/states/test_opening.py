@@ -60,11 +60,12 @@ def test_a_gpu_keeps_a_plain_lm_head_and_larger_chunks():
         ).owners(longest=131072)
         for has_kernels in (True, False)
     )
+    assert of_gpu["target scores"] == 0 and of_cpu["target scores"] == 6 * 4 * 64 * 64 * 131072
     assert of_gpu["teacher"] == 201088 * 2880 * 2 and of_cpu["teacher"] == 0
-    assert of_gpu["target chunk"] == 16 * of_cpu["target chunk"]
+    assert of_gpu["target chunk"] == of_cpu["target chunk"] * 8192 // 768
     # 12 full layers of 131,072 tokens; sliding ones keep a window and a chunk
     per_token = 2 * 8 * 64 * 2
-    assert of_cpu["target caches"] == 12 * per_token * (131072 + 16 + 512 + 128 + 16)
+    assert of_cpu["target caches"] == 12 * per_token * (131072 + 16 + 768 + 128 + 16)
     assert of_gpu["states"] == 131072 * 4 * 2880 * 2
 
 

@@ -13,10 +13,12 @@ from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.startup.build import EngineOptions, build_engine
 from eyas.kernels.reference.ops import LayerCache
+from eyas.kernels.reference.roles import PROMPT_OPS
 from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.making.make import make_head, make_target
 from eyas.model.making.presets import PRESETS, default_head
+from eyas.train.states import target
 from eyas.train.states.target import TargetStates
 from eyas.train.types import States, Teacher
 
@@ -77,15 +79,15 @@ def test_they_are_those_of_the_engine_bit_for_bit(loaded, tmp_path, changes):
         context=320, concurrency=1, kv_bytes=1 << 24, drafter="eagle3", draft_tokens=1, page_size=32, chunk_tokens=90
     )
     core = build_engine(config, weights, options, head=head).core
-    target, found = core.runner.target, []
-    forward = target.forward
+    served_by, found = core.runner.target, []
+    forward = served_by.forward
 
     def recording(batch, caches):
         output = forward(batch, caches)
         found.append(output.taps_TC[batch.live_SR.flatten()])
         return output
 
-    target.forward = recording
+    served_by.forward = recording
     documents = random_documents(TINY.vocab_size, (200, 64, 7, 129, 30))
     for document in documents:
         params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
@@ -119,6 +121,18 @@ def test_a_long_document_goes_round_a_ring_of_sliding_pages(loaded):
     pages = [[cache.k.shape[0] for cache in states._caches] for states in (short, long)]
     assert pages == [[1 + 5, 1 + 57] * 4, [1 + 60, 1 + 60] * 4]
     assert same(*(states.states(batch_of(documents)) for states in (short, long)))
+
+
+def test_operations_that_take_one_sequence_get_whole_tiles_of_one(loaded, monkeypatch):
+    """As those of a GPU do. Here the plain ones stand in for them, so the values are the same."""
+    monkeypatch.setattr(target, "_prompt_ops", lambda weights: (PROMPT_OPS, False))
+    alone, shapes = states_of(loaded, chunk_rows=128), []
+    forward = alone._target.forward
+    alone._target.forward = lambda batch, caches: shapes.append(batch.tokens_SR.shape) or forward(batch, caches)
+    monkeypatch.undo()
+    batch = batch_of(random_documents(TINY.vocab_size, (70, 150, 3)))
+    assert same(alone.states(batch), states_of(loaded).states(batch))
+    assert shapes == [(1, 128), (1, 64), (1, 128), (1, 64)]
 
 
 def test_stale_pages_change_nothing(loaded):

@@ -108,7 +108,7 @@ def open_folder(
             f"{folder} holds states in {index['dtype']}, {device} computes in {_name(dtype)}; capture there"
         )
     if index["kind"] == "labels" and not labels_suffice:
-        raise UserError(f"{folder} holds labels only, which suffice for the loss `hard`; capture without --labels")
+        raise UserError(f"{folder} holds labels only, which suffice for the loss `hard` alone; capture last states")
     return FolderStates(folder, index, device)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
+from eyas.kernels.reference.roles import PROMPT_TILE
 from eyas.model.config import GptOssConfig
 from eyas.model.prompt_memory import chunk_bytes, layer_page_bytes
 from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pages
@@ -40,6 +41,7 @@ class TargetMemory:
         teacher         the plain lm_head beside the packed one
         target caches   keys and values of one document
         target chunk    activations of one pass
+        target scores   plain attention: each tile of rows holds about six fp32 matrices of its scores of all keys
         states          taps and last hidden states of one batch
         states cache    `cache_bytes`, which lie in the host's memory: 0 is asked for where a GPU is planned
         """
@@ -54,6 +56,7 @@ class TargetMemory:
             "teacher": config.vocab_size * config.hidden_size * size if self.has_kernels else 0,
             "target caches": num_pages * layer_page_bytes(config, PAGE_SIZE, self.dtype),
             "target chunk": chunk_bytes(config, self.chunk_rows, self.dtype, tap_width=width),
+            "target scores": 0 if self.has_kernels else 6 * 4 * PROMPT_TILE * config.num_heads * longest,
             "states": max(longest, batch_tokens) * width * size,
             "states cache": cache_bytes,
         }

@@ -13,7 +13,7 @@ from eyas.model.config import GptOssConfig
 __all__ = ["KERNEL_ROWS", "PAGE_SIZE", "PLAIN_ROWS", "CachePages", "cache_pages"]
 
 PAGE_SIZE = 16  # as in the engine
-PLAIN_ROWS, KERNEL_ROWS = 512, 8192  # of a pass: on a CPU more leave its caches, on a GPU fewer leave it idle
+PLAIN_ROWS, KERNEL_ROWS = 768, 8192  # of a pass: on a CPU more leave its caches, on a GPU fewer leave it idle
 
 
 class CachePages(NamedTuple):
