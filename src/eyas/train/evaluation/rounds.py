@@ -29,7 +29,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Text:
-    """What rounds see of a batch. Tokens are counted as `eyas bench acceptance` does: content is no header."""
+    """A batch as rounds see it. Tokens are counted as `eyas bench acceptance` does: content is no header."""
 
     first_N: Integers  # of every run
     length_N: Integers
