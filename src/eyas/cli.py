@@ -34,8 +34,11 @@ RENAMED_OPTIONS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
+    """One subcommand. `part` names what in the module has `add_arguments` and `run`, if not the module itself."""
+
     module: str
     help: str
+    part: str | None = None
 
 
 COMMANDS = {
@@ -61,6 +64,27 @@ COMMANDS = {
         module="eyas.model.commands.models_info", help="describe a model or a draft head without loading its weights"
     ),
     "models make": Command(module="eyas.model.commands.models_make", help="write a model with random weights"),
+    "train init": Command(module="eyas.train.commands.init", help="write a settings file for training a draft head"),
+    "train run": Command(module="eyas.training", part="run", help="train a draft head by a settings file"),
+    "train resume": Command(module="eyas.training", part="resume", help="go on with a run that was stopped"),
+    "train plan": Command(
+        module="eyas.train.commands.plan", help="estimate memory, the longest context and the time of a run"
+    ),
+    "train eval": Command(
+        module="eyas.training", part="evaluation", help="measure the acceptance of a head on held-out chats"
+    ),
+    "train export": Command(
+        module="eyas.train.commands.export", help="write a checkpoint of a run as a head that engines load"
+    ),
+    "train capture": Command(
+        module="eyas.train.commands.capture", help="write the target's hidden states of a run's chats into a folder"
+    ),
+    "train inspect": Command(
+        module="eyas.train.commands.inspect", help="show what of a chat is taught, and count what a file holds"
+    ),
+    "train regenerate": Command(
+        module="eyas.train.commands.regenerate", help="let the model answer the prompts of recorded chats once more"
+    ),
     "claude": Command(module="eyas.claude.commands.start", help="start Claude Code on a server"),
     "claude print": Command(module="eyas.claude.commands.print", help="print the settings of Claude Code for a server"),
     "claude write": Command(
@@ -121,15 +145,16 @@ def _dispatch(argv: list[str]) -> int:
         return _overview(argv)
     command = COMMANDS[name]
     module = import_module(command.module)
+    runner = module if command.part is None else getattr(module, command.part)
     parser = _Parser(prog=f"eyas {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
-    module.add_arguments(parser)
+    runner.add_arguments(parser)
     words = argv[len(name.split()) :]
     options = [option for action in parser._actions for option in action.option_strings]
     _refuse_old_options(parser, options, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(f"unexpected '{unknown[0]}'{nearest(unknown[0].split('=')[0], options)}")
-    return int(module.run(args))
+    return int(runner.run(args))
 
 
 def _refuse_old_options(parser: argparse.ArgumentParser, options: Sequence[str], words: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ class Package(NamedTuple):
 PACKAGES = {
     "base": Package(
         knows="words that everything shares: types, errors, settings, Harmony, tokenizer",
-        floors=(("tokens",), ("harmony",), ("conversation",)),
+        floors=(("tokens",), ("harmony",), ("conversation",), ("openai_messages",)),
     ),
     "kernels": Package(
         knows="operations on tensors, each with a plain PyTorch twin",

@@ -113,7 +113,7 @@ def test_info_describes_it(folders, capsys):
     ],
 )
 def test_what_it_cannot_do_is_said_before_weights_are_read(folders, monkeypatch, changes, has_kernels, message):
-    monkeypatch.setattr(load, "_has_kernels", lambda *args: has_kernels)
+    monkeypatch.setattr(load, "can_use_kernels", lambda *args: has_kernels)
     monkeypatch.setattr(load, "load_target", lambda *args, **options: pytest.fail("weights are read"))
     assert complaint(load.load_model, settings(folders, **changes)) == message
 

@@ -28,7 +28,7 @@ def test_what_no_engine_does_is_refused_before_weights_are_read(wanted, said, mo
         raise AssertionError("weights were read")
 
     monkeypatch.setattr(load, "load_target", read)
-    monkeypatch.setattr(load, "_has_kernels", lambda device, config: True)
+    monkeypatch.setattr(load, "can_use_kernels", lambda device, config: True)
     with pytest.raises(UserError, match=said):
         load.load_model(EngineConfig(device="cpu", **wanted))
 

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def loaded(folder, monkeypatch):
     def loaded(head, *, has_kernels=True, **options):
-        monkeypatch.setattr(load, "_has_kernels", lambda *args: has_kernels)
+        monkeypatch.setattr(load, "can_use_kernels", lambda *args: has_kernels)
         config = EngineConfig(model=str(folder), draft=str(folder / head), device="cpu", draft_tokens=3, **options)
         return load.load_model(config)
 

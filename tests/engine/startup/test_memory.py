@@ -13,7 +13,8 @@ from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
 from eyas.base.units import readable
 from eyas.engine.startup.build import EngineOptions, build_engine
-from eyas.engine.startup.memory import GPU_RESERVE, PageBytes, available_bytes, kv_budget, page_bytes, page_counts
+from eyas.engine.startup.memory import GPU_RESERVE, PageBytes, kv_budget, page_bytes, page_counts
+from eyas.model.devices import available_bytes
 from eyas.model.weights import tensors_of
 
 CPU = torch.device("cpu")
@@ -87,10 +88,6 @@ def test_the_memory_map_names_every_owner_once(random_model):
     one_expert = 4 * 3 * config.hidden_size * config.intermediate_size
     assert owners["expert cache"] == config.num_layers * config.num_experts * one_expert
     assert 0 < owners["kv"] <= 1 << 26 and owners["state"] > 0 and owners["free"] > 0
-
-
-def test_available_bytes_is_less_than_the_machine_has():
-    assert 1 << 20 < available_bytes(CPU) < 1 << 50
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

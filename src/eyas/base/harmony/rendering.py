@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.tools import (
@@ -26,12 +26,17 @@ __all__ = [
     "ROLES",
     "Effort",
     "Message",
+    "MessageIds",
     "Role",
     "call_message",
     "developer_message",
+    "is_final",
+    "message_ids",
+    "opener_ids",
     "render_conversation",
     "render_message",
     "result_message",
+    "stays",
     "stop_ids",
     "system_message",
     "visible_messages",
@@ -133,10 +138,28 @@ def stop_ids(codec: TextCodec) -> tuple[int, int]:
     return codec.special[RETURN], codec.special[CALL]
 
 
+class MessageIds(NamedTuple):
+    """Token ids of one message in three parts; the header ends in <|message|>."""
+
+    header: list[int]
+    content: list[int]
+    end: int
+
+
 def render_message(codec: TextCodec, message: Message) -> list[int]:
     """Return token ids of one message; <|call|> ends an assistant's message to a recipient, <|end|> any other.
 
     Raises InvalidRequest for a tool message without a name.
+    """
+    header, content, end = message_ids(codec, message)
+    return [*header, *content, end]
+
+
+def message_ids(codec: TextCodec, message: Message, *, recipient_last: bool = False) -> MessageIds:
+    """Return what `render_message` does, in parts.
+
+    `recipient_last` puts the recipient behind the channel, where gpt-oss writes it itself; openai-harmony renders it
+    before, and parses both.
     """
     special = codec.special
     if message.role == "tool":
@@ -149,10 +172,9 @@ def render_message(codec: TextCodec, message: Message) -> list[int]:
     # Pieces are encoded one by one, as the reference does: joined they could merge into other tokens.
     if message.role != "tool" and message.name is not None:
         ids += codec.encode(f":{message.name}")
-    if message.recipient not in (None, "all"):
-        ids += codec.encode(f" to={message.recipient}")
-    if message.channel is not None:
-        ids += [special[CHANNEL], *codec.encode(message.channel)]
+    to = [] if message.recipient in (None, "all") else codec.encode(f" to={message.recipient}")
+    channel = [] if message.channel is None else [special[CHANNEL], *codec.encode(message.channel)]
+    ids += channel + to if recipient_last else to + channel
     if message.content_type is not None:
         plain = message.content_type.removeprefix(CONSTRAIN)
         if plain != message.content_type:
@@ -160,7 +182,12 @@ def render_message(codec: TextCodec, message: Message) -> list[int]:
         else:
             ids += codec.encode(f" {plain}")
     is_call = message.role == "assistant" and message.recipient is not None
-    return [*ids, special[MESSAGE], *codec.encode(message.content), special[CALL if is_call else END]]
+    return MessageIds([*ids, special[MESSAGE]], codec.encode(message.content), special[CALL if is_call else END])
+
+
+def opener_ids(codec: TextCodec) -> list[int]:
+    """Return `<|start|>assistant`, the end of every prompt: the model goes on from there."""
+    return [codec.special[START], *codec.encode("assistant")]
 
 
 def render_conversation(
@@ -187,8 +214,8 @@ def render_conversation(
     for message in visible_messages(messages, prompted=purpose == "completion") if drop_analysis else messages:
         ids += render_message(codec, message)
     if purpose == "completion":
-        ids += [codec.special[START], *codec.encode("assistant")]
-    elif purpose == "training" and messages and _is_final(messages[-1]):
+        ids += opener_ids(codec)
+    elif purpose == "training" and messages and is_final(messages[-1]):
         ids[-1] = codec.special[RETURN]
     return ids
 
@@ -196,7 +223,17 @@ def render_conversation(
 def visible_messages(messages: Sequence[Message], *, prompted: bool) -> list[Message]:
     """Return the messages without the analysis of finished turns; `prompted`: an answer follows the last of them."""
     start = _first_unfinished(messages, prompted=prompted)
-    return [message for i, message in enumerate(messages) if i >= start or message.channel != "analysis"]
+    return [message for i, message in enumerate(messages) if i >= start or stays(message)]
+
+
+def is_final(message: Message) -> bool:
+    """Whether the message ends a turn of the assistant."""
+    return message.role == "assistant" and message.channel == "final"
+
+
+def stays(message: Message) -> bool:
+    """Whether the message is rendered still when its turn is finished."""
+    return message.channel != "analysis"
 
 
 def _qualified(name: str) -> str:
@@ -206,8 +243,4 @@ def _qualified(name: str) -> str:
 def _first_unfinished(messages: Sequence[Message], *, prompted: bool) -> int:
     """Return the index just after the last finished turn."""
     last = len(messages) if prompted else len(messages) - 1
-    return max((i + 1 for i in range(last) if _is_final(messages[i])), default=0)
-
-
-def _is_final(message: Message) -> bool:
-    return message.role == "assistant" and message.channel == "final"
+    return max((i + 1 for i in range(last) if is_final(messages[i])), default=0)

@@ -26,6 +26,8 @@ __all__ = [
     "called_function",
     "check_schema",
     "check_tool_name",
+    "check_tools",
+    "repeated",
     "response_formats_section",
     "tools_section",
 ]
@@ -135,6 +137,19 @@ def check_schema(schema: Mapping[str, Any], *, param: str) -> None:
             raise InvalidRequest(
                 f"the schema has more than {MAX_SCHEMA_ITEMS} values or {MAX_SCHEMA_CHARS} characters", param=param
             )
+
+
+def check_tools(tools: Sequence[FunctionTool], *, name: str, parameters: str) -> None:
+    """Raises InvalidRequest for a bad name or schema; `name` and `parameters` are their fields: `tools[{}].name`."""
+    for index, tool in enumerate(tools):
+        check_tool_name(tool.name, param=name.format(index))
+        check_schema(tool.parameters or {}, param=parameters.format(index))
+
+
+def repeated(tools: Sequence[FunctionTool]) -> int | None:
+    """Return the index of the first tool with the name of an earlier one."""
+    names = [tool.name for tool in tools]
+    return next((index for index, name in enumerate(names) if name in names[:index]), None)
 
 
 def _is_finite(value: float) -> bool:

@@ -10,6 +10,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.base import config as settings
@@ -26,7 +27,7 @@ from eyas.bench.stats import bootstrap_ratio
 if TYPE_CHECKING:
     from eyas.bench.engine.parts import EngineCore, LoadedModel
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "measure", "run"]
 
 DRAFT_TOKENS = 4  # where --draft-tokens is auto: positions compare only if the draft length does not change
 BAR = 40  # characters of the longest bar
@@ -66,27 +67,19 @@ def run(args: argparse.Namespace) -> int:
         config = replace(config, draft_tokens=DRAFT_TOKENS)
     if config.draft_tokens == 0:
         raise UserError("no draft tokens, nothing to accept; give --draft-tokens 1 or more")
-    sampling = [
-        SamplingParams(temperature=t, seed=config.seed or 0, max_tokens=args.max_tokens) for t in args.temperature
-    ]
     model = load_model(config)
     if model.options.drafter == "none":
         raise UserError("there is no drafter; name a head with --draft, or try --draft ngram")
     codec = load_tokenizer(model)
     prompts, num_left_out = read_prompts(args.prompts, codec, limit=args.limit)
     core = model.build().core
-    for number, prompt in enumerate(prompts, 1):
-        try:
-            core.check(Request(request_id="", prompt_ids=prompt))
-        except InvalidRequest as error:
-            raise UserError(f"{args.prompts}, prompt {number}: {error}") from error
-
+    _check_prompts(core, prompts, args.prompts)
     lines, origin = provenance(hardware(model.weights.embed_VH.device))
     print("\n".join([*_title(args, config, model), *lines]))
     print(f"prompts   {len(prompts)}, answers of at most {args.max_tokens} tokens", end="")
     print(f" ({num_left_out} lines without messages or prompt left out)" if num_left_out else "", flush=True)
     results = []
-    for params in sampling:
+    for params in _sampling(args.temperature, config.seed, args.max_tokens):
         done = _answer(core, prompts, params, config.concurrency)
         result, text = _result(done, params, codec)
         results.append(result)
@@ -107,6 +100,34 @@ def run(args: argparse.Namespace) -> int:
         }
     )
     return 0
+
+
+def measure(
+    config: EngineConfig, path: Path, *, temperatures: Sequence[float], max_tokens: int, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the figures of each temperature, as in the command's JSON. Raises UserError."""
+    from eyas.bench.engine.parts import load_tokenizer
+    from eyas.local import load_model
+
+    model = load_model(config)
+    codec = load_tokenizer(model)
+    prompts, _ = read_prompts(path, codec, limit=limit)
+    core = model.build().core
+    _check_prompts(core, prompts, path)
+    sampling = _sampling(temperatures, config.seed, max_tokens)
+    return [_result(_answer(core, prompts, params, config.concurrency), params, codec)[0] for params in sampling]
+
+
+def _sampling(temperatures: Sequence[float], seed: int | None, max_tokens: int) -> list[SamplingParams]:
+    return [SamplingParams(temperature=t, seed=seed or 0, max_tokens=max_tokens) for t in temperatures]
+
+
+def _check_prompts(core: EngineCore, prompts: Sequence[tuple[int, ...]], path: Path) -> None:
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            core.check(Request(request_id="", prompt_ids=prompt))
+        except InvalidRequest as error:
+            raise UserError(f"{path}, prompt {number}: {error}") from error
 
 
 def _title(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -> list[str]:

@@ -10,9 +10,7 @@ import torch
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength, RoundTimer
 from eyas.engine.sampling.synthetic import SimulatedSampler
 from eyas.engine.startup.build import MAX_AUTO_DRAFTS, auto_draft_length
-from eyas.engine.startup.hardware import hardware
-from eyas.engine.startup.load import LoadedModel, find_checkpoints, load_tokenizer, pick_device
-from eyas.engine.startup.memory import available_bytes
+from eyas.engine.startup.load import LoadedModel, find_checkpoints, load_tokenizer
 from eyas.engine.startup.memory_map import driver_peak
 from eyas.engine.startup.warm_up import warm_up
 from eyas.engine.step.core import EngineCore
@@ -22,6 +20,8 @@ from eyas.model.checkpoints.head_kinds import HEAD_KINDS
 from eyas.model.checkpoints.shards import read_headers
 from eyas.model.checkpoints.tensor_files import PIECE_BYTES, THREADS, read_exactly
 from eyas.model.config import GptOssConfig
+from eyas.model.devices import available_bytes, pick_device
+from eyas.model.hardware import hardware
 from eyas.model.weights import num_bytes
 
 __all__ = [

@@ -20,7 +20,7 @@ from eyas.engine.round.state import DeviceState
 from eyas.engine.sampling.synthetic import SimulatedSampler
 from eyas.engine.sequences.constraint import GrammarCache
 from eyas.engine.startup.backend import Backend, kernel_backend, plain_backend
-from eyas.engine.startup.memory import PageCounts, available_bytes, chunk_bytes, kv_budget, page_bytes, page_counts
+from eyas.engine.startup.memory import PageCounts, kv_budget, page_bytes, page_counts
 from eyas.engine.startup.memory_map import memory_map
 from eyas.engine.step.core import EngineCore
 from eyas.engine.step.runner import Runner
@@ -31,9 +31,11 @@ from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
 from eyas.model.checkpoints.device_layout import is_packed
 from eyas.model.config import GptOssConfig
+from eyas.model.devices import available_bytes
 from eyas.model.mxfp4 import Mxfp4Tensor
 from eyas.model.networks.experts import DequantCache, ExpertStack
 from eyas.model.networks.gpt_oss import GptOss
+from eyas.model.prompt_memory import chunk_bytes, expert_bytes
 from eyas.model.weights import Head, TargetWeights
 
 __all__ = [
@@ -119,7 +121,9 @@ def build_engine(
     else:
         needs = drafter.needs_of(head.config, dtype)
     backend = _backend(config, weights, options, needs, max_drafts)
-    prompt_bytes = chunk_bytes(config, needs, backend.chunk_tokens, dtype)
+    prompt_bytes = chunk_bytes(
+        config, backend.chunk_tokens, dtype, tap_width=needs.tap_width, reader_row_bytes=needs.prompt_row_bytes
+    )
     pages = _size(config, needs, options, weights.embed_VH, max_drafts, backend.chunk_tokens, prompt_bytes)
     runner = _runner(config, weights, options, head, needs, max_drafts, backend, pages)
     scheduler = Scheduler(
@@ -278,11 +282,10 @@ def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: E
     if not isinstance(weights.layers[0].gate_up, Mxfp4Tensor):
         return 0
     device, dtype = weights.embed_VH.device, weights.embed_VH.dtype
-    one_layer = config.num_experts * 3 * config.hidden_size * config.intermediate_size * dtype.itemsize
     limit = options.expert_cache_bytes
     if limit is None:
         limit = available_bytes(device) // 4 if device.type == "cpu" else 0
-    return min(limit, config.num_layers * one_layer)
+    return min(limit, expert_bytes(config, dtype))
 
 
 def _drafter_caches(

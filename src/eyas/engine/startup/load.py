@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError, nearest
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
-from eyas.base.units import readable
 from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.startup.backend import check_round_size
 from eyas.engine.startup.build import (
@@ -28,15 +26,16 @@ from eyas.engine.startup.build import (
     row_invariant,
 )
 from eyas.engine.startup.draft_head import check_head_options, check_kind, keep_tokens, pack_head, round_head
-from eyas.engine.startup.memory import available_bytes
 from eyas.engine.startup.warm_up import warm_up
 from eyas.kernels.layouts.dense import TILE_ROWS
 from eyas.model.checkpoints.device_layout import has_device_layout, pack_layer, pack_lm_head
 from eyas.model.checkpoints.head_kinds import HEAD_KINDS, find_kind
 from eyas.model.checkpoints.hub import resolve
 from eyas.model.checkpoints.loader import inspect_target, load_head, load_target
-from eyas.model.checkpoints.shards import StoredTensor, read_headers
+from eyas.model.checkpoints.placing import can_use_kernels, check_room
+from eyas.model.checkpoints.shards import read_headers
 from eyas.model.config import GptOssConfig
+from eyas.model.devices import KERNEL_CAPABILITY, pick_device
 from eyas.model.making.make import has_random_weights
 from eyas.model.making.presets import PRESETS
 from eyas.model.making.random_weights import RANDOM_HEADS, random_target
@@ -50,11 +49,9 @@ __all__ = [
     "load_model",
     "load_shape",
     "load_tokenizer",
-    "pick_device",
 ]
 
 AUTO_CONTEXT = 32 * 1024
-KERNEL_CAPABILITY = (9, 0)  # needed for bulk copies and programmatic dependent launch
 SMALL_HIDDEN = 1024  # smaller matrices are computed faster by one thread
 log = logging.getLogger(__name__)
 
@@ -128,9 +125,9 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     folder, drafter, head_folder = find_checkpoints(config)
     stored = read_headers(folder)
     head_stored = {} if head_folder is None else read_headers(head_folder)
-    _check_room([*stored.values(), *head_stored.values()], device, dtype)
+    check_room([*stored.values(), *head_stored.values()], device, dtype)
     inspected = inspect_target(folder, stored)
-    has_kernels = _has_kernels(device, inspected[0])
+    has_kernels = can_use_kernels(device, inspected[0])
     options = _options(config, inspected[0], drafter, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels)
     kind = HEAD_KINDS.get(drafter)
     if kind is not None:
@@ -225,47 +222,6 @@ def load_tokenizer(model: LoadedModel) -> Tokenizer:
     return tokenizer
 
 
-def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
-    """Return the device and the dtype of matrices: fp32 on a CPU, bf16, as published, on a GPU. Raises UserError.
-
-    Makes a GPU the current device of the calling thread.
-    """
-    has_cuda = torch.cuda.is_available()
-    if name == "auto":
-        name = "cuda" if has_cuda else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"'{name}' is not a device; use cpu, cuda or cuda:N") from error
-    if device.type == "cpu":
-        return device, torch.float32
-    if device.type != "cuda":
-        raise UserError(f"device '{name}' is not supported; use cpu, cuda or cuda:N")
-    if not has_cuda or (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"there is no device '{name}' here (CUDA devices: {torch.cuda.device_count()}); try --device cpu"
-        )
-    device = torch.device("cuda", device.index or 0)
-    torch.cuda.set_device(device)  # per thread: kernels and graphs go to the current device
-    return device, torch.bfloat16
-
-
-def _has_kernels(device: torch.device, config: GptOssConfig) -> bool:
-    """Whether this GPU has kernels for these shapes; if not, plain operations are used, which are correct and slow."""
-    if device.type != "cuda":
-        return False
-    capability = torch.cuda.get_device_capability(device)
-    if capability < KERNEL_CAPABILITY:
-        log.warning(
-            "compute capability %d.%d: the kernels need 9.0 (Hopper) or newer; plain operations are slow", *capability
-        )
-        return False
-    if not has_device_layout(config):
-        log.warning("the kernels do not have this model's shapes; plain operations are slow")
-        return False
-    return True
-
-
 def _folder(model: str, revision: str | None) -> Path:
     is_local = model == DEMO_NAME or Path(model).is_dir()
     return resolve(f"{model}@{revision}" if revision and not is_local else model)
@@ -276,15 +232,6 @@ def _name(model: str) -> str:
     if model == DEMO_NAME:
         return "eyas-demo"
     return Path(model).resolve().name if Path(model).is_dir() else model
-
-
-def _check_room(tensors: Sequence[StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
-    """Raises UserError before loading if the weights cannot fit: matrices in `dtype`, packed experts only on a GPU."""
-    packed = sum(tensor.num_bytes for tensor in tensors if tensor.dtype == "U8")
-    dense = sum(math.prod(tensor.shape) * dtype.itemsize for tensor in tensors if tensor.dtype != "U8")
-    needed, room = dense + (packed if device.type == "cuda" else 0), available_bytes(device)
-    if needed > room:
-        raise UserError(f"too little memory: the weights need {readable(needed)}, {device} has {readable(room)} free")
 
 
 def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -11,13 +10,13 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.engine.drafters.base import DrafterNeeds
 from eyas.model.config import GptOssConfig
+from eyas.model.devices import available_bytes, shares_memory
+from eyas.model.prompt_memory import layer_page_bytes
 
 __all__ = [
     "GPU_RESERVE",
     "PageBytes",
     "PageCounts",
-    "available_bytes",
-    "chunk_bytes",
     "kv_budget",
     "page_bytes",
     "page_counts",
@@ -42,21 +41,6 @@ class PageCounts:
     sliding: int
 
 
-def available_bytes(device: torch.device) -> int:
-    """Return the free memory of the device; on a CPU MemAvailable: what can be had without swapping.
-
-    The driver of a GPU that shares the host's memory does not count reclaimable page cache as free, so the larger of
-    both is returned there.
-    """
-    if device.type == "cuda":
-        free = int(torch.cuda.mem_get_info(device)[0])
-        return max(free, available_bytes(torch.device("cpu"))) if _shares_memory(device) else free
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise UserError("cannot read the free memory from /proc/meminfo; eyas runs on Linux")
-
-
 def kv_budget(device: torch.device, *, prompt_bytes: int, logit_bytes: int) -> int:
     """Return the part of free memory for keys and values.
 
@@ -68,36 +52,18 @@ def kv_budget(device: torch.device, *, prompt_bytes: int, logit_bytes: int) -> i
     room = available_bytes(device)
     if device.type == "cpu":
         return room // 2
-    if _shares_memory(device):
+    if shares_memory(device):
         room -= room // 10
     return room - prompt_bytes - logit_bytes - GPU_RESERVE
 
 
-def _shares_memory(device: torch.device) -> bool:
-    return bool(torch.cuda.get_device_properties(device).is_integrated)
-
-
 def page_bytes(target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype: torch.dtype) -> PageBytes:
     """Return the bytes of a page: keys and values of target and drafter, and the taps that a page keeps."""
-    layer = 2 * page_size * target.num_kv_heads * target.head_dim * dtype.itemsize
+    layer = layer_page_bytes(target, page_size, dtype)
     num_sliding = sum(target.layer_is_sliding)
     of_drafter = page_size * sum(cache.width for cache in needs.caches) + needs.page_tap_width
     full = layer * (target.num_layers - num_sliding) + of_drafter * dtype.itemsize
     return PageBytes(full=full, sliding=layer * num_sliding)
-
-
-def chunk_bytes(target: GptOssConfig, needs: DrafterNeeds, num_rows: int, dtype: torch.dtype) -> int:
-    """Return the bytes in use while `num_rows` of a prompt are computed: matrix inputs in `dtype`, residuals in fp32.
-
-    The peak is at the end of a layer's experts or of the head's gated matrices; the allocator's blocks do not fit it
-    exactly, so half as much again is counted. Measured on an H200 for 8,192 rows of gpt-oss-120b with
-    its head: tensors of 1.16 GB, blocks of 2.1 GB at worst.
-    """
-    size, attended = dtype.itemsize, target.num_heads * target.head_dim
-    hidden, inner = target.hidden_size, target.experts_per_token * (target.intermediate_size + target.hidden_size)
-    of_target = (8 + 3 * size) * hidden + size * (inner + attended)
-    of_target += 4 * needs.tap_width
-    return num_rows * max(of_target, needs.prompt_row_bytes) * 3 // 2
 
 
 def page_counts(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from eyas.engine.startup.memory import available_bytes
 from eyas.engine.step.runner import Runner
+from eyas.model.devices import available_bytes
 from eyas.model.weights import Head, TargetWeights, tensors_of
 
 __all__ = ["driver_peak", "memory_map"]

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony.tools import FunctionTool, check_schema, check_tool_name
+from eyas.base.harmony.tools import FunctionTool, check_schema, check_tool_name, repeated
 from eyas.gateway.anthropic.body import ToolChoiceField, ToolField
 from eyas.gateway.grammar.checker import NamedTool, ToolChoice, is_bound
-from eyas.gateway.question.tools import Offer, repeated
+from eyas.gateway.question.tools import Offer
 
 __all__ = ["SCHEMAS", "DeclaredTools", "choice_of", "declared_tools", "offer_of"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eyas.base.harmony.tools import FunctionTool, check_schema, check_tool_name
+from eyas.base.harmony.tools import FunctionTool
 from eyas.gateway.grammar.checker import AnswerFormat, GrammarChecker, ToolChoice, answer_grammar, is_bound
 
-__all__ = ["Binding", "Offer", "bind", "check_tools", "offer", "repeated"]
+__all__ = ["Binding", "Offer", "bind", "offer"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,19 +32,6 @@ class Binding:
 
     grammar: str | None
     param: str | None
-
-
-def check_tools(tools: Sequence[FunctionTool], *, name: str, parameters: str) -> None:
-    """Raises InvalidRequest for a bad name or schema; `name` and `parameters` are their fields: `tools[{}].name`."""
-    for index, tool in enumerate(tools):
-        check_tool_name(tool.name, param=name.format(index))
-        check_schema(tool.parameters or {}, param=parameters.format(index))
-
-
-def repeated(tools: Sequence[FunctionTool]) -> int | None:
-    """Return the index of the first tool with the name of an earlier one."""
-    names = [tool.name for tool in tools]
-    return next((index for index, name in enumerate(names) if name in names[:index]), None)
 
 
 def offer(tools: Sequence[FunctionTool], choice: ToolChoice) -> Offer:

@@ -27,7 +27,7 @@ from eyas.train.heads.numerics import wide
 
 __all__ = ["Prefix", "RowBlock", "attend", "row_blocks"]
 
-QUERIES, KEYS = 256, 2048  # rows and keys of a block
+QUERIES, KEYS = 256, 2048  # most rows and keys of a block
 
 
 class RowBlock(NamedTuple):
@@ -66,28 +66,34 @@ def row_blocks(rows_R: Sequence[int], starts: Sequence[int], size: int = QUERIES
 
 
 def attend(
-    q_RGQD: Tensor, prefix: Prefix, rows_R: Tensor, blocks: Sequence[RowBlock], own: Sequence[tuple[Tensor, Tensor]]
+    q_RGQD: Tensor,
+    prefix: Prefix,
+    rows_R: Tensor,
+    blocks: Sequence[RowBlock],
+    own: Sequence[tuple[Tensor, Tensor]],
+    *,
+    keys_of_block: int = KEYS,
 ) -> Tensor:
     """Return attention [R, G, Q, D] over `prefix` and each row's `own` keys and values, pairs of [R, G, D].
 
     Gradients flow to q and to `own`; those of the prefix are added to its sums.
     """
     flat = [x for pair in own for x in pair]
-    out: Tensor = _Attention.apply(q_RGQD, prefix, rows_R, blocks, *flat)  # type: ignore[no-untyped-call]
+    out: Tensor = _Attention.apply(q_RGQD, prefix, rows_R, blocks, keys_of_block, *flat)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q_RGQD: Tensor, prefix: Prefix, rows_R: Tensor, blocks: Sequence[RowBlock], *own: Tensor
+        ctx: Any, q_RGQD: Tensor, prefix: Prefix, rows_R: Tensor, blocks: Sequence[RowBlock], size: int, *own: Tensor
     ) -> Tensor:
         q = wide(q_RGQD) / sqrt(q_RGQD.shape[-1])
         out_RGQD = torch.empty_like(q)
         lse_RGQ = torch.empty_like(q[..., 0])
         for block in blocks:
             rows = slice(block.start, block.stop)
-            out_RGQD[rows], lse_RGQ[rows] = _over_prefix(q[rows], prefix, rows_R[rows], block)
+            out_RGQD[rows], lse_RGQ[rows] = _over_prefix(q[rows], prefix, rows_R[rows], block, size)
         if own:
             keys_RJGD, values_RJGD = (wide(torch.stack(x, dim=1)) for x in (own[::2], own[1::2]))
             scores_RJGQ = _dots(q, keys_RJGD)
@@ -98,7 +104,7 @@ class _Attention(torch.autograd.Function):
             lse_RGQ = merged_RGQ
         out = out_RGQD.to(q_RGQD.dtype)
         ctx.save_for_backward(q_RGQD, out, lse_RGQ, rows_R, *own)
-        ctx.prefix, ctx.blocks = prefix, blocks
+        ctx.prefix, ctx.blocks, ctx.size = prefix, blocks, size
         return out
 
     @staticmethod
@@ -111,8 +117,9 @@ class _Attention(torch.autograd.Function):
         d_q = torch.zeros_like(q)
         for block in ctx.blocks:
             rows = slice(block.start, block.stop)
-            taken = (x[rows] for x in (q, d_out, delta_RGQ, lse_RGQ))
-            d_q[rows] = _prefix_backward(*taken, ctx.prefix, rows_R[rows], block)
+            d_q[rows] = _prefix_backward(
+                q[rows], d_out[rows], delta_RGQ[rows], lse_RGQ[rows], ctx.prefix, rows_R[rows], block, ctx.size
+            )
         d_own: list[Tensor] = []
         if own:
             keys_RJGD, values_RJGD = (wide(torch.stack(x, dim=1)) for x in (own[::2], own[1::2]))
@@ -122,7 +129,7 @@ class _Attention(torch.autograd.Function):
             for j in range(len(own) // 2):
                 d_own.append(_sum_weighted(d_scores_RJGQ[:, j], q).to(own[0].dtype))
                 d_own.append(_sum_weighted(p_RJGQ[:, j], d_out).to(own[0].dtype))
-        return ((d_q * scale).to(q_RGQD.dtype), None, None, None, *d_own)
+        return ((d_q * scale).to(q_RGQD.dtype), None, None, None, None, *d_own)
 
 
 def _dots(x_RGQD: Tensor, keys_RJGD: Tensor) -> Tensor:
@@ -136,7 +143,8 @@ def _add_weighted(to_RGQD: Tensor, weights_RJGQ: Tensor, values_RJGD: Tensor) ->
 
 
 def _sum_weighted(weights_RGQ: Tensor, x_RGQD: Tensor) -> Tensor:
-    return (weights_RGQ[..., None] * x_RGQD).sum(2)
+    total: Tensor = (weights_RGQ[..., None] * x_RGQD).sum(2)
+    return total
 
 
 def _by_head(x_BGQD: Tensor) -> Tensor:
@@ -146,7 +154,7 @@ def _by_head(x_BGQD: Tensor) -> Tensor:
 
 def _by_row(x: Tensor, num_rows: int) -> Tensor:
     """Return [B, G, Q, ...] of [G, B Q, ...]."""
-    return x.unflatten(1, (num_rows, -1)).transpose(0, 1)
+    return x.view(len(x), num_rows, -1, *x.shape[2:]).transpose(0, 1)
 
 
 def _scores(q: Tensor, keys_SGD: Tensor, rows_B: Tensor, first: int) -> Tensor:
@@ -158,13 +166,13 @@ def _scores(q: Tensor, keys_SGD: Tensor, rows_B: Tensor, first: int) -> Tensor:
     return scores
 
 
-def _over_prefix(q_BGQD: Tensor, prefix: Prefix, rows_B: Tensor, block: RowBlock) -> tuple[Tensor, Tensor]:
+def _over_prefix(q_BGQD: Tensor, prefix: Prefix, rows_B: Tensor, block: RowBlock, size: int) -> tuple[Tensor, Tensor]:
     """Return attention of a block over its keys of depth 0 and its log-sum-exp, [B, G, Q, D] and [B, G, Q]."""
     q = _by_head(q_BGQD)
     out = torch.zeros_like(q)
     lse = torch.full_like(q[..., 0], -torch.inf)
-    for first in range(block.first, block.last, KEYS):
-        keys = slice(first, min(first + KEYS, block.last))
+    for first in range(block.first, block.last, size):
+        keys = slice(first, min(first + size, block.last))
         scores = _scores(q, wide(prefix.keys_TGD[keys]), rows_B, first)
         merged = torch.logaddexp(lse, scores.logsumexp(-1))  # finite: every row sees the first block's first key
         p = scores.sub_(merged[..., None]).exp_()
@@ -181,13 +189,14 @@ def _prefix_backward(
     prefix: Prefix,
     rows_B: Tensor,
     block: RowBlock,
+    size: int,
 ) -> Tensor:
     """Add a block's part of the prefix's gradients, and return the gradient of its scaled queries."""
     q, d_out = _by_head(q_BGQD), _by_head(d_out_BGQD)
     delta, lse = (x.transpose(0, 1).flatten(1)[..., None] for x in (delta_BGQ, lse_BGQ))
     d_q = torch.zeros_like(q)
-    for first in range(block.first, block.last, KEYS):
-        keys = slice(first, min(first + KEYS, block.last))
+    for first in range(block.first, block.last, size):
+        keys = slice(first, min(first + size, block.last))
         keys_SGD, values_SGD = wide(prefix.keys_TGD[keys]), wide(prefix.values_TGD[keys])
         p = _scores(q, keys_SGD, rows_B, first).sub_(lse).exp_()
         prefix.value_grads_TGD[keys] += (p.transpose(1, 2) @ d_out).transpose(0, 1)

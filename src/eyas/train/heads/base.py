@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from eyas.train.types import Batch, Cells, Rule, States, Teacher
 
-__all__ = ["HeadPass", "Readout", "Share", "TrainableHead"]
+__all__ = ["WHOLE", "HeadPass", "Readout", "Share", "TrainableHead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,14 @@ class Share:
     of: int = 1
 
 
+WHOLE = Share()
+
+
 class Readout(NamedTuple):
     """The map from outputs to logits: lm_head(rms_norm(output)). Gradients are added where the parameters want them."""
 
-    norm_H: nn.Parameter
-    lm_head_VH: nn.Parameter
+    norm_H: Tensor
+    lm_head_VH: Tensor
     eps: float
     target_ids_V: Tensor  # int64 [Vd], the target id of every draft id, ascending
 
@@ -53,18 +56,24 @@ class TrainableHead(nn.Module, ABC):
 
     config: Any  # of its kind, e.g. `Eagle3Config`
     num_depths: int
+    rows_of_pass: int  # computed at a time
+
+    @property
+    def fixed_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of its checkpoint that are not trained, such as an embedding of its own."""
+        return {}
 
     @property
     @abstractmethod
     def readout(self) -> Readout: ...
 
     @abstractmethod
-    def cells(self, batch: Batch, *, rule: Rule, share: Share = Share(), decay: float = 1.0) -> list[Cells]:
+    def cells(self, batch: Batch, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0) -> list[Cells]:
         """Return the cells of this share by depth; depth j's weigh decay^j. Rows are rows of the batch."""
 
     @abstractmethod
     def passes(
-        self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = Share(), decay: float = 1.0
+        self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0
     ) -> Iterator[HeadPass]:
         """Yield the passes that together hold every cell of `cells` once, in order.
 

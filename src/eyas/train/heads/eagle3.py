@@ -30,7 +30,7 @@ from eyas.base.errors import UserError
 from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
 from eyas.train.heads.attention import Prefix, attend, row_blocks
-from eyas.train.heads.base import HeadPass, Readout, Share, TrainableHead
+from eyas.train.heads.base import WHOLE, HeadPass, Readout, Share, TrainableHead
 from eyas.train.heads.numerics import rms_norm, rotate, wide
 from eyas.train.heads.rows import cells_of, taught_rows
 from eyas.train.types import Batch, Cells, Rule, States, Teacher
@@ -121,16 +121,20 @@ class Eagle3TrainableHead(TrainableHead):
         self.register_buffer("embed_VH", embed_VH, persistent=False)
 
     @property
+    def fixed_tensors(self) -> dict[str, Tensor]:
+        return {} if self.embed_VH is None else {"embed_tokens.weight": self.embed_VH}
+
+    @property
     def readout(self) -> Readout:
         return Readout(self.norm.weight, self.lm_head.weight, self.config.rms_norm_eps, self.target_ids_V)
 
-    def cells(self, batch: Batch, *, rule: Rule, share: Share = Share(), decay: float = 1.0) -> list[Cells]:
+    def cells(self, batch: Batch, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0) -> list[Cells]:
         rows_R = taught_rows(batch, self.num_depths, rule, share)
         cells = cells_of(batch, rows_R, self.num_depths, rule, decay)
         return [Cells(rows_R[x.rows_N], x.targets_N, x.weight) for x in cells]
 
     def passes(
-        self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = Share(), decay: float = 1.0
+        self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0
     ) -> Iterator[HeadPass]:
         train = torch.is_grad_enabled()
         rows_R = taught_rows(batch, self.num_depths, rule, share)
@@ -183,9 +187,12 @@ class _Inputs:
     def prefix(self) -> Prefix:
         """Compute the keys and values of depth 0 for all rows."""
         weights = self.weights()
-        parts = [self._key_value(weights, *ends) for ends in self._stretches()]
-        keys_TGD, values_TGD = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Prefix(keys_TGD, values_TGD, *(torch.zeros_like(wide(keys_TGD)) for _ in range(2)))
+        shape = (self.batch.num_tokens, self.config.num_kv_heads, self.config.head_dim)
+        made = torch.empty((2, *shape), dtype=self.dtype, device=self.taps_TC.device)
+        for start, stop in self._stretches():
+            made[0, start:stop], made[1, start:stop] = self._key_value(weights, start, stop)
+        sums = torch.zeros(made.shape, dtype=wide(made[:0]).dtype, device=made.device)
+        return Prefix(*made, *sums)
 
     def prefix_backward(self, prefix: Prefix) -> None:
         """Add what follows from the summed gradients of the keys and values of depth 0."""
@@ -259,7 +266,7 @@ class _Inputs:
         return self._project(weights, both, rows_R, 0)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.config.head_dim))
+        return x.view(*x.shape[:-1], -1, self.config.head_dim)
 
     def _angles(self, rows_R: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         at_R = self.batch.positions_T[rows_R] + depth

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from eyas.train.heads.base import TrainableHead
-from eyas.train.heads.eagle3 import Eagle3TrainableHead
+from eyas.base.errors import UserError, nearest
+from eyas.train.heads.eagle3_making import EAGLE3_MAKING
+from eyas.train.heads.making import HeadMaking
 
-__all__ = ["HEADS"]
+__all__ = ["HEADS", "find_making"]
 
-HEADS: dict[str, type[TrainableHead]] = {"eagle3": Eagle3TrainableHead}
+HEADS: dict[str, HeadMaking] = {"eagle3": EAGLE3_MAKING}
+
+
+def find_making(kind: str) -> HeadMaking:
+    """Return how heads of this kind are made. Raises UserError for a kind that cannot be trained."""
+    if kind not in HEADS:
+        raise UserError(f"head.kind: no kind '{kind}' can be trained{nearest(kind, HEADS) or ': ' + ', '.join(HEADS)}")
+    return HEADS[kind]

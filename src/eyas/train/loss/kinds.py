@@ -1,8 +1,8 @@
 """Losses of one cell, each with its gradient with respect to the draft's logits.
 
-With draft logits z and q = softmax(z); p the target's distribution restricted to the draft vocabulary and renormalised;
-P the target's probabilities of the draft ids in the full vocabulary, which sum to less than 1; and
-alpha = sum_v min(P_v, q_v), the probability that rejection sampling accepts the draft at temperature 1:
+With draft logits z and q = softmax(z); p the target's distribution restricted to the draft vocabulary, renormalised;
+P the target's probabilities of the draft ids in the full vocabulary, which sum to less than 1;
+and alpha = sum_v min(P_v, q_v), the probability that rejection sampling accepts the draft at temperature 1:
 
     kl    -sum_v p_v log q_v, which differs from KL(p | q) by a constant     d/dz = q - p
     tv    1 - alpha                                                          d/dz = -d(alpha)
@@ -12,8 +12,8 @@ alpha = sum_v min(P_v, q_v), the probability that rejection sampling accepts the
 
 and d(alpha)/dz_i = q_i ([q_i < P_i] - sum_v q_v [q_v < P_v]).
 
-Sources: Li et al., "EAGLE-3", 2025 (kl); Nebius, "LK losses", 2026, and sgl-project/SpecForge `lk_loss_type` (lk), which
-take the alpha of `w` over a batch: here each cell has its own, so that gradients add over tiles and processes.
+Sources: Li et al., "EAGLE-3", 2025 (kl); Nebius, "LK losses", 2026, and sgl-project/SpecForge `lk_loss_type` (lk). It
+takes the alpha of `w` over a batch: here each cell has its own, so that gradients add over tiles and processes.
 
 Shape letters: N cells, V draft vocabulary.
 """
@@ -40,7 +40,7 @@ class LossSettings:
 
 
 class CellTile(NamedTuple):
-    """Values of some cells, in fp32 or wider. What the target gives is None where only its most likely token is known."""
+    """Values of some cells, in fp32 or wider. The last three are None where only the target's best token is known."""
 
     logits_NV: Tensor
     lse_N: Tensor
@@ -76,7 +76,7 @@ def _hard(tile: CellTile) -> tuple[Tensor, Tensor]:
 
 def _cross_entropy(tile: CellTile) -> Tensor:
     assert tile.p_NV is not None
-    return tile.lse_N - torch.linalg.vecdot(tile.p_NV, tile.logits_NV)
+    return tile.lse_N.sub(torch.linalg.vecdot(tile.p_NV, tile.logits_NV))
 
 
 def _kl(tile: CellTile) -> tuple[Tensor, Tensor]:

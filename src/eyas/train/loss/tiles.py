@@ -1,8 +1,8 @@
 """The loss of a head over tiles of target positions, its gradient made in the forward pass.
 
-No tensor of logits for a whole sequence exists, neither the target's nor the head's: a tile of positions that teach is
-made a distribution once for all depths, and each depth's cells that it teaches get logits, loss, statistics and gradient
-at once. What is kept of a row is O(1) numbers.
+No tensor of logits for a whole sequence exists, neither the target's nor the head's. Of a tile of positions that teach,
+distributions are made once for all depths; the cells of each depth that it teaches then get logits, loss, statistics
+and gradient at once. What is kept of a row is O(1) numbers.
 
 The loss of depth j is weight_j / normaliser_j times the sum over its cells; a cell counts iff the target's most likely
 token lies in the draft vocabulary, as in `train/reference.py`. Normalisers come from the caller, since they count the
@@ -87,9 +87,7 @@ def normalisers(trained_J: Tensor, tokens: int, compat: Compat = "none") -> Tens
 class TiledLoss:
     """The loss of one head against one teacher. Memory follows `tile` alone: a few [tile, Vd] tensors."""
 
-    def __init__(
-        self, readout: Readout, teacher: Teacher, settings: LossSettings = LossSettings(), *, tile: int = TILE
-    ) -> None:
+    def __init__(self, readout: Readout, teacher: Teacher, settings: LossSettings, *, tile: int = TILE) -> None:
         self.readout, self.settings, self.tile_size = readout, settings, tile
         self._teacher = DraftTeacher(teacher, readout.target_ids_V)
 

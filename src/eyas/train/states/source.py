@@ -16,6 +16,7 @@ class HiddenStates(Protocol):
     config: GptOssConfig
     taps: tuple[int, ...]
     teacher: Teacher
+    fingerprint: str  # of the target's weights: equal for equal checkpoints
 
     def states(self, batch: Batch) -> States:
         """Return the states of a batch on the device of `teacher`; nothing of them is kept for the caller."""

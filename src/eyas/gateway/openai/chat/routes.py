@@ -19,11 +19,12 @@ from starlette.types import ASGIApp
 from eyas.base.conversation import Conversation
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.tools import FunctionTool, check_schema
+from eyas.base.openai_messages import MAX_TOOLS, SCHEMA_FIELD, check_functions, entries_of
 from eyas.base.types import MAX_TOP_LOGPROBS
 from eyas.gateway.grammar.checker import AnswerFormat, JsonObject, JsonSchema, NamedTool
 from eyas.gateway.http.answer import answer
 from eyas.gateway.http.body import Fields, Raw, decode
-from eyas.gateway.openai.chat.messages import ChatMessages, entries_of
+from eyas.gateway.openai.chat.messages import ChatMessages
 from eyas.gateway.openai.chat.reply import ChatReply, ReplyOptions
 from eyas.gateway.openai.common import DONE
 from eyas.gateway.openai.fields import (
@@ -48,14 +49,12 @@ from eyas.gateway.openai.structured import StructuredOutputs, structured_format
 from eyas.gateway.question.engine_answers import EngineAnswers, EngineQuestion
 from eyas.gateway.question.model import check_model
 from eyas.gateway.question.question import FieldNames, Question
-from eyas.gateway.question.tools import Offer, check_tools, offer, repeated
+from eyas.gateway.question.tools import Offer, offer
 from eyas.gateway.server.context import Context
 
 __all__ = ["FunctionEntries", "routes", "tools_of"]
 
 PATH = "/v1/chat/completions"
-MAX_TOOLS = 128
-NAME_FIELD, SCHEMA_FIELD = "tools[{}].function.name", "tools[{}].function.parameters"
 
 
 class FunctionDefinition(FunctionFields, kw_only=True):
@@ -246,10 +245,7 @@ def _conversation(context: Context, body: ChatBody, offered: Offer) -> Conversat
 def tools_of(entries: list[FunctionEntry] | None) -> tuple[FunctionTool, ...]:
     """Return the declared functions. Raises InvalidRequest naming the tool and its field."""
     tools = tuple(entry.function.tool for entry in entries or ())
-    check_tools(tools, name=NAME_FIELD, parameters=SCHEMA_FIELD)
-    if (index := repeated(tools)) is not None:
-        where = NAME_FIELD.format(index)
-        raise InvalidRequest(f"'{where}': there is a '{tools[index].name}' already", param=where)
+    check_functions(tools)
     return tools
 
 

@@ -12,8 +12,9 @@ from starlette.routing import BaseRoute, Route
 from eyas.base.conversation import Conversation, to_harmony
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.rendering import render_conversation
+from eyas.base.openai_messages import entries_of
 from eyas.gateway.http.body import Fields, Raw, decode, json_response
-from eyas.gateway.openai.chat.messages import ChatMessages, entries_of
+from eyas.gateway.openai.chat.messages import ChatMessages
 from eyas.gateway.openai.chat.routes import FunctionEntries, tools_of
 from eyas.gateway.openai.raw_text import decode_raw, encode_raw
 from eyas.gateway.openai.sampling import AskedEffort, effort_of

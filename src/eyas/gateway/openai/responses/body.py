@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.harmony.tools import FunctionTool
+from eyas.base.harmony.tools import FunctionTool, check_tools, repeated
 from eyas.base.types import MAX_COUNT, MAX_TOP_LOGPROBS
 from eyas.gateway.http.body import Fields, Raw, decode
 from eyas.gateway.http.explain import explain
@@ -26,7 +26,6 @@ from eyas.gateway.openai.fields import (
 )
 from eyas.gateway.openai.responses.items import InputItem, MessageItem
 from eyas.gateway.openai.sampling import AskedEffort, SamplingFields
-from eyas.gateway.question.tools import check_tools, repeated
 
 __all__ = [
     "LOGPROBS",

@@ -1,0 +1,56 @@
+"""`eyas train eval`: the acceptance of a run's checkpoint, or of any head, on held-out chats."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eyas.train.commands.run import EngineEvaluation
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="settings file of the run")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="SECTION.KEY=VALUE",
+        help="settings in place of those of the file; head.init=HEAD evaluates a head instead of the run's",
+    )  # fmt: skip
+    parser.add_argument("--step", type=int, metavar="N", help="checkpoint; the best one if not given")
+
+
+def run(args: argparse.Namespace, *, evaluate: EngineEvaluation | None = None) -> int:
+    """Evaluate, and let an engine answer `eval.prompts` where the settings name them. One JSON line last."""
+    from eyas.base.errors import UserError
+    from eyas.train.evaluation.evaluate import evaluate as on_chats
+    from eyas.train.loop.checkpoints import Checkpoints
+    from eyas.train.loop.parts import open_run, prepare_run
+    from eyas.train.loop.processes import Processes
+    from eyas.train.settings.reading import read_settings
+
+    settings = read_settings(args.file, args.overrides)
+    out, has_own = Path(settings.out), any(text.strip().startswith("head.init=") for text in args.overrides)
+    checkpoint = None
+    if not has_own:
+        checkpoints = Checkpoints(out / "checkpoints", keep=settings.train.keep)
+        best = checkpoints.load().state["best"]["step"]
+        checkpoint = checkpoints.load(best if args.step is None else args.step)
+    parts = open_run(prepare_run(settings), Processes(), say=print)
+    if not parts.held_out:
+        raise UserError("no chats are held out: name files in data.held_out, or give data.held_out_share")
+    if checkpoint is not None:
+        parts.head.load_state_dict(dict(checkpoint.head))
+        print(f"checkpoint of step {checkpoint.step}")
+    found = on_chats(parts.head, parts.source, parts.held_out_batches())
+    print("\n".join(found.lines(min(settings.eval.draft_tokens, parts.head.num_depths))))
+    result = {"step": None if checkpoint is None else checkpoint.step, **found.json()}
+    if settings.eval.prompts is not None and evaluate is not None:
+        head = Path(settings.head.init or "") if has_own else out / "head"
+        result["engine"] = evaluate(settings, head)
+        for one in result["engine"]:
+            print(f"engine, temperature {one['temperature']:g}: {json.dumps(one['content'])}")
+    print(json.dumps(result))
+    return 0

@@ -1,0 +1,123 @@
+"""Estimates memory and time of a run from shapes, the chats, and one matrix product measured on the device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from eyas.model.devices import available_bytes
+from eyas.train.data.packing import Packing
+from eyas.train.loop.order import Order
+from eyas.train.loop.parts import Prepared, batch_tokens, training_bytes
+from eyas.train.states.memory import longest_that_fits
+
+__all__ = ["Plan", "make_plan", "product_speed"]
+
+UTILISATION = 0.35  # of a large product's speed, by steps measured on a CPU and on an H200; see docs/train.md
+PROBE = 1024  # rows, columns and depth of the measured product on a CPU; four times that on a GPU
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a run would need. `longest` is the longest context that fits, in tokens."""
+
+    bytes_by_owner: dict[str, int]
+    longest: int
+    num_documents: int
+    num_tokens: int
+    num_taught: int
+    num_steps: int
+    tokens_per_step: float
+    flops: float
+    flops_per_second: float
+    utilisation: float
+
+    @property
+    def seconds(self) -> float:
+        return self.flops / (self.flops_per_second * self.utilisation)
+
+
+def make_plan(prepared: Prepared) -> Plan:
+    """Plan a run without loading weights. Raises UserError for settings that do not fit together."""
+    settings, found = prepared.settings, prepared.found
+    num_taps = len(set().union(*prepared.taps.values()))
+    memory = found.memory(num_taps=num_taps)
+    kept = settings.states.cache if found.device.type == "cpu" else 0
+
+    def owners(longest: int) -> dict[str, int]:
+        tokens = max(longest, settings.train.batch_tokens or 0)
+        of_target = memory.owners(longest=longest, batch_tokens=tokens, cache_bytes=kept)
+        return of_target | training_bytes(prepared, longest=longest)
+
+    packing = Packing(prepared.training, tokens=batch_tokens(settings), seed=0)
+    order = Order(packing, per_step=settings.train.accumulate)
+    num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
+    lengths = [len(document) for document in prepared.training]
+    taught = sum(int((document.runs_T >= 0).sum()) for document in prepared.training)
+    tokens_per_step = sum(lengths) / order.num_steps(1)
+    epochs = num_steps / order.num_steps(1)
+    flops = epochs * _head_flops(prepared, sum(lengths), taught)
+    passes = 1.0 if settings.states.folder is None else 0.0
+    width = (num_taps + 1) * found.config.hidden_size * found.dtype.itemsize
+    if sum(lengths) * width > settings.states.cache:  # otherwise the first epoch's states are kept
+        passes *= epochs
+    flops += passes * _target_flops(prepared, lengths)
+    return Plan(
+        bytes_by_owner=owners(settings.data.context),
+        longest=longest_that_fits(
+            lambda length: sum(owners(length).values()),
+            free=available_bytes(found.device),
+            at_most=found.config.max_context,
+        ),
+        num_documents=len(lengths),
+        num_tokens=sum(lengths),
+        num_taught=taught,
+        num_steps=num_steps,
+        tokens_per_step=tokens_per_step,
+        flops=flops,
+        flops_per_second=product_speed(found.device, found.dtype),
+        utilisation=UTILISATION,
+    )
+
+
+def _head_flops(prepared: Prepared, num_tokens: int, num_taught: int) -> float:
+    """FLOP of an epoch in the head: three products a parameter and row of each depth, forward and backward.
+
+    Rows that are not taught have keys and values of depth 0 alone, which is left out.
+    """
+    depths = prepared.settings.train.depths
+    if prepared.head_config is None:
+        return 0.0
+    return 6.0 * prepared.making.num_parameters(prepared.head_config) * depths * min(num_taught + depths, num_tokens)
+
+
+def _target_flops(prepared: Prepared, lengths: list[int]) -> float:
+    """FLOP of the target's pass over documents: two for each active parameter and token, and attention."""
+    config = prepared.found.config
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attn = config.hidden_size * (2 * query + 2 * key)
+    experts = 3 * config.experts_per_token * config.hidden_size * config.intermediate_size
+    active = config.num_layers * (attn + experts + config.hidden_size * config.num_experts)
+    num_sliding = sum(config.layer_is_sliding)
+    seen = sum(
+        (config.num_layers - num_sliding) * length * length / 2
+        + num_sliding * length * min(length, config.sliding_window)
+        for length in lengths
+    )
+    return 2.0 * active * sum(lengths) + 4.0 * query * seen
+
+
+def product_speed(device: torch.device, dtype: torch.dtype) -> float:
+    """Measure a large matrix product in FLOP/s: the best of three."""
+    size = PROBE if device.type == "cpu" else 4 * PROBE
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    seconds = []
+    for _ in range(4):
+        began = time.perf_counter()
+        a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / min(seconds[1:])

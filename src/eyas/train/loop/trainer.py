@@ -1,0 +1,132 @@
+"""One step of training: states of the target, counts over all processes, losses and gradients, one update.
+
+A step holds the target's states of all of its batches, so that losses are means over the taught cells of the whole
+step: with gradients accumulated over batches or processes, a mean of means would weigh short answers more.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Sequence
+
+import torch
+
+from eyas.base.errors import UserError
+from eyas.train.heads.base import Share, TrainableHead
+from eyas.train.loop.faults import first_fault
+from eyas.train.loop.optimizers import Optimizers
+from eyas.train.loop.processes import Processes
+from eyas.train.loop.progress import StepReport
+from eyas.train.loss.kinds import LossSettings
+from eyas.train.loss.step import accumulate, prepare
+from eyas.train.loss.tiles import LossSums, TiledLoss, normalisers
+from eyas.train.settings.schema import TrainSettings
+from eyas.train.states.source import HiddenStates
+from eyas.train.types import Batch, Rule
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """A head, its optimisers, and the source of states that teach it."""
+
+    def __init__(
+        self,
+        head: TrainableHead,
+        source: HiddenStates,
+        settings: TrainSettings,
+        *,
+        rule: Rule,
+        num_steps: int,
+        processes: Processes,
+    ) -> None:
+        self.head = head
+        self.source = source
+        self.optimizers = Optimizers(head, settings, num_steps)
+        self._settings = settings
+        self._rule: Rule = rule
+        self._processes = processes
+        divides_rows = settings.share == "rows" and processes.size > 1
+        self._share = Share(processes.rank, processes.size) if divides_rows else Share()
+        self._loss = tiled_loss(head, source, settings)
+
+    def step(self, number: int, batches: Sequence[Batch]) -> StepReport:
+        """Run step 0, 1, ... on this process's batches. Raises UserError, before any update, for what is not finite."""
+        began = time.perf_counter()
+        device = self.source.teacher.embed_VH.device
+        moved = [batch.to(device) for batch in batches]
+        with torch.no_grad():
+            states = [self.source.states(batch) for batch in moved]
+        target_seconds = time.perf_counter() - began
+        rule, share = self._rule, self._share
+        ready = [
+            prepare(self.head, self._loss, batch, state, rule=rule, share=share)
+            for batch, state in zip(moved, states, strict=True)
+        ]
+        trained_J = torch.stack([one.trained_J for one in ready]).sum(0)
+        num_tokens = torch.tensor(sum(one.tokens for one in ready), device=device)
+        self._processes.add([trained_J, num_tokens])
+        total_tokens = int(num_tokens) // share.of  # processes that share rows have the same tokens
+        divisors_J = normalisers(trained_J, total_tokens, self._settings.compat)
+        sums = LossSums.zero(self.head.num_depths, device)
+        for batch, state, one in zip(moved, states, ready, strict=True):
+            sums += accumulate(
+                self.head,
+                self._loss,
+                batch,
+                state,
+                self.source.teacher,
+                one,
+                normalisers_J=divisors_J,
+                decay=self._settings.decay,
+                rule=rule,
+                share=share,
+            )
+        self._exchange(sums)
+        loss = float(sums.loss(divisors_J, self._settings.decay))
+        grads = [p.grad for p in self.head.parameters() if p.grad is not None]
+        finite = torch.stack([torch.isfinite(grad).all() for grad in grads]).all() if grads else torch.tensor(True)
+        if not (torch.tensor(loss).isfinite() and bool(finite)):
+            fault = first_fault(self.head, self._loss, self.source, moved, states, rule=self._rule)
+            raise UserError(f"step {number + 1} was not taken: {fault}; the last checkpoint is from before it")
+        norm, lr = self.optimizers.step(number)
+        counts = sums.counted_J.clamp(min=1)
+        return StepReport(
+            step=number + 1,
+            loss=loss,
+            loss_by_depth=tuple((sums.losses_J / sums.trained_J.clamp(min=1)).tolist()),
+            hits_by_depth=tuple((sums.hits_J / counts).tolist()),
+            acceptance_by_depth=tuple((sums.overlap_J / counts).tolist()),
+            grad_norm=norm,
+            lr=lr,
+            num_tokens=total_tokens,
+            num_taught=int(sums.counted_J[0]),
+            seconds=time.perf_counter() - began,
+            target_seconds=target_seconds,
+            peak_bytes=_peak_bytes(device),
+        )
+
+    def _exchange(self, sums: LossSums) -> None:
+        """Add gradients and statistics over all processes."""
+        if self._processes.size == 1:
+            return
+        for parameter in self.head.parameters():
+            if parameter.grad is None and parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        grads = [p.grad for p in self.head.parameters() if p.grad is not None]
+        self._processes.add([*grads, *(getattr(sums, name) for name in LossSums.__slots__)])
+
+
+def tiled_loss(head: TrainableHead, source: HiddenStates, settings: TrainSettings) -> TiledLoss:
+    """Return the loss of a run's settings."""
+    kinds = LossSettings(
+        kind=settings.loss, lk=settings.lk_form, kl_scale=settings.lk_scale, kl_decay=settings.lk_decay
+    )
+    return TiledLoss(head.readout, source.teacher, kinds, tile=settings.tile)
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,151 @@
+"""Computes the states of the frozen target in this process, with the operations that serve prompts and its own caches.
+
+A document goes through in chunks on the absolute grid of prompt rows, so its states are those of the engine, bit for
+bit, and depend neither on the documents beside it nor on the size of chunks. Where the operations take rows of several
+sequences (on a CPU), short documents of about equal length share a forward pass.
+
+Shape letters: T tokens of a packed batch, S documents of a pass, R rows of each, P pages, C taps, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from eyas.base.errors import UserError
+from eyas.kernels.reference.ops import Ops
+from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE
+from eyas.model.batch import PageTables, RowBatch
+from eyas.model.checkpoints.device_layout import is_packed
+from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
+from eyas.model.networks.gpt_oss import GptOss
+from eyas.model.weights import TargetWeights
+from eyas.train.states.documents import Span, spans_of
+from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pages
+from eyas.train.types import Batch, States, Teacher
+
+__all__ = ["TargetStates"]
+
+
+class TargetStates:
+    """The states of a target whose weights are in memory. Implements `HiddenStates`."""
+
+    def __init__(
+        self,
+        config: GptOssConfig,
+        weights: TargetWeights,
+        teacher: Teacher,
+        *,
+        taps: tuple[int, ...],
+        longest: int,
+        fingerprint: str,
+        expert_cache_bytes: int = 0,
+        chunk_rows: int | None = None,
+    ) -> None:
+        """Allocate caches for documents of up to `longest` tokens.
+
+        `weights` may be packed for a GPU's kernels, `teacher` never is. `expert_cache_bytes` bounds the dequantised
+        experts that plain operations keep; `chunk_rows` are those of a pass, a multiple of 64.
+        """
+        self.config = config
+        self.taps = taps
+        self.teacher = teacher
+        self.fingerprint = fingerprint
+        self.longest = longest
+        self._ops, self._takes_several = _prompt_ops(weights)
+        self._rows = chunk_rows or (PLAIN_ROWS if self._takes_several else KERNEL_ROWS)
+        if self._rows % PROMPT_TILE:
+            raise ValueError(f"a chunk has whole tiles of {PROMPT_TILE} rows, got {self._rows}")
+        self._target = GptOss(
+            config,
+            weights,
+            max_positions=_tiles(longest),
+            taps=(*taps, FINAL_NORM_TAP),
+            expert_cache_bytes=expert_cache_bytes,
+        )
+        self._pages = cache_pages(config, longest=longest, chunk_rows=self._rows)
+        self._caches = self._target.new_cache(self._pages.full + 1, self._pages.sliding + 1, PAGE_SIZE)
+
+    def states(self, batch: Batch) -> States:
+        """Compute taps [T, C] and last hidden states [T, H] in the compute dtype, on the device of the weights.
+
+        Raises UserError for a document longer than the caches.
+        """
+        spans = spans_of(batch)
+        for span, source in zip(spans, batch.sources, strict=True):
+            if span.length > self.longest:
+                raise UserError(f"{source}: {span.length} tokens, but the target has room for {self.longest}")
+        device, dtype, num_tokens = self._target.device, self._target.dtype, batch.num_tokens
+        # Made here, since tensors of the inference mode can take no part in a graph.
+        taps_TC = torch.empty(num_tokens, len(self.taps) * self.config.hidden_size, dtype=dtype, device=device)
+        last_TH = torch.empty(num_tokens, self.config.hidden_size, dtype=dtype, device=device)
+        with torch.inference_mode():
+            ids_T = batch.ids_T.to(device)
+            for group in self._groups(spans):
+                for low in range(0, group[0].length, self._rows):
+                    self._pass(group, low, min(low + self._rows, group[0].length), ids_T, taps_TC, last_TH)
+        return States(taps_TC, last_TH)
+
+    def _groups(self, spans: Sequence[Span]) -> Iterator[list[Span]]:
+        """Yield documents that share passes, the longest first; several only if all their rows fit one pass."""
+        group: list[Span] = []
+        for span in sorted(spans, key=lambda span: -span.length):
+            if not span.length:
+                continue
+            if group and (not self._takes_several or (len(group) + 1) * _tiles(group[0].length) > self._rows):
+                yield group
+                group = []
+            group.append(span)
+        if group:
+            yield group
+
+    def _pass(
+        self, group: Sequence[Span], low: int, high: int, ids_T: Tensor, taps_TC: Tensor, last_TH: Tensor
+    ) -> None:
+        """Compute positions `low` to `high` of a group and put the states into their places in the batch."""
+        device = ids_T.device
+        width = high - low if self._takes_several else _tiles(high - low)  # plain operations pad for themselves
+        positions_R = torch.arange(low, low + width, device=device)
+        starts_S1 = torch.tensor([[span.start] for span in group], device=device)
+        ends_S1 = torch.tensor([[span.end] for span in group], device=device)
+        places_SR = starts_S1 + positions_R
+        live_SR = places_SR < ends_S1
+        batch = RowBatch(
+            tokens_SR=ids_T[places_SR.clamp(max=len(ids_T) - 1)],
+            positions_SR=positions_R.expand(len(group), -1),
+            live_SR=live_SR,
+            tables=self._tables(len(group), low + width),
+            max_length=low + width,
+            ops=self._ops,
+        )
+        tapped = self._target.forward(batch, self._caches).taps_TC
+        assert tapped is not None
+        for place, rows in enumerate(tapped.unflatten(0, live_SR.shape)):
+            start, end = group[place].start + low, min(group[place].start + high, group[place].end)
+            taps_RC, last_RH = rows[: end - start].split((taps_TC.shape[1], last_TH.shape[1]), dim=1)
+            taps_TC[start:end], last_TH[start:end] = taps_RC, last_RH
+
+    def _tables(self, num_documents: int, length: int) -> PageTables:
+        """Return the pages of documents up to `length`, one document's after another's.
+
+        Those of sliding layers form a ring, which only a document that is alone in its passes goes round.
+        """
+        width = -(-length // PAGE_SIZE)
+        pages_SP = torch.arange(num_documents * width, device=self._target.device).view(num_documents, width)
+        return PageTables(1 + pages_SP, 1 + pages_SP % self._pages.sliding)
+
+
+def _prompt_ops(weights: TargetWeights) -> tuple[Ops, bool]:
+    """Return the operations of prompt rows over weights in this form, and whether they take several sequences."""
+    if not is_packed(weights):
+        return PROMPT_OPS, True
+    from eyas.kernels.triton.ops import PromptOps
+
+    return PromptOps(), False
+
+
+def _tiles(length: int) -> int:
+    """Return the rows of the whole tiles that hold `length` rows."""
+    return -(-length // PROMPT_TILE) * PROMPT_TILE

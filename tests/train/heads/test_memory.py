@@ -1,0 +1,48 @@
+"""Memory of a whole step: what a token costs beyond its states is keys, values and their gradients at depth 0."""
+
+import torch
+from tests.support.live_bytes import LiveBytes
+from tests.support.training import head_config, new_head, packed, states_for
+
+from eyas.train.loss.kinds import LossSettings
+from eyas.train.loss.step import accumulate, prepare
+from eyas.train.loss.tiles import TiledLoss, normalisers
+
+ROWS = 32
+OTHER_BYTES = 160  # positions, labels, log-sum-exps, numbers of rows
+
+
+def peak_of_step(num_documents, *, rows_of_pass):
+    config = head_config()
+    batch = packed([32] * num_documents, given=0)
+    states, teacher = states_for(config, batch, dtype=torch.float32)
+    head = new_head(config, num_depths=4, dtype=torch.float32, rows_of_pass=rows_of_pass, rows_of_keys=ROWS)
+    for parameter in head.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    loss = TiledLoss(head.readout, teacher, LossSettings(), tile=ROWS)
+    tensors = (batch.ids_T, batch.runs_T, batch.documents_T, batch.positions_T, *states[:2], *teacher)
+    given = [
+        *tensors,
+        loss._teacher._draft_VH,
+        *head.buffers(),
+        *head.parameters(),
+        *(p.grad for p in head.parameters()),
+    ]
+    with LiveBytes(*(x for x in given if x is not None)) as seen:
+        ready = prepare(head, loss, batch, states, rule="loose")
+        by = normalisers(ready.trained_J, batch.num_tokens)
+        accumulate(head, loss, batch, states, teacher, ready, normalisers_J=by, rule="loose", decay=0.8)
+    return seen.peak
+
+
+def bytes_of_token(rows_of_pass):
+    few, many = 4, 24
+    grown = peak_of_step(many, rows_of_pass=rows_of_pass) - peak_of_step(few, rows_of_pass=rows_of_pass)
+    return grown / (32 * (many - few))
+
+
+def test_a_token_of_a_longer_batch_costs_its_keys_and_values_alone():
+    config = head_config()
+    keys_values_and_gradients = 4 * config.num_kv_heads * config.head_dim * 4
+    assert bytes_of_token(ROWS) <= keys_values_and_gradients + OTHER_BYTES
+    assert bytes_of_token(10_000) > 5 * (keys_values_and_gradients + OTHER_BYTES)  # one pass for all rows
