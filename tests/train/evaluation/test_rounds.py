@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.train.support.states import batch_of
+from tests.train.support.texts import batch_of_texts
 
 from eyas.base.types import RoundTrace, TokenEvent
 from eyas.bench.engine.rounds import Acceptance, ContentMarker, count_content, count_rounds
@@ -52,7 +52,7 @@ def engine_events(answer, hits_JT, first, drafts):
 @given(st.lists(answers, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_walks_count_what_the_benchmark_counts(several, seed):
     """With drafts that are right or wrong, sums over content and over all tokens are those of an engine's rounds."""
-    batch = batch_of([text_of(answer, num_given=1 + i) for i, answer in enumerate(several)])
+    batch = batch_of_texts([text_of(answer, num_given=1 + i) for i, answer in enumerate(several)])
     hits = np.random.default_rng(seed).random((DEPTHS, batch.num_tokens)) < 0.6
     sums = Tally(DEPTHS, None)
     sums.add(batch, Chances(hits.astype(float), np.zeros(hits.shape), None), torch.arange(10))
@@ -79,7 +79,7 @@ def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
         gap = int(rng.integers(0, 3))
         runs += [-1] * gap + [number] * size
     ids = [7] * len(runs)
-    text = Text.of(batch_of([(ids, runs, [Segment.FINAL * (x >= 0) for x in runs])]))
+    text = Text.of(batch_of_texts([(ids, runs, [Segment.FINAL * (x >= 0) for x in runs])]))
     chances = rng.random((2, DEPTHS, len(runs)))
     starts = expected_starts(prefix_chances(chances), text)
 
@@ -101,14 +101,14 @@ def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
 
 def random_batch(seed, sizes=(9, 14, 2, 20)):
     rng = np.random.default_rng(seed)
-    batch = batch_of([text_of([int(x) for x in rng.integers(6, 20, size)]) for size in sizes])
+    batch = batch_of_texts([text_of([int(x) for x in rng.integers(6, 20, size)]) for size in sizes])
     batch.segments_T[batch.runs_T >= 0] = Segment.REASONING
     return batch, Chances(*rng.random((3, DEPTHS, batch.num_tokens)))
 
 
 def parts(batch, chances):
     for low, high in zip(batch.starts, batch.starts[1:], strict=False):
-        one = batch_of([(batch.ids_T[low:high], batch.runs_T[low:high], batch.segments_T[low:high])])
+        one = batch_of_texts([(batch.ids_T[low:high], batch.runs_T[low:high], batch.segments_T[low:high])])
         yield one, Chances(*(x[:, low:high] for x in chances))
 
 
@@ -141,7 +141,9 @@ def test_rounds_belong_to_the_bucket_and_segment_they_start_in():
     ids, runs, segments = text_of(answer, num_given=1021)  # the first three rounds know at most 1,024 tokens
     segments[-3:] = [Segment.CODE] * 3
     sums = Tally(2, None)
-    batch = batch_of([(ids, runs, [s or Segment.GIVEN for s in segments[:-6]] + [Segment.FINAL] * 3 + segments[-3:])])
+    batch = batch_of_texts(
+        [(ids, runs, [s or Segment.GIVEN for s in segments[:-6]] + [Segment.FINAL] * 3 + segments[-3:])]
+    )
     sums.add(batch, Chances(np.zeros((2, len(ids))), np.zeros((2, len(ids))), None), torch.arange(10))
     found = sums.result().at("text", 1)
     assert {name: x.rounds for name, x in found.by_context.items()} == {"0-1K": 3, "1-4K": 2}
@@ -149,7 +151,7 @@ def test_rounds_belong_to_the_bucket_and_segment_they_start_in():
 
 
 def test_nothing_to_count():
-    batch = batch_of([([1, 2, 3], [-1] * 3, [0] * 3), ([1, 7], [-1, 0], [0, 3])])
+    batch = batch_of_texts([([1, 2, 3], [-1] * 3, [0] * 3), ([1, 7], [-1, 0], [0, 3])])
     sums = Tally(DEPTHS, 1.0)
     sums.add(batch, Chances(*np.zeros((3, DEPTHS, 5))), torch.arange(10))
     found = sums.result().at("sampled", 2)

@@ -286,7 +286,7 @@ def evaluation():
 
 
 def test_card_says_what_was_done(tmp_path):
-    facts = dataclasses.replace(FACTS, evaluation=evaluation(), draft_tokens=2)
+    facts = dataclasses.replace(FACTS, evaluation=evaluation().json(), draft_tokens=2)
     folder = export(random_head("other_taps"), tmp_path / "head", "midlayer", engine="vllm", facts=facts)
     text = (folder / "README.md").read_text()
     for words in (FACTS.data_hash, "steps: 1,200", "2 CPU cores", "| 2 | 3.02 (2.50..3.50) |", "1-4K 3.02"):

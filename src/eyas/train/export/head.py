@@ -70,7 +70,7 @@ def export_head(
         "README.md": card(config, facts, form=form, engine=engine, target=target),
     }
     if facts.evaluation is not None:
-        files["evaluation.json"] = _text(facts.evaluation.json())
+        files["evaluation.json"] = _text(dict(facts.evaluation))
     return _write(folder, files, stored)
 
 
