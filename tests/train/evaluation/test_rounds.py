@@ -1,5 +1,6 @@
 """Walks over text: against the counts of `eyas bench acceptance`, and against a recursion from the other end."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.train.support.texts import batch_of_texts
 
 from eyas.base.types import RoundTrace, TokenEvent
 from eyas.bench.engine.rounds import Acceptance, ContentMarker, count_content, count_rounds
+from eyas.bench.stats import bootstrap_ratio
 from eyas.train.evaluation.chances import Chances
 from eyas.train.evaluation.rounds import Text, expected_starts, prefix_chances
 from eyas.train.evaluation.tally import Tally
@@ -56,13 +58,14 @@ def test_walks_count_what_the_benchmark_counts(several, seed):
     hits = np.random.default_rng(seed).random((DEPTHS, batch.num_tokens)) < 0.6
     sums = Tally(DEPTHS, None)
     sums.add(batch, Chances(hits.astype(float), np.zeros(hits.shape), None), torch.arange(10))
+    result = sums.result()
     for drafts in range(1, DEPTHS + 1):
         content, everything = Acceptance(), Acceptance()
         for i, answer in enumerate(several):
             events = engine_events(answer, hits, batch.starts[i] + 1 + i, drafts)
             content.merge(count_content(events, CODEC))
             everything.merge(count_rounds(events))
-        found = sums.result().at("text", drafts)
+        found = result.at("text", drafts)
         assert (found.content.rounds, found.content.tokens) == (content.num_rounds, content.num_tokens)
         assert (found.all_tokens.rounds, found.all_tokens.tokens) == (everything.num_rounds, everything.num_tokens)
         assert list(found.reached) == [content.reached[i] for i in range(1, drafts + 1)]
@@ -70,7 +73,7 @@ def test_walks_count_what_the_benchmark_counts(several, seed):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
     """Runs of one document, side by side or apart, of any length."""
     rng = np.random.default_rng(seed)
@@ -83,6 +86,7 @@ def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
     chances = rng.random((2, DEPTHS, len(runs)))
     starts = expected_starts(prefix_chances(chances), text)
 
+    @functools.cache
     def rounds_from(scheme, known):
         if not text.left_T[known]:
             return 0.0
@@ -158,3 +162,21 @@ def test_nothing_to_count():
     assert found.content.length is None and found.interval is None and found.accepted_if_reached == (None, None)
     assert Tally(DEPTHS, 1.0).result().json()["tokens"] == 0
     assert sums.result().lines(2)
+
+
+def test_intervals_are_those_of_the_benchmarks():
+    """The same bootstrap with other draws: `bench.stats` draws items one by one."""
+    batch, chances = random_batch(3, sizes=[int(x) for x in np.random.default_rng(1).integers(5, 40, 60)])
+    sums = Tally(DEPTHS, 1.0)
+    sums.add(batch, chances, torch.arange(10))
+    found = sums.result().at("sampled", 3)
+    tokens, rounds = zip(*(one_by_one(part) for part in parts(batch, chances)), strict=True)
+    assert found.interval == pytest.approx(bootstrap_ratio(tokens, rounds), abs=0.02)
+    assert found.interval[1] - found.interval[0] > 0.05
+
+
+def one_by_one(part):
+    sums = Tally(DEPTHS, 1.0)
+    sums.add(*part, torch.arange(10))
+    counts = sums.result().at("sampled", 3).content
+    return counts.tokens, counts.rounds
