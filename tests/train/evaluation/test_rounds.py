@@ -83,7 +83,7 @@ def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
         runs += [-1] * gap + [number] * size
     ids = [7] * len(runs)
     text = Text.of(batch_of_texts([(ids, runs, [Segment.FINAL * (x >= 0) for x in runs])]))
-    chances = rng.random((2, DEPTHS, len(runs)))
+    chances = rng.random((2, DEPTHS, len(text.at_T)))
     starts = expected_starts(prefix_chances(chances), text)
 
     @functools.cache
@@ -152,6 +152,12 @@ def test_rounds_belong_to_the_bucket_and_segment_they_start_in():
     found = sums.result().at("text", 1)
     assert {name: x.rounds for name, x in found.by_context.items()} == {"0-1K": 3, "1-4K": 2}
     assert {name: x.rounds for name, x in found.by_segment.items()} == {"final": 2, "code": 3}
+
+
+def test_nothing_was_generated():
+    sums = Tally(DEPTHS, 1.0)
+    sums.add(batch_of_texts([([1, 2, 3], [-1] * 3, [0] * 3)]), Chances(*np.zeros((3, DEPTHS, 3))), torch.arange(10))
+    assert sums.result().at("text", 1).content.length is None
 
 
 def test_nothing_to_count():

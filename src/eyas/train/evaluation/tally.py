@@ -1,6 +1,6 @@
 """Sums over the rounds of many batches, from which an evaluation is made; sums of several processes add up.
 
-Shape letters: B schemes (readings times draft lengths), J depths, T tokens, D documents, G groups, S samples.
+Shape letters: B schemes (readings times draft lengths), J depths, T generated tokens, D documents, G groups, S samples.
 """
 
 from __future__ import annotations
@@ -74,35 +74,31 @@ class Tally:
     def add(self, batch: Batch, chances: Chances, target_ids_V: torch.Tensor) -> None:
         """Add the documents of a batch."""
         text = Text.of(batch)
-        each = [found for found in chances if found is not None]
+        each = [found[:, text.at_T] for found in chances if found is not None]
         # A scheme with fewer drafts has no chance at the depths behind them.
         has_depth_KJ1 = np.tri(self.num_depths)[:, :, None]
         prefix_BIT = prefix_chances(np.concatenate([found[None] * has_depth_KJ1 for found in each]))
         starts_BT = expected_starts(prefix_BIT, text)
         size_I1 = np.arange(1, self.num_depths + 2)[:, None]
 
-        nowhere = np.zeros(batch.num_tokens, dtype=np.int64)
         committed_BT = np.einsum("bit,it->bt", prefix_BIT[:, :-1], size_I1 <= text.left_T)
-        self._all.add(nowhere, starts_BT, starts_BT * committed_BT)
+        rounds_BT = starts_BT * (text.left_T > 0)
+        self._all.add(np.zeros_like(text.at_T), rounds_BT, rounds_BT * committed_BT)
 
         is_counted_IT = (size_I1 <= text.content_T).astype(np.float64)
         rounds_BT = starts_BT * (text.content_T > 0)
         tokens_BT = starts_BT * np.einsum("bit,it->bt", prefix_BIT[:, :-1], is_counted_IT)
-        documents, positions, segments = (
-            x.cpu().numpy().astype(np.int64) for x in (batch.documents_T, batch.positions_T, batch.segments_T)
-        )
         by_document = _Sums(len(rounds_BT), len(batch.starts) - 1)
-        by_document.add(documents, rounds_BT, tokens_BT)
+        by_document.add(text.documents_T, rounds_BT, tokens_BT)
         self._documents.append(by_document)
-        self._contexts.add(np.searchsorted(_BOUNDS, positions + 1), rounds_BT, tokens_BT)
-        self._segments.add(np.append(segments[1:], 0), rounds_BT, tokens_BT)
+        self._contexts.add(np.searchsorted(_BOUNDS, text.context_T), rounds_BT, tokens_BT)
+        self._segments.add(np.append(text.segments_T, 0)[1:], rounds_BT, tokens_BT)
         counted_IT = is_counted_IT[:-1]
         self._reached_BJ += np.einsum("bt,bit,it->bi", rounds_BT, prefix_BIT[:, :-2], counted_IT, optimize=True)
         self._accepted_BJ += np.einsum("bt,bit,it->bi", rounds_BT, prefix_BIT[:, 1:-1], counted_IT, optimize=True)
 
-        is_generated = batch.runs_T >= 0
-        self._num_tokens += int(is_generated.sum())
-        self._num_in_vocabulary += int(torch.isin(batch.ids_T[is_generated], target_ids_V).sum())
+        self._num_tokens += len(text.at_T)
+        self._num_in_vocabulary += int(torch.isin(batch.ids_T[batch.runs_T >= 0], target_ids_V).sum())
 
     def merge(self, other: Tally) -> None:
         """Add the sums of another tally of the same head, over other documents."""
