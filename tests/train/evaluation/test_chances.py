@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.train.support.states import batch_of
+from tests.train.support.texts import batch_of_texts
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eyas.base.errors import UserError
@@ -98,7 +98,7 @@ def example(seed=0):
     head = Eagle3TrainableHead(config, ids, num_depths=DEPTHS).double()
     runs = [[-1] * 5 + [0] * 14 + [-1] * 3 + [1] * 6, [-1] * 2 + [0] * 20]
     texts = [(torch.randint(0, TARGET.vocab_size, (len(run),)), run, [3 * (x >= 0) for x in run]) for run in runs]
-    batch = batch_of(texts)
+    batch = batch_of_texts(texts)
     size = batch.num_tokens
     states = States(
         torch.randn(size, 3 * config.target_hidden_size, dtype=torch.float64),

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-import torch
-from tests.train.support.states import PlainStates, batch_of, trained_head
+from tests.train.support.texts import batch_of_texts
 
 from eyas.base.bundled import DEMO, OWN_HEAD
 from eyas.base.config import EngineConfig
@@ -13,8 +12,10 @@ from eyas.bench.engine.drive import run_requests
 from eyas.bench.engine.rounds import Acceptance, ContentMarker, count_content, count_rounds
 from eyas.bench.prompts import read_prompts
 from eyas.engine.startup.load import load_engine_parts
-from eyas.model.checkpoints.loader import load_target
+from eyas.model.checkpoints.eagle3 import inspect_head
 from eyas.train.evaluation.evaluate import evaluate
+from eyas.train.heads.eagle3_making import head_from_checkpoint
+from eyas.train.states.opening import find_target, open_target
 from eyas.train.types import Segment
 
 HELD_OUT = Path(__file__).parents[2] / "assets" / "demo_heldout.jsonl"
@@ -39,14 +40,18 @@ def written_by_engine(temperature, limit, max_tokens=256):
         segments = [Segment.FINAL if mark else Segment.HEADER for mark in ContentMarker(codec).mark(answer)]
         given = len(prompt)
         text = ([*prompt, *answer], [-1] * given + [0] * len(answer), [Segment.GIVEN] * given + segments)
-        batches.append(batch_of([text]))
+        batches.append(batch_of_texts([text]))
     return batches, content, everything
 
 
 def evaluated(batches, temperature):
-    config, weights = load_target(DEMO, device=torch.device("cpu"), dtype=torch.float32)
-    head = trained_head(DEMO / OWN_HEAD, config, DRAFTS)
-    return evaluate(head, PlainStates(config, weights, head.config.taps), batches, temperature=temperature)
+    target = find_target("demo", device="cpu")
+    folder = DEMO / OWN_HEAD
+    taps = inspect_head(folder, target.config)[0].taps
+    longest = max(batch.num_tokens for batch in batches)
+    source = open_target(target, taps=taps, longest=longest)
+    head = head_from_checkpoint(folder, taps, target.config, source.teacher, num_depths=DRAFTS)
+    return evaluate(head, source, batches, temperature=temperature)
 
 
 def describe(found, content, everything):

@@ -1,5 +1,6 @@
 """Walks over text: against the counts of `eyas bench acceptance`, and against a recursion from the other end."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.train.support.states import batch_of
+from tests.train.support.texts import batch_of_texts
 
 from eyas.base.types import RoundTrace, TokenEvent
 from eyas.bench.engine.rounds import Acceptance, ContentMarker, count_content, count_rounds
+from eyas.bench.stats import bootstrap_ratio
 from eyas.train.evaluation.chances import Chances
 from eyas.train.evaluation.rounds import Text, expected_starts, prefix_chances
 from eyas.train.evaluation.tally import Tally
@@ -52,17 +54,18 @@ def engine_events(answer, hits_JT, first, drafts):
 @given(st.lists(answers, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_walks_count_what_the_benchmark_counts(several, seed):
     """With drafts that are right or wrong, sums over content and over all tokens are those of an engine's rounds."""
-    batch = batch_of([text_of(answer, num_given=1 + i) for i, answer in enumerate(several)])
+    batch = batch_of_texts([text_of(answer, num_given=1 + i) for i, answer in enumerate(several)])
     hits = np.random.default_rng(seed).random((DEPTHS, batch.num_tokens)) < 0.6
     sums = Tally(DEPTHS, None)
     sums.add(batch, Chances(hits.astype(float), np.zeros(hits.shape), None), torch.arange(10))
+    result = sums.result()
     for drafts in range(1, DEPTHS + 1):
         content, everything = Acceptance(), Acceptance()
         for i, answer in enumerate(several):
             events = engine_events(answer, hits, batch.starts[i] + 1 + i, drafts)
             content.merge(count_content(events, CODEC))
             everything.merge(count_rounds(events))
-        found = sums.result().at("text", drafts)
+        found = result.at("text", drafts)
         assert (found.content.rounds, found.content.tokens) == (content.num_rounds, content.num_tokens)
         assert (found.all_tokens.rounds, found.all_tokens.tokens) == (everything.num_rounds, everything.num_tokens)
         assert list(found.reached) == [content.reached[i] for i in range(1, drafts + 1)]
@@ -70,7 +73,7 @@ def test_walks_count_what_the_benchmark_counts(several, seed):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
     """Runs of one document, side by side or apart, of any length."""
     rng = np.random.default_rng(seed)
@@ -79,10 +82,11 @@ def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
         gap = int(rng.integers(0, 3))
         runs += [-1] * gap + [number] * size
     ids = [7] * len(runs)
-    text = Text.of(batch_of([(ids, runs, [Segment.FINAL * (x >= 0) for x in runs])]))
-    chances = rng.random((2, DEPTHS, len(runs)))
+    text = Text.of(batch_of_texts([(ids, runs, [Segment.FINAL * (x >= 0) for x in runs])]))
+    chances = rng.random((2, DEPTHS, len(text.at_T)))
     starts = expected_starts(prefix_chances(chances), text)
 
+    @functools.cache
     def rounds_from(scheme, known):
         if not text.left_T[known]:
             return 0.0
@@ -101,14 +105,14 @@ def test_expected_rounds_are_those_of_a_recursion_from_the_end(sizes, seed):
 
 def random_batch(seed, sizes=(9, 14, 2, 20)):
     rng = np.random.default_rng(seed)
-    batch = batch_of([text_of([int(x) for x in rng.integers(6, 20, size)]) for size in sizes])
+    batch = batch_of_texts([text_of([int(x) for x in rng.integers(6, 20, size)]) for size in sizes])
     batch.segments_T[batch.runs_T >= 0] = Segment.REASONING
     return batch, Chances(*rng.random((3, DEPTHS, batch.num_tokens)))
 
 
 def parts(batch, chances):
     for low, high in zip(batch.starts, batch.starts[1:], strict=False):
-        one = batch_of([(batch.ids_T[low:high], batch.runs_T[low:high], batch.segments_T[low:high])])
+        one = batch_of_texts([(batch.ids_T[low:high], batch.runs_T[low:high], batch.segments_T[low:high])])
         yield one, Chances(*(x[:, low:high] for x in chances))
 
 
@@ -141,18 +145,44 @@ def test_rounds_belong_to_the_bucket_and_segment_they_start_in():
     ids, runs, segments = text_of(answer, num_given=1021)  # the first three rounds know at most 1,024 tokens
     segments[-3:] = [Segment.CODE] * 3
     sums = Tally(2, None)
-    batch = batch_of([(ids, runs, [s or Segment.GIVEN for s in segments[:-6]] + [Segment.FINAL] * 3 + segments[-3:])])
+    batch = batch_of_texts(
+        [(ids, runs, [s or Segment.GIVEN for s in segments[:-6]] + [Segment.FINAL] * 3 + segments[-3:])]
+    )
     sums.add(batch, Chances(np.zeros((2, len(ids))), np.zeros((2, len(ids))), None), torch.arange(10))
     found = sums.result().at("text", 1)
     assert {name: x.rounds for name, x in found.by_context.items()} == {"0-1K": 3, "1-4K": 2}
     assert {name: x.rounds for name, x in found.by_segment.items()} == {"final": 2, "code": 3}
 
 
+def test_nothing_was_generated():
+    sums = Tally(DEPTHS, 1.0)
+    sums.add(batch_of_texts([([1, 2, 3], [-1] * 3, [0] * 3)]), Chances(*np.zeros((3, DEPTHS, 3))), torch.arange(10))
+    assert sums.result().at("text", 1).content.length is None
+
+
 def test_nothing_to_count():
-    batch = batch_of([([1, 2, 3], [-1] * 3, [0] * 3), ([1, 7], [-1, 0], [0, 3])])
+    batch = batch_of_texts([([1, 2, 3], [-1] * 3, [0] * 3), ([1, 7], [-1, 0], [0, 3])])
     sums = Tally(DEPTHS, 1.0)
     sums.add(batch, Chances(*np.zeros((3, DEPTHS, 5))), torch.arange(10))
     found = sums.result().at("sampled", 2)
     assert found.content.length is None and found.interval is None and found.accepted_if_reached == (None, None)
     assert Tally(DEPTHS, 1.0).result().json()["tokens"] == 0
     assert sums.result().lines(2)
+
+
+def test_intervals_are_those_of_the_benchmarks():
+    """The same bootstrap with other draws: `bench.stats` draws items one by one."""
+    batch, chances = random_batch(3, sizes=[int(x) for x in np.random.default_rng(1).integers(5, 40, 60)])
+    sums = Tally(DEPTHS, 1.0)
+    sums.add(batch, chances, torch.arange(10))
+    found = sums.result().at("sampled", 3)
+    tokens, rounds = zip(*(one_by_one(part) for part in parts(batch, chances)), strict=True)
+    assert found.interval == pytest.approx(bootstrap_ratio(tokens, rounds), abs=0.02)
+    assert found.interval[1] - found.interval[0] > 0.05
+
+
+def one_by_one(part):
+    sums = Tally(DEPTHS, 1.0)
+    sums.add(*part, torch.arange(10))
+    counts = sums.result().at("sampled", 3).content
+    return counts.tokens, counts.rounds

@@ -9,7 +9,8 @@ started, exactly:
 
     starts(p) = sum_c starts(p - c) P(the round from p - c commits c tokens)
 
-Shape letters: B schemes (drafts taken against text, target or noise; draft lengths), J depths, T tokens, N runs.
+Shape letters: B schemes (drafts taken against text, target or noise; draft lengths), J depths, T generated tokens,
+N runs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from eyas.train.types import Batch, Segment
 
@@ -29,31 +31,48 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Text:
-    """What rounds see of a batch. Tokens are counted as `eyas bench acceptance` does: content is no header."""
+    """The generated tokens of a batch as rounds see them; runs lie side by side.
 
+    Tokens are counted as `eyas bench acceptance` does: content is no header.
+    """
+
+    at_T: Integers  # in the batch
+    documents_T: Integers
+    context_T: Integers  # tokens up to and with this one
+    segments_T: Integers
     first_N: Integers  # of every run
     length_N: Integers
-    left_T: Integers  # tokens after t up to the end of its run; 0 for tokens that were given
+    left_T: Integers  # tokens after t up to the end of its run
     content_T: Integers  # of these, the content up to the first token that is none
 
     @staticmethod
     def of(batch: Batch) -> Text:
-        runs, documents = batch.runs_T.cpu().numpy(), batch.documents_T.cpu().numpy()
-        segments = batch.segments_T.cpu().numpy()
-        is_new = np.ones(len(runs), dtype=bool)
+        runs = _integers(batch.runs_T)
+        at = np.flatnonzero(runs >= 0)
+        runs, documents, positions, segments = (
+            runs[at],
+            *(_integers(x)[at] for x in (batch.documents_T, batch.positions_T, batch.segments_T)),
+        )
+        is_new = np.ones(len(at), dtype=bool)
         is_new[1:] = (runs[1:] != runs[:-1]) | (documents[1:] != documents[:-1])
         starts = np.flatnonzero(is_new)
-        ends = np.append(starts[1:], len(runs))
-        generated = runs >= 0
-        left = np.where(generated, np.repeat(ends, ends - starts) - 1 - np.arange(len(runs)), 0)
-        is_content = generated & (segments != Segment.HEADER) & (segments != Segment.GIVEN)
-        kept = generated[starts]
+        lengths = np.diff(np.append(starts, len(at)))
+        left = np.repeat(starts + lengths, lengths) - 1 - np.arange(len(at))
+        is_content = (segments != Segment.HEADER) & (segments != Segment.GIVEN)
         return Text(
-            first_N=starts[kept],
-            length_N=(ends - starts)[kept],
+            at_T=at,
+            documents_T=documents,
+            context_T=positions + 1,
+            segments_T=segments,
+            first_N=starts,
+            length_N=lengths,
             left_T=left,
             content_T=np.minimum(_run_lengths(is_content), left),
         )
+
+
+def _integers(x_T: Tensor) -> Integers:
+    return x_T.cpu().numpy().astype(np.int64)
 
 
 def _run_lengths(is_T: NDArray[np.bool_]) -> Integers:

@@ -1,6 +1,6 @@
 """Sums over the rounds of many batches, from which an evaluation is made; sums of several processes add up.
 
-Shape letters: B schemes (readings times draft lengths), J depths, T tokens, D documents, G groups.
+Shape letters: B schemes (readings times draft lengths), J depths, T generated tokens, D documents, G groups, S samples.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from eyas.train.evaluation.chances import Chances
 from eyas.train.evaluation.results import READINGS, Acceptance, Counts, Evaluation, Reading
@@ -22,6 +21,7 @@ _BOUNDS = tuple(1024 * 4**i for i in range(6))  # tokens of context, the last on
 _BUCKETS = ("0-1K", "1-4K", "4-16K", "16-64K", "64-256K", "256K-1M", "over 1M")
 _SEGMENTS = tuple(segment.name.lower() for segment in Segment)
 _NUM_SAMPLES = 1000  # of the bootstrap
+_SAMPLES_AT_ONCE = 50  # bounds memory: numbers for each document
 
 
 class _Sums:
@@ -74,35 +74,31 @@ class Tally:
     def add(self, batch: Batch, chances: Chances, target_ids_V: torch.Tensor) -> None:
         """Add the documents of a batch."""
         text = Text.of(batch)
-        each = [found for found in chances if found is not None]
+        each = [found[:, text.at_T] for found in chances if found is not None]
         # A scheme with fewer drafts has no chance at the depths behind them.
         has_depth_KJ1 = np.tri(self.num_depths)[:, :, None]
         prefix_BIT = prefix_chances(np.concatenate([found[None] * has_depth_KJ1 for found in each]))
         starts_BT = expected_starts(prefix_BIT, text)
         size_I1 = np.arange(1, self.num_depths + 2)[:, None]
 
-        nowhere = np.zeros(batch.num_tokens, dtype=np.int64)
         committed_BT = np.einsum("bit,it->bt", prefix_BIT[:, :-1], size_I1 <= text.left_T)
-        self._all.add(nowhere, starts_BT, starts_BT * committed_BT)
+        rounds_BT = starts_BT * (text.left_T > 0)
+        self._all.add(np.zeros_like(text.at_T), rounds_BT, rounds_BT * committed_BT)
 
         is_counted_IT = (size_I1 <= text.content_T).astype(np.float64)
         rounds_BT = starts_BT * (text.content_T > 0)
         tokens_BT = starts_BT * np.einsum("bit,it->bt", prefix_BIT[:, :-1], is_counted_IT)
-        documents, positions, segments = (
-            x.cpu().numpy().astype(np.int64) for x in (batch.documents_T, batch.positions_T, batch.segments_T)
-        )
         by_document = _Sums(len(rounds_BT), len(batch.starts) - 1)
-        by_document.add(documents, rounds_BT, tokens_BT)
+        by_document.add(text.documents_T, rounds_BT, tokens_BT)
         self._documents.append(by_document)
-        self._contexts.add(np.searchsorted(_BOUNDS, positions + 1), rounds_BT, tokens_BT)
-        self._segments.add(np.append(segments[1:], 0), rounds_BT, tokens_BT)
+        self._contexts.add(np.searchsorted(_BOUNDS, text.context_T), rounds_BT, tokens_BT)
+        self._segments.add(np.append(text.segments_T, 0)[1:], rounds_BT, tokens_BT)
         counted_IT = is_counted_IT[:-1]
         self._reached_BJ += np.einsum("bt,bit,it->bi", rounds_BT, prefix_BIT[:, :-2], counted_IT, optimize=True)
         self._accepted_BJ += np.einsum("bt,bit,it->bi", rounds_BT, prefix_BIT[:, 1:-1], counted_IT, optimize=True)
 
-        is_generated = batch.runs_T >= 0
-        self._num_tokens += int(is_generated.sum())
-        self._num_in_vocabulary += int(torch.isin(batch.ids_T[is_generated], target_ids_V).sum())
+        self._num_tokens += len(text.at_T)
+        self._num_in_vocabulary += int(torch.isin(batch.ids_T[batch.runs_T >= 0], target_ids_V).sum())
 
     def merge(self, other: Tally) -> None:
         """Add the sums of another tally of the same head, over other documents."""
@@ -122,6 +118,7 @@ class Tally:
             else np.zeros((len(self._reached_BJ), 0))
             for name in ("rounds_BG", "tokens_BG")
         )
+        intervals = _intervals(rounds_BD, tokens_BD)
         found: dict[Reading, tuple[Acceptance, ...]] = {}
         for number, reading in enumerate(self._readings):
             first = number * self.num_depths
@@ -129,7 +126,7 @@ class Tally:
                 Acceptance(
                     draft_tokens=drafts,
                     content=Counts(rounds=float(rounds_BD[scheme].sum()), tokens=float(tokens_BD[scheme].sum())),
-                    interval=_bootstrap(rounds_BD[scheme], tokens_BD[scheme]),
+                    interval=intervals[scheme],
                     all_tokens=Counts(
                         rounds=float(self._all.rounds_BG[scheme, 0]), tokens=float(self._all.tokens_BG[scheme, 0])
                     ),
@@ -149,16 +146,19 @@ class Tally:
         )
 
 
-def _bootstrap(rounds_D: NDArray[np.float64], tokens_D: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Return the 95 % interval of tokens over rounds: documents that have rounds, drawn with replacement."""
-    has_rounds = rounds_D > 0
-    rounds_D, tokens_D = rounds_D[has_rounds], tokens_D[has_rounds]
-    if not len(rounds_D):
-        return None
-    generator = np.random.Generator(np.random.PCG64(0))
-    ratios = np.empty(_NUM_SAMPLES)
-    for sample in range(_NUM_SAMPLES):
-        drawn = generator.integers(len(rounds_D), size=len(rounds_D))
-        ratios[sample] = tokens_D[drawn].sum() / rounds_D[drawn].sum()
-    low, high = np.percentile(ratios, (2.5, 97.5))
-    return float(low), float(high)
+def _intervals(rounds_BD: Floats, tokens_BD: Floats) -> list[tuple[float, float] | None]:
+    """Return the 95 % interval of tokens over rounds of each scheme: documents with rounds, drawn with replacement."""
+    has_rounds = (rounds_BD > 0).any(axis=0)
+    rounds_BD, tokens_BD = rounds_BD[:, has_rounds], tokens_BD[:, has_rounds]
+    num_documents = int(has_rounds.sum())
+    if not num_documents:
+        return [None] * len(rounds_BD)
+    generator, shares_D = np.random.Generator(np.random.PCG64(0)), np.full(num_documents, 1 / num_documents)
+    samples = []
+    for _ in range(_NUM_SAMPLES // _SAMPLES_AT_ONCE):
+        times_SD = generator.multinomial(num_documents, shares_D, size=_SAMPLES_AT_ONCE)
+        drawn_SB = times_SD @ rounds_BD.T
+        samples.append((times_SD @ tokens_BD.T) / np.where(drawn_SB > 0, drawn_SB, np.inf))
+    low_B, high_B = np.percentile(np.concatenate(samples), (2.5, 97.5), axis=0)
+    pairs = zip(low_B.tolist(), high_B.tolist(), rounds_BD.sum(axis=1).tolist(), strict=True)
+    return [(low, high) if rounds else None for low, high, rounds in pairs]

@@ -10,6 +10,7 @@ from typing import Any
 
 from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.taps import show_taps
+from eyas.train.evaluation.results import Reading
 from eyas.train.export.config import ENGINES, Engine, Form, has_default_taps, obstacle, tap_ids_for
 
 __all__ = ["Facts", "card"]
@@ -77,36 +78,38 @@ def card(config: Eagle3Config, facts: Facts, *, form: Form, engine: Engine, targ
 
 
 def _acceptance(facts: Facts) -> list[str]:
-    found = facts.evaluation
-    if found is None:
+    if facts.evaluation is None:
         return ["Not evaluated."]
+    found = facts.evaluation["acceptance"]
     lines = [
-        f"Tokens committed a round, the bonus token included, on {found['documents']:,} held-out documents; over the "
-        "content of messages, headers left out; 95 % interval by bootstrap over documents.",
+        f"Tokens committed a round, the bonus token included, on {facts.evaluation['documents']:,} held-out documents; "
+        "over the content of messages, headers left out; 95 % interval by bootstrap over documents.",
         "",
-        "| drafts a round | " + " | ".join(_READING_NAMES[reading] for reading in found["acceptance"]) + " |",
-        "|---|" + "---|" * len(found["acceptance"]),
+        "| drafts a round | " + " | ".join(_READING_NAMES[reading] for reading in found) + " |",
+        "|---|" + "---|" * len(found),
     ]
-    for row in zip(*found["acceptance"].values(), strict=True):
-        cells = []
-        for one in row:
-            length, interval = one["acceptance_length"], one["ci95"]
-            cells.append("-" if interval is None else f"{length:.2f} ({interval[0]:.2f}..{interval[1]:.2f})")
-        lines.append(f"| {row[0]['draft_tokens']} | " + " | ".join(cells) + " |")
-    reading = found["acceptance"]["sampled" if "sampled" in found["acceptance"] else "text"]
-    by_context = reading[min(facts.draft_tokens, len(reading)) - 1]["by_context"]
-    lengths = {name: counts["acceptance_length"] for name, counts in by_context.items()}
-    if len(lengths) > 1:
-        parts = [f"{name} {length:.2f}" for name, length in lengths.items() if length is not None]
+    for row in zip(*found.values(), strict=True):
+        lines.append(f"| {row[0]['draft_tokens']} | " + " | ".join(_cell(one) for one in row) + " |")
+    chosen = next(reversed(found.values()))
+    contexts = chosen[min(facts.draft_tokens, len(chosen)) - 1]["by_context"]
+    if len(contexts) > 1:
+        parts = [f"{name} {counts['acceptance_length']:.2f}" for name, counts in contexts.items()]
         lines += ["", f"By tokens of context, {facts.draft_tokens} drafts: {', '.join(parts)}."]
     return lines
 
 
-_READING_NAMES = {
+_READING_NAMES: dict[Reading, str] = {
     "text": "greedy, against the text",
     "target": "greedy, against the target",
     "sampled": "sampled, expected",
 }
+
+
+def _cell(found: Mapping[str, Any]) -> str:
+    if found["acceptance_length"] is None:
+        return "-"
+    low, high = found["ci95"]
+    return f"{found['acceptance_length']:.2f} ({low:.2f}..{high:.2f})"
 
 
 def _use(config: Eagle3Config, name: Engine, form: Form, engine: Engine, target: GptOssConfig) -> str:
