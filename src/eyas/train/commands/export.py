@@ -60,8 +60,7 @@ def export_checkpoint(
     folder = RunFolder(run)
     settings = parse_settings(folder.settings(), source=str(folder.record))
     checkpoints = Checkpoints(run / "checkpoints", keep=settings.train.keep)
-    best = checkpoints.load().state["best"]["step"]
-    checkpoint = checkpoints.load(best if step is None else step)
+    checkpoint = checkpoints.load(checkpoints.best_step() if step is None else step)
     fields, fixed = folder.head()
     ids_V = fixed.pop("target_ids_V")
     notes = folder.notes()

@@ -44,9 +44,14 @@ class Metrics:
             self._board.close()
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
-        """Write one row. Lists become one curve an item, such as `loss_by_depth/0`."""
-        self._file.write(json.dumps({"step": step} | dict(row)) + "\n")
-        self._file.flush()
+        """Write one row. Lists become one curve an item, such as `loss_by_depth/0`. Raises UserError."""
+        try:
+            self._file.write(json.dumps({"step": step} | dict(row)) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self.path}: {error.strerror}; make room, then `eyas train resume`"
+            ) from error
         if self._board is None:
             return
         for name, value in row.items():

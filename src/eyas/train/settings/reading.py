@@ -42,7 +42,7 @@ def read_settings(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
 
 
 def _loader() -> Any:
-    """Return PyYAML's safe loader, made to refuse a key that stands twice in one mapping, as YAML 1.2 (3.2.1.1) does."""
+    """Return PyYAML's safe loader, made to refuse a key that stands twice in one mapping (YAML 1.2, 3.2.1.1)."""
     import yaml
 
     class Strict(yaml.SafeLoader):
