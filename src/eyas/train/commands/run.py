@@ -43,6 +43,8 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
 
     from eyas.model.devices import pick_device
     from eyas.train.commands.export import export_checkpoint
+    from eyas.train.export.config import form_for
+    from eyas.train.loop.metrics import check_tensorboard
     from eyas.train.loop.parts import open_run, prepare_run
     from eyas.train.loop.processes import joined_processes, local_device
     from eyas.train.loop.progress import Progress
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
 
     settings = read_settings(args.file, args.overrides)
     folder, plain = RunFolder(Path(settings.out)), as_plain(settings)
+    if settings.train.tensorboard:
+        check_tensorboard()
     own = local_device(settings.target.device)
     settings = replace(settings, target=replace(settings.target, device=own))
     device, _ = pick_device(own)
@@ -62,6 +66,7 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
             folder.check_new()
         with Progress(every=settings.train.log_every, silent=not processes.is_first) as progress:
             parts = open_run(prepare_run(settings), processes, say=progress.say)
+            form_for(parts.head.config, "eyas", parts.source.config)  # complains before the training does its work
             if resume:
                 folder.check_facts(parts.facts)
             elif processes.is_first:

@@ -37,6 +37,11 @@ def fresh_config(settings: HeadSettings, target: GptOssConfig, *, context: int) 
         raise UserError(f"head.taps wants different boundaries from 0 to {target.num_layers}, or -1, got {list(taps)}")
     if settings.norm_before_fc and settings.fc_norm:
         raise UserError("head.norm_before_fc and head.fc_norm exclude each other")
+    if hidden != target.hidden_size:
+        raise UserError(
+            f"head.hidden_size: a fresh head reads the target's embedding, which has {target.hidden_size} values a "
+            f"token, not {hidden}"
+        )
     heads, kv_heads = settings.num_heads or target.num_heads, settings.num_kv_heads or target.num_kv_heads
     dim = settings.head_dim or target.head_dim
     if heads % kv_heads or dim % 2:
