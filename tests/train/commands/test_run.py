@@ -34,15 +34,15 @@ def losses_of(out):
 
 
 def test_an_early_stop_exports_the_best_checkpoint(tmp_path, capsys):
-    """A rate that ruins a trained head makes the first evaluation the best one."""
-    settings = write_settings(tmp_path, head={"init": str(BUNDLED)})
-    overrides = ["train.steps=50", "train.lr=0.02", "train.warmup=0", "train.clip=0", "train.save_every=7"]
-    assert train("run", settings, *overrides, "eval.every=1", "eval.patience=3", "train.keep=1") == 0
+    """A rate that soon ruins a trained head makes an early evaluation the best one."""
+    settings = write_settings(tmp_path, head={"init": str(BUNDLED)}, train={"depths": 1})
+    overrides = ["train.steps=50", "train.lr=3e-3", "train.warmup=0.2", "train.clip=0", "train.save_every=100"]
+    assert train("run", settings, *overrides, "eval.every=1", "eval.patience=2", "train.keep=1") == 0
     out = tmp_path / "out"
     rows = [row for row in read_metrics(out / "metrics.jsonl") if "acceptance_length" in row]
     lengths = [row["acceptance_length"]["target"] for row in rows]
     best = rows[lengths.index(max(lengths))]["step"]
-    assert rows[-1]["step"] == best + 3 < 50
+    assert rows[-1]["step"] == best + 2 < 50
     evaluation = json.loads((out / "evaluation.json").read_text())
     assert evaluation["step"] == best and steps_of(out)[0] <= best
     stored = load_file(out / "checkpoints" / f"step-{best:08}" / "head.safetensors")
@@ -58,7 +58,7 @@ def test_an_early_stop_exports_the_best_checkpoint(tmp_path, capsys):
     text = capsys.readouterr().out
     assert f"checkpoint of step {last}" in text
     before = (out / "metrics.jsonl").read_bytes()
-    assert train("resume", settings, *overrides, "eval.every=1", "eval.patience=3") == 0  # is over, and stays so
+    assert train("resume", settings, *overrides, "eval.every=1", "eval.patience=2", "train.keep=1") == 0  # is over, and stays so
     assert (out / "metrics.jsonl").read_bytes() == before
 
 
@@ -73,9 +73,6 @@ def test_both_forms_of_an_exported_head_are_one_head(tmp_path, capsys):
     assert results[0]["acceptance"] == results[1]["acceptance"]
     stored = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert results[0]["acceptance"] == stored["acceptance"]
-    assert "3 steps" in (heads["midlayer"] / "README.md").read_text() or "steps" in (
-        heads["midlayer"] / "README.md"
-    ).read_text()
 
 
 @pytest.mark.parametrize("count", [1, 12])
@@ -231,4 +228,3 @@ def test_a_process_that_dies_ends_the_others(tmp_path):
     assert running.returncode != 0
     assert "eyas: error: another process of this run has ended or does not answer" in output, output
     assert steps_of(tmp_path / "out")
-    assert train("resume", settings, "train.steps=2000") in (0, 130) if False else True

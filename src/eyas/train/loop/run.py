@@ -70,9 +70,10 @@ def train(parts: Parts, out: Path, processes: Processes, *, resume: bool, progre
             progress.step(report, parts.num_steps)
             if metrics is not None:
                 metrics.add(step, report.row())
+            is_best = False
             if step == parts.num_steps or (settings.eval.every and step % settings.eval.every == 0):
-                run.evaluate(step, metrics, progress)
-            if run.is_over(step) or step % settings.train.save_every == 0:
+                is_best = run.evaluate(step, metrics, progress)
+            if is_best or run.is_over(step) or step % settings.train.save_every == 0:
                 run.save(step)
                 saved = step
         if saved < step:
@@ -119,11 +120,11 @@ class _Run:
         """Whether all steps are done, or the acceptance length no longer grows."""
         return step == self._parts.num_steps or 0 < self._parts.settings.eval.patience <= self._best.num_since
 
-    def evaluate(self, step: int, metrics: Metrics | None, progress: Progress) -> None:
-        """Evaluate the head on the held-out chats, if there are any."""
+    def evaluate(self, step: int, metrics: Metrics | None, progress: Progress) -> bool:
+        """Evaluate the head on the held-out chats, if there are any, and return whether it is the best one so far."""
         settings, best = self._parts.settings.eval, self._best
         if not self._parts.held_out:
-            return
+            return False
         found = evaluate(self._parts.head, self._parts.source, self._parts.held_out_batches())
         lengths = {
             reading: acceptance.content.length
@@ -136,13 +137,15 @@ class _Run:
         shown = ", ".join(f"{name} {length:.2f}" for name, length in lengths.items())
         progress.say(f"step {step}: acceptance length on held-out chats: {shown or 'no rounds'}")
         length = self._processes.of_first(lengths.get("target", 0.0))
-        if best.step is None or length > best.length:
+        is_best = best.step is None or length > best.length
+        if is_best:
             best.step, best.length, best.num_since = step, length, 0
             self.evaluation = found
             if self._processes.is_first:
                 write_atomically(self._out / "evaluation.json", json.dumps({"step": step} | found.json()) + "\n")
         else:
             best.num_since += 1
+        return is_best
 
     def save(self, step: int) -> None:
         """Write a checkpoint; all processes go on once it is whole."""
