@@ -182,7 +182,8 @@ def test_torchrun_does_what_one_process_does(tmp_path, share):
     assert output.count("step 1/3") == 1  # one process speaks
     one, both = losses_of(tmp_path / "out"), losses_of(tmp_path / "both")
     assert both == pytest.approx(one, rel=1e-5)
-    heads = [load_file(tmp_path / out / "checkpoints" / "step-00000003" / "head.safetensors") for out in ("out", "both")]
+    last = [tmp_path / out / "checkpoints" / "step-00000003" for out in ("out", "both")]
+    heads = [load_file(folder / "head.safetensors") for folder in last]
     for name, tensor in heads[0].items():
         torch.testing.assert_close(heads[1][name], tensor, rtol=0, atol=3e-4)
     assert steps_of(tmp_path / "both") == steps_of(tmp_path / "out")

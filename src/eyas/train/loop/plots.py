@@ -8,6 +8,7 @@ from typing import Any
 
 __all__ = ["write_plots"]
 
+FEW = 30  # points that are marked one by one
 SMOOTH = 0.9  # of the exponential moving average that is drawn over single steps
 
 
@@ -28,7 +29,7 @@ def write_plots(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.add_subplot()
         for curve, (x, y) in curves.items():
-            axes.plot(x, y, label=curve, linewidth=1.2, marker="o" if len(x) == 1 else None)
+            axes.plot(x, y, label=curve, linewidth=1.2, marker="o" if len(x) <= FEW else None, markersize=4)
         axes.set(title=title, xlabel="step", ylabel=label)
         axes.grid(alpha=0.3)
         if len(curves) > 1:

@@ -238,7 +238,9 @@ class TrainSettings:
     chunk: int = _setting(2048, "rows of the head computed at a time", _integer(1))
     seed: int = _setting(0, "seed of the fresh head and of the order of chats", _integer(0))
     log_every: int = _setting(10, "steps between lines of progress", _integer(1))
-    save_every: int = _setting(200, "steps between checkpoints; more are written of the best evaluation and at the end", _integer(1))
+    save_every: int = _setting(
+        200, "steps between checkpoints; others are written of the best evaluation and at the end", _integer(1)
+    )
     keep: int = _setting(2, "newest checkpoints kept beside the best one", _integer(1))
     tensorboard: bool = _setting(False, "write TensorBoard events beside metrics.jsonl", _flag)
 
