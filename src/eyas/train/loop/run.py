@@ -96,7 +96,7 @@ def _restore(checkpoint: Checkpoint, parts: Parts, trainer: Trainer) -> tuple[in
 
 
 class _Run:
-    """What happens between steps."""
+    """Evaluations and checkpoints between steps."""
 
     def __init__(
         self,
