@@ -60,7 +60,8 @@ class Parts:
 
     settings: RunSettings
     head: TrainableHead
-    source: HiddenStates
+    source: HiddenStates  # for training, in the dtype of the head's products
+    exact_source: HiddenStates  # for the evaluation, in the target's own dtype
     order: Order
     held_out: tuple[Document, ...]
     processes: Processes
@@ -215,7 +216,8 @@ def _vocab(prepared: Prepared) -> int:
 def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     """Load the target, make the head, and order the batches. Raises UserError."""
     settings, found = prepared.settings, prepared.found
-    head, source = _head(prepared, open_source(prepared), say)
+    whole = open_source(prepared)
+    head, source = _head(prepared, whole, say)
     packing = Packing(
         prepared.training,
         tokens=batch_tokens(settings),
@@ -235,6 +237,7 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
         settings=settings,
         head=head,
         source=source,
+        exact_source=SelectedStates(whole, source.taps),
         order=order,
         held_out=prepared.held_out,
         processes=processes,
