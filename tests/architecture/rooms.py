@@ -113,5 +113,5 @@ PACKAGES = {
     ),
 }
 # Files beside the packages. They import no heavy library before they need it; `llm` is imported when it is asked for.
-TOP = ("__init__", "__main__", "cli", "serve", "chat", "generate", "local", "terminal", "key")
+TOP = ("__init__", "__main__", "cli", "serve", "training", "chat", "generate", "local", "terminal", "key")
 LATE_TOP = {"llm": ("engine", "base")}
