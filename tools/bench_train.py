@@ -18,7 +18,6 @@ the same command goes on, and prints the table of all that is there.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import time
@@ -79,7 +78,7 @@ class ShuffledTeacher:
 
     def __init__(self, source: HiddenStates, seed: int) -> None:
         self.config, self.taps = source.config, source.taps
-        self.teacher, self.fingerprint = source.teacher, source.fingerprint
+        self.teacher, self.fingerprint, self.labels_only = source.teacher, source.fingerprint, False
         self._source, self._generator = source, torch.Generator().manual_seed(seed)
 
     def states(self, batch: Batch) -> States:
@@ -136,7 +135,9 @@ def main() -> None:
             pairs, facts = run_arm(study, arm, seed)
             seconds = round(time.perf_counter() - began, 1)
             write(path, json.dumps({"arm": arm, "seed": seed, "seconds": seconds, **facts, "pairs": pairs}))
-            shown = ", ".join(f"T={t} {ratio_difference([found], num_samples=1).value:.3f}" for t, found in pairs.items())
+            shown = ", ".join(
+                f"T={t} {ratio_difference([found], num_samples=1).value:.3f}" for t, found in pairs.items()
+            )
             print(f"{arm} {seed}: acceptance length {shown} ({seconds:.0f} s)", flush=True)
     lines, origin = provenance(machine)
     results = read_results(args.out)
@@ -244,7 +245,7 @@ def run_arm(study: Study, arm: str, seed: int) -> tuple[dict[int, Pairs], dict[s
         return own_acceptance(study, parts, ids_V), {}
     facts: dict[str, float] = {}
     if arm in TRAINED:
-        source = ShuffledTeacher(parts.source, seed) if is_shuffled else parts.source
+        source: HiddenStates = ShuffledTeacher(parts.source, seed) if is_shuffled else parts.source
         facts = train(replace(parts, source=source))
     return head_acceptance(study, parts), facts
 
@@ -316,12 +317,11 @@ Results = dict[str, dict[int, dict[int, Pairs]]]  # by arm, seed, temperature
 
 def read_results(out: Path) -> Results:
     found: Results = {}
-    for arm in (*TRAINED, *OTHER):
-        for seed in itertools.takewhile(lambda seed: result_path(out, arm, seed).exists(), itertools.count()):
-            pairs = json.loads(result_path(out, arm, seed).read_text())["pairs"]
-            by_temperature = {int(t): [(tokens, rounds) for tokens, rounds in one] for t, one in pairs.items()}
-            found.setdefault(arm, {})[seed] = by_temperature
-    return found
+    for path in sorted(out.glob("result-*.json")):
+        one = json.loads(path.read_text())
+        pairs = {int(t): [(tokens, rounds) for tokens, rounds in some] for t, some in one["pairs"].items()}
+        found.setdefault(one["arm"], {})[one["seed"]] = pairs
+    return {arm: found[arm] for arm in (*TRAINED, *OTHER) if arm in found}
 
 
 def length(results: Results, arm: str, temperature: int) -> Interval:
@@ -339,29 +339,28 @@ def gain(results: Results, arm: str, base: str, temperature: int) -> Interval | 
 
 def figures(results: Results) -> dict[str, object]:
     """Return the fields of the JSON."""
-    arms = {
-        arm: {
-            "seeds": len(seeds),
-            **{f"length_t{t}": length(results, arm, t).json() for t, _ in TEMPERATURES},
-            **{f"over_hard_t{t}": x.json() for t, _ in TEMPERATURES if (x := gain(results, arm, "hard", t))},
-        }
-        for arm, seeds in results.items()
-    }
+    arms = {arm: {"seeds": len(seeds), **arm_figures(results, arm)} for arm, seeds in results.items()}
     bars = [x.low > BAR for t, _ in TEMPERATURES if (x := gain(results, "kl", "hard", t))]
     return {"arms": arms, "kl_over_hard_above_bar": all(bars) if bars else None}
 
 
+def arm_figures(results: Results, arm: str) -> dict[str, object]:
+    found: dict[str, object] = {f"length_t{t}": length(results, arm, t).json() for t, _ in TEMPERATURES}
+    for temperature, _ in TEMPERATURES:
+        if over := gain(results, arm, "hard", temperature):
+            found[f"over_hard_t{temperature}"] = over.json()
+    return found
+
+
+def arm_row(results: Results, arm: str) -> list[str]:
+    over = [gain(results, arm, "hard", t) for t, _ in TEMPERATURES]
+    lengths = [length(results, arm, t).text(2) for t, _ in TEMPERATURES]
+    return [arm, str(len(results[arm])), *lengths, *("" if x is None else x.text(2) for x in over)]
+
+
 def report(results: Results) -> list[str]:
     """Return the table, and whether kl is as good as hard."""
-    rows = [
-        [
-            arm,
-            str(len(seeds)),
-            *(length(results, arm, t).text(2) for t, _ in TEMPERATURES),
-            *("" if (x := gain(results, arm, "hard", t)) is None else x.text(2) for t, _ in TEMPERATURES),
-        ]
-        for arm, seeds in results.items()
-    ]
+    rows = [arm_row(results, arm) for arm in results]
     lines = [
         "acceptance length over content [95 %, bootstrap over seeds and prompts]; over hard: same seeds and prompts",
         *table(["arm", "seeds", "T=0", "T=1", "over hard, T=0", "over hard, T=1"], rows),
