@@ -7,7 +7,7 @@ autograd take turns.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ class _Figures:
 
 
 def run(args: argparse.Namespace) -> int:
-    from eyas.bench.training.steps import SHAPES, Ours, hardware, is_out_of_memory, open_bench
+    from eyas.bench.training.steps import SHAPES, hardware, open_bench
 
     if args.file is not None and args.shape is not None:
         raise UserError("give a settings file or --shape, not both")
@@ -114,12 +114,7 @@ def run(args: argparse.Namespace) -> int:
             found, text = _measure(bench, length, share, args.repeats)
             results.append(found)
             print("\n".join(text), flush=True)
-    longest = {}
-    for share in args.supervised if args.max_length is not None else ():
-        fits = partial(_fits, bench, share, is_out_of_memory, Ours)
-        longest[f"{share:g}"] = tokens = longest_that_fits(fits, args.max_length, STEP)
-        limit = ", the limit that was given" if tokens == args.max_length else ""
-        print(f"longest document, {100 * share:g} % supervised: {tokens:,} tokens{limit}", flush=True)
+    longest = None if args.max_length is None else _longest(bench, args.supervised, args.max_length)
     print(f"\n{DEFINITIONS}\n")
     print_json(
         {
@@ -133,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
             "tile": bench.train.tile,
             "chunk": bench.train.chunk,
             "results": results,
-            "longest": longest or None,
+            "longest": longest,
         }
     )
     return 0
@@ -141,25 +136,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(bench: Bench, length: int, share: float, repeats: int) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of one length and share for the JSON, and lines for people."""
-    from eyas.bench.training.steps import Autograd, Ours, is_out_of_memory
+    from eyas.bench.training.steps import Autograd, Ours, Way, warmed_up
 
     batch, states = bench.batch(length, share)
-    ours = Ours(bench, batch, states)
     title = f"{length:,} tokens, {100 * share:g} % supervised"
     result: dict[str, Any] = {"tokens": length, "supervised": share}
-    on_gpu = bench.device.type == "cuda"
-    if on_gpu and is_out_of_memory(ours.step, bench.device):
+    ours = warmed_up(Ours, bench, batch, states)
+    if ours is None:
         return result | {"ours": None, "autograd": None, "why": "out of memory"}, [f"{title}: out of memory"]
-    ways: dict[str, Any] = {"ours": ours}
-    ours.seconds()
+    ways: dict[str, Way] = {"ours": ours}
     why = Autograd.refusal(bench, length)
     if why is None:
-        base = Autograd(bench, batch, states)
-        if on_gpu and is_out_of_memory(base.step, bench.device):
+        if (base := warmed_up(Autograd, bench, batch, states)) is None:
             why = "out of memory"
         else:
             ways["autograd"] = base
-            base.seconds()
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(repeats):
         for way, one in ways.items():
@@ -190,16 +181,22 @@ def _stages(shares: dict[str, float]) -> str:
     return ", ".join(f"{stage} {100 * share:.0f} %" for stage, share in shares.items())
 
 
-def _fits(bench: Bench, share: float, is_out_of_memory: Any, way: Any, length: int) -> bool:
-    def take() -> None:
-        one = way(bench, *bench.batch(length, share))
-        one.step()
-        one.step()  # the first one has no state of the optimiser to begin with
+def _longest(bench: Bench, shares: Sequence[float], limit: int) -> dict[str, dict[str, int]]:
+    """Return the longest document that fits by way and supervised share, and print each."""
+    from eyas.bench.training.steps import WAYS, fits
 
-    return not is_out_of_memory(take, bench.device)
+    found: dict[str, dict[str, int]] = {}
+    for way in [way for way in WAYS if WAYS[way].refusal(bench, limit) is None]:
+        found[way] = {}
+        for share in shares:
+            tokens = longest_that_fits(partial(fits, WAYS[way], bench, share), limit, STEP)
+            found[way][f"{share:g}"] = tokens
+            note = ", the limit that was given" if tokens == limit else ""
+            print(f"longest document, {way}, {100 * share:g} % supervised: {tokens:,} tokens{note}", flush=True)
+    return found
 
 
-def longest_that_fits(fits: Any, limit: int, step: int) -> int:
+def longest_that_fits(fits: Callable[[int], bool], limit: int, step: int) -> int:
     """Return the longest length up to `limit`, in multiples of `step` or `limit` itself, that fits; 0 if none does."""
     candidates: Sequence[int] = [*range(step, limit, step), limit]
     low, high = 0, len(candidates)  # the first `low` are known to fit, those from `high` on not to

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,7 @@ from eyas.train.settings.schema import HeadSettings, RunSettings, TrainSettings
 from eyas.train.states.opening import find_target
 from eyas.train.types import Batch, Segment, States, Teacher
 
-__all__ = ["SHAPES", "Autograd", "Bench", "Ours", "Way", "hardware", "is_out_of_memory", "open_bench", "pick_device"]
+__all__ = ["SHAPES", "WAYS", "Autograd", "Bench", "Ours", "Way", "fits", "hardware", "open_bench", "warmed_up"]
 
 SHAPES = ("demo", "gpt-oss-20b", "gpt-oss-120b")
 # The head that examples/train/demo.yaml makes; those of published heads for gpt-oss are the defaults.
@@ -139,6 +139,11 @@ class Way(ABC):
     @property
     @abstractmethod
     def optimizers(self) -> Optimizers: ...
+
+    @classmethod
+    def refusal(cls, bench: Bench, length: int) -> str | None:
+        """Return why this way cannot be measured at this length, if so."""
+        return None
 
     @abstractmethod
     def step(self) -> None:
@@ -279,9 +284,8 @@ class Autograd(Way):
         self._optimizers = Optimizers(self._head, bench.train, 1000)
         self._number = 0
 
-    @staticmethod
-    def refusal(bench: Bench, length: int) -> str | None:
-        """Return why it cannot be measured at this length, if so."""
+    @classmethod
+    def refusal(cls, bench: Bench, length: int) -> str | None:
         if bench.head_settings.kind != "eagle3" or bench.train.loss != "kl":
             return "kl of an EAGLE-3 head alone"
         if bench.device.type == "cuda":
@@ -320,13 +324,28 @@ class Autograd(Way):
         self._number += 1
 
 
-def is_out_of_memory(take: Callable[[], object], device: torch.device) -> bool:
-    """Run something on a GPU and say whether it ran out of memory; what it held is freed."""
+WAYS: dict[str, type[Ours] | type[Autograd]] = {"ours": Ours, "autograd": Autograd}
+SomeWay = TypeVar("SomeWay", bound=Way)
+
+
+def warmed_up(way: type[SomeWay], bench: Bench, batch: Batch, states: States) -> SomeWay | None:
+    """Return a way that has taken two steps, so that the optimiser's state is there; None if a GPU's memory is out."""
     try:
-        take()
+        one = way(bench, batch, states)
+        one.seconds()
+        one.seconds()
+        return one
     except torch.OutOfMemoryError:
-        failed = True
-    else:
-        failed = False
-    torch.cuda.empty_cache()
-    return failed
+        return None
+    finally:
+        if bench.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def fits(way: type[Way], bench: Bench, share: float, length: int) -> bool:
+    """Whether a GPU has memory for steps of a document of this length."""
+    try:
+        batch, states = bench.batch(length, share)
+    except torch.OutOfMemoryError:
+        return False
+    return warmed_up(way, bench, batch, states) is not None
