@@ -1,6 +1,6 @@
 """Compares what heads of the demo model learn: losses, supervision, a shuffled teacher, and the best that is possible.
 
-    python tools/bench_train.py --out runs/bench-train [--seeds 3] [--steps N] [--arms kl,hard,...]
+    python tools/bench_train.py --out runs/bench-train [--seeds 3] [--steps N] [--arms kl,hard,...] [train.epochs=4 ...]
 
 The arms of a seed begin with the same weights and see the same batches in the same order; all are the run of
 examples/train/demo.yaml but for what their names say. They are measured on the target's own answers to held-out
@@ -122,6 +122,9 @@ def main() -> None:
     parser.add_argument(
         "--arms", type=listed(str), default=(*TRAINED, *OTHER), metavar="LIST", help="arms to run (all)"
     )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="SECTION.KEY=VALUE", help="settings in place of those of the file, for all arms"
+    )
     args = parser.parse_args()
     if unknown := set(args.arms) - {*TRAINED, *OTHER}:
         parser.error(f"no arm {', '.join(sorted(unknown))}; arms are {', '.join((*TRAINED, *OTHER))}")
@@ -177,7 +180,7 @@ def write(path: Path, text: str) -> None:
 
 def prepare_study(args: argparse.Namespace) -> Study:
     """Let the engine answer the prompts, and capture the target's states of chats and answers, unless that is done."""
-    overrides = () if args.steps is None else (f"train.steps={args.steps}",)
+    overrides = (*args.overrides, *([] if args.steps is None else [f"train.steps={args.steps}"]))
     file = args.out / "study.json"
     described = {"settings": SETTINGS.read_text(), "overrides": list(overrides), "prompts": args.prompts}
     if file.exists() and json.loads(file.read_text()) != described:
