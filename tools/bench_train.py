@@ -49,6 +49,7 @@ from eyas.train.loop.processes import Processes
 from eyas.train.loop.trainer import Trainer
 from eyas.train.settings.reading import read_settings
 from eyas.train.states.folder import capture, open_folder
+from eyas.train.states.opening import FoundTarget
 from eyas.train.states.source import HiddenStates
 from eyas.train.types import Batch, Document, Segment, States, supervises
 
@@ -96,6 +97,7 @@ class Study:
 
     out: Path
     states: Path
+    found: FoundTarget
     answers: dict[int, list[Document]]  # by temperature
     overrides: tuple[str, ...]
     draft_tokens: int
@@ -105,9 +107,9 @@ class Study:
         return open_run(prepare_run(read_settings(SETTINGS, given)), Processes(), say=lambda text: None)
 
     def held_out(self, parts: Parts) -> HiddenStates:
-        teacher = parts.source.teacher.embed_VH
+        """Return the states of the answers. Heads are measured as the engine computes them, whatever trained them."""
         return open_folder(
-            self.out / "answers", taps=parts.source.taps, device=teacher.device, dtype=teacher.dtype,
+            self.out / "answers", taps=parts.source.taps, device=self.found.device, dtype=self.found.dtype,
             fingerprint=parts.source.fingerprint,
         )  # fmt: skip
 
@@ -197,6 +199,7 @@ def prepare_study(args: argparse.Namespace) -> Study:
     return Study(
         out=args.out,
         states=states,
+        found=prepared.found,
         answers=answers,
         overrides=overrides,
         draft_tokens=min(settings.eval.draft_tokens, settings.train.depths),
