@@ -1,4 +1,4 @@
-"""Writes prompts for `examples/train`: `PYTHONPATH=src python tools/demo/example_prompts.py 700 > prompts.jsonl`.
+"""Writes prompts for `examples/train`: `PYTHONPATH=src python tools/demo/example_prompts.py 1700 > prompts.jsonl`.
 
 The demo model answers them (`eyas train regenerate`), and the answers are the chats that `examples/train/demo.yaml`
 trains on. None of their questions is in the held-out file.
