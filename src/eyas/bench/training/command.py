@@ -107,7 +107,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--lengths wants documents of at least {bench.train.depths + 2} tokens for these depths")
     lines, origin = provenance(hardware(bench.device))
     print("\n".join([f"eyas train bench, head for {name}", SIMULATED, *lines]))
-    print(f"step      {bench.train.depths} depths, loss {bench.train.loss}, {bench.dtype}, {args.repeats} repeats\n")
+    print(
+        f"step      {bench.train.depths} depths, loss {bench.train.loss}, products in {_dtype(bench)}, {args.repeats} repeats\n"
+    )
     results = []
     for length in args.lengths:
         for share in args.supervised:
@@ -124,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
             **origin,
             "depths": bench.train.depths,
             "loss": bench.train.loss,
-            "dtype": str(bench.dtype).removeprefix("torch."),
+            "dtype": _dtype(bench),
             "tile": bench.train.tile,
             "chunk": bench.train.chunk,
             "results": results,
@@ -132,6 +134,10 @@ def run(args: argparse.Namespace) -> int:
         }
     )
     return 0
+
+
+def _dtype(bench: Bench) -> str:
+    return str(bench.teacher.embed_VH.dtype).removeprefix("torch.")
 
 
 def _measure(bench: Bench, length: int, share: float, repeats: int) -> tuple[dict[str, Any], list[str]]:

@@ -8,6 +8,7 @@ Shape letters: T tokens, R rows of a pass, C = len(taps) Ht, H hidden, V vocabul
 
 from __future__ import annotations
 
+import gc
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ class Bench:
     head_settings: HeadSettings
     train: TrainSettings
     device: torch.device
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the states, as the target computes; heads compute in the teacher's
     teacher: Teacher
     ids_V: Tensor  # on the CPU
 
@@ -86,7 +87,7 @@ class Bench:
         drawn = torch.Generator(self.device).manual_seed(length)
         width = len(config.taps) * config.target_hidden_size
         taps_TC = torch.randn((length, width), generator=drawn, device=self.device, dtype=self.dtype)
-        return batch, States(taps_TC, CERTAINTY * self.teacher.lm_head_VH[best_T])
+        return batch, States(taps_TC, CERTAINTY * self.teacher.lm_head_VH[best_T].to(self.dtype))
 
 
 def open_bench(
@@ -109,8 +110,9 @@ def open_bench(
     changes |= {} if loss is None else {"loss": loss}
     generator = torch.Generator(where).manual_seed(0)
     shape_VH = (target.vocab_size, target.hidden_size)
+    computes = {"auto": dtype, "fp32": torch.float32, "bf16": torch.bfloat16}[settings.train.precision]
     embed_VH, lm_head_VH = (
-        torch.randn(shape_VH, generator=generator, device=where, dtype=dtype).mul_(target.hidden_size**-0.5)
+        torch.randn(shape_VH, generator=generator, device=where, dtype=computes).mul_(target.hidden_size**-0.5)
         for _ in range(2)
     )
     size = find_making(settings.head.kind).fresh_config(settings.head, target, context=1).draft_vocab_size
@@ -160,11 +162,10 @@ class Way(ABC):
     def peak_bytes(self) -> int:
         """Take one step and return its peak of memory beyond weights, gradients and optimiser; inputs are included.
 
-        There must have been a step before, which makes the optimiser's state.
+        On a CPU the bytes of tensors are counted, of which all that are there before the step are left out.
         """
-        weights = list(self.head.parameters())
-        gradients = sum(p.numel() * p.itemsize for p in weights if p.requires_grad)
-        inputs = [x for x in (*self.states, self.batch.ids_T, self.batch.runs_T) if x is not None]
+        gradients = sum(p.nbytes for p in self.head.parameters() if p.requires_grad)
+        inputs = sum(x.nbytes for x in self.states if x is not None)
         if self.bench.device.type == "cuda":
             before = torch.cuda.memory_allocated(self.bench.device)
             torch.cuda.reset_peak_memory_stats(self.bench.device)
@@ -172,18 +173,11 @@ class Way(ABC):
             self._wait()
             made = torch.cuda.max_memory_allocated(self.bench.device) - before
         else:
-            state = self.optimizers.tensors().values()
-            buffers = self.head.buffers()
-            known = [*weights, *buffers, *state, *self.bench.teacher, *inputs]
-            with LiveBytes(*known, *self._inputs()) as seen:
+            there = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
+            with LiveBytes(*there) as seen:
                 self.step()
             made = seen.peak
-        return made - gradients + sum(x.nbytes for x in inputs)
-
-    def _inputs(self) -> list[Tensor]:
-        """Return further tensors that are there before a step."""
-        batch = self.batch
-        return [batch.segments_T, batch.documents_T, batch.positions_T]
+        return made - gradients + inputs
 
     def _wait(self) -> None:
         if self.bench.device.type == "cuda":
@@ -228,10 +222,6 @@ class Ours(Way):
         self._trainer.step(self._number, [self.batch])
         self._number += 1
 
-    def _inputs(self) -> list[Tensor]:
-        # Copies of the teacher's rows for the draft vocabulary belong to the trainer, as weights do.
-        return [*super()._inputs(), *(loss._teacher._draft_VH for loss in (self._loss, self._trainer._loss))]
-
     def shares(self) -> dict[str, float]:
         """Return the shares of a step's time by stage, from one more step that is taken apart."""
         head, loss, train, teacher = self._trainer.head, self._loss, self.bench.train, self.bench.teacher
@@ -271,7 +261,7 @@ class Ours(Way):
 class Autograd(Way):
     """The training-time test of `train/reference.py`, whole, under autograd: all rows, all logits, no recomputation.
 
-    On a GPU it computes under autocast, with fp32 weights as ours.
+    With bf16 products it computes under autocast, with fp32 weights as ours.
     """
 
     def __init__(self, bench: Bench, batch: Batch, states: States) -> None:
@@ -306,16 +296,17 @@ class Autograd(Way):
 
     def step(self) -> None:
         batch, states, teacher = self.batch, self.states, self.bench.teacher
+        dtype = teacher.embed_VH.dtype
         assert states.last_TH is not None
         given = TttBatch(
             tokens_BT=batch.ids_T[None],
             taps_BTC=states.taps_TC[None],
             embedded_BTH=teacher.embed_VH[batch.ids_T][None],
-            target_logits_BTV=F.linear(states.last_TH, teacher.lm_head_VH)[None],
+            target_logits_BTV=F.linear(states.last_TH.to(dtype), teacher.lm_head_VH)[None],
             generated_BT=(batch.runs_T >= 0)[None],
             documents_BT=batch.documents_T[None],
         )
-        with torch.autocast(self.bench.device.type, torch.bfloat16, enabled=self.bench.dtype == torch.bfloat16):
+        with torch.autocast(self.bench.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             found = training_time_test(
                 self._head, given, num_steps=self.bench.train.depths, decay=self.bench.train.decay
             )
