@@ -85,6 +85,9 @@ COMMANDS = {
     "train regenerate": Command(
         module="eyas.train.commands.regenerate", help="let the model answer the prompts of recorded chats once more"
     ),
+    "train bench": Command(
+        module="eyas.bench.training.command", help="measure speed and memory of training steps, by document length"
+    ),
     "claude": Command(module="eyas.claude.commands.start", help="start Claude Code on a server"),
     "claude print": Command(module="eyas.claude.commands.print", help="print the settings of Claude Code for a server"),
     "claude write": Command(
