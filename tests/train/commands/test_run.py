@@ -58,7 +58,7 @@ def test_an_early_stop_exports_the_best_checkpoint(tmp_path, capsys):
     text = capsys.readouterr().out
     assert f"checkpoint of step {last}" in text
     before = (out / "metrics.jsonl").read_bytes()
-    assert train("resume", settings, *overrides, "eval.every=1", "eval.patience=2", "train.keep=1") == 0  # is over, and stays so
+    assert train("resume", settings, *overrides, "eval.every=1", "eval.patience=2", "train.keep=1") == 0
     assert (out / "metrics.jsonl").read_bytes() == before
 
 
@@ -165,7 +165,7 @@ def test_progress_stays_in_one_line_of_a_terminal(tmp_path, columns):
 
 
 def torchrun(*arguments, processes=2, **options):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command += ["-m", "eyas", "train", *map(str, arguments)]
     return subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 

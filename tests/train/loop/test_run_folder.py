@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.train.loop import toy
+from tests.train.loop.support import toy
 
 from eyas.base.errors import UserError
 from eyas.train.loop.processes import Processes

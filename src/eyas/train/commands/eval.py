@@ -55,7 +55,8 @@ def run(args: argparse.Namespace, *, evaluate: EngineEvaluation | None = None) -
         folder.check_facts({name: parts.facts[name] for name in ("vocabulary", "target")})
         parts.head.load_state_dict(dict(checkpoint.head))
         print(f"checkpoint of step {checkpoint.step}")
-    found = on_chats(parts.head, parts.source, parts.held_out_batches())
+    temperature = None if parts.exact_source.labels_only else 1.0
+    found = on_chats(parts.head, parts.exact_source, parts.held_out_batches(), temperature=temperature)
     print("\n".join(found.lines(min(settings.eval.draft_tokens, parts.head.num_depths))))
     result = {"step": None if checkpoint is None else checkpoint.step, **found.json()}
     if settings.eval.prompts is not None and evaluate is not None:

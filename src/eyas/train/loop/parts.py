@@ -63,7 +63,8 @@ class Parts:
 
     settings: RunSettings
     head: TrainableHead
-    source: HiddenStates
+    source: HiddenStates  # for training, in the dtype of the head's products
+    exact_source: HiddenStates  # for the evaluation, in the target's own dtype
     order: Order
     held_out: tuple[Document, ...]
     processes: Processes
@@ -124,7 +125,11 @@ def read_data(settings: DataSettings, codec: Tokenizer, *, needs_held_out: bool 
     if not settings.chats:
         raise UserError("data.chats names no file; give JSONL files of chats")
     options = DocumentOptions(
-        context=settings.context, too_long=settings.too_long, effort=settings.effort, date=settings.date
+        context=settings.context,
+        too_long=settings.too_long,
+        call_headers=settings.call_headers,
+        effort=settings.effort,
+        date=settings.date,
     )
     share = settings.held_out_share if needs_held_out and not settings.held_out else 0.0
     corpus = read_corpus([Path(path) for path in settings.chats], codec, options, held_out=share)
@@ -224,7 +229,8 @@ def order_of(prepared: Prepared, *, num_sequences: int) -> Order:
 def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     """Load the target, make the head, and order the batches. Raises UserError."""
     settings, found = prepared.settings, prepared.found
-    head, source = _head(prepared, open_source(prepared), say)
+    whole = open_source(prepared)
+    head, source = _head(prepared, whole, say)
     order = order_of(prepared, num_sequences=processes.size if settings.train.share == "sequences" else 1)
     num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
     counts = count_supervised(prepared.training, found.config.vocab_size)
@@ -237,6 +243,7 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
         settings=settings,
         head=head,
         source=source,
+        exact_source=SelectedStates(whole, source.taps),
         order=order,
         held_out=prepared.held_out,
         processes=processes,

@@ -19,7 +19,7 @@ PROBE = 1024  # rows, columns and depth of the measured product on a CPU; four t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a run would need. `longest` is the longest context that fits, in tokens."""
+    """Needs of a run. `longest` is the longest context that fits, in tokens."""
 
     bytes_by_owner: dict[str, int]
     longest: int

@@ -93,7 +93,7 @@ def _restore(checkpoint: Checkpoint, parts: Parts, trainer: Trainer) -> tuple[in
 
 
 class _Run:
-    """What happens between steps."""
+    """Evaluations and checkpoints between steps."""
 
     def __init__(
         self,
@@ -125,7 +125,9 @@ class _Run:
         settings, best = self._parts.settings.eval, self._best
         if not self._parts.held_out:
             return False
-        found = evaluate(self._parts.head, self._parts.source, self._parts.held_out_batches())
+        source = self._parts.exact_source
+        temperature = None if source.labels_only else 1.0
+        found = evaluate(self._parts.head, source, self._parts.held_out_batches(), temperature=temperature)
         lengths = {
             reading: acceptance.content.length
             for reading in found.acceptance

@@ -170,6 +170,12 @@ class DataSettings:
         "engine could make, after a generated token of the same answer ('faithful')",
         _one_of("loose", "faithful"),
     )
+    call_headers: Literal["written", "rendered"] = _setting(
+        "written",
+        "order of the words in the headers of taught calls: as the model writes them (channel, then recipient), or as "
+        "prompts render them (recipient, then channel)",
+        _one_of("written", "rendered"),
+    )
     effort: Literal["low", "medium", "high"] = _setting(
         "medium", "reasoning effort in the system message, where a chat does not say", _one_of("low", "medium", "high")
     )
