@@ -81,6 +81,7 @@ def test_the_likelier_reading_does_not_win_by_being_likelier(tmp_path, capsys):
     assert taps_line(capsys.readouterr().err).startswith("taps     read as boundary (HS[1], HS[3], HS[4])")
 
 
+@pytest.mark.slow
 def test_an_embedding_of_its_own_is_kept_and_used(tmp_path):
     target = load_file(ROOT / "src" / "eyas" / "demo" / "model.safetensors")["model.embed_tokens.weight"]
     same = edited_head(tmp_path / "same", tensors={"embed_tokens.weight": target})

@@ -33,6 +33,7 @@ def losses_of(out):
     return [row["loss"] for row in read_metrics(out / "metrics.jsonl") if "loss" in row]
 
 
+@pytest.mark.slow
 def test_an_early_stop_exports_the_best_checkpoint(tmp_path, capsys):
     """A rate that soon ruins a trained head makes an early evaluation the best one."""
     settings = write_settings(tmp_path, head={"init": str(BUNDLED)}, train={"depths": 1})
