@@ -113,3 +113,28 @@ def test_text_is_written_atomically(tmp_path):
     write_atomically(path, "one")
     write_atomically(path, "two")
     assert path.read_text() == "two" and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_checkpoint_that_was_half_deleted_is_none(tmp_path, monkeypatch):
+    store = Checkpoints(tmp_path, keep=1)
+    store.save(checkpoint(10), best_step=None)
+    real = shutil.rmtree
+
+    def fail_halfway(path, ignore_errors=False):
+        if path.exists():
+            next(path.iterdir()).unlink()
+            raise OSError(errno.EIO, "killed")
+
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", fail_halfway)
+    store.save(checkpoint(20), best_step=None)
+    assert store.steps() == [20] and len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", real)
+    store.save(checkpoint(30), best_step=None)  # clears away what is left
+    assert store.steps() == [30] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_other_folders_are_no_checkpoints(tmp_path):
+    store = Checkpoints(tmp_path, keep=2)
+    store.save(Checkpoint(step=10, head={}, optimizer={}, state={"best": {"step": 7}}), best_step=None)
+    shutil.copytree(tmp_path / "step-00000010", tmp_path / "step-00000010 (copy)")
+    assert store.steps() == [10] and store.best_step() == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
                 folder.begin(plain, parts.facts, parts.head, parts.notes)
             outcome = train(parts, folder.path, processes, resume=resume, progress=progress)
             if not outcome.is_whole:
-                progress.say(f"stopped after step {outcome.step}; go on with: eyas train resume {args.file}")
+                again = shlex.join(["eyas", "train", "resume", str(args.file), *args.overrides])
+                progress.say(f"stopped after step {outcome.step}; go on with: {again}")
                 return INTERRUPTED
             if processes.is_first:
                 head = export_checkpoint(folder.path, folder.new_head())
