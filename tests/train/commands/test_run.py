@@ -63,6 +63,7 @@ def test_an_early_stop_exports_the_best_checkpoint(tmp_path, capsys):
     assert (out / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_both_forms_of_an_exported_head_are_one_head(tmp_path, capsys):
     settings = write_settings(tmp_path)
     assert train("run", settings) == 0
@@ -128,6 +129,7 @@ def refused(capsys, *arguments):
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_captured_states_train_the_same_head(tmp_path):
     settings, states = write_settings(tmp_path), tmp_path / "states"
     assert train("capture", settings, states, "head.taps=[1,2,4,5]") == 0  # more than the head reads
