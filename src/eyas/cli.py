@@ -155,7 +155,8 @@ def _dispatch(argv: list[str]) -> int:
     _refuse_old_options(parser, options, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(f"unexpected '{unknown[0]}'{nearest(unknown[0].split('=')[0], options)}")
+        word = unknown[0].split("=")[0]  # not its value, which could be a key
+        parser.error(f"unexpected '{word}'{nearest(word, options)}")
     return int(runner.run(args))
 
 
