@@ -84,7 +84,8 @@ bench-exact: $(DEV)
 	$(PYTEST) -m soak -k exact -s $(ARGS)
 
 bench-train: $(DEV)
-	OMP_NUM_THREADS=1 $(BIN)/python tools/bench_train.py --out runs/bench-train $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/bench_train.py --out runs/bench-train \
+		train.epochs=1 train.precision=bf16 $(ARGS)
 
 wheel: $(BIN)/python
 	$(BIN)/python tools/wheel.py -c constraints-$(TORCH).txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))

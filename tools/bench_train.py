@@ -74,6 +74,20 @@ OTHER = ("untrained", "own", "own-full")  # one seed suffices
 Pairs = list[tuple[float, float]]  # tokens and rounds of each prompt
 
 
+class SoftenedTeacher:
+    """A source whose logits are divided by a number: that of a less certain target. Implements `HiddenStates`."""
+
+    def __init__(self, source: HiddenStates, divisor: float) -> None:
+        self.config, self.taps = source.config, source.taps
+        self.teacher, self.fingerprint, self.labels_only = source.teacher, source.fingerprint, False
+        self._source, self._divisor = source, divisor
+
+    def states(self, batch: Batch) -> States:
+        states = self._source.states(batch)
+        assert states.last_TH is not None
+        return states._replace(last_TH=states.last_TH / self._divisor)
+
+
 class ShuffledTeacher:
     """A source whose last states change places among the positions that teach. Implements `HiddenStates`."""
 
@@ -98,20 +112,23 @@ class Study:
     out: Path
     states: Path
     found: FoundTarget
+    taps: tuple[int, ...]
     answers: dict[int, list[Document]]  # by temperature
     overrides: tuple[str, ...]
     draft_tokens: int
+    soften: float  # divides the logits of the target
 
     def parts(self, seed: int, overrides: Sequence[str]) -> Parts:
         given = [*self.overrides, f"states.folder={self.states}", f"train.seed={seed}", *overrides]
         return open_run(prepare_run(read_settings(SETTINGS, given)), Processes(), say=lambda text: None)
 
-    def held_out(self, parts: Parts) -> HiddenStates:
+    def softened(self, source: HiddenStates) -> HiddenStates:
+        return source if self.soften == 1 else SoftenedTeacher(source, self.soften)
+
+    def answer_states(self) -> HiddenStates:
         """Return the states of the answers. Heads are measured as the engine computes them, whatever trained them."""
-        return open_folder(
-            self.out / "answers", taps=parts.source.taps, device=self.found.device, dtype=self.found.dtype,
-            fingerprint=parts.source.fingerprint,
-        )  # fmt: skip
+        device, dtype = self.found.device, self.found.dtype
+        return self.softened(open_folder(self.out / "answers", taps=self.taps, device=device, dtype=dtype))
 
 
 def main() -> None:
@@ -124,6 +141,10 @@ def main() -> None:
     parser.add_argument(
         "--arms", type=listed(str), default=(*TRAINED, *OTHER), metavar="LIST", help="arms to run (all)"
     )
+    parser.add_argument(
+        "--soften", type=float, default=1.0, metavar="X",
+        help="divide the target's logits by X: it teaches, answers and verifies at temperature X where others have 1",
+    )  # fmt: skip
     parser.add_argument(
         "overrides", nargs="*", metavar="SECTION.KEY=VALUE", help="settings in place of those of the file, for all arms"
     )
@@ -145,8 +166,8 @@ def main() -> None:
             )
             print(f"{arm} {seed}: acceptance length {shown} ({seconds:.0f} s)", flush=True)
     lines, origin = provenance(machine)
-    results = read_results(args.out)
-    print("\n".join([*lines, "", *report(results)]))
+    results, certainty = read_results(args.out), teacher_certainty(study)
+    print("\n".join([*lines, "", *report(results), certainty_line(certainty)]))
     print_json(
         {
             "bench": "train-quality",
@@ -155,7 +176,9 @@ def main() -> None:
             "settings": SETTINGS.name,
             "overrides": list(study.overrides),
             "prompts": len(study.answers[0]),
+            "soften": study.soften,
             "draft_tokens": study.draft_tokens,
+            "teacher": certainty,
             **figures(results),
         }
     )
@@ -184,11 +207,16 @@ def prepare_study(args: argparse.Namespace) -> Study:
     """Let the engine answer the prompts, and capture the target's states of chats and answers, unless that is done."""
     overrides = (*args.overrides, *([] if args.steps is None else [f"train.steps={args.steps}"]))
     file = args.out / "study.json"
-    described = {"settings": SETTINGS.read_text(), "overrides": list(overrides), "prompts": args.prompts}
+    described = {
+        "settings": SETTINGS.read_text(),
+        "overrides": list(overrides),
+        "prompts": args.prompts,
+        "soften": args.soften,
+    }
     if file.exists() and json.loads(file.read_text()) != described:
         raise SystemExit(f"{args.out} holds a study with other settings; name another folder")
     write(file, json.dumps(described))
-    answers = {t: answered(args.out / f"answers-{t}.json", t, args.prompts) for t, _ in TEMPERATURES}
+    answers = {t: answered(args.out / f"answers-{t}.json", t * args.soften, args.prompts) for t, _ in TEMPERATURES}
     states = args.states or args.out / "states"
     settings = read_settings(SETTINGS, [*overrides, "states.folder=null", "states.cache=0"])
     prepared = prepare_run(settings)
@@ -200,20 +228,22 @@ def prepare_study(args: argparse.Namespace) -> Study:
         out=args.out,
         states=states,
         found=prepared.found,
+        taps=source.taps,
+        soften=args.soften,
         answers=answers,
         overrides=overrides,
         draft_tokens=min(settings.eval.draft_tokens, settings.train.depths),
     )
 
 
-def answered(path: Path, temperature: int, limit: int) -> list[Document]:
+def answered(path: Path, temperature: float, limit: int) -> list[Document]:
     """Return the prompts with the target's answers, written by the engine if the file does not hold them yet."""
     if not path.exists():
         loaded = load_engine_parts(
             EngineConfig(model="demo", draft_tokens=4, context=1024, concurrency=ANSWERS_AT_ONCE, device="cpu")
         )
         prompts, _ = read_prompts(PROMPTS, loaded.tokenizer, limit=limit)
-        params = SamplingParams(temperature=float(temperature), seed=0, max_tokens=MAX_TOKENS)
+        params = SamplingParams(temperature=temperature, seed=0, max_tokens=MAX_TOKENS)
         requests = [Request(request_id=str(i), prompt_ids=prompt, params=params) for i, prompt in enumerate(prompts)]
         answers = run_requests(loaded.built.core, requests, batch=ANSWERS_AT_ONCE).answers
         found = [
@@ -248,10 +278,11 @@ def run_arm(study: Study, arm: str, seed: int) -> tuple[dict[int, Pairs], dict[s
     if arm.startswith("own"):
         vocab = parts.source.config.vocab_size
         ids_V = torch.arange(vocab) if arm == "own-full" else parts.head.readout.target_ids_V
-        return own_acceptance(study, parts, ids_V), {}
+        return own_acceptance(study, ids_V), {}
     facts: dict[str, float] = {}
     if arm in TRAINED:
-        source: HiddenStates = ShuffledTeacher(parts.source, seed) if is_shuffled else parts.source
+        source = study.softened(parts.source)
+        source = ShuffledTeacher(source, seed) if is_shuffled else source
         facts = train(replace(parts, source=source))
     return head_acceptance(study, parts), facts
 
@@ -271,7 +302,7 @@ def train(parts: Parts) -> dict[str, float]:
 
 
 def head_acceptance(study: Study, parts: Parts) -> dict[int, Pairs]:
-    source, found = study.held_out(parts), {}
+    source, found = study.answer_states(), {}
     for temperature, reading in TEMPERATURES:
         batches = batches_in_order(study.answers[temperature], BATCH_TOKENS)
         sums = tally(parts.head, source, batches, temperature=float(temperature) or None)
@@ -279,9 +310,9 @@ def head_acceptance(study: Study, parts: Parts) -> dict[int, Pairs]:
     return found
 
 
-def own_acceptance(study: Study, parts: Parts, ids_V: Tensor) -> dict[int, Pairs]:
+def own_acceptance(study: Study, ids_V: Tensor) -> dict[int, Pairs]:
     """Return the acceptance of the target as its own draft, over a draft vocabulary."""
-    source, found = study.held_out(parts), {}
+    source, found = study.answer_states(), {}
     for temperature, reading in TEMPERATURES:
         sums = Tally(study.draft_tokens, float(temperature) or None)
         for batch in batches_in_order(study.answers[temperature], BATCH_TOKENS):
@@ -314,6 +345,25 @@ def own_chances(batch: Batch, source: HiddenStates, ids_V: Tensor, num_depths: i
 def pairs_of(sums: Tally, reading: Reading, draft_tokens: int) -> Pairs:
     rounds_D, tokens_D = sums.by_document(reading, draft_tokens)
     return list(zip(tokens_D.tolist(), rounds_D.tolist(), strict=True))
+
+
+def teacher_certainty(study: Study) -> dict[str, float]:
+    """Return how certain the target is of the tokens of its answers at temperature 1: where it is, losses agree."""
+    source = study.answer_states()
+    best, entropies = [], []
+    for batch in batches_in_order(study.answers[1], BATCH_TOKENS):
+        last_TH = source.states(batch).last_TH
+        assert last_TH is not None
+        teaches_N = (batch.runs_T[1:] >= 0).nonzero()[:, 0]
+        log_p_NV = F.linear(last_TH[teaches_N], source.teacher.lm_head_VH).log_softmax(-1)
+        best.append(log_p_NV.amax(-1).exp())
+        entropies.append(-(log_p_NV.exp() * log_p_NV).sum(-1))
+    best_N, entropy_N = torch.cat(best), torch.cat(entropies)
+    return {
+        "mean_entropy_nats": round(float(entropy_N.mean()), 4),
+        "share_above_0.99": round(float((best_N > 0.99).double().mean()), 4),
+        "share_below_0.5": round(float((best_N < 0.5).double().mean()), 4),
+    }
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -362,6 +412,14 @@ def arm_row(results: Results, arm: str) -> list[str]:
     over = [gain(results, arm, "hard", t) for t, _ in TEMPERATURES]
     lengths = [length(results, arm, t).text(2) for t, _ in TEMPERATURES]
     return [arm, str(len(results[arm])), *lengths, *("" if x is None else x.text(2) for x in over)]
+
+
+def certainty_line(found: dict[str, float]) -> str:
+    sure, unsure = 100 * found["share_above_0.99"], 100 * found["share_below_0.5"]
+    return (
+        f"the target on its answers at T=1: entropy {found['mean_entropy_nats']:.3f} nats a token; its most likely "
+        f"token has more than 0.99 at {sure:.1f} % of tokens, less than 0.5 at {unsure:.1f} %"
+    )
 
 
 def report(results: Results) -> list[str]:

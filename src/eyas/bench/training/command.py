@@ -107,9 +107,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--lengths wants documents of at least {bench.train.depths + 2} tokens for these depths")
     lines, origin = provenance(hardware(bench.device))
     print("\n".join([f"eyas train bench, head for {name}", SIMULATED, *lines]))
-    print(
-        f"step      {bench.train.depths} depths, loss {bench.train.loss}, products in {_dtype(bench)}, {args.repeats} repeats\n"
-    )
+    what = f"{bench.train.depths} depths, loss {bench.train.loss}, products in {_dtype(bench)}"
+    print(f"step      {what}, {args.repeats} repeats\n", flush=True)
     results = []
     for length in args.lengths:
         for share in args.supervised:
