@@ -121,7 +121,11 @@ def read_data(settings: DataSettings, codec: Tokenizer, *, needs_held_out: bool 
     if not settings.chats:
         raise UserError("data.chats names no file; give JSONL files of chats")
     options = DocumentOptions(
-        context=settings.context, too_long=settings.too_long, effort=settings.effort, date=settings.date
+        context=settings.context,
+        too_long=settings.too_long,
+        call_headers=settings.call_headers,
+        effort=settings.effort,
+        date=settings.date,
     )
     share = settings.held_out_share if needs_held_out and not settings.held_out else 0.0
     corpus = read_corpus([Path(path) for path in settings.chats], codec, options, held_out=share)

@@ -158,6 +158,12 @@ class DataSettings:
         "engine could make, after a generated token of the same answer ('faithful')",
         _one_of("loose", "faithful"),
     )
+    call_headers: Literal["rendered", "written"] = _setting(
+        "rendered",
+        "headers of the calls that are taught: as prompts have them, or as gpt-oss writes them ('written'), with the "
+        "recipient behind the channel; our server's grammar asks for the latter",
+        _one_of("rendered", "written"),
+    )
     effort: Literal["low", "medium", "high"] = _setting(
         "medium", "reasoning effort in the system message, where a chat does not say", _one_of("low", "medium", "high")
     )
