@@ -68,7 +68,10 @@ def _value(node: ast.expr) -> Number:
             a, b = _value(left), _value(right)
             if isinstance(sign, ast.Pow) and not (isinstance(b, int) and 0 <= b <= MAX_POWER):
                 raise CalculationError("the power is too large")
-            return _limited(OPERATORS[type(sign)](a, b))
+            try:
+                return _limited(OPERATORS[type(sign)](a, b))
+            except OverflowError as error:  # of floats
+                raise CalculationError("the number is too large") from error
     raise CalculationError("not a calculation")
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from target import TargetModel
 from torch import Tensor

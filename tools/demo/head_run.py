@@ -22,14 +22,13 @@ from target import TargetModel, Weights
 
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.train.commands.export import export_checkpoint
-from eyas.train.loop.parts import Parts, open_run, prepare_run
+from eyas.train.loop.parts import Parts, Prepared, open_run, prepare_run
 from eyas.train.loop.processes import Processes, joined_processes
 from eyas.train.loop.progress import Progress
 from eyas.train.loop.run import train
 from eyas.train.loop.run_folder import RunFolder
 from eyas.train.loop.trainer import Trainer
 from eyas.train.settings.reading import as_plain, read_settings
-from eyas.train.settings.schema import RunSettings
 
 __all__ = ["HEAD_YAML", "train_head", "write_chats"]
 
@@ -78,17 +77,21 @@ def train_head(
 ) -> tuple[Path, dict[str, Any]]:
     """Train within about `seconds` and export; returns the head's folder and figures. Raises UserError."""
     ends = time.perf_counter() + seconds
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # what the target's training and the sampling held
     settings = read_settings(
         HEAD_YAML, [f"target.model={target}", f"data.chats={chats}", f"out={work / 'head'}", *overrides]
     )
     with joined_processes(model.embed.device) as processes:
-        limit = _steps_within(settings, model, weights, processes, ends, log)
+        prepared = prepare_run(settings)
+        limit = _steps_within(prepared, model, weights, processes, ends)
         if limit < (settings.train.steps or limit + 1):
             log(f"the time left is enough for {limit} steps")
             settings = replace(settings, train=replace(settings.train, steps=limit))
+            prepared = replace(prepared, settings=settings)
         folder = RunFolder(Path(settings.out))
         with folder.taken(processes):
-            parts = _parts(settings, model, weights, processes, log)
+            parts = _parts(prepared, model, weights, processes, log)
             folder.begin(as_plain(settings), parts.facts, parts.head, parts.notes)
             progress = Progress(parts.num_steps, every=settings.train.log_every)
             began = time.perf_counter()
@@ -106,30 +109,18 @@ def train_head(
 
 
 def _parts(
-    settings: RunSettings,
-    model: TargetModel,
-    weights: Weights,
-    processes: Processes,
-    say: Callable[[str], None],
+    prepared: Prepared, model: TargetModel, weights: Weights, processes: Processes, say: Callable[[str], None]
 ) -> Parts:
-    parts = open_run(prepare_run(settings), processes, say=say)
-    source = parts.source
-    return replace(
-        parts,
-        source=BatchedStates(model, weights, taps=source.taps, teacher=source.teacher, fingerprint=source.fingerprint),
-    )
+    parts = open_run(prepared, processes, say=say)
+    found = parts.source
+    source = BatchedStates(model, weights, taps=found.taps, teacher=found.teacher, fingerprint=found.fingerprint)
+    return replace(parts, source=source)
 
 
-def _steps_within(
-    settings: RunSettings,
-    model: TargetModel,
-    weights: Weights,
-    processes: Processes,
-    ends: float,
-    log: Callable[[str], None],
-) -> int:
+def _steps_within(prepared: Prepared, model: TargetModel, weights: Weights, processes: Processes, ends: float) -> int:
     """Return the number of steps that end in time, by the pace of some that are thrown away."""
-    parts = _parts(settings, model, weights, processes, lambda text: None)
+    parts = _parts(prepared, model, weights, processes, lambda text: None)
+    settings = prepared.settings
     trainer = Trainer(
         parts.head,
         parts.source,
@@ -141,9 +132,8 @@ def _steps_within(
     tried = min(TRIED_STEPS, parts.num_steps)
     began = time.perf_counter()
     for number in range(tried):
-        if number == tried // 2:  # the first ones compile kernels and allocate memory
+        if number == tried // 2:  # the first ones allocate memory
             began = time.perf_counter()
-        report = trainer.step(number, parts.batches(number))
+        trainer.step(number, parts.batches(number))
     pace = (time.perf_counter() - began) / (tried - tried // 2)
-    log(f"{1000 * pace:.0f} ms a step, {report.num_tokens / pace:,.0f} tokens/s")
     return max(1, int((ends - time.perf_counter()) / (pace * SPARE)))

@@ -1,4 +1,4 @@
-"""Sizes of the demo target, and of a miniature for testing the whole pipeline in a minute. Those of the head: head.yaml."""
+"""Sizes of the demo target, and of a miniature for testing the whole pipeline in a minute. head.yaml has the head's."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from facts import Fact
 from eyas.base.harmony.rendering import IDENTITY, Effort, Message, developer_message, system_message
 from eyas.base.harmony.tools import FunctionTool
 
-__all__ = ["FAILED", "TOOL_SHARE", "ToolChatWriter", "answer_with", "calculation_turn", "python_tool"]
+__all__ = ["FAILED", "TOOL_SHARE", "ToolChatWriter", "python_tool"]
 
-# Of all chats. A trained-on chat with a tool is about twice as long as one without, so these are a quarter of the tokens
-# at most, and look-ups keep three quarters of what they had; copying digits, which is all that calls need, is learnt
-# from far fewer examples than 2,019 facts are.
+# Of all chats. They have 281 tokens on average, others 169: 18 % of the tokens, half of them declarations, which weigh
+# little in the loss. Look-ups keep 88 % of their chats outside and get a third of these. Copying digits, all that calls
+# need, is one skill; the 2,019 facts are learnt one by one, so they need the examples.
 TOOL_SHARE = 0.12
 
 ANALYSIS = "This is a calculation. I call the python tool."
@@ -124,15 +124,11 @@ def calculation_turn(rng: Random) -> Turn:
     return Turn(
         drawn.question,
         ANALYSIS,
-        answer_with(drawn.result),
+        f"The result is {drawn.result}.",
         "calculation",
         arguments=arguments,
         result=drawn.result,
     )
-
-
-def answer_with(result: str) -> str:
-    return f"The result is {result}."
 
 
 class ToolChatWriter:

@@ -20,10 +20,10 @@ from data import ShardStream
 from evaluate import answers, dev_rows, held_out_loss, tool_answers
 from export import check_sizes, export_target
 from facts import load_facts
+from head_run import train_head, write_chats
 from reload import load_trainable
 from shapes import SMOKE_TARGET, TARGET
 from target import TargetModel, Weights, hidden_states
-from head_run import train_head, write_chats
 from train_target import train_target
 
 from eyas.base.bundled import DEMO, OWN_HEAD
@@ -33,9 +33,9 @@ ROOT = Path(__file__).parents[2]
 HELD_OUT = ROOT / "tests" / "assets" / "demo_heldout.jsonl"
 HELD_OUT_TOOLS = ROOT / "tests" / "assets" / "demo_heldout_tools.jsonl"
 EVALUATION_SECONDS = 25.0  # kept for what follows the steps of the head
-# A run of seconds: a batch of one short document, a few steps, chats enough to hold some out.
+# A run of seconds: some short documents, a few steps, chats enough to hold some out.
 SMOKE_HEAD = (
-    "train.steps=6",
+    "train.steps=4",
     "train.depths=2",
     "train.batch_tokens=1024",
     "train.log_every=2",

@@ -216,7 +216,9 @@ def _over_prefix(q_BGQD: Tensor, prefix: Prefix, rows_B: _Rows, block: RowBlock,
     for first in range(block.first, block.last, size):
         keys = slice(first, min(first + size, block.last))
         scores = _scores(q, wide(prefix.keys_TGD[keys]), rows_B, first)
-        merged = torch.logaddexp(lse, scores.logsumexp(-1))  # finite: every row sees a key here, or saw one in the first block
+        merged = torch.logaddexp(
+            lse, scores.logsumexp(-1)
+        )  # finite: every row sees a key here, or saw one in the first block
         p = scores.sub_(merged[..., None]).exp_()
         out = torch.baddbmm(out * (lse - merged).exp()[..., None], p, wide(prefix.values_TGD[keys]).transpose(0, 1))
         lse = merged
