@@ -11,8 +11,9 @@ from torch import Tensor
 
 __all__ = ["generate", "generate_all"]
 
-SCORES = 512 * 450**2  # rows times their squared length, of a batch: some 20 GB in the pass over prompts on a GPU
-MAX_ROWS = 4096
+# Of a batch in the pass over its prompts, where a GPU needs some 30 GB for as much.
+MAX_TOKENS = 1 << 18
+MAX_SCORES = 1 << 27  # rows times the square of their length
 
 
 @torch.no_grad()
@@ -46,7 +47,8 @@ def generate_all(
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and (len(batch) == MAX_ROWS or (len(batch) + 1) * lengths[i] ** 2 > SCORES):
+        tokens = (len(batch) + 1) * lengths[i]
+        if batch and (tokens > MAX_TOKENS or tokens * lengths[i] > MAX_SCORES):
             yield batch
             batch = []
         batch.append(i)

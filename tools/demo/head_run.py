@@ -78,7 +78,7 @@ def train_head(
     """Train within about `seconds` and export; returns the head's folder and figures. Raises UserError."""
     ends = time.perf_counter() + seconds
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # what the target's training and the sampling held
+        torch.cuda.empty_cache()  # what the sampling held
     settings = read_settings(
         HEAD_YAML, [f"target.model={target}", f"data.chats={chats}", f"out={work / 'head'}", *overrides]
     )

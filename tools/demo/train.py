@@ -82,6 +82,11 @@ class Log:
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     args, log = parse(argv), Log()
+    stream = None
+    if args.target is None:  # before CUDA is touched: workers are forked
+        shards = {"num_shards": 4, "shard_rows": 64} if args.smoke else {"num_shards": 320, "shard_rows": 1024}
+        stream = ShardStream(DEMO, length=args.length, seed=args.seed, workers=args.workers, **shards)
+        log("data workers started")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(args.seed)
@@ -92,12 +97,15 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     }
     tokenizer = Tokenizer.load(DEMO)
     folder = args.target or args.out
-    if args.target is None:
-        model = target_phase(args, log, device, dtype, figures)
-    else:
+    if stream is None:
         model = load_trainable(args.target, TARGET).to(device)
+    else:
+        try:
+            model = target_phase(args, log, stream, device, dtype, figures)
+        finally:
+            stream.close()
     weights = final_weights(model, dtype)
-    if args.target is None:
+    if stream is not None:
         export_target(model, args.out, DEMO / "tokenizer.json")
         figures["reload_difference"] = reload_difference(args.out, model, weights, device, dtype)
         log(f"exported target; logits of the reloaded file differ by {figures['reload_difference']}")
@@ -125,26 +133,25 @@ def write_metrics(args: argparse.Namespace, log: Log, figures: dict[str, Any]) -
 
 
 def target_phase(
-    args: argparse.Namespace, log: Log, device: torch.device, dtype: torch.dtype, figures: dict[str, Any]
+    args: argparse.Namespace,
+    log: Log,
+    stream: ShardStream,
+    device: torch.device,
+    dtype: torch.dtype,
+    figures: dict[str, Any],
 ) -> TargetModel:
-    shards = {"num_shards": 4, "shard_rows": 64} if args.smoke else {"num_shards": 320, "shard_rows": 1024}
-    stream = ShardStream(DEMO, length=args.length, seed=args.seed, workers=args.workers, **shards)
-    log("data workers started")
-    try:
-        generator = torch.Generator().manual_seed(args.seed)
-        model = TargetModel(SMOKE_TARGET if args.smoke else TARGET, generator).to(device)
-        began = time.perf_counter()
-        figures |= train_target(
-            model,
-            stream.batches(args.rows),
-            seconds=None if args.smoke else args.target_seconds,
-            steps=12 if args.smoke else None,
-            dtype=dtype,
-            compiled=args.compiled and device.type == "cuda",
-            log=log,
-        )
-    finally:
-        stream.close()
+    generator = torch.Generator().manual_seed(args.seed)
+    model = TargetModel(SMOKE_TARGET if args.smoke else TARGET, generator).to(device)
+    began = time.perf_counter()
+    figures |= train_target(
+        model,
+        stream.batches(args.rows),
+        seconds=None if args.smoke else args.target_seconds,
+        steps=12 if args.smoke else None,
+        dtype=dtype,
+        compiled=args.compiled and device.type == "cuda",
+        log=log,
+    )
     spent = time.perf_counter() - began
     figures |= {"target_s": round(spent, 1), "target_tokens_per_s": round(figures["target_tokens"] / spent)}
     figures["data_passes"] = round(stream.num_passes, 2)
@@ -207,6 +214,8 @@ def head_phase(
     figures: dict[str, Any],
 ) -> None:
     """Write chats and train a head on them; it lies beside the target's files then."""
+    if model.embed.is_cuda:
+        torch.cuda.empty_cache()  # what the target's training held
     chats = args.work / "chats.jsonl"
     figures["chats"] = write_chats(
         chats, model, weights, tokenizer, count=args.chats, seconds=args.chat_seconds, seed=args.seed

@@ -198,7 +198,7 @@ def _by_row(x: Tensor, num_rows: int) -> Tensor:
 
 
 def _scores(q: Tensor, keys_SGD: Tensor, rows_B: _Rows, first: int) -> Tensor:
-    """Return scores [G, B Q, S], -inf at keys behind the query's row or of another document. q [G, B Q, D] is scaled."""
+    """Return scores [G, B Q, S], -inf at keys behind the query's row or of other documents. q [G, B Q, D] is scaled."""
     scores = q @ keys_SGD.permute(1, 2, 0)
     at_S = torch.arange(first, first + len(keys_SGD), device=q.device)
     hidden_BS = at_S > rows_B.at[:, None]
