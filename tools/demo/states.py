@@ -46,7 +46,7 @@ class BatchedStates:
         boundaries, _ = hidden_states(self._weights, config, ids_BL, documents_BL, rope)
         last_TH = rms_norm(boundaries[-1][rows_T, columns_T], self._weights.norm_H, config.rms_norm_eps)
         taps_TC = torch.cat([boundaries[tap][rows_T, columns_T] for tap in self.taps], dim=-1)
-        dtype = self._weights.lm_head_VH.dtype
+        dtype = self.teacher.lm_head_VH.dtype
         return States(taps_TC.to(dtype), last_TH.to(dtype))
 
     def _places(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, int, int]:

@@ -24,6 +24,8 @@ class SelectedStates:
 
     def states(self, batch: Batch) -> States:
         states = self._source.states(batch)
+        if states.last_TH is not None:  # its products with the teacher's matrices want one dtype
+            states = states._replace(last_TH=states.last_TH.to(self.teacher.lm_head_VH.dtype))
         if self.taps == self._source.taps:
             return states
         parts = states.taps_TC.chunk(len(self._source.taps), dim=-1)
