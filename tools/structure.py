@@ -53,7 +53,8 @@ def package_table() -> str:
         floors = " < ".join(", ".join(rooms) for rooms in package.floors) or "-"
         ours = ", ".join(package.imports) or "nothing"
         if package.through:
-            ours += f"; {', '.join(package.late)} through `{package.through.replace('.', '/')}.py`"
+            gates = ", ".join(f"`{module.replace('.', '/')}.py`" for module in package.through)
+            ours += f"; {', '.join(package.late)} through {gates}"
         libraries = ", ".join(package.libraries) or "none"
         lines.append(f"| `{name}` | {package.knows} | {floors} | {ours} | {libraries} |")
     lines.append(

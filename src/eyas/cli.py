@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from eyas.base.errors import EyasError, nearest
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "main", "runner_of"]
 
 ENGINE_PACKAGES = ("numpy", "safetensors", "torch")
 # Old spellings and what replaced them (CHANGELOG.md).
@@ -85,6 +85,9 @@ COMMANDS = {
     "train regenerate": Command(
         module="eyas.train.commands.regenerate", help="let the model answer the prompts of recorded chats once more"
     ),
+    "train bench": Command(
+        module="eyas.bench.training.command", help="measure speed and memory of training steps, by document length"
+    ),
     "claude": Command(module="eyas.claude.commands.start", help="start Claude Code on a server"),
     "claude print": Command(module="eyas.claude.commands.print", help="print the settings of Claude Code for a server"),
     "claude write": Command(
@@ -144,8 +147,7 @@ def _dispatch(argv: list[str]) -> int:
     if name is None:
         return _overview(argv)
     command = COMMANDS[name]
-    module = import_module(command.module)
-    runner = module if command.part is None else getattr(module, command.part)
+    runner = runner_of(command)
     parser = _Parser(prog=f"eyas {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
     runner.add_arguments(parser)
     words = argv[len(name.split()) :]
@@ -153,8 +155,15 @@ def _dispatch(argv: list[str]) -> int:
     _refuse_old_options(parser, options, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(f"unexpected '{unknown[0]}'{nearest(unknown[0].split('=')[0], options)}")
+        word = unknown[0].split("=")[0]  # not its value, which could be a key
+        parser.error(f"unexpected '{word}'{nearest(word, options)}")
     return int(runner.run(args))
+
+
+def runner_of(command: Command) -> Any:
+    """Import what has a command's `add_arguments` and `run`."""
+    module = import_module(command.module)
+    return module if command.part is None else getattr(module, command.part)
 
 
 def _refuse_old_options(parser: argparse.ArgumentParser, options: Sequence[str], words: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ class _Evaluation:
 run, resume, evaluation = _Training(resume=False), _Training(resume=True), _Evaluation()
 
 
-def engine_acceptance(settings: RunSettings, head: Path) -> list[dict[str, Any]]:
+def engine_acceptance(settings: RunSettings, head: str) -> list[dict[str, Any]]:
     """Let the engine answer the run's prompts with a head, and return what `eyas bench acceptance` counts."""
     from eyas.base.config import EngineConfig
     from eyas.bench.engine.acceptance import measure
@@ -62,7 +62,7 @@ def engine_acceptance(settings: RunSettings, head: Path) -> list[dict[str, Any]]
         revision=target.revision,
         offline=target.offline,
         device=target.device,
-        draft=str(head),
+        draft=head,
         draft_tokens=settings.eval.draft_tokens,
     )
     return measure(config, Path(settings.eval.prompts), temperatures=TEMPERATURES, max_tokens=MAX_TOKENS)

@@ -17,8 +17,8 @@ class Package(NamedTuple):
     imports: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     floors: tuple[tuple[str, ...], ...] = ()
-    late: tuple[str, ...] = ()  # packages that the module `through`, itself imported inside functions, may import
-    through: str = ""
+    late: tuple[str, ...] = ()  # packages that the modules `through`, themselves imported inside functions, may import
+    through: tuple[str, ...] = ()
     loads: tuple[tuple[str, str], ...] = ()
 
 
@@ -104,14 +104,14 @@ PACKAGES = {
         floors=(("commands",),),
     ),
     "bench": Package(
-        knows="measuring: the engine, the HTTP side, acceptance",
+        knows="measuring: the engine, the HTTP side, acceptance, training steps",
         imports=("base",),
         libraries=("rich",),
-        floors=(("engine", "http"),),
-        late=("engine", "model", "kernels"),
-        through="bench.engine.parts",
+        floors=(("engine", "http", "training"),),
+        late=("engine", "train", "model", "kernels"),
+        through=("bench.engine.parts", "bench.training.steps"),
     ),
 }
 # Files beside the packages. They import no heavy library before they need it; `llm` is imported when it is asked for.
-TOP = ("__init__", "__main__", "cli", "serve", "chat", "generate", "local", "terminal", "key")
+TOP = ("__init__", "__main__", "cli", "serve", "training", "chat", "generate", "local", "terminal", "key")
 LATE_TOP = {"llm": ("engine", "base")}

@@ -34,7 +34,7 @@ def wrong(house: House, module: str) -> list[str]:
         return [text for item in house.imports[module] if (text := wrong_at_top(house, module, item))]
     found = []
     libraries = set(PACKAGES[package].libraries)
-    if module == PACKAGES[package].through:
+    if module in PACKAGES[package].through:
         libraries = libraries.union(*(PACKAGES[other].libraries for other in PACKAGES[package].late))
     for item in house.imports[module]:
         ours = house.module_of(item.name)
@@ -45,13 +45,13 @@ def wrong(house: House, module: str) -> list[str]:
         elif ours == "__init__":  # the package's own names, which load nothing
             continue
         elif (other := ours.split(".")[0]) != package:
-            is_late = other in PACKAGES[package].late and module == PACKAGES[package].through
+            is_late = other in PACKAGES[package].late and module in PACKAGES[package].through
             if other not in PACKAGES[package].imports and not is_late and not (item.is_late and other in TOP):
                 found.append(f"{package} may not import {item.name}")
         else:
             (floor, room), (below, its) = floor_of(module), floor_of(ours)
             is_package = ours.count(".") == 0  # its __init__, which holds nothing
-            if ours == PACKAGES[package].through and not (item.is_late or item.is_typing):
+            if ours in PACKAGES[package].through and not (item.is_late or item.is_typing):
                 found.append(f"{ours} loads torch: import it inside a function of {module}")
             if room != its and not below < floor and not is_package:
                 found.append(f"{module} (room '{room}', floor {floor}) may not import {ours} ('{its}', floor {below})")

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def test_sampling_params_keep_the_names_that_vllm_users_know():
 def flags_of(name: str) -> list[str]:
     """`eyas NAME` and every argument of its parser and subparsers, one per line."""
     parser = argparse.ArgumentParser(prog=f"eyas {name}", allow_abbrev=False)
-    import_module(cli.COMMANDS[name].module).add_arguments(parser)
+    cli.runner_of(cli.COMMANDS[name]).add_arguments(parser)
     lines = []
     waiting = [parser]
     while waiting:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio, percentile, ratio_of_medians
+from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio, percentile, ratio_difference, ratio_of_medians
 
 
 def test_spread_is_median_and_range():
@@ -53,3 +53,26 @@ def test_percentiles_are_of_nearest_rank():
     values = list(range(100, 0, -1))
     assert [percentile(values, p) for p in (50, 95, 99)] == [50, 95, 99] and percentile([7.0], 99) == 7.0
     assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.0 and percentile(values, 100) == 100 and percentile(values, 0) == 1
+
+
+def test_difference_of_ratios_over_seeds_and_items():
+    """Items that are hard for both arms do not widen the interval of their difference; seeds do."""
+    rng = random.Random(2)
+    rounds = [rng.randint(5, 40) for _ in range(100)]
+    base = [[(number * rng.uniform(1.5, 4.0), number) for number in rounds] for _ in range(3)]
+    ours = [[(tokens + 0.5 * number, number) for tokens, number in parts] for parts in base]
+    same = ratio_difference(ours, base)
+    assert same.value == pytest.approx(0.5) and same.low == pytest.approx(0.5) == pytest.approx(same.high)
+    alone = ratio_difference(ours)
+    assert alone.high - alone.low > 0.1 and alone.low < alone.value < alone.high
+    shifted = [[(tokens + shift * number, number) for tokens, number in parts] for shift, parts in enumerate(base)]
+    spread = ratio_difference(shifted, base, num_samples=2000)
+    assert spread.value == pytest.approx(1) and spread.low == pytest.approx(0) and spread.high == pytest.approx(2)
+
+
+def test_interval_of_a_ratio_is_scipys():
+    rng = random.Random(3)
+    parts = [(rng.randint(10, 60), rng.randint(8, 20)) for _ in range(80)]
+    theirs = bootstrap_ratio(*zip(*parts, strict=True), num_samples=4000)
+    ours = ratio_difference([parts], num_samples=4000)
+    assert (ours.low, ours.high) == pytest.approx(theirs, rel=0.01)

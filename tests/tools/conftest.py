@@ -1,6 +1,7 @@
-"""The demo model's scripts import each other by their plain names."""
+"""Scripts are imported by their plain names, as those of the demo model import each other."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "demo"))
+TOOLS = Path(__file__).parents[2] / "tools"
+sys.path[:0] = [str(TOOLS / "demo"), str(TOOLS)]

@@ -1,4 +1,4 @@
-"""Writes prompts for `examples/train`: `PYTHONPATH=src python tools/demo/example_prompts.py 700 > prompts.jsonl`.
+"""Writes prompts for `examples/train`: `PYTHONPATH=src python tools/demo/example_prompts.py 1700 > prompts.jsonl`.
 
 The demo model answers them (`eyas train regenerate`), and the answers are the chats that `examples/train/demo.yaml`
 trains on. None of their questions is in the held-out file.
@@ -21,9 +21,9 @@ HELD_OUT = Path(__file__).parents[2] / "tests" / "assets" / "demo_heldout.jsonl"
 
 
 def held_out_questions() -> set[str]:
-    """Return all user messages of the held-out prompts."""
+    """Return all user messages of the held-out prompts, in lower case."""
     rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="ascii").splitlines()]
-    return {m["content"] for row in rows for m in row.get("messages", ()) if m["role"] == "user"}
+    return {m["content"].strip().lower() for row in rows for m in row.get("messages", ()) if m["role"] == "user"}
 
 
 def prompts(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
@@ -32,7 +32,7 @@ def prompts(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
     while count:
         chat = writer.chat()
         questions = [turn.question for turn in chat.turns]
-        if len(questions) <= MAX_TURNS and avoided.isdisjoint(questions):
+        if len(questions) <= MAX_TURNS and avoided.isdisjoint(question.strip().lower() for question in questions):
             count -= 1
             pairs = [(("user", turn.question), ("assistant", turn.answer)) for turn in chat.turns]
             messages = [{"role": role, "content": text} for pair in pairs for role, text in pair]

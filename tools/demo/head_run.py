@@ -29,6 +29,7 @@ from eyas.train.loop.run import train
 from eyas.train.loop.run_folder import RunFolder
 from eyas.train.loop.trainer import Trainer
 from eyas.train.settings.reading import as_plain, read_settings
+from eyas.train.states.source import HiddenStates
 
 __all__ = ["HEAD_YAML", "train_head", "write_chats"]
 
@@ -93,10 +94,10 @@ def train_head(
         with folder.taken(processes):
             parts = _parts(prepared, model, weights, processes, log)
             folder.begin(as_plain(settings), parts.facts, parts.head, parts.notes)
-            progress = Progress(parts.num_steps, every=settings.train.log_every)
             began = time.perf_counter()
-            outcome = train(parts, folder.path, processes, resume=False, progress=progress)
-    head = export_checkpoint(folder.path, folder.path / "head")
+            with Progress(every=settings.train.log_every) as progress:
+                outcome = train(parts, folder.path, processes, resume=False, progress=progress)
+            head = export_checkpoint(folder.path, folder.new_head())
     tokens = outcome.step * (settings.train.batch_tokens or settings.data.context)
     figures: dict[str, Any] = {
         "head_s": round(time.perf_counter() - began, 1),
@@ -112,9 +113,11 @@ def _parts(
     prepared: Prepared, model: TargetModel, weights: Weights, processes: Processes, say: Callable[[str], None]
 ) -> Parts:
     parts = open_run(prepared, processes, say=say)
-    found = parts.source
-    source = BatchedStates(model, weights, taps=found.taps, teacher=found.teacher, fingerprint=found.fingerprint)
-    return replace(parts, source=source)
+
+    def batched(source: HiddenStates) -> BatchedStates:
+        return BatchedStates(model, weights, taps=source.taps, teacher=source.teacher, fingerprint=source.fingerprint)
+
+    return replace(parts, source=batched(parts.source), exact_source=batched(parts.exact_source))
 
 
 def _steps_within(prepared: Prepared, model: TargetModel, weights: Weights, processes: Processes, ends: float) -> int:

@@ -32,7 +32,7 @@ class BatchedStates:
     ) -> None:
         """Put documents into rows of `row_tokens`, or of the longest document if that is longer."""
         self.config = model.config
-        self.taps, self.teacher, self.fingerprint = taps, teacher, fingerprint
+        self.taps, self.teacher, self.fingerprint, self.labels_only = taps, teacher, fingerprint, False
         self._model, self._weights, self._row_tokens = model, weights, row_tokens
 
     @torch.no_grad()

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-__all__ = ["Interval", "Spread", "bootstrap_ratio", "paired_ratio", "percentile", "ratio_of_medians"]
+__all__ = [
+    "Interval",
+    "Spread",
+    "bootstrap_ratio",
+    "paired_ratio",
+    "percentile",
+    "ratio_difference",
+    "ratio_of_medians",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +93,34 @@ def bootstrap_ratio(
         ratios.append(sum(numerators[i] for i in drawn) / sum(denominators[i] for i in drawn))
     ratios.sort()
     return ratios[round(0.025 * (num_samples - 1))], ratios[round(0.975 * (num_samples - 1))]
+
+
+Parts = Sequence[tuple[float, float]]  # numerator and denominator of each item
+
+
+def ratio_difference(
+    ours: Sequence[Parts], base: Sequence[Parts] | None = None, *, num_samples: int = 1000, seed: int = 0
+) -> Interval:
+    """Return how much larger our ratio of sums is than the base's, or our ratio itself without a base.
+
+    Both hold the same items for each of the same repeats (e.g. prompts, for each seed of a training run); the ratio is
+    the mean of the repeats' own. The interval is by percentile bootstrap over repeats and items, drawn with
+    replacement: what was measured on the same item in the same repeat stays together.
+    """
+    repeats, items = range(len(ours)), range(len(ours[0]))
+    assert base is None or [len(parts) for parts in base] == [len(parts) for parts in ours]
+
+    def difference(drawn_repeats: Sequence[int], drawn: Sequence[int]) -> float:
+        values = [_ratio(ours[r], drawn) - (_ratio(base[r], drawn) if base else 0.0) for r in drawn_repeats]
+        return sum(values) / len(values)
+
+    rng = random.Random(seed)
+    found = sorted(
+        difference(rng.choices(repeats, k=len(repeats)), rng.choices(items, k=len(items))) for _ in range(num_samples)
+    )
+    low, high = found[round(0.025 * (num_samples - 1))], found[round(0.975 * (num_samples - 1))]
+    return Interval(difference(repeats, items), low, high)
+
+
+def _ratio(parts: Parts, drawn: Sequence[int]) -> float:
+    return sum(parts[i][0] for i in drawn) / sum(parts[i][1] for i in drawn)

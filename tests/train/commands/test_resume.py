@@ -1,4 +1,4 @@
-"""A run that is killed at random moments ends with the same losses and weights, bit for bit, as one that is not."""
+"""A run that is killed ends with the same losses and weights, bit for bit, as one that is not."""
 
 import json
 import os
@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
 
 from eyas.train.loop.checkpoints import PARTIAL
 from eyas.train.loop.metrics import read_metrics
@@ -18,27 +18,32 @@ from eyas.train.loop.metrics import read_metrics
 CHATS = Path(__file__).parents[3] / "examples" / "train" / "demo_chats.jsonl"
 KILLS = 20
 STEPS = 24
-SETTINGS = """
+EVALUATED_EVERY = 7
+SETTINGS = f"""
 target: demo
-head: {draft_vocab: 512, intermediate_size: 256, rope: default}
-data: {chats: CHATS, held_out_share: 0.1, context: 400}
-states: {cache: 0}
-train: {steps: 24, depths: 2, optimizer: muon, lr: 2e-3, save_every: 1, log_every: 1}
-eval: {every: 7, documents: 4}
+head: {{draft_vocab: 512, intermediate_size: 256, rope: default}}
+data: {{chats: CHATS, held_out_share: 0.1, context: 400}}
+states: {{cache: 0}}
+train: {{steps: {STEPS}, depths: 2, optimizer: muon, lr: 2e-3, save_every: 1, log_every: 1}}
+eval: {{every: {EVALUATED_EVERY}, documents: 4}}
 out: OUT
 """
 
 
 def start(folder, command, *, out):
-    """Start a run in a process of its own."""
-    settings = folder / f"{out}.yaml"
-    chats = folder / "chats.jsonl"
+    """Start a run in a process of its own, which writes to `out`.log."""
+    settings, chats = folder / f"{out}.yaml", folder / "chats.jsonl"
     if not chats.exists():
         chats.write_text("".join(CHATS.read_text().splitlines(keepends=True)[:24]))
     settings.write_text(SETTINGS.replace("CHATS", str(chats)).replace("OUT", str(folder / out)))
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-m", "eyas", "train", command, str(settings)]
-    return subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with (folder / f"{out}.log").open("w") as log:
+        return subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=log)
+
+
+def finish(running, folder, *, out):
+    """Wait for the end of a process; return its exit code and what it said."""
+    return running.wait(600), (folder / f"{out}.log").read_text()
 
 
 def result(out):
@@ -50,56 +55,78 @@ def result(out):
     return (
         rows,
         {path.name: path.read_bytes() for path in last.iterdir()},
-        load_file(out / "head" / "model.safetensors"),
+        (out / "head" / "model.safetensors").read_bytes(),
     )
 
 
-@pytest.mark.slow
-def test_kills_change_nothing(tmp_path):
-    whole = start(tmp_path, "run", out="whole")
+def writes_checkpoint(out):
+    return any(out.glob(f"checkpoints/{PARTIAL}*"))
+
+
+def evaluates(out):
+    """Whether the last row is of a step after which there is an evaluation."""
+    rows = list(read_metrics(out / "metrics.jsonl"))
+    return bool(rows) and "loss" in rows[-1] and rows[-1]["step"] % EVALUATED_EVERY == 0
+
+
+def kill_at(running, out, moment, delay):
+    """Kill a process after `delay` seconds or, then, as soon as `moment` holds; whether it still ran."""
     began = time.monotonic()
-    output, _ = whole.communicate(timeout=600)
-    duration = time.monotonic() - began
-    assert whole.returncode == 0, output
-    rng, num_kills, num_in_writes = random.Random(0), 0, 0
-    out = tmp_path / "killed"
-    command = "run"
-    while num_kills < KILLS:
-        running = start(tmp_path, command, out="killed")
-        try:
-            running.wait(rng.uniform(0.3, 1.0) * duration / 2)
-            break  # it was quicker than the kills
-        except subprocess.TimeoutExpired:
+    while running.poll() is None:
+        if time.monotonic() - began > delay and (moment is None or moment(out)):
             running.send_signal(signal.SIGKILL)
-        running.wait()
-        num_kills += 1
-        num_in_writes += bool(list(out.glob(f"checkpoints/{PARTIAL}*")))
-        command = "resume" if (out / "run.json").exists() else "run"
-    running = start(tmp_path, "resume", out="killed")
-    output, _ = running.communicate(timeout=600)
-    assert running.returncode == 0, output
-    print(f"{num_kills} kills, {num_in_writes} of them while a checkpoint was written")
-    (rows, files, head), (other_rows, other_files, other_head) = result(tmp_path / "whole"), result(out)
+            return running.wait() == -signal.SIGKILL
+        time.sleep(1e-4)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_kills_change_nothing(tmp_path):
+    began = time.monotonic()
+    code, output = finish(start(tmp_path, "run", out="whole"), tmp_path, out="whole")
+    duration = time.monotonic() - began
+    assert code == 0, output
+    rows, files, head = result(tmp_path / "whole")
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS + 1))
-    assert rows == other_rows
-    assert files == other_files
-    assert head.keys() == other_head.keys() and all((head[name] == other_head[name]).all() for name in head)
-    assert num_kills >= 5
+
+    rng, kills, num_runs = random.Random(0), Counter(), 0
+    while kills["all"] < KILLS:
+        num_runs += 1
+        name = f"killed-{num_runs}"
+        out = tmp_path / name
+        moments = [None, writes_checkpoint, evaluates]
+        while True:
+            running = start(tmp_path, "resume" if (out / "run.json").exists() else "run", out=name)
+            moment = moments[kills["all"] % 3]
+            if kills["all"] == KILLS or not kill_at(running, out, moment, rng.uniform(0.0, 0.8) * duration):
+                break
+            kills["all"] += 1
+            kills["in writes"] += writes_checkpoint(out)
+            kills["in evaluations"] += evaluates(out)
+            kills["before the first step"] += not list(read_metrics(out / "metrics.jsonl"))
+        code, output = finish(running, tmp_path, out=name)
+        assert code == 0, output
+        other_rows, other_files, other_head = result(out)
+        assert rows == other_rows
+        assert files == other_files
+        assert head == other_head
+    print(f"{num_runs} runs, kills: {dict(kills)}")
+    assert kills["in writes"] >= 3 and kills["in evaluations"] >= 2
 
 
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
-    running = start(tmp_path, "run", out="run")
-    for line in running.stdout:
-        if line.startswith("step 2/"):
-            break
+    running, log = start(tmp_path, "run", out="run"), tmp_path / "run.log"
+    while "step 2/" not in log.read_text():
+        assert running.poll() is None, log.read_text()
+        time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    output, _ = running.communicate(timeout=120)
-    assert running.returncode == 130 and "go on with: eyas train resume" in output, output
+    code, output = finish(running, tmp_path, out="run")
+    assert code == 130 and "go on with: eyas train resume" in output, output
     steps = sorted(int(path.name[5:]) for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
     rows = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert steps[-1] == rows[-1] < STEPS
-    again = start(tmp_path, "run", out="run")
-    output, _ = again.communicate(timeout=120)
-    assert again.returncode == 1 and "holds a run already: `eyas train resume`" in output
+    code, output = finish(start(tmp_path, "run", out="run"), tmp_path, out="run")
+    assert code == 1 and "holds a run already: `eyas train resume`" in output
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["settings"]["train"]["steps"] == STEPS

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.support.live_bytes import LiveBytes
 from tests.support.training import head_config, new_head, packed, states_for
 
+from eyas.model.live_bytes import LiveBytes
 from eyas.train.heads.eagle3_making import activation_bytes
 from eyas.train.loss.kinds import LossSettings
 from eyas.train.loss.step import accumulate, prepare

@@ -64,13 +64,15 @@ def test_plots_are_pictures(tmp_path):
 
 
 def test_progress_off_a_terminal_is_plain_lines(capsys):
-    progress = Progress(25, every=10)
-    for step in range(1, 26):
-        progress.step(report(step))
+    with Progress(every=10) as progress:
+        for step in range(1, 26):
+            progress.step(report(step), 25)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines] == ["10/25", "20/25", "25/25"]
-    expected = "loss 0.120 (0.08 0.04)  hits 50 25 %  2,048 tok/s, 512 taught  target 25 %  memory 1.0 MiB  left 0 s"
-    assert lines[-1] == f"step 25/25  {expected}"
+    assert lines[-1] == (
+        "step 25/25  left 0 s  loss 0.120  hits 50 25 %  2,048 tok/s (512 taught)  target 25 %  memory 1.0 MiB  "
+        "loss by depth 0.08 0.04"
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.train.loop import toy
+from tests.train.loop.support import toy
 
 from eyas.base.errors import UserError
 from eyas.train.loop.processes import Processes
@@ -47,12 +47,13 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path):
 def test_a_changed_setting_is_named(tmp_path):
     folder, settings = RunFolder(tmp_path), RunSettings(train=TrainSettings(lr=1e-3))
     folder.begin(as_plain(settings), FACTS, toy.head())
-    folder.check(as_plain(settings), FACTS)
-    folder.check(as_plain(replace(settings, train=replace(settings.train, log_every=7, keep=3))), FACTS)
+    folder.check_settings(as_plain(settings))
+    folder.check_settings(as_plain(replace(settings, train=replace(settings.train, log_every=7, keep=3))))
+    folder.check_facts(FACTS)
     with pytest.raises(UserError, match=r"other settings: train\.lr, train\.betas; give them back"):
-        folder.check(as_plain(RunSettings(train=TrainSettings(betas=(0.9, 0.99)))), FACTS)
+        folder.check_settings(as_plain(RunSettings(train=TrainSettings(betas=(0.9, 0.99)))))
     with pytest.raises(UserError, match="started with another vocabulary"):
-        folder.check(as_plain(settings), FACTS | {"vocabulary": "3"})
+        folder.check_facts(FACTS | {"vocabulary": "3"})
     assert folder.settings() == as_plain(settings)
 
 

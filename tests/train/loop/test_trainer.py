@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.loop import toy
+from tests.train.loop.support import toy
 
 from eyas.base.errors import UserError
 from eyas.train.data.packing import Packing

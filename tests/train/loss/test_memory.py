@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.support.live_bytes import LiveBytes
 from torch import nn
 
+from eyas.model.live_bytes import LiveBytes
 from eyas.train.heads.base import Readout
 from eyas.train.loss.kinds import LossSettings
 from eyas.train.loss.teacher import DraftTeacher

@@ -93,3 +93,40 @@ def test_differences_name_the_keys():
     a, b = as_plain(RunSettings()), as_plain(parsed("train: {lr: 1}\nhead: {taps: [1]}\nout: x"))
     assert list(differences(a, b)) == ["head.taps", "train.lr", "out"]
     assert not list(differences(a, a))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: {lr: 1, lr: 2}", "the key 'lr' stands twice"),
+        ("train: {}\ndata: {}\ntrain: {}", "the key 'train' stands twice"),
+        ("train: {betas: [0.9]}", "train.betas wants 2 values, got 1"),
+        ("train: {betas: [0.9, 1]}", "train.betas wants 0 to 0.999999, got 1"),
+        ("train: {lr: .inf}", "train.lr wants at least 0, got inf"),
+        ("train: {lr: .nan}", "train.lr wants at least 0, got nan"),
+        ("train: {lr: [" * 2000, "is not YAML"),
+    ],
+)
+def test_values_that_would_fail_later_are_refused_on_reading(tmp_path, text, message):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_settings(path)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_date_needs_no_quotes(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("data: {date: 2026-06-01}")
+    assert read_settings(path).data.date == "2026-06-01"
+
+
+def test_aliases_that_grow_without_end_are_refused_in_one_line(tmp_path):
+    path = tmp_path / "run.yaml"
+    layers = "".join(f"  b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    path.write_text(f"train:\n  b0: &b0 [x]\n{layers}")
+    with pytest.raises(UserError, match="b0: unknown key"):
+        read_settings(path)
+    path.write_text(f"data: {{chats: [[[[[[[{'[' * 40}1{']' * 40}]]]]]]]}}")
+    with pytest.raises(UserError, match="wants a list of single values"):
+        read_settings(path)

@@ -71,16 +71,16 @@ def test_a_gpu_keeps_a_plain_lm_head_and_larger_chunks():
 
 def test_too_little_memory_names_the_context_that_fits(folder, monkeypatch):
     found = find_target(str(folder), device="cpu")
-    room = sum(found.memory(num_taps=3).owners(longest=5000).values()) + 4096 + found.weight_bytes
+    room = sum(found.memory(num_taps=3).owners(longest=5000).values()) + 4096
     monkeypatch.setattr(opening, "available_bytes", lambda device: room)
     monkeypatch.setattr(opening, "load_target", lambda *_, **__: pytest.fail("weights were read"))
     with pytest.raises(UserError) as caught:
-        open_target(found, taps=TAPS, longest=9000, other_bytes={"head": found.weight_bytes})
+        open_target(found, taps=TAPS, longest=9000)
     message, memory = str(caught.value), found.memory(num_taps=3)
     fits = int(message.split("up to ")[1].split()[0])
 
     def needed(length):
-        return sum(memory.owners(longest=length).values()) + found.weight_bytes
+        return sum(memory.owners(longest=length).values())
 
     assert needed(fits) <= room < needed(fits + 1)
     assert message.startswith(f"too little memory: documents of 9000 tokens need {readable(needed(9000))} (")

@@ -34,5 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     documents = [*prepared.training, *prepared.held_out]
     count = capture(source, documents, args.out, labels_only=args.labels, progress=show)
-    print(f"\r{count} documents captured, {len(documents) - count} were there; train with states.folder={args.out}")
+    if is_terminal:
+        print("\r\033[K", end="", file=sys.stderr)
+    print(f"{count} documents captured, {len(documents) - count} were there; train with states.folder={args.out}")
     return 0

@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint; the best one if not given, else the newest")
     parser.add_argument(
-        "--form", choices=FORMS, default="midlayer",
-        help="names of tensors and keys: 'midlayer', which every engine loads, or 'speculators' (default: midlayer)",
+        "--form", choices=FORMS,
+        help="names of tensors and keys: 'midlayer', which every engine loads, or 'speculators' (default: midlayer "
+        "where the engine finds the head's taps without doubt)",
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=ENGINES, default="eyas",
@@ -43,12 +44,13 @@ def export_checkpoint(
     out: Path,
     *,
     step: int | None = None,
-    form: Any = "midlayer",
+    form: Any = None,
     engine: Any = "eyas",
     dtype: Any = "bfloat16",
 ) -> Path:
     """Write a checkpoint of a run, by default the best, as a head with its model card. Raises UserError."""
     from eyas.train.export.card import Facts
+    from eyas.train.export.config import form_for
     from eyas.train.export.head import export_head
     from eyas.train.heads.registry import find_making
     from eyas.train.loop.checkpoints import Checkpoints
@@ -60,18 +62,18 @@ def export_checkpoint(
     folder = RunFolder(run)
     settings = parse_settings(folder.settings(), source=str(folder.record))
     checkpoints = Checkpoints(run / "checkpoints", keep=settings.train.keep)
-    best = checkpoints.load().state["best"]["step"]
-    checkpoint = checkpoints.load(best if step is None else step)
+    checkpoint = checkpoints.load(checkpoints.best_step() if step is None else step)
     fields, fixed = folder.head()
     ids_V = fixed.pop("target_ids_V")
-    notes = folder.notes()
+    notes, config = folder.notes(), find_making(settings.head.kind).read_config(fields)
+    target = find_target(target_name(settings.target), device="cpu").config
     return export_head(
-        find_making(settings.head.kind).read_config(fields),
+        config,
         checkpoint.head,
         ids_V,
         out,
-        form=form,
-        target=find_target(target_name(settings.target), device="cpu").config,
+        form=form or form_for(config, engine, target),
+        target=target,
         facts=Facts(
             target=settings.target.model,
             data=notes["chats"],

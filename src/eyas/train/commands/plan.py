@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from eyas.base.errors import UserError
+
 __all__ = ["add_arguments", "run"]
+
+MIN_CONTEXT = 16  # that data.context can have
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {owner:<{width}}  {readable(size):>10}")
     total = sum(plan.bytes_by_owner.values())
     print(f"  {'together':<{width}}  {readable(total):>10}  of {readable(free)} free")
-    fits = "all that the target can take" if plan.longest == prepared.found.config.max_context else "tokens"
-    print(f"longest context that fits: {plan.longest:,} {fits}")
+    everything = ", all that the target can take" if plan.longest == prepared.found.config.max_context else ""
+    print(f"longest context that fits: {plan.longest:,} tokens{everything}")
     print(
         f"{plan.num_documents:,} documents, {plan.num_tokens:,} tokens, {plan.num_taught:,} of them taught; "
         f"{plan.num_steps:,} steps of {plan.tokens_per_step:,.0f} tokens"
@@ -44,6 +48,6 @@ def run(args: argparse.Namespace) -> int:
         f"{plan.flops_per_second / 1e12:.3g} TFLOP/s, of which {100 * plan.utilisation:.0f} % are assumed)"
     )
     if total > free:
-        print(f"too little memory: give data.context={plan.longest}, a smaller head or a larger device")
-        return 1
+        advice = f"data.context={plan.longest}" if plan.longest >= MIN_CONTEXT else "smaller batches"
+        raise UserError(f"too little memory: give {advice}, a smaller head or a larger device")
     return 0

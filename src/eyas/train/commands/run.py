@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineEvaluation", "add_arguments", "engine_line", "run"]
 
-# Measures the acceptance of a head's folder with a real engine: figures for the model card, by temperature.
-EngineEvaluation = Callable[["RunSettings", Path], list[dict[str, Any]]]
+# Measures the acceptance of a head (folder or hub id) with a real engine: figures for the model card, by temperature.
+EngineEvaluation = Callable[["RunSettings", str], list[dict[str, Any]]]
 INTERRUPTED = 130
 
 
@@ -37,13 +38,15 @@ def engine_line(result: dict[str, Any], draft_tokens: int) -> str:
 
 
 def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | None = None) -> int:
-    """Train, export the best head, and measure it with an engine where the settings name prompts."""
+    """Train, export the best head, and measure it with an engine where the settings name prompts. Raises UserError."""
     import torch
 
     from eyas.model.devices import pick_device
     from eyas.train.commands.export import export_checkpoint
+    from eyas.train.export.config import form_for
+    from eyas.train.loop.metrics import check_tensorboard
     from eyas.train.loop.parts import open_run, prepare_run
-    from eyas.train.loop.processes import joined_processes
+    from eyas.train.loop.processes import joined_processes, local_device
     from eyas.train.loop.progress import Progress
     from eyas.train.loop.run import train
     from eyas.train.loop.run_folder import RunFolder
@@ -51,30 +54,34 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
 
     settings = read_settings(args.file, args.overrides)
     folder, plain = RunFolder(Path(settings.out)), as_plain(settings)
-    if resume:
-        folder.settings()  # complains before anything is loaded
-    device, _ = pick_device(settings.target.device)
-    with joined_processes(device) as processes:
-        progress = Progress(0, every=settings.train.log_every, silent=not processes.is_first)
-        prepared = prepare_run(settings)
-        with folder.taken(processes):
-            parts = open_run(prepared, processes, say=progress.say)
+    if settings.train.tensorboard:
+        check_tensorboard()
+    own = local_device(settings.target.device)
+    settings = replace(settings, target=replace(settings.target, device=own))
+    device, _ = pick_device(own)
+    with joined_processes(device) as processes, folder.taken(processes):
+        if resume:
+            folder.check_settings(plain)
+        elif processes.is_first:
+            folder.check_new()
+        with Progress(every=settings.train.log_every, silent=not processes.is_first) as progress:
+            parts = open_run(prepare_run(settings), processes, say=progress.say)
+            form_for(parts.head.config, "eyas", parts.source.config)  # complains before the training does its work
             if resume:
-                folder.check(plain, parts.facts)
+                folder.check_facts(parts.facts)
             elif processes.is_first:
                 folder.begin(plain, parts.facts, parts.head, parts.notes)
-            progress.num_steps = parts.num_steps
             outcome = train(parts, folder.path, processes, resume=resume, progress=progress)
             if not outcome.is_whole:
                 progress.say(f"stopped after step {outcome.step}; go on with: eyas train resume {args.file}")
                 return INTERRUPTED
             if processes.is_first:
-                head = export_checkpoint(folder.path, folder.path / "head")
+                head = export_checkpoint(folder.path, folder.new_head())
                 progress.say(f"exported {head}")
                 if settings.eval.prompts is not None and evaluate is not None:
                     del parts
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()
-                    for result in evaluate(settings, head):
+                    for result in evaluate(settings, str(head)):
                         progress.say(engine_line(result, settings.eval.draft_tokens))
     return 0

@@ -111,13 +111,22 @@ class Tally:
         self._accepted_BJ += other._accepted_BJ
         self._documents += other._documents
 
-    def result(self) -> Evaluation:
-        rounds_BD, tokens_BD = (
-            np.concatenate([getattr(sums, name) for sums in self._documents], axis=1)
-            if self._documents
-            else np.zeros((len(self._reached_BJ), 0))
-            for name in ("rounds_BG", "tokens_BG")
+    def by_document(self, reading: Reading, draft_tokens: int) -> tuple[Floats, Floats]:
+        """Return expected rounds [D] and the tokens [D] that they commit, over content, in the order of documents."""
+        scheme = self._readings.index(reading) * self.num_depths + draft_tokens - 1
+        rounds_BD, tokens_BD = self._by_document()
+        return rounds_BD[scheme], tokens_BD[scheme]
+
+    def _by_document(self) -> tuple[Floats, Floats]:
+        if not self._documents:
+            return np.zeros((len(self._reached_BJ), 0)), np.zeros((len(self._reached_BJ), 0))
+        return (
+            np.concatenate([sums.rounds_BG for sums in self._documents], axis=1),
+            np.concatenate([sums.tokens_BG for sums in self._documents], axis=1),
         )
+
+    def result(self) -> Evaluation:
+        rounds_BD, tokens_BD = self._by_document()
         intervals = _intervals(rounds_BD, tokens_BD)
         found: dict[Reading, tuple[Acceptance, ...]] = {}
         for number, reading in enumerate(self._readings):

@@ -65,6 +65,24 @@ def obstacle(config: Eagle3Config, form: Form, engine: Engine, target: GptOssCon
     return None
 
 
+def form_for(config: Eagle3Config, engine: Engine, target: GptOssConfig) -> Form:
+    """Return the form in which an engine finds a head's taps without doubt, the midlayer form if it can.
+
+    Raises UserError if there is none.
+    """
+    forms: tuple[Form, Form] = ("midlayer", "speculators")
+    reasons = []
+    for form in forms:
+        try:
+            config_json(
+                config, form=form, engine=engine, target=target, target_name="", draft_tokens=1, dtype="bfloat16"
+            )
+            return form
+        except UserError as error:
+            reasons.append(f"{form}: {error}")
+    raise UserError(f"this head cannot be exported for {engine} ({'; '.join(reasons)})")
+
+
 def config_json(
     config: Eagle3Config,
     *,

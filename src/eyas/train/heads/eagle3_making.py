@@ -37,6 +37,11 @@ def fresh_config(settings: HeadSettings, target: GptOssConfig, *, context: int) 
         raise UserError(f"head.taps wants different boundaries from 0 to {target.num_layers}, or -1, got {list(taps)}")
     if settings.norm_before_fc and settings.fc_norm:
         raise UserError("head.norm_before_fc and head.fc_norm exclude each other")
+    if hidden != target.hidden_size:
+        raise UserError(
+            f"head.hidden_size: a fresh head reads the target's embedding, which has {target.hidden_size} values a "
+            f"token, not {hidden}"
+        )
     heads, kv_heads = settings.num_heads or target.num_heads, settings.num_kv_heads or target.num_kv_heads
     dim = settings.head_dim or target.head_dim
     if heads % kv_heads or dim % 2:
@@ -86,10 +91,16 @@ def fresh_head(
     return head
 
 
+def checkpoint_config(folder: Path, target: GptOssConfig) -> Eagle3Config:
+    """Return the config of a head on the disk, from its headers. Raises UserError if it is none for this target."""
+    config: Eagle3Config = EAGLE3.inspect(folder, target, None, tap_convention="auto")
+    return config
+
+
 def tap_readings(folder: Path, target: GptOssConfig) -> dict[str, tuple[int, ...]]:
     """Return the meanings that the tap ids of a checkpoint can have, by name: one where it is certain, else two."""
     raw = read_json(folder / "config.json")
-    config: Eagle3Config = EAGLE3.inspect(folder, target, None, tap_convention="auto")
+    config = checkpoint_config(folder, target)
     reading: TapReading = read_taps(
         tap_ids(raw, []), speculators="transformer_layer_config" in raw, num_layers=target.num_layers
     )
@@ -180,6 +191,7 @@ def _parameters(config: Eagle3Config, weights: Eagle3Weights) -> Iterator[tuple[
 EAGLE3_MAKING = HeadMaking(
     fresh_config=fresh_config,
     fresh=fresh_head,
+    checkpoint_config=checkpoint_config,
     tap_readings=tap_readings,
     from_checkpoint=head_from_checkpoint,
     activation_bytes=activation_bytes,

@@ -31,6 +31,10 @@ class _TapReadings(Protocol):
     def __call__(self, folder: Path, target: GptOssConfig) -> Mapping[str, tuple[int, ...]]: ...
 
 
+class _CheckpointConfig(Protocol):
+    def __call__(self, folder: Path, target: GptOssConfig) -> Any: ...
+
+
 class _FromCheckpoint(Protocol):
     def __call__(
         self, folder: Path, taps: tuple[int, ...], target: GptOssConfig, teacher: Teacher, *, num_depths: int
@@ -47,6 +51,7 @@ class HeadMaking:
 
     fresh_config: _FreshConfig
     fresh: _Fresh
+    checkpoint_config: _CheckpointConfig  # from headers alone
     tap_readings: _TapReadings  # of a checkpoint: the meanings that its tap ids can have, by name
     from_checkpoint: _FromCheckpoint
     activation_bytes: _ActivationBytes  # of one pass

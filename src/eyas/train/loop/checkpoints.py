@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,21 @@ class Checkpoint:
 
 
 class Checkpoints:
+    """The checkpoints of a run by step. Only one process at a time writes."""
+
     def __init__(self, folder: Path, *, keep: int) -> None:
         self.folder = folder
         self.keep = keep
 
     def steps(self) -> list[int]:
         """Return the steps of all whole checkpoints, ascending."""
-        found = self.folder.glob(f"{PREFIX}*")
-        return sorted(int(path.name.removeprefix(PREFIX)) for path in found)
+        names = (path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def best_step(self) -> int | None:
+        """Return the step with the best evaluation so far, None if there was none. Raises UserError."""
+        found: int | None = self._state(self._path(self._known(None)))["best"]["step"]
+        return found
 
     def save(self, checkpoint: Checkpoint, *, best_step: int | None) -> None:
         """Write a checkpoint, then delete those that are neither among the newest nor that of `best_step`.
@@ -62,7 +70,7 @@ class Checkpoints:
             _flush_folder(partial)
             final = self._path(checkpoint.step)
             if final.exists():  # a run that went back to an earlier checkpoint comes by again
-                shutil.rmtree(final)
+                self._delete(final)
             partial.rename(final)
             _flush_folder(self.folder)
         except (OSError, SafetensorError) as error:
@@ -75,35 +83,59 @@ class Checkpoints:
             ) from error
         for step in self.steps()[: -self.keep]:
             if step != best_step:
-                shutil.rmtree(self._path(step))
+                self._delete(self._path(step))
 
     def load(self, step: int | None = None) -> Checkpoint:
         """Read the checkpoint after `step` steps, by default the newest. Raises UserError if there is none."""
+        path = self._path(self._known(step))
+        state = self._state(path)
+        try:
+            head, optimizer = load_file(path / "head.safetensors"), load_file(path / "optimizer.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise _damaged(path, error) from error
+        return Checkpoint(step=state.pop("step"), head=head, optimizer=optimizer, state=state)
+
+    def _known(self, step: int | None) -> int:
         steps = self.steps()
         if not steps or (step is not None and step not in steps):
             there = ", ".join(map(str, steps)) or "none"
             raise UserError(f"{self.folder} has no checkpoint{'' if step is None else f' of step {step}'} ({there})")
-        path = self._path(steps[-1] if step is None else step)
+        return steps[-1] if step is None else step
+
+    def _state(self, path: Path) -> dict[str, Any]:
         try:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            head, optimizer = load_file(path / "head.safetensors"), load_file(path / "optimizer.safetensors")
-        except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"{path} is damaged ({error}); delete it to go on from an earlier checkpoint") from error
-        return Checkpoint(step=state.pop("step"), head=head, optimizer=optimizer, state=state)
+            state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from error
+        return state
+
+    def _delete(self, path: Path) -> None:
+        """Delete a checkpoint, which is whole or absent at every moment; what cannot be deleted waits for the next."""
+        going = path.with_name(f"{PARTIAL}old-{path.name}")
+        shutil.rmtree(going, ignore_errors=True)
+        with suppress(OSError):
+            path.rename(going)
+            shutil.rmtree(going)
 
     def _path(self, step: int) -> Path:
         return self.folder / f"{PREFIX}{step:08}"
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file that is whole or as it was before, whenever the process or the machine stops."""
+    """Write a text file that is whole or as it was before, whenever the process or the machine stops.
+
+    Raises UserError if it cannot be written.
+    """
     partial = path.with_name(f"{PARTIAL}{path.name}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    _flush_folder(path.parent)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; make room, or give another `out`") from error
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -111,6 +143,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged ({error}); delete it to go on from an earlier checkpoint")
 
 
 def _write(path: Path, value: Any) -> None:

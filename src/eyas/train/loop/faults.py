@@ -44,7 +44,8 @@ def first_fault(
             ready = prepare(head, loss, one, of_one, rule=rule)
             sums = accumulate(head, loss, one, of_one, source.teacher, ready, normalisers_J=None, rule=rule, decay=1.0)
             if _is_bad(sums.losses_J):
-                return f"the loss at depth {int(sums.losses_J.isfinite().logical_not().nonzero()[0])} of {document}"
+                depth = int(sums.losses_J.isfinite().logical_not().nonzero()[0])
+                return f"the loss at depth {depth} of {document} is not finite"
     bad = [name for name, p in head.named_parameters() if p.grad is not None and _is_bad(p.grad)]
     return f"the gradient of {bad[0]} is not finite" if bad else "no single document repeats it"
 

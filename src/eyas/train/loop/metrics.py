@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from eyas.base.errors import UserError
 from eyas.train.loop.checkpoints import write_atomically
 
-__all__ = ["Metrics", "read_metrics"]
+__all__ = ["Metrics", "check_tensorboard", "read_metrics"]
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
@@ -28,7 +28,7 @@ class Metrics:
     """Writes rows in order of their steps. A run that goes on from a checkpoint drops the rows behind it first."""
 
     def __init__(self, out: Path, *, first_step: int, tensorboard: bool) -> None:
-        """Keep the rows of steps up to `first_step`. Raises UserError if TensorBoard is wanted and not installed."""
+        """Keep the rows of steps up to `first_step`. Raises UserError if they cannot be written."""
         self.path = out / "metrics.jsonl"
         kept = [row for row in read_metrics(self.path) if row["step"] <= first_step]
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
@@ -44,9 +44,14 @@ class Metrics:
             self._board.close()
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
-        """Write one row. Lists become one curve an item, such as `loss_by_depth/0`."""
-        self._file.write(json.dumps({"step": step} | dict(row)) + "\n")
-        self._file.flush()
+        """Write one row. Lists become one curve an item, such as `loss_by_depth/0`. Raises UserError."""
+        try:
+            self._file.write(json.dumps({"step": step} | dict(row)) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self.path}: {error.strerror}; make room, then `eyas train resume`"
+            ) from error
         if self._board is None:
             return
         for name, value in row.items():
@@ -56,9 +61,15 @@ class Metrics:
                     self._board.add_scalar(name if index is None else f"{name}/{index}", number, step)
 
 
-def _board(folder: Path, first_step: int) -> Any:
+def check_tensorboard() -> None:
+    """Raises UserError if what writes TensorBoard events is not installed."""
     try:
-        from tensorboardX import SummaryWriter
+        import tensorboardX  # noqa: F401
     except ModuleNotFoundError as error:
         raise UserError("train.tensorboard needs tensorboardX; install it with: pip install 'eyas[train]'") from error
+
+
+def _board(folder: Path, first_step: int) -> Any:
+    from tensorboardX import SummaryWriter
+
     return SummaryWriter(str(folder), purge_step=first_step + 1)

@@ -20,7 +20,7 @@ class Order:
         self._ends: list[int] = []  # number of batches up to the end of each epoch
 
     def num_steps(self, epochs: int) -> int:
-        """Return the steps of so many passes over the data; the last one may begin another pass."""
+        """Return the steps of this many passes over the data; the last one may begin another pass."""
         return -(-self._end(epochs - 1) // self._per_step)
 
     def batches(self, step: int, *, first: int, every: int) -> Iterator[Batch]:

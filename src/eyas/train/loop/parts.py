@@ -15,8 +15,9 @@ from torch import Tensor
 
 from eyas.base.errors import UserError
 from eyas.base.tokens.tokenizer import Tokenizer
-from eyas.model.checkpoints.hub import resolve
+from eyas.model.checkpoints.hub import resolve, resolve_headers
 from eyas.model.config import GptOssConfig
+from eyas.model.devices import available_bytes
 from eyas.model.hardware import hardware
 from eyas.model.taps import show_taps
 from eyas.train.data.corpus import Corpus, read_corpus
@@ -33,6 +34,7 @@ from eyas.train.loss.step import accumulate, prepare
 from eyas.train.settings.schema import DataSettings, RunSettings, TargetSettings
 from eyas.train.states.cache import CachedStates
 from eyas.train.states.folder import open_folder
+from eyas.train.states.memory import check_memory
 from eyas.train.states.opening import FoundTarget, find_target, open_target
 from eyas.train.states.selected import SelectedStates
 from eyas.train.states.source import HiddenStates
@@ -44,10 +46,11 @@ __all__ = [
     "batch_tokens",
     "open_run",
     "open_source",
+    "order_of",
     "prepare_run",
     "read_data",
+    "run_bytes",
     "target_name",
-    "training_bytes",
 ]
 
 Say = Callable[[str], None]
@@ -60,7 +63,8 @@ class Parts:
 
     settings: RunSettings
     head: TrainableHead
-    source: HiddenStates
+    source: HiddenStates  # for training, in the dtype of the head's products
+    exact_source: HiddenStates  # for the evaluation, in the target's own dtype
     order: Order
     held_out: tuple[Document, ...]
     processes: Processes
@@ -143,7 +147,7 @@ def prepare_run(settings: RunSettings) -> Prepared:
     batch_tokens(settings)
     if settings.data.context > found.config.max_context:
         raise UserError(f"data.context is {settings.data.context}, the target's own limit {found.config.max_context}")
-    codec = Tokenizer.load(resolve(target_name(settings.target)))
+    codec = Tokenizer.load(resolve_headers(target_name(settings.target))[0])
     corpus, held_out = read_data(settings.data, codec)
     kept_out = (corpus.held_out if held_out is None else held_out.training)[: settings.eval.documents]
     if settings.head.init is not None:
@@ -151,7 +155,7 @@ def prepare_run(settings: RunSettings) -> Prepared:
         taps = dict(making.tap_readings(init, found.config))
         if (wanted := settings.head.init_taps) != "auto" and wanted in taps:
             taps = {wanted: taps[wanted]}
-        config, ids = None, None
+        config, ids = making.checkpoint_config(init, found.config), None
     else:
         init = None
         config = making.fresh_config(settings.head, found.config, context=settings.data.context)
@@ -180,50 +184,54 @@ def _vocabulary(counts: Any, size: int, codec: Tokenizer, target: GptOssConfig) 
     return choose_vocabulary(counts, size, forced_ids(codec, target.eos_ids, target.vocab_size))
 
 
-def training_bytes(prepared: Prepared, *, longest: int) -> dict[str, int]:
-    """Return the bytes by owner of head, optimiser and one step, without those of the target.
-
-    Those of a head to start from are not known before it is loaded, and are left out.
-    """
-    num_parameters = 0 if prepared.head_config is None else prepared.making.num_parameters(prepared.head_config)
-    train, target = prepared.settings.train, prepared.found.config
+def run_bytes(prepared: Prepared, *, longest: int) -> dict[str, int]:
+    """Return the bytes by owner of a run whose documents have up to `longest` tokens: states, head, one step."""
+    settings, making, config = prepared.settings, prepared.making, prepared.head_config
+    train, size = settings.train, prepared.found.dtype.itemsize
     tokens = max(longest, train.batch_tokens or 0)
-    size = prepared.found.dtype.itemsize
-    owners = {
-        "head and optimiser": STATE_COPIES * 4 * num_parameters,
-        "head pass": 0,
-        "loss tiles": train.tile * 4 * 4 * (target.vocab_size if prepared.head_config is None else _vocab(prepared)),
+    owners = _states_bytes(prepared, longest=longest, tokens=tokens)
+    if train.accumulate > 1:  # a step holds the states of all of its batches
+        owners["states of a step"] = (train.accumulate - 1) * owners["states"]
+    return owners | {
+        "head and optimiser": STATE_COPIES * 4 * making.num_parameters(config),
+        "head pass": making.activation_bytes(
+            config, num_rows=min(train.chunk, tokens), num_tokens=tokens, num_depths=train.depths, itemsize=size
+        ),
+        "loss tiles": train.tile * 4 * 4 * int(config.draft_vocab_size),
     }
-    if prepared.head_config is not None:
-        owners["head pass"] = prepared.making.activation_bytes(
-            prepared.head_config,
-            num_rows=min(train.chunk, tokens),
-            num_tokens=tokens,
-            num_depths=train.depths,
-            itemsize=size,
-        )
-    if train.accumulate > 1:  # a step holds the states of all of its batches; one of them counts with the target
-        width = (len(next(iter(prepared.taps.values()))) + 1) * target.hidden_size
-        owners["states of a step"] = (train.accumulate - 1) * tokens * width * size
-    return owners
 
 
-def _vocab(prepared: Prepared) -> int:
-    return int(prepared.head_config.draft_vocab_size)
+def _states_bytes(prepared: Prepared, *, longest: int, tokens: int) -> dict[str, int]:
+    """Return the bytes by owner of the source of states, for a batch of `tokens` tokens."""
+    settings, found = prepared.settings, prepared.found
+    num_taps = len(_all_taps(prepared))
+    if settings.states.folder is not None:
+        width = found.config.hidden_size * found.dtype.itemsize
+        return {"teacher": 2 * found.config.vocab_size * width, "states": (num_taps + 1) * tokens * width}
+    cache = settings.states.cache if found.device.type == "cpu" else 0
+    return found.memory(num_taps=num_taps).owners(longest=longest, batch_tokens=tokens, cache_bytes=cache)
+
+
+def _all_taps(prepared: Prepared) -> tuple[int, ...]:
+    """Return the taps that any reading of the head wants."""
+    return tuple(dict.fromkeys(tap for taps in prepared.taps.values() for tap in taps))
+
+
+def order_of(prepared: Prepared, *, num_sequences: int) -> Order:
+    """Return the order of batches; `num_sequences` processes have batches of their own in a step."""
+    train = prepared.settings.train
+    packing = Packing(
+        prepared.training, tokens=batch_tokens(prepared.settings), seed=train.seed, num_buckets=train.buckets
+    )
+    return Order(packing, per_step=train.accumulate * num_sequences)
 
 
 def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     """Load the target, make the head, and order the batches. Raises UserError."""
     settings, found = prepared.settings, prepared.found
-    head, source = _head(prepared, open_source(prepared), say)
-    packing = Packing(
-        prepared.training,
-        tokens=batch_tokens(settings),
-        seed=settings.train.seed,
-        num_buckets=settings.train.buckets,
-    )
-    of_own = processes.size if settings.train.share == "sequences" else 1
-    order = Order(packing, per_step=settings.train.accumulate * of_own)
+    whole = open_source(prepared)
+    head, source = _head(prepared, whole, say)
+    order = order_of(prepared, num_sequences=processes.size if settings.train.share == "sequences" else 1)
     num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
     counts = count_supervised(prepared.training, found.config.vocab_size)
     ids_V = head.readout.target_ids_V.cpu()
@@ -235,6 +243,7 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
         settings=settings,
         head=head,
         source=source,
+        exact_source=SelectedStates(whole, source.taps),
         order=order,
         held_out=prepared.held_out,
         processes=processes,
@@ -253,24 +262,28 @@ def _named(segment: Segment | None) -> str:
 
 
 def open_source(prepared: Prepared) -> HiddenStates:
-    """Return the states with all taps that any reading of the head wants."""
-    settings, found = prepared.settings, prepared.found
-    union = tuple(dict.fromkeys(tap for taps in prepared.taps.values() for tap in taps))
+    """Return the states with all taps that any reading of the head wants. Raises UserError, memory being the first."""
+    settings, found, taps = prepared.settings, prepared.found, _all_taps(prepared)
+    check_memory(
+        lambda length: run_bytes(prepared, longest=length),
+        longest=settings.data.context,
+        free=available_bytes(found.device),
+    )
     if settings.states.folder is not None:
         return open_folder(
             Path(settings.states.folder),
-            taps=union,
+            taps=taps,
             device=found.device,
             dtype=found.dtype,
+            fingerprint=found.fingerprint,
             labels_suffice=settings.train.loss == "hard",
         )
     source = open_target(
         found,
-        taps=union,
+        taps=taps,
         longest=settings.data.context,
-        batch_tokens=batch_tokens(settings),
+        batch_tokens=settings.train.batch_tokens or 0,
         cache_bytes=settings.states.cache,
-        other_bytes=training_bytes(prepared, longest=settings.data.context),
     )
     return CachedStates(source, settings.states.cache) if settings.states.cache else source
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from eyas.model.devices import available_bytes
-from eyas.train.data.packing import Packing
-from eyas.train.loop.order import Order
-from eyas.train.loop.parts import Prepared, batch_tokens, training_bytes
+from eyas.train.loop.parts import Prepared, order_of, run_bytes
 from eyas.train.states.memory import longest_that_fits
 
 __all__ = ["Plan", "make_plan", "product_speed"]
@@ -21,7 +19,7 @@ PROBE = 1024  # rows, columns and depth of the measured product on a CPU; four t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a run would need. `longest` is the longest context that fits, in tokens."""
+    """Needs of a run. `longest` is the longest context that fits, in tokens."""
 
     bytes_by_owner: dict[str, int]
     longest: int
@@ -42,17 +40,7 @@ class Plan:
 def make_plan(prepared: Prepared) -> Plan:
     """Plan a run without loading weights. Raises UserError for settings that do not fit together."""
     settings, found = prepared.settings, prepared.found
-    num_taps = len(set().union(*prepared.taps.values()))
-    memory = found.memory(num_taps=num_taps)
-    kept = settings.states.cache if found.device.type == "cpu" else 0
-
-    def owners(longest: int) -> dict[str, int]:
-        tokens = max(longest, settings.train.batch_tokens or 0)
-        of_target = memory.owners(longest=longest, batch_tokens=tokens, cache_bytes=kept)
-        return of_target | training_bytes(prepared, longest=longest)
-
-    packing = Packing(prepared.training, tokens=batch_tokens(settings), seed=0)
-    order = Order(packing, per_step=settings.train.accumulate)
+    order = order_of(prepared, num_sequences=1)
     num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
     lengths = [len(document) for document in prepared.training]
     taught = sum(int((document.runs_T >= 0).sum()) for document in prepared.training)
@@ -60,14 +48,14 @@ def make_plan(prepared: Prepared) -> Plan:
     epochs = num_steps / order.num_steps(1)
     flops = epochs * _head_flops(prepared, sum(lengths), taught)
     passes = 1.0 if settings.states.folder is None else 0.0
-    width = (num_taps + 1) * found.config.hidden_size * found.dtype.itemsize
+    width = (len(set().union(*prepared.taps.values())) + 1) * found.config.hidden_size * found.dtype.itemsize
     if sum(lengths) * width > settings.states.cache:  # otherwise the first epoch's states are kept
         passes *= epochs
     flops += passes * _target_flops(prepared, lengths)
     return Plan(
-        bytes_by_owner=owners(settings.data.context),
+        bytes_by_owner=run_bytes(prepared, longest=settings.data.context),
         longest=longest_that_fits(
-            lambda length: sum(owners(length).values()),
+            lambda length: sum(run_bytes(prepared, longest=length).values()),
             free=available_bytes(found.device),
             at_most=found.config.max_context,
         ),
@@ -88,8 +76,6 @@ def _head_flops(prepared: Prepared, num_tokens: int, num_taught: int) -> float:
     Rows that are not taught have keys and values of depth 0 alone, which is left out.
     """
     depths = prepared.settings.train.depths
-    if prepared.head_config is None:
-        return 0.0
     return 6.0 * prepared.making.num_parameters(prepared.head_config) * depths * min(num_taught + depths, num_tokens)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from eyas.base.errors import UserError
 
-__all__ = ["Processes", "joined_processes"]
+__all__ = ["Processes", "joined_processes", "local_device"]
+
+PATIENCE = timedelta(minutes=10)  # with a process that does not come to an exchange
 
 
 class Processes:
@@ -27,7 +30,10 @@ class Processes:
         return self.rank == 0
 
     def add(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes; one exchange for each dtype."""
+        """Replace each tensor by its sum over all processes; one exchange for each dtype.
+
+        Raises UserError if another process has ended or does not answer, as all methods do.
+        """
         if self.size == 1:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
@@ -35,25 +41,56 @@ class Processes:
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
         for group in by_dtype.values():
             flat = torch.cat([tensor.flatten() for tensor in group])
-            dist.all_reduce(flat)
+            with _peers():
+                dist.all_reduce(flat)
             parts = flat.split([tensor.numel() for tensor in group])
             for tensor, part in zip(group, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in at least one process."""
-        total = torch.tensor([int(flag)])
-        self.add([total] if not self._on_gpu else [total := total.cuda()])
-        return bool(total.item())
+        total = torch.tensor(int(flag), device=self._device)
+        self.add([total])
+        return bool(total)
+
+    def of_first(self, value: float) -> float:
+        """Return the value of the first process, so that all of them decide alike."""
+        shared = torch.tensor(value if self.is_first else 0.0, dtype=torch.float64, device=self._device)
+        self.add([shared])
+        return float(shared)
 
     def wait(self) -> None:
         """Return once all processes have come here."""
         if self.size > 1:
-            dist.barrier()
+            with _peers():
+                dist.barrier()
 
     @property
-    def _on_gpu(self) -> bool:
-        return self.size > 1 and dist.get_backend() == "nccl"
+    def _device(self) -> str:
+        return "cuda" if self.size > 1 and dist.get_backend() == "nccl" else "cpu"
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """Report an exchange that failed: torch raises RuntimeError when a connection breaks or the time is up."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            "another process of this run has ended or does not answer; see its own message. "
+            "`eyas train resume` goes on from the last checkpoint"
+        ) from error
+
+
+def local_device(name: str) -> str:
+    """Return the device of this process: of several on one machine each has a GPU of its own, unless `name` says which.
+
+    torchrun numbers them in LOCAL_RANK.
+    """
+    own = os.environ.get("LOCAL_RANK")
+    if own is None or name not in ("auto", "cuda") or not torch.cuda.is_available():
+        return name
+    return f"cuda:{own}"
 
 
 @contextmanager
@@ -64,7 +101,7 @@ def joined_processes(device: torch.device) -> Iterator[Processes]:
         yield Processes()
         return
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"cannot join the {size} processes of torchrun: {' '.join(str(error).split())}") from error
     try:

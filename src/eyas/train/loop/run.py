@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -64,24 +64,20 @@ def train(parts: Parts, out: Path, processes: Processes, *, resume: bool, progre
     run = _Run(parts, out, processes, checkpoints, trainer, best)
     with _interruptible() as interrupted, run.metrics(first_step=step) as metrics:
         saved = step
-        while step < parts.num_steps and not processes.any(interrupted()):
+        while not run.is_over(step) and not processes.any(interrupted()):
             report = trainer.step(step, parts.batches(step))
             step += 1
-            progress.step(report)
+            progress.step(report, parts.num_steps)
             if metrics is not None:
                 metrics.add(step, report.row())
-            is_last = step == parts.num_steps
-            is_early = False
-            if is_last or (settings.eval.every and step % settings.eval.every == 0):
-                is_early = run.evaluate(step, metrics, progress)
-            if is_last or is_early or step % settings.train.save_every == 0:
+            if step == parts.num_steps or (settings.eval.every and step % settings.eval.every == 0):
+                run.evaluate(step, metrics, progress)
+            if run.is_over(step) or step % settings.train.save_every == 0:
                 run.save(step)
                 saved = step
-            if is_early:
-                break
-        is_whole = step == parts.num_steps or (saved == step and best.num_since >= settings.eval.patience > 0)
         if saved < step:
             run.save(step)
+    is_whole = run.is_over(step)
     if processes.is_first:
         write_plots(list(read_metrics(out / "metrics.jsonl")), out / "plots")
     if is_whole and best.step is not None and best.step != step:
@@ -96,7 +92,7 @@ def _restore(checkpoint: Checkpoint, parts: Parts, trainer: Trainer) -> tuple[in
 
 
 class _Run:
-    """What happens between steps."""
+    """Evaluations and checkpoints between steps."""
 
     def __init__(
         self,
@@ -119,12 +115,18 @@ class _Run:
         with Metrics(self._out, first_step=first_step, tensorboard=self._parts.settings.train.tensorboard) as metrics:
             yield metrics
 
-    def evaluate(self, step: int, metrics: Metrics | None, progress: Progress) -> bool:
-        """Evaluate, and return whether the run is to stop since the acceptance length no longer grows."""
+    def is_over(self, step: int) -> bool:
+        """Whether all steps are done, or the acceptance length no longer grows."""
+        return step == self._parts.num_steps or 0 < self._parts.settings.eval.patience <= self._best.num_since
+
+    def evaluate(self, step: int, metrics: Metrics | None, progress: Progress) -> None:
+        """Evaluate the head on the held-out chats, if there are any."""
         settings, best = self._parts.settings.eval, self._best
         if not self._parts.held_out:
-            return False
-        found = evaluate(self._parts.head, self._parts.source, self._parts.held_out_batches())
+            return
+        source = self._parts.exact_source
+        temperature = None if source.labels_only else 1.0
+        found = evaluate(self._parts.head, source, self._parts.held_out_batches(), temperature=temperature)
         lengths = {
             reading: acceptance.content.length
             for reading in found.acceptance
@@ -134,9 +136,8 @@ class _Run:
         if metrics is not None:
             metrics.add(step, {"acceptance_length": lengths, "evaluation": found.json()})
         shown = ", ".join(f"{name} {length:.2f}" for name, length in lengths.items())
-        if self._processes.is_first:
-            progress.say(f"step {step}: acceptance length on held-out chats: {shown or 'no rounds'}")
-        length = lengths.get("target", 0.0)
+        progress.say(f"step {step}: acceptance length on held-out chats: {shown or 'no rounds'}")
+        length = self._processes.of_first(lengths.get("target", 0.0))
         if best.step is None or length > best.length:
             best.step, best.length, best.num_since = step, length, 0
             self.evaluation = found
@@ -144,17 +145,16 @@ class _Run:
                 write_atomically(self._out / "evaluation.json", json.dumps({"step": step} | found.json()) + "\n")
         else:
             best.num_since += 1
-        return bool(settings.patience) and best.num_since >= settings.patience
 
     def save(self, step: int) -> None:
+        """Write a checkpoint; all processes go on once it is whole."""
         if self._processes.is_first:
-            best = {"step": self._best.step, "length": self._best.length, "num_since": self._best.num_since}
             self._checkpoints.save(
                 Checkpoint(
                     step=step,
                     head=self._parts.head.state_dict(),
                     optimizer=self._trainer.optimizers.tensors(),
-                    state={"best": best},
+                    state={"best": asdict(self._best)},
                 ),
                 best_step=self._best.step,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -77,10 +78,7 @@ class RunFolder:
 
         Raises UserError if there is a run already.
         """
-        if self.record.exists():
-            raise UserError(
-                f"{self.path} holds a run already: `eyas train resume` goes on; for a new one give another `out`"
-            )
+        self.check_new()
         fixed = {"target_ids_V": head.readout.target_ids_V} | dict(head.fixed_tensors)
         save_tensors(fixed, self.path / FIXED)
         record = {"settings": settings, "facts": dict(facts), "head": asdict(head.config), "notes": dict(notes)}
@@ -101,17 +99,34 @@ class RunFolder:
         found: dict[str, Any] = self._read()["settings"]
         return found
 
-    def check(self, settings: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-        """Raises UserError, naming what changed, where a run could not go on as it began."""
-        before = self._read()
-        changed = [key for key in differences(before["settings"], settings) if key not in FREE]
+    def new_head(self) -> Path:
+        """Return the folder for the exported head, cleared of what an earlier end of this run has left there."""
+        head = self.path / "head"
+        for path in (head, head.with_name("head.partial")):
+            shutil.rmtree(path, ignore_errors=True)
+        return head
+
+    def check_new(self) -> None:
+        """Raises UserError if there is a run already."""
+        if self.record.exists():
+            raise UserError(
+                f"{self.path} holds a run already: `eyas train resume` goes on; for a new one give another `out`"
+            )
+
+    def check_settings(self, settings: Mapping[str, Any], *, part: str = "") -> None:
+        """Raises UserError, naming the keys, where a run could not go on with these settings, or a part of them."""
+        changed = [key for key in differences(self.settings(), settings) if key not in FREE and key.startswith(part)]
         if changed:
             raise UserError(
                 f"{self.path} was started with other settings: {', '.join(changed)}; give them back their values "
                 f"(they are in {self.record}), or start a new run with another `out`"
             )
+
+    def check_facts(self, facts: Mapping[str, str]) -> None:
+        """Raises UserError, naming what changed, where chats, vocabulary or target are not those of the run."""
+        before = self._read()["facts"]
         for name, value in facts.items():
-            if before["facts"].get(name) != value:
+            if before.get(name) != value:
                 raise UserError(f"{self.path} was started with another {name}; start a new run with another `out`")
 
     def _read(self) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Trainer:
         finite = torch.stack([torch.isfinite(grad).all() for grad in grads]).all() if grads else torch.tensor(True)
         if not (torch.tensor(loss).isfinite() and bool(finite)):
             fault = first_fault(self.head, self._loss, self.source, moved, states, rule=self._rule)
-            raise UserError(f"step {number + 1} was not taken: {fault}; the last checkpoint is from before it")
+            raise UserError(f"step {number + 1} was not taken: {fault}; checkpoints are from before it")
         norm, lr = self.optimizers.step(number)
         counts = sums.counted_J.clamp(min=1)
         return StepReport(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, fields, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,29 @@ def read_settings(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UserError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; it is no settings file")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _loader())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; `eyas train init {path}` writes one") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold sections such as 'target: demo'; see `eyas train init`")
     return parse_settings(content, overrides, source=str(path))
+
+
+def _loader() -> Any:
+    """Return PyYAML's safe loader, made to refuse a key that stands twice in one mapping (YAML 1.2, 3.2.1.1)."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value]
+            twice = [key for number, key in enumerate(keys) if key in keys[:number]]
+            if twice:
+                raise yaml.YAMLError(f"the key '{twice[0]}' stands twice{node.start_mark}")
+            return dict(super().construct_mapping(node, deep=deep))
+
+    return Strict
 
 
 def parse_settings(content: Mapping[Any, Any], overrides: Sequence[str] = (), *, source: str) -> RunSettings:
@@ -76,7 +93,7 @@ def _section(cls: Any, value: object, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise UserError(f"{where} wants keys and values, got {value!r}")
+        raise UserError(f"{where} wants keys and values, got {reprlib.repr(value)}")
     found = {}
     for name, item in value.items():
         _check_key(cls, str(name), f"{where}.{name}")
@@ -111,8 +128,11 @@ def _value(item: Field[Any], value: object, where: str) -> Any:
     if is_list and isinstance(value, str | int | float):
         value = [value]
     scalars = value if is_list and isinstance(value, list) else [value]
-    if any(not isinstance(scalar, str | int | float) for scalar in scalars):
-        raise UserError(f"{where} wants {'a list of single values' if is_list else 'a single value'}, got {value!r}")
+    if any(not isinstance(scalar, str | int | float | date) for scalar in scalars):
+        wanted = "a list of single values" if is_list else "a single value"
+        raise UserError(f"{where} wants {wanted}, got {reprlib.repr(value)}")
+    if (length := item.metadata["length"]) not in (None, len(scalars)):
+        raise UserError(f"{where} wants {length} values, got {len(scalars)}")
     try:
         read = [item.metadata["parse"](str(scalar)) for scalar in scalars]
     except ValueError as error:

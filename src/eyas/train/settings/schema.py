@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,11 +22,22 @@ __all__ = [
 ]
 
 BYTES = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+MAX_DECAY_RATE = 0.999999  # of a moment: 1 would never move
 
 
-def _setting(default: Any, help_text: str, parse: Callable[[str], Any] = str, *, is_list: bool = False) -> Any:
-    """Declare a key; `parse` raises ValueError for a bad value. With `is_list` it reads each item of a list."""
-    metadata = {"help": help_text, "parse": parse, "is_list": is_list}
+def _setting(
+    default: Any,
+    help_text: str,
+    parse: Callable[[str], Any] = str,
+    *,
+    is_list: bool = False,
+    length: int | None = None,
+) -> Any:
+    """Declare a key; `parse` raises ValueError for a bad value. With `is_list` it reads each item of a list.
+
+    `length` is the number of items that a list must have.
+    """
+    metadata = {"help": help_text, "parse": parse, "is_list": is_list, "length": length}
     return field(default=default, metadata=metadata)
 
 
@@ -39,14 +51,14 @@ def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:
+def _number(low: float, high: float = math.inf) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             raise ValueError(f"wants a number, got '{text}'") from None
-        if not low <= value <= high:
-            bounds = f"{low:g} to {high:g}" if high < float("inf") else f"at least {low:g}"
+        if not low <= value <= high or math.isinf(value):
+            bounds = f"{low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
             raise ValueError(f"wants {bounds}, got {text}")
         return value
 
@@ -158,11 +170,11 @@ class DataSettings:
         "engine could make, after a generated token of the same answer ('faithful')",
         _one_of("loose", "faithful"),
     )
-    call_headers: Literal["rendered", "written"] = _setting(
-        "rendered",
-        "headers of the calls that are taught: as prompts have them, or as gpt-oss writes them ('written'), with the "
-        "recipient behind the channel; our server's grammar asks for the latter",
-        _one_of("rendered", "written"),
+    call_headers: Literal["written", "rendered"] = _setting(
+        "written",
+        "order of the words in the headers of taught calls: as the model writes them (channel, then recipient), or as "
+        "prompts render them (recipient, then channel)",
+        _one_of("written", "rendered"),
     )
     effort: Literal["low", "medium", "high"] = _setting(
         "medium", "reasoning effort in the system message, where a chat does not say", _one_of("low", "medium", "high")
@@ -209,7 +221,9 @@ class TrainSettings:
     )  # fmt: skip
     lr: float = _setting(1e-4, "peak learning rate of AdamW", _number(0))
     muon_lr: float = _setting(0.01, "peak learning rate of Muon", _number(0))
-    betas: tuple[float, ...] = _setting((0.9, 0.95), "AdamW's decay rates", _number(0, 1), is_list=True)
+    betas: tuple[float, ...] = _setting(
+        (0.9, 0.95), "AdamW's decay rates", _number(0, MAX_DECAY_RATE), is_list=True, length=2
+    )
     eps: float = _setting(1e-8, "AdamW's epsilon", _number(0))
     weight_decay: float = _setting(0.0, "decoupled weight decay", _number(0))
     schedule: Literal["cosine", "linear", "constant"] = _setting(

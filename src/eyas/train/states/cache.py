@@ -27,6 +27,7 @@ class CachedStates:
         self.config = source.config
         self.taps = source.taps
         self.teacher = source.teacher
+        self.labels_only = source.labels_only
         self.fingerprint = source.fingerprint
         self.budget_bytes = budget_bytes
         self.used_bytes = 0

@@ -93,7 +93,7 @@ def open_folder(
     fingerprint: str | None = None,
     labels_suffice: bool = False,
 ) -> FolderStates:
-    """Open a captured folder for a head with these taps. `fingerprint` is the target's, where it is known.
+    """Open a captured folder for a head with these taps, or some of them. `fingerprint` is the target's, where known.
 
     Raises UserError: no captured folder, damaged, or captured from another target, other taps, in another dtype,
     labels only where the loss needs a teacher.
@@ -101,7 +101,7 @@ def open_folder(
     index = _read_index(folder)
     if fingerprint is not None and index["target"] != fingerprint:
         raise UserError(f"{folder} was captured from another target; capture again, or name that target")
-    if index["taps"] != list(taps):
+    if set(taps) - set(index["taps"]):
         raise UserError(f"{folder} holds the taps {index['taps']}, the head reads {list(taps)}; capture these")
     if index["dtype"] != _name(dtype):
         raise UserError(

@@ -82,7 +82,9 @@ def check_memory(owners_at: Callable[[int], Mapping[str, int]], *, longest: int,
         return
     fits = longest_that_fits(lambda length: sum(owners_at(length).values()), free=free, at_most=longest)
     largest = sorted((owner for owner in owners if owners[owner]), key=lambda owner: -owners[owner])[:3]
-    advice = f"documents of up to {fits} tokens fit" if fits else "not even the shortest documents fit"
+    advice = f"documents of up to {fits} tokens fit"
+    if not fits:
+        advice = "not even the shortest documents fit: make what takes most of it smaller"
     raise UserError(
         f"too little memory: documents of {longest} tokens need {readable(needed)} "
         f"({', '.join(f'{owner} {readable(owners[owner])}' for owner in largest)}), {readable(max(free, 0))} are free; "

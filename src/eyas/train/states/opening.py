@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -76,21 +75,17 @@ def open_target(
     longest: int,
     batch_tokens: int = 0,
     cache_bytes: int = 0,
-    other_bytes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> TargetStates:
     """Load the weights, downloaded if need be, and allocate caches for documents of up to `longest` tokens.
 
-    `batch_tokens` are those of a packed batch, `cache_bytes` is for states that are kept, `other_bytes` by owner are
-    what training needs besides. Raises UserError, before anything is allocated, if memory does not suffice.
+    `batch_tokens` are those of a packed batch, `cache_bytes` is for states that are kept. Raises UserError, before
+    anything is allocated, if memory does not suffice.
     """
     memory = found.memory(num_taps=len(taps))
     kept = cache_bytes if found.device.type == "cpu" else 0
     check_memory(
-        lambda length: {
-            **memory.owners(longest=length, batch_tokens=batch_tokens, cache_bytes=kept),
-            **(other_bytes or {}),
-        },
+        lambda length: memory.owners(longest=length, batch_tokens=batch_tokens, cache_bytes=kept),
         longest=longest,
         free=available_bytes(found.device),
     )

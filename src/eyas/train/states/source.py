@@ -16,6 +16,7 @@ class HiddenStates(Protocol):
     config: GptOssConfig
     taps: tuple[int, ...]
     teacher: Teacher
+    labels_only: bool  # the most likely tokens in place of the last hidden states
     fingerprint: str  # of the target's weights: equal for equal checkpoints
 
     def states(self, batch: Batch) -> States:

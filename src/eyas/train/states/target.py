@@ -52,6 +52,7 @@ class TargetStates:
         self.config = config
         self.taps = taps
         self.teacher = teacher
+        self.labels_only = False
         self.fingerprint = fingerprint
         self.longest = longest
         self._ops, self._takes_several = _prompt_ops(weights)
