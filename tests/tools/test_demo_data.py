@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from chats import ChatWriter, is_held_out
 from data import CONTEXT, GENERATED, TEXT, CachedCodec, RowPacker, held_out_prompts, prompt_ids, render_chat
-from evaluate import content_codes, final_text, is_right
+from evaluate import final_text, is_right
 from facts import load_facts
 from make_tokenizer import SPECIALS, VOCAB_SIZE
-from shapes import HEAD, TARGET
+from shapes import TARGET
 
 from eyas.base.harmony.rendering import CHANNELS, ROLES, render_conversation
 from eyas.base.tokens.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ def tokenizer():
 
 def test_tokenizer_has_the_special_tokens_in_their_places(tokenizer):
     base = VOCAB_SIZE - 16
-    assert tokenizer.vocab_size == VOCAB_SIZE == TARGET.vocab_size == HEAD.vocab_size
+    assert tokenizer.vocab_size == VOCAB_SIZE == TARGET.vocab_size
     assert all(tokenizer.special[name] == base + offset for offset, name in SPECIALS.items())
     assert TARGET.eos_ids == tuple(tokenizer.special[name] for name in ("<|return|>", "<|endoftext|>", "<|call|>"))
     text = "What's 12 + 34?\n\n\tdef f(x): return `os.path`  # \u00e9\u4e2d\U0001f600"
@@ -44,7 +44,7 @@ def test_training_chats_are_what_the_renderer_says(tokenizer):
         messages = chat.messages()
         assert ids == render_conversation(tokenizer, messages, purpose="training")
         assert len(codes) == len(ids)
-        prompt = render_conversation(tokenizer, messages[:-2], purpose="completion")
+        prompt = render_conversation(tokenizer, chat.given(), purpose="completion")
         assert ids[: len(prompt)] == prompt
         assert set(codes[len(prompt) :]) == {GENERATED}
         supervised = [token for token, code in zip(ids[: len(prompt)], codes, strict=False) if code == GENERATED]
@@ -87,6 +87,4 @@ def test_an_answer_is_judged_by_module_and_sentence(tokenizer):
     ids = header + chat_ids + [special["<|return|>"]]
     assert final_text(tokenizer, ids) == row["answer"] and is_right(row, final_text(tokenizer, ids))
     assert not is_right(row, row["answer"].replace(row["sentence"], ""))
-    codes = content_codes(tokenizer, ids)
-    assert [token for token, code in zip(ids, codes, strict=True) if code == GENERATED] == chat_ids
     assert prompt_ids(tokenizer, row)[-2] == special["<|start|>"]

@@ -1,21 +1,24 @@
-"""The trainable target and head of the demo against the models that serve them, through the exported files."""
+"""The trainable target of the demo against the model that serves it, through the exported files."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from decode import generate
-from export import check_sizes, export_head, export_target
+from decode import generate, generate_all
+from export import check_sizes, export_target
 from optim import Clock, cosine, orthogonalize
 from reload import load_trainable
-from shapes import HEAD, SMOKE_HEAD, SMOKE_TARGET, TARGET
+from shapes import SMOKE_TARGET, TARGET
+from states import BatchedStates
 from target import TargetModel, hidden_states, rms_norm
 
 from eyas.kernels.reference.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
-from eyas.model.checkpoints.loader import load_head, load_target
+from eyas.model.checkpoints.loader import load_target
 from eyas.model.networks.gpt_oss import GptOss
-from eyas.train.reference import ReferenceHead
+from eyas.train.data.packing import batches_in_order
+from eyas.train.states.opening import find_target, open_target
+from eyas.train.types import Document, Teacher
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -86,33 +89,60 @@ def test_generation_with_padding_is_greedy_decoding():
     with torch.no_grad():
         weights = model.weights(dtype=torch.float32, quantized=False)
     prompts = [[5, 6, 7], [9, 8, 7, 6, 5, 4, 3, 2, 1, 11, 12]]
-    said = generate(model, weights, prompts, max_tokens=12, temperature=0.0, stop=4095)
-    for prompt, answer in zip(prompts, said, strict=True):
+    said = generate(model, weights, prompts, max_tokens=12, temperatures=[0.0, 0.0], stops=[4095])
+    expected = []
+    for prompt in prompts:
         ids = list(prompt)
         for _ in range(12):
             ids.append(int(logits_of(model, weights, torch.tensor([ids]))[0, -1].argmax()))
-        assert answer == ids[len(prompt) :]
+        expected.append(ids[len(prompt) :])
+    assert said == expected
+
+    generator = torch.Generator().manual_seed(0)
+    many = [prompts[1], *[prompts[0]] * 40]
+    mixed = generate_all(
+        model, weights, many, max_tokens=12, temperatures=[0.0, 0.0, *[1.0] * 39], stops=[4095], generator=generator
+    )
+    assert mixed[:2] == [expected[1], expected[0]]
+    assert len({tuple(answer) for answer in mixed[2:]}) == 39  # a nearly flat distribution
+
+    stop = expected[0][4]
+    assert (
+        generate(model, weights, prompts[:1], max_tokens=12, temperatures=[0.0], stops=[4095, stop])[0]
+        == (expected[0][: expected[0].index(stop) + 1])
+    )
 
 
-def test_exported_head_loads_and_everything_fits_the_package(tmp_path):
-    """Sizes at full scale; the small head's numbers as the loader sees them."""
-    export_target(TargetModel(TARGET, torch.Generator().manual_seed(0)), tmp_path / "target", TOKENIZER)
-    ids = torch.arange(0, 4096, 2)
-    export_head(ReferenceHead(HEAD, ids), tmp_path / "head", TARGET)
-    sizes = check_sizes(tmp_path)
-    assert set(sizes) == {f"target/{name}" for name in (
+def test_states_in_rows_are_those_of_the_serving_model(tmp_path):
+    """Documents of many lengths, of which some share a row and one is longer than a row."""
+    model = random_model(SMOKE_TARGET)
+    with torch.no_grad():
+        weights = model.weights(dtype=torch.float32, quantized=True)
+    export_target(model, tmp_path, TOKENIZER)
+    generator = torch.Generator().manual_seed(1)
+    documents = [
+        Document(
+            ids_T=torch.randint(0, SMOKE_TARGET.vocab_size, (length,), generator=generator).int().numpy(),
+            runs_T=torch.zeros(length, dtype=torch.int32).numpy(),
+            segments_T=torch.zeros(length, dtype=torch.uint8).numpy(),
+            source="",
+        )
+        for length in (3, 20, 30, 90, 1, 40, 24, 2)
+    ]
+    (batch,) = batches_in_order(documents, 512)
+    taps = (2, 4, 5)
+    serving = open_target(find_target(str(tmp_path), device="cpu"), taps=taps, longest=128)
+    mine = BatchedStates(model, weights, taps=taps, teacher=Teacher(*serving.teacher), fingerprint="", row_tokens=64)
+    for found, wanted in zip(mine.states(batch)[:2], serving.states(batch)[:2], strict=True):
+        assert found.shape == wanted.shape
+        assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-4
+
+
+def test_the_target_fits_the_package(tmp_path):
+    export_target(TargetModel(TARGET, torch.Generator().manual_seed(0)), tmp_path, TOKENIZER)
+    assert set(check_sizes(tmp_path)) == {
         "config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"
-    )} | {"head/config.json", "head/model.safetensors"}  # fmt: skip
-
-    export_target(random_model(SMOKE_TARGET), tmp_path / "small", TOKENIZER)
-    head = ReferenceHead(SMOKE_HEAD, ids)
-    export_head(head, tmp_path / "small-head", SMOKE_TARGET)
-    config, weights = load_target(tmp_path / "small", device=CPU, dtype=torch.float32)[:2]
-    serving_head = load_head(tmp_path / "small-head", config, weights, device=CPU, dtype=torch.float32)
-    loaded = serving_head.weights
-    assert serving_head.config == SMOKE_HEAD
-    assert torch.equal(loaded.target_ids_V, ids)
-    assert torch.equal(loaded.fc_HC, head.fc.weight.detach().bfloat16().float())
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 32), (2, 32, 8), (16, 16)])

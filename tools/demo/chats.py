@@ -1,4 +1,4 @@
-"""Chats for the demo model: questions about facts in many wordings, small talk, arithmetic; single and several turns.
+"""Draws chats for the demo model: facts in many wordings, small talk, arithmetic; single and several turns.
 
 Everything is drawn from a `random.Random`, so a seed gives the same chats everywhere. What is held out (pairs of
 template and fact, some templates altogether, some sums and off-topic questions) is decided by a hash, before training.
@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Literal
 from zlib import crc32
 
 import phrases
 import smalltalk
 from facts import Fact
 
-from eyas.base.harmony.rendering import IDENTITY, Effort, Message, developer_message, system_message
+from eyas.base.harmony.rendering import (
+    IDENTITY,
+    Effort,
+    Message,
+    call_message,
+    developer_message,
+    result_message,
+    system_message,
+)
 
-__all__ = ["DEMO_IDENTITY", "Chat", "ChatWriter", "Turn", "is_held_out"]
+__all__ = ["DEMO_IDENTITY", "PYTHON", "Chat", "ChatWriter", "Turn", "is_held_out"]
 
 DEMO_IDENTITY = "You are eyas-demo, a small demonstration model."
+PYTHON = "python"  # the tool that is called for calculations
 SPLIT_SEED = 20  # changing it changes what is held out
 HELD_OUT_PAIRS = 25  # 1 of 25 pairs of template and fact is held out
 HELD_OUT_TEMPLATES = 20  # 1 of 20 templates is never trained on
@@ -81,7 +91,10 @@ _SYNONYMS = {
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question with what the model should think and say. `fact` is set for look-ups."""
+    """One question with what the model should think and say. `fact` is set for look-ups.
+
+    `arguments` are those of a call of the python tool, JSON, whose `result` the answer follows from.
+    """
 
     question: str
     analysis: str
@@ -89,27 +102,67 @@ class Turn:
     kind: str
     fact: Fact | None = None
     template: str = ""
+    arguments: str | None = None
+    result: str = ""
+
+    def with_result(self, result: str, answer: str) -> Turn:
+        return replace(self, result=result, answer=answer)
+
+    def called(self) -> list[Message]:
+        """Return the call, as prompts have it, if the turn has one."""
+        return [] if self.arguments is None else [call_message(PYTHON, self.arguments)]
+
+    def reported(self) -> list[Message]:
+        """Return the call and its result, if the turn has them."""
+        return [] if self.arguments is None else [*self.called(), result_message(PYTHON, self.result)]
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
+    """Turns of which the last one teaches what the model generates without interruption.
+
+    That is its analysis and its answer, or, where it calls a tool, by `stage` the analysis and the call, or the answer
+    to the result. `keeps_analysis`: a client shows the model its analysis again together with the result.
+    """
+
     turns: tuple[Turn, ...]
     preamble: tuple[Message, ...]  # system and developer messages
     effort: Effort
+    stage: Literal["call", "answer"] = "call"
+    keeps_analysis: bool = True
 
-    def messages(self) -> list[Message]:
-        """Return the chat as it is trained on: analysis in the last turn only, as servers drop that of earlier ones."""
+    def given(self) -> list[Message]:
+        """Return what the model reads: without the analysis of earlier turns, as servers drop it."""
         messages = list(self.preamble)
         for turn in self.turns[:-1]:
-            messages.append(Message(role="user", content=turn.question))
-            messages.append(Message(role="assistant", channel="final", content=turn.answer))
+            messages += [Message(role="user", content=turn.question), *turn.reported(), _final(turn)]
         last = self.turns[-1]
-        return [
-            *messages,
-            Message(role="user", content=last.question),
-            Message(role="assistant", channel="analysis", content=last.analysis),
-            Message(role="assistant", channel="final", content=last.answer),
-        ]
+        messages.append(Message(role="user", content=last.question))
+        if self._has_result():
+            messages += [*([_analysis(last)] if self.keeps_analysis else []), *last.reported()]
+        return messages
+
+    def own(self) -> list[Message]:
+        """Return what the model generates."""
+        last = self.turns[-1]
+        if self._has_result():
+            return [_final(last)]
+        return [_analysis(last), *(last.called() or [_final(last)])]
+
+    def messages(self) -> list[Message]:
+        """Return the chat as it is trained on."""
+        return [*self.given(), *self.own()]
+
+    def _has_result(self) -> bool:
+        return self.stage == "answer" and self.turns[-1].arguments is not None
+
+
+def _analysis(turn: Turn) -> Message:
+    return Message(role="assistant", channel="analysis", content=turn.analysis)
+
+
+def _final(turn: Turn) -> Message:
+    return Message(role="assistant", channel="final", content=turn.answer)
 
 
 def _hash(*parts: object) -> int:
@@ -118,6 +171,8 @@ def _hash(*parts: object) -> int:
 
 def is_held_out(turn: Turn) -> bool:
     """Whether training must not see this turn."""
+    if turn.arguments is not None:
+        return _hash(turn.kind, turn.arguments) % HELD_OUT_PAIRS == 0
     if turn.kind in ("arithmetic", "off-topic"):
         return _hash(turn.kind, turn.analysis if turn.kind == "arithmetic" else turn.question) % HELD_OUT_PAIRS == 0
     if turn.fact is None or turn.kind == "again":
@@ -169,12 +224,17 @@ class ChatWriter:
         rng = self.rng
         effort: Effort = rng.choices(("low", "medium", "high"), (35, 50, 15))[0]
         preamble, effort = self._preamble(effort)
-        turns = [self._allowed(effort)]
+        turns = [self.turn(effort)]
         while len(turns) < 6 and rng.random() < (0.4 if len(turns) == 1 else 0.5):
-            turns.append(self._allowed(effort, turns[-1]))
+            turns.append(self.turn(effort, turns[-1]))
         return Chat(tuple(turns), preamble, effort)
 
-    def _allowed(self, effort: Effort, before: Turn | None = None) -> Turn:
+    def reworded(self, turn: Turn) -> Turn:
+        """Return the turn with its question in another case, or with a slip."""
+        return replace(turn, question=self._casing(turn.question))
+
+    def turn(self, effort: Effort, before: Turn | None = None) -> Turn:
+        """Draw a turn from the right side of the split, the first one or one that follows `before`."""
         while True:
             turn = self._turn(effort) if before is None else self._next_turn(effort, before)
             if is_held_out(turn) == self.held_out:

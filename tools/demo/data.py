@@ -1,4 +1,4 @@
-"""Chats and source text as packed rows of token ids, made by worker processes while the model trains.
+"""Packs chats and source text into rows of token ids, in worker processes while the model trains.
 
 Every shard is a function of (seed, shard number) alone. A row is filled with whole chats; what is left at its end is
 filled with a piece of library source, so no token is padding.
@@ -20,8 +20,9 @@ from chats import Chat, ChatWriter, Turn, unseen_template
 from corpus import read_sources
 from facts import load_facts
 from numpy.typing import NDArray
+from tool_chats import TOOL_SHARE, ToolChatWriter
 
-from eyas.base.harmony.rendering import Message, render_conversation, render_message
+from eyas.base.harmony.rendering import Message, is_final, message_ids, render_conversation
 from eyas.base.tokens.tokenizer import TextCodec, Tokenizer
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "ShardStream",
     "held_out_chats",
     "held_out_prompts",
+    "held_out_tool_prompts",
+    "prompt_ids",
     "render_chat",
 ]
 
@@ -60,29 +63,34 @@ class CachedCodec:
 
 
 def render_chat(codec: TextCodec, chat: Chat) -> tuple[list[int], list[int]]:
-    """Return (ids, codes) of a chat; the ids are those of `render_conversation(purpose="training")`.
+    """Return (ids, codes) of a chat.
 
-    Generated, and so supervised: everything after the last turn's first `<|start|>assistant`, and the answers alone
-    of earlier turns, whose headers and ends are not what the model would write there.
+    The ids are those of `render_conversation(purpose="training")`, but for the header of the call that ends a chat:
+    there the recipient comes behind the channel, as gpt-oss writes it and grammars make it be written, while prompts
+    show it before the channel.
+
+    Generated, and so supervised: everything after the last turn's first `<|start|>assistant`, and of earlier messages
+    of the assistant the contents alone, since their headers and ends are not what the model would write there.
     """
-    messages = chat.messages()
-    own = len(messages) - 2  # the analysis and the answer of the last turn
-    given = 1 + len(codec.encode("assistant"))
+    given, own = chat.given(), chat.own()
+    opener = 1 + len(codec.encode("assistant"))
     ids: list[int] = []
     codes: list[int] = []
-    for i, message in enumerate(messages):
-        piece = render_message(codec, message)
-        if message.role != "assistant":
-            code = [CONTEXT] * len(piece)
-        elif i < own:
-            head = piece.index(codec.special["<|message|>"]) + 1
-            code = [IGNORED] * head + [GENERATED] * (len(piece) - head - 1) + [IGNORED]
+    for message in given:
+        header, content, end = message_ids(codec, message)
+        ids += [*header, *content, end]
+        if message.role == "assistant":
+            codes += [IGNORED] * len(header) + [GENERATED] * len(content) + [IGNORED]
         else:
-            prompt = given if i == own else 0  # <|start|>assistant is in the prompt once
-            code = [CONTEXT] * prompt + [GENERATED] * (len(piece) - prompt)
+            codes += [CONTEXT] * (len(header) + len(content) + 1)
+    for i, message in enumerate(own):
+        header, content, end = message_ids(codec, message, recipient_last=True)
+        piece = [*header, *content, end]
+        prompt = 0 if i else opener  # <|start|>assistant is in the prompt once
         ids += piece
-        codes += code
-    ids[-1] = codec.special["<|return|>"]
+        codes += [CONTEXT] * prompt + [GENERATED] * (len(piece) - prompt)
+    if is_final(own[-1]):
+        ids[-1] = codec.special["<|return|>"]
     return ids, codes
 
 
@@ -92,7 +100,8 @@ class RowPacker:
     def __init__(self, codec: TextCodec, text: list[NDArray[np.uint16]], length: int, seed: str) -> None:
         self.codec, self.text, self.length = codec, text, length
         self.rng = Random(seed)
-        self.writer = ChatWriter(load_facts(), self.rng)
+        facts = load_facts()
+        self.writer, self.tool_writer = ChatWriter(facts, self.rng), ToolChatWriter(facts, self.rng)
         self.sizes = [len(piece) for piece in text]
         self.pending: list[tuple[list[int], list[int]]] = []
 
@@ -116,7 +125,7 @@ class RowPacker:
             put(self._text(self.rng.randint(self.length // 4, self.length)), TEXT)
         while at < self.length:
             while len(self.pending) < PENDING:
-                self.pending.append(render_chat(self.codec, self.writer.chat()))
+                self.pending.append(render_chat(self.codec, self._chat()))
             room = self.length - at
             fitting = next((i for i, (piece, _) in enumerate(self.pending) if len(piece) <= room), None)
             if fitting is None:
@@ -125,6 +134,9 @@ class RowPacker:
                 put(*self.pending.pop(fitting))
             if len(self.pending) >= PENDING and len(self.pending[0][0]) > self.length:
                 self.pending.pop(0)
+
+    def _chat(self) -> Chat:
+        return (self.tool_writer if self.rng.random() < TOOL_SHARE else self.writer).chat()
 
     def _text(self, size: int) -> NDArray[np.uint16]:
         (piece,) = self.rng.choices(self.text, self.sizes)
@@ -182,13 +194,12 @@ class ShardStream:
 
 
 def _row(chat: Chat, turn: Turn) -> dict[str, Any]:
-    messages: list[Message] = chat.messages()[:-2]
+    fields = ("role", "content", "channel", "recipient", "name", "content_type")
+    messages = [{name: getattr(message, name) for name in fields} for message in chat.given()]
     return {
         "kind": "phrasing" if turn.fact and unseen_template(turn.template) else turn.kind,
         "effort": chat.effort,
-        "messages": [
-            {"role": m.role, "content": m.content, **({"channel": m.channel} if m.channel else {})} for m in messages
-        ],
+        "messages": [{name: value for name, value in message.items() if value is not None} for message in messages],
         "answer": turn.answer,
         "module": turn.fact.module if turn.fact else None,
         "sentence": turn.fact.sentence if turn.fact else None,
@@ -206,6 +217,24 @@ def held_out_prompts(count: int, *, seed: int) -> list[dict[str, Any]]:
     return [_row(chat, chat.turns[-1]) for chat in held_out_chats(count, seed=seed)]
 
 
+def held_out_tool_prompts(count: int, *, seed: int) -> list[dict[str, Any]]:
+    """Prompts that offer tools, described in words that training never sees; every other one calls for the tool.
+
+    `program` is what the call should run, None where none is due; `answer` is the final one, after the right result.
+    The others are look-ups and small sums, with the python tool in reach or only other tools.
+    """
+    writer = ToolChatWriter(load_facts(), Random(f"held-out tools:{seed}"), held_out=True)
+    rows = []
+    while len(rows) < count:
+        is_due = len(rows) % 2 == 0
+        chat = writer.chat(has_python=is_due or len(rows) % 4 == 1, is_calculation=is_due)
+        turn = chat.turns[-1]
+        if chat.stage == "call":
+            program = None if turn.arguments is None else json.loads(turn.arguments)["code"]
+            rows.append(_row(chat, turn) | {"program": program})
+    return rows
+
+
 def prompt_ids(codec: TextCodec, row: dict[str, Any]) -> list[int]:
     messages = [Message(**message) for message in row["messages"]]
     return render_conversation(codec, messages, purpose="completion")
@@ -213,7 +242,9 @@ def prompt_ids(codec: TextCodec, row: dict[str, Any]) -> list[int]:
 
 def write_held_out(path: Path, *, num_prompts: int, num_texts: int, seed: int) -> None:
     """Write the committed file of held-out prompts, then whole source files that training never reads."""
-    rows = held_out_prompts(num_prompts, seed=seed)
     texts = [{"kind": "text", "module": m, "text": text[:3000]} for m, text in read_sources(held_out=True)]
-    lines = [json.dumps(row) for row in [*rows, *texts[:num_texts]]]
-    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    write_rows(path, [*held_out_prompts(num_prompts, seed=seed), *texts[:num_texts]])
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="ascii")

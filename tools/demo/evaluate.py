@@ -1,25 +1,29 @@
-"""Evaluates the trained demo model: loss, right answers, acceptance of the head by depth."""
+"""Evaluates the trained target: loss, right answers, right calls of the python tool."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from data import CONTEXT, GENERATED, IGNORED, Shard, held_out_chats, prompt_ids, render_chat
-from decode import generate
+from answering import program_of
+from calculator import run_program
+from chats import PYTHON
+from data import GENERATED, IGNORED, held_out_chats, prompt_ids, render_chat
+from decode import generate_all
+from rows import pack
 from target import TargetModel, Weights, hidden_states, token_loss
-from torch import Tensor
-from train_head import observe, pack
 from train_target import device_batch, loss_weights
 
+from eyas.base.harmony.parser import StreamParser
+from eyas.base.harmony.rendering import call_message, result_message, stop_ids
 from eyas.base.tokens.tokenizer import Tokenizer
-from eyas.train.reference import ReferenceHead, training_time_test
 
-__all__ = ["acceptance", "answers", "final_text", "held_out_loss", "is_right"]
+__all__ = ["answers", "final_text", "held_out_loss", "is_right", "tool_answers"]
 
 DEV_QUESTIONS = Path(__file__).with_name("dev_questions.json")
 MAX_ANSWER = 192  # tokens
@@ -75,9 +79,7 @@ def answers(
     model: TargetModel, weights: Weights, tokenizer: Tokenizer, rows: list[dict[str, Any]]
 ) -> tuple[dict[str, tuple[int, int]], list[tuple[dict[str, Any], str]]]:
     """Return ((right, asked) by kind of question, the wrong ones with their answers), greedy."""
-    prompts = [prompt_ids(tokenizer, row) for row in rows]
-    stop = tokenizer.special["<|return|>"]
-    said = generate(model, weights, prompts, max_tokens=MAX_ANSWER, temperature=0.0, stop=stop)
+    said = _greedy(model, weights, tokenizer, [prompt_ids(tokenizer, row) for row in rows])
     counts: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     wrong = []
     for row, ids in zip(rows, said, strict=True):
@@ -90,61 +92,59 @@ def answers(
     return dict(counts), wrong
 
 
-def content_codes(tokenizer: Tokenizer, answer: Sequence[int]) -> list[int]:
-    """GENERATED for the tokens of message contents, IGNORED for headers and ends of messages."""
-    start, message = tokenizer.special["<|start|>"], tokenizer.special["<|message|>"]
-    ends = {tokenizer.special[name] for name in ("<|end|>", "<|return|>", "<|call|>")}
-    codes, in_header = [], True  # an answer begins inside the header that the prompt opened
-    for token in answer:
-        in_header = token == start or (in_header and token != message)
-        is_content = not in_header and token != message and token not in ends
-        codes.append(GENERATED if is_content else IGNORED)
-    return codes
+def tool_answers(
+    model: TargetModel, weights: Weights, tokenizer: Tokenizer, rows: list[dict[str, Any]]
+) -> tuple[dict[str, tuple[int, int]], list[tuple[dict[str, Any], str]]]:
+    """Return (counts by name, the wrong ones with what was said) of prompts that offer tools, greedy.
 
-
-@torch.no_grad()
-def acceptance(
-    head: ReferenceHead,
-    model: TargetModel,
-    weights: Weights,
-    tokenizer: Tokenizer,
-    rows: list[dict[str, Any]],
-    *,
-    temperature: float,
-    length: int,
-    num_steps: int,
-    generator: torch.Generator,
-) -> dict[str, Any]:
-    """Expected acceptance length at every draft length, from every content token of the target's own answers.
-
-    Counts jointly: a draft token counts if it and all before it hit. At temperature 1 a hit is drafting what the target
-    would sample under the same noise, as the engine does. Chains end with the content, so short answers cost a little.
+    "calls": calls of the python tool whose program has the right result, of those that are due. "finals": right final
+    answers to the right result, of the same prompts. "not called": prompts without a call, of those where none is due;
+    "answers": right answers among these.
     """
-    prompts = [prompt_ids(tokenizer, row) for row in rows]
-    stop = tokenizer.special["<|return|>"]
-    said = generate(
-        model, weights, prompts, max_tokens=MAX_ANSWER, temperature=temperature, stop=stop, generator=generator
-    )
-    pieces = [
-        (prompt + ids, [CONTEXT] * len(prompt) + content_codes(tokenizer, ids))
-        for prompt, ids in zip(prompts, said, strict=True)
-    ]
-    shard = pack(pieces, length, model.config.pad_id or 0)
-    rope = model.rope(length, model.embed.device)
-    alive_K = torch.zeros(num_steps)
-    starts = 0
-    for at in range(0, len(shard.ids), 8):
-        batch = observe(model, weights, head.config.taps, Shard(*(part[at : at + 8] for part in shard)), rope)
-        result = training_time_test(head, batch, num_steps=num_steps, noise=generator)
-        assert result.coupled_JBT is not None
-        hits: Tensor = result.hits_JBT if temperature == 0 else result.coupled_JBT
-        alive = (hits & result.counted_JBT).cumprod(0)
-        starts += int(result.counted_JBT[0].sum())
-        alive_K += alive.sum((1, 2)).cpu()
-    survival = alive_K / max(starts, 1)
-    lengths = [1 + float(survival[:k].sum()) for k in range(1, num_steps + 1)]
-    return {
-        "starts": starts,
-        "survival": [round(float(s), 4) for s in survival],
-        "length": [round(x, 3) for x in lengths],
-    }
+    counts: dict[str, list[int]] = {name: [0, 0] for name in ("calls", "finals", "not called", "answers")}
+    wrong = []
+
+    def count(name: str, right: bool, row: dict[str, Any], ids: Sequence[int]) -> None:
+        counts[name][0] += right
+        counts[name][1] += 1
+        if not right:
+            wrong.append((row, tokenizer.decode(ids)))
+
+    said = _greedy(model, weights, tokenizer, [prompt_ids(tokenizer, row) for row in rows])
+    due = []
+    for row, ids in zip(rows, said, strict=True):
+        program = called_program(tokenizer, ids)
+        if row["program"] is None:
+            count("not called", ids[-1] != tokenizer.special["<|call|>"], row, ids)
+            count("answers", is_right(row, final_text(tokenizer, ids)), row, ids)
+        else:
+            count("calls", program is not None and run_program(program) == run_program(row["program"]), row, ids)
+            due.append(row)
+    prompts = [prompt_ids(tokenizer, with_result(row)) for row in due]
+    for row, ids in zip(due, _greedy(model, weights, tokenizer, prompts), strict=True):
+        count("finals", final_text(tokenizer, ids) == row["answer"], row, ids)
+    return {name: (right, asked) for name, (right, asked) in counts.items()}, wrong
+
+
+def called_program(codec: Tokenizer, ids: Sequence[int]) -> str | None:
+    """Return the program that an answer ends with a call of, if it does."""
+    parser = StreamParser(codec)
+    parser.feed(ids)
+    parser.finish()
+    is_call = bool(parser.messages) and ids[-1] == codec.special["<|call|>"]
+    return program_of(parser.messages[-1]) if is_call else None
+
+
+def with_result(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the prompt after the right call and its result, without analysis, as clients send it back."""
+    arguments = json.dumps({"code": row["program"]}, separators=(",", ":"))
+    made = [call_message(PYTHON, arguments), result_message(PYTHON, run_program(row["program"]))]
+    return row | {"messages": [*row["messages"], *(asdict(message) for message in made)]}
+
+
+def _greedy(
+    model: TargetModel, weights: Weights, tokenizer: Tokenizer, prompts: Sequence[list[int]]
+) -> list[list[int]]:
+    temperatures = [0.0] * len(prompts)
+    stops = stop_ids(tokenizer)
+    return generate_all(model, weights, prompts, max_tokens=MAX_ANSWER, temperatures=temperatures, stops=stops)

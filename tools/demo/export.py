@@ -1,4 +1,4 @@
-"""Writes the trained demo model as checkpoints that any loader of gpt-oss and of EAGLE-3 heads reads."""
+"""Writes the trained target as a checkpoint that any loader of gpt-oss reads."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from target import TargetModel
 from torch import Tensor
 
-from eyas.model.checkpoints.config_json import generation_json, head_json, target_json
-from eyas.model.config import Eagle3Config, GptOssConfig
+from eyas.model.checkpoints.config_json import generation_json, target_json
 from eyas.model.mxfp4 import quantize
-from eyas.train.reference import ReferenceHead
 
-__all__ = ["MAX_FILE_BYTES", "MAX_TOTAL_BYTES", "check_sizes", "export_head", "export_target"]
+__all__ = ["MAX_FILE_BYTES", "MAX_TOTAL_BYTES", "check_sizes", "export_target"]
 
 MAX_FILE_BYTES = 16 * 2**20
 MAX_TOTAL_BYTES = 24 * 2**20
@@ -58,17 +55,6 @@ def export_target(model: TargetModel, folder: Path, tokenizer: Path) -> None:
     _write(folder, files, {name: value.bfloat16() for name, value in tensors.items()} | packed)
     for file in (tokenizer, tokenizer.with_name("chat_template.jinja")):
         (folder / file.name).write_bytes(file.read_bytes())
-
-
-def export_head(head: ReferenceHead, folder: Path, target: GptOssConfig) -> None:
-    """Write config.json and model.safetensors with SpecForge's names; the embedding is the target's."""
-    config: Eagle3Config = head.config
-    ids = head.target_ids_V.cpu()
-    tensors = {name: value.detach().cpu().bfloat16() for name, value in head.named_parameters()}
-    t2d = torch.zeros(config.vocab_size, dtype=torch.bool)
-    t2d[ids] = True
-    tensors |= {"d2t": ids - torch.arange(len(ids)), "t2d": t2d}
-    _write(folder, {"config.json": head_json(config, "specforge", target=target)}, tensors)
 
 
 def _write(folder: Path, files: dict[str, dict[str, Any]], tensors: dict[str, Tensor]) -> None:

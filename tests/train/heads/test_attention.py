@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eyas.train.heads.attention import Prefix, attend, row_blocks
+from eyas.train.heads.attention import Prefix, attend, joined_blocks, row_blocks
 
 
 def normal(generator, *shape):
@@ -33,8 +33,9 @@ def dense(q, keys, values, rows, own, starts):
     own=st.integers(0, 4),
     sizes=st.tuples(st.integers(1, 10), st.integers(1, 10)),
     groups=st.sampled_from([(1, 1), (2, 3), (3, 1)]),
+    joined=st.integers(0, 30),
 )
-def test_equals_one_dense_softmax_in_blocks_of_any_size(lengths, seed, own, sizes, groups):
+def test_equals_one_dense_softmax_in_blocks_of_any_size(lengths, seed, own, sizes, groups, joined):
     generator = torch.Generator().manual_seed(seed)
     starts = (0, *itertools.accumulate(lengths))
     total, (heads, queries), d = starts[-1], groups, 4
@@ -49,7 +50,10 @@ def test_equals_one_dense_softmax_in_blocks_of_any_size(lengths, seed, own, size
 
     prefix = Prefix(keys.detach(), values.detach(), torch.zeros_like(keys), torch.zeros_like(values))
     blocks = row_blocks(rows.tolist(), starts, sizes[0])
-    found = attend(q, prefix, rows, blocks, pairs, keys_of_block=sizes[1])
+    if joined:
+        blocks = joined_blocks(blocks, joined, sizes[1])
+    starts_R = torch.tensor([max(s for s in starts if s <= row) for row in rows.tolist()])
+    found = attend(q, prefix, rows, blocks, pairs, starts_R=starts_R, keys_of_block=sizes[1])
     found_grads = torch.autograd.grad(found, leaves, d_out)
 
     wanted = dense(q, keys, values, rows, pairs, starts)
@@ -70,6 +74,15 @@ def test_blocks_hold_every_row_once_and_one_document_each(size):
         assert block.first == max(s for s in starts if s <= inside[0])
         assert block.first <= inside[0] and block.last == inside[-1] + 1
         assert not any(block.first < start < block.last for start in starts)
+
+
+def test_blocks_join_up_to_a_number_of_rows_and_keys():
+    starts, rows = (0, 3, 5, 8, 20), [0, 2, 3, 4, 5, 7, 15, 19]
+    blocks = row_blocks(rows, starts)
+    assert [(b.start, b.stop) for b in joined_blocks(blocks, 6, 8)] == [(0, 6), (6, 8)]
+    assert [(b.first, b.last, b.is_joined) for b in joined_blocks(blocks, 6, 8)] == [(0, 8, True), (8, 20, False)]
+    assert joined_blocks(blocks, 3, 8) == blocks == joined_blocks(blocks, 6, 4)
+    assert len(joined_blocks(blocks, 8, 20)) == 1
 
 
 def test_gradients_of_the_prefix_add_up_in_fp32_where_the_head_computes_in_bf16():

@@ -25,18 +25,24 @@ from torch.autograd.function import once_differentiable
 
 from eyas.train.heads.numerics import wide
 
-__all__ = ["Prefix", "RowBlock", "attend", "row_blocks"]
+__all__ = ["Prefix", "RowBlock", "attend", "joined_blocks", "row_blocks"]
 
 QUERIES, KEYS = 256, 2048  # most rows and keys of a block
+# The same of documents that share one, as many scores: on a GPU, launching a block costs more than hidden scores do.
+JOINED_QUERIES, JOINED_KEYS = 512, 1024
 
 
 class RowBlock(NamedTuple):
-    """Rows start:stop of a pass, all of one document, whose keys of depth 0 are first:last of the batch."""
+    """Rows start:stop of a pass, whose keys of depth 0 are first:last of the batch.
+
+    They are of one document, or of several whole ones, `is_joined`, of which each row sees its own only.
+    """
 
     start: int
     stop: int
     first: int
     last: int
+    is_joined: bool = False
 
 
 class Prefix(NamedTuple):
@@ -65,6 +71,24 @@ def row_blocks(rows_R: Sequence[int], starts: Sequence[int], size: int = QUERIES
     return blocks
 
 
+def joined_blocks(
+    blocks: Sequence[RowBlock], max_rows: int = JOINED_QUERIES, max_keys: int = JOINED_KEYS
+) -> list[RowBlock]:
+    """Join neighbouring blocks while they have no more rows and keys together; others stay as they are.
+
+    The first keys of a block have to be seen by all of its rows, or it must not have more keys than `attend` takes at a
+    time: so `max_keys` is at most its `keys_of_block`.
+    """
+    joined: list[RowBlock] = []
+    for block in blocks:
+        before = joined[-1] if joined else block
+        if before is not block and block.stop - before.start <= max_rows and block.last - before.first <= max_keys:
+            joined[-1] = RowBlock(before.start, block.stop, before.first, block.last, is_joined=True)
+        else:
+            joined.append(block)
+    return joined
+
+
 def attend(
     q_RGQD: Tensor,
     prefix: Prefix,
@@ -72,28 +96,46 @@ def attend(
     blocks: Sequence[RowBlock],
     own: Sequence[tuple[Tensor, Tensor]],
     *,
+    starts_R: Tensor | None = None,
     keys_of_block: int = KEYS,
 ) -> Tensor:
     """Return attention [R, G, Q, D] over `prefix` and each row's `own` keys and values, pairs of [R, G, D].
 
-    Gradients flow to q and to `own`; those of the prefix are added to its sums.
+    Joined blocks need `starts_R`, the first row of each row's document. Gradients flow to q and to `own`; those of the
+    prefix are added to its sums.
     """
     flat = [x for pair in own for x in pair]
-    out: Tensor = _Attention.apply(q_RGQD, prefix, rows_R, blocks, keys_of_block, *flat)  # type: ignore[no-untyped-call]
+    rows = _Rows(rows_R, starts_R)
+    out: Tensor = _Attention.apply(q_RGQD, prefix, rows, blocks, keys_of_block, *flat)  # type: ignore[no-untyped-call]
     return out
+
+
+class _Rows(NamedTuple):
+    """Places of rows in the batch, and the first rows of their documents."""
+
+    at: Tensor
+    starts: Tensor | None
+
+    def of(self, block: RowBlock) -> _Rows:
+        """Return the rows of a block; the starts only where they tell something."""
+        rows = slice(block.start, block.stop)
+        if not block.is_joined:
+            return _Rows(self.at[rows], None)
+        assert self.starts is not None
+        return _Rows(self.at[rows], self.starts[rows])
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q_RGQD: Tensor, prefix: Prefix, rows_R: Tensor, blocks: Sequence[RowBlock], size: int, *own: Tensor
+        ctx: Any, q_RGQD: Tensor, prefix: Prefix, places: _Rows, blocks: Sequence[RowBlock], size: int, *own: Tensor
     ) -> Tensor:
         q = wide(q_RGQD) / sqrt(q_RGQD.shape[-1])
         out_RGQD = torch.empty_like(q)
         lse_RGQ = torch.empty_like(q[..., 0])
         for block in blocks:
             rows = slice(block.start, block.stop)
-            out_RGQD[rows], lse_RGQ[rows] = _over_prefix(q[rows], prefix, rows_R[rows], block, size)
+            out_RGQD[rows], lse_RGQ[rows] = _over_prefix(q[rows], prefix, places.of(block), block, size)
         if own:
             scores_RJGQ = _dots(q, own[::2])
             own_lse_RGQ = scores_RJGQ.logsumexp(1)
@@ -102,14 +144,14 @@ class _Attention(torch.autograd.Function):
             _add_weighted(out_RGQD, (scores_RJGQ - merged_RGQ[:, None]).exp(), own[1::2])
             lse_RGQ = merged_RGQ
         out = out_RGQD.to(q_RGQD.dtype)
-        ctx.save_for_backward(q_RGQD, out, lse_RGQ, rows_R, *own)
-        ctx.prefix, ctx.blocks, ctx.size = prefix, blocks, size
+        ctx.save_for_backward(q_RGQD, out, lse_RGQ, *own)
+        ctx.prefix, ctx.places, ctx.blocks, ctx.size = prefix, places, blocks, size
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q_RGQD, out_RGQD, lse_RGQ, rows_R, *own = ctx.saved_tensors
+        q_RGQD, out_RGQD, lse_RGQ, *own = ctx.saved_tensors
         scale = 1 / sqrt(q_RGQD.shape[-1])
         q, d_out = wide(q_RGQD) * scale, wide(grads[0])
         delta_RGQ = (d_out * wide(out_RGQD)).sum(-1)
@@ -117,7 +159,7 @@ class _Attention(torch.autograd.Function):
         for block in ctx.blocks:
             rows = slice(block.start, block.stop)
             d_q[rows] = _prefix_backward(
-                q[rows], d_out[rows], delta_RGQ[rows], lse_RGQ[rows], ctx.prefix, rows_R[rows], block, ctx.size
+                q[rows], d_out[rows], delta_RGQ[rows], lse_RGQ[rows], ctx.prefix, ctx.places.of(block), block, ctx.size
             )
         d_own: list[Tensor] = []
         if own:
@@ -155,16 +197,18 @@ def _by_row(x: Tensor, num_rows: int) -> Tensor:
     return x.view(len(x), num_rows, -1, *x.shape[2:]).transpose(0, 1)
 
 
-def _scores(q: Tensor, keys_SGD: Tensor, rows_B: Tensor, first: int) -> Tensor:
-    """Return scores [G, B Q, S], -inf at keys behind the query's row. q [G, B Q, D] is scaled."""
+def _scores(q: Tensor, keys_SGD: Tensor, rows_B: _Rows, first: int) -> Tensor:
+    """Return scores [G, B Q, S], -inf at keys behind the query's row or of other documents. q [G, B Q, D] is scaled."""
     scores = q @ keys_SGD.permute(1, 2, 0)
     at_S = torch.arange(first, first + len(keys_SGD), device=q.device)
-    hidden_BS = at_S > rows_B[:, None]
-    scores.unflatten(1, (len(rows_B), -1)).masked_fill_(hidden_BS[:, None], -torch.inf)
+    hidden_BS = at_S > rows_B.at[:, None]
+    if rows_B.starts is not None:
+        hidden_BS |= at_S < rows_B.starts[:, None]
+    scores.unflatten(1, (len(rows_B.at), -1)).masked_fill_(hidden_BS[:, None], -torch.inf)
     return scores
 
 
-def _over_prefix(q_BGQD: Tensor, prefix: Prefix, rows_B: Tensor, block: RowBlock, size: int) -> tuple[Tensor, Tensor]:
+def _over_prefix(q_BGQD: Tensor, prefix: Prefix, rows_B: _Rows, block: RowBlock, size: int) -> tuple[Tensor, Tensor]:
     """Return attention of a block over its keys of depth 0 and its log-sum-exp, [B, G, Q, D] and [B, G, Q]."""
     q = _by_head(q_BGQD)
     out = torch.zeros_like(q)
@@ -172,11 +216,13 @@ def _over_prefix(q_BGQD: Tensor, prefix: Prefix, rows_B: Tensor, block: RowBlock
     for first in range(block.first, block.last, size):
         keys = slice(first, min(first + size, block.last))
         scores = _scores(q, wide(prefix.keys_TGD[keys]), rows_B, first)
-        merged = torch.logaddexp(lse, scores.logsumexp(-1))  # finite: every row sees the first block's first key
+        merged = torch.logaddexp(
+            lse, scores.logsumexp(-1)
+        )  # finite: every row sees a key here, or saw one in the first block
         p = scores.sub_(merged[..., None]).exp_()
         out = torch.baddbmm(out * (lse - merged).exp()[..., None], p, wide(prefix.values_TGD[keys]).transpose(0, 1))
         lse = merged
-    return _by_row(out, len(rows_B)), _by_row(lse, len(rows_B))
+    return _by_row(out, len(rows_B.at)), _by_row(lse, len(rows_B.at))
 
 
 def _prefix_backward(
@@ -185,7 +231,7 @@ def _prefix_backward(
     delta_BGQ: Tensor,
     lse_BGQ: Tensor,
     prefix: Prefix,
-    rows_B: Tensor,
+    rows_B: _Rows,
     block: RowBlock,
     size: int,
 ) -> Tensor:
@@ -201,4 +247,4 @@ def _prefix_backward(
         d_scores = (d_out @ values_SGD.permute(1, 2, 0)).sub_(delta).mul_(p)
         prefix.key_grads_TGD[keys] += (d_scores.transpose(1, 2) @ q).transpose(0, 1)
         d_q.baddbmm_(d_scores, keys_SGD.transpose(0, 1))
-    return _by_row(d_q, len(rows_B))
+    return _by_row(d_q, len(rows_B.at))

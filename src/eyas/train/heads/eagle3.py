@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from eyas.base.errors import UserError
 from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
-from eyas.train.heads.attention import Prefix, attend, row_blocks
+from eyas.train.heads.attention import Prefix, attend, joined_blocks, row_blocks
 from eyas.train.heads.base import WHOLE, HeadPass, Readout, Share, TrainableHead
 from eyas.train.heads.numerics import rms_norm, rotate, swiglu, wide
 from eyas.train.heads.rows import cells_of, taught_rows
@@ -211,6 +211,9 @@ class _Inputs:
         """Compute the outputs of all depths [R, H] for some rows."""
         config, weights = self.config, self.weights()
         blocks = row_blocks(rows_R.tolist(), self.batch.starts)
+        if rows_R.is_cuda:
+            blocks = joined_blocks(blocks)
+        starts_R = rows_R - self.batch.positions_T[rows_R]
         own: list[tuple[Tensor, Tensor]] = []
         outputs: list[Tensor] = []
         hidden = self._fuse(weights, self.taps_TC[rows_R])
@@ -220,7 +223,7 @@ class _Inputs:
                 own.append(self._project(weights, both, rows_R, depth))
             q = self._heads(F.linear(both, weights["midlayer.self_attn.q_proj"]))
             q = rotate(q, *self._angles(rows_R, depth)).unflatten(1, (config.num_kv_heads, -1))
-            attn = attend(q, prefix, rows_R, blocks, own).flatten(1)
+            attn = attend(q, prefix, rows_R, blocks, own, starts_R=starts_R).flatten(1)
             residual = normed if config.norm_before_residual else hidden
             residual = residual + F.linear(attn, weights["midlayer.self_attn.o_proj"])
             inner = rms_norm(residual, weights["midlayer.post_attention_layernorm"], config.rms_norm_eps)
