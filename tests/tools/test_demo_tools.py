@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from random import Random
 
-import openai_harmony as oh
 import pytest
 import torch
 from answering import OpenChat, _append, answer_chats, draw_chats, program_of, prompt_of
@@ -172,13 +171,12 @@ def test_a_prompt_with_tools_is_that_of_the_api(tokenizer):
     assert num_same > 25
 
 
-def test_openai_harmony_reads_the_chats(tokenizer, writer):
+def test_openai_harmony_reads_the_chats(tokenizer, writer, harmony):
     """Its own tokenizer and parser, over the text: authors, recipients, channels and contents are those of the chat."""
-    encoding = oh.load_harmony_encoding(oh.HarmonyEncodingName.HARMONY_GPT_OSS)
     for _ in range(40):
         chat = writer.chat()
         text = tokenizer.decode(render_chat(tokenizer, chat)[0])
-        read = encoding.parse_messages_from_completion_tokens(encoding.encode(text, allowed_special="all"))
+        read = harmony.parse_messages_from_completion_tokens(harmony.encode(text, allowed_special="all"))
         wanted = chat.messages()
         assert len(read) == len(wanted)
         for one, message in zip(read, wanted, strict=True):

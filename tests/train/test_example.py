@@ -36,8 +36,3 @@ def test_the_settings_read_them(monkeypatch):
     assert 0.02 < len(corpus.held_out) / len(corpus.training) < 0.1
     taught = sum(int((document.runs_T >= 0).sum()) for document in corpus.training)
     assert taught > 40_000
-
-
-def test_the_prompts_for_the_engine_are_there():
-    prompts = read_settings(EXAMPLE / "demo.yaml").eval.prompts
-    assert prompts is not None and (ROOT / prompts).samefile(HELD_OUT)

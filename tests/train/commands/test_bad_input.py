@@ -106,7 +106,6 @@ def test_no_chats(tmp_path, capsys):
         ("head.taps=[2,2]", "head.taps wants different boundaries"),
         ("head.taps=[99]", "head.taps wants different boundaries"),
         ("head.num_kv_heads=3", "impossible"),
-        ("head.hidden_size=64", "head.hidden_size: a fresh head reads the target's embedding"),
         ("head.init=nowhere", "nowhere is neither a folder nor a hub id"),
         ("target=nowhere", "nowhere is neither a folder nor a hub id"),
         ("train.batch_tokens=100", "a batch has to have room for the longest document"),

@@ -81,7 +81,6 @@ def test_a_fresh_head_is_that_of_its_seed(tmp_path):
         ({"norm_before_fc": True, "fc_norm": True}, "exclude each other"),
         ({"num_kv_heads": 3}, "are impossible"),
         ({"head_dim": 7}, "are impossible"),
-        ({"hidden_size": 7}, "head.hidden_size: a fresh head reads the target's embedding"),
     ],
 )
 def test_sizes_that_do_not_fit(settings, said):

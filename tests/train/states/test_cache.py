@@ -16,7 +16,7 @@ BYTES = 4 * (6 + 2)  # of a token
 class Counting:
     """A source whose states follow from each document alone."""
 
-    config, taps, fingerprint = None, (1, 2, 3), "x"
+    config, taps, fingerprint, labels_only = None, (1, 2, 3), "x", False
     teacher = Teacher(torch.zeros(50, 2), torch.zeros(50, 2))
 
     def __init__(self):

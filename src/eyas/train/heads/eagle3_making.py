@@ -29,7 +29,7 @@ MLP_RATIO = 6  # of the published heads for gpt-oss: 17,280 to 2,880
 
 def fresh_config(settings: HeadSettings, target: GptOssConfig, *, context: int) -> Eagle3Config:
     """Return the config of a fresh head; sizes that are not given are the target's. Raises UserError."""
-    hidden = settings.hidden_size or target.hidden_size
+    hidden = target.hidden_size  # of the embedding that a fresh head reads
     vocab = target.vocab_size if settings.draft_vocab == "full" else min(settings.draft_vocab, target.vocab_size)
     taps = default_taps(target.num_layers) if settings.taps is None else tuple(settings.taps)
     wrong = [tap for tap in taps if not FINAL_NORM_TAP <= tap <= target.num_layers]
@@ -37,11 +37,6 @@ def fresh_config(settings: HeadSettings, target: GptOssConfig, *, context: int) 
         raise UserError(f"head.taps wants different boundaries from 0 to {target.num_layers}, or -1, got {list(taps)}")
     if settings.norm_before_fc and settings.fc_norm:
         raise UserError("head.norm_before_fc and head.fc_norm exclude each other")
-    if hidden != target.hidden_size:
-        raise UserError(
-            f"head.hidden_size: a fresh head reads the target's embedding, which has {target.hidden_size} values a "
-            f"token, not {hidden}"
-        )
     heads, kv_heads = settings.num_heads or target.num_heads, settings.num_kv_heads or target.num_kv_heads
     dim = settings.head_dim or target.head_dim
     if heads % kv_heads or dim % 2:
@@ -50,7 +45,7 @@ def fresh_config(settings: HeadSettings, target: GptOssConfig, *, context: int) 
         vocab_size=target.vocab_size,
         draft_vocab_size=vocab,
         hidden_size=hidden,
-        target_hidden_size=target.hidden_size,
+        target_hidden_size=hidden,
         intermediate_size=settings.intermediate_size or MLP_RATIO * hidden,
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -81,13 +76,12 @@ def _rope(settings: HeadSettings, target: GptOssConfig) -> RopeConfig:
 def fresh_head(
     config: Eagle3Config, target_ids_V: Tensor, teacher: Teacher, *, num_depths: int, seed: int
 ) -> Eagle3TrainableHead:
-    """Draw a head in fp32 on the CPU. Its lm_head begins as the target's rows where the widths are equal."""
+    """Draw a head in fp32 on the CPU. Its lm_head begins as the target's rows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = Eagle3TrainableHead(config, target_ids_V, num_depths=num_depths)
-    if config.hidden_size == config.target_hidden_size:
-        with torch.no_grad():
-            head.lm_head.weight.copy_(teacher.lm_head_VH[target_ids_V.to(teacher.lm_head_VH.device)])
+    with torch.no_grad():
+        head.lm_head.weight.copy_(teacher.lm_head_VH[target_ids_V.to(teacher.lm_head_VH.device)])
     return head
 
 

@@ -122,8 +122,7 @@ class HeadSettings:
     draft_vocab: int | Literal["full"] = _setting(
         32000, "size of the draft vocabulary, or 'full'", _or_word("full", _integer(16))
     )
-    hidden_size: int | None = _setting(None, "width of the head", _integer(1))
-    intermediate_size: int | None = _setting(None, "width of its MLP; six times the head's width", _integer(1))
+    intermediate_size: int | None = _setting(None, "width of its MLP; six times the target's hidden size", _integer(1))
     num_heads: int | None = _setting(None, "query heads", _integer(1))
     num_kv_heads: int | None = _setting(None, "key and value heads", _integer(1))
     head_dim: int | None = _setting(None, "width of an attention head", _integer(2))
