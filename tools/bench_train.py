@@ -44,7 +44,8 @@ from eyas.train.evaluation.chances import Chances, coupled_chance
 from eyas.train.evaluation.evaluate import tally
 from eyas.train.evaluation.results import Reading
 from eyas.train.evaluation.tally import Tally
-from eyas.train.loop.parts import Parts, open_run, open_source, prepare_run
+from eyas.train.loop.parts import Parts, open_run, open_source
+from eyas.train.loop.prepared import prepare_run
 from eyas.train.loop.processes import Processes
 from eyas.train.loop.trainer import Trainer
 from eyas.train.settings.reading import read_settings

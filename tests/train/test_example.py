@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eyas.base.bundled import DEMO
 from eyas.base.tokens.tokenizer import Tokenizer
-from eyas.train.loop.parts import read_data
+from eyas.train.loop.prepared import read_data
 from eyas.train.settings.reading import read_settings
 
 ROOT = Path(__file__).parents[2]

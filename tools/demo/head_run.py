@@ -22,7 +22,8 @@ from target import TargetModel, Weights
 
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.train.commands.export import export_checkpoint
-from eyas.train.loop.parts import Parts, Prepared, open_run, prepare_run
+from eyas.train.loop.parts import Parts, open_run
+from eyas.train.loop.prepared import Prepared, prepare_run
 from eyas.train.loop.processes import Processes, joined_processes
 from eyas.train.loop.progress import Progress
 from eyas.train.loop.run import train

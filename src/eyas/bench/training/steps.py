@@ -29,7 +29,7 @@ from eyas.model.live_bytes import LiveBytes
 from eyas.model.making.presets import PRESETS
 from eyas.train.heads.registry import find_making
 from eyas.train.loop.optimizers import Optimizers
-from eyas.train.loop.parts import target_name
+from eyas.train.loop.prepared import target_name
 from eyas.train.loop.processes import Processes
 from eyas.train.loop.trainer import Trainer, tiled_loss
 from eyas.train.loss.tiles import normalisers

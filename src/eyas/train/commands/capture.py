@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from eyas.train.loop.parts import open_source, prepare_run
+    from eyas.train.loop.parts import open_source
+    from eyas.train.loop.prepared import prepare_run
     from eyas.train.settings.reading import read_settings
     from eyas.train.states.folder import capture
 

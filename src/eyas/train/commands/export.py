@@ -54,7 +54,7 @@ def export_checkpoint(
     from eyas.train.export.head import export_head
     from eyas.train.heads.registry import find_making
     from eyas.train.loop.checkpoints import Checkpoints
-    from eyas.train.loop.parts import target_name
+    from eyas.train.loop.prepared import target_name
     from eyas.train.loop.run_folder import RunFolder
     from eyas.train.settings.reading import parse_settings
     from eyas.train.states.opening import find_target

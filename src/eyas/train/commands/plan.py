@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from eyas.base.units import readable
     from eyas.model.devices import available_bytes
-    from eyas.train.loop.parts import prepare_run
     from eyas.train.loop.planning import make_plan
+    from eyas.train.loop.prepared import prepare_run
     from eyas.train.loop.progress import duration
     from eyas.train.settings.reading import read_settings
 

@@ -46,7 +46,8 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
     from eyas.train.commands.export import export_checkpoint
     from eyas.train.export.config import form_for
     from eyas.train.loop.metrics import check_tensorboard
-    from eyas.train.loop.parts import open_run, prepare_run
+    from eyas.train.loop.parts import open_run
+    from eyas.train.loop.prepared import prepare_run
     from eyas.train.loop.processes import joined_processes, local_device
     from eyas.train.loop.progress import Progress
     from eyas.train.loop.run import train

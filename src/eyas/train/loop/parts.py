@@ -1,60 +1,41 @@
-"""Puts a run together from its settings: chats, target, states, draft vocabulary, head. Memory is checked first."""
+"""Puts a run together from what is prepared: target, states, head, order of batches. Memory is checked first."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from eyas.base.errors import UserError
 from eyas.base.tokens.tokenizer import Tokenizer
-from eyas.model.checkpoints.hub import resolve, resolve_headers
-from eyas.model.config import GptOssConfig
 from eyas.model.devices import available_bytes
 from eyas.model.hardware import hardware
 from eyas.model.taps import show_taps
-from eyas.train.data.corpus import Corpus, read_corpus
-from eyas.train.data.documents import DocumentOptions
 from eyas.train.data.packing import Packing, batches_in_order
-from eyas.train.data.vocabulary import choose_vocabulary, count_supervised, coverage, forced_ids
+from eyas.train.data.vocabulary import count_supervised, coverage
 from eyas.train.heads.base import TrainableHead
-from eyas.train.heads.making import HeadMaking
-from eyas.train.heads.registry import find_making
+from eyas.train.loop.memory import all_taps, run_bytes
 from eyas.train.loop.order import Order
+from eyas.train.loop.prepared import Prepared, batch_tokens
 from eyas.train.loop.processes import Processes
 from eyas.train.loop.trainer import tiled_loss
 from eyas.train.loss.step import accumulate, prepare
-from eyas.train.settings.schema import DataSettings, RunSettings, TargetSettings
+from eyas.train.settings.schema import RunSettings
 from eyas.train.states.cache import CachedStates
 from eyas.train.states.folder import open_folder
 from eyas.train.states.memory import check_memory
-from eyas.train.states.opening import FoundTarget, find_target, open_target
+from eyas.train.states.opening import open_target
 from eyas.train.states.selected import SelectedStates
 from eyas.train.states.source import HiddenStates
 from eyas.train.types import Batch, Document, Segment
 
-__all__ = [
-    "Parts",
-    "Prepared",
-    "batch_tokens",
-    "open_run",
-    "open_source",
-    "order_of",
-    "prepare_run",
-    "read_data",
-    "run_bytes",
-    "target_name",
-]
+__all__ = ["Parts", "open_run", "open_source", "order_of"]
 
 Say = Callable[[str], None]
-STATE_COPIES = 4  # of the head's weights in fp32: weights, gradients, and the two moments of AdamW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,138 +64,6 @@ class Parts:
         device = self.source.teacher.embed_VH.device
         for batch in batches_in_order(self.held_out, batch_tokens(self.settings)):
             yield batch.to(device)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A run as far as it is known without any weights: chats, the target's headers, the head's config."""
-
-    settings: RunSettings
-    codec: Tokenizer
-    found: FoundTarget
-    training: tuple[Document, ...]
-    held_out: tuple[Document, ...]
-    digest: str  # of the chats
-    chats: str  # one line for people
-    making: HeadMaking
-    head_config: Any
-    target_ids_V: Tensor | None  # None: those of the head to start from
-    taps: dict[str, tuple[int, ...]]  # readings of the taps by name; the first is that of the config
-    init: Path | None
-
-
-def target_name(settings: TargetSettings) -> str:
-    """Return the target with its revision, as the hub wants it."""
-    is_local = settings.revision is None or Path(settings.model).is_dir()
-    return settings.model if is_local else f"{settings.model}@{settings.revision}"
-
-
-def batch_tokens(settings: RunSettings) -> int:
-    """Return the tokens that a packed batch has room for. Raises UserError."""
-    tokens = settings.train.batch_tokens or settings.data.context
-    if tokens < settings.data.context:
-        raise UserError(
-            f"train.batch_tokens is {tokens}, and data.context {settings.data.context}: a batch has to have room for "
-            "the longest document"
-        )
-    return tokens
-
-
-def read_data(settings: DataSettings, codec: Tokenizer, *, needs_held_out: bool = True) -> tuple[Corpus, Corpus | None]:
-    """Read the chats to train on and, where they have files of their own, the held-out ones. Raises UserError."""
-    if not settings.chats:
-        raise UserError("data.chats names no file; give JSONL files of chats")
-    options = DocumentOptions(
-        context=settings.context,
-        too_long=settings.too_long,
-        call_headers=settings.call_headers,
-        effort=settings.effort,
-        date=settings.date,
-    )
-    share = settings.held_out_share if needs_held_out and not settings.held_out else 0.0
-    corpus = read_corpus([Path(path) for path in settings.chats], codec, options, held_out=share)
-    if not settings.held_out:
-        return corpus, None
-    return corpus, read_corpus([Path(path) for path in settings.held_out], codec, options)
-
-
-def prepare_run(settings: RunSettings) -> Prepared:
-    """Read everything but weights. Raises UserError for whatever does not fit together."""
-    if settings.target.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub reads it at import
-    making = find_making(settings.head.kind)
-    found = find_target(target_name(settings.target), device=settings.target.device)
-    batch_tokens(settings)
-    if settings.data.context > found.config.max_context:
-        raise UserError(f"data.context is {settings.data.context}, the target's own limit {found.config.max_context}")
-    codec = Tokenizer.load(resolve_headers(target_name(settings.target))[0])
-    corpus, held_out = read_data(settings.data, codec)
-    kept_out = (corpus.held_out if held_out is None else held_out.training)[: settings.eval.documents]
-    if settings.head.init is not None:
-        init = resolve(settings.head.init)
-        taps = dict(making.tap_readings(init, found.config))
-        if (wanted := settings.head.init_taps) != "auto" and wanted in taps:
-            taps = {wanted: taps[wanted]}
-        config, ids = making.checkpoint_config(init, found.config), None
-    else:
-        init = None
-        config = making.fresh_config(settings.head, found.config, context=settings.data.context)
-        taps = {"fresh": config.taps}
-        counts = count_supervised(corpus.training, found.config.vocab_size)
-        ids = _vocabulary(counts, config.draft_vocab_size, codec, found.config)
-    return Prepared(
-        settings=settings,
-        codec=codec,
-        found=found,
-        training=corpus.training,
-        held_out=kept_out,
-        digest=corpus.digest if held_out is None else f"{corpus.digest}+{held_out.digest}",
-        chats=f"{corpus.tally.num_chats:,} chats of {', '.join(Path(path).name for path in settings.data.chats)}",
-        making=making,
-        head_config=config,
-        target_ids_V=ids,
-        taps=taps,
-        init=init,
-    )
-
-
-def _vocabulary(counts: Any, size: int, codec: Tokenizer, target: GptOssConfig) -> Tensor:
-    if size == target.vocab_size:
-        return torch.arange(size)
-    return choose_vocabulary(counts, size, forced_ids(codec, target.eos_ids, target.vocab_size))
-
-
-def run_bytes(prepared: Prepared, *, longest: int) -> dict[str, int]:
-    """Return the bytes by owner of a run whose documents have up to `longest` tokens: states, head, one step."""
-    settings, making, config = prepared.settings, prepared.making, prepared.head_config
-    train, size = settings.train, prepared.found.dtype.itemsize
-    tokens = max(longest, train.batch_tokens or 0)
-    owners = _states_bytes(prepared, longest=longest, tokens=tokens)
-    if train.accumulate > 1:  # a step holds the states of all of its batches
-        owners["states of a step"] = (train.accumulate - 1) * owners["states"]
-    return owners | {
-        "head and optimiser": STATE_COPIES * 4 * making.num_parameters(config),
-        "head pass": making.activation_bytes(
-            config, num_rows=min(train.chunk, tokens), num_tokens=tokens, num_depths=train.depths, itemsize=size
-        ),
-        "loss tiles": train.tile * 4 * 4 * int(config.draft_vocab_size),
-    }
-
-
-def _states_bytes(prepared: Prepared, *, longest: int, tokens: int) -> dict[str, int]:
-    """Return the bytes by owner of the source of states, for a batch of `tokens` tokens."""
-    settings, found = prepared.settings, prepared.found
-    num_taps = len(_all_taps(prepared))
-    if settings.states.folder is not None:
-        width = found.config.hidden_size * found.dtype.itemsize
-        return {"teacher": 2 * found.config.vocab_size * width, "states": (num_taps + 1) * tokens * width}
-    cache = settings.states.cache if found.device.type == "cpu" else 0
-    return found.memory(num_taps=num_taps).owners(longest=longest, batch_tokens=tokens, cache_bytes=cache)
-
-
-def _all_taps(prepared: Prepared) -> tuple[int, ...]:
-    """Return the taps that any reading of the head wants."""
-    return tuple(dict.fromkeys(tap for taps in prepared.taps.values() for tap in taps))
 
 
 def order_of(prepared: Prepared, *, num_sequences: int) -> Order:
@@ -263,7 +112,7 @@ def _named(segment: Segment | None) -> str:
 
 def open_source(prepared: Prepared) -> HiddenStates:
     """Return the states with all taps that any reading of the head wants. Raises UserError, memory being the first."""
-    settings, found, taps = prepared.settings, prepared.found, _all_taps(prepared)
+    settings, found, taps = prepared.settings, prepared.found, all_taps(prepared)
     check_memory(
         lambda length: run_bytes(prepared, longest=length),
         longest=settings.data.context,

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from eyas.model.devices import available_bytes
-from eyas.train.loop.parts import Prepared, order_of, run_bytes
+from eyas.train.loop.memory import run_bytes
+from eyas.train.loop.parts import order_of
+from eyas.train.loop.prepared import Prepared
 from eyas.train.states.memory import longest_that_fits
 
 __all__ = ["Plan", "make_plan", "product_speed"]
