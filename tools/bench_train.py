@@ -46,12 +46,12 @@ from eyas.train.evaluation.results import Reading
 from eyas.train.evaluation.tally import Tally
 from eyas.train.loop.parts import Parts, open_run, open_source
 from eyas.train.loop.prepared import prepare_run
-from eyas.train.loop.processes import Processes
-from eyas.train.loop.trainer import Trainer
 from eyas.train.settings.reading import read_settings
 from eyas.train.states.folder import capture, open_folder
 from eyas.train.states.opening import FoundTarget
 from eyas.train.states.source import HiddenStates
+from eyas.train.steps.processes import Processes
+from eyas.train.steps.trainer import Trainer
 from eyas.train.types import Batch, Document, Segment, States, supervises
 
 ROOT = Path(__file__).parents[1]

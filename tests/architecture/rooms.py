@@ -64,6 +64,8 @@ PACKAGES = {
             ("loss",),
             ("evaluation",),
             ("export",),
+            ("steps",),
+            ("records",),
             ("loop",),
             ("regeneration",),
             ("commands",),

@@ -24,13 +24,13 @@ from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.train.commands.export import export_checkpoint
 from eyas.train.loop.parts import Parts, open_run
 from eyas.train.loop.prepared import Prepared, prepare_run
-from eyas.train.loop.processes import Processes, joined_processes
-from eyas.train.loop.progress import Progress
 from eyas.train.loop.run import train
-from eyas.train.loop.run_folder import RunFolder
-from eyas.train.loop.trainer import Trainer
+from eyas.train.records.progress import Progress
+from eyas.train.records.run_folder import RunFolder
 from eyas.train.settings.reading import as_plain, read_settings
 from eyas.train.states.source import HiddenStates
+from eyas.train.steps.processes import Processes, joined_processes
+from eyas.train.steps.trainer import Trainer
 
 __all__ = ["HEAD_YAML", "train_head", "write_chats"]
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.train.support.small_run import BUNDLED, ROOT, train, write_settings
 
-from eyas.train.loop.metrics import read_metrics
+from eyas.train.records.metrics import read_metrics
 
 INIT = f"head.init={BUNDLED}"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from eyas.train.loop.checkpoints import PARTIAL
-from eyas.train.loop.metrics import read_metrics
+from eyas.train.records.checkpoints import PARTIAL
+from eyas.train.records.metrics import read_metrics
 
 CHATS = Path(__file__).parents[3] / "examples" / "train" / "demo_chats.jsonl"
 KILLS = 20

@@ -19,7 +19,7 @@ import yaml
 from safetensors.torch import load_file
 from tests.train.support.small_run import BUNDLED, example_chats, train, write_chats, write_settings
 
-from eyas.train.loop.metrics import read_metrics
+from eyas.train.records.metrics import read_metrics
 from eyas.train.settings.reading import read_settings
 
 ENV = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -28,15 +28,15 @@ from eyas.model.hardware import hardware
 from eyas.model.live_bytes import LiveBytes
 from eyas.model.making.presets import PRESETS
 from eyas.train.heads.registry import find_making
-from eyas.train.loop.optimizers import Optimizers
 from eyas.train.loop.prepared import target_name
-from eyas.train.loop.processes import Processes
-from eyas.train.loop.trainer import Trainer, tiled_loss
 from eyas.train.loss.tiles import normalisers
 from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 from eyas.train.settings.reading import read_settings
 from eyas.train.settings.schema import HeadSettings, RunSettings, TrainSettings
 from eyas.train.states.opening import find_target
+from eyas.train.steps.optimizers import Optimizers
+from eyas.train.steps.processes import Processes
+from eyas.train.steps.trainer import Trainer, tiled_loss
 from eyas.train.types import Batch, Segment, States, Teacher
 
 __all__ = ["SHAPES", "WAYS", "Autograd", "Bench", "Ours", "Way", "fits", "hardware", "open_bench", "warmed_up"]

@@ -29,12 +29,12 @@ def run(args: argparse.Namespace, *, evaluate: EngineEvaluation | None = None) -
     from eyas.train.commands.export import export_checkpoint
     from eyas.train.commands.run import engine_line
     from eyas.train.evaluation.evaluate import evaluate as on_chats
-    from eyas.train.loop.checkpoints import Checkpoints
     from eyas.train.loop.parts import open_run
     from eyas.train.loop.prepared import prepare_run
-    from eyas.train.loop.processes import Processes
-    from eyas.train.loop.run_folder import RunFolder
+    from eyas.train.records.checkpoints import Checkpoints
+    from eyas.train.records.run_folder import RunFolder
     from eyas.train.settings.reading import as_plain, read_settings
+    from eyas.train.steps.processes import Processes
 
     settings = read_settings(args.file, args.overrides)
     folder, is_other = (

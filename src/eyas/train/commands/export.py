@@ -53,9 +53,9 @@ def export_checkpoint(
     from eyas.train.export.config import form_for
     from eyas.train.export.head import export_head
     from eyas.train.heads.registry import find_making
-    from eyas.train.loop.checkpoints import Checkpoints
     from eyas.train.loop.prepared import target_name
-    from eyas.train.loop.run_folder import RunFolder
+    from eyas.train.records.checkpoints import Checkpoints
+    from eyas.train.records.run_folder import RunFolder
     from eyas.train.settings.reading import parse_settings
     from eyas.train.states.opening import find_target
 

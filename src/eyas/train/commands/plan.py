@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from eyas.model.devices import available_bytes
     from eyas.train.loop.planning import make_plan
     from eyas.train.loop.prepared import prepare_run
-    from eyas.train.loop.progress import duration
+    from eyas.train.records.progress import duration
     from eyas.train.settings.reading import read_settings
 
     settings = read_settings(args.file, args.overrides)

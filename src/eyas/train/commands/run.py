@@ -45,14 +45,14 @@ def run(args: argparse.Namespace, *, resume: bool, evaluate: EngineEvaluation | 
     from eyas.model.devices import pick_device
     from eyas.train.commands.export import export_checkpoint
     from eyas.train.export.config import form_for
-    from eyas.train.loop.metrics import check_tensorboard
     from eyas.train.loop.parts import open_run
     from eyas.train.loop.prepared import prepare_run
-    from eyas.train.loop.processes import joined_processes, local_device
-    from eyas.train.loop.progress import Progress
     from eyas.train.loop.run import train
-    from eyas.train.loop.run_folder import RunFolder
+    from eyas.train.records.metrics import check_tensorboard
+    from eyas.train.records.progress import Progress
+    from eyas.train.records.run_folder import RunFolder
     from eyas.train.settings.reading import as_plain, read_settings
+    from eyas.train.steps.processes import joined_processes, local_device
 
     settings = read_settings(args.file, args.overrides)
     folder, plain = RunFolder(Path(settings.out)), as_plain(settings)

@@ -21,8 +21,6 @@ from eyas.train.heads.base import TrainableHead
 from eyas.train.loop.memory import all_taps, run_bytes
 from eyas.train.loop.order import Order
 from eyas.train.loop.prepared import Prepared, batch_tokens
-from eyas.train.loop.processes import Processes
-from eyas.train.loop.trainer import tiled_loss
 from eyas.train.loss.step import accumulate, prepare
 from eyas.train.settings.schema import RunSettings
 from eyas.train.states.cache import CachedStates
@@ -31,6 +29,8 @@ from eyas.train.states.memory import check_memory
 from eyas.train.states.opening import open_target
 from eyas.train.states.selected import SelectedStates
 from eyas.train.states.source import HiddenStates
+from eyas.train.steps.processes import Processes
+from eyas.train.steps.trainer import tiled_loss
 from eyas.train.types import Batch, Document, Segment
 
 __all__ = ["Parts", "open_run", "open_source", "order_of"]

@@ -12,13 +12,13 @@ from types import FrameType
 
 from eyas.train.evaluation.evaluate import evaluate
 from eyas.train.evaluation.results import Evaluation
-from eyas.train.loop.checkpoints import Checkpoint, Checkpoints, write_atomically
-from eyas.train.loop.metrics import Metrics, read_metrics
 from eyas.train.loop.parts import Parts
-from eyas.train.loop.plots import write_plots
-from eyas.train.loop.processes import Processes
-from eyas.train.loop.progress import Progress
-from eyas.train.loop.trainer import Trainer
+from eyas.train.records.checkpoints import Checkpoint, Checkpoints, write_atomically
+from eyas.train.records.metrics import Metrics, read_metrics
+from eyas.train.records.plots import write_plots
+from eyas.train.records.progress import Progress
+from eyas.train.steps.processes import Processes
+from eyas.train.steps.trainer import Trainer
 
 __all__ = ["Outcome", "train"]
 

@@ -5,9 +5,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from eyas.train.loop.metrics import Metrics, read_metrics
-from eyas.train.loop.plots import write_plots
-from eyas.train.loop.progress import Progress, StepReport, duration
+from eyas.train.records.metrics import Metrics, read_metrics
+from eyas.train.records.plots import write_plots
+from eyas.train.records.progress import Progress, duration
+from eyas.train.steps.report import StepReport
 
 
 def report(step, **changes):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from eyas.train.loop.optimizers import Optimizers
-from eyas.train.loop.schedule import learning_rate_factor
 from eyas.train.settings.schema import TrainSettings
+from eyas.train.steps.optimizers import Optimizers
+from eyas.train.steps.schedule import learning_rate_factor
 
 
 class Small(nn.Module):

@@ -5,20 +5,20 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.train.loop.support import toy
+from tests.train.support import toy
 
 from eyas.base.errors import UserError
-from eyas.train.loop.processes import Processes
-from eyas.train.loop.run_folder import RunFolder
+from eyas.train.records.run_folder import RunFolder
 from eyas.train.settings.reading import as_plain
 from eyas.train.settings.schema import RunSettings, TrainSettings
+from eyas.train.steps.processes import Processes
 
 FACTS = {"data": "1", "vocabulary": "2"}
 HOLD = """
 import sys
 from pathlib import Path
-from eyas.train.loop.processes import Processes
-from eyas.train.loop.run_folder import RunFolder
+from eyas.train.steps.processes import Processes
+from eyas.train.records.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).taken(Processes()):
     print("held", flush=True)
     sys.stdin.read()

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from eyas.base.errors import UserError
 from eyas.train.heads.base import TrainableHead
-from eyas.train.loop.checkpoints import save_tensors, write_atomically
-from eyas.train.loop.processes import Processes
+from eyas.train.records.checkpoints import save_tensors, write_atomically
 from eyas.train.settings.reading import differences
+from eyas.train.steps.processes import Processes
 
 __all__ = ["RunFolder"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from eyas.base.errors import UserError
-from eyas.train.loop import checkpoints
-from eyas.train.loop.checkpoints import Checkpoint, Checkpoints, write_atomically
+from eyas.train.records import checkpoints
+from eyas.train.records.checkpoints import Checkpoint, Checkpoints, write_atomically
 
 
 def checkpoint(step):

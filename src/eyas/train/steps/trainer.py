@@ -14,15 +14,15 @@ import torch
 
 from eyas.base.errors import UserError
 from eyas.train.heads.base import Share, TrainableHead
-from eyas.train.loop.faults import first_fault
-from eyas.train.loop.optimizers import Optimizers
-from eyas.train.loop.processes import Processes
-from eyas.train.loop.progress import StepReport
 from eyas.train.loss.kinds import LossSettings
 from eyas.train.loss.step import accumulate, prepare
 from eyas.train.loss.tiles import LossSums, TiledLoss, normalisers
 from eyas.train.settings.schema import TrainSettings
 from eyas.train.states.source import HiddenStates
+from eyas.train.steps.faults import first_fault
+from eyas.train.steps.optimizers import Optimizers
+from eyas.train.steps.processes import Processes
+from eyas.train.steps.report import StepReport
 from eyas.train.types import Batch, Rule
 
 __all__ = ["Trainer"]

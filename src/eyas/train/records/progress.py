@@ -6,51 +6,16 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TextIO
 
 from eyas.base.units import readable
+from eyas.train.steps.report import StepReport
 
-__all__ = ["Progress", "StepReport", "duration"]
+__all__ = ["Progress", "duration"]
 
 WINDOW = 20  # steps over which speeds are averaged
 MIN_WIDTH = 79  # where a terminal does not say its width
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepReport:
-    """Figures of one step, over all processes. Losses and hits are means over the taught cells of a depth."""
-
-    step: int  # steps done
-    loss: float  # weighted by depth
-    loss_by_depth: tuple[float, ...]
-    hits_by_depth: tuple[float, ...]
-    acceptance_by_depth: tuple[float, ...]  # sum of min(p, q)
-    grad_norm: float
-    lr: float
-    num_tokens: int
-    num_taught: int  # cells of depth 0
-    seconds: float
-    target_seconds: float  # of these, for the target's hidden states
-    peak_bytes: int
-
-    def row(self) -> dict[str, object]:
-        """Return the fields of metrics.jsonl."""
-        return {
-            "loss": self.loss,
-            "loss_by_depth": list(self.loss_by_depth),
-            "hits_by_depth": list(self.hits_by_depth),
-            "acceptance_by_depth": list(self.acceptance_by_depth),
-            "grad_norm": self.grad_norm,
-            "lr": self.lr,
-            "tokens": self.num_tokens,
-            "taught": self.num_taught,
-            "tokens_per_s": self.num_tokens / self.seconds,
-            "taught_per_s": self.num_taught / self.seconds,
-            "target_share": self.target_seconds / self.seconds,
-            "peak_bytes": self.peak_bytes,
-        }
 
 
 class Progress:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from eyas.train.loop.schedule import learning_rate_factor
 from eyas.train.settings.schema import TrainSettings
+from eyas.train.steps.schedule import learning_rate_factor
 
 __all__ = ["Optimizers"]
 

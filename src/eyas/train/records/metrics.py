@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from eyas.base.errors import UserError
-from eyas.train.loop.checkpoints import write_atomically
+from eyas.train.records.checkpoints import write_atomically
 
 __all__ = ["Metrics", "check_tensorboard", "read_metrics"]
 

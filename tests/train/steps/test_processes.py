@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eyas.train.loop.processes import Processes, local_device
+from eyas.train.steps.processes import Processes, local_device
 
 
 def test_one_process_is_its_own_sum():

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.loop.support import toy
+from tests.train.support import toy
 
 from eyas.base.errors import UserError
 from eyas.train.data.packing import Packing
 from eyas.train.loop.order import Order
-from eyas.train.loop.processes import Processes, joined_processes
-from eyas.train.loop.trainer import Trainer
 from eyas.train.settings.schema import TrainSettings
+from eyas.train.steps.processes import Processes, joined_processes
+from eyas.train.steps.trainer import Trainer
 
 STEPS = 20
 
@@ -54,7 +54,7 @@ def run_processes(size, folder, *arguments):
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-        command = [sys.executable, "-m", "tests.train.loop.test_trainer", str(folder), *arguments]
+        command = [sys.executable, "-m", "tests.train.steps.test_trainer", str(folder), *arguments]
         running.append(subprocess.Popen(command, env=env))
     assert [process.wait(120) for process in running] == [0] * size
     return torch.load(folder / "out.pt", weights_only=True)

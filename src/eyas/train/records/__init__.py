@@ -1,0 +1,1 @@
+"""Records of a run: checkpoints, metrics, plots, progress for people, its folder."""
