@@ -195,6 +195,7 @@ SAMPLING = {
     "stream": [True, False],
     "echo": [True, False],
 }
+ANSWER_S = 120  # for one answer, on a machine with much else to do
 CONTENT_TYPES = ["application/json", "text/plain", "multipart/form-data; boundary=x", "application/xml", "", "\u00e4"]
 
 
@@ -270,7 +271,7 @@ class Client:
 
     def __init__(self, url: str) -> None:
         self._netloc = urlsplit(url).netloc
-        self._connection = http.client.HTTPConnection(self._netloc, timeout=20)
+        self._connection = http.client.HTTPConnection(self._netloc, timeout=ANSWER_S)
 
     def send(self, method: str, path: str, body: bytes, headers: dict) -> tuple[int, bytes, dict]:
         with suppress(BrokenPipeError, ConnectionResetError):  # refused and closed before all of it was sent
