@@ -17,7 +17,19 @@ from typing import Any, Literal, TypeVar
 
 from eyas.base.errors import UserError, nearest
 
-__all__ = ["EngineConfig", "ServeConfig", "add_arguments", "env_name", "flag_name", "human_int", "key_from", "load"]
+__all__ = [
+    "EngineConfig",
+    "ServeConfig",
+    "add_arguments",
+    "env_name",
+    "flag_name",
+    "human_int",
+    "int_from",
+    "key_from",
+    "load",
+    "one_of",
+    "true_or_false",
+]
 
 ENV_PREFIX = "EYAS_"
 FILE_KEY = "config"
@@ -48,7 +60,9 @@ def key_from(text: str) -> str:
     return value
 
 
-def _int_from(low: int, high: int | None = None) -> Callable[[str], int]:
+def int_from(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Return a reader of ints within bounds, both included. It raises ValueError, as the other readers do."""
+
     def parse(text: str) -> int:
         value = human_int(text)
         if value < low or (high is not None and value > high):
@@ -62,13 +76,16 @@ def _auto_or(parse: Callable[[str], int]) -> Callable[[str], int | str]:
     return lambda text: "auto" if text == "auto" else parse(text)
 
 
-def _true_or_false(text: str) -> bool:
+def true_or_false(text: str) -> bool:
+    """Read a bool."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"wants true or false, got '{text}'")
     return text.lower() == "true"
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return a reader that takes these words alone."""
+
     def parse(text: str) -> str:
         if text not in words:
             raise ValueError(f"wants {' or '.join(words)}, got '{text}'")
@@ -87,7 +104,7 @@ class EngineConfig:
 
     model: str = _setting("demo", "folder, hub id (ORG/NAME), or 'demo': the one in this package", metavar="MODEL")
     revision: str | None = _setting(None, "branch, tag or commit of a model from the hub", metavar="REV")
-    offline: bool = _setting(False, "use only hub files that are already on this machine", parse=_true_or_false)
+    offline: bool = _setting(False, "use only hub files that are already on this machine", parse=true_or_false)
     draft: str = _setting(
         "auto",
         "draft head (folder or hub id), 'ngram', 'none', or 'auto': the head in the model's folder eagle3, else none",
@@ -95,11 +112,11 @@ class EngineConfig:
     )
     draft_tokens: int | Literal["auto"] = _setting(
         "auto", "tokens drafted per round, 0 to 16; 'auto' measures and takes the fastest", metavar="N",
-        parse=_auto_or(_int_from(0, 16)),
+        parse=_auto_or(int_from(0, 16)),
     )  # fmt: skip
     draft_vocab: int | None = _setting(
         None, "size of the draft vocabulary, e.g. 32k: smaller is faster, accepted less; the head's own if not given",
-        metavar="N", parse=_int_from(16),
+        metavar="N", parse=int_from(16),
     )  # fmt: skip
     draft_counts: str | None = _setting(
         None, "JSON file of token counts by id: --draft-vocab then keeps the most frequent ids instead of the lowest",
@@ -107,22 +124,22 @@ class EngineConfig:
     )  # fmt: skip
     draft_weights: Literal["bf16", "fp8"] = _setting(
         "bf16", "weights of the head: as published ('bf16'), or rounded to half the bytes when loaded ('fp8')",
-        metavar="FORMAT", parse=_one_of("bf16", "fp8"),
+        metavar="FORMAT", parse=one_of("bf16", "fp8"),
     )  # fmt: skip
     context: int | Literal["auto"] = _setting(
         "auto", "tokens per conversation, prompt and answer, e.g. 32k; 'auto' is the model's own limit, at most 32k",
-        metavar="N", parse=_auto_or(_int_from(16)),
+        metavar="N", parse=_auto_or(int_from(16)),
     )  # fmt: skip
     concurrency: int = _setting(
         8, "conversations answered at once, on a GPU at most 64; more wait in a queue", metavar="N",
-        parse=_int_from(1, 1024),
+        parse=int_from(1, 1024),
     )  # fmt: skip
     busy_chunk_tokens: int = _setting(
         BUSY_CHUNK_TOKENS,
         "prefill tokens per step while any answer decodes (chunked prefill): lower gives steadier inter-token latency "
         "and a later first token; steps without decoding take more",
         metavar="N",
-        parse=_int_from(64),
+        parse=int_from(64),
     )
     device: str = _setting(
         "auto", "'cpu', 'cuda', 'cuda:1', ...; 'auto' takes a GPU where there is one", metavar="DEVICE"
@@ -131,7 +148,7 @@ class EngineConfig:
         None,
         "seed for requests without one of their own, which makes their answers repeatable",
         metavar="N",
-        parse=_int_from(0),
+        parse=int_from(0),
     )
 
 
@@ -148,7 +165,7 @@ class ServeConfig(EngineConfig):
     host: str = _setting(
         "127.0.0.1", "address to listen on; the default is reachable from this machine only", metavar="ADDR"
     )
-    port: int = _setting(8000, "port to listen on; 0 picks a free one", metavar="PORT", parse=_int_from(0, 65535))
+    port: int = _setting(8000, "port to listen on; 0 picks a free one", metavar="PORT", parse=int_from(0, 65535))
     served_name: str | None = _setting(None, "the model's name in the API; its own name if not given", metavar="NAME")
     api_key: str | None = _setting(
         None,
@@ -166,21 +183,21 @@ class ServeConfig(EngineConfig):
         "are always allowed; on other addresses also IP addresses and this machine's names, with --api-key any name",
         metavar="NAMES",
     )
-    max_body: int = _setting(16 << 20, "largest body of a request in bytes", metavar="BYTES", parse=_int_from(1024))
+    max_body: int = _setting(16 << 20, "largest body of a request in bytes", metavar="BYTES", parse=int_from(1024))
     max_queue: int = _setting(
         256, "answers that may wait in the queue (a request with n counts n times); more are refused with status 429",
-        metavar="N", parse=_int_from(0, 65536),
+        metavar="N", parse=int_from(0, 65536),
     )  # fmt: skip
     drain: int = _setting(
-        30, "seconds that running answers get to finish after a signal to stop", metavar="S", parse=_int_from(0, 3600)
+        30, "seconds that running answers get to finish after a signal to stop", metavar="S", parse=int_from(0, 3600)
     )
     step_timeout: int = _setting(
         120, "seconds without progress, while it could run, after which the engine is restarted", metavar="S",
-        parse=_int_from(1, 3600),
+        parse=int_from(1, 3600),
     )  # fmt: skip
     log_format: Literal["text", "json"] = _setting(
         "text", "log lines for people ('text') or one JSON object a line ('json')", metavar="FORMAT",
-        parse=_one_of("text", "json"),
+        parse=one_of("text", "json"),
     )  # fmt: skip
     trace: str | None = _setting(
         None, "write one JSON line per engine step to this file: token ids, no text", metavar="FILE"
@@ -190,12 +207,12 @@ class ServeConfig(EngineConfig):
         "live view: 'text' shows the tokens of all users, 'blank' only colours, 'off' nothing; 'auto' is 'text' on a "
         "loopback address and 'blank' on others",
         metavar="MODE",
-        parse=_one_of("auto", "text", "blank", "off"),
+        parse=one_of("auto", "text", "blank", "off"),
     )
     keep_reasoning: bool = _setting(
         False,
         "leave finished turns their reasoning, against the model's format, so that a conversation's prompt only grows",
-        parse=_true_or_false,
+        parse=true_or_false,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from eyas.base.config import human_int
+from eyas.base.config import int_from, one_of, true_or_false
 from eyas.model.config import FINAL_NORM_TAP
 
 __all__ = [
@@ -41,16 +41,6 @@ def _setting(
     return field(default=default, metadata=metadata)
 
 
-def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = human_int(text)
-        if value < low or (high is not None and value > high):
-            raise ValueError(f"wants {f'{low} to {high}' if high is not None else f'at least {low}'}, got {text}")
-        return value
-
-    return parse
-
-
 def _number(low: float, high: float = math.inf) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
@@ -65,27 +55,12 @@ def _number(low: float, high: float = math.inf) -> Callable[[str], float]:
     return parse
 
 
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"wants true or false, got '{text}'")
-    return text.lower() == "true"
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"wants {' or '.join(words)}, got '{text}'")
-        return text
-
-    return parse
-
-
 def _or_word(word: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: word if text == word else parse(text)
 
 
 def _tap(text: str) -> int:
-    return FINAL_NORM_TAP if text == str(FINAL_NORM_TAP) else _integer(0)(text)
+    return FINAL_NORM_TAP if text == str(FINAL_NORM_TAP) else int_from(0)(text)
 
 
 def _bytes(text: str) -> int:
@@ -103,7 +78,7 @@ class TargetSettings:
 
     model: str = _setting("demo", "folder, hub id (ORG/NAME), or 'demo': the one in this package")
     revision: str | None = _setting(None, "branch, tag or commit of a model from the hub")
-    offline: bool = _setting(False, "use only hub files that are already on this machine", _flag)
+    offline: bool = _setting(False, "use only hub files that are already on this machine", true_or_false)
     device: str = _setting("auto", "cpu, cuda, cuda:1, ...; 'auto' takes a GPU where there is one")
 
 
@@ -117,15 +92,15 @@ class HeadSettings:
         "auto",
         "meaning of the layer ids of `init`: HS[i] ('boundary') or HS[i + 1] ('output'); 'auto' tries both where the "
         "file does not say, and takes the better one",
-        _one_of("auto", "boundary", "output"),
+        one_of("auto", "boundary", "output"),
     )
     draft_vocab: int | Literal["full"] = _setting(
-        32000, "size of the draft vocabulary, or 'full'", _or_word("full", _integer(16))
+        32000, "size of the draft vocabulary, or 'full'", _or_word("full", int_from(16))
     )
-    intermediate_size: int | None = _setting(None, "width of its MLP; six times the target's hidden size", _integer(1))
-    num_heads: int | None = _setting(None, "query heads", _integer(1))
-    num_kv_heads: int | None = _setting(None, "key and value heads", _integer(1))
-    head_dim: int | None = _setting(None, "width of an attention head", _integer(2))
+    intermediate_size: int | None = _setting(None, "width of its MLP; six times the target's hidden size", int_from(1))
+    num_heads: int | None = _setting(None, "query heads", int_from(1))
+    num_kv_heads: int | None = _setting(None, "key and value heads", int_from(1))
+    head_dim: int | None = _setting(None, "width of an attention head", int_from(2))
     taps: tuple[int, ...] | None = _setting(
         None,
         "residual-stream boundaries of the target that feed the head, e.g. [2, 18, 33]; -1 is the final norm's output; "
@@ -136,15 +111,15 @@ class HeadSettings:
     rope: Literal["target", "default", "linear", "yarn", "llama3"] = _setting(
         "target",
         "scaling of its rotary frequencies; 'target' takes the target's own",
-        _one_of("target", "default", "linear", "yarn", "llama3"),
+        one_of("target", "default", "linear", "yarn", "llama3"),
     )
     rope_theta: float = _setting(10000.0, "base of the rotary frequencies, unless rope is 'target'", _number(1))
     rope_factor: float = _setting(1.0, "factor of linear, yarn and llama3", _number(1))
-    rope_original_context: int = _setting(4096, "context before scaling, for yarn and llama3", _integer(1))
-    norm_before_residual: bool = _setting(False, "the residual is the normed state", _flag)
-    norm_before_fc: bool = _setting(False, "one norm over the tapped states, before fc", _flag)
-    fc_norm: bool = _setting(False, "one norm for each tapped state, before fc (EAGLE-3.1)", _flag)
-    norm_output: bool = _setting(False, "the normed output is fed back (EAGLE-3.1)", _flag)
+    rope_original_context: int = _setting(4096, "context before scaling, for yarn and llama3", int_from(1))
+    norm_before_residual: bool = _setting(False, "the residual is the normed state", true_or_false)
+    norm_before_fc: bool = _setting(False, "one norm over the tapped states, before fc", true_or_false)
+    fc_norm: bool = _setting(False, "one norm for each tapped state, before fc (EAGLE-3.1)", true_or_false)
+    norm_output: bool = _setting(False, "the normed output is fed back (EAGLE-3.1)", true_or_false)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,25 +133,25 @@ class DataSettings:
         "share of the chats kept for the evaluation, chosen by hash, where held_out names no file",
         _number(0, 0.5),
     )
-    context: int = _setting(4096, "tokens of the longest document: a turn and everything before it", _integer(16))
+    context: int = _setting(4096, "tokens of the longest document: a turn and everything before it", int_from(16))
     too_long: Literal["error", "skip", "truncate"] = _setting(
         "error", "a document longer than that stops the run, is left out, or loses its end",
-        _one_of("error", "skip", "truncate"),
+        one_of("error", "skip", "truncate"),
     )  # fmt: skip
     supervise: Literal["loose", "faithful"] = _setting(
         "loose",
         "predictions that are taught: of every generated token ('loose', as other trainers do), or only those that an "
         "engine could make, after a generated token of the same answer ('faithful')",
-        _one_of("loose", "faithful"),
+        one_of("loose", "faithful"),
     )
     call_headers: Literal["written", "rendered"] = _setting(
         "written",
         "order of the words in the headers of taught calls: as the model writes them (channel, then recipient), or as "
         "prompts render them (recipient, then channel)",
-        _one_of("written", "rendered"),
+        one_of("written", "rendered"),
     )
     effort: Literal["low", "medium", "high"] = _setting(
-        "medium", "reasoning effort in the system message, where a chat does not say", _one_of("low", "medium", "high")
+        "medium", "reasoning effort in the system message, where a chat does not say", one_of("low", "medium", "high")
     )
     date: str | None = _setting(None, "date in the system message (YYYY-MM-DD), where a chat does not say")
 
@@ -197,26 +172,26 @@ class TrainSettings:
         "kl",
         "kl: the target's distribution over the draft vocabulary; lk: its acceptance; tv: 1 - acceptance; hard: its "
         "most likely token",
-        _one_of("kl", "lk", "tv", "hard"),
+        one_of("kl", "lk", "tv", "hard"),
     )
     lk_form: Literal["alpha", "lambda"] = _setting(
-        "alpha", "-log(acceptance), or a mixture of kl and tv that moves to tv", _one_of("alpha", "lambda")
+        "alpha", "-log(acceptance), or a mixture of kl and tv that moves to tv", one_of("alpha", "lambda")
     )
     lk_scale: float = _setting(1.0, "weight of kl in lk's mixture where acceptance is 0", _number(0, 1))
     lk_decay: float = _setting(3.0, "rate at which that weight falls with acceptance", _number(0))
     compat: Literal["none", "specforge"] = _setting(
-        "none", "specforge: divide each loss by all rows instead of the taught ones", _one_of("none", "specforge")
+        "none", "specforge: divide each loss by all rows instead of the taught ones", one_of("none", "specforge")
     )
-    depths: int = _setting(7, "drafts that are unrolled (training-time test)", _integer(1, 16))
+    depths: int = _setting(7, "drafts that are unrolled (training-time test)", int_from(1, 16))
     decay: float = _setting(0.8, "weight of each depth relative to the one before", _number(0, 1))
-    batch_tokens: int | None = _setting(None, "tokens of one packed batch; data.context if not given", _integer(16))
-    buckets: int = _setting(1, "groups of documents by length; a batch holds documents of one group", _integer(1, 1024))
-    accumulate: int = _setting(1, "batches of one step", _integer(1))
-    steps: int | None = _setting(None, "steps of the run; if not given, `epochs` decides", _integer(1))
-    epochs: int = _setting(1, "passes over the chats", _integer(1))
+    batch_tokens: int | None = _setting(None, "tokens of one packed batch; data.context if not given", int_from(16))
+    buckets: int = _setting(1, "groups of documents by length; a batch holds documents of one group", int_from(1, 1024))
+    accumulate: int = _setting(1, "batches of one step", int_from(1))
+    steps: int | None = _setting(None, "steps of the run; if not given, `epochs` decides", int_from(1))
+    epochs: int = _setting(1, "passes over the chats", int_from(1))
     optimizer: Literal["adamw", "muon"] = _setting(
         "adamw", "muon updates the matrices of the layer and fc, and leaves norms and lm_head to AdamW",
-        _one_of("adamw", "muon"),
+        one_of("adamw", "muon"),
     )  # fmt: skip
     lr: float = _setting(1e-4, "peak learning rate of AdamW", _number(0))
     muon_lr: float = _setting(0.01, "peak learning rate of Muon", _number(0))
@@ -226,39 +201,39 @@ class TrainSettings:
     eps: float = _setting(1e-8, "AdamW's epsilon", _number(0))
     weight_decay: float = _setting(0.0, "decoupled weight decay", _number(0))
     schedule: Literal["cosine", "linear", "constant"] = _setting(
-        "cosine", "decay of the learning rate after the warm-up", _one_of("cosine", "linear", "constant")
+        "cosine", "decay of the learning rate after the warm-up", one_of("cosine", "linear", "constant")
     )
     warmup: float = _setting(0.015, "share of the steps in which the learning rate rises from 0", _number(0, 1))
     final_lr: float = _setting(0.0, "learning rate at the end, as a share of the peak", _number(0, 1))
     clip: float = _setting(0.5, "largest norm of the gradient; 0: not clipped", _number(0))
     precision: Literal["auto", "fp32", "bf16"] = _setting(
         "auto", "of the head's products; weights stay fp32. 'auto': bf16 on a GPU, fp32 on a CPU",
-        _one_of("auto", "fp32", "bf16"),
+        one_of("auto", "fp32", "bf16"),
     )  # fmt: skip
     share: Literal["rows", "sequences"] = _setting(
         "rows", "work of several processes (torchrun): rows of the same batches, or batches of their own",
-        _one_of("rows", "sequences"),
+        one_of("rows", "sequences"),
     )  # fmt: skip
-    tile: int = _setting(512, "target positions of one tile of the loss", _integer(1))
-    chunk: int = _setting(2048, "rows of the head computed at a time", _integer(1))
-    seed: int = _setting(0, "seed of the fresh head and of the order of chats", _integer(0))
-    log_every: int = _setting(10, "steps between lines of progress", _integer(1))
+    tile: int = _setting(512, "target positions of one tile of the loss", int_from(1))
+    chunk: int = _setting(2048, "rows of the head computed at a time", int_from(1))
+    seed: int = _setting(0, "seed of the fresh head and of the order of chats", int_from(0))
+    log_every: int = _setting(10, "steps between lines of progress", int_from(1))
     save_every: int = _setting(
-        200, "steps between checkpoints; others are written of the best evaluation and at the end", _integer(1)
+        200, "steps between checkpoints; others are written of the best evaluation and at the end", int_from(1)
     )
-    keep: int = _setting(2, "newest checkpoints kept beside the best one", _integer(1))
-    tensorboard: bool = _setting(False, "write TensorBoard events beside metrics.jsonl", _flag)
+    keep: int = _setting(2, "newest checkpoints kept beside the best one", int_from(1))
+    tensorboard: bool = _setting(False, "write TensorBoard events beside metrics.jsonl", true_or_false)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalSettings:
     """Evaluation on the held-out chats, and early stopping by it."""
 
-    every: int = _setting(0, "steps between evaluations; 0: at the end only", _integer(0))
-    draft_tokens: int = _setting(4, "drafts of a round in the acceptance length that decides", _integer(1, 16))
-    documents: int = _setting(200, "held-out documents used, at most", _integer(1))
+    every: int = _setting(0, "steps between evaluations; 0: at the end only", int_from(0))
+    draft_tokens: int = _setting(4, "drafts of a round in the acceptance length that decides", int_from(1, 16))
+    documents: int = _setting(200, "held-out documents used, at most", int_from(1))
     patience: int = _setting(
-        0, "stop after this many evaluations without a longer acceptance length; 0: never", _integer(0)
+        0, "stop after this many evaluations without a longer acceptance length; 0: never", int_from(0)
     )
     prompts: str | None = _setting(
         None, "JSONL file of prompts that the real engine answers with the exported head at the end"

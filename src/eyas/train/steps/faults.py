@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from eyas.train.heads.base import TrainableHead
 from eyas.train.loss.step import accumulate, prepare
 from eyas.train.loss.tiles import TiledLoss
+from eyas.train.states.documents import mapped, only, spans_of
 from eyas.train.states.source import HiddenStates
 from eyas.train.types import Batch, Rule, States
 
@@ -32,7 +34,8 @@ def first_fault(
             return f"the parameter {name} is not finite"
     for batch, state in zip(batches, states, strict=True):
         for number, document in enumerate(batch.sources):
-            one, of_one = _only(batch, state, number)
+            rows = slice(*spans_of(batch)[number])
+            one, of_one = only(batch, [number]), mapped(itemgetter(rows), state)
             parts = (("tapped states", of_one.taps_TC), ("last hidden state", of_one.last_TH))
             for name, tensor in parts:
                 if tensor is not None and _is_bad(tensor):
@@ -52,19 +55,3 @@ def first_fault(
 
 def _is_bad(tensor: Tensor) -> bool:
     return not bool(tensor.isfinite().all())
-
-
-def _only(batch: Batch, states: States, number: int) -> tuple[Batch, States]:
-    """Return one document of a batch by itself."""
-    some = slice(batch.starts[number], batch.starts[number + 1])
-    alone = Batch(
-        ids_T=batch.ids_T[some],
-        runs_T=batch.runs_T[some],
-        segments_T=batch.segments_T[some],
-        documents_T=torch.zeros_like(batch.documents_T[some]),
-        positions_T=batch.positions_T[some],
-        starts=(0, some.stop - some.start),
-        sources=(batch.sources[number],),
-    )
-    last, best = (None if tensor is None else tensor[some] for tensor in (states.last_TH, states.best_T))
-    return alone, States(states.taps_TC[some], last, best)
