@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.train.records.checkpoints import PARTIAL
+from eyas.train.files import PARTIAL
 from eyas.train.records.metrics import read_metrics
 
 CHATS = Path(__file__).parents[3] / "examples" / "train" / "demo_chats.jsonl"

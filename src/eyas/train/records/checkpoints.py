@@ -20,10 +20,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eyas.base.errors import UserError
+from eyas.train.files import PARTIAL, flush_folder, write_whole
 
 __all__ = ["Checkpoint", "Checkpoints", "save_tensors", "write_atomically"]
 
-PREFIX, PARTIAL = "step-", ".partial-"
+PREFIX = "step-"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +68,12 @@ class Checkpoints:
             save_tensors(checkpoint.head, partial / "head.safetensors")
             save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
             _write(partial / "state.json", {"step": checkpoint.step} | dict(checkpoint.state))
-            _flush_folder(partial)
+            flush_folder(partial)
             final = self._path(checkpoint.step)
             if final.exists():  # a run that went back to an earlier checkpoint comes by again
                 self._delete(final)
             partial.rename(final)
-            _flush_folder(self.folder)
+            flush_folder(self.folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             steps = self.steps()
@@ -126,14 +127,8 @@ def write_atomically(path: Path, text: str) -> None:
 
     Raises UserError if it cannot be written.
     """
-    partial = path.with_name(f"{PARTIAL}{path.name}")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        _flush_folder(path.parent)
+        write_whole(path, text.encode())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; make room, or give another `out`") from error
 
@@ -154,11 +149,3 @@ def _write(path: Path, value: Any) -> None:
         json.dump(value, file)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,7 +14,6 @@ Shape letters: D documents, T tokens, C taps, H hidden, V vocabulary.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +28,7 @@ from eyas.base.errors import UserError
 from eyas.model.checkpoints.shards import read_json
 from eyas.model.config import GptOssConfig, RopeConfig
 from eyas.train.data.packing import batches_in_order
+from eyas.train.files import PARTIAL, write_whole
 from eyas.train.states.documents import concatenated, document_key, mapped, num_bytes, spans_of, split
 from eyas.train.states.source import HiddenStates
 from eyas.train.types import Batch, Document, States, Teacher
@@ -36,7 +36,7 @@ from eyas.train.types import Batch, Document, States, Teacher
 __all__ = ["FolderStates", "capture", "open_folder"]
 
 FORMAT = 1
-INDEX, TEACHER, PARTIAL = "index.json", "teacher.safetensors", ".partial-"
+INDEX, TEACHER = "index.json", "teacher.safetensors"
 SHARD_BYTES = 256 << 20
 BATCH_TOKENS = 4096
 _TILE_ELEMENTS = 1 << 26  # of logits at a time
@@ -246,20 +246,9 @@ def _write_shard(folder: Path, number: int, documents: Sequence[tuple[bytes, Sta
 
 def _write_whole(path: Path, data: bytes) -> None:
     """Write a file that is whole or absent, whenever process or machine stop. Raises UserError."""
-    partial = path.with_name(f"{PARTIAL}{path.name}")
     try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        write_whole(path, data)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UserError(
             f"cannot write {path}: {error.strerror}; what was captured is whole. Make room and run the command again"
         ) from error
