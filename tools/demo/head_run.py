@@ -38,7 +38,7 @@ HEAD_YAML = Path(__file__).with_name("head.yaml")
 MAX_ANSWER = 192  # tokens
 WAVE = 4096  # chats that are answered together
 TRIED_STEPS = 12  # to learn how long one takes
-SPARE = 1.1  # of the time of a step
+SPARE = 1.05  # of the time of a step
 
 
 def write_chats(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -35,6 +36,8 @@ def pick_device(name: str) -> tuple[torch.device, torch.dtype]:
         )
     device = torch.device("cuda", device.index or 0)
     torch.cuda.set_device(device)  # per thread: kernels and graphs go to the current device
+    # autograd's own thread starts without a context, and its first product makes one
+    warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
     return device, torch.bfloat16
 
 

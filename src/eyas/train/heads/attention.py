@@ -25,11 +25,12 @@ from torch.autograd.function import once_differentiable
 
 from eyas.train.heads.numerics import wide
 
-__all__ = ["Prefix", "RowBlock", "attend", "joined_blocks", "row_blocks"]
+__all__ = ["Prefix", "RowBlock", "attend", "joined_blocks", "joined_sizes", "row_blocks"]
 
 QUERIES, KEYS = 256, 2048  # most rows and keys of a block
-# The same of documents that share one, as many scores: on a GPU, launching a block costs more than hidden scores do.
+# The same of documents that share one, with 64 heads: on a GPU, launching a block costs more than hidden scores do.
 JOINED_QUERIES, JOINED_KEYS = 512, 1024
+FEW_HEADS = 16  # with so many, both are doubled: as many scores
 
 
 class RowBlock(NamedTuple):
@@ -71,9 +72,13 @@ def row_blocks(rows_R: Sequence[int], starts: Sequence[int], size: int = QUERIES
     return blocks
 
 
-def joined_blocks(
-    blocks: Sequence[RowBlock], max_rows: int = JOINED_QUERIES, max_keys: int = JOINED_KEYS
-) -> list[RowBlock]:
+def joined_sizes(num_heads: int) -> tuple[int, int]:
+    """Return the most rows and keys of a joined block on a GPU."""
+    factor = 2 if num_heads <= FEW_HEADS else 1
+    return factor * JOINED_QUERIES, factor * JOINED_KEYS
+
+
+def joined_blocks(blocks: Sequence[RowBlock], max_rows: int, max_keys: int) -> list[RowBlock]:
     """Join neighbouring blocks while they have no more rows and keys together; others stay as they are.
 
     The first keys of a block have to be seen by all of its rows, or it must not have more keys than `attend` takes at a

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from eyas.base.errors import UserError
 from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
-from eyas.train.heads.attention import Prefix, attend, joined_blocks, row_blocks
+from eyas.train.heads.attention import Prefix, attend, joined_blocks, joined_sizes, row_blocks
 from eyas.train.heads.base import WHOLE, HeadPass, Readout, Share, TrainableHead
 from eyas.train.heads.numerics import rms_norm, rotate, swiglu, wide
 from eyas.train.heads.rows import cells_of, taught_rows
@@ -212,7 +212,7 @@ class _Inputs:
         config, weights = self.config, self.weights()
         blocks = row_blocks(rows_R.tolist(), self.batch.starts)
         if rows_R.is_cuda:
-            blocks = joined_blocks(blocks)
+            blocks = joined_blocks(blocks, *joined_sizes(config.num_heads))
         starts_R = rows_R - self.batch.positions_T[rows_R]
         own: list[tuple[Tensor, Tensor]] = []
         outputs: list[Tensor] = []
