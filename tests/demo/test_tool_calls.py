@@ -25,7 +25,6 @@ TOOL = FunctionTool(
     description="Runs Python code and returns what it prints.",
     parameters={"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
 )
-RETRAINED = pytest.mark.xfail(strict=True, reason="the bundled model was trained before it learnt to call tools")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,6 @@ def program(codec, ids):
     return json.loads(last.content)["code"] if called_function(last.recipient, ["python"]) else None
 
 
-@RETRAINED
 def test_calculates_through_a_call(llm):
     conversation = [
         system_message(date="2026-01-31", has_functions=True),
@@ -65,7 +63,6 @@ def test_calculates_through_a_call(llm):
     assert "no result" in final_text(llm.tokenizer, ids)
 
 
-@RETRAINED
 def test_held_out_prompts_with_tools(llm):
     """Calls where they are due, with tools described in words that training never had."""
     rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="ascii").splitlines()][:16]
