@@ -99,6 +99,17 @@ PACKAGES = {
             ("app",),
         ),
     ),
+    "router": Package(
+        knows="one address in front of many backends: which of them answers, relaying, the guard, routes. No torch",
+        imports=("gateway", "fleet", "recipes", "base"),
+        libraries=("aiohttp", "starlette", "uvicorn", "msgspec"),
+        floors=(
+            ("settings",),
+            ("manager", "guard", "routes"),
+            ("upstream",),
+            ("relay", "messages", "backends"),
+        ),
+    ),
     "claude": Package(
         knows="Claude Code: settings for a server, starting it, its settings.json",
         imports=("base",),

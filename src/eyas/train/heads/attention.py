@@ -30,7 +30,7 @@ __all__ = ["Prefix", "RowBlock", "attend", "joined_blocks", "joined_sizes", "row
 QUERIES, KEYS = 256, 2048  # most rows and keys of a block
 # The same of documents that share one, with 64 heads: on a GPU, launching a block costs more than hidden scores do.
 JOINED_QUERIES, JOINED_KEYS = 512, 1024
-FEW_HEADS = 16  # with so many, both are doubled: as many scores
+FEW_HEADS = 16  # up to here both are doubled, for as many scores
 
 
 class RowBlock(NamedTuple):

@@ -1,0 +1,1 @@
+"""One address in front of many backends: our own server and other engines, with queues, breakers and fallback."""

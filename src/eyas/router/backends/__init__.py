@@ -1,0 +1,1 @@
+"""Backends: starting those that are plans, and watching all of them."""

@@ -1,0 +1,1 @@
+"""The guard against answers that repeat themselves without end."""

@@ -1,0 +1,1 @@
+"""Decisions on requests: which backend gets which, in what order, and what happens when one fails."""

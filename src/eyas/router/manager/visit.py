@@ -1,0 +1,90 @@
+"""The interface between a request that is relayed and the manager that decides where it goes.
+
+A visit is one client's request at the router. Its relay alternates: it waits for news until it may go to a backend,
+goes there, and says how that went; after a failure before the first content it waits for news again. All calls are made
+inside the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from eyas.base.budgets import Budgets
+from eyas.base.errors import EyasError
+
+__all__ = ["FAILURES", "Desk", "FailureKind", "Go", "NoBackend", "Visit", "Waiting", "Wanted"]
+
+# refused: no connection. broken: the connection ended before the answer. status: 5xx. budget: prefill, stall or total
+# spent. malformed: an answer or a stream that is none. degenerate: the guard ended it.
+FailureKind = Literal["refused", "broken", "status", "budget", "malformed", "degenerate"]
+FAILURES: tuple[FailureKind, ...] = ("refused", "broken", "status", "budget", "malformed", "degenerate")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The wish of a request. `backends` are those that may answer it, best first."""
+
+    model: str
+    backends: tuple[str, ...]
+    client: str = ""  # digest of the caller's key, or an address: the queue is fair between clients
+    sticky: str | None = None  # a session, or a stored response: it goes to the backend that it went to before
+    must_stick: bool = False  # another backend than that cannot answer it: a stored response
+    budgets: Budgets = field(default_factory=Budgets)
+    route: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """News: the request waits. `position` counts those before it, itself included; `eta_s` is a guess."""
+
+    state: Literal["queued", "loading", "reading"]
+    position: int | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Go:
+    """News: the request may go to this backend now. `is_probe`: it is the one that an open breaker lets in."""
+
+    backend: str
+    is_probe: bool = False
+
+
+class NoBackend(EyasError):
+    """No backend can answer. `status` is 429 for full queues, 503 for backends that are out, 504 for a spent budget."""
+
+    def __init__(self, message: str, *, status: int, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Visit(Protocol):
+    """One request. Exactly one of `done`, `left` and a raised `NoBackend` ends it; ending twice does nothing."""
+
+    def news(self) -> AsyncGenerator[Waiting | Go, None]:
+        """Yield news until the request may go to a backend; that is the last. Raises NoBackend."""
+
+    def shown(self) -> None:
+        """Record that the client has seen content: from here on a failure ends the request."""
+
+    def failed(self, kind: FailureKind, detail: str = "") -> None:
+        """Record that the backend failed, and free its place. Before `shown`, `news` then goes on with the next one."""
+
+    def full(self, retry_after_s: float | None = None) -> None:
+        """Record that the backend answered 429: no failure. `news` then goes on with the next one."""
+
+    def done(self) -> None:
+        """Record a whole answer, or an error that is the client's (4xx), and free the place."""
+
+    def left(self) -> None:
+        """Record that the client has left, and free the place; no failure of the backend."""
+
+
+class Desk(Protocol):
+    """Takes requests in."""
+
+    def arrive(self, wanted: Wanted) -> Visit:
+        """Take a request. Raises NoBackend if the queue is full or no backend could ever answer."""

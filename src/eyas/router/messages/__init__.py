@@ -1,0 +1,1 @@
+"""Anthropic's Messages API in front of backends that have a chat endpoint only."""

@@ -1,0 +1,1 @@
+"""Relaying: requests to backends and their answers back to clients, unchanged."""

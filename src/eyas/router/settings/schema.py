@@ -1,0 +1,69 @@
+"""Types of a router's configuration file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from eyas.base.budgets import Budgets
+from eyas.base.harmony.rendering import Effort
+
+__all__ = ["ROUTES", "BackendSettings", "GuardMode", "ModelSettings", "RouteName", "RouteSettings", "RouterSettings"]
+
+RouteName = Literal["MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE"]
+ROUTES: tuple[RouteName, ...] = ("MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE")
+GuardMode = Literal["off", "observe", "act"]
+Role = Literal["text", "vision", "embeddings"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendSettings:
+    """A backend: a server at `url`, or a plan that is started here.
+
+    `url` is without `/v1`. `key` is the API key itself, read from the variable that the file names, and stands in no
+    text: neither in `repr` nor in a log, metric or page.
+    """
+
+    name: str
+    url: str | None = None
+    key: str | None = field(default=None, repr=False)
+    plan: Path | None = None  # as `eyas plan --out` writes it
+    role: Role = "text"
+    model: str | None = None  # the model's name there; None is the one that the server has
+    concurrency: int = 8
+    twin_of: str | None = None  # this backend has the same model without speculation
+    budgets: Budgets = field(default_factory=Budgets)
+    guard: GuardMode | None = None  # None: the router's
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSettings:
+    """A model as clients name it, and its backends, best first."""
+
+    name: str
+    backends: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouteSettings:
+    """Effort, `max_tokens` and perhaps another model, which a route sets where the client has not."""
+
+    name: RouteName
+    effort: Effort
+    max_tokens: int = 2048
+    model: str | None = None
+    budgets: Budgets | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterSettings:
+    """A whole file. The first model is the resident one: routes without a model mean it."""
+
+    backends: tuple[BackendSettings, ...]
+    models: tuple[ModelSettings, ...]
+    routes: tuple[RouteSettings, ...]
+    decide: Literal["classifier", "model"] = "classifier"
+    guard: GuardMode = "observe"
+    max_queue: int = 256  # requests that wait, over all models
+    budgets: Budgets = field(default_factory=Budgets)
