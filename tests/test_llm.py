@@ -120,13 +120,15 @@ def test_drafting_changes_the_rounds_and_not_the_tokens(folder, llm):
 def test_the_demo_drafts_and_is_told_apart_by_its_name():
     demo = eyas.LLM("demo", context=512, device="cpu", draft_tokens=3)
     assert (demo.info.name, demo.info.drafter) == ("eyas-demo", "eagle3")
-    (output,) = demo.generate("import os\nimport ", replace(GREEDY, max_tokens=24))
+    question = [Message(role="user", content="What does os.path.join do?")]
+    params = replace(GREEDY, max_tokens=24)
+    (output,) = demo.chat(question, params)
     stats = demo.stats()
     assert len(output.outputs[0].token_ids) == 24
     assert stats.num_accepted_tokens > 0 and stats.num_rounds < 23
 
     smaller = eyas.LLM("demo", context=512, device="cpu", draft_tokens=3, draft_vocab=512, draft_weights="fp8")
-    assert smaller.generate("import os\nimport ", replace(GREEDY, max_tokens=24))[0].outputs == output.outputs
+    assert smaller.chat(question, params)[0].outputs == output.outputs
     assert smaller.stats().num_accepted_tokens > 0
     assert 0 < smaller.stats().memory_bytes["head"] < stats.memory_bytes["head"]
 

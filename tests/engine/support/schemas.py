@@ -1,4 +1,4 @@
-"""20 JSON schemas of rising difficulty, each bounded enough to be answered in 300 tokens, and their grammars."""
+"""20 JSON schemas of rising difficulty and their grammars. All answers but one's end within 200 tokens."""
 
 import json
 
@@ -19,7 +19,9 @@ SCHEMAS = {
     "boolean": an_object(ok={"type": "boolean"}),
     "one string": an_object(name=WORD),
     "integer with bounds": an_object(age={"type": "integer", "minimum": 18, "maximum": 120}),
-    "number with bounds": an_object(share={"type": "number", "exclusiveMinimum": 0, "maximum": 1.5}),
+    "number with bounds": an_object(
+        share={"type": "number", "exclusiveMinimum": 0, "maximum": 1.5, "multipleOf": 0.25}
+    ),
     "multiple of": an_object(
         price={"type": "integer", "multipleOf": 25, "minimum": 0, "maximum": 1000}, stars={"enum": [1, 2, 3]}
     ),
@@ -104,6 +106,8 @@ SCHEMAS = {
         },
     },
 }
+
+UNBOUNDED = "recursive list"  # greedy, a model may nest it until its tokens are spent
 
 ANALYSIS = '(<|channel|> "analysis" <|message|> TEXT <|end|> <|start|> "assistant")?'
 

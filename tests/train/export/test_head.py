@@ -11,6 +11,7 @@ from tests.train.support.exported import FACTS, TARGET, VARIANTS, export, random
 
 from eyas.base.bundled import DEMO, OWN_HEAD
 from eyas.base.errors import UserError
+from eyas.base.harmony.rendering import Message
 from eyas.base.types import SamplingParams
 from eyas.llm import LLM
 from eyas.model.checkpoints.eagle3 import inspect_head
@@ -310,9 +311,10 @@ def test_card_without_an_evaluation(tmp_path):
 def answers_of_the_demo(draft):
     """Answers of a real engine, greedy and sampled, and how many drafts were accepted."""
     llm = LLM("demo", draft=draft, draft_tokens=4, context=512, device="cpu")
-    prompts = ["What does textwrap.dedent do?", "Explain bisect.insort in one sentence."]
+    questions = ["What does textwrap.dedent do?", "Explain bisect.insort in one sentence."]
+    chats = [[Message(role="user", content=question)] for question in questions]
     params = [SamplingParams(temperature=t, seed=3, max_tokens=30) for t in (0.0, 1.0)]
-    found = [x.outputs[0].token_ids for p in params for x in llm.generate(prompts, p)]
+    found = [x.outputs[0].token_ids for p in params for x in llm.chat(chats, p)]
     return found, llm.stats().num_accepted_tokens
 
 
