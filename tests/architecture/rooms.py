@@ -107,7 +107,11 @@ PACKAGES = {
             ("settings",),
             ("manager", "guard", "routes"),
             ("upstream",),
-            ("relay", "messages", "backends"),
+            ("messages", "backends"),
+            ("relay",),
+            ("operation", "page"),
+            ("app",),
+            ("commands",),
         ),
     ),
     "claude": Package(

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from eyas.base.budgets import Budgets
 from eyas.base.errors import EyasError
+from eyas.base.waiting import Waiting
 
-__all__ = ["FAILURES", "Desk", "FailureKind", "Go", "NoBackend", "Visit", "Waiting", "Wanted"]
+__all__ = ["FAILURES", "Desk", "FailureKind", "Go", "NoBackend", "Visit", "Wanted"]
 
 # refused: no connection. broken: the connection ended before the answer. status: 5xx. budget: prefill, stall or total
-# spent. malformed: an answer or a stream that is none. degenerate: the guard ended it.
-FailureKind = Literal["refused", "broken", "status", "budget", "malformed", "degenerate"]
-FAILURES: tuple[FailureKind, ...] = ("refused", "broken", "status", "budget", "malformed", "degenerate")
+# spent. malformed: an answer or a stream that is none. The guard ended it: degenerate, one_symbol (repeats one symbol).
+FailureKind = Literal["refused", "broken", "status", "budget", "malformed", "degenerate", "one_symbol"]
+FAILURES: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,25 +32,20 @@ class Wanted:
     client: str = ""  # digest of the caller's key, or an address: the queue is fair between clients
     sticky: str | None = None  # a session, or a stored response: it goes to the backend that it went to before
     must_stick: bool = False  # another backend than that cannot answer it: a stored response
-    budgets: Budgets = field(default_factory=Budgets)
+    budgets: Budgets | None = None  # the route's; None: each backend's own
     route: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
-    """News: the request waits. `position` counts those before it, itself included; `eta_s` is a guess."""
-
-    state: Literal["queued", "loading", "reading"]
-    position: int | None = None
-    eta_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Go:
-    """News: the request may go to this backend now. `is_probe`: it is the one that an open breaker lets in."""
+    """News: the request may go to this backend now. `is_probe`: it is the one that an open breaker lets in.
+
+    `budgets` are the route's where it has some, else the backend's; the manager has spent those of the queue.
+    """
 
     backend: str
     is_probe: bool = False
+    budgets: Budgets = field(default_factory=Budgets)
 
 
 class NoBackend(EyasError):

@@ -8,8 +8,18 @@ from typing import Literal
 
 from eyas.base.budgets import Budgets
 from eyas.base.harmony.rendering import Effort
+from eyas.recipes.records import EngineName
 
-__all__ = ["ROUTES", "BackendSettings", "GuardMode", "ModelSettings", "RouteName", "RouteSettings", "RouterSettings"]
+__all__ = [
+    "ROUTES",
+    "BackendSettings",
+    "GuardMode",
+    "ModelSettings",
+    "RouteName",
+    "RouteSettings",
+    "RouterSettings",
+    "ServerSettings",
+]
 
 RouteName = Literal["MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE"]
 ROUTES: tuple[RouteName, ...] = ("MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE")
@@ -30,6 +40,7 @@ class BackendSettings:
     key: str | None = field(default=None, repr=False)
     plan: Path | None = None  # as `eyas plan --out` writes it
     role: Role = "text"
+    engine: EngineName | None = None  # None: found out by asking it
     model: str | None = None  # the model's name there; None is the one that the server has
     concurrency: int = 8
     twin_of: str | None = None  # this backend has the same model without speculation
@@ -57,6 +68,20 @@ class RouteSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """Where the router listens and whom it answers, as `eyas serve` has it (`ServeConfig` in base/config.py)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8100
+    api_key: str | None = field(default=None, repr=False)
+    cors: str | None = None
+    allowed_hosts: str | None = None
+    max_body: int = 16 << 20
+    drain_s: float = 30.0
+    log_format: Literal["text", "json"] = "text"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RouterSettings:
     """A whole file. The first model is the resident one: routes without a model mean it."""
 
@@ -65,5 +90,6 @@ class RouterSettings:
     routes: tuple[RouteSettings, ...]
     decide: Literal["classifier", "model"] = "classifier"
     guard: GuardMode = "observe"
+    server: ServerSettings = field(default_factory=ServerSettings)
     max_queue: int = 256  # requests that wait, over all models
     budgets: Budgets = field(default_factory=Budgets)
