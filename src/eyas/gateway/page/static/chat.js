@@ -1,6 +1,6 @@
 // The conversation: its messages, streamed answers, and the handling of errors.
 import { Markdown } from "./markdown.js";
-import { ServerError, call, events, format, h, icon, pause } from "./stream.js";
+import { ServerError, call, events, format, h, icon, key, pause } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 const STORE = "eyas.chat";
@@ -93,6 +93,7 @@ export class Chat {
     if (stopped) message.note = "Stopped.";
     else if (error) message.note = message.content || message.reasoning ? "The answer was interrupted here." : "";
     const isEmpty = !message.content && !message.reasoning && !message.calls.length;
+    delete message.waiting;
     if (isEmpty && error) this.messages.pop();
     this.save();
     const stick = this.atEnd();
@@ -104,9 +105,10 @@ export class Chat {
   }
 
   body() {
-    const { system, effort, temperature, max_tokens, seed, tools } = this.settings();
+    const { model, system, effort, temperature, max_tokens, seed, tools } = this.settings();
     const said = this.messages.filter(({ role, content, calls }) => role !== "assistant" || content || calls.length);
     return {
+      ...(model && { model }),
       messages: [...(system ? [{ role: "system", content: system }] : []), ...said.map(forServer)],
       stream: true,
       stream_options: { include_usage: true },
@@ -121,7 +123,11 @@ export class Chat {
   async receive(message, body, signal) {
     const response = await call("/v1/chat/completions", { body, signal });
     let done = false;
-    for await (const data of events(response)) {
+    const onWaiting = (waiting) => {
+      message.waiting = waiting;
+      this.draw();
+    };
+    for await (const data of events(response, onWaiting)) {
       if (data === "[DONE]") {
         done = true;
         break;
@@ -242,16 +248,16 @@ export class Chat {
 
   askKey(message) {
     const label = { "aria-label": "API key", placeholder: "API key" };
-    const key = h("input", { type: "password", autocomplete: "off", required: true, ...label });
-    const form = h("form", {}, key, h("button", { class: "quiet" }, "Use it"));
+    const field = h("input", { type: "password", autocomplete: "off", required: true, ...label });
+    const form = h("form", {}, field, h("button", { class: "quiet" }, "Use it"));
     form.onsubmit = (event) => {
       event.preventDefault();
-      sessionStorage.setItem("eyas.key", key.value.trim());
+      key.set(field.value.trim());
       this.regenerate();
       this.input.focus();
     };
-    this.showBanner(h("span", {}, `${sentence(message)} The key is kept until this tab is closed.`), form);
-    key.focus();
+    this.showBanner(h("span", {}, `${sentence(message)} ${key.note}`), form);
+    field.focus();
   }
 
   showBanner(...children) {
@@ -300,6 +306,14 @@ function apply(message, { choices, usage, timings, metrics }) {
   if (metrics?.speculative_decoding) message.speculation = metrics.speculative_decoding;
 }
 
+const STATES = { queued: "In the queue", loading: "The model is being loaded", reading: "The model reads the prompt" };
+/** "In the queue: number 3, about 40 s" */
+function waitingText({ state, position, eta_s }) {
+  const parts = [position && `number ${format(position)}`, eta_s > 0 && `about ${format(Math.ceil(eta_s))} s`];
+  const detail = parts.filter(Boolean).join(", ");
+  return (STATES[state] ?? "Waiting") + (detail && `: ${detail}`);
+}
+
 /** "142 tokens · 87.3 tokens/s · …" */
 function statistics({ timings, usage, speculation }) {
   if (!timings) return "";
@@ -331,13 +345,18 @@ class Answer {
     const name = h("span", { class: "unseen" }, "The model");
     this.element = h("li", { class: "assistant" }, name, this.details, this.content.element, this.calls);
     if (!this.isOpen) return this.finish(chat, isLast);
-    this.wait = h("p", { class: "wait" }, h("span", { class: "unseen" }, "Waiting for the answer"));
+    this.why = h("span", { class: "unseen" }, "Waiting for the answer");
+    this.wait = h("p", { class: "wait" }, this.why);
     this.element.append(this.wait);
   }
 
   update() {
     const { content, reasoning, calls } = this.message;
     const isThinking = this.isOpen && !content && !calls.length;
+    if (this.wait && this.message.waiting) {
+      this.why.textContent = waitingText(this.message.waiting);
+      this.why.className = "note";
+    }
     if (this.wait) this.wait.hidden = Boolean(content || reasoning || calls.length);
     this.details.hidden = !reasoning;
     this.thought.textContent = isThinking ? "Thinking" : "Thoughts";

@@ -7,13 +7,21 @@ export class ServerError extends Error {
   }
 }
 
+/** Where this tab keeps its key, and how a user is told so. */
+export const key = {
+  note: "The key is kept until this tab is closed.",
+  get: () => sessionStorage.getItem("eyas.key"),
+  set: (text) => sessionStorage.setItem("eyas.key", text),
+};
+
 /** Calls fetch with this tab's key. Throws ServerError unless it succeeds. */
-export async function call(path, { body, signal } = {}) {
-  const key = sessionStorage.getItem("eyas.key");
-  const headers = { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+export async function call(path, { method, body, signal } = {}) {
+  const own = key.get();
+  const headers = { "Content-Type": "application/json", ...(own && { Authorization: `Bearer ${own}` }) };
+  method ??= body ? "POST" : "GET";
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: JSON.stringify(body), signal });
+    response = await fetch(path, { method, headers, body: JSON.stringify(body), signal });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ServerError("The server cannot be reached.");
@@ -24,8 +32,13 @@ export async function call(path, { body, signal } = {}) {
   throw new ServerError(message, response.status);
 }
 
-/** Yields the data of each server-sent event of a response; events and characters may be split anywhere. */
-export async function* events(response) {
+const WAITING = ": eyas "; // a comment that says why an answer does not come yet
+
+/**
+ * Yields the data of each server-sent event of a response; events and characters may be split anywhere.
+ * `onWaiting` gets what a router says of an answer that waits: { state, position, eta_s }.
+ */
+export async function* events(response, onWaiting = () => {}) {
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
@@ -41,7 +54,7 @@ export async function* events(response) {
         else if (line === "" && data.length) {
           yield data.join("\n");
           data = [];
-        }
+        } else if (line.startsWith(WAITING)) onWaiting(JSON.parse(line.slice(WAITING.length)));
       }
     }
   } finally {
