@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["Condition", "ConditionState"]
+__all__ = ["CAUSES", "Cause", "Condition", "ConditionState"]
 
 # unknown: not looked at yet. loading: it starts, and requests may wait for it. ready: it serves. out: it must not,
 # since it is another model, failed its canary, repeats itself or was stopped.
 ConditionState = Literal["unknown", "loading", "ready", "out"]
+# Why it is out, for metrics. failed: its plan did not start, or its process ended. stopped: a person did that.
+Cause = Literal["another_model", "canary", "loops", "failed", "stopped"]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +21,7 @@ class Condition:
 
     state: ConditionState = "unknown"
     reason: str = ""  # for people, in `loading` and `out`
+    cause: Cause | None = None  # in `out`
     eta_s: float | None = None  # until it is ready, in `loading`: what its plan allows, less what has passed
     model: str | None = None  # the model's name there
     is_ours: bool = False  # an eyas server, which speaks every dialect of the router
