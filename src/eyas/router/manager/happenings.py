@@ -1,0 +1,57 @@
+"""What the manager tells others: each thing that happened, and how everything stands."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from eyas.base.breaker import BreakerState
+from eyas.router.manager.condition import Condition
+from eyas.router.manager.visit import FailureKind
+
+__all__ = ["HAPPENINGS", "BackendSnapshot", "Happening", "HappeningKind", "Snapshot"]
+
+# Of a request: sent to a backend; then failed, full (429), done or left there; or refused by the router; `left` without
+# a backend: the client has left while it waited. degenerate: the guard saw a loop, also where it let it pass.
+# Of a backend: its breaker or its condition has changed. loops: its answers have repeated one symbol twice in 10
+# minutes, so it must stop, or go on without speculation.
+HappeningKind = Literal[
+    "sent", "failed", "full", "done", "left", "refused", "degenerate", "breaker", "condition", "loops"
+]
+HAPPENINGS: tuple[HappeningKind, ...] = get_args(HappeningKind)
+
+
+class Happening(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened. `text` is for people and holds no secrets."""
+
+    time_s: float  # Unix
+    kind: HappeningKind
+    backend: str | None = None
+    model: str | None = None  # as clients name it
+    route: str | None = None
+    text: str = ""
+    failure: FailureKind | None = None  # of failed and degenerate
+    seconds: float | None = None  # of sent and refused: waited; of failed, full, done and left: since it was sent
+    status: int | None = None  # of refused: 429, 503 or 504
+    breaker: BreakerState | None = None  # of breaker: the new state
+    condition: str | None = None  # of condition: the new state
+    is_probe: bool = False  # of sent: the one that an open breaker lets in
+
+
+class BackendSnapshot(Struct, frozen=True, kw_only=True):
+    """State of a backend. `open_s` is the time until an open breaker lets a request in; None if it is not open."""
+
+    condition: Condition
+    breaker: BreakerState
+    open_s: float | None
+    failures: int  # in a row
+    in_flight: int
+    concurrency: int
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """State of all backends by name, and how many requests wait for each model."""
+
+    backends: dict[str, BackendSnapshot]
+    queued: dict[str, int]
