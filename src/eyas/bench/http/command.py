@@ -9,20 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
-import signal
-import subprocess
-import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from eyas.base.config import key_from
-from eyas.base.errors import UserError
 from eyas.bench.http.client import APIS, Target
 from eyas.bench.http.load import HistoryRun, Singles, StreamRun, run_history, run_sequential, run_streams
+from eyas.bench.http.servers import machine, null_server
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, percentile
 
@@ -31,7 +24,6 @@ __all__ = ["add_arguments", "run"]
 PERCENTS = (50, 95, 99)
 WARM_S = 1.0
 NULL_CONTEXT = 32 << 10
-START_S = 60.0
 DEFINITIONS = """\
 TTFT      request sent (connection open) to first event with text, at the client; percentiles by nearest rank
 added     TTFT less `timings.prompt_ms`, the server's own word for submitting to the engine until its first token, and
@@ -42,14 +34,6 @@ CPU       user and system time of the server's process, all its threads, over ch
 history   TTFT of a conversation that the server sees for the first time, and of the same one a turn later
 lag       how late timers of the client's own loop are: what it adds to TTFT
 paced     the null engine pauses before each round, as one that computes; flat out: it does not"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Machine:
-    device: str
-    num_cores: int
-    num_threads: int
-    load: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,16 +94,16 @@ def _api_key(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     import uvloop
 
-    lines, origin = provenance(_machine(), libraries=("uvicorn", "uvloop"))
+    lines, origin = provenance(machine(), libraries=("uvicorn", "uvloop"))
     print("\n".join(["eyas bench http", *lines, _method(args)]), flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if args.url is not None:
             figures = _measure(args, runner, "server", args.url, args.pid, is_paced=False)
         else:
             context = (args.history or 0) + NULL_CONTEXT
-            with _null_server("null", context) as (url, pid):
+            with null_server("null", context) as (url, pid):
                 figures = _measure(args, runner, "flat out", url, pid, is_paced=False)
-            with _null_server(f"null:{args.pause}", context) as (url, pid):
+            with null_server(f"null:{args.pause}", context) as (url, pid):
                 figures |= _measure(args, runner, "paced", url, pid, is_paced=True)
     print(
         "\n".join(
@@ -143,40 +127,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _machine() -> _Machine:
-    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-             if line.startswith("model name")]  # fmt: skip
-    cores = len(os.sched_getaffinity(0))
-    device = names[0] if names else platform.machine()
-    return _Machine(device=device, num_cores=cores, num_threads=1, load=os.getloadavg()[0])
-
-
 def _method(args: argparse.Namespace) -> str:
     server = args.url or f"'eyas serve null' and 'eyas serve null:{args.pause}', client on the same machine"
     return (
         f"method    {server}\n          {args.repeats} repeats, median (min..max); in each {args.requests} requests "
         f"on one connection,\n          then {args.streams} streams of {args.max_tokens} tokens for {args.seconds} s"
     )
-
-
-@contextmanager
-def _null_server(model: str, context: int) -> Generator[tuple[str, int], None, None]:
-    """Run a server on a free port in a process of its own; yield its address and the process id."""
-    command = [sys.executable, "-m", "eyas", "serve", model, "--port", "0", "--concurrency", "1024", "--live", "off"]
-    command += ["--context", str(context)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("ready"):
-                yield line.split()[1], process.pid
-                return
-        raise UserError(f"'{' '.join(command[2:])}' did not start; run it to see why")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(START_S)
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def _measure(
