@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from eyas.base.harmony.rendering import (
@@ -52,19 +52,21 @@ class ReasoningEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallEntry:
-    """A call that the assistant made; `arguments` is JSON as the model wrote it."""
+    """A call that the assistant made; `arguments` is JSON as the model wrote it, `id` is the client's."""
 
     name: str
     arguments: str
     author: str | None = None
+    id: str | None = field(default=None, compare=False)  # not shown to the model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultEntry:
-    """The result that the function `name` returned."""
+    """The result that the function `name` returned to the call with this `id`."""
 
     name: str
     output: str
+    id: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -121,6 +121,6 @@ def test_there_are_enough():
 @pytest.mark.parametrize("one", SAID, ids=range(len(SAID)))
 def test_conversations_with_tools_are_rendered_as_openai_harmony_does(harmony, context, one):  # noqa: F811
     raw = json.dumps({"model": "claude", "max_tokens": 9} | one.body).encode()
-    question = question_of(context, decode(raw, MessagesBody), "x")
+    question = question_of(decode(raw, MessagesBody), "x", today=context.options.today())
     ours = EngineAnswers(context).prepare(question).request.prompt_ids
     assert list(ours) == reference_ids(harmony, one.case.theirs(), "completion", keep_all(harmony))

@@ -94,7 +94,7 @@ class History:
         text = text_of(content)
         is_told = text.lower().startswith(("error", "<tool_use_error>"))
         output = f"{ERROR}{text}" if block.is_error and not is_told else text
-        entries: list[Entry] = [ResultEntry(name=name, output=output)]
+        entries: list[Entry] = [ResultEntry(name=name, output=output, id=block.tool_use_id)]
         if not isinstance(content, str) and (brought := self._brought(content, f"{where}.content")):
             entries.append(ToolsEntry(tools=brought))
         return number, entries
@@ -144,7 +144,7 @@ class History:
         self._answered.discard(block.id)
         self._calls[block.id] = (self._num_calls, block.name)
         self._num_calls += 1
-        self.entries.append(CallEntry(name=block.name, arguments=arguments_of(block.input)))
+        self.entries.append(CallEntry(name=block.name, arguments=arguments_of(block.input), id=block.id))
 
 
 def arguments_of(given: dict[str, Any]) -> str:

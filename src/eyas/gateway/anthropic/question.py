@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Mapping, Sequence
 
 from eyas.base.conversation import Conversation, ToolsEntry
 from eyas.base.harmony.rendering import Effort as HarmonyEffort
@@ -15,7 +16,6 @@ from eyas.gateway.anthropic.tools import SCHEMAS, choice_of, declared_tools, off
 from eyas.gateway.grammar.checker import JsonSchema
 from eyas.gateway.question.question import FieldNames, Question
 from eyas.gateway.question.sampling import checked_stops, sampling_params
-from eyas.gateway.server.context import Context
 
 __all__ = ["question_of"]
 
@@ -28,8 +28,13 @@ EFFORTS: dict[Effort, HarmonyEffort] = {
 }  # fmt: skip
 
 
-def question_of(context: Context, body: CountBody, request_id: str) -> Question:
-    """Return what a body asks; one without sampling fields is only counted. Raises InvalidRequest naming the field."""
+def question_of(
+    body: CountBody, request_id: str, *, today: datetime.date, defaults: Mapping[str, float] | None = None
+) -> Question:
+    """Return what a body asks; one without sampling fields is only counted. Raises InvalidRequest naming the field.
+
+    `defaults` are sampling fields of the model, for those that the body leaves out.
+    """
     tools = declared_tools(body.tools or ())
     choice = choice_of(body.tool_choice)
     history = History(tools)
@@ -45,14 +50,14 @@ def question_of(context: Context, body: CountBody, request_id: str) -> Question:
         tools=tools.first if is_shown else (),
         answer_format=None if wanted is None else ResponseFormat(name=FORMAT_NAME, schema=wanted.schema),
         effort=_effort(body),
-        date=context.options.today().isoformat(),
+        date=today.isoformat(),
     )
     stops: Sequence[str] = (body.stop_sequences or ()) if isinstance(body, MessagesBody) else ()
     return Question(
         request_id=request_id,
         conversation=conversation,
         offer=offer,
-        params=_params(context, body) if isinstance(body, MessagesBody) else SamplingParams(),
+        params=_params(body, defaults or {}) if isinstance(body, MessagesBody) else SamplingParams(),
         fields=FIELDS,
         answer_format=None if wanted is None else JsonSchema(wanted.schema),
         stops=checked_stops(stops, param="stop_sequences"),
@@ -67,6 +72,6 @@ def _effort(body: CountBody) -> HarmonyEffort:
     return "medium" if asked is None else EFFORTS[asked]
 
 
-def _params(context: Context, body: MessagesBody) -> SamplingParams:
+def _params(body: MessagesBody, defaults: Mapping[str, float]) -> SamplingParams:
     given = {name: getattr(body, name) for name in SAMPLED}
-    return sampling_params(given, context.options.defaults, max_tokens=body.max_tokens)
+    return sampling_params(given, defaults, max_tokens=body.max_tokens)

@@ -69,21 +69,25 @@ class MessageReply:
         self._model = model
         self._max_tokens = max_tokens
         self._blocks = Blocks()
+        self._is_new = True
 
     async def chunks(self, deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[bytes, None]:
         """Yield the events of each delta together; the first come with the engine's first token."""
-        is_new = True
         async for delta in deltas:
-            events = [encoded(event) for event in self._blocks.add(delta)]
-            if is_new:
-                events.insert(0, encoded(MessageStart(message=self._message([], _first_usage(delta)))))
-                is_new = False
-            if delta.totals is not None:
-                reason, text = self._stop(delta)
-                stop = StopFields(stop_reason=reason, stop_sequence=text)
-                events.append(encoded(MessageDelta(delta=stop, usage=usage_of(delta.totals))))
-            if events:
-                yield b"".join(events)
+            if events := self.events(delta):
+                yield events
+
+    def events(self, delta: Delta) -> bytes:
+        """Return the events of the next delta. Those of the last are complete but for LAST."""
+        events = [encoded(event) for event in self._blocks.add(delta)]
+        if self._is_new:
+            events.insert(0, encoded(MessageStart(message=self._message([], _first_usage(delta)))))
+            self._is_new = False
+        if delta.totals is not None:
+            reason, text = self._stop(delta)
+            stop = StopFields(stop_reason=reason, stop_sequence=text)
+            events.append(encoded(MessageDelta(delta=stop, usage=usage_of(delta.totals))))
+        return b"".join(events)
 
     def whole(self, deltas: list[Delta]) -> bytes:
         """Return the message."""

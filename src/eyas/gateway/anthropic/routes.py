@@ -42,7 +42,7 @@ class Prepared:
 
 
 def message_routes(context: Context, answers: Answers = EngineAnswers) -> list[BaseRoute]:
-    port = answers(context)
+    port, options = answers(context), context.options
 
     def prepare(raw: Raw) -> Prepared:
         """Check everything that does not need the engine. Raises InvalidRequest naming the field."""
@@ -51,7 +51,7 @@ def message_routes(context: Context, answers: Answers = EngineAnswers) -> list[B
         model = check_name(body.model, port.models())
         message_id = f"msg_{uuid.uuid4().hex}"
         return Prepared(
-            question=port.prepare(question_of(context, body, message_id)),
+            question=port.prepare(question_of(body, message_id, today=options.today(), defaults=options.defaults)),
             reply=MessageReply(message_id, model, max_tokens=body.max_tokens),
             is_stream=bool(body.stream),
         )
@@ -67,7 +67,7 @@ def message_routes(context: Context, answers: Answers = EngineAnswers) -> list[B
     def count(raw: Raw) -> int:
         body = decode(raw, CountBody)
         check_name(body.model, port.models())
-        return port.count(question_of(context, body, ""))
+        return port.count(question_of(body, "", today=options.today()))
 
     async def count_tokens(http: HttpRequest) -> Response:
         return json_response({"input_tokens": await context.read(http, count)})
