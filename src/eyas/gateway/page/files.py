@@ -20,7 +20,7 @@ __all__ = ["FILES", "INDEX", "MEDIA_TYPES", "page_routes", "read_files", "routes
 INDEX = "index.html"
 FILES = (
     *(INDEX, "style.css", "icon.svg"),
-    *("theme.js", "app.js", "chat.js", "live.js", "markdown.js", "stream.js"),
+    *("theme.js", "app.js", "chat.js", "live.js", "markdown.js", "shell.js", "stream.js"),
 )
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {

@@ -123,6 +123,7 @@ export class Chat {
   async receive(message, body, signal) {
     const response = await call("/v1/chat/completions", { body, signal });
     let done = false;
+    message.by = ["x-eyas-route", "x-eyas-backend"].map((name) => response.headers.get(name)).filter(Boolean);
     const onWaiting = (waiting) => {
       message.waiting = waiting;
       this.draw();
@@ -314,11 +315,11 @@ function waitingText({ state, position, eta_s }) {
   return (STATES[state] ?? "Waiting") + (detail && `: ${detail}`);
 }
 
-/** "142 tokens · 87.3 tokens/s · …" */
-function statistics({ timings, usage, speculation }) {
-  if (!timings) return "";
+/** "142 tokens · 87.3 tokens/s · …"; behind a router first its route and backend. */
+function statistics({ timings, usage, speculation, by = [] }) {
+  if (!timings) return by.join(" · ");
   const { predicted_n: count, predicted_per_second: speed, draft_n: drafted, draft_n_accepted: accepted } = timings;
-  const parts = [`${format(usage?.completion_tokens ?? count)} tokens`];
+  const parts = [...by, `${format(usage?.completion_tokens ?? count)} tokens`];
   if (speed) parts.push(`${format(speed, 1)} tokens/s`);
   if (drafted) {
     // Each round yields its accepted drafts and one token of the model's own; the first token comes from prefill.
