@@ -1,0 +1,110 @@
+"""The router's page in a real browser: backends, events, start and stop, keys, and a connection that is lost."""
+
+from playwright.sync_api import expect
+from tests.router.support.operated import SERVER_KEY, at_backend, operated_in_thread, small_settings
+
+from eyas.router.manager.condition import Condition
+
+REFUSED = "Failed to load resource"  # Chromium's own line for any status of 400 and above
+LOST = "ERR_"  # and for a connection that ends
+
+
+def card(page, name):
+    return page.locator(f".backend[data-backend={name}]")
+
+
+def fail(server, times):
+    """Let the first backend fail."""
+
+    async def work():
+        for _ in range(times):
+            visit, name = await at_backend(server.one.manager, "gpt-oss-120b", ("spark", "plain"))
+            assert name == "spark"
+            visit.failed("budget", "no content for 120 s")
+            visit.left()
+
+    server.run(work)
+
+
+def test_backends_and_events_as_they_happen(open_page, shot):
+    with operated_in_thread() as server:
+        manager = server.one.manager
+        held = [server.run(at_backend, manager, "gpt-oss-120b", ("spark", "plain")) for _ in range(3)]
+        page = open_page(server.one.url)
+        expect(page.locator("#ready")).to_have_text("3 of 3")
+        expect(page.locator("#in-flight")).to_have_text("3")
+        expect(card(page, "spark").locator(".load")).to_have_text("3 of 4")
+        expect(card(page, "plain")).to_contain_text("twin of spark, without speculation")
+        expect(page.locator("#control-note")).to_contain_text("API key")
+        expect(page.locator(".backend button:visible")).to_have_count(0)
+        assert page.locator("#to option").all_inner_texts() == [
+            *("gpt-oss-120b", "gpt-oss-20b", "route/auto", "route/MATH", "route/SIMPLE_CODE"),
+        ]
+        fail(server, 5)
+        server.run(
+            manager.report, "small", Condition(state="out", cause="canary", reason="the canary's answer repeats '!'")
+        )
+        expect(card(page, "spark")).to_contain_text("breaker open")
+        expect(card(page, "small")).to_contain_text("the canary's answer repeats '!'")
+        expect(page.locator("#ready")).to_have_text("1 of 3")
+        expect(page.locator("#events li").first).to_contain_text("out")
+        expect(page.locator("#events")).to_contain_text("failed: budget")
+        expect(page.locator("#events")).to_contain_text("breaker open")
+        shot(page, "router-page")
+        page.emulate_media(color_scheme="dark")
+        page.set_viewport_size({"width": 360, "height": 740})
+        page.click("[data-show=live]")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        shot(page, "router-page-narrow")
+        for visit, _ in held:
+            server.run(visit.left)
+
+
+def test_a_text_of_a_backend_is_shown_as_text(open_page):
+    hostile = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+    with operated_in_thread() as server:
+        page = open_page(server.one.url)
+        expect(page.locator("#ready")).to_have_text("3 of 3")
+        server.run(server.one.manager.report, "small", Condition(state="out", cause="canary", reason=hostile))
+        expect(card(page, "small").locator(".reason")).to_have_text(hostile)
+        expect(page.locator("#events li").first).to_contain_text("<img src=x")
+        assert page.evaluate("window.hacked") is None
+
+
+def test_start_and_stop_with_a_key_that_only_the_page_keeps(open_page):
+    with operated_in_thread(small_settings(SERVER_KEY)) as server:
+        page = open_page(server.one.url, expected_errors=[REFUSED])
+        note = page.locator("#live-note")
+        expect(note).to_contain_text("needs a valid API key")
+        note.locator("input").fill("wrong")
+        note.locator("input").press("Enter")
+        expect(note).to_contain_text("needs a valid API key")
+        note.locator("input").fill(SERVER_KEY)
+        note.locator("input").press("Enter")
+        expect(page.locator("#ready")).to_have_text("3 of 3")
+        expect(note).to_be_hidden()
+        card(page, "spark").locator("button").click()
+        page.locator("#confirm button[value=cancel]").click()
+        card(page, "plain").locator("button").click()
+        page.locator("#confirm button[value=stop]").click()
+        expect(note).to_contain_text("last one that can answer")
+        card(page, "spark").locator("button").click()
+        expect(page.locator("#confirm-title")).to_have_text("Stop spark?")
+        page.locator("#confirm button[value=stop]").click()
+        server.run(server.one.manager.report, "spark", Condition(state="out", cause="stopped", reason="stopped"))
+        start = card(page, "spark").get_by_role("button", name="Start spark")
+        start.click()
+        expect(start).to_be_visible()
+        assert server.one.control.orders == [("stop", "spark"), ("start", "spark")]
+        kept = "[Object.values(localStorage), Object.values(sessionStorage), document.cookie, document.body.innerHTML]"
+        assert SERVER_KEY not in str(page.evaluate(kept))
+        page.reload()
+        expect(note).to_contain_text("needs a valid API key")
+
+
+def test_a_router_that_goes_away_is_said(open_page):
+    with operated_in_thread() as server:
+        page = open_page(server.one.url, expected_errors=[REFUSED, LOST])
+        expect(page.locator("#ready")).to_have_text("3 of 3")
+    expect(page.locator("#live-note")).to_contain_text("Trying again")
+    expect(page.locator(".backend.faded")).to_have_count(3)

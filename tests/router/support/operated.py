@@ -1,0 +1,177 @@
+"""A router's operation and page on a real server with the real manager, and no relay: the tests report for it."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from eyas.base.errors import EyasError, UserError
+from eyas.gateway.app import DIALECTS
+from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
+from eyas.gateway.operation.auth import digests
+from eyas.gateway.operation.connections import uvicorn_options
+from eyas.gateway.operation.gates import Access
+from eyas.router.manager.condition import Condition
+from eyas.router.manager.manager import Manager
+from eyas.router.manager.visit import Go, Wanted
+from eyas.router.operation.operation import Operation
+from eyas.router.page import files
+from eyas.router.settings.schema import BackendSettings, ModelSettings, RouterSettings, RouteSettings, ServerSettings
+
+__all__ = [
+    "BACKEND_KEY",
+    "SERVER_KEY",
+    "InThread",
+    "Operated",
+    "at_backend",
+    "operated",
+    "operated_in_thread",
+    "small_settings",
+]
+
+BACKEND_KEY = "sk-of-a-backend-3141592653"
+SERVER_KEY = "sk-of-the-router-2718281828"
+
+
+def small_settings(api_key: str | None = None) -> RouterSettings:
+    """Three backends of two models, the second the twin of the first."""
+    return RouterSettings(
+        backends=(
+            BackendSettings(name="spark", url="http://user:word@127.0.0.1:9/", key=BACKEND_KEY, concurrency=4),
+            BackendSettings(name="plain", url="http://127.0.0.1:9", twin_of="spark", concurrency=4),
+            BackendSettings(name="small", url="http://127.0.0.1:10", model="tiny", concurrency=1),
+        ),
+        models=(
+            ModelSettings(name="gpt-oss-120b", backends=("spark", "plain")),
+            ModelSettings(name="gpt-oss-20b", backends=("small",)),
+        ),
+        routes=(
+            RouteSettings(name="MATH", effort="high"),
+            RouteSettings(name="SIMPLE_CODE", effort="low", model="gpt-oss-20b"),
+        ),
+        server=ServerSettings(api_key=api_key),
+    )
+
+
+@dataclass
+class Ordered:
+    """Control that keeps what it is asked for; "plain" cannot be stopped."""
+
+    orders: list[tuple[str, str]] = field(default_factory=list)
+
+    async def start(self, name: str) -> None:
+        self.orders.append(("start", name))
+
+    async def stop(self, name: str) -> None:
+        if name == "plain":
+            raise UserError("plain is the last one that can answer")
+        self.orders.append(("stop", name))
+
+
+@dataclass
+class Operated:
+    url: str
+    manager: Manager
+    operation: Operation
+    control: Ordered
+    http: httpx.AsyncClient
+
+    async def page(self) -> str:
+        return (await self.http.get("/metrics")).text
+
+
+async def at_backend(manager: Manager, model: str, backends: tuple[str, ...], **fields):
+    """A visit that has a place at a backend, and the backend's name."""
+    visit = manager.arrive(Wanted(model=model, backends=backends, **fields))
+    async for news in visit.news():
+        if isinstance(news, Go):
+            return visit, news.backend
+    raise AssertionError("no backend")
+
+
+@asynccontextmanager
+async def operated(settings: RouterSettings | None = None, *, ready: bool = True) -> AsyncIterator[Operated]:
+    """Serve on a free port; `ready`: all backends are."""
+    settings = settings or small_settings()
+    manager, control = Manager(settings), Ordered()
+    access = Access(key_digests=digests(settings.server.api_key))
+    operation = Operation(settings, snapshot=manager.snapshot, control=control, access=access, dialects=DIALECTS)
+    manager.listeners.append(operation.happened)
+    app = Starlette(
+        routes=[*operation.routes(), *files.routes()],
+        exception_handlers={
+            ClientDisconnect: on_client_left,
+            EyasError: on_eyas_error,
+            HTTPException: on_http_exception,
+            Exception: on_unexpected,
+        },
+        lifespan=operation.lifespan,
+    )
+    if ready:
+        for backend in settings.backends:
+            manager.report(backend.name, Condition(state="ready", model=backend.model or "gpt-oss"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    options = uvicorn_options() | {"timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(operation.wrap(app), **options))
+    server.install_signal_handlers = lambda: None
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        await asyncio.sleep(0.005)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+            yield Operated(url, manager, operation, control, http)
+    finally:
+        operation.end_streams()
+        server.should_exit = True
+        await task
+        manager.close()
+        listener.close()
+
+
+@dataclass
+class InThread:
+    """What `operated` gives, in a thread with a loop of its own, for tests with a browser."""
+
+    one: Operated
+    loop: asyncio.AbstractEventLoop
+
+    def run(self, work, *arguments, **fields):
+        """Call a function, or await a coroutine function, in the router's loop."""
+
+        async def call():
+            found = work(*arguments, **fields)
+            return await found if asyncio.iscoroutine(found) else found
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(20)
+
+
+@contextmanager
+def operated_in_thread(settings: RouterSettings | None = None, **options) -> Iterator[InThread]:
+    """Serve as `operated` does, beside a test without a loop."""
+    found: list[InThread] = []
+    ready, over = threading.Event(), asyncio.Event()
+
+    async def main() -> None:
+        async with operated(settings, **options) as one:
+            found.append(InThread(one, asyncio.get_running_loop()))
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield found[0]
+    finally:
+        found[0].loop.call_soon_threadsafe(over.set)
+        thread.join(20)
+        assert not thread.is_alive()
