@@ -6,12 +6,16 @@ judged, and a model that only reasons within its budget is well.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Generator
+from typing import Any
 
 import httpx
 
-__all__ = ["ask", "garbage"]
+__all__ = ["PATH", "ask", "conversation", "garbage"]
 
+PATH = "/v1/chat/completions"
 QUESTION = "Name the four seasons of the year."
 BUDGETS = (160, 1024)  # tokens; the second for a model whose reasoning a server hides
 MIN_CHARS = 24  # below, repetition says nothing
@@ -23,26 +27,39 @@ MAX_CHARS = 20_000  # that are looked at
 
 def ask(client: httpx.Client, model: str, timeout_s: float) -> str | None:
     """Return what is wrong with the answer of the server at `client`'s base URL, in words; None if nothing is."""
-    for budget in BUDGETS:
-        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": budget}
+    talk = conversation(model)
+    body = next(talk)
+    while True:
         try:
-            response = client.post("/v1/chat/completions", json=body, timeout=timeout_s)
+            response = client.post(PATH, json=body, timeout=timeout_s)
         except httpx.TimeoutException:
             return f"no answer within {timeout_s:g} s"
         except httpx.HTTPError as error:
             return f"no answer ({error or type(error).__name__})"
-        if response.status_code != 200:
-            return f"HTTP status {response.status_code}: {' '.join(response.text.split())[:200]}"
         try:
-            choice = response.json()["choices"][0]
+            body = talk.send((response.status_code, response.text))
+        except StopIteration as end:
+            verdict: str | None = end.value
+            return verdict
+
+
+def conversation(model: str) -> Generator[dict[str, Any], tuple[int, str], str | None]:
+    """Yield bodies to send to PATH; each wants the status and text of the answer. Returns what is wrong, in words."""
+    for budget in BUDGETS:
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": budget}
+        status, text = yield body
+        if status != 200:
+            return f"HTTP status {status}: {' '.join(text.split())[:200]}"
+        try:
+            choice = json.loads(text)["choices"][0]
             message = choice["message"]
             texts = [message.get(name) for name in ("content", "reasoning_content", "reasoning", "thinking")]
             is_cut = choice.get("finish_reason") == "length"
         except (ValueError, LookupError, TypeError, AttributeError):
             return "no chat completion came back"
-        text = "".join(text for text in texts if isinstance(text, str))
-        if text.strip():
-            return garbage(text)
+        said = "".join(text for text in texts if isinstance(text, str))
+        if said.strip():
+            return garbage(said)
         if not is_cut:
             break
     return "an empty answer came back"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import UserError, nearest
+from eyas.base.strict_yaml import read_yaml
 from eyas.train.settings.schema import RunSettings
 
 __all__ = ["as_plain", "differences", "parse_settings", "read_settings", "template"]
 
-MAX_FILE_BYTES = 1 << 20
 _SECTIONS: dict[str, Any] = {
     item.name: item.default_factory for item in fields(RunSettings) if "help" not in item.metadata
 }
@@ -26,34 +26,10 @@ def read_settings(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
 
     Paths of chats, prompts, states and `out` are taken as written: relative to the working directory.
     """
-    import yaml
-
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise UserError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; it is no settings file")
-        content = yaml.load(path.read_text(encoding="utf-8"), _loader())
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; `eyas train init {path}` writes one") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path, hint=f"; `eyas train init {path}` writes one")
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold sections such as 'target: demo'; see `eyas train init`")
     return parse_settings(content, overrides, source=str(path))
-
-
-def _loader() -> Any:
-    """Return PyYAML's safe loader, made to refuse a key that stands twice in one mapping (YAML 1.2, 3.2.1.1)."""
-    import yaml
-
-    class Strict(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value]
-            twice = [key for number, key in enumerate(keys) if key in keys[:number]]
-            if twice:
-                raise yaml.YAMLError(f"the key '{twice[0]}' stands twice{node.start_mark}")
-            return dict(super().construct_mapping(node, deep=deep))
-
-    return Strict
 
 
 def parse_settings(content: Mapping[Any, Any], overrides: Sequence[str] = (), *, source: str) -> RunSettings:
