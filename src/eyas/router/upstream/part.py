@@ -14,3 +14,6 @@ class Part(Struct, frozen=True, kw_only=True):
     text: str = ""  # what the model wrote in it, for the guard: content, reasoning and arguments of calls
     shows: bool = False  # the client sees something of the answer in it: from here on no other backend can answer
     is_last: bool = False  # the answer is complete with it
+    is_noise: bool = False  # a comment, a ping or an empty delta: no progress, and nothing is lost without it
+    error: str | None = None  # it says that the backend has failed, with this message
+    stored: str | None = None  # the id under which the backend keeps the answer
