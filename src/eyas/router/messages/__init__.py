@@ -1,1 +1,1 @@
-"""Anthropic's Messages API in front of backends that have a chat endpoint only."""
+"""Anthropic's messages in front of backends that have an OpenAI chat endpoint only."""
