@@ -19,6 +19,7 @@ class Script(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """
 
     mark: str = ""
+    sign: bool = False  # pieces say which backend, and which of its requests, they are of: mark_NAME_NUMBER
     pieces: int = 4
     text: str | None = None  # instead of numbered pieces: sent in `pieces` parts; whole, all at once
     loop: str | None = None  # instead of numbered pieces: each piece is this

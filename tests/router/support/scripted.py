@@ -225,7 +225,8 @@ class ScriptedBackend:
 
     async def _play(self, request: web.Request, one: Received, body: Mapping[str, Any]) -> web.StreamResponse:
         script = one.script
-        answer = DIALECTS[request.path](script, str(body.get("model") or self.model), body)
+        signed = f"{script.mark}_{self.name}_{len(self.received)}" if script.sign else script.mark
+        answer = DIALECTS[request.path](msgspec.structs.replace(script, mark=signed), self._model_of(body), body)
         await asyncio.sleep(script.before_s)
         if script.end and script.after is None:
             return await self._end(request, one, web.StreamResponse(), b"")
@@ -243,6 +244,9 @@ class ScriptedBackend:
         response = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         return await self._stream(request, one, answer, response)
+
+    def _model_of(self, body: Mapping[str, Any]) -> str:
+        return str(body.get("model") or self.model)
 
     def _other(self, request: web.Request, script: Script, headers: Mapping[str, str]) -> web.Response:
         if script.html or script.body is not None:
@@ -339,7 +343,7 @@ class ScriptedBackend:
 
     def _write(self, line: Mapping[str, object]) -> None:
         if self._log is not None:
-            os.write(self._log, json.dumps(line).encode() + b"\n")
+            os.write(self._log, json.dumps({**line, "at": time.monotonic()}).encode() + b"\n")
 
 
 def free_port() -> int:
