@@ -7,11 +7,12 @@ judged, and a model that only reasons within its budget is well.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Generator
 from typing import Any
 
 import httpx
+
+from eyas.base.repetition import longest_loop
 
 __all__ = ["PATH", "ask", "conversation", "garbage"]
 
@@ -20,7 +21,7 @@ QUESTION = "Name the four seasons of the year."
 BUDGETS = (160, 1024)  # tokens; the second for a model whose reasoning a server hides
 MIN_CHARS = 24  # below, repetition says nothing
 MAX_UNIT = 12  # characters that repeat
-REPEATED = re.compile(rf"(?s)(.{{1,{MAX_UNIT}}}?)\1{{7,}}")
+MIN_COPIES = 8
 MAX_SHARE = 0.6  # of a text that one repeated unit may be
 MAX_CHARS = 20_000  # that are looked at
 
@@ -70,7 +71,7 @@ def garbage(text: str) -> str | None:
     text = text.strip()[:MAX_CHARS]
     if len(text) < MIN_CHARS:
         return None
-    for match in REPEATED.finditer(text):
-        if len(match[0]) > MAX_SHARE * len(text):
-            return f"garbage came back: {match[1]!r} over and over"
-    return None
+    loop = longest_loop(text, max_period=MAX_UNIT, min_copies=MIN_COPIES)
+    if loop is None or loop.span <= MAX_SHARE * len(text):
+        return None
+    return f"garbage came back: {loop.unit!r} over and over"
