@@ -1,4 +1,4 @@
-"""What stands before every route of a server: keys, origins, hosts and limits. Independent of the engine."""
+"""Gates before every route of a server: keys, origins, hosts and limits. Independent of the engine."""
 
 from __future__ import annotations
 

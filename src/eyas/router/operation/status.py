@@ -1,4 +1,4 @@
-"""How a router and its backends stand, as `GET /router/status`, the page and the metrics show it. No key is in it."""
+"""State of a router and its backends, as `GET /router/status`, the page and the metrics show it. No key is in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of one relayed request, and what its guard saw: the records behind metrics and the access log.
+"""Records of a relayed request that is over, and of what its guard saw: all that metrics and the access log know.
 
 The relay calls its `listeners` with an `Outcome` once for each request, when it is over, and with a `Trip` whenever a
 guard found a loop, in mode observe too.
