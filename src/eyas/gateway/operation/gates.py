@@ -29,7 +29,7 @@ __all__ = ["Access", "behind_gates", "refusal_state", "version_route"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """Who may ask, and how much. `exposed` are headers of answers that pages of `cors_origins` may read."""
+    """Limits of who may ask, and how much. `exposed` are headers of answers that pages of `cors_origins` may read."""
 
     key_digests: tuple[bytes, ...] = ()
     hosts: Hosts = field(default_factory=Hosts)
