@@ -11,6 +11,7 @@ from eyas.base.harmony.rendering import Effort
 from eyas.recipes.records import EngineName
 
 __all__ = [
+    "CONCURRENCY",
     "ROUTES",
     "BackendSettings",
     "GuardMode",
@@ -25,6 +26,7 @@ RouteName = Literal["MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARC
 ROUTES: tuple[RouteName, ...] = ("MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE")
 GuardMode = Literal["off", "observe", "act"]
 Role = Literal["text", "vision", "embeddings"]
+CONCURRENCY = 8  # requests at once, where neither the file nor a plan says: above 10 to 15 a Spark ran out of memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +44,7 @@ class BackendSettings:
     role: Role = "text"
     engine: EngineName | None = None  # None: found out by asking it
     model: str | None = None  # the model's name there; None is the one that the server has
-    concurrency: int = 8
+    concurrency: int = CONCURRENCY
     twin_of: str | None = None  # this backend has the same model without speculation
     budgets: Budgets = field(default_factory=Budgets)
     guard: GuardMode | None = None  # None: the router's
