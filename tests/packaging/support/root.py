@@ -74,7 +74,8 @@ def _pip() -> tuple[dict[str, str], str]:
     told = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
     found = {name: os.environ[name] for name in CERTIFICATES if name in os.environ}
     for name, value in re.findall(r"^[\w:]+\.([\w-]+)='(.*)'$", told.stdout, re.MULTILINE):
-        found[f"PIP_{name.replace('-', '_').upper()}"] = value.replace("\\n", " ")
+        if name != "constraint":  # a file that the root lacks; the Dockerfile has constraints of its own
+            found[f"PIP_{name.replace('-', '_').upper()}"] = value.replace("\\n", " ")
     folders = {f"/{path.split('/')[1]}" for path in re.findall(r"(?:^|\s|file://)(/[^\s]+)", " ".join(found.values()))}
     folders -= {"/etc"}  # certificates, copied
     assert len(folders) < 2, folders

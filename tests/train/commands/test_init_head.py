@@ -101,11 +101,11 @@ def test_an_embedding_of_its_own_is_kept_and_used(tmp_path):
 
 @pytest.mark.slow
 def test_the_bundled_head_is_evaluated_as_the_engine_measures_it(tmp_path, capsys):
-    """README: 3.49 greedy and 2.85 at temperature 1 on the held-out file; example chats are of another kind."""
+    """docs/benchmarks.md: 4.18 greedy and 4.14 at temperature 1 on the held-out file."""
     settings = write_settings(tmp_path, data={"chats": str(ROOT / "examples/train/demo_chats.jsonl"), "context": 768})
     assert train("eval", settings, INIT, "data.held_out_share=0.05", "eval.documents=60", "train.depths=4") == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     greedy, sampled = (result["acceptance"][reading][3] for reading in ("target", "sampled"))
     assert greedy["draft_tokens"] == sampled["draft_tokens"] == 4 and result["step"] is None
     print(f"greedy {greedy['acceptance_length']}, at temperature 1 {sampled['acceptance_length']}")
-    assert 3.0 < greedy["acceptance_length"] < 4.0 and 2.4 < sampled["acceptance_length"] < 3.3
+    assert 3.9 < greedy["acceptance_length"] < 4.6 and 3.9 < sampled["acceptance_length"] < 4.6
