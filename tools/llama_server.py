@@ -37,9 +37,9 @@ def binary() -> Path:
 
 def build() -> None:
     """Build it, in minutes at the first call. Needs cmake and a C++ compiler; ninja makes it faster."""
-    source = _source() / "vendor" / "llama.cpp"
+    folder = source() / "vendor" / "llama.cpp"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    subprocess.run(["cmake", "-S", source, "-B", BUILD, *OPTIONS, *generator], check=True)
+    subprocess.run(["cmake", "-S", folder, "-B", BUILD, *OPTIONS, *generator], check=True)
     jobs = str(os.cpu_count() or 1)
     subprocess.run(["cmake", "--build", BUILD, "--target", "llama-server", "--parallel", jobs], check=True)
 
@@ -62,7 +62,8 @@ def _options(entry: str) -> Iterator[str]:
         position = match.end()
 
 
-def _source() -> Path:
+def source() -> Path:
+    """Return the source distribution, unpacked; it is downloaded at the first call."""
     folder = CACHE / f"{PACKAGE.replace('-', '_')}-{VERSION}"
     if not folder.exists():
         CACHE.mkdir(exist_ok=True)

@@ -39,7 +39,8 @@ class Restorer:
         if not self._held and "<" not in text:
             return text
         text = self._pattern.sub(OPENING, self._held + text)
-        keep = next((size for size in range(self._longest - 1, 0, -1) if self._is_open(text[-size:])), 0)
+        longest = min(self._longest - 1, len(text))
+        keep = next((size for size in range(longest, 0, -1) if self._is_open(text[-size:])), 0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
