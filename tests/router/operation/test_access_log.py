@@ -1,4 +1,4 @@
-"""Log lines of a router: one for each request, one for each failure and change of a backend, none for what goes well."""
+"""Log lines of a router: one for each request, failure and change of a backend, none for what goes well."""
 
 import logging
 
