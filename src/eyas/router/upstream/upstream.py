@@ -98,6 +98,7 @@ class Sending:
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _error_of(error) from error
+        self._body = None  # it may be large, and the answer long
         problem = _problem_of(self._response)
         if problem is not None:
             self._close()

@@ -1,0 +1,96 @@
+"""The models that clients can name: those of the file, and its routes; and the list of them at `/v1/models`."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eyas.base.errors import nearest
+from eyas.gateway.http.errors import Refused
+from eyas.gateway.question.model import is_anthropic, names_of
+from eyas.router.settings.schema import ModelSettings, RouteName, RouterSettings
+
+__all__ = ["AUTO", "MESSAGES", "Named", "Names"]
+
+MESSAGES = "/v1/messages"
+PREFIX = "route/"
+AUTO: Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Named:
+    """What a name means: a model, or a route, whose model is known when it has been chosen."""
+
+    model: str | None = None
+    route: RouteName | Literal["auto"] | None = None
+
+
+class Names:
+    """The first model is the resident one: it is meant where none is named."""
+
+    def __init__(self, settings: RouterSettings, created: int) -> None:
+        self._created = created
+        self._models = {model.name: model for model in settings.models}
+        self.resident = settings.models[0].name
+        self._meanings = {PREFIX + route.name: Named(route=route.name) for route in settings.routes}
+        if settings.routes:
+            self._meanings[PREFIX + AUTO] = Named(route=AUTO)
+        for model in settings.models:  # a model's own name wins over an alias
+            self._meanings.update({name: Named(model=model.name) for name in names_of(model.name)[1:]})
+        self._meanings.update({name: Named(model=name) for name in self._models})
+
+    def model(self, name: str) -> ModelSettings:
+        """Return a model of the file. Raises KeyError."""
+        return self._models[name]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(self._models)
+
+    def meaning(self, name: str | None, path: str) -> Named:
+        """Return what a request to `path` means by `name`. Raises Refused with the nearest name.
+
+        Anthropic's clients ask for several models of theirs, a small one for small jobs: all are the resident one.
+        """
+        if name is None:
+            return Named(model=self.resident)
+        if (found := self._meanings.get(name)) is not None:
+            return found
+        if path.startswith(MESSAGES) and is_anthropic(name):
+            return Named(model=self.resident)
+        raise self._unknown(name)
+
+    def listed(self) -> dict[str, Any]:
+        """Return the list of all names, in a form that OpenAI's and Anthropic's clients read."""
+        names = [name for model in self._models for name in names_of(model)]
+        names += [name for name in self._meanings if name.startswith(PREFIX) and name not in names]
+        entries = [self._entry(name) for name in dict.fromkeys(names)]
+        ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]}
+        return {"object": "list", "data": entries, "has_more": False, **ends}
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Return one of them. Raises Refused."""
+        if name not in self._meanings:
+            raise self._unknown(name)
+        return self._entry(name)
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        root = self._meanings[name].model or name
+        created = datetime.datetime.fromtimestamp(self._created, datetime.UTC).isoformat()
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "eyas",
+            "root": root,
+            "parent": None,
+            "type": "model",
+            "display_name": root,
+            "created_at": created,
+        }
+
+    def _unknown(self, name: str) -> Refused:
+        known = nearest(name, self._meanings)
+        message = f"The model '{name}' does not exist{known}; GET /v1/models lists those of this router"
+        return Refused(message, param="model", code="model_not_found", status=404)

@@ -1,0 +1,286 @@
+"""Reads the events of a backend's stream, dialect by dialect: what each shows, says and ends. Nothing is changed."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from eyas.router.upstream.errors import UpstreamError
+from eyas.router.upstream.part import Part
+from eyas.router.upstream.sse import data_of
+
+__all__ = ["READERS", "Reader", "error_message"]
+
+DONE = b"[DONE]"
+MAX_MESSAGE = 300
+
+
+class Reader(Protocol):
+    """Reads one stream. `is_complete`: it may end now, even without the event that says so."""
+
+    is_complete: bool
+
+    def read(self, event: bytes) -> Part:
+        """Return an event as a part. Raises UpstreamError for what is none."""
+
+
+class _Function(Struct):
+    arguments: str | None = None
+
+
+class _Call(Struct):
+    function: _Function | None = None
+
+
+class _Delta(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+
+    def written(self) -> str:
+        text = self.reasoning_content or self.reasoning or ""  # servers send both names with one text
+        if self.content:
+            text += self.content
+        if self.refusal:
+            text += self.refusal
+        if self.tool_calls:
+            text += "".join(call.function.arguments or "" for call in self.tool_calls if call.function is not None)
+        return text
+
+
+class _ChatChoice(Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _ChatChunk(Struct):
+    choices: list[_ChatChoice]
+
+
+class _TextChoice(Struct):
+    index: int = 0
+    text: str = ""
+    finish_reason: str | None = None
+
+
+class _TextChunk(Struct):
+    choices: list[_TextChoice]
+
+
+class _ChoiceReader:
+    """What chat and completions share: choices that finish one by one, and `[DONE]`."""
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self._running: set[int] = set()
+        self._finished: set[int] = set()
+        self._opened: set[object] = set()  # choices whose first chunk has come: without text, it has the role
+
+    def read(self, event: bytes) -> Part:
+        data = data_of(event)
+        if data is None:
+            return Part(data=event, is_noise=True)
+        if data == DONE or data.strip() == DONE:
+            return Part(data=event, is_last=True)
+        text, shows, finishes = "", False, False
+        try:
+            for index, written, finish in self._choices(data):
+                if written:
+                    shows = True
+                    if index == 0:
+                        text = written
+                if finish is not None:
+                    finishes = True
+                    self._finished.add(index)
+                self._running.add(index)
+        except msgspec.ValidationError:
+            return self._other(event, data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise UpstreamError("malformed", "an event of its stream is not JSON") from None
+        if finishes:
+            self.is_complete = self._running == self._finished
+        elif not shows:
+            return self._other(event, data)
+        return Part(data=event, text=text, shows=shows)
+
+    def _choices(self, data: bytes) -> list[tuple[int, str, str | None]]:
+        raise NotImplementedError
+
+    def _other(self, event: bytes, data: bytes) -> Part:
+        """Read an event without text, or with fields that are unknown or of other types: the slow way."""
+        value = _object(data)
+        if (message := error_message(value)) is not None:
+            return Part(data=event, error=message)
+        choices = value.get("choices")
+        if not isinstance(choices, list):
+            raise UpstreamError("malformed", "an event of its stream has no choices")
+        if not choices:
+            return Part(data=event)  # usage, or what a filter says of the prompt
+        is_empty = not value.get("usage")
+        for choice in choices:
+            said = choice.get("delta", choice) if isinstance(choice, dict) else {"?": choice}
+            fields = {name for name, item in said.items() if item} if isinstance(said, dict) else {"?"}
+            if fields - {"role", "index", "finish_reason", "logprobs"}:
+                return Part(data=event, shows=True)
+            index = choice.get("index", 0)
+            is_empty = is_empty and index in self._opened
+            self._opened.add(index)
+        return Part(data=event, is_noise=is_empty)
+
+
+class ChatReader(_ChoiceReader):
+    """`/v1/chat/completions`."""
+
+    _decoder = msgspec.json.Decoder(_ChatChunk)
+
+    def _choices(self, data: bytes) -> list[tuple[int, str, str | None]]:
+        return [
+            (choice.index, choice.delta.written() if choice.delta is not None else "", choice.finish_reason)
+            for choice in self._decoder.decode(data).choices
+        ]
+
+
+class CompletionReader(_ChoiceReader):
+    """`/v1/completions`."""
+
+    _decoder = msgspec.json.Decoder(_TextChunk)
+
+    def _choices(self, data: bytes) -> list[tuple[int, str, str | None]]:
+        return [(choice.index, choice.text, choice.finish_reason) for choice in self._decoder.decode(data).choices]
+
+
+class _Response(Struct):
+    id: str = ""
+    status: str = ""
+    error: dict[str, Any] | None = None
+
+
+class _ResponseEvent(Struct):
+    type: str
+    delta: str | None = None
+    message: str | None = None
+    response: _Response | None = None
+
+
+class ResponsesReader:
+    """`/v1/responses`."""
+
+    _decoder = msgspec.json.Decoder(_ResponseEvent)
+    _ends = frozenset({"response.completed", "response.incomplete", "response.cancelled"})
+
+    def __init__(self) -> None:
+        self.is_complete = False
+
+    def read(self, event: bytes) -> Part:
+        data = data_of(event)
+        if data is None:
+            return Part(data=event, is_noise=True)
+        try:
+            said = self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._other(event, data)
+        kind = said.type
+        if said.delta is not None:
+            return Part(data=event, text=said.delta, shows=bool(said.delta), is_noise=not said.delta)
+        if kind in self._ends:
+            self.is_complete = True
+            return Part(data=event, is_last=True)
+        stored = said.response.id if said.response is not None and said.response.id else None
+        if kind == "error":
+            return Part(data=event, error=(said.message or "it sent an error")[:MAX_MESSAGE])
+        if kind == "response.failed":
+            error = said.response.error if said.response is not None else None
+            return Part(data=event, error=str((error or {}).get("message") or "the response failed")[:MAX_MESSAGE])
+        is_noise = kind.endswith(("keepalive", "ping"))
+        return Part(data=event, shows=kind.endswith(".done"), is_noise=is_noise, stored=stored)
+
+    def _other(self, event: bytes, data: bytes) -> Part:
+        value = _object(data)
+        if (message := error_message(value)) is not None:
+            return Part(data=event, error=message)
+        kind = value.get("type")
+        if not isinstance(kind, str):
+            if data.strip() == DONE:
+                return Part(data=event)
+            raise UpstreamError("malformed", "an event of its stream has no type")
+        return Part(data=event, shows=kind.endswith((".delta", ".done")))
+
+
+class _BlockDelta(Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+
+
+class _MessageEvent(Struct):
+    type: str
+    delta: _BlockDelta | None = None
+
+
+class MessagesReader:
+    """`/v1/messages`, of a backend that has it."""
+
+    _decoder = msgspec.json.Decoder(_MessageEvent)
+    _texts = frozenset({"text_delta", "thinking_delta", "input_json_delta"})
+
+    def __init__(self) -> None:
+        self.is_complete = False
+
+    def read(self, event: bytes) -> Part:
+        data = data_of(event)
+        if data is None:
+            return Part(data=event, is_noise=True)
+        try:
+            said = self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            value = _object(data)
+            if (message := error_message(value)) is not None:
+                return Part(data=event, error=message)
+            raise UpstreamError("malformed", "an event of its stream is none of a message") from None
+        match said.type:
+            case "content_block_delta" if said.delta is not None:
+                delta = said.delta
+                text = delta.text or delta.thinking or delta.partial_json or ""
+                is_empty = not text and delta.type in self._texts
+                return Part(data=event, text=text, shows=not is_empty, is_noise=is_empty)
+            case "message_stop":
+                self.is_complete = True
+                return Part(data=event, is_last=True)
+            case "error":
+                return Part(data=event, error=error_message(_object(data)) or "it sent an error")
+            case kind:
+                return Part(data=event, is_noise=kind == "ping")
+
+
+READERS: dict[str, type[Reader]] = {
+    "/v1/chat/completions": ChatReader,
+    "/v1/completions": CompletionReader,
+    "/v1/responses": ResponsesReader,
+    "/v1/messages": MessagesReader,
+}
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """Return the object that an event holds. Raises UpstreamError for anything else."""
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise UpstreamError("malformed", "an event of its stream is not JSON") from None
+    if not isinstance(value, dict):
+        raise UpstreamError("malformed", "an event of its stream is no JSON object")
+    return value
+
+
+def error_message(value: Any) -> str | None:
+    """Return the message of an error in any envelope; None if there is no error."""
+    error = value.get("error") if isinstance(value, dict) else None
+    if not error:
+        return None
+    message = error.get("message") if isinstance(error, dict) else error
+    return message[:MAX_MESSAGE] if isinstance(message, str) and message else "it sent an error"

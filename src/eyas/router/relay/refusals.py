@@ -1,0 +1,64 @@
+"""What a backend's status says: an answer, a full queue, a failure, or a refusal that is for the client."""
+
+from __future__ import annotations
+
+import msgspec
+
+from eyas.gateway.http.errors import Failure
+from eyas.router.relay.readers import error_message
+from eyas.router.upstream.errors import UpstreamError
+from eyas.router.upstream.headers import Headers
+from eyas.router.upstream.upstream import Reply
+
+__all__ = ["Full", "Passed", "read_refusal"]
+
+MAX_ERROR = 1 << 20  # bytes of an error's body
+NOT_OURS = (401, 407)  # about the router's key: a client can do nothing about it, and its own must not be blamed
+AGAIN_S = 2.0  # when a model that is being loaded may be there
+MAX_MESSAGE = 300
+
+
+class Full(Exception):
+    """The backend takes no request now; no failure."""
+
+    def __init__(self, retry_after_s: float | None) -> None:
+        super().__init__()
+        self.retry_after_s = retry_after_s
+
+
+class Passed(Exception):
+    """A refusal that is for the client: status, headers and body as they came, or as `failure` says it."""
+
+    def __init__(self, status: int, headers: Headers, body: bytes, failure: Failure) -> None:
+        super().__init__()
+        self.status, self.headers, self.body, self.failure = status, headers, body, failure
+
+
+async def read_refusal(reply: Reply, key: str | None) -> Passed:
+    """Return a refusal of a status that is none of success. Raises Full; UpstreamError for a failure."""
+    body = await reply.read(MAX_ERROR)
+    if key:
+        body = body.replace(key.encode(), b"***")
+    message = _message(body)
+    status = reply.status
+    if status == 429:
+        raise Full(reply.retry_after_s)
+    if status == 503 and "loading" in message.lower():  # llama-server: "Loading model"
+        raise Full(reply.retry_after_s or AGAIN_S)
+    if status in NOT_OURS:
+        raise UpstreamError("status", f"it refuses the router's key ({status})")
+    if status >= 500:
+        raise UpstreamError("status", f"status {status}: {message}" if message else f"status {status}")
+    return Passed(status, reply.headers, body, Failure(status=status, message=message or f"status {status}"))
+
+
+def _message(body: bytes) -> str:
+    """Return what an error's body says, on one line; "" for what is no JSON."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    found = error_message(value)
+    if found is None and isinstance(value, dict):
+        found = next((said for name in ("message", "detail") if isinstance(said := value.get(name), str)), None)
+    return " ".join((found or "").split())[:MAX_MESSAGE]

@@ -1,0 +1,139 @@
+"""Whole answers: whether a body is one, what the model wrote in it, and whether a silent backend still lives."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from eyas.router.relay.readers import error_message
+from eyas.router.upstream.errors import UpstreamError
+from eyas.router.upstream.upstream import Upstream
+
+__all__ = ["check_whole", "stored_id", "text_of", "until_dead"]
+
+CHECK_S = 30.0
+PATIENCE_S = 120.0  # where the stall has no budget
+CONTENT = {
+    "/v1/chat/completions": "choices",
+    "/v1/completions": "choices",
+    "/v1/responses": "output",
+    "/v1/messages": "content",
+    "/v1/embeddings": "data",
+}
+_top = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Function(Struct):
+    arguments: str | None = None
+
+
+class _Call(Struct):
+    function: _Function | None = None
+
+
+class _Message(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(Struct):
+    message: _Message | None = None
+    text: str = ""
+
+
+class _Choices(Struct):
+    choices: list[_Choice]
+
+
+class _Part(Struct):
+    text: str = ""
+    thinking: str = ""
+
+
+class _Item(Struct):
+    content: list[_Part] | None = None
+    arguments: str = ""
+
+
+class _Output(Struct):
+    output: list[_Item]
+
+
+class _Content(Struct):
+    content: list[_Part]
+
+
+def check_whole(path: str, body: bytes) -> None:
+    """Raises UpstreamError unless `body` is an answer to a request to `path`."""
+    try:
+        fields = _top.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise UpstreamError("malformed", "its answer is no JSON object") from None
+    message = error_message({"error": _plain(fields["error"])}) if "error" in fields else None
+    if message is not None and "output" not in fields:  # a response that failed says so itself
+        raise UpstreamError("status", message)
+    if CONTENT[path] not in fields:
+        raise UpstreamError("malformed", f"its answer has no '{CONTENT[path]}'")
+
+
+def text_of(path: str, body: bytes) -> str:
+    """Return what the model wrote in the first choice of a whole answer; "" where that is not text."""
+    try:
+        match path:
+            case "/v1/chat/completions" | "/v1/completions":
+                choices = msgspec.json.decode(body, type=_Choices).choices
+                return _choice_text(choices[0]) if choices else ""
+            case "/v1/responses":
+                return "".join(_item_text(item) for item in msgspec.json.decode(body, type=_Output).output)
+            case "/v1/messages":
+                content = msgspec.json.decode(body, type=_Content).content
+                return "".join(part.thinking + part.text for part in content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return ""
+
+
+def _choice_text(choice: _Choice) -> str:
+    message = choice.message
+    if message is None:
+        return choice.text
+    text = (message.reasoning_content or message.reasoning or "") + (message.content or "")
+    calls = message.tool_calls or []
+    return text + "".join(call.function.arguments or "" for call in calls if call.function is not None)
+
+
+def _item_text(item: _Item) -> str:
+    return "".join(part.text for part in item.content or []) + item.arguments
+
+
+def stored_id(body: bytes) -> str | None:
+    """Return the id of a whole response."""
+    try:
+        found = _plain(_top.decode(body)["id"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _plain(raw: msgspec.Raw) -> Any:
+    return msgspec.json.decode(raw)
+
+
+async def until_dead(upstream: Upstream, backend: str, patience_s: float | None, *, every_s: float = CHECK_S) -> str:
+    """Return what is wrong when a backend no longer tells its models within `patience_s`.
+
+    A whole answer shows no progress. A backend that is stopped or stuck does not answer anything else either.
+    """
+    patience_s = PATIENCE_S if patience_s is None else patience_s
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            async with upstream.send(backend, "GET", "/v1/models", timeout_s=patience_s) as reply:
+                await reply.read()
+        except UpstreamError as error:
+            return f"it answers nothing else either: {error.detail}"
