@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,10 @@ from eyas.base.units import readable
 from eyas.fleet.commands.down import show_event
 from eyas.fleet.commands.plan import add_ask_arguments, ask_of, plan_of
 from eyas.fleet.machines.node import NodeRunner
-from eyas.fleet.models.download import Progress, fetch
-from eyas.fleet.preflight.check import Check, check
+from eyas.fleet.models.download import Progress
+from eyas.fleet.preflight.check import Check
+from eyas.fleet.preflight.make_ready import make_ready, text_of
 from eyas.fleet.preflight.plan_file import check_plan, read_plan
-from eyas.fleet.running import scripts
 from eyas.fleet.running.control import bring_up, follow, take_down
 from eyas.fleet.running.state import Event, Store, is_supervised
 from eyas.recipes.emit import blocks
@@ -33,7 +33,6 @@ from eyas.recipes.planning.ask import Ask
 
 __all__ = ["add_arguments", "run"]
 
-PULL_S = 6 * 3600.0
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -123,36 +122,34 @@ def _on_nodes(plan: Plan, destinations: list[str]) -> Plan:
 
 
 def _make_ready(plan: Plan, nodes: list[NodeRunner], *, is_forced: bool) -> None:
-    """Run preflight, pull images, download models. Raises UserError before anything is started."""
-    checks = check(plan, nodes)
-    bad = [item for item in checks if not item.ok]
-    for item in checks:
-        if item.level == "warn" or (item.level == "fail" and (is_forced or item is not bad[0])):
-            print(f"{item.level:<10}{_text(item)}", file=sys.stderr)
-    if bad and not is_forced:
-        raise UserError(f"{_text(bad[0])}; nothing was started")
-    print(f"{'preflight':<10}{len(checks) - len(bad)} of {len(checks)} checks passed")
-    images = {(launch.node, launch.container.image) for launch in plan.emission.launches if launch.container}
-    for rank, image in sorted(images):
-        print(f"{'image':<10}{image} on {nodes[rank].name}", flush=True)
-        result = nodes[rank].run(scripts.pull(image), timeout_s=PULL_S)
-        if result.code != 0:
-            raise UserError(f"{nodes[rank].name} cannot have {image}: {' '.join(result.err.split())[-200:]}")
-    for node in nodes:
-        fetch(plan, node, _progress)
+    """Make the machines ready, and print what is done. Raises UserError before anything is started."""
+    make_ready(plan, nodes, _Printer(is_forced), is_forced=is_forced)
     if plan.emission.downloads and sys.stdout.isatty():
         print()
 
 
-def _text(item: Check) -> str:
-    return f"{item.node}: {item.message}" + (f"; {item.next_step}" if item.next_step else "")
+class _Printer:
+    """Prints what is done before a start."""
 
+    def __init__(self, is_forced: bool) -> None:
+        self._is_forced = is_forced
 
-def _progress(progress: Progress) -> None:
-    done = f"{readable(progress.done_bytes)} of {readable(progress.total_bytes)}"
-    end = "" if sys.stdout.isatty() else "\n"
-    start = "\r\033[K" if sys.stdout.isatty() else ""
-    print(f"{start}{'download':<10}{progress.repo} to {progress.node}: {done}", end=end, flush=True)
+    def checked(self, checks: Sequence[Check]) -> None:
+        bad = [item for item in checks if not item.ok]
+        for item in checks:  # the first failure is the error of the command, unless it is forced
+            if item.level == "warn" or (item.level == "fail" and (self._is_forced or item is not bad[0])):
+                print(f"{item.level:<10}{text_of(item)}", file=sys.stderr)
+        if not bad or self._is_forced:
+            print(f"{'preflight':<10}{len(checks) - len(bad)} of {len(checks)} checks passed")
+
+    def pulling(self, image: str, node: str) -> None:
+        print(f"{'image':<10}{image} on {node}", flush=True)
+
+    def downloading(self, progress: Progress) -> None:
+        done = f"{readable(progress.done_bytes)} of {readable(progress.total_bytes)}"
+        end = "" if sys.stdout.isatty() else "\n"
+        start = "\r\033[K" if sys.stdout.isatty() else ""
+        print(f"{start}{'download':<10}{progress.repo} to {progress.node}: {done}", end=end, flush=True)
 
 
 def _show(event: Event) -> None:
