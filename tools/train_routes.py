@@ -6,7 +6,7 @@
 
 `tools/routes/prompts.jsonl` has 300 prompts written by hand, 50 for each route. Half of them are never trained on;
 which ones, their places in the file and SEED decide. The other half is trained on, together with the sentences that
-`tools/routes/phrases.json` spells out. Logistic regression with L2, by stochastic gradient descent with AdaGrad's steps.
+`tools/routes/phrases.json` spells out. Logistic regression with L2, stochastic gradient descent with AdaGrad's steps.
 """
 
 from __future__ import annotations
