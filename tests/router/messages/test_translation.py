@@ -16,7 +16,7 @@ from eyas.router.messages.translation import Translation
 
 VLLM = (
     "This model's maximum context length is {context} tokens. However, you requested {asked} output tokens and your "
-    "prompt contains {prompt} input tokens, for a total of {total} tokens. Please reduce the length of the input prompt."
+    "prompt contains {prompt} input tokens, for a total of {total} tokens. Please reduce the length of the prompt."
 )
 VLLM_TOO_LARGE = (
     "'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum context length is {context} "

@@ -13,7 +13,7 @@ from eyas.gateway.anthropic.question import question_of
 from eyas.gateway.http.body import Raw, decode
 from eyas.gateway.question.question import Question
 from eyas.router.messages.marks import disarmed
-from eyas.router.messages.request import Message, chat_messages, chat_tools
+from eyas.router.messages.request import Message, chat_effort, chat_messages, chat_tools
 
 __all__ = ["Ask", "Counting"]
 
@@ -25,16 +25,18 @@ BYTES_PER_TOKEN = 4  # of the JSON of a chat; a first prompt of Claude Code has 
 class Counting:
     """A body of `/v1/messages/count_tokens` for a chat endpoint."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, body: CountBody, question: Question) -> None:
         conversation = question.conversation
         self._chat: Message = {"messages": chat_messages(conversation)}
         if tools := chat_tools(conversation):
             self._chat["tools"] = tools
+        self._chat |= chat_effort(body, conversation)
 
     @classmethod
     def of(cls, raw: Raw, *, today: Callable[[], datetime.date] = datetime.date.today) -> Counting:
         """Raises InvalidRequest naming the field."""
-        return cls(question_of(decode(raw, CountBody), "", today=today()))
+        body = decode(raw, CountBody)
+        return cls(body, question_of(body, "", today=today()))
 
     async def tokens(self, ask: Ask, model: str | None = None) -> int:
         """Return the number. `ask` posts a body to a path of the backend; its answer is None unless that is a 200."""

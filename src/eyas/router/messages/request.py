@@ -31,9 +31,10 @@ from eyas.base.conversation import (
 )
 from eyas.base.harmony.tools import FunctionTool, response_formats_section
 from eyas.base.harmony.typescript import json_text
+from eyas.gateway.anthropic.body import CountBody
 from eyas.gateway.anthropic.events import input_of
 
-__all__ = ["Message", "chat_messages", "chat_tools"]
+__all__ = ["Message", "chat_effort", "chat_messages", "chat_tools"]
 
 Message: TypeAlias = dict[str, Any]
 
@@ -55,6 +56,13 @@ def chat_tools(conversation: Conversation) -> list[Message]:
     """Return the tools of a chat: those known from the beginning, then those that were loaded."""
     loaded = [tool for entry in conversation.entries if isinstance(entry, ToolsEntry) for tool in entry.tools]
     return [_tool(tool) for tool in (*conversation.tools, *loaded)]
+
+
+def chat_effort(body: CountBody, conversation: Conversation) -> Message:
+    """Return the field with the effort if the body asks for one: not every model has it."""
+    is_off = body.thinking is not None and body.thinking.type == "disabled"
+    is_asked = body.output_config is not None and body.output_config.effort is not None
+    return {"reasoning_effort": conversation.effort} if is_off or is_asked else {}
 
 
 class _Writer:

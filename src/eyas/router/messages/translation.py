@@ -11,7 +11,7 @@ import msgspec
 
 from eyas.base.errors import InvalidRequest, nearest
 from eyas.gateway.anthropic.body import MessagesBody
-from eyas.gateway.anthropic.question import EFFORTS, question_of
+from eyas.gateway.anthropic.question import question_of
 from eyas.gateway.anthropic.reply import LAST, MessageReply
 from eyas.gateway.grammar.checker import NamedTool
 from eyas.gateway.http.body import Raw, decode
@@ -22,7 +22,7 @@ from eyas.gateway.turn.delta import Delta, Kind
 from eyas.router.messages.chunks import decoded
 from eyas.router.messages.limits import lengths_of, message_of
 from eyas.router.messages.marks import disarmed
-from eyas.router.messages.request import chat_messages, chat_tools
+from eyas.router.messages.request import chat_effort, chat_messages, chat_tools
 from eyas.router.messages.stream import ChatReader
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.part import Part
@@ -82,7 +82,7 @@ class Translation:
         sent["max_tokens"] = self._body.max_tokens
         given = {name: getattr(self._body, name) for name in SAMPLED}
         sent |= {name: value for name, value in given.items() if value is not None}
-        sent |= self._effort()
+        sent |= chat_effort(self._body, conversation)
         sent["stream"] = self.is_stream
         if self.is_stream:  # usage with each chunk: vLLM and SGLang; the others have it at the end
             sent["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
@@ -165,14 +165,6 @@ class Translation:
         if asked is not None and asked.disable_parallel_tool_use:
             fields["parallel_tool_calls"] = False
         return fields
-
-    def _effort(self) -> dict[str, Any]:
-        """Return the effort if one was asked for: not every model has it."""
-        thinking, wanted = self._body.thinking, self._body.output_config
-        is_asked = (thinking is not None and thinking.type == "disabled") or (
-            wanted is not None and wanted.effort in EFFORTS
-        )
-        return {"reasoning_effort": self._question.conversation.effort} if is_asked else {}
 
 
 def _part(reply: MessageReply, delta: Delta) -> Part:
