@@ -1,0 +1,133 @@
+"""Asks backends how they are: for their models, and the canary's question. Each time on a connection of its own.
+
+A new connection tells at once whether a server is still there, and keeps no place among those of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from eyas.fleet.endpoint import canary
+from eyas.router.backends.judgement import Look
+from eyas.router.upstream.address import Address
+from eyas.router.upstream.headers import for_backend
+
+__all__ = ["ROUTER_HEADER", "Asker", "Inconclusive"]
+
+ROUTER_HEADER = "x-eyas-router"  # of the answer of a router to /v1/models: its id
+MODELS = "/v1/models"
+CONNECT_S = 5.0
+LOOK_S = 10.0
+CANARY_S = 180.0  # for a short answer, of a server that may load a model first (Ollama), or compile kernels
+MAX_BYTES = 4 << 20
+BUSY = frozenset({408, 425, 429})  # besides 5xx: says nothing of the answers that it would give
+MAX_TEXT = 200
+
+
+class Inconclusive(Exception):
+    """The canary's question got no answer that says anything of the backend's answers."""
+
+
+class Asker:
+    """Asks backends, inside one event loop, until it is closed."""
+
+    def __init__(self, *, look_s: float = LOOK_S, canary_s: float = CANARY_S) -> None:
+        self._look_s, self._canary_s = look_s, canary_s
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def look(self, address: Address) -> Look:
+        """Ask for the list of models. Raises nothing for what a server may do."""
+        try:
+            status, headers, body = await self._ask(address, "GET", MODELS, None, self._look_s)
+        except TimeoutError:
+            return Look(kind="late", text=f"does not answer within {self._look_s:g} s")
+        except aiohttp.ClientPayloadError:
+            return Look(kind="gone", text="the connection ended before the answer")
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            reason = getattr(error, "strerror", None) or "the connection ended before the answer"
+            return Look(kind="gone", text=f"does not answer: {reason}")
+        except (aiohttp.ClientError, ValueError):
+            return Look(kind="other", text="answers what is not HTTP")
+        return _look(status, headers, body)
+
+    async def canary(self, address: Address, model: str | None) -> str | None:
+        """Return what is wrong with the answer to the canary's question; None if nothing is. Raises Inconclusive."""
+        talk = canary.conversation(model or "default")
+        body = next(talk)
+        while True:
+            raw = msgspec.json.encode(body)
+            try:
+                status, _, said = await self._ask(address, "POST", canary.PATH, raw, self._canary_s)
+            except TimeoutError:
+                raise Inconclusive(f"answers no question within {self._canary_s:g} s") from None
+            except (aiohttp.ClientError, OSError, ValueError):
+                raise Inconclusive("did not answer a question") from None
+            if status >= 500 or status in BUSY:
+                raise Inconclusive(f"answers a question with HTTP status {status}")
+            try:
+                body = talk.send((status, said.decode("utf-8", "replace")))
+            except StopIteration as end:
+                fault: str | None = end.value
+                return fault
+
+    async def _ask(
+        self, address: Address, method: str, path: str, body: bytes | None, timeout_s: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        headers = for_backend(address, ())
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_S, timeout_s))
+        request = self._session.request(
+            method, address.url + path, data=body, headers=headers, allow_redirects=False, timeout=timeout
+        )
+        async with request as response:
+            raw = b""
+            async for chunk in response.content.iter_any():
+                raw += chunk
+                if len(raw) > MAX_BYTES:
+                    raise ValueError("the answer is too large")
+            return response.status, response.headers, raw
+
+
+class _Entry(Struct):
+    id: str
+    owned_by: Any = None
+
+
+class _List(Struct):
+    data: Sequence[_Entry] | None = None
+
+
+_decoder = msgspec.json.Decoder(_List)
+
+
+def _look(status: int, headers: Mapping[str, str], body: bytes) -> Look:
+    """Return what an answer to GET /v1/models says."""
+    router = headers.get(ROUTER_HEADER)
+    if status in (401, 403):
+        return Look(kind="keyless", text=f"refuses the key (HTTP status {status})", router=router)
+    if status in (404, 405):  # it has no such list; requests will tell
+        return Look(kind="listed", router=router)
+    if status == 503 and b"oading" in body:  # llama-server: "Loading model"
+        return Look(kind="loading", text="loads its model")
+    if status != 200:
+        return Look(kind="other", text=f"answers {MODELS} with HTTP status {status}", router=router)
+    try:
+        entries = _decoder.decode(body).data or ()
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Look(kind="other", text=f"answers {MODELS} with what is no list of models", router=router)
+    names = tuple(dict.fromkeys(entry.id[:MAX_TEXT] for entry in entries))
+    return Look(kind="listed", names=names, is_ours=any(entry.owned_by == "eyas" for entry in entries), router=router)
