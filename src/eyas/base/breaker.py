@@ -44,7 +44,7 @@ class Breaker:
 
     @property
     def open_until(self) -> float | None:
-        """When a probe may enter; None unless open."""
+        """The time at which a probe may enter; None unless open."""
         return self._open_until if self._state == "open" else None
 
     @property

@@ -17,7 +17,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """What is known of a backend. A breaker is something else: it belongs to the manager and counts failures."""
+    """State of a backend as far as it is known. Its breaker is something else: that is the manager's."""
 
     state: ConditionState = "unknown"
     reason: str = ""  # for people, in `loading` and `out`

@@ -33,20 +33,20 @@ __all__ = [
 # -- what happens ------------------------------------------------------------------------------------------------------
 
 
-class Arrived(Struct, frozen=True):
+class Arrived(Struct, frozen=True, tag=True):
     """Event: a request comes. Numbers of visits grow."""
 
     visit: int
     wanted: Wanted
 
 
-class Shown(Struct, frozen=True):
+class Shown(Struct, frozen=True, tag=True):
     """Event: the client has seen content."""
 
     visit: int
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, tag=True):
     """Event: the backend that has the visit failed."""
 
     visit: int
@@ -54,33 +54,33 @@ class Failed(Struct, frozen=True):
     detail: str = ""
 
 
-class Full(Struct, frozen=True):
+class Full(Struct, frozen=True, tag=True):
     """Event: the backend that has the visit answered 429."""
 
     visit: int
     retry_after_s: float | None = None
 
 
-class Done(Struct, frozen=True):
+class Done(Struct, frozen=True, tag=True):
     """Event: the answer is complete."""
 
     visit: int
 
 
-class Left(Struct, frozen=True):
+class Left(Struct, frozen=True, tag=True):
     """Event: the client has left, from the queue or from a backend."""
 
     visit: int
 
 
-class Reported(Struct, frozen=True):
+class Reported(Struct, frozen=True, tag=True):
     """Event: a watcher says how a backend is."""
 
     backend: str
     condition: Condition
 
 
-class Sighted(Struct, frozen=True):
+class Sighted(Struct, frozen=True, tag=True):
     """Event: the guard saw a loop in an answer and let it pass."""
 
     backend: str
@@ -88,11 +88,11 @@ class Sighted(Struct, frozen=True):
     detail: str = ""
 
 
-class TimePassed(Struct, frozen=True):
+class TimePassed(Struct, frozen=True, tag=True):
     """Event: the time has come that the policy wanted to be woken at."""
 
 
-class Closed(Struct, frozen=True):
+class Closed(Struct, frozen=True, tag=True):
     """Event: the router stops. Answers go on, but nothing else is sent to a backend."""
 
 

@@ -1,4 +1,4 @@
-"""What the manager tells others: each thing that happened, and how everything stands."""
+"""Happenings and snapshots, by which others learn of the manager: each thing that happened, and how all stands."""
 
 from __future__ import annotations
 

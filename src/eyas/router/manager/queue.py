@@ -15,7 +15,7 @@ __all__ = ["FairQueue", "Queued"]
 
 
 class Queued(Protocol):
-    """What can wait. `number` grows with every arrival."""
+    """A request that can wait. `number` grows with every arrival."""
 
     @property
     def client(self) -> str: ...
@@ -32,7 +32,7 @@ def _number(item: Queued) -> int:
 
 
 class FairQueue(Generic[T]):
-    """At most `max_length` requests, beside those that come back after a failure."""
+    """Holds at most `max_length` requests, beside those that come back after a failure."""
 
     def __init__(self, max_length: int) -> None:
         self._max_length = max_length

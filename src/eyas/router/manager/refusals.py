@@ -1,4 +1,4 @@
-"""What a client is answered when no backend can take its request: the reason, a status, and when to come again."""
+"""Refusals, for clients whose request no backend can take: the reason, a status, and when to come again."""
 
 from __future__ import annotations
 
