@@ -17,8 +17,9 @@ from tests.support.serving import LIMIT_S, events_of, served
 
 from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
+from eyas.gateway.operation.serving import SAME_SIGNAL_S
 from eyas.gateway.server.hosts import Hosts
-from eyas.serve import SAME_SIGNAL_S, gateway_options
+from eyas.serve import gateway_options
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
