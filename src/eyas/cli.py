@@ -88,6 +88,12 @@ COMMANDS = {
     "train bench": Command(
         module="eyas.bench.training.command", help="measure speed and memory of training steps, by document length"
     ),
+    "router": Command(
+        module="eyas.router.commands.router", help="serve one address in front of many engines, as a file says"
+    ),
+    "router alerts": Command(
+        module="eyas.router.commands.alerts", help="print alerting rules for Prometheus over a router's metrics"
+    ),
     "claude": Command(module="eyas.claude.commands.start", help="start Claude Code on a server"),
     "claude print": Command(module="eyas.claude.commands.print", help="print the settings of Claude Code for a server"),
     "claude write": Command(

@@ -1,0 +1,1 @@
+"""The commands `eyas router` and `eyas router alerts`."""

@@ -1,0 +1,89 @@
+"""Shows what a router's file means, as tables. No key is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from eyas.base.budgets import Budgets
+from eyas.router.operation.hiding import shown_url
+from eyas.router.settings.schema import BackendSettings, RouterSettings
+
+__all__ = ["meaning"]
+
+SPANS = ("queue", "prefill", "stall", "total")
+
+
+def meaning(settings: RouterSettings) -> str:
+    """Return the tables: backends, models and routes, and below what holds for all."""
+    server = settings.server
+    resident = settings.models[0].name if settings.models else "-"
+    num_keys = len((server.api_key or "").split(",")) if server.api_key else 0
+    parts = [
+        _table(
+            ("backend", "where", "role", "model there", "at once", "twin of", "key", "guard", "budgets"),
+            [_backend(one, settings) for one in settings.backends],
+        ),
+        _table(
+            ("model", "backends, best first"),
+            [
+                (one.name + (" (resident)" if one.name == resident else ""), ", ".join(one.backends))
+                for one in settings.models
+            ],
+        ),
+        _table(
+            ("route", "effort", "max_tokens", "model", "budgets"),
+            [
+                (
+                    *(one.name, one.effort, str(one.max_tokens), one.model or resident),
+                    "" if one.budgets is None else _budgets(one.budgets),
+                )
+                for one in settings.routes
+            ],
+        ),
+        "\n".join(
+            (
+                f"listens    {server.host} port {server.port}",
+                f"keys       {num_keys or 'none: any client may ask'}",
+                f"route/auto {settings.decide}",
+                f"guard      {settings.guard}",
+                f"queue      {settings.max_queue}",
+                f"budgets    {_budgets(settings.budgets)}",
+            )
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def _backend(one: BackendSettings, settings: RouterSettings) -> Sequence[str]:
+    url = "" if one.url is None else shown_url(one.url)
+    return (
+        one.name,
+        url if one.plan is None else f"{one.plan.name} at {url}",
+        one.role,
+        one.model or "",
+        str(one.concurrency),
+        one.twin_of or "",
+        "" if one.key is None else "yes",
+        one.guard or "",
+        "" if one.budgets == settings.budgets else _budgets(one.budgets),
+    )
+
+
+def _budgets(budgets: Budgets) -> str:
+    spans = (getattr(budgets, f"{span}_s") for span in SPANS)
+    return ", ".join(
+        f"{name} {'none' if seconds is None else f'{seconds:g} s'}" for name, seconds in zip(SPANS, spans, strict=True)
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return lines of columns; those that are empty in all rows are left out."""
+    kept = [at for at in range(len(head)) if any(row[at] for row in rows)] or [0]
+    lines = [[row[at] for at in kept] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(_lines(lines, widths))
+
+
+def _lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    for row in rows:
+        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
