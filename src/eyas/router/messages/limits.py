@@ -1,4 +1,4 @@
-"""What a backend's error says of the lengths of prompt and context, in the words of each engine."""
+"""Lengths of prompt and context that an error of a backend tells, in the words of each engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROMPT = tuple(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Tokens of a prompt that was refused (at least so many), and of the context that prompt and answer share."""
+    """Tokens of a prompt that was refused, or a lower bound of them, and of the context for prompt and answer."""
 
     prompt: int
     context: int
