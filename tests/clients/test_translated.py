@@ -1,17 +1,19 @@
-"""The real client behind a translation to the chat endpoint of a real engine: reasoning, a search for tools."""
+"""The real client through `eyas router` to the chat endpoint of a real engine: reasoning, a search for tools."""
 
 import json
 from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.clients.support.box import KEY, NAME
 from tests.clients.support.chat_script import ChatScript
 from tests.clients.support.scripted import Exchange, Recorder, ScriptedPort, analysis, call, final
 from tests.clients.support.steps import expected_log, log_lines, read, tool_steps
 from tests.clients.test_headless import NOTEBOOK
 from tests.gateway.support.gateway import running
-from tests.router.support.translating import Front
+from tests.router.support.running import router_process
 
 from eyas.base.config import EngineConfig
 from eyas.claude.server import Server
@@ -24,31 +26,44 @@ CONTEXT = 131_072
 CHAT = "/v1/chat/completions"
 
 
-class Place:
-    """A server with a chat endpoint, its script, and what is in front of it."""
+class Stranger:
+    """An ASGI app around our server that makes another of it: it has no messages, and its models are not ours."""
 
-    def __init__(self, recorder: Recorder, script: ChatScript, front: Front, url: str) -> None:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._models = JSONResponse({"data": [{"id": NAME, "owned_by": "someone", "max_model_len": CONTEXT}]})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        assert not path.startswith("/v1/messages")
+        await (self._models if path == "/v1/models" else self._app)(scope, receive, send)
+
+
+class Place:
+    """A server with a chat endpoint and its script, behind the router at `url`."""
+
+    def __init__(self, recorder: Recorder, script: ChatScript, url: str) -> None:
         self.recorder = recorder
         self.script = script
-        self.front = front
         self.settings = make_settings(
             Server(url=url, model=f"claude-{NAME}", context=CONTEXT, version=None), {}, key=KEY
         )
 
     def asked(self, start: int = 0) -> list[Exchange]:
-        return self.recorder.on(CHAT)[start:]
+        """Return the client's requests; those of the router itself have no tools."""
+        return [exchange for exchange in self.recorder.on(CHAT) if "tools" in exchange.body][start:]
 
 
 @pytest.fixture(scope="module")
-def place(model) -> Iterator[Place]:
+def place(model, tmp_path_factory) -> Iterator[Place]:
     engine = EngineProcess(EngineConfig(model=str(model), draft="none", context=CONTEXT, concurrency=4))
     script = ChatScript()
     port = ScriptedPort(engine, engine.tokenizer, script)
     recorder = Recorder(create_app(port, engine.tokenizer, GatewayOptions(served_name=NAME)))
-    with running(recorder, engine) as url:
-        front = Front(url, NAME)
-        with front.serving() as own:
-            yield Place(recorder, script, front, own)
+    folder = tmp_path_factory.mktemp("router")
+    with running(Stranger(recorder), engine) as url, router_process(folder, {"box": url}, model=NAME) as router:
+        yield Place(recorder, script, router.url)
+        assert router.backend("box")["in_flight"] == 0
 
 
 def check_asked(exchanges: list[Exchange]) -> None:
