@@ -124,14 +124,14 @@ def _plain(raw: msgspec.Raw) -> Any:
     return msgspec.json.decode(raw)
 
 
-async def until_dead(upstream: Upstream, backend: str, patience_s: float | None, *, every_s: float = CHECK_S) -> str:
+async def until_dead(upstream: Upstream, backend: str, patience_s: float | None) -> str:
     """Return what is wrong when a backend no longer tells its models within `patience_s`.
 
     A whole answer shows no progress. A backend that is stopped or stuck does not answer anything else either.
     """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     while True:
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(CHECK_S)
         try:
             async with upstream.send(backend, "GET", "/v1/models", timeout_s=patience_s) as reply:
                 await reply.read()

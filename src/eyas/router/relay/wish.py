@@ -14,6 +14,7 @@ from eyas.router.manager.visit import Wanted
 from eyas.router.messages.translation import Translation
 from eyas.router.relay.body import Body
 from eyas.router.relay.names import AUTO
+from eyas.router.relay.readers import READERS
 from eyas.router.relay.shared import Shared
 from eyas.router.relay.stored import is_response_id
 from eyas.router.routes.fields import added
@@ -83,7 +84,7 @@ async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw) -> Wish:
     return Wish(
         path=path,
         body=body,
-        is_stream=body.is_true("stream"),
+        is_stream=body.is_true("stream") and path in READERS,
         max_tokens=next((limit for limit in limits if limit is not None), None),
         asked_for=asked_for,
         is_large=len(raw) > SMALL,
