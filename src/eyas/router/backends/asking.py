@@ -5,6 +5,7 @@ A new connection tells at once whether a server is still there, and keeps no pla
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,8 +58,7 @@ class Asker:
         except aiohttp.ClientPayloadError:
             return Look(kind="gone", text="the connection ended before the answer")
         except (aiohttp.ClientConnectionError, OSError) as error:
-            reason = getattr(error, "strerror", None) or "the connection ended before the answer"
-            return Look(kind="gone", text=f"does not answer: {reason}")
+            return Look(kind="gone", text=f"does not answer: {_reason(error)}")
         except (aiohttp.ClientError, ValueError):
             return Look(kind="other", text="answers what is not HTTP")
         return _look(status, headers, body)
@@ -100,6 +100,12 @@ class Asker:
                 if len(raw) > MAX_BYTES:
                     raise ValueError("the answer is too large")
             return response.status, response.headers, raw
+
+
+def _reason(error: Exception) -> str:
+    """Return why there is no connection; the client's own words name the address, and differ from time to time."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if isinstance(number, int) and number > 0 else "the connection ended before the answer"
 
 
 class _Entry(Struct):
