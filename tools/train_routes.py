@@ -3,6 +3,7 @@
     python tools/train_routes.py            # trains, writes weights.json
     python tools/train_routes.py --folds    # cross-validates over the training half, by which settings are chosen
     python tools/train_routes.py --held-out # the table of the held-out half, as Markdown
+    python tools/train_routes.py --held-out http://127.0.0.1:8000/v1  # the same for `decide: model` and the model there
 
 `tools/routes/prompts.jsonl` has 300 prompts written by hand, 50 for each route. Half of them are never trained on;
 which ones, their places in the file and SEED decide. The other half is trained on, together with the sentences that
@@ -20,9 +21,11 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import httpx
 import numpy as np
 
 from eyas.router.routes.classifier import WEIGHTS, Classifier, Weights
+from eyas.router.routes.deciding import answer_of, question
 from eyas.router.routes.features import features
 from eyas.router.settings.schema import ROUTES
 
@@ -140,9 +143,24 @@ def table(wanted: Sequence[str], chosen: Sequence[str]) -> str:
     lines = ["| is | " + " | ".join(ROUTES) + " | right |", "|---" * (len(ROUTES) + 2) + "|"]
     for route in ROUTES:
         row = [pairs[route, other] for other in ROUTES]
-        lines.append(f"| {route} | " + " | ".join(map(str, row)) + f" | {pairs[route, route] / sum(row):.0%} |")
+        lines.append(f"| {route} | " + " | ".join(map(str, row)) + f" | {pairs[route, route] / max(sum(row), 1):.0%} |")
     num_right = sum(pairs[route, route] for route in ROUTES)
     return "\n".join([*lines, "", f"{num_right} of {len(wanted)} right, {num_right / len(wanted):.1%}"])
+
+
+def decided_by(url: str, prompts: Sequence[Prompt]) -> list[str]:
+    """Return the routes that the server's model names, asked as by `decide: model`; "" where it names none."""
+    chosen = []
+    with httpx.Client(timeout=60.0, headers={"content-type": "application/json"}) as client:
+        name = client.get(f"{url}/models").raise_for_status().json()["data"][0]["id"]
+        for prompt in prompts:
+            body = question(prompt.text, model=name, among=ROUTES)
+            answer = client.post(f"{url}/chat/completions", content=body).raise_for_status()
+            try:
+                chosen.append(answer_of(answer.content, ROUTES))
+            except ValueError:
+                chosen.append("")
+    return chosen
 
 
 def as_json(weights: Weights) -> str:
@@ -162,6 +180,13 @@ def main(flags: list[str]) -> None:
             prompts = held_out()
             classifier = Classifier.shipped()
             print(table([prompt.route for prompt in prompts], [classifier.route(prompt.text) for prompt in prompts]))
+        case ["--held-out", url]:
+            prompts = held_out()
+            classifier = Classifier.shipped()
+            named = decided_by(url.rstrip("/"), prompts)
+            chosen = [route or classifier.route(prompt.text) for route, prompt in zip(named, prompts, strict=True)]
+            print(table([prompt.route for prompt in prompts], chosen))
+            print(f"{named.count('')} of them chosen by the classifier, since the model had named no route")
         case _:
             sys.exit(__doc__)
 

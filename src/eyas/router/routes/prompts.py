@@ -32,7 +32,7 @@ def prompt_of(path: str, body: Mapping[str, Any]) -> str:
             return ""
         if isinstance(text := _text_or_rest(body.get(name)), str):
             return bounded(text)
-        for message in reversed(items(body[name])):
+        for message in reversed(items(body.get(name))):
             parts = fields(message)
             if plain(parts.get("role")) == "user" and (text := _text(parts.get("content"))):
                 return bounded(text)
@@ -44,7 +44,7 @@ def bounded(text: str, limit: int = MAX_PROMPT) -> str:
     if len(text) <= limit:
         return text
     head = limit * 2 // 3
-    return f"{text[:head]}\n{text[head - limit + 1 :]}"
+    return f"{text[:head]}\n{text[len(text) - (limit - head - 1) :]}"
 
 
 def _text(content: Any) -> str:
