@@ -37,6 +37,7 @@ SPECIAL = frozenset(("<unk>", "<pad>", "<s>", "</s>", "<|endoftext|>", "[UNK]", 
 RULERS = frozenset("=-_*#.~+^:|/\\<>\u00b7\u2022\u2026\u30fb\u3002\uff0e")
 WHITESPACE = frozenset(" \n\r\t")
 LITERALS = re.compile(r"(?i)\b(?:true|false|null|none|nil|nan|inf|0x[0-9a-f]*)\b")
+NO_WORD = re.compile(r"\W")
 MARKUP = re.compile(r"</?\w[^<>]*>")
 FENCE = "```"
 
@@ -82,10 +83,16 @@ def kind_of(unit: str) -> LoopKind:
         return "symbol"  # with spaces or line ends between: ` !` is a token, too
     if any(len(token) == period and token in unit + unit for token in SPECIAL):
         return "symbol"
-    sample = unit * (STEP // period + 1)
-    if 4 * sum(map(str.isalpha, LITERALS.sub("", sample))) <= len(sample):
+    if 4 * num_letters(unit) <= period:
         return "grid"
     return "short" if period <= 8 else "line" if period <= 128 else "block"
+
+
+def num_letters(unit: str) -> int:
+    """Return how many letters `unit` over and over has in each copy, those of LITERALS left out."""
+    if (gap := NO_WORD.search(unit)) is not None:  # begin there, so that no word is cut
+        unit = LITERALS.sub("", unit[gap.start() :] + unit[: gap.start()])
+    return sum(map(str.isalpha, unit))
 
 
 def is_ruler(symbol: str) -> bool:
@@ -104,8 +111,9 @@ def is_structured(unit: str) -> bool:
     """Return whether `unit` is part of a table, of JSON (plain, or escaped inside a string) or of markup."""
     if len(unit) <= 8:
         return "|" in unit and len(unit) > 1
+    twice = unit + unit  # wherever it begins
     is_row = unit.count("|") > 1 or unit.count("\t") > 1
-    return is_row or '":' in unit or '\\"' in unit or "\\n" in unit or MARKUP.search(unit) is not None
+    return is_row or '":' in twice or '\\"' in twice or "\\n" in twice or MARKUP.search(twice) is not None
 
 
 class Detector:
@@ -194,24 +202,28 @@ class Detector:
         return Loop(kind="fault", unit=unit, span=len(text), position=self._read)
 
     def _search(self, text: str, block: str) -> bool:
-        """Take the candidate that explains most of the text's end. Returns whether there is one."""
+        """Take the candidate that most of the text's end repeats, if there is one, and return whether there is.
+
+        Those with whole copies come first: an earlier row of a symbol would else hide the loop that it now is.
+        """
         last = len(text) - STEP
         lowest = max(0, last - MAX_PERIOD)
         end = len(text) - 1
-        self._period = longest = 0
+        best = (False, 0)
+        self._period = 0
         for _ in range(TRIES):
             at = text.rfind(block, lowest, end)
             if at < 0:
                 break
+            period = last - at
             matched = STEP + common_suffix(text, last, at)
-            span = matched + last - at
-            if span > longest:
-                longest = span
-                self._period, self._matched = last - at, matched
-            end = len(text) - span + STEP - 1  # what begins later lies inside the repeating text found here
+            if (matched >= period, matched) > best:
+                best = (matched >= period, matched)
+                self._period, self._matched = period, matched
+            end = at + STEP - (matched - STEP) - 1  # what begins later lies inside the repeating text found here
         self._due = SUSPECT_SPAN
         self._limit = 0
-        return longest > 0
+        return self._period > 0
 
     def _judge(self, text: str) -> Loop | None:
         """Make the candidate a suspect, and the suspect a loop, once they are long enough."""
