@@ -21,7 +21,7 @@ from typing import Literal
 __all__ = ["Detector", "Loop", "LoopKind", "kind_of", "longest_loop", "span_of"]
 
 STEP = 64
-FAULT_SPAN = 96  # the first step is as long: an answer that is nothing but one of FAULTS is told early
+FAULT_SPAN = 96  # the first step is as long: an answer of nothing but one of FAULTS ends early
 RING = 8192  # code points that are kept, and at most this and SLACK
 SLACK = 4096
 MAX_PERIOD = RING - 3 * STEP

@@ -1,4 +1,4 @@
-"""What a request says about repetition: whether its prompt asks for it, or contains what the answer repeats."""
+"""Tells whether a request wants repetition: its prompt asks for it, or contains what the answer repeats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 __all__ = ["asks_for_repetition", "contains_repeated"]
 
-# Words of prompts whose right answer repeats itself. Too many are found rather than too few: a loop is told later then.
+# Words of prompts whose right answer repeats itself. A word too many only makes a loop be found later.
 WORDS = re.compile(
     r"""(?ix)
     \b(?:
