@@ -6,10 +6,9 @@ The router writes them, and the async client reads them. Other clients skip them
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-from msgspec import Struct
+import json
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 __all__ = ["Waiting", "WaitingState", "waiting_comment", "waiting_of"]
 
@@ -19,7 +18,8 @@ PREFIX = b": eyas "
 WaitingState = Literal["queued", "loading", "reading"]
 
 
-class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
     """Why a request waits. `position` counts those before it, itself included; `eta_s` is a guess in seconds."""
 
     state: WaitingState
@@ -29,7 +29,9 @@ class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def waiting_comment(waiting: Waiting) -> bytes:
     """Return the comment as bytes of an event stream."""
-    return PREFIX + msgspec.json.encode(waiting) + b"\n\n"
+    fields = {"state": waiting.state, "position": waiting.position, "eta_s": waiting.eta_s}
+    known = {name: value for name, value in fields.items() if value is not None}
+    return PREFIX + json.dumps(known, separators=(",", ":")).encode() + b"\n\n"
 
 
 def waiting_of(line: bytes) -> Waiting | None:
@@ -37,6 +39,14 @@ def waiting_of(line: bytes) -> Waiting | None:
     if not line.startswith(PREFIX):
         return None
     try:
-        return msgspec.json.decode(line[len(PREFIX) :], type=Waiting)
-    except msgspec.MsgspecError:
+        fields = json.loads(line[len(PREFIX) :])
+    except (ValueError, RecursionError):
         return None
+    if not isinstance(fields, dict) or fields.get("state") not in get_args(WaitingState):
+        return None
+    position, eta_s = fields.get("position"), fields.get("eta_s")
+    return Waiting(
+        state=fields["state"],
+        position=position if isinstance(position, int) else None,
+        eta_s=float(eta_s) if isinstance(eta_s, int | float) else None,
+    )
