@@ -14,13 +14,14 @@ from starlette.types import Receive, Scope, Send
 from eyas.base.errors import EyasError
 from eyas.gateway.http.errors import INTERNAL, EngineFailed, error_event, failure_of
 
-__all__ = ["KEEP_ALIVE", "SEND_BODY", "ClientGone", "EventStream", "named_sse", "sse", "until_disconnect"]
+__all__ = ["KEEP_ALIVE", "PROBE", "SEND_BODY", "ClientGone", "EventStream", "named_sse", "sse", "until_disconnect"]
 
 T = TypeVar("T")
 
 KEEP_ALIVE = b": waiting\n\n"  # a comment, which clients skip
 FIRST_KEEP_ALIVE_S = 5.0  # until then an error still has its HTTP status
 KEEP_ALIVE_EVERY_S = 10.0  # clients and proxies give up on silent connections, some after 20 s
+PROBE = "probe"  # in a scope's state: a comment that may stand between two writes, to see if a silent client has left
 SEND_BODY = "send_body"  # in a scope's state: the server's own `send`, past what only looks at the start of answers
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from eyas.gateway.http.errors import Failure
+from eyas.gateway.http.stream import PROBE
 from eyas.gateway.operation.head import fault_of, path_of, with_target_host
 from eyas.gateway.operation.parser import RequestParser
 
@@ -186,12 +187,18 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(408, f"the request was not complete after {self.limits.receive_s:g} s")
 
     def _probe(self, *, is_first: bool = False) -> None:
-        """Close a half-closed connection if it was reset. The first call sends data, which a closed client resets."""
+        """Close a half-closed connection if it was reset. The first call sends data, which a closed client resets.
+
+        Inside an answer that is only possible if the app has left a PROBE; else the next piece of it is the data.
+        """
         if _is_reset(self.transport):
             self.transport.abort()
             return
-        if is_first and self._running is not None and not self._running.response_started:
-            self.transport.write(CONTINUE)
+        if is_first and self._running is not None:
+            if not self._running.response_started:
+                self.transport.write(CONTINUE)
+            elif self._running.chunked_encoding and (data := self._running.scope["state"].get(PROBE)):
+                self.transport.write(b"%x\r\n%s\r\n" % (len(data), data))
         self._probe_timer = self.loop.call_later(self.limits.probe_s, self._probe)
 
     def _make_room(self) -> bool:

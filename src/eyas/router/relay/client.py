@@ -10,7 +10,7 @@ from starlette.types import Scope, Send
 
 from eyas.base.waiting import Waiting, waiting_comment
 from eyas.gateway.http.errors import Failure, error_body, error_event, error_head
-from eyas.gateway.http.stream import SEND_BODY, named_sse
+from eyas.gateway.http.stream import PROBE, SEND_BODY, named_sse
 from eyas.router.upstream.headers import Headers
 
 __all__ = ["EVENT_STREAM", "Client"]
@@ -18,6 +18,7 @@ __all__ = ["EVENT_STREAM", "Client"]
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 FIRST_COMMENT_S = 1.0  # until then an error still has its HTTP status
 COMMENT_EVERY_S = 5.0
+NOTHING = b":\n\n"  # a comment
 STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]  # nginx would buffer chunks
 
 
@@ -86,6 +87,7 @@ class Client:
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last piece of a stream."""
+        self._scope["state"].pop(PROBE, None)
         await self._send_body({"type": "http.response.body", "body": data})
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
@@ -120,5 +122,6 @@ class Client:
     async def _start_stream(self, headers: Headers) -> None:
         if not self.is_started:
             self.is_started, self.status = True, 200
+            self._scope["state"][PROBE] = NOTHING
             head = [*headers, *STREAM_HEADERS, *self.shown]
             await self._send({"type": "http.response.start", "status": 200, "headers": head})
