@@ -1,6 +1,8 @@
 """Metrics of a router, read by the Prometheus client's own parser, and the alerting rules over them."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import promql_parser
 import pytest
@@ -12,7 +14,9 @@ from eyas.router.manager.condition import CAUSES, Condition
 from eyas.router.manager.visit import FAILURES, Wanted
 from eyas.router.operation.alerts import RULES, rules
 from eyas.router.relay.outcome import Outcome, Trip
+from eyas.router.settings import reader
 
+DOCUMENT = Path(__file__).parents[3] / "docs/router.md"
 GIVEN_BY_PROMETHEUS = {"job", "instance"}
 
 
@@ -211,3 +215,29 @@ def test_the_file_is_a_rule_file():
     for one in group["rules"]:
         assert set(one) == {"alert", "expr", "for", "labels", "annotations"}
         assert one["labels"]["severity"] in ("critical", "warning") and one["annotations"]["description"]
+
+
+def test_the_documents_name_every_metric_rule_and_key_of_the_file(live):
+    text = DOCUMENT.read_text()
+    for name in live:
+        family = re.sub("_(bucket|sum|count)$", "", name)
+        assert f"`{family}`" in text or not name.startswith("eyas:"), name
+    for rule in RULES:
+        assert f"`{rule.name}`" in text
+    critical = {rule.name for rule in RULES if rule.severity == "critical"}
+    first = re.findall(r"\| `(Eyas\w+)`", text)[: len(critical)]
+    assert len(critical) == 5 and set(first) == critical, "the first five are the critical ones"
+    for key in (*reader.TOP, *reader.BACKEND, *reader.ROUTE, *reader.SERVER):
+        assert re.search(rf"`(?:[\w.]*\.)?{key}[`.]", text), key
+
+
+def test_the_files_of_the_documents_can_be_read(tmp_path):
+    text = DOCUMENT.read_text()
+    quick = re.search(r"<<'END'\n(.*?)END\n", text, re.DOTALL)[1]
+    whole = re.search(r"```\n(server:.*?)```", text, re.DOTALL)[1]
+    (tmp_path / "router.yaml").write_text(quick)
+    found = reader.examine(tmp_path / "router.yaml", {"BOX_KEY": "a"})
+    assert found.problems == () and found.settings.models[0].backends == ("spark", "box")
+    (tmp_path / "router.yaml").write_text(whole)
+    found = reader.examine(tmp_path / "router.yaml", {"GPU_KEY": "a", "ROUTER_KEY": "b"})
+    assert [problem.partition(":")[0] for problem in found.problems] == ["backends.spark.plan", "backends.plain.plan"]
