@@ -16,7 +16,7 @@ from eyas.router.settings.schema import BackendSettings, ModelSettings, RouterSe
 __all__ = ["FAST", "Watched", "settings_of", "watched"]
 
 FAST = Pace(look_s=0.05, soon_s=0.05, retry_s=0.05, max_retry_s=0.1, drain_s=0.5, poll_s=0.01)
-PATIENCE_S = 60
+PATIENCE_S = 30
 
 
 def settings_of(*backends: BackendSettings) -> RouterSettings:

@@ -28,6 +28,9 @@ from eyas.recipes.plan import Plan
 
 __all__ = ["News", "main"]
 
+STDIN = 0
+CHUNK = 1 << 16
+
 
 class News(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line that this process prints."""
@@ -43,9 +46,7 @@ class _Teller:
         self._last = ""
 
     def checked(self, checks: Sequence[Check]) -> None:
-        for item in checks:
-            if item.level == "warn":
-                self._say(f"{item.node}: {item.message}")
+        """Say nothing: a check that fails is the error, and warnings are those of `eyas up`."""
 
     def pulling(self, image: str, node: str) -> None:
         self._say(f"looks for {image} on {node}")
@@ -61,7 +62,12 @@ class _Teller:
 
 def main() -> int:
     """Bring up the plan on standard input."""
-    plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (part := os.read(STDIN, CHUNK)):
+            return 1  # the router has ended
+        line += part
+    plan = msgspec.json.decode(line, type=Plan)
     threading.Thread(target=_end_with_the_router, daemon=True).start()
     teller = _Teller()
 
@@ -82,7 +88,7 @@ def main() -> int:
 
 
 def _end_with_the_router() -> None:
-    while sys.stdin.buffer.readline():
+    while os.read(STDIN, CHUNK):  # not through a buffer, whose lock a thread must not hold at the end of the process
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
