@@ -150,6 +150,26 @@ def test_every_conversation_can_be_rendered(seed):
     assert text.count("<|start|>") == text.count("<|end|>") + text.count("<|call|>") + 1
 
 
+def test_a_result_belongs_to_the_call_before_it_where_an_id_comes_again():
+    messages: list[dict] = [USER]
+    for number in (1, 2):
+        used = {"type": "tool_use", "id": "call_0", "name": "clock", "input": {"number": number}}
+        result = {"type": "tool_result", "tool_use_id": "call_0", "content": f"result {number}"}
+        messages += [{"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+    found = chat(messages=messages, tools=[CLOCK])["messages"]
+    assert [one["content"] for one in found if one["role"] == "tool"] == ["result 1", "result 2"]
+    assert [one["role"] for one in found] == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+def test_defaults_beside_an_enum_are_text():
+    """The template of gpt-oss joins them to a text, and fails at a number."""
+    plain = {"a": {"enum": ["x"], "default": "x"}, "b": {"type": "integer", "default": 3}, "c": True}
+    trap = {"enum": [1, 2], "default": 2}
+    schema = {"type": "object", "properties": plain | {"d": trap}}
+    (tool,) = chat(tools=[CLOCK | {"input_schema": schema}])["tools"]
+    assert tool["function"]["parameters"]["properties"] == plain | {"d": trap | {"default": "2"}}
+
+
 def test_keys_keep_their_order():
     raw = translation(**requests()[-1]).request("m")
     arguments = b'{\\"limit\\":2,\\"command\\":\\"ls 0 a\\",\\"z\\":1.5,\\"a\\":null}'

@@ -72,6 +72,8 @@ def answers(draw: st.DrawFn) -> Answer:
         answer.chunks.append({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
     if is_late:
         answer.chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": answer.finish}]})
+    if draw(st.booleans()):  # some have a last chunk with nothing in it
+        answer.chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": None}]})
     if kind_of_usage == "last":
         answer.chunks.append({"choices": [], "usage": answer.usage})
     elif kind_of_usage == "every":
