@@ -72,10 +72,10 @@ def test_fields():
         temperature=0.5, top_k=3, stop_sequences=["x"], metadata={"user_id": "someone"}, thinking={"type": "disabled"},
     )  # fmt: skip
     assert body.pop("messages") == [USER]
-    assert [tool["function"].get("strict") for tool in body.pop("tools")] == [True, None]
+    assert [tool["function"]["name"] for tool in body.pop("tools")] == ["clock"], "of a named one there is no other"
     assert body == {
         "model": "m",
-        "tool_choice": {"type": "function", "function": {"name": "clock"}},
+        "tool_choice": "required",
         "parallel_tool_calls": False,
         "max_tokens": 32_000,
         "temperature": 0.5,
@@ -87,7 +87,9 @@ def test_fields():
     assert set(plain) == {"model", "messages", "max_tokens", "stream", "stream_options"}
     assert "model" not in json.loads(translation().request())
     assert chat(output_config={"effort": "max"})["reasoning_effort"] == "high"
-    assert chat(tools=[CLOCK], tool_choice={"type": "any"})["tool_choice"] == "required"
+    both = chat(tools=[WEATHER | {"strict": True}, CLOCK], tool_choice={"type": "any"})
+    assert [tool["function"].get("strict") for tool in both["tools"]] == [True, None]
+    assert both["tool_choice"] == "required"
     assert "tools" not in chat(tools=[CLOCK], tool_choice={"type": "none"})
 
 

@@ -22,7 +22,7 @@ from eyas.gateway.turn.delta import Delta, Kind
 from eyas.router.messages.chunks import decoded
 from eyas.router.messages.limits import lengths_of, message_of
 from eyas.router.messages.marks import disarmed
-from eyas.router.messages.request import chat_effort, chat_messages, chat_tools
+from eyas.router.messages.request import Message, chat_effort, chat_messages, chat_tools
 from eyas.router.messages.stream import ChatReader
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.part import Part
@@ -75,7 +75,7 @@ class Translation:
         sent: dict[str, Any] = {} if model is None else {"model": model}
         sent["messages"] = chat_messages(conversation)
         if tools := chat_tools(conversation):
-            sent |= {"tools": tools, **self._choice()}
+            sent |= self._tools(tools)
         if (wanted := conversation.answer_format) is not None:
             schema = {"name": wanted.name, "schema": wanted.schema, "strict": True}
             sent["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -155,11 +155,13 @@ class Translation:
     def _reply(self) -> MessageReply:
         return MessageReply(self._question.request_id, self._name, max_tokens=self._body.max_tokens)
 
-    def _choice(self) -> dict[str, Any]:
+    def _tools(self, tools: list[Message]) -> dict[str, Any]:
+        """Return the tools and the choice. A named one is the only one there is: llama-server ignores its name."""
         choice, asked = self._question.offer.choice, self._body.tool_choice
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"tools": tools}
         if isinstance(choice, NamedTool):
-            fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+            fields["tools"] = [tool for tool in tools if tool["function"]["name"] == choice.name]
+            fields["tool_choice"] = "required"
         elif choice != "auto":
             fields["tool_choice"] = choice
         if asked is not None and asked.disable_parallel_tool_use:
