@@ -16,12 +16,12 @@ from msgspec import Struct
 from eyas.fleet.endpoint import canary
 from eyas.router.backends.judgement import Look
 from eyas.router.upstream.address import Address
-from eyas.router.upstream.headers import for_backend
 
 __all__ = ["ROUTER_HEADER", "Asker", "Inconclusive"]
 
 ROUTER_HEADER = "x-eyas-router"  # of the answer of a router to /v1/models: its id
 MODELS = "/v1/models"
+HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "eyas-router"}
 CONNECT_S = 5.0
 LOOK_S = 10.0
 CANARY_S = 180.0  # for a short answer, of a server that may load a model first (Ollama), or compile kernels
@@ -86,7 +86,9 @@ class Asker:
     async def _ask(
         self, address: Address, method: str, path: str, body: bytes | None, timeout_s: float
     ) -> tuple[int, Mapping[str, str], bytes]:
-        headers = for_backend(address, ())
+        headers = dict(HEADERS)
+        if address.key is not None:
+            headers["Authorization"] = f"Bearer {address.key}"
         if body is not None:
             headers["Content-Type"] = "application/json"
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_S, timeout_s))
