@@ -1,4 +1,4 @@
-"""Standard streams of a server's process, which goes on whatever they are: closed, full, or read by nobody."""
+"""Standard streams of a server's process, which goes on whatever they are: closed, full, or never read."""
 
 from __future__ import annotations
 

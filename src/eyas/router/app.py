@@ -57,7 +57,7 @@ def create_app(
 ) -> tuple[ASGIApp, Operation]:
     """Return the app, and its operation. `upstream` must be started before the first request.
 
-    `instance` is told to those who ask for models, so that a router knows itself among its backends.
+    `instance` stands in answers about models, so that a router knows itself among its backends.
     """
     relay = Relay(
         settings,
@@ -168,7 +168,7 @@ class Router:
         self.operation.end_streams()
 
     async def end(self) -> None:
-        """End the answers that are still running: their clients are told that it is an error."""
+        """End the answers that are still running: their clients get an error."""
         await self.upstream.close()
         await asyncio.sleep(LAST_WORDS_S)
 

@@ -18,7 +18,7 @@ PULL_S = 6 * 3600.0
 
 
 class Listener(Protocol):
-    """Who hears what is being done."""
+    """Listens to what is being done."""
 
     def checked(self, checks: Sequence[Check]) -> None:
         """All checks were made."""

@@ -37,7 +37,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """What is remembered of a backend from one look to the next."""
+    """Facts that are remembered of a backend from one look to the next."""
 
     model: str | None = None  # its name at the first sight
     is_sound: bool = False  # it has answered the canary since the last outage

@@ -1,4 +1,4 @@
-"""Runs what blocks in a thread of its own, which nobody waits for at the end of the process: a download takes hours."""
+"""Runs what blocks in a thread of its own, which the end of the process does not wait for: a download takes hours."""
 
 from __future__ import annotations
 

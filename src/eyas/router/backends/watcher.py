@@ -285,4 +285,4 @@ class Watcher:
         try:
             await in_thread(planned.start)
         except EyasError as error:
-            log.error("backend %s: nobody supervises it: %s", self._settings.name, error)
+            log.error("backend %s: it has no supervisor: %s", self._settings.name, error)

@@ -1,4 +1,4 @@
-"""Where servers are: whether two addresses mean the same one, and whether an address is that of the router itself."""
+"""Compares places of servers: whether two addresses mean the same one, and whether one is that of the router itself."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class RouteSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """Where the router listens and whom it answers, as `eyas serve` has it (`ServeConfig` in base/config.py)."""
+    """Address of the router and whom it answers, as `eyas serve` has it (`ServeConfig` in base/config.py)."""
 
     host: str = "127.0.0.1"
     port: int = 8100
