@@ -49,7 +49,7 @@ def test_embeddings_are_asked_nothing():
     ],
 )
 def test_another_model_never_serves(settings, memory, names, said):
-    verdict = judged(listed(*names), memory, settings)
+    verdict = judged(listed(*names, num_models=len(names)), memory, settings)
     assert verdict.condition == Condition(state="out", cause="another_model", reason=said)
     back = judged(listed("large"), verdict.memory, NAMED)  # it has been started again with the right one
     assert back.wants_canary
@@ -58,6 +58,11 @@ def test_another_model_never_serves(settings, memory, names, said):
 @pytest.mark.parametrize("names", [("large",), ("small", "large"), ("large:latest",), ()])
 def test_the_model_that_the_file_names(names):
     assert judged(listed(*names), SOUND, NAMED).condition == READY
+
+
+def test_several_names_of_one_model():
+    assert judged(listed("large", "claude-large"), SOUND).condition == READY
+    assert judged(listed("large", "claude-large")).model == "large"
 
 
 def test_a_server_of_ours():

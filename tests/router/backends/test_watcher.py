@@ -177,7 +177,7 @@ def test_a_request_that_could_not_reach_it_makes_it_look_at_once():
 
 
 async def answered(answer):
-    """The condition of a server that answers everything with these bytes."""
+    """The first condition of a server that answers everything with these bytes."""
 
     async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
@@ -189,11 +189,18 @@ async def answered(answer):
     port = server.sockets[0].getsockname()[1]
     async with server, watched(BackendSettings(name="a", url=f"http://127.0.0.1:{port}")) as seen:
         await seen.until_true(lambda: seen.now() is not None)
-        return seen.now()
+        return seen.reports["a"][0]
 
 
 def http(status, body, more=""):
     return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{more}\r\n{body}".encode()
+
+
+# A server of ours has an alias for Claude Code; vLLM lists adapters beside the model.
+NAMES = (
+    '{"id": "tuned", "root": "/adapters/tuned", "parent": "large"}, {"id": "large", "root": "large", "parent": null},'
+    '{"id": "claude-large", "root": "large", "parent": null}'
+)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +212,7 @@ def http(status, body, more=""):
         (http(200, '{"data": [{"id": 3}]}'), "unknown", "answers /v1/models with what is no list of models"),
         (http(302, "", "Location: http://127.0.0.1:1/\r\n"), "unknown", "answers /v1/models with HTTP status 302"),
         (http(200, '{"data": [{"id": "a"}, {"id": "b"}]}'), "out", "has several models (a, b); name one: model: a"),
+        (http(200, f'{{"data": [{NAMES}]}}'), "unknown", "is asked a question first"),
         (b"SSH-2.0-x\r\n", "unknown", "answers what is not HTTP"),
         (b"", "unknown", "does not answer: the connection ended before the answer"),
     ],

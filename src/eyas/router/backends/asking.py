@@ -113,6 +113,8 @@ def _reason(error: Exception) -> str:
 class _Entry(Struct):
     id: str
     owned_by: Any = None
+    root: Any = None  # of vLLM and of ours: names of one model have one root
+    parent: Any = None  # of an adapter: the model that it belongs to
 
 
 class _List(Struct):
@@ -137,5 +139,12 @@ def _look(status: int, headers: Mapping[str, str], body: bytes) -> Look:
         entries = _decoder.decode(body).data or ()
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return Look(kind="other", text=f"answers {MODELS} with what is no list of models", router=router)
-    names = tuple(dict.fromkeys(entry.id[:MAX_TEXT] for entry in entries))
-    return Look(kind="listed", names=names, is_ours=any(entry.owned_by == "eyas" for entry in entries), router=router)
+    entries = sorted(entries, key=lambda entry: entry.parent is not None)  # adapters last
+    roots = {str(entry.root or entry.id) for entry in entries if entry.parent is None}
+    return Look(
+        kind="listed",
+        names=tuple(dict.fromkeys(entry.id[:MAX_TEXT] for entry in entries)),
+        num_models=len(roots),
+        is_ours=any(entry.owned_by == "eyas" for entry in entries),
+        router=router,
+    )

@@ -26,11 +26,15 @@ LookKind = Literal["listed", "loading", "gone", "late", "keyless", "other"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """Result of asking a backend for its models. `router` is the id of the router that has answered, if one has."""
+    """Result of asking a backend for its models. `names` are all that it knows, of `num_models` models.
+
+    `router` is the id of the router that has answered, if one has.
+    """
 
     kind: LookKind
     text: str = ""
     names: tuple[str, ...] = ()
+    num_models: int = 1
     is_ours: bool = False
     router: str | None = None
 
@@ -107,7 +111,7 @@ def _model(settings: BackendSettings, memory: Memory, look: Look) -> tuple[str |
         if settings.model is None:
             return None, f"had the model {wanted} and now has {shown}"
         return None, f"has {shown}, not {wanted}{nearest(wanted, look.names)}"
-    if len(look.names) > 1:
+    if look.num_models > 1:
         return None, f"has several models ({shown}); name one: model: {look.names[0]}"
     return look.names[0], None
 
