@@ -1,6 +1,7 @@
-"""A small real tokenizer, the stub engine, and a real server on a free port."""
+"""A small real tokenizer, the stub engine, and a real server on a free port; with EYAS_TEST_ROUTER, behind a router."""
 
 import datetime
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -87,10 +88,26 @@ def stub_server(
     gateway_options = GatewayOptions(**{"today": lambda: datetime.date(2026, 11, 20)} | (gateway or {}))
     app = create_app(wrap(engine), codec, gateway_options, dialects=dialects)
     with (
-        running(app, engine, limits) as url,
+        running(app, engine, limits) as own_url,
+        _in_front(own_url) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20) as client,
     ):
         yield Server(url, engine, client)
+
+
+@contextmanager
+def _in_front(url: str) -> Iterator[str]:
+    """Put a router in front of the server if a test of the router wants that (tests/router/test_suites.py)."""
+    if "EYAS_TEST_ROUTER" not in os.environ:
+        yield url
+        return
+    from tests.router.support.inside import router_inside, settings_of
+
+    from eyas.router.manager.condition import Condition
+
+    ready = Condition(state="ready", model="stub", is_ours=True)
+    with router_inside(settings_of({"stub": url}, "stub", concurrency=64), {"stub": ready}) as router:
+        yield router.url
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,11 @@ def installed() -> Path:
     return program
 
 
-def config(url: str, model: str, key: str, master_key: str) -> str:
-    """Return a configuration by which any claude-* model is the model of an OpenAI endpoint."""
+def config(url: str, model: str, key: str, master_key: str, name: str) -> str:
+    """Return a configuration by which models called `name` are the model of an OpenAI endpoint."""
     return f"""
 model_list:
-  - model_name: "claude-*"
+  - model_name: "{name}"
     litellm_params:
       model: "openai/{model}"
       api_base: "{url}/v1"
@@ -50,11 +50,13 @@ general_settings:
 
 
 @contextmanager
-def running(program: Path, folder: Path, url: str, model: str, key: str) -> Iterator[tuple[str, str]]:
-    """Start the proxy; yields its address and its key."""
+def running(
+    program: Path, folder: Path, url: str, model: str, key: str, name: str = "claude-*"
+) -> Iterator[tuple[str, str]]:
+    """Start the proxy; yields its address and its key. Clients call the model `name`."""
     master_key = f"sk-{secrets.token_hex(24)}"
     path = folder / "litellm.yaml"
-    path.write_text(config(url, model, key, master_key))
+    path.write_text(config(url, model, key, master_key, name))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}

@@ -49,7 +49,9 @@ class Got:
 
     @property
     def backend(self) -> str | None:
-        return self.headers.get("x-eyas-backend")
+        """Who answered: by signed pieces, else by the header, which cannot say it once a comment has been sent."""
+        signed = [mark.split("_")[1] for mark, _, _ in self.pieces if "_" in mark]
+        return signed[0] if signed else self.headers.get("x-eyas-backend")
 
     def what_is_wrong(self) -> str | None:
         """Why this is neither one whole answer nor one error with the beginning of an answer; None if it is."""
@@ -86,10 +88,12 @@ async def ask(
     path: str = PATHS[0],
     stream: bool = True,
     headers: dict[str, str] | None = None,
+    into: Got | None = None,
     **fields: Any,
 ) -> Got:
-    """Ask for an answer by a script, and read it to its end."""
-    got = Got(str(script.get("mark", "")), path, stream, sent=time.monotonic())
+    """Ask for an answer by a script, and read it to its end; `into` is what a test looks at meanwhile."""
+    got = into or Got("", path, stream)
+    got.mark, got.path, got.stream, got.sent = str(script.get("mark", "")), path, stream, time.monotonic()
     body = body_of(path, model, json.dumps(script), stream, **fields)
     timeout = aiohttp.ClientTimeout(total=LIMIT_S)
     try:

@@ -2,11 +2,12 @@
 
 import asyncio
 import socket
+import ssl
 import struct
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
-__all__ = ["RawServer", "chunked", "stream_head"]
+__all__ = ["RawServer", "chunked", "handling", "stream_head"]
 
 LINGER_0 = struct.pack("ii", 1, 0)  # close() resets the connection
 
@@ -21,6 +22,33 @@ def chunked(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
 
 
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def handling(handler: Handler, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Let `handler` have each connection, and yield the port; at the end all connections are waited for."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await handler(reader, writer)
+        writer.close()
+        with suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            await asyncio.gather(*tasks)
+
+
 class RawServer:
     """`answer` is written piece by piece, with `pause_s` between them; then the connection is closed, or reset."""
 
@@ -33,24 +61,18 @@ class RawServer:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["RawServer"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server:
+        async with handling(self._serve) as port:
+            self.url = f"http://127.0.0.1:{port}"
             yield self
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            self.heads.append(head)
-            length = next((line.split(b":")[1] for line in head.lower().split(b"\r\n") if b"length:" in line), b"0")
-            await reader.readexactly(int(length))
-            for piece in self.answer:
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(self.pause_s)
-            if self.resets:
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_0)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.heads.append(head)
+        length = next((line.split(b":")[1] for line in head.lower().split(b"\r\n") if b"length:" in line), b"0")
+        await reader.readexactly(int(length))
+        for piece in self.answer:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(self.pause_s)
+        if self.resets:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_0)

@@ -108,4 +108,4 @@ def router_process(folder: Path, urls: Mapping[str, str], **rest: Any) -> Iterat
     finally:
         router.process.kill()
         router.process.wait()
-        print(router.log)
+        print(router.log, file=sys.stderr)

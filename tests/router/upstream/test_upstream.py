@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from tests.router.support.rawserver import RawServer, chunked, stream_head
+from tests.router.support.rawserver import RawServer, chunked, handling, stream_head
 from tests.router.support.scripted import free_port
 
 from eyas.router.upstream.address import Address
@@ -76,7 +76,7 @@ def test_a_reset_is_broken() -> None:
 
 def test_time_is_up() -> None:
     with pytest.raises(UpstreamError) as caught:
-        asyncio.run(asked([stream_head(), b""], pause_s=1.0, timeout_s=0.1))
+        asyncio.run(asked([stream_head(), b""], pause_s=0.3, timeout_s=0.1))
     assert caught.value.kind == "budget"
 
 
@@ -100,13 +100,12 @@ def test_a_large_body_arrives() -> None:
             seen.extend(await reader.readexactly(3 << 20))
             writer.write(OK + b"Content-Length: 2\r\n\r\n{}")
             await writer.drain()
-            writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        upstream = Upstream({"a": Address(name="a", url=url)})
-        async with server, upstream, upstream.send("a", "POST", "/v1/x", body=b"ab" * (3 << 19)) as reply:
-            assert await reply.read() == b"{}"
+        upstream = Upstream({})
+        async with handling(serve) as port, upstream:
+            upstream.set_address(Address(name="a", url=f"http://127.0.0.1:{port}"))
+            async with upstream.send("a", "POST", "/v1/x", body=b"ab" * (3 << 19)) as reply:
+                assert await reply.read() == b"{}"
         return bytes(seen)
 
     assert asyncio.run(main()) == b"ab" * (3 << 19)

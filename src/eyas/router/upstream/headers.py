@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from eyas.router.upstream.address import Address
 
-__all__ = ["Headers", "for_backend", "for_client"]
+__all__ = ["Headers", "for_client", "request_head"]
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
@@ -24,20 +24,27 @@ TO_BACKEND = frozenset(
     }
 )
 TO_CLIENT = frozenset({b"content-type", b"openai-processing-ms", b"retry-after", b"retry-after-ms", b"x-should-retry"})
-OURS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "eyas-router"}
 
 
-def for_backend(address: Address, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers of a request to a backend, of those that its client sent, with the backend's own key."""
-    found = dict(OURS)
+def request_head(
+    address: Address, authority: str, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], size: int | None
+) -> bytes:
+    """Return the head of a request: the headers that a backend may see of its client's, and the backend's own key.
+
+    `headers` come from a parser, which has refused line ends in them; of two with one name the last is sent. `size` is
+    that of the body, None without one.
+    """
+    lines = [f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"]
     if address.key is not None:
-        found["Authorization"] = f"Bearer {address.key}"
-    for name, value in headers:
-        if name in TO_BACKEND:
-            found[name.decode("latin-1")] = value.decode("latin-1")
-    return found
+        lines.append(f"Authorization: Bearer {address.key}\r\n")
+    if size is not None:
+        lines.append(f"Content-Type: application/json\r\nContent-Length: {size}\r\n")
+    passed = {name: value for name, value in headers if name in TO_BACKEND}
+    lines += [f"{name.decode('latin-1')}: {value.decode('latin-1')}\r\n" for name, value in passed.items()]
+    lines.append("\r\n")
+    return "".join(lines).encode("latin-1")
 
 
 def for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return those headers of a backend's answer that its client may see."""
-    return [(name, value) for name, value in ((name.lower(), value) for name, value in headers) if name in TO_CLIENT]
+    return [header for header in headers if header[0] in TO_CLIENT]

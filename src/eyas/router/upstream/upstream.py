@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from types import TracebackType
 
-import aiohttp
-
 from eyas.router.upstream.address import Address
+from eyas.router.upstream.connection import Connection
 from eyas.router.upstream.errors import UpstreamError
-from eyas.router.upstream.headers import Headers, for_backend, for_client
+from eyas.router.upstream.headers import Headers, for_client, request_head
+from eyas.router.upstream.pool import Origin, Pool
 
 __all__ = ["MAX_WHOLE", "Reply", "Sending", "Upstream"]
 
 MAX_WHOLE = 64 << 20  # bytes of an answer that is read as a whole
-CONNECT_S = 5.0
-KEEP_ALIVE_S = 3.0  # less than servers keep an idle connection (uvicorn and llama-server: 5), so that we close it first
-HEADER_BYTES = 32 << 10
-LARGE = 1 << 20  # a body of more bytes is written piece by piece
-WITHOUT_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
 
 
 class Reply:
     """An answer whose head has come. Its body is read once, by `chunk`, `chunks` or `read`."""
 
-    __slots__ = ("_content", "_response", "headers", "media_type", "retry_after_s", "status")
+    __slots__ = ("chunk", "headers", "media_type", "retry_after_s", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self._content = response.content
-        self.status = response.status
-        self.headers: Headers = for_client(response.raw_headers)
-        self.media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        self.retry_after_s = _seconds(response.headers.get("Retry-After"))
-
-    async def chunk(self) -> bytes:
-        """Return the bytes that have come, or those that come next; none at the end. Raises UpstreamError."""
-        try:
-            return await self._content.readany()
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _error_of(error) from error
+    def __init__(self, connection: Connection) -> None:
+        self.chunk = connection.chunk  # returns the next bytes of the body, none at its end; raises UpstreamError
+        self.status = connection.status
+        self.headers: Headers = for_client(connection.headers)
+        found = dict(self.headers)
+        self.media_type = found.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+        self.retry_after_s = _seconds(found.get(b"retry-after"))
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes. Raises UpstreamError."""
@@ -59,51 +47,34 @@ class Reply:
 
 
 class Sending:
-    """A request on its way: `async with` yields its Reply. What has not been read when it ends, is never sent.
+    """A request on its way: `async with` yields its Reply. An answer that is left before its end is ended at once.
 
     Entering raises UpstreamError: refused if there is no connection, broken if it ends before an answer, malformed for
     what is no HTTP, redirects and compressed bodies, budget after `timeout_s`.
     """
 
-    __slots__ = ("_address", "_body", "_headers", "_method", "_response", "_session", "_timeout_s", "_url")
+    __slots__ = ("_body", "_connection", "_head", "_origin", "_pool", "_timeout_s", "_timer")
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        address: Address,
-        method: str,
-        url: str,
-        body: bytes | None,
-        headers: Iterable[tuple[bytes, bytes]],
-        timeout_s: float | None,
-    ) -> None:
-        self._session, self._address = session, address
-        self._method, self._url, self._body, self._headers = method, url, body, headers
+    def __init__(self, pool: Pool, origin: Origin, head: bytes, body: bytes | None, timeout_s: float | None) -> None:
+        self._pool, self._origin, self._head, self._body = pool, origin, head, body
         self._timeout_s = timeout_s
-        self._response: aiohttp.ClientResponse | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._connection: Connection | None = None
 
     async def __aenter__(self) -> Reply:
-        headers = for_backend(self._address, self._headers)
-        body: bytes | io.BytesIO | None = self._body
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-            if len(self._body or b"") > LARGE:
-                body = io.BytesIO(self._body or b"")
-        timeout = WITHOUT_LIMIT
-        if self._timeout_s is not None:
-            timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=min(CONNECT_S, self._timeout_s))
+        self._connection = connection = await self._pool.take(self._origin, self._timeout_s)
         try:
-            self._response = await self._session.request(
-                self._method, self._url, data=body, headers=headers, allow_redirects=False, timeout=timeout
-            )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _error_of(error) from error
-        self._body = None  # it may be large, and the answer long
-        problem = _problem_of(self._response)
-        if problem is not None:
+            if self._timeout_s is not None:
+                late = UpstreamError("budget", f"no answer within {self._timeout_s} s")
+                self._timer = asyncio.get_running_loop().call_later(self._timeout_s, connection.fail, late)
+            connection.ask(self._head, self._body)
+            self._body = None  # it may be large, and the answer long
+            await connection.head()
+            _check(connection)
+        except BaseException:
             self._close()
-            raise UpstreamError("malformed", problem)
-        return Reply(self._response)
+            raise
+        return Reply(connection)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -111,39 +82,34 @@ class Sending:
         self._close()
 
     def _close(self) -> None:
-        """Give the connection back if the answer was read to its end, else close it at once: the backend notices."""
-        if self._response is None:
-            return
-        if (connection := self._response.connection) is not None and (transport := connection.transport) is not None:
-            transport.abort()
-        self._response.close()
-        self._response = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connection is not None:
+            self._pool.give_back(self._origin, self._connection)
+            self._connection = None
 
 
 class Upstream:
     """Connections to the backends of `addresses`, inside one event loop, from `start` to `close`."""
 
     def __init__(self, addresses: Mapping[str, Address]) -> None:
-        self._addresses = dict(addresses)
-        self._session: aiohttp.ClientSession | None = None
+        self._addresses: dict[str, Address] = {}
+        self._origins: dict[str, Origin] = {}
+        for address in addresses.values():
+            self.set_address(address)
+        self._pool: Pool | None = None
 
     async def start(self) -> None:
-        """Make the session; does nothing if there is one."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                timeout=WITHOUT_LIMIT,
-                max_line_size=HEADER_BYTES,
-                max_field_size=HEADER_BYTES,
-            )
+        """Take requests from here on."""
+        if self._pool is None:
+            self._pool = Pool()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            pool.close()
+            await asyncio.sleep(0)  # their transports are closed in the loop's next round
 
     async def __aenter__(self) -> Upstream:
         await self.start()
@@ -160,6 +126,7 @@ class Upstream:
 
     def set_address(self, address: Address) -> None:
         """Add a backend, or change where it is; requests on their way go on."""
+        self._origins[address.name] = Origin.of(address.url)
         self._addresses[address.name] = address
 
     def send(
@@ -172,40 +139,30 @@ class Upstream:
         headers: Iterable[tuple[bytes, bytes]] = (),
         timeout_s: float | None = None,
     ) -> Sending:
-        """Return a request to `backend`, to be entered. `path` begins with a slash.
+        """Return a request to `backend`, to be entered. `path` begins with a slash, and is sent as it is.
 
         `headers` are the client's: what a backend may see of them is sent. `timeout_s` is for all of the answer.
         """
-        if self._session is None:
+        if self._pool is None:
             raise RuntimeError("the connections to backends are not started")
-        address = self._addresses[backend]
-        return Sending(self._session, address, method, address.url + path, body, headers, timeout_s)
+        address, origin = self._addresses[backend], self._origins[backend]
+        size = None if body is None else len(body)
+        head = request_head(address, origin.authority, method, origin.prefix + path, headers, size)
+        return Sending(self._pool, origin, head, body, timeout_s)
 
 
-def _error_of(error: Exception) -> UpstreamError:
-    """Return what an error of the HTTP client says of the backend; its own words may quote what was sent."""
-    match error:
-        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.ServerFingerprintMismatch():
-            reason = getattr(error, "strerror", None) or "it took too long"
-            return UpstreamError("refused", f"no connection: {reason}")
-        case TimeoutError():
-            return UpstreamError("budget", "no answer in time")
-        case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | OSError():
-            return UpstreamError("broken", "the connection ended before the answer")
-    return UpstreamError("malformed", "its answer is not HTTP")
+def _check(connection: Connection) -> None:
+    """Raises UpstreamError for an answer that cannot be passed on."""
+    status = connection.status
+    if 300 <= status < 400:
+        raise UpstreamError("malformed", f"it answered with a redirect ({status})")
+    if status >= 600:
+        raise UpstreamError("malformed", f"it answered with the status {status}")
+    coding = dict(connection.headers).get(b"content-encoding", b"identity")
+    if coding.strip().lower() != b"identity":
+        raise UpstreamError("malformed", "its answer is compressed, which was not asked for")
 
 
-def _problem_of(response: aiohttp.ClientResponse) -> str | None:
-    if 300 <= response.status < 400:
-        return f"it answered with a redirect ({response.status})"
-    if not 200 <= response.status < 600:
-        return f"it answered with the status {response.status}"
-    coding = response.headers.get("Content-Encoding", "identity").lower()
-    return None if coding == "identity" else "its answer is compressed, which was not asked for"
-
-
-def _seconds(text: str | None) -> float | None:
+def _seconds(text: bytes | None) -> float | None:
     """Return the seconds of a Retry-After header; dates are rare and not read."""
-    if text is None or not text.isascii() or not text.isdigit():
-        return None
-    return float(text[:9])
+    return float(text[:9]) if text is not None and text.isdigit() else None

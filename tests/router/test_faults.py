@@ -1,0 +1,186 @@
+"""Faults of backends, live: what the client gets, when, and what the breaker makes of it. `-s` shows the tables."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+from tests.router.support.asking import PATHS, Got, ask
+from tests.router.support.faults import FAULTS, INSIDE, PREFILL_S, STALL_S, TOTAL_S, Row, table
+from tests.router.support.inside import Clock, Inside, router_inside, settings_of
+from tests.router.support.running import RouterProcess, router_process
+from tests.router.support.scripted import Script, ScriptedBackend
+
+from eyas.router.manager.condition import Condition
+
+BUDGETS = {"queue": 5, "prefill": PREFILL_S, "stall": STALL_S, "total": TOTAL_S}
+MODELS = {"both": ["faulty", "sound"], "alone": ["faulty"], "sound": ["sound"]}
+
+
+@dataclass
+class Pair:
+    """A router in front of a backend that does as it is told, and a sound one."""
+
+    router: RouterProcess
+    faulty: ScriptedBackend
+    sound: ScriptedBackend
+
+    async def ask(self, session: aiohttp.ClientSession, model: str, fault: dict, **options) -> Got:
+        return await ask(
+            session, self.router.url, {"mark": "m", "sign": True, "on": {"faulty": fault}}, model=model, **options
+        )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        faulty, sound = (stack.enter_context(ScriptedBackend(name).in_thread()) for name in ("faulty", "sound"))
+        urls = {"faulty": faulty.url, "sound": sound.url}
+        backends = {"faulty": {"budgets": BUDGETS, "concurrency": 64}}
+        folder = tmp_path_factory.mktemp("router")
+        router = stack.enter_context(router_process(folder, urls, backends=backends, models=MODELS))
+        yield Pair(router, faulty, sound)
+
+
+def client() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
+
+
+def breaker_of(router: RouterProcess, name: str = "faulty") -> tuple[str, int]:
+    now = router.backend(name)
+    return f"{now['breaker']}, {now['failures']} in a row", now["failures"]
+
+
+def test_the_table_of_faults(pair):
+    async def play() -> list[Row]:
+        rows = []
+        async with client() as session:
+            for fault in FAULTS:
+                for stream in fault.streams:
+                    for others in (True, False):
+                        model = "both" if others else "alone"
+                        got = await pair.ask(session, model, fault.script, stream=stream)
+                        text, failures = breaker_of(pair.router)
+                        rows.append(row := Row(fault, stream, others, got, text))
+                        row.check(failures)
+                        await until_idle(pair.router)
+                        assert (await pair.ask(session, "alone", {})).outcome == "done"  # failures in a row end here
+        return rows
+
+    rows = asyncio.run(play())
+    print(f"\n{table(rows)}")
+    assert not [row for row in rows if row.wrong]
+
+
+async def until_idle(router: RouterProcess) -> None:
+    """Wait until no backend has a request of the router."""
+    end = time.monotonic() + 5
+    while any(one["in_flight"] for one in router.status()["backends"]):
+        assert time.monotonic() < end, router.status()
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_faults_in_other_dialects(pair, path):
+    async def play() -> None:
+        async with client() as session:
+            for stream in (True, False):
+                assert (await pair.ask(session, "alone", {}, path=path)).outcome == "done"  # ends failures in a row
+                before = await pair.ask(session, "both", {"status": 500}, path=path, stream=stream)
+                assert (before.outcome, before.backend, before.what_is_wrong()) == ("done", "sound", None)
+                refused = await pair.ask(session, "alone", {"end": "rst"}, path=path, stream=stream)
+                assert refused.outcome == "error" and refused.status in (502, 503, 529), refused  # Anthropic has 529
+            assert (await pair.ask(session, "alone", {}, path=path)).outcome == "done"
+            inside = await pair.ask(session, "both", {"end": "rst", **INSIDE}, path=path, stream=True)
+            assert (inside.outcome, len(inside.pieces), inside.what_is_wrong()) == ("error", 2, None), inside
+            assert (await pair.ask(session, "alone", {}, path=path)).outcome == "done"
+
+    asyncio.run(play())
+
+
+def test_the_sixth_request_never_reaches_the_backend(tmp_path):
+    async def play(router: RouterProcess) -> None:
+        async with client() as session:
+            for _ in range(5):
+                assert (await ask(session, router.url, {"status": 500})).status == 503
+            assert breaker_of(router)[0].startswith("open") and len(faulty.asked) == 5
+            for stream in (True, False):
+                got = await ask(session, router.url, {}, stream=stream)
+                assert got.status == 503 and 1 <= int(got.headers["retry-after"]) <= 60, got
+            assert len(faulty.asked) == 5 and breaker_of(router)[0].startswith("open")
+
+    with ScriptedBackend("faulty").in_thread() as faulty, router_process(tmp_path, {"faulty": faulty.url}) as router:
+        asyncio.run(play(router))
+
+
+@dataclass
+class Opened:
+    """A router whose only backend has failed five times, and the clock of its breaker."""
+
+    router: Inside
+    backend: ScriptedBackend
+    clock: Clock
+
+    async def fifty(self, session: aiohttp.ClientSession) -> list[asyncio.Task[Got]]:
+        """Ask fifty times at once, and wait until all that is going to the backend is there."""
+        tasks = [asyncio.create_task(ask(session, self.router.url, {"mark": f"p{number}"})) for number in range(50)]
+        await asyncio.sleep(0.7)
+        return tasks
+
+
+@asynccontextmanager
+async def opened(session: aiohttp.ClientSession) -> AsyncIterator[Opened]:
+    ready = {"faulty": Condition(state="ready", model="scripted")}
+    with ScriptedBackend("faulty", script=Script(status=500)).in_thread() as backend:
+        clock, settings = Clock(), settings_of({"faulty": backend.url}, "scripted", concurrency=64)
+        with router_inside(settings, ready, clock) as router:
+            for _ in range(5):
+                assert (await ask(session, router.url, {})).status == 503
+            assert router.snapshot().backends["faulty"].breaker == "open"
+            yield Opened(router, backend, clock)
+
+
+@pytest.mark.parametrize("is_well", [True, False], ids=["it answers", "it fails"])
+def test_when_the_time_is_up_one_of_fifty_goes_in(is_well):
+    async def play() -> None:
+        async with client() as session, opened(session) as now:
+            now.clock.ahead_s = 57.0
+            early = await asyncio.gather(*await now.fifty(session))
+            assert {one.status for one in early} == {503} and len(now.backend.asked) == 5
+            assert {int(one.headers["retry-after"]) for one in early} <= {1, 2, 3}
+
+            now.backend.script = Script(first_s=2.0) if is_well else Script(before_s=2.0, status=500)
+            now.clock.ahead_s = 60.5
+            tasks = await now.fifty(session)
+            assert len(now.backend.asked) == 6 and now.router.snapshot().backends["faulty"].breaker == "probing"
+            now.backend.script = Script()
+            got = await asyncio.gather(*tasks)
+            if is_well:
+                assert {one.outcome for one in got} == {"done"} and len(now.backend.asked) == 55
+                assert now.router.snapshot().backends["faulty"].breaker == "closed"
+            else:
+                assert {one.status or 0 for one in got} <= {200, 503} and {one.outcome for one in got} == {"error"}
+                assert len(now.backend.asked) == 6 and now.router.snapshot().backends["faulty"].breaker == "open"
+
+    asyncio.run(play())
+
+
+def test_a_probe_whose_client_leaves_gives_its_place_to_another():
+    async def play() -> None:
+        async with client() as session, opened(session) as now:
+            now.backend.script = Script(first_s=30.0)
+            now.clock.ahead_s = 60.5
+            first = asyncio.create_task(ask(session, now.router.url, {"mark": "first"}))
+            await asyncio.sleep(0.5)
+            assert now.backend.asked[-1].mark == "first"
+            tasks = await now.fifty(session)
+            assert len(now.backend.asked) == 6
+            now.backend.script = Script()
+            first.cancel()
+            got = await asyncio.gather(*tasks)
+            assert {one.outcome for one in got} == {"done"} and now.backend.asked[5].ended == "left"
+
+    asyncio.run(play())
