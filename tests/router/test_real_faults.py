@@ -133,7 +133,7 @@ def test_llama_server_stops_and_dies(tmp_path):
     with llama_server(tmp_path) as (url, pid):
         special = Tokenizer.load(DEMO).special
         ends = {str(special[name]): -100 for name in ("<|return|>", "<|end|>", "<|call|>")}  # the answer goes on
-        run(tmp_path, url, pid, max_tokens=MAX_TOKENS, logit_bias=ends)
+        run(tmp_path, url, pid, max_tokens=3 * MAX_TOKENS, logit_bias=ends)
 
 
 @contextmanager

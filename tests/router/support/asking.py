@@ -155,6 +155,8 @@ def _delta(value: dict[str, Any]) -> str:
     match value:
         case {"choices": [{"delta": {"content": str(text)}}, *_]} | {"choices": [{"text": str(text)}, *_]}:
             return text
+        case {"choices": [{"delta": {"reasoning_content": str(text)}}, *_]}:
+            return text
         case {"type": "response.output_text.delta", "delta": str(text)}:
             return text
         case {"type": "content_block_delta", "delta": {"text": str(text)}}:
