@@ -13,13 +13,14 @@ from eyas.gateway.http.errors import Failure, error_body, error_event, error_hea
 from eyas.gateway.http.stream import PROBE, SEND_BODY, named_sse
 from eyas.router.upstream.headers import Headers
 
-__all__ = ["EVENT_STREAM", "Client"]
+__all__ = ["EVENT_STREAM", "READING", "Client"]
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 FIRST_COMMENT_S = 1.0  # until then an error still has its HTTP status
 COMMENT_EVERY_S = 5.0
 NOTHING = b":\n\n"  # a comment
 STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]  # nginx would buffer chunks
+READING = Waiting(state="reading")
 
 
 class Client:
@@ -30,7 +31,8 @@ class Client:
         self._send_body: Send = scope["state"].get(SEND_BODY, send)
         self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
-        self._waiting = Waiting(state="reading")
+        self._waits = False
+        self._waiting = READING
         self.shown: Headers = []
         self.is_started = False
         self.status: int | None = None  # of the answer, once it has one
@@ -38,7 +40,10 @@ class Client:
     # -- while it waits ------------------------------------------------------------------------------------------------
 
     def waits(self, since: float) -> None:
-        """Begin to send comments, the first of them FIRST_COMMENT_S after `since`."""
+        """Begin to send comments, the first of them FIRST_COMMENT_S after `since`; once."""
+        if self._waits:
+            return
+        self._waits = True
         self._timer = self._loop.call_at(since + FIRST_COMMENT_S, self._tell)
 
     def hears(self, waiting: Waiting) -> None:

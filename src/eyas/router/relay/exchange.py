@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 
 from starlette.exceptions import HTTPException
@@ -14,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from eyas.base.errors import EyasError
 from eyas.base.repetition import Loop
-from eyas.base.waiting import Waiting
 from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, failure_of
 from eyas.gateway.http.outcome import CLIENT_LEFT
 from eyas.router.guard.watch import failure_of as kind_of_loop
@@ -22,7 +22,7 @@ from eyas.router.guard.watch import watch_for
 from eyas.router.manager.visit import FailureKind, Go, NoBackend, Visit
 from eyas.router.messages.translation import Translation
 from eyas.router.relay.alarm import Alarm, ClientLeft
-from eyas.router.relay.client import EVENT_STREAM, Client
+from eyas.router.relay.client import EVENT_STREAM, READING, Client
 from eyas.router.relay.names import MESSAGES
 from eyas.router.relay.outcome import Outcome, Trip
 from eyas.router.relay.pouring import Pouring, one_by_one, parts_of
@@ -110,14 +110,11 @@ class Exchange:
     async def _answer(self) -> None:
         shared = self._shared
         raw = await self._held.enter_async_context(shared.intake.body(HttpRequest(self._scope, self._receive)))
-        self._watcher = self._loop.create_task(self._watch())
-        self._wish = wish = await read_wish(shared, self._scope, self._path, raw)
+        self._wish = wish = await read_wish(shared, self._scope, self._path, raw, on_wait=self._attend)
         del raw
         if wish.wanted.route is not None:
             self._client.shown.append((b"x-eyas-route", wish.wanted.route.encode()))
         self._visit = visit = shared.manager.arrive(wish.wanted)
-        if wish.is_stream:
-            self._client.waits(self._arrived)
         while True:
             go = await self._place(visit)
             self._backend, self._num_asked = go.backend, self._num_asked + 1
@@ -125,6 +122,13 @@ class Exchange:
                 self._queue_s = self._loop.time() - self._arrived
             if await self._ask(visit, go, wish):
                 return
+
+    def _attend(self) -> None:
+        """Look after the client from the first wait on: does it leave, and does a stream of it wait for long?"""
+        if self._watcher is None:
+            self._watcher = self._loop.create_task(self._watch())
+        if self._wish is not None and self._wish.is_stream:
+            self._client.waits(self._arrived)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -137,6 +141,7 @@ class Exchange:
             async for news in all_news:
                 if isinstance(news, Go):
                     return news
+                self._attend()
                 self._client.hears(news)
         raise NoBackend("the request was ended", status=503)
 
@@ -169,6 +174,8 @@ class Exchange:
                 raise cause from None
             kind, detail = "budget", str(cause)
         self._alarm.unset()
+        if pouring is not None and pouring.is_shown:
+            visit.shown()
         visit.failed(kind, detail)
         is_out_of_time = self._loop.time() >= self._until(go)
         if not is_out_of_time and not (pouring is not None and pouring.is_shown):
@@ -205,13 +212,19 @@ class Exchange:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     async def _stream(self, go: Go, wish: Wish, pouring: Pouring) -> None:
-        prefill_s, until = go.budgets.prefill_s, self._until(go)
-        due = math.inf if prefill_s is None else self._loop.time() + prefill_s
-        self._alarm.set(min(due, until), f"it has shown nothing within {min(due, until) - self._loop.time():.1f} s")
-        self._client.hears(Waiting(state="reading"))
+        until = self._until(go)
+
+        def on_wait() -> None:
+            self._attend()
+            prefill_s = math.inf if go.budgets.prefill_s is None else go.budgets.prefill_s
+            seconds = min(prefill_s, until - self._loop.time())
+            self._alarm.set(self._loop.time() + seconds, f"it has shown nothing within {seconds:.1f} s")
+            self._client.hears(READING)
+            pouring.watch = watch_for(self._shared.guard(go.backend), max_tokens=wish.max_tokens, prompt=wish.prompt)
+
         path, translation, body = self._request(go.backend, wish)
         for _ in range(1 + MAX_AGAIN):
-            async with self._send(go.backend, path, body) as reply:
+            async with self._send(go.backend, path, body, on_wait) as reply:
                 if not 200 <= reply.status < 300:
                     body = await self._again(reply, go.backend, translation)
                     continue
@@ -235,6 +248,7 @@ class Exchange:
         raise UpstreamError("malformed", "it refuses each form of the request")
 
     async def _whole(self, visit: Visit, go: Go, wish: Wish) -> None:
+        self._attend()
         self._alarm.set(self._until(go), f"no answer within {go.budgets.total_s} s")
         path, translation, body = self._request(go.backend, wish)
         alive = self._loop.create_task(self._check_life(go))
@@ -281,9 +295,9 @@ class Exchange:
 
     # -- small things --------------------------------------------------------------------------------------------------
 
-    def _send(self, backend: str, path: str, body: bytes) -> Sending:
+    def _send(self, backend: str, path: str, body: bytes, on_wait: Callable[[], None] | None = None) -> Sending:
         headers = [*self._scope["headers"], (b"x-request-id", self._scope["state"]["request_id"].encode())]
-        return self._shared.upstream.send(backend, "POST", path, body=body, headers=headers)
+        return self._shared.upstream.send(backend, "POST", path, body=body, headers=headers, on_wait=on_wait)
 
     def _until(self, go: Go) -> float:
         total_s = go.budgets.total_s
@@ -308,13 +322,10 @@ class Exchange:
             self._room = self._loop.create_task(self._held.pop_all().aclose())
 
     def _pouring(self, visit: Visit, go: Go, wish: Wish) -> Pouring:
-        watch = watch_for(self._shared.guard(go.backend), max_tokens=wish.max_tokens, prompt=wish.prompt)
+        def tripped(loop: Loop, is_acting: bool) -> None:
+            self._tripped(go.backend, wish, loop, is_acting=is_acting)
 
-        def tripped(loop: Loop) -> None:
-            assert watch is not None
-            self._tripped(go.backend, wish, loop, is_acting=watch.is_acting)
-
-        return Pouring(self._client, visit, self._alarm, self._loop, watch=watch, on_loop=tripped, on_stored=self._keep)
+        return Pouring(self._client, visit, self._alarm, self._loop, on_loop=tripped, on_stored=self._keep)
 
     def _guard_whole(self, go: Go, wish: Wish, path: str, answer: bytes) -> None:
         """Look for a loop in a whole answer. Raises UpstreamError in mode act."""

@@ -44,7 +44,10 @@ async def one_by_one(parts: AsyncGenerator[Part, None]) -> AsyncGenerator[list[P
 
 
 class Pouring:
-    """One backend's answer on its way. `is_shown`: the client has seen something of it, so that no other can follow."""
+    """One backend's answer on its way. `is_shown`: the client has seen something of it, so that no other can follow.
+
+    `on_loop` hears of a loop that `watch` finds, and whether the answer ends at it.
+    """
 
     def __init__(
         self,
@@ -53,12 +56,12 @@ class Pouring:
         alarm: Alarm,
         loop: asyncio.AbstractEventLoop,
         *,
-        watch: Watch | None,
-        on_loop: Callable[[Loop], None],
+        on_loop: Callable[[Loop, bool], None],
         on_stored: Callable[[str], None],
     ) -> None:
         self._client, self._visit, self._alarm, self._loop = client, visit, alarm, loop
-        self._watch, self._on_loop, self._on_stored = watch, on_loop, on_stored
+        self._on_loop, self._on_stored = on_loop, on_stored
+        self.watch: Watch | None = None
         self._out: list[bytes] = []
         self._shows = self._is_last = self._has_progress = False
         self._failure: tuple[FailureKind, str] | None = None
@@ -80,7 +83,7 @@ class Pouring:
         The alarm ends each pause after `stall_s`, and everything at `until`, a time of the loop.
         """
         client, alarm, loop = self._client, self._alarm, self._loop
-        pause = math.inf if stall_s is None else stall_s
+        pause, is_first = math.inf if stall_s is None else stall_s, False
         async with aclosing(batches):
             async for parts in batches:
                 self._take(parts)
@@ -88,12 +91,9 @@ class Pouring:
                     self._check()
                     if not (self._shows or self._is_last):
                         continue
-                    self.is_shown = True
-                    self._visit.shown()
-                    on_first()
+                    self.is_shown = is_first = True
                     alarm.held = True
                     await client.begin(headers)
-                    alarm.set(min(loop.time() + pause, until), f"it has stalled for {stall_s} s, or the time is up")
                 if self._is_last:
                     break
                 before = loop.time()
@@ -105,13 +105,20 @@ class Pouring:
                 if self._failure is not None:
                     raise UpstreamError(*self._failure)
                 now = loop.time()
-                if self._has_progress or now - before > SLOW_S:
-                    self._has_progress = False
+                if is_first:  # when it is on its way: the client has waited long enough
+                    is_first = False
+                    self._visit.shown()
+                    on_first()
+                    alarm.set(min(now + pause, until), f"it has stalled for {stall_s} s, or its time is up")
+                elif self._has_progress or now - before > SLOW_S:
                     alarm.due = min(now + pause, until)
+                self._has_progress = False
         if not self.is_shown:
-            self.is_shown = True
+            self.is_shown = is_first = True
             await client.begin(headers)
         alarm.unset()
+        if is_first and self._shows:
+            on_first()
         self._visit.done()
         await client.end(b"".join(self._out))
 
@@ -119,9 +126,9 @@ class Pouring:
         """Add parts to what is to be sent, up to a failure or the end."""
         out = self._out
         for part in parts:
-            if part.text and self._watch is not None and (loop := self._watch.add(part.text)) is not None:
-                self._on_loop(loop)
-                if self._watch.is_acting:
+            if part.text and self.watch is not None and (loop := self.watch.add(part.text)) is not None:
+                self._on_loop(loop, self.watch.is_acting)
+                if self.watch.is_acting:
                     self._failure = failure_of(loop), f"its answer repeats itself: {loop}"
                     return
             if part.error is not None:

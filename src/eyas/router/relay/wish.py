@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,13 +62,14 @@ class Wish:
         return self.translation
 
 
-async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw) -> Wish:
-    """Read a request's body. Raises InvalidRequest."""
+async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw, *, on_wait: Callable[[], None]) -> Wish:
+    """Read a request's body. `on_wait` is called before it waits for anybody. Raises InvalidRequest."""
     body = Body.of(raw)
     asked_for = body.text("model")
     named = shared.names.meaning(asked_for, path)
     route, model = None, named.model
     if named.route is not None:
+        on_wait()
         try:
             route = await shared.routes.choose(named.route, prompt_of(path, body.fields) if named.route == AUTO else "")
         except KeyError:
@@ -77,6 +79,7 @@ async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw) -> Wish:
     assert model is not None
     backends, must_stick = shared.names.model(model).backends, False
     if path == "/v1/responses" and (previous := body.text("previous_response_id")) is not None:
+        on_wait()
         home = await find_response(shared, previous, owner_of(scope), backends)
         if home is not None:
             backends, must_stick = (home,), True

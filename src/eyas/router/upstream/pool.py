@@ -46,16 +46,21 @@ class Pool:
         self._tls: ssl.SSLContext | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self, origin: Origin, timeout_s: float | None) -> Connection:
-        """Return a connection. Raises UpstreamError of the kind refused."""
+    def take(self, origin: Origin) -> Connection | None:
+        """Return a connection that waits for a request; None if there is none."""
+        if not (idle := self._idle.get(origin)):
+            return None
         oldest = asyncio.get_running_loop().time() - KEEP_ALIVE_S
-        idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
             if connection.is_open and connection.idle_since > oldest:
                 self._used.add(connection)
                 return connection
             connection.abort()
+        return None
+
+    async def connect(self, origin: Origin, timeout_s: float | None) -> Connection:
+        """Return a new connection. Raises UpstreamError of the kind refused."""
         connection = await self._connect(origin, CONNECT_S if timeout_s is None else min(CONNECT_S, timeout_s))
         self._used.add(connection)
         return connection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import TracebackType
 
 from eyas.router.upstream.address import Address
@@ -53,22 +53,35 @@ class Sending:
     what is no HTTP, redirects and compressed bodies, budget after `timeout_s`.
     """
 
-    __slots__ = ("_body", "_connection", "_head", "_origin", "_pool", "_timeout_s", "_timer")
+    __slots__ = ("_body", "_connection", "_head", "_on_wait", "_origin", "_pool", "_timeout_s", "_timer")
 
-    def __init__(self, pool: Pool, origin: Origin, head: bytes, body: bytes | None, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        origin: Origin,
+        head: bytes,
+        body: bytes | None,
+        timeout_s: float | None,
+        on_wait: Callable[[], None] | None,
+    ) -> None:
         self._pool, self._origin, self._head, self._body = pool, origin, head, body
-        self._timeout_s = timeout_s
+        self._timeout_s, self._on_wait = timeout_s, on_wait
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> Reply:
-        self._connection = connection = await self._pool.take(self._origin, self._timeout_s)
+        connection = self._pool.take(self._origin)
+        if connection is None:
+            self._waits()
+            connection = await self._pool.connect(self._origin, self._timeout_s)
+        self._connection = connection
         try:
             if self._timeout_s is not None:
                 late = UpstreamError("budget", f"no answer within {self._timeout_s} s")
                 self._timer = asyncio.get_running_loop().call_later(self._timeout_s, connection.fail, late)
             connection.ask(self._head, self._body)
             self._body = None  # it may be large, and the answer long
+            self._waits()
             await connection.head()
             _check(connection)
         except BaseException:
@@ -80,6 +93,11 @@ class Sending:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._close()
+
+    def _waits(self) -> None:
+        if self._on_wait is not None:
+            on_wait, self._on_wait = self._on_wait, None
+            on_wait()
 
     def _close(self) -> None:
         if self._timer is not None:
@@ -138,17 +156,19 @@ class Upstream:
         body: bytes | None = None,
         headers: Iterable[tuple[bytes, bytes]] = (),
         timeout_s: float | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> Sending:
         """Return a request to `backend`, to be entered. `path` begins with a slash, and is sent as it is.
 
         `headers` are the client's: what a backend may see of them is sent. `timeout_s` is for all of the answer.
+        `on_wait` is called before the first wait: what need not be done before the request is on its way.
         """
         if self._pool is None:
             raise RuntimeError("the connections to backends are not started")
         address, origin = self._addresses[backend], self._origins[backend]
         size = None if body is None else len(body)
         head = request_head(address, origin.authority, method, origin.prefix + path, headers, size)
-        return Sending(self._pool, origin, head, body, timeout_s)
+        return Sending(self._pool, origin, head, body, timeout_s, on_wait)
 
 
 def _check(connection: Connection) -> None:
