@@ -70,6 +70,7 @@ test-engines: $(DEV)
 	$(PYTEST) -m engines $(ARGS)
 
 test-clients: $(DEV)
+	$(BIN)/python tools/llama_server.py
 	$(PYTEST) -m clients --timeout 900 $(ARGS)
 
 lint: $(DEV)

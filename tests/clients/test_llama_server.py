@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.clients.support.box import make_model
 from tests.clients.support.forced import Asked, Forcing
@@ -12,6 +13,7 @@ from tests.clients.support.steps import expected_log, log_lines, tool_steps
 from tests.engines.conftest import llama_server, llama_tool  # noqa: F401 - fixtures
 from tests.engines.support.llama import free_port, running
 from tests.router.support.running import router_process
+from tests.router.support.session import requests
 from tests.router.support.templates import OURS, rendered
 
 from eyas.claude.server import Server
@@ -73,3 +75,12 @@ def test_five_tool_steps_without_an_error_or_a_second_try(forcing, new_client, t
         assert router.backend("llama")["in_flight"] == 0
     assert log_lines(client.project) == expected_log(NUM_STEPS)
     check_asked(one.asked[start:])
+
+
+def test_counting_is_llama_servers_own(forcing, tmp_path):
+    body = requests()[0] | {"model": f"claude-{NAME}", "stream": False}
+    counted = {name: value for name, value in body.items() if name not in ("max_tokens", "stream")}
+    with router_process(tmp_path, {"llama": forcing[1]}, model=NAME) as router:
+        number = httpx.post(f"{router.url}/v1/messages/count_tokens", json=counted, timeout=60).json()["input_tokens"]
+        usage = httpx.post(f"{router.url}/v1/messages", json=body, timeout=60).json()["usage"]
+    assert number == usage["input_tokens"] + usage["cache_read_input_tokens"]

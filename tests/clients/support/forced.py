@@ -21,7 +21,7 @@ from tests.gateway.support.gateway import running
 from eyas.base.tokens.tokenizer import Tokenizer
 
 CHAT = "/v1/chat/completions"
-STRONG = 60.0  # logit bias: beyond every logit of a random model
+STRONG = 30.0  # logit bias: beyond every logit of a random model
 
 
 @dataclass(eq=False)
@@ -52,8 +52,14 @@ class Forcing:
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        special = Tokenizer.load(self.folder).special
-        self._bias = [[special["<|message|>"], STRONG], [special["<|channel|>"], -STRONG]]
+        codec = Tokenizer.load(self.folder)
+        # The answer may begin with reasoning that never ends, and a type of the content may have any length. The
+        # grammar takes a control token also where its characters are spelled.
+        control = set(codec.special.values())
+        spelled = [one for one in range(min(control)) if codec.token_bytes(one).startswith(b"<")]
+        bias = {number: -2 * STRONG for number in spelled}
+        bias |= {codec.special["<|channel|>"]: -STRONG, codec.special["<|message|>"]: STRONG}
+        self._bias = [list(pair) for pair in bias.items()]
         self.app = Starlette(routes=[Route("/{path:path}", self._pass, methods=["GET", "POST"])])
 
     @contextmanager
@@ -97,7 +103,7 @@ class Forcing:
             },
         }
         tools = [{"type": "function", "function": function}]
-        return rest | shown | {"tools": tools, "tool_choice": "required", "logit_bias": self._bias}
+        return rest | shown | {"tools": tools, "tool_choice": "required", "temperature": 0, "logit_bias": self._bias}
 
 
 class Nothing:
