@@ -60,6 +60,7 @@ class _ChatChoice(Struct):
 
 class _ChatChunk(Struct):
     choices: list[_ChatChoice]
+    error: Any = None
 
 
 class _TextChoice(Struct):
@@ -70,6 +71,7 @@ class _TextChoice(Struct):
 
 class _TextChunk(Struct):
     choices: list[_TextChoice]
+    error: Any = None
 
 
 class _ChoiceReader:
@@ -79,7 +81,6 @@ class _ChoiceReader:
         self.is_complete = False
         self._running: set[int] = set()
         self._finished: set[int] = set()
-        self._opened: set[object] = set()  # choices whose first chunk has come: without text, it has the role
 
     def read(self, event: bytes) -> Part:
         data = data_of(event)
@@ -87,7 +88,7 @@ class _ChoiceReader:
             return Part(data=event, is_noise=True)
         if data == DONE or data.strip() == DONE:
             return Part(data=event, is_last=True)
-        text, shows, finishes = "", False, False
+        text, shows, finishes, opens = "", False, False, False
         try:
             for index, written, finish in self._choices(data):
                 if written:
@@ -97,18 +98,21 @@ class _ChoiceReader:
                 if finish is not None:
                     finishes = True
                     self._finished.add(index)
-                self._running.add(index)
+                if index not in self._running:
+                    self._running.add(index)
+                    opens = True
         except msgspec.ValidationError:
             return self._other(event, data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise UpstreamError("malformed", "an event of its stream is not JSON") from None
         if finishes:
             self.is_complete = self._running == self._finished
-        elif not shows:
+        elif not shows and not opens:  # a choice's first chunk has its role
             return self._other(event, data)
         return Part(data=event, text=text, shows=shows)
 
     def _choices(self, data: bytes) -> list[tuple[int, str, str | None]]:
+        """Return index, text and finish of each choice. Raises msgspec.ValidationError if it is to be read slowly."""
         raise NotImplementedError
 
     def _other(self, event: bytes, data: bytes) -> Part:
@@ -123,13 +127,10 @@ class _ChoiceReader:
             return Part(data=event)  # usage, or what a filter says of the prompt
         is_empty = not value.get("usage")
         for choice in choices:
-            said = choice.get("delta", choice) if isinstance(choice, dict) else {"?": choice}
+            said = (choice.get("delta", choice) or {}) if isinstance(choice, dict) else {"?": choice}
             fields = {name for name, item in said.items() if item} if isinstance(said, dict) else {"?"}
             if fields - {"role", "index", "finish_reason", "logprobs"}:
                 return Part(data=event, shows=True)
-            index = choice.get("index", 0)
-            is_empty = is_empty and index in self._opened
-            self._opened.add(index)
         return Part(data=event, is_noise=is_empty)
 
 
@@ -139,9 +140,12 @@ class ChatReader(_ChoiceReader):
     _decoder = msgspec.json.Decoder(_ChatChunk)
 
     def _choices(self, data: bytes) -> list[tuple[int, str, str | None]]:
+        chunk = self._decoder.decode(data)
+        if chunk.error:
+            raise msgspec.ValidationError
         return [
             (choice.index, choice.delta.written() if choice.delta is not None else "", choice.finish_reason)
-            for choice in self._decoder.decode(data).choices
+            for choice in chunk.choices
         ]
 
 
@@ -151,7 +155,10 @@ class CompletionReader(_ChoiceReader):
     _decoder = msgspec.json.Decoder(_TextChunk)
 
     def _choices(self, data: bytes) -> list[tuple[int, str, str | None]]:
-        return [(choice.index, choice.text, choice.finish_reason) for choice in self._decoder.decode(data).choices]
+        chunk = self._decoder.decode(data)
+        if chunk.error:
+            raise msgspec.ValidationError
+        return [(choice.index, choice.text, choice.finish_reason) for choice in chunk.choices]
 
 
 class _Response(Struct):
