@@ -41,7 +41,10 @@ def in_a_loop(test):
     @wraps(test)
     def run(**fixtures):
         async def main():
+            errors = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
             await asyncio.wait_for(test(**fixtures), 60.0)
+            assert not errors, "in a timer"
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
         asyncio.run(main())
@@ -61,7 +64,9 @@ async def test_a_free_place_is_the_only_news():
 
 
 @in_a_loop
-async def test_news_while_one_waits_and_the_place_of_one_that_leaves():
+async def test_news_while_one_waits_and_the_place_of_one_that_leaves(monkeypatch):
+    monkeypatch.setattr("eyas.router.manager.manager.NEWS_S", 0.01)
+    monkeypatch.setattr("eyas.router.manager.manager.REPEAT_S", 1e6)
     manager = ready()
     first, second = manager.arrive(WANTED), manager.arrive(WANTED)
     third, fourth = manager.arrive(WANTED), manager.arrive(WANTED)
@@ -90,12 +95,17 @@ async def test_a_wait_without_changes_has_news_now_and_then(monkeypatch):
     news = visit.news()
     for _ in range(3):
         assert (await asyncio.wait_for(anext(news), SHORT)).position == 1
+    other = manager.arrive(only)
     visit.left()
     assert [item async for item in news] == [], "it has left"
+    news = other.news()
+    for _ in range(2):
+        assert (await asyncio.wait_for(anext(news), SHORT)).position == 1
 
 
 @in_a_loop
-async def test_a_load_is_said_and_what_comes_after_it():
+async def test_a_load_is_said_and_what_comes_after_it(monkeypatch):
+    monkeypatch.setattr("eyas.router.manager.manager.NEWS_S", 1e6)
     manager = Manager(FILE)
     manager.report("a", Condition(state="loading", eta_s=30.0))
     manager.report("b", OUT)
@@ -104,9 +114,9 @@ async def test_a_load_is_said_and_what_comes_after_it():
     assert await anext(first_news) == await anext(second_news) == Waiting(state="loading", eta_s=30)
     manager.report("a", READY)
     assert (await anext(first_news)).backend == "a"
-    assert await anext(second_news) == Waiting(state="queued", position=1)
+    assert await asyncio.wait_for(anext(second_news), SHORT) == Waiting(state="queued", position=1)
     manager.report("a", Condition(state="loading"))
-    assert await anext(second_news) == Waiting(state="loading")
+    assert await asyncio.wait_for(anext(second_news), SHORT) == Waiting(state="loading")
     manager.close()
     with pytest.raises(NoBackend, match="stopping"):
         await anext(second_news)
@@ -168,7 +178,7 @@ async def test_refusals_on_arrival():
 @in_a_loop
 async def test_a_spent_budget_of_the_queue_wakes_by_itself():
     manager = ready()
-    visits = [manager.arrive(WANTED) for _ in range(2)]
+    visits = [manager.arrive(WANTED) for _ in range(3)]  # the last one waits, with more time
     hasty = manager.arrive(Wanted(model="m", backends=("a", "b"), budgets=Budgets(queue_s=0.05)))
     with pytest.raises(NoBackend) as caught:
         await asyncio.wait_for(next_go(hasty), SHORT)
@@ -253,6 +263,18 @@ async def test_a_listener_may_report_and_the_next_decision_knows_it():
     assert manager.condition("a") == OUT and (await next_go(manager.arrive(WANTED))).backend == "b"
 
 
+class TimersLoop(asyncio.SelectorEventLoop):
+    """A loop that remembers which timers were set."""
+
+    def __init__(self):
+        super().__init__()
+        self.timers = []
+
+    def call_at(self, *args, **options):
+        self.timers.append(super().call_at(*args, **options))
+        return self.timers[-1]
+
+
 ACTS = st.lists(st.sampled_from(["done", "failed", "full", "left", "late"]), min_size=1, max_size=6)
 
 
@@ -280,12 +302,14 @@ def test_many_relays_at_once_leave_nothing_behind(relays):
     async def main():
         clock = [0.0]
         manager = ready(now=lambda: clock[0])
+        loop = asyncio.get_running_loop()
         tasks = [asyncio.ensure_future(relay(manager, *one)) for one in relays]
         if len(tasks) > 3:
-            asyncio.get_running_loop().call_soon(tasks[-1].cancel)
+            loop.call_soon(tasks[-1].cancel)
         await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), SHORT)
         snapshot = manager.snapshot()
         assert [one.in_flight for one in snapshot.backends.values()] == [0, 0] and snapshot.queued == {"m": 0}
-        manager.close()
+        assert not [one for one in loop.timers if not one.cancelled() and one.when() > loop.time()]
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=TimersLoop) as runner:
+        runner.run(main())

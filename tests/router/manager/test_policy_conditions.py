@@ -100,6 +100,16 @@ def test_before_the_first_look_requests_wait_for_a_short_time():
     assert slow.arrive() in slow.refused
 
 
+def test_one_that_failed_too_often_is_not_waited_for_since_it_is_unknown_now():
+    run = PolicyRun(router(A))
+    opened(run)
+    run.report("a", Condition(reason="refuses connections"))
+    assert run.refused[run.arrive()].retry_after_s == 60.0
+    run.pass_time(60.0)
+    run.report("a", LOADING)
+    assert run.waits(run.arrive())
+
+
 def test_a_request_at_a_backend_is_not_touched_by_its_condition():
     run = PolicyRun(router(A, B))
     visit = run.arrive()

@@ -102,7 +102,7 @@ class Checked(PolicyRun):
 
     def change(self, name, condition):
         before = self.snapshot().backends[name].condition.state
-        if (before, condition.state) == ("loading", "ready"):
+        if before in ("loading", "unknown") and condition.state == "ready":
             self.was_reloaded.add(name)
         self.report(name, condition)
 

@@ -11,7 +11,7 @@ from eyas.router.settings.schema import BackendSettings
 
 __all__ = ["Backend", "Standing"]
 
-FIRST_LOOK_S = 30.0  # that requests wait for a backend at which no watcher has looked yet; the look asks it something
+FIRST_LOOK_S = 30.0  # that requests wait for one of which nothing is known yet, or nothing any more
 LOAD_S = 1800.0  # that they wait for one that loads, if the plan has no limit
 GRACE_S = 30.0  # beyond the plan's limit, until its watcher says what has become of it
 SYMBOL_S = 600.0  # two answers that repeat one symbol within this time are the engine's fault
@@ -47,14 +47,18 @@ class Backend:
             if self.breaker.allows(now):
                 return "free" if self.in_flight < self.settings.concurrency else "busy"
             return "probing" if self.breaker.state == "probing" else "open"
-        return "out" if self.condition.state == "out" or now >= self.waits_until else "loading"
+        if self.condition.state == "out":
+            return "out"
+        if self.condition.state == "unknown" and self.breaker.state == "open" and not self.breaker.allows(now):
+            return "open"
+        return "loading" if now < self.waits_until else "out"
 
     def report(self, condition: Condition, now: float) -> None:
-        """Take a condition over. One that has been loaded may be probed at once: it is another process."""
+        """Take a condition over. One that is ready after an outage may be probed at once: its watcher has asked it."""
         before, self.condition, self._reported_at = self.condition, condition, now
         if condition.state != before.state:
             self._since = now
-            if (before.state, condition.state) == ("loading", "ready"):
+            if before.state in ("loading", "unknown") and condition.state == "ready":
                 self.breaker.retry(now)
         if condition.state == "unknown":
             self.waits_until = self._since + FIRST_LOOK_S
