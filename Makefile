@@ -1,5 +1,5 @@
 # make serve | test | test-slow | test-soak | test-gpu | test-engines | test-clients | lint | bench | bench-exact
-#     | bench-train | wheel (make help says more)
+#     | bench-train | bench-router | wheel (make help says more)
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -26,7 +26,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-slow test-soak test-gpu test-engines test-clients lint bench bench-exact bench-train \
-	wheel clean
+	bench-router wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,6 +44,8 @@ help:
 	@echo "make bench-exact  200 requests, with speculation and without: the same tokens"
 	@echo "make bench-train  what heads learn by loss and supervision: acceptance lengths, against bounds; 40 minutes on one"
 	@echo "                  core; ARGS='--seeds 1 --arms kl,hard' for less, the same command goes on"
+	@echo "make bench-router what eyas router adds to an answer, beside LiteLLM's proxy, which it installs into .clients/; needs"
+	@echo "                  both cores idle; ARGS='--no-litellm' without it"
 	@echo
 	@echo "Variables: PYTHON=python3.12, VENV=.venv, TORCH=cpu|cuda (here: $(TORCH)),"
 	@echo "           TORCH_INDEX=URL of a package index to take torch builds from,"
@@ -87,6 +89,9 @@ bench-exact: $(DEV)
 bench-train: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/bench_train.py --out runs/bench-train \
 		train.epochs=1 train.precision=bf16 $(ARGS)
+
+bench-router: $(DEV)
+	$(BIN)/python tools/bench_router.py $(ARGS)
 
 wheel: $(BIN)/python
 	$(BIN)/python tools/wheel.py -c constraints-$(TORCH).txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,6 @@ import uvloop
 from eyas.bench.http.client import Target
 from eyas.bench.http.load import Singles, run_sequential, run_streams
 from eyas.bench.http.servers import machine, null_server, started
-from eyas.bench.prompts import read_prompts
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, percentile
 from eyas.router.routes.classifier import Classifier
@@ -41,7 +41,7 @@ CONTEXT = 32 << 10
 WARM_S = 1.0
 STREAM_TOKENS = 256
 NUM_WARM = 50
-PROMPTS = ROOT / "tests" / "assets" / "demo_heldout.jsonl"
+PROMPTS = ROOT / "tools" / "routes" / "prompts.jsonl"
 # What is compared with which bar: a figure of the router, and the most that it may be.
 BARS = {
     "added_ms_p50": 0.6,
@@ -53,9 +53,8 @@ BARS = {
 }
 DEFINITIONS = """\
 TTFT      request sent (connection open) to first event with text, at the client; requests one by one
-added     TTFT less what the server says that its engine took (`timings.prompt_ms`), less the median of the same when
-          the server is asked directly in the same repeat; percentiles over the requests of a repeat, by nearest rank.
-          LiteLLM drops the timings: for it the engine took the median of the direct requests
+added     TTFT less the median of direct requests in the same repeat; percentiles over the requests of a repeat, by
+          nearest rank
 share     median added time of the router over LiteLLM's
 chunk     one server-sent event with text; the null engine's text is a loop, and the guard observes it
 CPU       user and system time of the router's process, all its threads, over chunks
@@ -156,8 +155,8 @@ def _measure_ttft(args: argparse.Namespace, runner: asyncio.Runner, folder: Path
 
 
 def _ttft_figures(singles: Singles, direct: Singles) -> dict[str, float]:
-    base = median(direct.added_ms(direct))
-    added = [one - base for one in singles.added_ms(direct)]
+    base = median(direct.ttft_ms)
+    added = [one - base for one in singles.ttft_ms]
     figures = {f"ttft_ms_p{percent}": percentile(singles.ttft_ms, percent) for percent in PERCENTS}
     return figures | {f"added_ms_p{percent}": percentile(added, percent) for percent in PERCENTS}
 
@@ -192,8 +191,10 @@ def _measure_streams(args: argparse.Namespace, runner: asyncio.Runner, folder: P
 
 
 def _measure_classifier(repeats: int) -> Figures:
-    """Measure the classifier over prompts of the demo's held-out chats, in ms a prompt."""
-    classifier, prompts = Classifier.shipped(), [chat.text for chat in read_prompts(PROMPTS)]
+    """Measure the classifier over the 300 prompts, in ms a prompt."""
+    lines = PROMPTS.read_text(encoding="utf-8").splitlines()
+    classifier, prompts = Classifier.shipped(), [json.loads(line)["text"] for line in lines]
+    _seconds(classifier.route, prompts)  # warm
     return {"ms_per_prompt": Spread(tuple(_seconds(classifier.route, prompts) for _ in range(repeats)))}
 
 
