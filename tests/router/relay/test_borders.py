@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.router.support.asking import PATHS, ask
@@ -159,5 +160,29 @@ def test_bad_bodies() -> None:
             async with router.session.post(router.url + PATHS[0], data=large, headers=headers) as response:
                 assert (response.status, (await response.json())["error"]["code"]) == (413, "body_too_large")
         assert backend.asked == []
+
+    asyncio.run(main())
+
+
+def test_large_and_small_bodies_come_in_pieces() -> None:
+    async def main() -> None:
+        backend = ScriptedBackend()
+        async with backend.serving(), relayed(backend) as router:
+            for size in (100, 200_000):
+                body = json.dumps({"messages": [{"role": "user", "content": "x" * size}]}).encode()
+
+                async def pieces(body: bytes = body) -> AsyncIterator[bytes]:
+                    for at in range(0, len(body), 1 + len(body) // 7):
+                        yield body[at : at + 1 + len(body) // 7]
+                        await asyncio.sleep(0.01)
+
+                for length in ({"Content-Length": str(len(body))}, {}):
+                    headers = {"Content-Type": "application/json", **length}
+                    async with router.session.post(router.url + PATHS[0], data=pieces(), headers=headers) as response:
+                        assert response.status == 200
+                    assert backend.asked[-1].json["messages"] == json.loads(body)["messages"]
+            kind = {"Content-Type": "application/json;charset=UTF-8"}
+            async with router.session.post(router.url + PATHS[0], data=b"{}", headers=kind) as response:
+                assert response.status == 200
 
     asyncio.run(main())

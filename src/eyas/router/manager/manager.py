@@ -182,6 +182,12 @@ class _Visit:
 
     # -- for the relay -------------------------------------------------------------------------------------------------
 
+    def place(self) -> Go | None:
+        if self._is_at_backend or self._is_over or not isinstance(self.verdict, Go):
+            return None
+        go, self.verdict, self._is_at_backend = self.verdict, None, True
+        return go
+
     async def news(self) -> AsyncGenerator[Waiting | Go, None]:
         """Yield a change of state at once, one of the position within a second, and something every 5 seconds."""
         if self._is_at_backend:
@@ -195,8 +201,7 @@ class _Visit:
             await self._changed.wait()
         if isinstance(self.verdict, NoBackend):
             raise self.verdict
-        if self.verdict is not None and not self._is_over:
-            go, self.verdict, self._is_at_backend = self.verdict, None, True
+        if (go := self.place()) is not None:
             yield go
 
     def shown(self) -> None:

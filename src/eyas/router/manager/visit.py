@@ -60,6 +60,9 @@ class NoBackend(EyasError):
 class Visit(Protocol):
     """One request. Exactly one of `done`, `left` and a raised `NoBackend` ends it; ending twice does nothing."""
 
+    def place(self) -> Go | None:
+        """Return where the request may go if that is known already, as the last of the news; else None: see `news`."""
+
     def news(self) -> AsyncGenerator[Waiting | Go, None]:
         """Yield news until the request may go to a backend; that is the last. Raises NoBackend."""
 

@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
 
 from eyas.base.errors import InvalidRequest
 from eyas.gateway.http.body import Raw
 from eyas.gateway.http.explain import not_json
+from eyas.gateway.http.intake import JSON, SMALL
 
-__all__ = ["Body"]
+__all__ = ["Body", "small_body"]
 
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str | None)
 _number = msgspec.json.Decoder(int | None)
-MAX_NAME = 256
+JSON_TYPES = (JSON.encode(), f"{JSON}; charset=utf-8".encode())
 
 
 class Body:
@@ -71,3 +74,26 @@ class Body:
             fields = self.fields if model is None else {**self.fields, "model": model}
             self._sent = model, msgspec.json.encode(fields)
         return self._sent[1]
+
+
+async def small_body(scope: Scope, receive: Receive) -> bytes | None:
+    """Return a body that needs no room from the intake; None, with nothing read, if it may be large or is no JSON.
+
+    This is what most requests are: the intake's own way takes 30 us longer. Raises ClientDisconnect.
+    """
+    size, kind = SMALL + 1, b""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            size = int(value)  # the HTTP parser accepts digits only
+        elif name == b"content-type":
+            kind = value
+    if size > SMALL or kind not in JSON_TYPES:
+        return None
+    raw: bytes = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        raw += message.get("body", b"")
+        if not message.get("more_body"):
+            return raw

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from eyas.base.errors import EyasError
 from eyas.base.repetition import Loop
+from eyas.gateway.http.body import Raw
 from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, failure_of
 from eyas.gateway.http.outcome import CLIENT_LEFT
 from eyas.router.guard.watch import failure_of as kind_of_loop
@@ -22,6 +23,7 @@ from eyas.router.guard.watch import watch_for
 from eyas.router.manager.visit import FailureKind, Go, NoBackend, Visit
 from eyas.router.messages.translation import Translation
 from eyas.router.relay.alarm import Alarm, ClientLeft
+from eyas.router.relay.body import small_body
 from eyas.router.relay.client import EVENT_STREAM, READING, Client
 from eyas.router.relay.names import MESSAGES
 from eyas.router.relay.outcome import Outcome, Trip
@@ -109,14 +111,17 @@ class Exchange:
 
     async def _answer(self) -> None:
         shared = self._shared
-        raw = await self._held.enter_async_context(shared.intake.body(HttpRequest(self._scope, self._receive)))
+        raw: Raw | None = await small_body(self._scope, self._receive)
+        if raw is None:
+            room = shared.intake.body(HttpRequest(self._scope, self._receive))
+            raw = await self._held.enter_async_context(room)
         self._wish = wish = await read_wish(shared, self._scope, self._path, raw, on_wait=self._attend)
         del raw
         if wish.wanted.route is not None:
             self._client.shown.append((b"x-eyas-route", wish.wanted.route.encode()))
         self._visit = visit = shared.manager.arrive(wish.wanted)
         while True:
-            go = await self._place(visit)
+            go = visit.place() or await self._place(visit)
             self._backend, self._num_asked = go.backend, self._num_asked + 1
             if self._queue_s is None:
                 self._queue_s = self._loop.time() - self._arrived

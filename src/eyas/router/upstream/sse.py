@@ -41,10 +41,12 @@ class EventSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that `chunk` completes. Raises UpstreamError for an event of more than `limit` bytes."""
-        if not self._size and chunk.find(b"\n\n") == len(chunk) - 2 >= 0 and b"\r" not in chunk:
-            self._check(len(chunk))
+        if self._size or not chunk.endswith(b"\n\n") or b"\r" in chunk or len(chunk) > self._limit:
+            return self._split(chunk)
+        if chunk.find(b"\n\n") == len(chunk) - 2:
             return [chunk]
-        return self._split(chunk)
+        *events, rest = chunk.split(b"\n\n")
+        return self._split(chunk) if rest else [event + b"\n\n" for event in events]
 
     def _split(self, chunk: bytes) -> list[bytes]:
         events, start, before = [], 0, len(self._tail)
