@@ -57,11 +57,7 @@ class Pair:
         for backend in self.backends:
             backend.received.clear()
         got = await ask(self.router.session, self.router.url, script, path=path, stream=stream)
-        for _ in range(50):
-            if self.router.outcomes:
-                break
-            await asyncio.sleep(0.01)
-        assert len(self.router.outcomes) == 1
+        assert len(await self.router.reported(1)) == 1
         assert self.router.in_flight() == 0
         return got
 

@@ -56,7 +56,7 @@ def test_a_route_sets_what_the_client_has_not() -> None:
             assert "max_tokens" not in sent
             got = await ask(router.session, router.url, {}, model="route/SELF_HANDLE")
             assert (got.backend, got.headers["x-eyas-route"]) == ("b", "SELF_HANDLE")
-            assert [one.route for one in router.outcomes] == ["MATH"] * 5 + ["SELF_HANDLE"]
+            assert [one.route for one in await router.reported(6)] == ["MATH"] * 5 + ["SELF_HANDLE"]
 
     asyncio.run(main())
 

@@ -146,6 +146,6 @@ def test_an_error_of_the_client_passes_unchanged() -> None:
                     direct = await ask(router.session, backend.url, script, path=path, stream=stream)
                     assert (through.status, through.raw) == (418, direct.raw)
             assert router.failures() == []
-            assert {one.status for one in router.outcomes} == {418}
+            assert {one.status for one in await router.reported(8)} == {418}
 
     asyncio.run(main())

@@ -89,7 +89,7 @@ def test_after_comments_a_refusal_is_an_event(path: str) -> None:
                 assert (got.status, got.outcome) == (200, "error")
                 assert message in got.message
                 assert got.comments
-            assert [one.status for one in router.outcomes] == [400, 503]
+            assert [one.status for one in await router.reported(2)] == [400, 503]
 
     asyncio.run(main())
 

@@ -46,6 +46,13 @@ class Relayed:
     def outcomes(self) -> list[Outcome]:
         return [one for one in self.news if isinstance(one, Outcome)]
 
+    async def reported(self, number: int) -> list[Outcome]:
+        """The outcomes, once there are so many: they are told a moment after the answers."""
+        async with asyncio.timeout(5):
+            while len(self.outcomes) < number:
+                await asyncio.sleep(0.005)
+        return self.outcomes
+
     def in_flight(self) -> int:
         return sum(one.in_flight for one in self.manager.snapshot().backends.values())
 

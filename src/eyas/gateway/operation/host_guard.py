@@ -8,7 +8,8 @@ with Origin or Sec-Fetch-Site (https://www.w3.org/TR/fetch-metadata/), which no 
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers
+from collections.abc import Mapping
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eyas.gateway.http.errors import Failure
@@ -20,6 +21,7 @@ __all__ = ["HostGuard"]
 
 OWN_SITES = ("same-origin", "none")  # values of Sec-Fetch-Site; none: the user typed the address
 DEFAULT_PORTS = ("", "80", "443")
+READ = frozenset({b"host", b"origin", b"sec-fetch-site", b"sec-fetch-dest"})
 
 
 class HostGuard:
@@ -36,8 +38,9 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        headers = Headers(scope=scope)
-        host = host_and_port(headers.get("host", LOCALHOST))
+        # The first of each name. Starlette's Headers would be searched four times, which takes 10 us of every request.
+        headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"]) if name in READ}
+        host = host_and_port(headers.get(b"host", LOCALHOST))
         if host is None or not self._hosts.include(host[0]):
             name = "NAME" if host is None else host[0]
             message = (
@@ -45,18 +48,18 @@ class HostGuard:
             )
             return await _refuse(scope, send, f"{message} or EYAS_ALLOWED_HOSTS={name}", "host_not_allowed")
         if not self._may_ask(headers, host):
-            origin = headers.get("origin", "another site")
+            origin = headers.get(b"origin", "another site")
             message = f"pages of {origin} may not call this server; --cors names the origins of those that may"
             return await _refuse(scope, send, message, "origin_not_allowed")
         await self._app(scope, receive, send)
 
-    def _may_ask(self, headers: Headers, host: tuple[str, str]) -> bool:
+    def _may_ask(self, headers: Mapping[bytes, str], host: tuple[str, str]) -> bool:
         """Whether the request comes from no page, or from an allowed one; in the order of https://words.filippo.io/csrf/."""
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if ANY in self._origins or origin in self._origins or site in OWN_SITES:
             return True
         if site is not None:  # a link to this server: the page with the link cannot see the answer
-            return origin is None and headers.get("sec-fetch-dest") == "document"
+            return origin is None and headers.get(b"sec-fetch-dest") == "document"
         return origin is None or _is_at(origin, host)
 
 

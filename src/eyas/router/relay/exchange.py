@@ -42,6 +42,7 @@ __all__ = ["Exchange"]
 log = logging.getLogger(__name__)
 
 DRAIN_S = 0.25  # for the end of a stream after its last event: then the connection can be used again
+REPORT_S = 0.002
 MAX_AGAIN = 2  # requests that a backend gets in another form, after it has refused the first
 JSON: Headers = [(b"content-type", b"application/json")]
 
@@ -350,7 +351,9 @@ class Exchange:
 
     def _report(self, status: int) -> None:
         wanted = self._wish.wanted if self._wish is not None else None
-        self._shared.tell(
+        self._loop.call_later(  # a client that asks again at once need not wait for it
+            REPORT_S,
+            self._shared.tell,
             Outcome(
                 request_id=self._scope["state"]["request_id"],
                 path=self._path,
@@ -363,7 +366,7 @@ class Exchange:
                 ttft_s=self._ttft_s,
                 e2e_s=self._loop.time() - self._arrived,
                 error=self._error,
-            )
+            ),
         )
 
 
