@@ -1,7 +1,7 @@
 """One connection to a backend: HTTP/1.1, one request at a time, its answer as it comes.
 
-This is the least that a relay needs, on the parser that uvicorn has. aiohttp's client does more for each request and
-each chunk: CONTRIBUTING.md wants numbers, and docs/router.md has them.
+This is the least that a relay needs, on the parser that uvicorn has. With aiohttp's client a request took some 180 us
+of CPU more, and a chunk some 4 us (2 cores, 2026-11-25).
 """
 
 from __future__ import annotations
