@@ -1,6 +1,7 @@
 """A hundred kills, of backends and of the router, while many ask: each gets one whole answer or one error."""
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -86,7 +87,7 @@ class Crowd:
     async def _client(self, session: aiohttp.ClientSession, left: Iterator[int]) -> None:
         for _ in left:
             pieces = self.rng.randint(4, 16)
-            script = {"mark": f"k{self.rng.getrandbits(60):x}", "pieces": pieces, "between_s": 0.08, "sign": True}
+            script = {"mark": f"k{self.rng.getrandbits(60):x}", "pieces": pieces, "between_s": 0.06, "sign": True}
             path = self.rng.choices(list(SHARES), list(SHARES.values()))[0]
             stream = self.rng.random() < 0.5
             while True:
@@ -144,13 +145,14 @@ def wait_until_nothing_runs(router: RouterProcess, backends: list[Backend]) -> N
 def test_a_hundred_kills(tmp_path):
     rng = random.Random(19)
     with fleet(tmp_path) as (backends, router):
+        turns = itertools.cycle(rng.sample(backends, NUM_BACKENDS))
 
         async def kill_a_backend() -> None:
-            backend = rng.choice(backends)
+            backend = next(turns)
             backend.kill()
             await asyncio.sleep(rng.random() * 0.5)
             backend.start()
-            await asyncio.to_thread(router.until_ready, backend.name)  # the others are needed meanwhile
+            await asyncio.to_thread(wait_until_ready, backend.port)  # the router has not seen that yet
 
         async def kill_the_router() -> None:
             crowd.is_up.clear()

@@ -9,12 +9,12 @@ from tests.router.support.asking import Got
 __all__ = ["FAULTS", "INSIDE", "PREFILL_S", "STALL_S", "TOTAL_S", "Fault", "Row", "table"]
 
 PREFILL_S, STALL_S, TOTAL_S = 1.0, 1.2, 3.0  # budgets of the faulty backends; the last for whole answers
-LATE_S = 2.0  # that a busy machine may be late
+LATE_S = 5.0  # that a busy machine may be late
 
 # What a client gets. answered: a whole answer of the sound backend, or refused if there is none. refused: an error of
 # the router in any case. ended: two pieces, then an error event. passed: the backend's own error, as it is.
 End = Literal["answered", "refused", "ended", "passed"]
-INSIDE = {"after": 2, "between_s": 0.05}  # the first piece has reached the client
+INSIDE = {"after": 2, "between_s": 0.25}  # the first piece has reached the client
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Fault:
 
 
 def _hangs(name: str, after: int | None, budget_s: float, end: End = "answered", **fields: Any) -> Fault:
-    script = {"end": "hang", "after": after, "between_s": 0.05} | fields
+    script = {"end": "hang", "after": after, "between_s": 0.25} | fields
     return Fault(name, script, streams=(True,), end=end, statuses=(504,), budget_s=budget_s)
 
 

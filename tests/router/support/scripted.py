@@ -84,6 +84,7 @@ class ScriptedBackend:
         self.script = script or Script()
         self.canary = Script(text="Spring, summer, autumn and winter are the four seasons.")
         self.models_hang = False  # /v1/models gets no answer
+        self.is_held = False  # what is asked waits before it is answered
         self.received: list[Received] = []
         self.num_models_asked = 0
         self._port = port
@@ -227,6 +228,8 @@ class ScriptedBackend:
         script = one.script
         signed = f"{script.mark}_{self.name}_{len(self.received)}" if script.sign else script.mark
         answer = DIALECTS[request.path](msgspec.structs.replace(script, mark=signed), self._model_of(body), body)
+        while self.is_held:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(script.before_s)
         if script.end and script.after is None:
             return await self._end(request, one, web.StreamResponse(), b"")
