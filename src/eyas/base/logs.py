@@ -82,7 +82,9 @@ class _Background(logging.Handler):
                 self._num_dropped += 1
             else:
                 self._num_dropped -= dropped
-            if self._queue.empty():  # lines that come in this time wake nobody, which costs the caller 100 us each
+            if (
+                self._queue.empty()
+            ):  # lines that come in this time do not wake the thread, which costs the caller 100 us each
                 time.sleep(PAUSE_S)
 
 

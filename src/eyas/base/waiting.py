@@ -20,7 +20,7 @@ WaitingState = Literal["queued", "loading", "reading"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """Why a request waits. `position` counts those before it, itself included; `eta_s` is a guess in seconds."""
+    """Reason why a request waits. `position` counts those before it, itself included; `eta_s` is a guess in seconds."""
 
     state: WaitingState
     position: int | None = None

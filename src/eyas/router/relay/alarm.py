@@ -19,7 +19,7 @@ class Spent(Exception):
 
 
 class Alarm:
-    """Cancels a task like `asyncio.timeout`, with one timer that is set anew only when it has gone off too early.
+    """Cancels a task like `asyncio.timeout`, with one timer that is set again only when it has gone off too early.
 
     Moving `due` costs an assignment, so that each chunk of a stream may do it. `due` is a time of the loop.
     """
@@ -62,7 +62,7 @@ class Alarm:
             self._timer = None
 
     def cause(self) -> ClientLeft | Spent | None:
-        """Return why the task was cancelled, once, and take the cancelling back. None: it was somebody else."""
+        """Return why the task was cancelled, once, and take the cancelling back. None: it was cancelled by others."""
         cause, self._cause = self._cause, None
         if cause is None or self._task.uncancel() > 0:
             return None

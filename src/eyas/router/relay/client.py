@@ -47,7 +47,7 @@ class Client:
         self._timer = self._loop.call_at(since + FIRST_COMMENT_S, self._tell)
 
     def hears(self, waiting: Waiting) -> None:
-        """Take note why it waits; a change is told at once, if anything has been told."""
+        """Take note why it waits; a change is sent at once, if a comment has been sent."""
         old, self._waiting = self._waiting, waiting
         is_news = (old.state, old.position) != (waiting.state, waiting.position)
         if is_news and self.is_started and self._timer is not None:

@@ -70,7 +70,7 @@ class Exchange:
         self._error: str | None = None
 
     async def run(self) -> None:
-        """Answer it. What goes wrong is told to the client, and everything to the listeners."""
+        """Answer it. The client learns what goes wrong, and the listeners everything."""
         status = None
         try:
             await self._run()
@@ -190,7 +190,7 @@ class Exchange:
         return True
 
     async def _break_off(self, kind: FailureKind, detail: str, pouring: Pouring | None) -> None:
-        """End an answer that nobody can go on with."""
+        """End an answer that no backend can go on with."""
         if pouring is not None and pouring.has_sent_error:
             self._error = detail
             await self._client.end()
@@ -317,7 +317,7 @@ class Exchange:
             self._shared.stored.keep(response_id, self._backend, owner_of(self._scope))
 
     def _first(self) -> None:
-        """Take note of the first content. Nobody else will be asked: others can have the room of a large body."""
+        """Take note of the first content. No other backend will be asked: others can have the room of a large body."""
         self._ttft_s = self._loop.time() - self._arrived
         if self._wish is not None and self._wish.is_large:
             self._loop.call_soon(self._make_room)

@@ -1,4 +1,4 @@
-"""What is asked beside answers: the list of models, stored responses, the tokens of a prompt."""
+"""Answers to what is asked beside the model: the list of models, stored responses, the tokens of a prompt."""
 
 from __future__ import annotations
 

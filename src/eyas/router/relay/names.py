@@ -20,7 +20,7 @@ AUTO: Literal["auto"] = "auto"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Named:
-    """What a name means: a model, or a route, whose model is known when it has been chosen."""
+    """Meaning of a name: a model, or a route, whose model is known when it has been chosen."""
 
     model: str | None = None
     route: RouteName | Literal["auto"] | None = None

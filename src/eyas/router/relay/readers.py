@@ -75,7 +75,7 @@ class _TextChunk(Struct):
 
 
 class _ChoiceReader:
-    """What chat and completions share: choices that finish one by one, and `[DONE]`."""
+    """Common part of chat and completions: choices that finish one by one, and `[DONE]`."""
 
     def __init__(self) -> None:
         self.is_complete = False

@@ -1,4 +1,4 @@
-"""What a backend's status says: an answer, a full queue, a failure, or a refusal that is for the client."""
+"""Reads a backend's status: an answer, a full queue, a failure, or a refusal that is for the client."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def ask_resident(settings: RouterSettings, manager: Manager, upstream: Upstream)
             raise
         finally:
             visit.left()
-        raise Unavailable("nobody has said which route this is")
+        raise Unavailable("the resident model did not answer which route this is")
 
     async def sent(backend: str, body: bytes) -> bytes:
         name = upstream.address(backend).model or manager.condition(backend).model or model.name

@@ -1,4 +1,4 @@
-"""What all requests of a relay share."""
+"""Things that all requests of a relay share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where stored responses are: the backend that keeps each, and the client that it belongs to."""
+"""Places of stored responses: the backend that keeps each, and the client that it belongs to."""
 
 from __future__ import annotations
 

@@ -124,9 +124,9 @@ def _session(scope: Scope, body: Body) -> str | None:
 
 
 async def find_response(shared: Shared, response_id: str, owner: str, backends: tuple[str, ...]) -> str | None:
-    """Return the backend that keeps a response; those of `backends` are asked if it is not known. None: nobody has it.
+    """Return the backend that keeps a response; `backends` are asked if it is not known. None: no backend has it.
 
-    Raises Refused for the response of another client, in the words for one that nobody has.
+    Raises Refused for the response of another client, in the words for one that does not exist.
     """
     place = shared.stored.find(response_id)
     if place is not None and place.owner == owner:

@@ -1,4 +1,4 @@
-"""Which route a request takes: the one that it names, or the one that the classifier or the resident model chooses."""
+"""Chooses the route of a request: the one that it names, or what the classifier or the resident model says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Routes:
         if (chosen := self._said.get(prompt)) is None:
             try:
                 chosen = await self._asked(self._ask, prompt)
-            except Exception as error:  # whatever keeps the model from answering keeps nobody from an answer
+            except Exception as error:  # whatever keeps the resident model from choosing, the request is answered
                 self.num_fallbacks += 1
                 log.warning("the classifier chooses the route: %s", str(error) or type(error).__name__)
                 return self._routes[self._classified(prompt)]

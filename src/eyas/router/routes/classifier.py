@@ -20,7 +20,7 @@ WEIGHTS = Path(__file__).with_name("weights.json")
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """What was trained: for every feature, and for all prompts alike, one number for each route in turn."""
+    """Trained weights: for every feature, and for all prompts alike, one number for each route in turn."""
 
     routes: tuple[str, ...]
     bias: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What the classifier sees of a prompt: words and signs, pairs of them, beginnings of words, how long it is.
+"""Features of a prompt for the classifier: words and signs, pairs of them, beginnings of words, how long it is.
 
 The training script and the classifier share it. All of it is binary: a prompt has a feature or has not.
 """

@@ -1,4 +1,4 @@
-"""What a route sets in a request: effort and the most tokens, in the fields of each API, where the client has not."""
+"""Fields that a route sets in a request where the client has not: effort and the most tokens, by API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of a body as the relay has them: plain, or JSON that nobody has read yet (`msgspec.Raw`)."""
+"""Values of a body as the relay has them: plain, or JSON that is not decoded yet (`msgspec.Raw`)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from eyas.router.upstream.errors import UpstreamError
 __all__ = ["Connection"]
 
 MAX_HEAD = 64 << 10  # bytes of the head of an answer
-MAX_BUFFERED = 256 << 10  # bytes of an answer that nobody has taken: then the backend has to wait
+MAX_BUFFERED = 256 << 10  # bytes of an answer that the relay has not taken: then the backend has to wait
 ENDED = "the connection ended before the answer"
 
 
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def rest(self) -> None:
-        """Take note that nobody waits for anything from here: whatever comes now, closes the connection."""
+        """Take note that nothing is expected from here: whatever comes now, closes the connection."""
         self._is_asked = False
         self.idle_since = self._loop.time()
 

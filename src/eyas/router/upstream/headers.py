@@ -1,4 +1,4 @@
-"""Which headers pass between clients and backends. All others end here: keys, cookies, names of servers."""
+"""Headers that pass between clients and backends. All others end here: keys, cookies, names of servers."""
 
 from __future__ import annotations
 

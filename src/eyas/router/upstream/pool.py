@@ -18,7 +18,7 @@ KEEP_ALIVE_S = 3.0  # less than servers keep an idle connection (uvicorn and lla
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a backend listens. `prefix` stands before each path."""
+    """Address at which a backend listens. `prefix` stands before each path."""
 
     host: str
     port: int

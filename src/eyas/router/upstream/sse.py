@@ -36,7 +36,7 @@ class EventSplitter:
 
     @property
     def rest(self) -> bytes:
-        """What has come of an event that has not ended."""
+        """The part of an event that has come so far."""
         return b"".join(self._parts)
 
     def feed(self, chunk: bytes) -> list[bytes]:
