@@ -163,6 +163,16 @@ def test_one_that_loops_stays_out():
     run(test)
 
 
+def test_one_that_loops_where_the_guard_observes_goes_on():
+    async def test():
+        async with ScriptedBackend().serving() as server, watched(replace(at(server), guard="observe")) as seen:
+            await seen.until("ready")
+            seen.backends.happened(Happening(time_s=0.0, kind="loops", backend="a"))
+            assert seen.now().state == "ready"
+
+    run(test)
+
+
 def test_a_request_that_could_not_reach_it_makes_it_look_at_once():
     async def test():
         async with AsyncExitStack() as first:

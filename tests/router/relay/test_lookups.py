@@ -85,6 +85,8 @@ def test_a_stored_response_stays_where_it_is() -> None:
                 assert answer.backend == "b"
                 status, said = await got(router, f"/v1/responses/resp_m{number}")
                 assert (status, said["id"]) == (200, f"resp_m{number}")
+                status, said = await got(router, f"/v1/responses/resp_m{number}?stream=true&x=1")
+                assert (status, said["error"]["message"]) == (400, "stream=true&x=1")
             assert (await got(router, "/v1/responses/resp_m0", method="DELETE"))[1]["deleted"]
             assert (await got(router, "/v1/responses/resp_m0"))[0] == 404
             failing = {"mark": "y", "on": {"b": {"status": 500}}}

@@ -52,6 +52,10 @@ CHUNKS = [
     ({"error": {"message": "out of memory", "code": 500}}, "error: out of memory"),
     ({"error": "out of memory"}, "error: out of memory"),
     (chunk({"content": ""}, "error", error={"message": "gone"}), "error: gone"),
+    ({"error": {"message": "no key", "type": "authentication_error", "code": "invalid_api_key"}}, "error: no key"),
+    # Mistakes of the client: answers, and no failures.
+    ({"error": {"message": "temperature", "type": "invalid_request_error", "code": None}}, "last"),
+    ({"error": {"message": "too long", "type": "BadRequestError", "code": 400}}, "last"),
     ("[DONE]", "last"),
     (" [DONE] ", "last"),
 ]
@@ -97,7 +101,11 @@ def test_the_guard_reads_the_first_choice() -> None:
         ({"type": "response.completed", "response": {"id": "r"}}, "last"),
         ({"type": "response.incomplete", "response": {"id": "r"}}, "last"),
         ({"type": "response.failed", "response": {"error": {"message": "gone"}}}, "error: gone"),
+        ({"type": "response.failed", "response": {"error": {"code": "invalid_prompt", "message": "so"}}}, "last"),
+        ({"type": "response.failed", "response": {"error": None}}, "error: the response failed"),
         ({"type": "error", "message": "gone"}, "error: gone"),
+        ({"type": "error", "code": "server_error", "message": "gone"}, "error: gone"),
+        ({"type": "error", "code": "invalid_prompt", "message": "so"}, "last"),
         ({"error": {"message": "gone"}}, "error: gone"),
     ],
     ids=str,
@@ -120,6 +128,7 @@ def test_events_of_a_response(value: dict[str, Any], kind: str) -> None:
         ({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, "held"),
         ({"type": "message_stop"}, "last"),
         ({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, "error: busy"),
+        ({"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}}, "last"),
     ],
     ids=str,
 )

@@ -186,6 +186,9 @@ class ScriptedBackend:
         if body is None:
             error = {"message": "no such response", "type": "invalid_request_error", "param": None, "code": None}
             return web.json_response({"error": error}, status=404)
+        if request.query_string:
+            error = {"message": request.query_string, "type": "invalid_request_error", "param": None, "code": None}
+            return web.json_response({"error": error}, status=400)
         if request.method == "DELETE":
             body = json.dumps({"id": request.match_info["id"], "object": "response", "deleted": True}).encode()
         return web.Response(body=body, content_type="application/json")

@@ -20,9 +20,9 @@ PATIENCE_S = 30
 
 
 def settings_of(*backends: BackendSettings) -> RouterSettings:
-    """Return settings with one model on these backends."""
+    """Return settings with one model on these backends, and a guard that acts."""
     models = (ModelSettings(name="m", backends=tuple(one.name for one in backends)),)
-    return RouterSettings(backends=backends, models=models, routes=())
+    return RouterSettings(backends=backends, models=models, routes=(), guard="act")
 
 
 class Watched:

@@ -115,12 +115,13 @@ class Backends:
             os.close(self._claims.pop())
 
     def happened(self, event: Happening) -> None:
-        """Look at a backend that could not be reached; take out one that repeats itself."""
+        """Look at a backend that could not be reached; take out one that repeats itself, where the guard acts."""
         watcher = self._watchers.get(event.backend or "")
         if watcher is None:
             return
         if event.kind == "loops":
-            watcher.looped()
+            if self._settings.guard_of(event.backend or "") == "act":
+                watcher.looped()
         elif event.kind == "failed" and event.failure in UNREACHED:
             watcher.look_now()
 

@@ -18,8 +18,8 @@ from eyas.base.repetition import Loop
 from eyas.gateway.http.body import Raw
 from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, failure_of
 from eyas.gateway.http.outcome import CLIENT_LEFT
+from eyas.router.guard.watch import Watch, watch_for
 from eyas.router.guard.watch import failure_of as kind_of_loop
-from eyas.router.guard.watch import watch_for
 from eyas.router.manager.visit import FailureKind, Go, NoBackend, Visit
 from eyas.router.messages.translation import Translation
 from eyas.router.relay.alarm import Alarm, ClientLeft
@@ -226,7 +226,7 @@ class Exchange:
             seconds = min(prefill_s, until - self._loop.time())
             self._alarm.set(self._loop.time() + seconds, f"it has shown nothing within {seconds:.1f} s")
             self._client.hears(READING)
-            pouring.watch = watch_for(self._shared.guard(go.backend), max_tokens=wish.max_tokens, prompt=wish.prompt)
+            pouring.watch = self._watch_for(go, wish)
 
         path, translation, body = self._request(go.backend, wish)
         for _ in range(1 + MAX_AGAIN):
@@ -333,9 +333,13 @@ class Exchange:
 
         return Pouring(self._client, visit, self._alarm, self._loop, on_loop=tripped, on_stored=self._keep)
 
+    def _watch_for(self, go: Go, wish: Wish) -> Watch | None:
+        mode = self._shared.settings.guard_of(go.backend)
+        return watch_for(mode, max_tokens=wish.max_tokens, prompt=wish.prompt)
+
     def _guard_whole(self, go: Go, wish: Wish, path: str, answer: bytes) -> None:
         """Look for a loop in a whole answer. Raises UpstreamError in mode act."""
-        watch = watch_for(self._shared.guard(go.backend), max_tokens=wish.max_tokens, prompt=wish.prompt)
+        watch = self._watch_for(go, wish)
         if watch is None or (loop := watch.add(text_of(path, answer))) is None:
             return
         self._tripped(go.backend, wish, loop, is_acting=watch.is_acting)

@@ -37,7 +37,8 @@ async def answer_stored(shared: Shared, scope: Scope, client: Client, method: st
     backend = await find_response(shared, response_id, owner_of(scope), backends)
     if backend is None:
         raise Refused(f"there is no response '{response_id}'", code="response_not_found", status=404)
-    path = f"/v1/responses/{response_id}"
+    query = scope["query_string"].decode("ascii", "replace")
+    path = f"/v1/responses/{response_id}" + (f"?{query}" if query else "")
     by = (b"x-eyas-backend", backend.encode("ascii", "replace"))
     try:
         async with shared.upstream.send(backend, method, path, timeout_s=TIMEOUT_S) as reply:

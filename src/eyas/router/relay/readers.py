@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +16,7 @@ __all__ = ["READERS", "Reader", "error_message"]
 
 DONE = b"[DONE]"
 MAX_MESSAGE = 300
+MISTAKES = ("invalid_", "BadRequest", "context_length", "request_too_large")
 
 
 class Reader(Protocol):
@@ -118,8 +120,8 @@ class _ChoiceReader:
     def _other(self, event: bytes, data: bytes) -> Part:
         """Read an event without text, or with fields that are unknown or of other types: the slow way."""
         value = _object(data)
-        if (message := error_message(value)) is not None:
-            return Part(data=event, error=message)
+        if (error := _error_part(event, value)) is not None:
+            return error
         choices = value.get("choices")
         if not isinstance(choices, list):
             raise UpstreamError("malformed", "an event of its stream has no choices")
@@ -198,18 +200,16 @@ class ResponsesReader:
             self.is_complete = True
             return Part(data=event, is_last=True)
         stored = said.response.id if said.response is not None and said.response.id else None
-        if kind == "error":
-            return Part(data=event, error=(said.message or "it sent an error")[:MAX_MESSAGE])
-        if kind == "response.failed":
-            error = said.response.error if said.response is not None else None
-            return Part(data=event, error=str((error or {}).get("message") or "the response failed")[:MAX_MESSAGE])
+        if kind in ("error", "response.failed"):
+            found = _object(data) if said.response is None else said.response.error
+            return _error_part(event, {"error": found or "the response failed"}) or Part(data=event)
         is_noise = kind.endswith(("keepalive", "ping"))
         return Part(data=event, shows=kind.endswith(".done"), is_noise=is_noise, stored=stored)
 
     def _other(self, event: bytes, data: bytes) -> Part:
         value = _object(data)
-        if (message := error_message(value)) is not None:
-            return Part(data=event, error=message)
+        if (error := _error_part(event, value)) is not None:
+            return error
         kind = value.get("type")
         if not isinstance(kind, str):
             if data.strip() == DONE:
@@ -246,9 +246,8 @@ class MessagesReader:
         try:
             said = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            value = _object(data)
-            if (message := error_message(value)) is not None:
-                return Part(data=event, error=message)
+            if (error := _error_part(event, _object(data))) is not None:
+                return error
             raise UpstreamError("malformed", "an event of its stream is none of a message") from None
         match said.type:
             case "content_block_delta" if said.delta is not None:
@@ -260,7 +259,7 @@ class MessagesReader:
                 self.is_complete = True
                 return Part(data=event, is_last=True)
             case "error":
-                return Part(data=event, error=error_message(_object(data)) or "it sent an error")
+                return _error_part(event, _object(data)) or Part(data=event, error="it sent an error")
             case kind:
                 return Part(data=event, is_noise=kind == "ping")
 
@@ -282,6 +281,25 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UpstreamError("malformed", "an event of its stream is no JSON object")
     return value
+
+
+def _error_part(event: bytes, value: Mapping[str, Any]) -> Part | None:
+    """Return an event with an error as a part; None if it has none.
+
+    A mistake of the client is an answer: another backend would find the same, and no backend has failed.
+    """
+    message = error_message(value)
+    if message is None:
+        return None
+    return Part(data=event, is_last=True) if _is_mistake(value["error"]) else Part(data=event, error=message)
+
+
+def _is_mistake(error: Any) -> bool:
+    """Return whether an error is about what the client sent, by OpenAI's, vLLM's and Anthropic's types and codes."""
+    if not isinstance(error, Mapping):
+        return False
+    kinds = [error.get("type"), error.get("code")]
+    return any(isinstance(kind, str) and kind.startswith(MISTAKES) and kind != "invalid_api_key" for kind in kinds)
 
 
 def error_message(value: Any) -> str | None:

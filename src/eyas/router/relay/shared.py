@@ -11,7 +11,7 @@ from eyas.router.relay.names import Names
 from eyas.router.relay.outcome import Listener, Outcome, Trip
 from eyas.router.relay.stored import Stored
 from eyas.router.routes.choosing import Routes
-from eyas.router.settings.schema import GuardMode, RouterSettings
+from eyas.router.settings.schema import RouterSettings
 from eyas.router.upstream.upstream import Upstream
 
 __all__ = ["Shared"]
@@ -48,8 +48,3 @@ class Shared:
     def is_ours(self, backend: str) -> bool:
         """Return whether a backend speaks every dialect of the router."""
         return self.manager.condition(backend).is_ours
-
-    def guard(self, backend: str) -> GuardMode:
-        """Return the mode of the guard for a backend."""
-        own = next((one.guard for one in self.settings.backends if one.name == backend), None)
-        return own or self.settings.guard

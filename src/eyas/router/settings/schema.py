@@ -95,3 +95,8 @@ class RouterSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     max_queue: int = 256  # requests that wait, over all models
     budgets: Budgets = field(default_factory=Budgets)
+
+    def guard_of(self, backend: str) -> GuardMode:
+        """Return the mode of the guard for a backend."""
+        own = next((one.guard for one in self.backends if one.name == backend), None)
+        return own or self.guard
