@@ -46,7 +46,7 @@ from eyas.fleet.running.policy import (
 )
 from eyas.fleet.running.state import Row, StateError, Store, sign
 
-__all__ = ["limits_of", "log_path", "main", "spawn", "supervise"]
+__all__ = ["limits_of", "log_path", "main", "spawn", "stop_on_signals", "supervise"]
 
 LIMITS = "EYAS_FLEET_LIMITS"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -138,15 +138,21 @@ class _Doer:
         return Succeeded()
 
 
-def main(name: str) -> int:
-    """Run the supervisor. Returns 0 when the deployment was stopped as asked, 1 when it has failed."""
-    stop = threading.Event()
+def stop_on_signals(stop: threading.Event) -> None:
+    """Have SIGTERM and SIGINT set `stop`, in a thread: `set` would hang in a handler that interrupts `stop.wait`, if
+    that has the event's lock just then."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
+        threading.Thread(target=stop.set, name="eyas-stop", daemon=True).start()
 
     for number in SIGNALS:
         signal.signal(number, on_signal)
+
+
+def main(name: str) -> int:
+    """Run the supervisor. Returns 0 when the deployment was stopped as asked, 1 when it has failed."""
+    stop = threading.Event()
+    stop_on_signals(stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     folder = home(os.environ)
     store = Store(folder)
