@@ -49,7 +49,7 @@ def crowd(server: Served, num_requests: int) -> tuple[Tally, dict[int, float]]:
 
 def test_a_mixed_crowd_is_served():
     with served("demo", *FLAGS) as server:
-        crowd(server, 120)
+        crowd(server, 80)
 
 
 @pytest.mark.slow

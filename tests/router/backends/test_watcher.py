@@ -173,6 +173,17 @@ def test_one_that_loops_where_the_guard_observes_goes_on():
     run(test)
 
 
+def test_what_a_person_has_stopped_stays_so_when_its_last_answers_loop():
+    async def test():
+        async with ScriptedBackend().serving() as server, watched(at(server)) as seen:
+            await seen.until("ready")
+            await seen.backends.stop("a")
+            seen.backends.happened(Happening(time_s=0.0, kind="loops", backend="a"))
+            assert (seen.now().state, seen.now().cause) == ("out", "stopped")
+
+    run(test)
+
+
 def test_a_request_that_could_not_reach_it_makes_it_look_at_once():
     async def test():
         async with AsyncExitStack() as first:

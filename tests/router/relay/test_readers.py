@@ -107,6 +107,8 @@ def test_the_guard_reads_the_first_choice() -> None:
         ({"type": "error", "code": "server_error", "message": "gone"}, "error: gone"),
         ({"type": "error", "code": "invalid_prompt", "message": "so"}, "last"),
         ({"error": {"message": "gone"}}, "error: gone"),
+        ({"type": "error", "code": "invalid_api_key", "message": "key"}, "error: key"),
+        ({"error": {"type": "invalid_request_error", "code": "invalid_api_key", "message": "key"}}, "error: key"),
     ],
     ids=str,
 )
@@ -134,6 +136,10 @@ def test_events_of_a_response(value: dict[str, Any], kind: str) -> None:
 )
 def test_events_of_a_message(value: dict[str, Any], kind: str) -> None:
     assert kind_of(part_of(READERS[MESSAGES](), value)) == kind
+
+
+def test_the_mark_of_a_chats_end_may_stand_behind_a_response() -> None:
+    assert READERS[RESPONSES]().read(b"data: [DONE]\n\n").is_noise
 
 
 def test_a_response_tells_where_it_is_stored() -> None:

@@ -122,6 +122,22 @@ def test_of_a_body_only_the_model_changes() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("stream", ["1", '"true"', "[]"])
+def test_what_some_servers_take_for_a_stream_is_refused(stream: str) -> None:
+    async def main() -> None:
+        backend = ScriptedBackend(is_ours=True)
+        async with backend.serving(), relayed(backend) as router:
+            headers = {"Content-Type": "application/json"}
+            for path in PATHS:
+                raw = f'{{"model": "scripted", "stream": {stream}}}'
+                async with router.session.post(router.url + path, data=raw, headers=headers) as response:
+                    assert response.status == 400
+                    assert "'stream' must be true or false" in await response.text()
+            assert backend.asked == [] and router.failures() == []
+
+    asyncio.run(main())
+
+
 def test_whole_answers_pass_unchanged() -> None:
     async def main() -> None:
         backend = ScriptedBackend(is_ours=True)

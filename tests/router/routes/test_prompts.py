@@ -68,6 +68,7 @@ def test_no_body_is_an_error_and_read_or_unread_makes_no_difference(path, body):
 def test_unread_values_may_be_broken():
     assert prompt_of(CHAT, {"messages": msgspec.Raw(b'[{"role": "user", "content": ')}) == ""
     assert prompt_of(RESPONSES, {"input": msgspec.Raw(b'"\\ud8"')}) == ""
+    assert prompt_of(CHAT, {"messages": msgspec.Raw(b'[{"role": "user", "content": "\xff"}]')}) == ""
 
 
 @given(st.text(), st.integers(3, 40))

@@ -193,6 +193,7 @@ def test_what_is_no_value(tmp_path, text, said):
     [
         *("127.0.0.1:9001", "ftp://a", "http://", "http://a:99999", "http://a:0", "http://a b", "http://a/?q=1"),
         *("http://a/#f", "http://:9001", "http://a:x", "3", "http://me:my-secret@a"),
+        *("http://a/?key=my-secret", "http://me:my-secret@a b", "http://a/#my-secret"),
     ],
 )
 def test_what_is_no_address(tmp_path, url):
@@ -207,6 +208,12 @@ def test_a_key_in_the_file_is_refused_and_not_quoted(tmp_path):
     assert problems(tmp_path, text.replace("my-secret", "env:GONE")) == (
         "backends.a.key names the environment variable GONE, which is not set",
     )
+
+
+@pytest.mark.parametrize("key", ["my-secret\r\n", "my secret", "my-secrét", "my-secret\0"])
+def test_a_key_that_no_header_can_hold(tmp_path, key):
+    (said,) = problems(tmp_path, SMALL.replace("{url", "{key: env:KEY, url"), {"KEY": key})
+    assert "KEY, whose value has a blank" in said and "secr" not in said
 
 
 @pytest.mark.parametrize("plan", ["none.yaml", "router.yaml"])

@@ -50,6 +50,12 @@ class Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=25)
@@ -107,6 +113,21 @@ def test_what_has_come_is_read_before_the_error() -> None:
         with pytest.raises(UpstreamError) as caught:
             await connection.chunk()
         assert caught.value.kind == "broken"
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_has_stopped_reading_is_not_used_again() -> None:
+    async def main() -> None:
+        connection = Connection(asyncio.get_running_loop())
+        connection.connection_made(Transport())
+        connection.ask(b"GET / HTTP/1.1\r\n\r\n", None)
+        size = 1 << 20
+        connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size)
+        assert connection.is_complete and not connection.is_reusable
+        while await connection.chunk():
+            pass
+        assert connection.is_reusable
 
     asyncio.run(main())
 

@@ -98,6 +98,8 @@ class Watcher:
 
     def looped(self) -> None:
         """Take it out after answers of one symbol; restart its plan without speculation."""
+        if self._held is not None:  # it is out, or restarting, already
+            return
         if self._planned is None or self._is_plain:
             self._hold(Condition(state="out", cause="loops", reason=LOOPED))
             return

@@ -49,7 +49,7 @@ RULES = (
         query='eyas:router_backend_breaker{state="closed"} == 0',
         lasting="2m",
         severity="warning",
-        summary="the breaker of {{ $labels.backend }} is open, and probes fail",
+        summary="the breaker of {{ $labels.backend }} is open",
         action="eyas:router_failures_total{backend} has the kinds of its failures. Look at the engine's own log.",
     ),
     Rule(

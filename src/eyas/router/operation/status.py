@@ -52,7 +52,7 @@ class BackendStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_available(self) -> bool:
-        return self.state == "ready" and self.breaker != "open"
+        return self.state == "ready" and (self.breaker != "open" or not self.open_s)
 
 
 class ModelStatus(Struct, frozen=True, kw_only=True):

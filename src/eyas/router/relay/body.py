@@ -18,6 +18,7 @@ __all__ = ["Body", "small_body"]
 
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str | None)
+_flag = msgspec.json.Decoder(bool | None)
 _number = msgspec.json.Decoder(int | None)
 JSON_TYPES = (JSON.encode(), f"{JSON}; charset=utf-8".encode())
 
@@ -65,8 +66,16 @@ class Body:
         return found
 
     def is_true(self, name: str) -> bool:
-        """Return whether a field is `true`."""
-        return self.fields.get(name) == msgspec.Raw(b"true")
+        """Return whether a field is `true`; null and a missing one are false. Raises InvalidRequest.
+
+        Some servers read `1` or "true" as true: what each of them means by such a value is not guessed.
+        """
+        if (raw := self.fields.get(name)) is None:
+            return False
+        try:
+            return bool(_flag.decode(raw))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise InvalidRequest(f"'{name}' must be true or false", param=name) from None
 
     def encoded(self, model: str | None) -> bytes:
         """Return the body as it is sent to a backend that knows the model by this name; None leaves it as it is."""

@@ -187,7 +187,7 @@ class ResponsesReader:
 
     def read(self, event: bytes) -> Part:
         data = data_of(event)
-        if data is None:
+        if data is None or data.strip() == DONE:  # some servers end every kind of stream with it
             return Part(data=event, is_noise=True)
         try:
             said = self._decoder.decode(data)
@@ -212,8 +212,6 @@ class ResponsesReader:
             return error
         kind = value.get("type")
         if not isinstance(kind, str):
-            if data.strip() == DONE:
-                return Part(data=event)
             raise UpstreamError("malformed", "an event of its stream has no type")
         return Part(data=event, shows=kind.endswith((".delta", ".done")))
 
@@ -298,8 +296,8 @@ def _is_mistake(error: Any) -> bool:
     """Return whether an error is about what the client sent, by OpenAI's, vLLM's and Anthropic's types and codes."""
     if not isinstance(error, Mapping):
         return False
-    kinds = [error.get("type"), error.get("code")]
-    return any(isinstance(kind, str) and kind.startswith(MISTAKES) and kind != "invalid_api_key" for kind in kinds)
+    kinds = [kind for kind in (error.get("type"), error.get("code")) if isinstance(kind, str)]
+    return "invalid_api_key" not in kinds and any(kind.startswith(MISTAKES) for kind in kinds)
 
 
 def error_message(value: Any) -> str | None:

@@ -14,7 +14,7 @@ _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def plain(value: Any) -> Any:
-    """Return the value itself, read if it is JSON. Raises msgspec.DecodeError if that is broken."""
+    """Return the value itself, read if it is JSON. Raises what msgspec does if that is broken."""
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
 
 
@@ -23,7 +23,7 @@ def fields(value: Any) -> Mapping[str, Any]:
     if isinstance(value, msgspec.Raw):
         try:
             return _object.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return {}
     return value if isinstance(value, Mapping) else {}
 
@@ -33,6 +33,6 @@ def items(value: Any) -> list[Any]:
     if isinstance(value, msgspec.Raw):
         try:
             return _array.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
     return value if isinstance(value, list) else []

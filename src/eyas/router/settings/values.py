@@ -18,6 +18,7 @@ T = TypeVar("T")
 MAX_S = 7 * 24 * 3600.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)  # stands in headers, URLs and metrics
 MODEL = re.compile(r"[!-~]{1,200}")
+KEY = re.compile(r"[!-~]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DIGEST = "sha256:"
 SPANS = ("queue", "prefill", "stall", "total")
@@ -120,7 +121,7 @@ def url(value: Any) -> str:
     """Read an address of a server; `/v1` at its end is left out."""
     wants = "wants an address such as http://127.0.0.1:8000"
     if not isinstance(value, str) or not MODEL.fullmatch(value):
-        raise ValueError(f"{wants}, got {reprlib.repr(value)}")
+        raise ValueError(f"{wants}, got {_shown(value)}")
     parts = urlsplit(value)
     if "@" in parts.netloc:
         raise ValueError(f"{wants}; a password does not belong into it, a key is named by key: env:NAME")
@@ -129,8 +130,14 @@ def url(value: Any) -> str:
     except ValueError:
         is_good = False
     if not is_good or parts.query or parts.fragment:
-        raise ValueError(f"{wants}, got {reprlib.repr(value)}")
+        raise ValueError(f"{wants}, got {_shown(value)}")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1').rstrip('/')}"
+
+
+def _shown(address: Any) -> str:
+    """Return an address for an error; what may hold a password or key is not quoted."""
+    is_open = not isinstance(address, str) or not set(address) & set("?#@")
+    return reprlib.repr(address) if is_open else "one with '?', '#' or '@', not shown since a key may stand in it"
 
 
 def guard(value: Any) -> str:
@@ -149,6 +156,11 @@ def key_in(environ: Mapping[str, str]) -> Callable[[Any], str]:
             raise ValueError("wants env:NAME, the name of an environment variable that holds the key, not the key")
         if not environ.get(variable):
             raise ValueError(f"names the environment variable {variable}, which is not set")
+        if not KEY.fullmatch(environ[variable]):
+            raise ValueError(
+                f"names the environment variable {variable}, whose value has a blank, a line end or a character that is"
+                " not ASCII: such a key cannot stand in a header"
+            )
         return environ[variable]
 
     return read

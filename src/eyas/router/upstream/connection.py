@@ -59,9 +59,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether all of the answer has come, nothing else, and both sides keep the connection."""
+        """Whether all of the answer has come, nothing else, and both sides keep the connection; it reads on."""
         sent = self._transport is not None and not self._transport.get_write_buffer_size()
-        return self.is_complete and self._keeps and self.is_open and sent and self._error is None
+        is_whole = self.is_complete and not self._is_paused and self._error is None
+        return is_whole and self._keeps and self.is_open and sent
 
     def ask(self, head: bytes, body: bytes | None) -> None:
         """Send a request."""
