@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-__all__ = ["Budgets"]
+__all__ = ["Budgets", "Spans"]
+
+Spans = Mapping[str, float | None]  # some of the fields of Budgets
 
 SPAN_S = 120.0
 
@@ -20,3 +23,7 @@ class Budgets:
     prefill_s: float | None = SPAN_S
     stall_s: float | None = SPAN_S
     total_s: float | None = None
+
+    def with_spans(self, spans: Spans | None) -> Budgets:
+        """Return these budgets with other values for some of them."""
+        return replace(self, **spans) if spans else self

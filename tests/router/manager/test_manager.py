@@ -54,13 +54,12 @@ def in_a_loop(test):
 
 @in_a_loop
 async def test_a_free_place_is_the_only_news():
-    budgets = Budgets(prefill_s=7.0)
+    budgets = Budgets(prefill_s=7.0, stall_s=9.0)
     manager = ready(router(backend("a", budgets=budgets)))
     visit = manager.arrive(Wanted(model="m", backends=("a",)))
     assert [item async for item in visit.news()] == [Go(backend="a", budgets=budgets)]
-    routes = Budgets(prefill_s=3.0)
-    other = manager.arrive(Wanted(model="m", backends=("a",), budgets=routes))
-    assert (await next_go(other)).budgets == routes
+    other = manager.arrive(Wanted(model="m", backends=("a",), budgets={"total_s": 3.0, "stall_s": None}))
+    assert (await next_go(other)).budgets == Budgets(prefill_s=7.0, stall_s=None, total_s=3.0)
 
 
 @in_a_loop
@@ -179,7 +178,7 @@ async def test_refusals_on_arrival():
 async def test_a_spent_budget_of_the_queue_wakes_by_itself():
     manager = ready()
     visits = [manager.arrive(WANTED) for _ in range(3)]  # the last one waits, with more time
-    hasty = manager.arrive(Wanted(model="m", backends=("a", "b"), budgets=Budgets(queue_s=0.05)))
+    hasty = manager.arrive(Wanted(model="m", backends=("a", "b"), budgets={"queue_s": 0.05}))
     with pytest.raises(NoBackend) as caught:
         await asyncio.wait_for(next_go(hasty), SHORT)
     assert caught.value.status == 504

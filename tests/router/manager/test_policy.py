@@ -75,7 +75,7 @@ def test_the_budget_of_the_queue():
     assert run.waits(visits[2])
     run.pass_time(0.2)
     assert run.refused[visits[2]].status == 504 and "waited 120 s" in run.refused[visits[2]].message
-    hasty = run.arrive(budgets=Budgets(queue_s=1.0))
+    hasty = run.arrive(budgets={"queue_s": 1.0})
     run.pass_time(1.1)
     assert run.refused[hasty].status == 504, "a route's budget comes first"
 
@@ -108,7 +108,7 @@ def test_the_budget_of_the_queue_is_one_for_all_waits_of_a_request():
 
 def test_no_budget_for_the_queue_is_no_limit():
     run = PolicyRun(router(A))
-    visits = run.arrivals(3, budgets=Budgets(queue_s=None))
+    visits = run.arrivals(3, budgets={"queue_s": None})
     run.pass_time(1e6)
     assert run.waits(visits[2])
 

@@ -78,9 +78,8 @@ def test_every_key(tmp_path):
     assert vectors.role == "embeddings"
     assert found.models[1] == ModelSettings(name="small", backends=("vectors",))
     math, *_, research, _ = found.routes
-    budgets = Budgets(queue_s=10.0, prefill_s=None, total_s=600.0)
-    assert math == RouteSettings(name="MATH", effort="low", max_tokens=4096, budgets=budgets)
-    assert research.model == "gpt-oss-120b" and research.budgets is None
+    assert math == RouteSettings(name="MATH", effort="low", max_tokens=4096, budgets={"prefill_s": None})
+    assert research.model == "gpt-oss-120b" and research.budgets == {}
     assert found.server == ServerSettings(
         host="0.0.0.0",
         port=9000,

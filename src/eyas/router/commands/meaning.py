@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
-from eyas.base.budgets import Budgets
+from eyas.base.budgets import Spans
 from eyas.router.operation.hiding import shown_url
 from eyas.router.settings.schema import BackendSettings, RouterSettings
 
 __all__ = ["meaning"]
-
-SPANS = ("queue", "prefill", "stall", "total")
 
 
 def meaning(settings: RouterSettings) -> str:
@@ -35,7 +34,7 @@ def meaning(settings: RouterSettings) -> str:
             [
                 (
                     *(one.name, one.effort, str(one.max_tokens), one.model or resident),
-                    "" if one.budgets is None else _budgets(one.budgets),
+                    _budgets(one.budgets),
                 )
                 for one in settings.routes
             ],
@@ -47,7 +46,7 @@ def meaning(settings: RouterSettings) -> str:
                 f"route/auto {settings.decide}",
                 f"guard      {settings.guard}",
                 f"queue      {settings.max_queue}",
-                f"budgets    {_budgets(settings.budgets)}",
+                f"budgets    {_budgets(asdict(settings.budgets))}",
             )
         ),
     ]
@@ -65,14 +64,14 @@ def _backend(one: BackendSettings, settings: RouterSettings) -> Sequence[str]:
         one.twin_of or "",
         "" if one.key is None else "yes",
         one.guard or "",
-        "" if one.budgets == settings.budgets else _budgets(one.budgets),
+        "" if one.budgets == settings.budgets else _budgets(asdict(one.budgets)),
     )
 
 
-def _budgets(budgets: Budgets) -> str:
-    spans = (getattr(budgets, f"{span}_s") for span in SPANS)
+def _budgets(spans: Spans) -> str:
     return ", ".join(
-        f"{name} {'none' if seconds is None else f'{seconds:g} s'}" for name, seconds in zip(SPANS, spans, strict=True)
+        f"{name.removesuffix('_s')} {'none' if seconds is None else f'{seconds:g} s'}"
+        for name, seconds in spans.items()
     )
 
 

@@ -128,7 +128,7 @@ class Manager(Desk):
 
     def go_to(self, backend: str, wanted: Wanted, *, is_probe: bool) -> Go:
         """Return the news that a request goes to `backend`."""
-        budgets = wanted.budgets or self._policy.backends[backend].settings.budgets
+        budgets = self._policy.backends[backend].settings.budgets.with_spans(wanted.budgets)
         return Go(backend=backend, is_probe=is_probe, budgets=budgets)
 
     # -- time ----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Request:
 
     def queue_limit(self, backend: Backend) -> float:
         """Return how long it may queue, in seconds, if `backend` is to answer."""
-        limit_s = (self.wanted.budgets or backend.settings.budgets).queue_s
+        limit_s = backend.settings.budgets.with_spans(self.wanted.budgets).queue_s
         return math.inf if limit_s is None else limit_s
 
     def look(self, backends: dict[str, Backend], now: float) -> Backend | Outlook | None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
-from eyas.base.budgets import Budgets
+from eyas.base.budgets import Budgets, Spans
 from eyas.base.errors import EyasError
 from eyas.base.waiting import Waiting
 
@@ -32,7 +32,7 @@ class Wanted:
     client: str = ""  # digest of the caller's key, or an address: the queue is fair between clients
     sticky: str | None = None  # a session, or a stored response: it goes to the backend that it went to before
     must_stick: bool = False  # another backend than that cannot answer it: a stored response
-    budgets: Budgets | None = None  # the route's; None: each backend's own
+    budgets: Spans | None = None  # the route's, over those of each backend
     route: str | None = None
 
 
@@ -40,7 +40,7 @@ class Wanted:
 class Go:
     """News: the request may go to this backend now. `is_probe`: it is the one that an open breaker lets in.
 
-    `budgets` are the route's where it has some, else the backend's; the manager has spent those of the queue.
+    `budgets` are the backend's, with those that the route has; the manager has spent those of the queue.
     """
 
     backend: str

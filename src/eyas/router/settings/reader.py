@@ -77,7 +77,7 @@ def examine(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any]
     top = Section(content, "", TOP, problems)
     if content is None:
         problems.add("the file", "is empty; it wants backends and models")
-    budgets = values.budgets(top.get("budgets"), "budgets", Budgets(), problems)
+    budgets = Budgets().with_spans(values.spans(top.get("budgets"), "budgets", problems))
     plans: dict[str, Plan] = {}
     backends = tuple(
         _backend(name, entry, path.parent, budgets, environ, plans, problems) for name, entry in top.entries("backends")
@@ -85,7 +85,7 @@ def examine(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any]
     settings = RouterSettings(
         backends=backends,
         models=tuple(_model(name, entry, problems) for name, entry in top.entries("models")),
-        routes=_routes(top, budgets, problems),
+        routes=_routes(top, problems),
         decide=top.read("decide", values.scalar(one_of("classifier", "model")), "classifier"),  # type: ignore[arg-type]
         guard=top.read("guard", values.guard, "observe"),  # type: ignore[arg-type]
         server=_server(top.get("server"), overrides or {}, environ, problems),
@@ -132,7 +132,7 @@ def _backend(
             CONCURRENCY if plan is None else plan.choice.concurrency,
         ),
         twin_of=section.read("twin_of", values.text, None),
-        budgets=values.budgets(section.get("budgets"), f"{where}.budgets", budgets, problems),
+        budgets=budgets.with_spans(values.spans(section.get("budgets"), f"{where}.budgets", problems)),
         guard=section.read("guard", values.guard, None),  # type: ignore[arg-type]
     )
 
@@ -188,7 +188,7 @@ def _model(name: str, content: Any, problems: Problems) -> ModelSettings:
     return ModelSettings(name=name, backends=tuple(listed or ()))
 
 
-def _routes(top: Section, budgets: Budgets, problems: Problems) -> tuple[RouteSettings, ...]:
+def _routes(top: Section, problems: Problems) -> tuple[RouteSettings, ...]:
     """Return all six routes; those of the file over the usual ones."""
     given: dict[str, Any] = {}
     for name, content in top.entries("routes"):
@@ -206,7 +206,7 @@ def _routes(top: Section, budgets: Budgets, problems: Problems) -> tuple[RouteSe
                 effort=section.read("effort", values.scalar(one_of(*get_args(Effort))), EFFORTS[name]),  # type: ignore[arg-type]
                 max_tokens=section.read("max_tokens", values.scalar(int_from(1)), 2048),
                 model=section.read("model", values.text, None),
-                budgets=None if own is None else values.budgets(own, section.place("budgets"), budgets, problems),
+                budgets=values.spans(own, section.place("budgets"), problems),
             )
         )
     return tuple(found)

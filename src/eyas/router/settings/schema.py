@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from eyas.base.budgets import Budgets
+from eyas.base.budgets import Budgets, Spans
 from eyas.base.harmony.rendering import Effort
 from eyas.recipes.records import EngineName
 
@@ -66,7 +66,7 @@ class RouteSettings:
     effort: Effort
     max_tokens: int = 2048
     model: str | None = None
-    budgets: Budgets | None = None
+    budgets: Spans = field(default_factory=dict)  # over those of whichever backend answers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from eyas.base.budgets import Budgets
 from eyas.base.config import ENV_KEY, one_of
 from eyas.base.errors import nearest
 
-__all__ = ["Problems", "Section", "budgets", "guard", "key_in", "keys_in", "name", "text", "url"]
+__all__ = ["Problems", "Section", "guard", "key_in", "keys_in", "name", "spans", "text", "url"]
 
 T = TypeVar("T")
 MAX_S = 7 * 24 * 3600.0
@@ -186,15 +185,11 @@ def keys_in(environ: Mapping[str, str]) -> Callable[[Any], str]:
     return read
 
 
-def budgets(content: Any, where: str, base: Budgets, problems: Problems) -> Budgets:
-    """Read budgets in seconds over those of `base`; `none` or null is no limit."""
-    if content is None:
-        return base
+def spans(content: Any, where: str, problems: Problems) -> dict[str, float | None]:
+    """Read those budgets that are given, in seconds, as fields of Budgets; `none` or null is no limit."""
     section = Section(content, where, SPANS, problems)
     given = content if isinstance(content, dict) else {}
-    found = {span: section.read(span, _seconds, getattr(base, f"{span}_s")) for span in SPANS}
-    found |= {span: None for span in SPANS if span in given and given[span] is None}
-    return Budgets(queue_s=found["queue"], prefill_s=found["prefill"], stall_s=found["stall"], total_s=found["total"])
+    return {f"{span}_s": section.read(span, _seconds, None) for span in SPANS if span in given}
 
 
 def _seconds(value: Any) -> float | None:
