@@ -78,6 +78,11 @@ def test_the_budget_of_the_queue():
     hasty = run.arrive(budgets={"queue_s": 1.0})
     run.pass_time(1.1)
     assert run.refused[hasty].status == 504, "a route's budget comes first"
+    short = run.arrive(budgets={"total_s": 2.0})
+    run.pass_time(1.9)
+    assert run.waits(short)
+    run.pass_time(0.2)
+    assert run.refused[short].status == 504 and "waited 2 s" in run.refused[short].message
 
 
 def test_a_backend_whose_queue_budget_is_spent_leaves_the_others():

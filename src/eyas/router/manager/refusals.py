@@ -29,7 +29,7 @@ def refusal(
         again_s = request.retry_after_s if math.isfinite(request.retry_after_s) else AGAIN_SOON_S
         return _refuse(request, f"no backend of {model!r} has room: {why}", 429, again_s)
     if request.is_spent:
-        waited = f"waited {request.queued_s(now):.0f} s for a backend of {model!r}, which is the budget of its queue"
+        waited = f"waited {request.queued_s(now):.0f} s for a backend of {model!r}, which is its budget"
         return _refuse(request, f"{waited}: {why}", 504, None)
     if request.tried and next(reversed(request.tried.values())) == "budget":
         return _refuse(request, f"no backend of {model!r} answered in time: {why}", 504, None)

@@ -46,9 +46,9 @@ class Request:
         return self.queued_before_s + (now - self.outlook_since if self.outlook == "queued" else 0.0)
 
     def queue_limit(self, backend: Backend) -> float:
-        """Return how long it may queue, in seconds, if `backend` is to answer."""
-        limit_s = backend.settings.budgets.with_spans(self.wanted.budgets).queue_s
-        return math.inf if limit_s is None else limit_s
+        """Return how long it may queue, in seconds, if `backend` is to answer: its whole time is a limit too."""
+        budgets = backend.settings.budgets.with_spans(self.wanted.budgets)
+        return min((limit_s for limit_s in (budgets.queue_s, budgets.total_s) if limit_s is not None), default=math.inf)
 
     def look(self, backends: dict[str, Backend], now: float) -> Backend | Outlook | None:
         """Return the backend that it goes to now, else what it waits for; None: no backend will answer it.
