@@ -215,6 +215,11 @@ def test_a_key_that_no_header_can_hold(tmp_path, key):
     assert "KEY, whose value has a blank" in said and "secr" not in said
 
 
+def test_a_variable_may_hold_several_keys_of_clients(tmp_path):
+    path = write(tmp_path, SMALL + "server: {api_key: env:CLIENTS}")
+    assert read(path, {"CLIENTS": "one, two\n"}).server.api_key == "one, two\n"
+
+
 @pytest.mark.parametrize("plan", ["none.yaml", "router.yaml"])
 def test_a_plan_that_cannot_be_read(tmp_path, plan):
     (said,) = problems(tmp_path, f"backends: {{a: {{plan: {plan}}}}}\nmodels: {{m: [a]}}")

@@ -199,14 +199,13 @@ def _routes(top: Section, problems: Problems) -> tuple[RouteSettings, ...]:
     found = []
     for name in ROUTES:
         section = Section(given.get(name), f"routes.{name}", ROUTE, problems)
-        own = section.get("budgets")
         found.append(
             RouteSettings(
                 name=name,
                 effort=section.read("effort", values.scalar(one_of(*get_args(Effort))), EFFORTS[name]),  # type: ignore[arg-type]
                 max_tokens=section.read("max_tokens", values.scalar(int_from(1)), 2048),
                 model=section.read("model", values.text, None),
-                budgets=values.spans(own, section.place("budgets"), problems),
+                budgets=values.spans(section.get("budgets"), section.place("budgets"), problems),
             )
         )
     return tuple(found)

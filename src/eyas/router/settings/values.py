@@ -147,6 +147,22 @@ def guard(value: Any) -> str:
 
 
 def key_in(environ: Mapping[str, str]) -> Callable[[Any], str]:
+    """Return a reader of `env:NAME`, whose value goes into a header as a backend's key."""
+    read_variable = _variable_in(environ)
+
+    def read(value: Any) -> str:
+        key = read_variable(value)
+        if not KEY.fullmatch(key):
+            raise ValueError(
+                f"names the environment variable {value.removeprefix(ENV_KEY)}, whose value has a blank, a line end or"
+                " a character that is not ASCII: such a key cannot stand in a header"
+            )
+        return key
+
+    return read
+
+
+def _variable_in(environ: Mapping[str, str]) -> Callable[[Any], str]:
     """Return a reader of `env:NAME`. A key itself does not belong into a file, and is not quoted."""
 
     def read(value: Any) -> str:
@@ -155,11 +171,6 @@ def key_in(environ: Mapping[str, str]) -> Callable[[Any], str]:
             raise ValueError("wants env:NAME, the name of an environment variable that holds the key, not the key")
         if not environ.get(variable):
             raise ValueError(f"names the environment variable {variable}, which is not set")
-        if not KEY.fullmatch(environ[variable]):
-            raise ValueError(
-                f"names the environment variable {variable}, whose value has a blank, a line end or a character that is"
-                " not ASCII: such a key cannot stand in a header"
-            )
         return environ[variable]
 
     return read
@@ -167,7 +178,7 @@ def key_in(environ: Mapping[str, str]) -> Callable[[Any], str]:
 
 def keys_in(environ: Mapping[str, str]) -> Callable[[Any], str]:
     """Return a reader of the keys of clients: `sha256:HEX` or `env:NAME`, comma-separated or a list."""
-    read_key = key_in(environ)
+    read_key = _variable_in(environ)
 
     def read(value: Any) -> str:
         entries = value if isinstance(value, list) else value.split(",") if isinstance(value, str) else [value]
