@@ -13,6 +13,7 @@ WAITINGS = st.builds(
     state=st.sampled_from(["queued", "loading", "reading"]),
     position=st.none() | st.integers(1, 10_000),
     eta_s=st.none() | st.floats(0, 1e6),
+    backend=st.none() | st.text(),
 )
 
 

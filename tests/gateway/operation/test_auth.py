@@ -102,7 +102,7 @@ def test_digests_of_keys_and_of_digests_are_the_same():
 
 @pytest.mark.parametrize("text", ["a,,b", "a b", "sha256:12", "sha256:" + "g" * 64, "\u00e4", ",", "topsecret,"])
 def test_bad_keys_are_refused_without_being_quoted(text):
-    with pytest.raises(UserError, match=r"entry [12] of --api-key") as caught:
+    with pytest.raises(UserError, match=r"entry [12] of api_key") as caught:
         digests(text)
     assert "topsecret" not in str(caught.value)
 

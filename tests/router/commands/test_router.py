@@ -12,6 +12,7 @@ import httpx
 import pytest
 import yaml
 from tests.fleet.support.lab import make_plan, write_plan
+from tests.router.support.files import read
 from tests.router.support.running import router_process
 from tests.router.support.script import Script
 from tests.router.support.scripted import ScriptedBackend, free_port
@@ -23,7 +24,6 @@ from eyas.recipes.plan import Launch
 from eyas.router.app import Router
 from eyas.router.backends.planned import claim
 from eyas.router.operation.alerts import rules
-from eyas.router.settings.reader import read
 
 SECRET = "sk-2718281828"
 
@@ -44,8 +44,8 @@ def run(*argv):
 
 def good(folder, **more):
     backends = {
-        "fast": {"url": "http://127.0.0.1:9001", "key": "env:BACKEND_KEY", "concurrency": 4},
-        "plain": {"url": "http://127.0.0.1:9002", "twin_of": "fast"},
+        "fast": {"url": "http://127.0.0.1:9001", "key": "env:BACKEND_KEY", "model": "x", "concurrency": 4},
+        "plain": {"url": "http://127.0.0.1:9002", "model": "x", "twin_of": "fast"},
     }
     return write(folder, backends=backends, models={"large": ["fast", "plain"]}, **more)
 
@@ -58,8 +58,8 @@ def test_check_shows_what_a_file_means_and_no_key(tmp_path, monkeypatch):
     code, out, err = run("router", path, "--check")
     assert (code, err) == (0, "") and out.endswith(f"{path} is good\n") and SECRET not in out
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "fast http://127.0.0.1:9001 text 4 yes" in lines
-    assert "plain http://127.0.0.1:9002 text 8 fast" in lines
+    assert "fast http://127.0.0.1:9001 text x 4 yes" in lines
+    assert "plain http://127.0.0.1:9002 text x 8 fast" in lines
     assert "large (resident) fast, plain" in lines
     assert "MATH high 4096 large" in lines and "SELF_HANDLE low 2048 large" in lines
     assert "listens 127.0.0.1 port 9000" in lines and "keys 1" in lines

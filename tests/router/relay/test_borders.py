@@ -52,6 +52,23 @@ def test_keys_and_cookies_stay_on_their_side() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_an_error_inside_a_stream_does_not_show_the_key(is_ours: bool) -> None:
+    async def main() -> None:
+        backend = ScriptedBackend(is_ours=is_ours, key=BACKEND_KEY)
+        for path in PATHS:
+            async with backend.serving(), relayed(backend) as router:
+                for after in (0, 2):
+                    script = {"end": "error", "after": after, "between_s": 0.02, "error": f"not for {BACKEND_KEY}"}
+                    got = await ask(router.session, router.url, script, path=path)
+                    assert got.outcome == "error" and BACKEND_KEY.encode() not in got.raw
+                    assert not after or "not for ***" in got.message
+                outcomes = await router.reported(2)
+                assert not any(BACKEND_KEY in f"{one}" for one in (*outcomes, *router.happenings))
+
+    asyncio.run(main())
+
+
 def test_a_backend_that_refuses_the_key_of_the_router_is_not_the_fault_of_a_client() -> None:
     async def main() -> None:
         backend = ScriptedBackend()

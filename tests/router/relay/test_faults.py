@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from tests.router.support.asking import PATHS, Got, ask
 from tests.router.support.rawserver import RawServer, chunked, stream_head
-from tests.router.support.relayed import Relayed, relayed
+from tests.router.support.relayed import Relayed, relayed, settings_of
+from tests.router.support.script import Script
 from tests.router.support.scripted import ScriptedBackend
 
 from eyas.base.budgets import Budgets
@@ -109,7 +110,7 @@ def test_what_is_no_progress_spends_the_budget_of_the_prefill(script: dict[str, 
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
-        ({"end": "rst", "after": 2}, "broken"),
+        ({"end": "rst", "after": 2, "between_s": 0.25}, "broken"),
         ({"end": "cut", "after": 2}, "broken"),
         ({"end": "short", "after": 2}, "broken"),
         ({"end": "hang", "after": 2}, "budget"),
@@ -176,6 +177,21 @@ def test_the_time_for_all_of_an_answer(path: str) -> None:
     asyncio.run(main())
 
 
+def test_to_have_had_little_of_the_time_is_no_failure() -> None:
+    """The first spends its budget and most of the whole time; that the rest is short is not the second one's fault."""
+
+    async def main() -> None:
+        async with pair(Budgets(prefill_s=0.7, total_s=0.9)) as both:
+            for path in PATHS:
+                got = await both.ask({"mark": "m1", "before_s": 3}, path)
+                assert (got.outcome, got.status) == ("error", 504)
+                assert both.num_asked == [1, 1]
+                assert both.router.failures() == [("a", "budget")]
+                assert both.router.outcomes[0].status == 504
+
+    asyncio.run(main())
+
+
 def test_nobody_listens_there() -> None:
     async def main() -> Got:
         backends = [ScriptedBackend(name) for name in "ab"]
@@ -204,7 +220,7 @@ def test_an_event_that_is_too_large() -> None:
 
 def test_a_whole_answer_waits_as_long_as_the_backend_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for its models: one that does not tell them has failed."""
-    monkeypatch.setattr("eyas.router.relay.whole.CHECK_S", 0.1)
+    monkeypatch.setattr("eyas.router.relay.life.CHECK_S", 0.1)
 
     async def main() -> None:
         backends = [ScriptedBackend(name) for name in "ab"]
@@ -217,5 +233,46 @@ def test_a_whole_answer_waits_as_long_as_the_backend_lives(monkeypatch: pytest.M
             got = await ask(router.session, router.url, script, stream=False)
             assert (got.backend, got.outcome) == ("b", "done")
             assert router.failures() == [("a", "budget")]
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_hangs_behind_a_server_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still tells its models; a request for one token shows that it generates nothing any more."""
+    monkeypatch.setattr("eyas.router.relay.life.CHECK_S", 0.1)
+
+    async def main(engine: str | None) -> Got:
+        backends = [ScriptedBackend(name) for name in "ab"]
+        async with backends[0].serving(), backends[1].serving():
+            settings = settings_of(backends, budgets=SHORT)
+            engines = tuple(replace(one, engine=engine) for one in settings.backends)
+            async with relayed(*backends, settings=replace(settings, backends=engines)) as router:
+                long = only("a", {"before_s": 1.5})
+                got = await ask(router.session, router.url, long, stream=False)
+                assert (got.backend, got.outcome, router.failures()) == ("a", "done", [])
+                backends[0].script = Script(before_s=9)  # of what is asked beside it
+                got = await ask(router.session, router.url, long, stream=False)
+                assert router.failures() == ([("a", "budget")] if got.backend == "b" else [])
+                return got
+
+    got = asyncio.run(main("vllm"))
+    assert (got.backend, got.outcome) == ("b", "done")
+    got = asyncio.run(main("llama.cpp"))  # it may have all of its slots at work
+    assert (got.backend, got.outcome) == ("a", "done")
+
+
+def test_one_look_that_goes_wrong_ends_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eyas.router.relay.life.CHECK_S", 0.2)
+
+    async def main() -> None:
+        async with pair() as both:
+            asking = asyncio.create_task(both.ask(only("a", {"before_s": 0.9}), PATHS[0], stream=False))
+            await asyncio.sleep(0.1)
+            there = both.router.upstream.address("a")
+            both.router.upstream.set_address(replace(there, url="http://127.0.0.1:1"))
+            await asyncio.sleep(0.2)
+            both.router.upstream.set_address(there)
+            got = await asking
+            assert (got.backend, got.outcome, both.router.failures()) == ("a", "done", [])
 
     asyncio.run(main())

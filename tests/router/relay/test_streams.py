@@ -65,6 +65,24 @@ def test_a_stream_that_ends_early_is_broken(path: str) -> None:
         assert caught.value.kind == "broken"
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_what_has_come_of_an_event_is_dropped(path: str) -> None:
+    """The router's error event would be a part of it."""
+
+    async def main() -> None:
+        answer = DIALECTS[path](Script(mark="m1"), "scripted", {})
+        pieces = b"".join([*answer.opening, *answer.pieces[:1]])
+        server = RawServer([stream_head(), chunked(pieces), chunked(b": keep-ali"), b"0\r\n\r\n"])
+        backend = ScriptedBackend(is_ours=True)
+        async with server.serving() as raw, backend.serving(), relayed(backend) as router:
+            router.upstream.set_address(Address(name="a", url=raw.url))
+            got = await ask(router.session, router.url, {"mark": "m1"}, path=path)
+            assert (got.outcome, got.pieces) == ("error", [("m1", 1, 4)])
+            assert "ended before the answer" in got.message and b"keep-ali" not in got.raw
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("path", PATHS[:2])
 def test_a_clean_end_without_done_is_one_when_every_choice_has_finished(path: str) -> None:
     stream = stream_of(path).removesuffix(b"data: [DONE]\n\n")

@@ -31,7 +31,7 @@ def test_a_slow_prompt_is_commented_on_and_then_answered(path: str) -> None:
             got = await ask(router.session, router.url, script, path=path)
             assert got.outcome == "done"
             assert got.what_is_wrong() is None
-            assert set(got.comments) == {': eyas {"state":"reading"}'}
+            assert set(got.comments) == {': eyas {"state":"reading","backend":"a"}'}
             assert 2 <= len(got.comments) <= 3
             assert b"ping" not in got.raw
             first = next(line for line in got.raw.split(b"\n\n") if not line.startswith(b":"))
@@ -70,6 +70,7 @@ def test_states_follow_one_another() -> None:
             assert got.outcome == "done"
             states = [waiting.state if waiting is not None else "" for waiting in heard(got.comments)]
             assert list(dict.fromkeys(states)) == ["loading", "reading"]
+            assert (last := heard(got.comments)[-1]) is not None and last.backend == "a"
             assert "x-eyas-backend" not in got.headers  # it was not known when they went
 
     asyncio.run(main())
@@ -90,6 +91,21 @@ def test_after_comments_a_refusal_is_an_event(path: str) -> None:
                 assert message in got.message
                 assert got.comments
             assert [one.status for one in await router.reported(2)] == [400, 503]
+
+    asyncio.run(main())
+
+
+def test_the_last_comment_before_an_answer_names_its_backend() -> None:
+    """The headers went while the first one was asked."""
+
+    async def main() -> None:
+        backends = [ScriptedBackend(name) for name in "ab"]
+        async with backends[0].serving(), backends[1].serving(), relayed(*backends) as router:
+            script = {"mark": "m1", "sign": True, "on": {"a": {"before_s": 0.5, "status": 500}}}
+            got = await ask(router.session, router.url, script)
+            assert (got.outcome, got.backend) == ("done", "b")
+            named = [waiting.backend for waiting in heard(got.comments) if waiting is not None]
+            assert (named[0], named[-1]) == ("a", "b")
 
     asyncio.run(main())
 

@@ -22,7 +22,8 @@ STOP_S = 60
 
 def configuration(urls: Mapping[str, str], port: int, model: str = "scripted", **rest: Any) -> dict[str, Any]:
     """Return a router's file: one model, its backends by name in order. `rest` are other keys of the file."""
-    backends = {name: {"url": url} for name, url in urls.items()}
+    named = {"model": model} if len(urls) > 1 else {}
+    backends = {name: {"url": url, **named} for name, url in urls.items()}
     for name, more in rest.pop("backends", {}).items():
         backends[name] |= more
     server = {"port": port} | rest.pop("server", {})

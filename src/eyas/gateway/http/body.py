@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from eyas.base.errors import InvalidRequest
-from eyas.gateway.http.explain import explain, loosely, not_json
+from eyas.gateway.http.explain import INVALID_JSON, explain, loosely, not_json
 from eyas.gateway.http.workers import LARGE
 
 __all__ = ["Fields", "Raw", "decode", "json_response", "raw_response", "untyped_number", "weight"]
@@ -47,7 +47,7 @@ def decode(raw: Raw, kind: type[BodyT]) -> BodyT:
         return msgspec.json.Decoder(kind, float_hook=untyped_number).decode(raw)
     except msgspec.ValidationError as error:
         raise explain(str(error), kind, loosely(raw)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except INVALID_JSON as error:
         raise not_json(raw, error) from error
 
 

@@ -13,7 +13,9 @@ from msgspec import Struct
 
 from eyas.base.errors import InvalidRequest, nearest
 
-__all__ = ["explain", "loosely", "not_json"]
+__all__ = ["INVALID_JSON", "explain", "loosely", "not_json"]
+
+INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for bytes that are none
 
 # Parts of a message, by OpenAI's and vLLM's names, that hold something other than text.
 MEDIA = {
@@ -61,7 +63,7 @@ def loosely(raw: bytes | bytearray) -> Any:
         return None
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except INVALID_JSON:
         return None
 
 

@@ -34,7 +34,7 @@ def digests(text: str | None) -> tuple[bytes, ...]:
 
 
 def _digest(number: int, entry: str) -> bytes:
-    where = f"entry {number} of --api-key"
+    where = f"entry {number} of api_key (--api-key)"
     if entry.startswith(DIGEST_PREFIX):
         digest = entry.removeprefix(DIGEST_PREFIX)
         if not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
@@ -64,7 +64,7 @@ def public_warning(host: str, key_digests: tuple[bytes, ...]) -> str | None:
         return None
     return (
         f"WARNING: listening on {host} without API keys: anyone who can reach this machine can use the model "
-        "and see how it is used. Make a key with 'eyas key' and start with --api-key, or use --host 127.0.0.1."
+        "and see how it is used. Make a key with 'eyas key' and set api_key (--api-key), or use --host 127.0.0.1."
     )
 
 

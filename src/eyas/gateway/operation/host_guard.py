@@ -44,12 +44,13 @@ class HostGuard:
         if host is None or not self._hosts.include(host[0]):
             name = "NAME" if host is None else host[0]
             message = (
-                f"the host '{name}' is not accepted here; to accept it, start the server with --allowed-hosts {name}"
+                f"the host '{name}' is not accepted here; allowed_hosts names those that are: "
+                f"eyas serve --allowed-hosts {name}, EYAS_ALLOWED_HOSTS={name}, or under server in a router's file"
             )
-            return await _refuse(scope, send, f"{message} or EYAS_ALLOWED_HOSTS={name}", "host_not_allowed")
+            return await _refuse(scope, send, message, "host_not_allowed")
         if not self._may_ask(headers, host):
             origin = headers.get(b"origin", "another site")
-            message = f"pages of {origin} may not call this server; --cors names the origins of those that may"
+            message = f"pages of {origin} may not call this server; cors (--cors) names the origins of those that may"
             return await _refuse(scope, send, message, "origin_not_allowed")
         await self._app(scope, receive, send)
 

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from eyas.fleet.endpoint import canary
+from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.backends.judgement import Look
 from eyas.router.upstream.address import Address
 
@@ -137,7 +138,7 @@ def _look(status: int, headers: Mapping[str, str], body: bytes) -> Look:
         return Look(kind="other", text=f"answers {MODELS} with HTTP status {status}", router=router)
     try:
         entries = _decoder.decode(body).data or ()
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except INVALID_JSON:
         return Look(kind="other", text=f"answers {MODELS} with what is no list of models", router=router)
     entries = sorted(entries, key=lambda entry: entry.parent is not None)  # adapters last
     roots = {str(entry.root or entry.id) for entry in entries if entry.parent is None}

@@ -15,7 +15,7 @@ from eyas.router.settings.schema import BackendSettings
 
 __all__ = ["Look", "Memory", "Verdict", "after_canary", "judge"]
 
-HUNG_S = 30.0  # without a good answer of one that was ready, until it counts as an outage; its breaker opens earlier
+HUNG_S = 30.0  # an outage: it was ready, and has not answered well for so long; requests open its breaker earlier
 LATEST = ":latest"  # Ollama's tag where none is named
 MAX_SHOWN = 5
 

@@ -15,7 +15,7 @@ __all__ = ["HAPPENINGS", "BackendSnapshot", "Happening", "HappeningKind", "Snaps
 # Of a request: sent to a backend; then failed, full (429), done or left there; or refused by the router; `left` without
 # a backend: the client has left while it waited. degenerate: the guard saw a loop, also where it let it pass.
 # Of a backend: its breaker or its condition has changed. loops: its answers have repeated one symbol twice in 10
-# minutes, so it must stop, or go on without speculation.
+# minutes; where its guard acts, it must stop or go on without speculation.
 HappeningKind = Literal[
     "sent", "failed", "full", "done", "left", "refused", "degenerate", "breaker", "condition", "loops"
 ]

@@ -79,7 +79,10 @@ class Visit(Protocol):
         """Record a whole answer, or an error that is the client's (4xx), and free the place."""
 
     def left(self) -> None:
-        """Record that the client has left, and free the place; no failure of the backend."""
+        """Record that the request ends before its answer does, and free the place; no failure of the backend.
+
+        Its client has left, or its time is up and the backend has had little of it.
+        """
 
 
 class Desk(Protocol):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.upstream.errors import UpstreamError
 
 __all__ = ["ChatAnswer", "ChatCall", "ChatMessage", "ChatUsage", "decoded"]
@@ -86,7 +87,7 @@ def decoded(data: bytes) -> ChatAnswer:
     """Return an answer. Raises UpstreamError: malformed for what is none, status for an error."""
     try:
         answer = DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except INVALID_JSON as error:
         shown = data[:MAX_SHOWN].decode(errors="replace")
         raise UpstreamError("malformed", f"this is no answer of a chat: {shown!r}") from error
     if answer.error is not None or answer.object == "error":

@@ -11,6 +11,7 @@ import msgspec
 from eyas.gateway.anthropic.body import CountBody
 from eyas.gateway.anthropic.question import question_of
 from eyas.gateway.http.body import Raw, decode
+from eyas.gateway.http.explain import INVALID_JSON
 from eyas.gateway.question.question import Question
 from eyas.router.messages.marks import disarmed
 from eyas.router.messages.request import Message, chat_effort, chat_messages, chat_tools
@@ -61,7 +62,7 @@ def _encoded(chat: Message) -> bytes:
 def _value(body: bytes | None, name: str) -> Any:
     try:
         found = None if body is None else msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except INVALID_JSON:
         return None
     return found.get(name) if isinstance(found, dict) else None
 

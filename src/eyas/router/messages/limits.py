@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from eyas.gateway.http.explain import INVALID_JSON
+
 __all__ = ["Lengths", "lengths_of", "message_of"]
 
 MAX_CHARS = 2000
@@ -59,7 +61,7 @@ def message_of(body: bytes) -> str:
     """Return the message of an error in any of the engines' envelopes; "" if it has none, as a page of HTML."""
     try:
         value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except INVALID_JSON:
         return ""
     for name in ("error", "message", "detail"):  # {"error": {"message": ...}}, {"error": ...}, {"message": ...}
         if isinstance(value, dict) and value.get(name):

@@ -74,11 +74,6 @@ class ChatReader:
         self._reason: str | None = None
         self._is_new = True
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the backend has said why it ended; usage may follow."""
-        return self._reason is not None
-
     def feed(self, answer: ChatAnswer) -> Delta | None:
         """Return what a chunk adds, None if there is nothing to show yet."""
         if answer.usage is not None:

@@ -36,7 +36,6 @@ DONE = b"[DONE]"
 SAMPLED = ("temperature", "top_p", "top_k", "min_p", "seed")
 REFUSED = (400, 422)  # by a backend that read the body: pydantic's is 422
 UNTHINKING = ("reasoning_effort", "does not support thinking")  # Ollama's words
-NOT_OURS = {401: "its key", 403: "its key", 407: "its proxy"}
 
 
 class Translation:
@@ -109,25 +108,12 @@ class Translation:
             return None
         return disarmed(msgspec.json.encode(self._sent))
 
-    async def parts(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[Part, None]:
-        """Yield the events of the answer to a stream. Raises UpstreamError.
+    def parts(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[Part, None]:
+        """Yield the events of the answer to a stream, without holding the request. Raises UpstreamError.
 
         The last part may come before the backend's last chunk: at a stop string, which the backend does not know.
         """
-        reader, reply, splitter = self._reader(), self._reply(), EventSplitter()
-        async for chunk in chunks:
-            for event in splitter.feed(chunk):
-                if not (data := data_of(event)):
-                    continue
-                if data.strip() == DONE:
-                    yield _part(reply, reader.finish())
-                    return
-                if (delta := reader.feed(decoded(data))) is not None:
-                    yield _part(reply, delta)
-                if reader.stopped is not None:
-                    yield _part(reply, reader.finish())
-                    return
-        yield _part(reply, reader.finish())
+        return _parts(self._reader(), self._reply(), chunks)
 
     def whole(self, body: bytes) -> bytes:
         """Return the message for a whole answer. Raises UpstreamError."""
@@ -143,10 +129,7 @@ class Translation:
         lengths = lengths_of(body)
         if 400 <= status < 500 and lengths is not None and lengths.prompt >= lengths.context - 1:
             return failure_of(PromptTooLong(lengths.prompt, context=lengths.context, param=PARAM))
-        if status in NOT_OURS:  # the client's key was right, and it would try again for minutes
-            return Failure(status=502, message=f"the backend refuses this router: {NOT_OURS[status]} is wrong")
-        message = message_of(body) or "the backend gave no reason"
-        return Failure(status=status if status >= 400 else 502, message=message)
+        return Failure(status=status, message=message_of(body) or "the backend gave no reason")
 
     def _reader(self) -> ChatReader:
         question = self._question
@@ -167,6 +150,23 @@ class Translation:
         if asked is not None and asked.disable_parallel_tool_use:
             fields["parallel_tool_calls"] = False
         return fields
+
+
+async def _parts(reader: ChatReader, reply: MessageReply, chunks: AsyncIterator[bytes]) -> AsyncGenerator[Part, None]:
+    splitter = EventSplitter()
+    async for chunk in chunks:
+        for event in splitter.feed(chunk):
+            if not (data := data_of(event)):
+                continue
+            if data.strip() == DONE:
+                yield _part(reply, reader.finish())
+                return
+            if (delta := reader.feed(decoded(data))) is not None:
+                yield _part(reply, delta)
+            if reader.stopped is not None:
+                yield _part(reply, reader.finish())
+                return
+    yield _part(reply, reader.finish())
 
 
 def _part(reply: MessageReply, delta: Delta) -> Part:

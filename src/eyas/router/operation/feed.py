@@ -55,10 +55,6 @@ class Feed:
         self._num_sent += 1
         self._send(msgspec.json.encode({"event": event}))
 
-    def events(self) -> list[Happening]:
-        """Return the newest events, oldest first."""
-        return list(self._kept)
-
     def join(self) -> Viewer:
         """Add a viewer. Raises Busy if there are too many already."""
         if len(self._viewers) >= MAX_VIEWERS:

@@ -115,7 +115,7 @@ class Metrics(Collector):
         yield _counter("breaker_opened", "Times that a breaker opened.", ["backend"], self._opened)
         yield _counter("guard_trips", "Answers that repeat themselves by kind, and whether they were ended.",
                        ["backend", "kind", "action"], self._trips)  # fmt: skip
-        yield _counter("loops", "Times that a backend was taken out since it repeats one symbol.", ["backend"],
+        yield _counter("loops", "Times that a backend repeated one symbol twice in 10 minutes.", ["backend"],
                        self._loops)  # fmt: skip
 
     def _request_families(self) -> Iterable[Family]:

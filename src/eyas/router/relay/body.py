@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 
 from eyas.base.errors import InvalidRequest
 from eyas.gateway.http.body import Raw
-from eyas.gateway.http.explain import not_json
+from eyas.gateway.http.explain import INVALID_JSON, not_json
 from eyas.gateway.http.intake import JSON, SMALL
 
 __all__ = ["Body", "small_body"]
@@ -39,7 +39,7 @@ class Body:
             return cls(_top.decode(raw))
         except msgspec.ValidationError:
             raise InvalidRequest("the body must be a JSON object") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except INVALID_JSON as error:
             raise not_json(raw, error) from None
 
     def with_fields(self, new: Mapping[str, Any]) -> Body:
@@ -52,7 +52,7 @@ class Body:
             return None
         try:
             found: str | None = _string.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except INVALID_JSON:
             raise InvalidRequest(f"'{name}' must be a string", param=name) from None
         return found
 
@@ -61,7 +61,7 @@ class Body:
         value = self.fields.get(name)
         try:
             found: int | None = _number.decode(value) if isinstance(value, msgspec.Raw) else value
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except INVALID_JSON:
             return None
         return found
 
@@ -74,7 +74,7 @@ class Body:
             return False
         try:
             return bool(_flag.decode(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except INVALID_JSON:
             raise InvalidRequest(f"'{name}' must be true or false", param=name) from None
 
     def encoded(self, model: str | None) -> bytes:

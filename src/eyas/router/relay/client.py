@@ -13,14 +13,13 @@ from eyas.gateway.http.errors import Failure, error_body, error_event, error_hea
 from eyas.gateway.http.stream import PROBE, SEND_BODY, named_sse
 from eyas.router.upstream.headers import Headers
 
-__all__ = ["EVENT_STREAM", "READING", "Client"]
+__all__ = ["EVENT_STREAM", "Client"]
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 FIRST_COMMENT_S = 1.0  # until then an error still has its HTTP status
 COMMENT_EVERY_S = 5.0
 NOTHING = b":\n\n"  # a comment
 STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]  # nginx would buffer chunks
-READING = Waiting(state="reading")
 
 
 class Client:
@@ -32,7 +31,7 @@ class Client:
         self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
         self._waits = False
-        self._waiting = READING
+        self._waiting = Waiting(state="reading")
         self.shown: Headers = []
         self.is_started = False
         self.status: int | None = None  # of the answer, once it has one
@@ -49,7 +48,7 @@ class Client:
     def hears(self, waiting: Waiting) -> None:
         """Take note why it waits; a change is sent at once, if a comment has been sent."""
         old, self._waiting = self._waiting, waiting
-        is_news = (old.state, old.position) != (waiting.state, waiting.position)
+        is_news = (old.state, old.position, old.backend) != (waiting.state, waiting.position, waiting.backend)
         if is_news and self.is_started and self._timer is not None:
             self._timer.cancel()
             self._tell()

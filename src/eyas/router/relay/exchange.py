@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from eyas.base.errors import EyasError
 from eyas.base.repetition import Loop
+from eyas.base.waiting import Waiting
 from eyas.gateway.http.body import Raw
 from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, failure_of
 from eyas.gateway.http.outcome import CLIENT_LEFT
@@ -24,14 +25,15 @@ from eyas.router.manager.visit import FailureKind, Go, NoBackend, Visit
 from eyas.router.messages.translation import Translation
 from eyas.router.relay.alarm import Alarm, ClientLeft
 from eyas.router.relay.body import small_body
-from eyas.router.relay.client import EVENT_STREAM, READING, Client
+from eyas.router.relay.client import EVENT_STREAM, Client
+from eyas.router.relay.life import short_question, until_dead
 from eyas.router.relay.names import MESSAGES
 from eyas.router.relay.outcome import Outcome, Trip
 from eyas.router.relay.pouring import Pouring, one_by_one, parts_of
 from eyas.router.relay.readers import READERS
-from eyas.router.relay.refusals import Full, Passed, read_refusal
+from eyas.router.relay.refusals import Full, Passed, hidden, read_refusal
 from eyas.router.relay.shared import Shared
-from eyas.router.relay.whole import check_whole, stored_id, text_of, until_dead
+from eyas.router.relay.whole import check_whole, stored_id, text_of
 from eyas.router.relay.wish import Wish, owner_of, read_wish
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.headers import Headers
@@ -123,6 +125,9 @@ class Exchange:
         self._visit = visit = shared.manager.arrive(wish.wanted)
         while True:
             go = visit.place() or await self._place(visit)
+            if self._loop.time() >= self._until(go):
+                visit.left()
+                raise NoBackend("the request's time is up before a backend had room for it", status=504)
             self._backend, self._num_asked = go.backend, self._num_asked + 1
             if self._queue_s is None:
                 self._queue_s = self._loop.time() - self._arrived
@@ -154,6 +159,7 @@ class Exchange:
     async def _ask(self, visit: Visit, go: Go, wish: Wish) -> bool:
         """Ask a backend. Returns whether the request is over, with an answer or without; else the next is asked."""
         pouring: Pouring | None = None
+        sent_at = self._loop.time()
         try:
             if wish.is_stream:
                 pouring = self._pouring(visit, go, wish)
@@ -171,7 +177,8 @@ class Exchange:
             await self._pass(passed, wish)
             return True
         except UpstreamError as error:
-            kind, detail = error.kind, error.detail
+            key = self._shared.upstream.address(go.backend).key
+            kind, detail = error.kind, hidden(error.detail.encode(), key).decode()
         except asyncio.CancelledError:
             cause = self._alarm.cause()
             if cause is None:
@@ -182,8 +189,11 @@ class Exchange:
         self._alarm.unset()
         if pouring is not None and pouring.is_shown:
             visit.shown()
-        visit.failed(kind, detail)
         is_out_of_time = self._loop.time() >= self._until(go)
+        if is_out_of_time and kind == "budget" and not self._had_its_share(go, sent_at):
+            visit.left()
+        else:
+            visit.failed(kind, detail)
         if not is_out_of_time and not (pouring is not None and pouring.is_shown):
             return False
         await self._break_off(kind, detail, pouring)
@@ -225,10 +235,11 @@ class Exchange:
             prefill_s = math.inf if go.budgets.prefill_s is None else go.budgets.prefill_s
             seconds = min(prefill_s, until - self._loop.time())
             self._alarm.set(self._loop.time() + seconds, f"it has shown nothing within {seconds:.1f} s")
-            self._client.hears(READING)
+            self._client.hears(Waiting(state="reading", backend=go.backend))
             pouring.watch = self._watch_for(go, wish)
 
         path, translation, body = self._request(go.backend, wish)
+        key = self._shared.upstream.address(go.backend).key
         for _ in range(1 + MAX_AGAIN):
             async with self._send(go.backend, path, body, on_wait) as reply:
                 if not 200 <= reply.status < 300:
@@ -238,9 +249,10 @@ class Exchange:
                     raise UpstreamError("malformed", f"its answer to a stream is of the type '{reply.media_type[:80]}'")
                 body = b""
                 if translation is None:
-                    batches, headers = parts_of(reply, READERS[path]()), reply.headers
+                    batches, headers = parts_of(reply, READERS[path](), key), reply.headers
                 else:
                     batches, headers = one_by_one(translation.parts(reply.chunks())), [EVENT_STREAM]
+                    translation = None  # it may be large, and the answer long
                 await pouring.pour(
                     batches,
                     [*headers, *self._by()],
@@ -257,7 +269,7 @@ class Exchange:
         self._attend()
         self._alarm.set(self._until(go), f"no answer within {go.budgets.total_s} s")
         path, translation, body = self._request(go.backend, wish)
-        alive = self._loop.create_task(self._check_life(go))
+        alive = self._loop.create_task(self._check_life(go, wish))
         try:
             for _ in range(1 + MAX_AGAIN):
                 async with self._send(go.backend, path, body) as reply:
@@ -281,8 +293,12 @@ class Exchange:
         visit.done()
         await self._client.answer(200, [*headers, *self._by()], answer)
 
-    async def _check_life(self, go: Go) -> None:
-        self._alarm.spend(await until_dead(self._shared.upstream, go.backend, go.budgets.stall_s))
+    async def _check_life(self, go: Go, wish: Wish) -> None:
+        shared, backend = self._shared, go.backend
+        engine = "eyas" if shared.is_ours(backend) else shared.settings.backend(backend).engine
+        can_chat = wish.path != "/v1/embeddings"
+        question = short_question(engine, shared.model_at(backend, wish.wanted.model)) if can_chat else None
+        self._alarm.spend(await until_dead(shared.upstream, backend, go.budgets.stall_s, question))
 
     def _request(self, backend: str, wish: Wish) -> tuple[str, Translation | None, bytes]:
         """Return how a backend is asked: the path, the translation if it needs one, and the body."""
@@ -308,6 +324,11 @@ class Exchange:
     def _until(self, go: Go) -> float:
         total_s = go.budgets.total_s
         return math.inf if total_s is None else self._arrived + total_s
+
+    def _had_its_share(self, go: Go, sent_at: float) -> bool:
+        """Return whether a backend had half of the request's whole time: with less, running out of it is no failure."""
+        total_s = go.budgets.total_s
+        return total_s is None or self._loop.time() - sent_at >= total_s / 2
 
     def _by(self) -> Headers:
         return [(b"x-eyas-backend", (self._backend or "").encode("ascii", "replace"))]

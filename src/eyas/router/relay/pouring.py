@@ -7,12 +7,15 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+import msgspec
+
 from eyas.base.repetition import Loop
 from eyas.router.guard.watch import Watch, failure_of
 from eyas.router.manager.visit import FailureKind, Visit
 from eyas.router.relay.alarm import Alarm
 from eyas.router.relay.client import Client
 from eyas.router.relay.readers import Reader
+from eyas.router.relay.refusals import hidden
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.headers import Headers
 from eyas.router.upstream.part import Part
@@ -24,16 +27,27 @@ __all__ = ["Pouring", "one_by_one", "parts_of"]
 SLOW_S = 0.1  # a write that takes longer waits for the client: the backend has had no chance to go on
 
 
-async def parts_of(reply: Reply, reader: Reader) -> AsyncGenerator[list[Part], None]:
-    """Yield the events of each chunk. Raises UpstreamError if the stream ends before its answer does."""
+async def parts_of(reply: Reply, reader: Reader, key: str | None = None) -> AsyncGenerator[list[Part], None]:
+    """Yield the events of each chunk; `key` is taken out of errors.
+
+    Raises UpstreamError if the stream ends before its answer does. What has come of an event then is dropped, or the
+    error that follows would be a part of it.
+    """
     splitter = EventSplitter()
     while chunk := await reply.chunk():
         if events := splitter.feed(chunk):
-            yield [reader.read(event) for event in events]
-    if rest := splitter.rest:
-        yield [reader.read(rest)]
-    if not reader.is_complete:
+            yield [_without(key, reader.read(event)) for event in events]
+    last = reader.read(splitter.rest) if splitter.rest else None
+    if not (reader.is_complete or (last is not None and last.is_last)):
         raise UpstreamError("broken", "its stream ended before the answer")
+    if last is not None:
+        yield [_without(key, last)]
+
+
+def _without(key: str | None, part: Part) -> Part:
+    if key is None or (part.error is None and not part.is_mistake):
+        return part
+    return msgspec.structs.replace(part, data=hidden(part.data, key))
 
 
 async def one_by_one(parts: AsyncGenerator[Part, None]) -> AsyncGenerator[list[Part], None]:

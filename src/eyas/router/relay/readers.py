@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.part import Part
 from eyas.router.upstream.sse import data_of
@@ -105,7 +106,7 @@ class _ChoiceReader:
                     opens = True
         except msgspec.ValidationError:
             return self._other(event, data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except INVALID_JSON:
             raise UpstreamError("malformed", "an event of its stream is not JSON") from None
         if finishes:
             self.is_complete = self._running == self._finished
@@ -191,7 +192,7 @@ class ResponsesReader:
             return Part(data=event, is_noise=True)
         try:
             said = self._decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except INVALID_JSON:
             return self._other(event, data)
         kind = said.type
         if said.delta is not None:
@@ -243,7 +244,7 @@ class MessagesReader:
             return Part(data=event, is_noise=True)
         try:
             said = self._decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except INVALID_JSON:
             if (error := _error_part(event, _object(data))) is not None:
                 return error
             raise UpstreamError("malformed", "an event of its stream is none of a message") from None
@@ -274,7 +275,7 @@ def _object(data: bytes) -> dict[str, Any]:
     """Return the object that an event holds. Raises UpstreamError for anything else."""
     try:
         value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except INVALID_JSON:
         raise UpstreamError("malformed", "an event of its stream is not JSON") from None
     if not isinstance(value, dict):
         raise UpstreamError("malformed", "an event of its stream is no JSON object")
@@ -289,7 +290,9 @@ def _error_part(event: bytes, value: Mapping[str, Any]) -> Part | None:
     message = error_message(value)
     if message is None:
         return None
-    return Part(data=event, is_last=True) if _is_mistake(value["error"]) else Part(data=event, error=message)
+    if _is_mistake(value["error"]):
+        return Part(data=event, is_last=True, is_mistake=True)
+    return Part(data=event, error=message)
 
 
 def _is_mistake(error: Any) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from eyas.gateway.http.errors import Failure
+from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.relay.readers import error_message
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.headers import Headers
 from eyas.router.upstream.upstream import Reply
 
-__all__ = ["Full", "Passed", "read_refusal"]
+__all__ = ["Full", "Passed", "hidden", "read_refusal"]
 
 MAX_ERROR = 1 << 20  # bytes of an error's body
 NOT_OURS = (401, 407)  # about the router's key: a client can do nothing about it, and its own must not be blamed
@@ -36,9 +37,7 @@ class Passed(Exception):
 
 async def read_refusal(reply: Reply, key: str | None) -> Passed:
     """Return a refusal of a status that is none of success. Raises Full; UpstreamError for a failure."""
-    body = await reply.read(MAX_ERROR)
-    if key:
-        body = body.replace(key.encode(), b"***")
+    body = hidden(await reply.read(MAX_ERROR), key)
     message = _message(body)
     status = reply.status
     if status == 429:
@@ -52,11 +51,16 @@ async def read_refusal(reply: Reply, key: str | None) -> Passed:
     return Passed(status, reply.headers, body, Failure(status=status, message=message or f"status {status}"))
 
 
+def hidden(body: bytes, key: str | None) -> bytes:
+    """Return an error's bytes without the key that the backend was sent."""
+    return body.replace(key.encode(), b"***") if key else body
+
+
 def _message(body: bytes) -> str:
     """Return what an error's body says, on one line; "" for what is no JSON."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except INVALID_JSON:
         return ""
     found = error_message(value)
     if found is None and isinstance(value, dict):

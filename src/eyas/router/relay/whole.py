@@ -1,21 +1,18 @@
-"""Whole answers: whether a body is one, what the model wrote in it, and whether a silent backend still lives."""
+"""Whole answers: whether a body is one, and what the model wrote in it."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.relay.readers import error_message
 from eyas.router.upstream.errors import UpstreamError
-from eyas.router.upstream.upstream import Upstream
 
-__all__ = ["check_whole", "stored_id", "text_of", "until_dead"]
+__all__ = ["check_whole", "stored_id", "text_of"]
 
-CHECK_S = 30.0
-PATIENCE_S = 120.0  # where the stall has no budget
 CONTENT = {
     "/v1/chat/completions": "choices",
     "/v1/completions": "choices",
@@ -53,6 +50,7 @@ class _Choices(Struct):
 class _Part(Struct):
     text: str = ""
     thinking: str = ""
+    input: msgspec.Raw = msgspec.Raw()  # of a call
 
 
 class _Item(Struct):
@@ -72,7 +70,7 @@ def check_whole(path: str, body: bytes) -> None:
     """Raises UpstreamError unless `body` is an answer to a request to `path`."""
     try:
         fields = _top.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except INVALID_JSON:
         raise UpstreamError("malformed", "its answer is no JSON object") from None
     message = error_message({"error": _plain(fields["error"])}) if "error" in fields else None
     if message is not None and "output" not in fields:  # a response that failed says so itself
@@ -92,8 +90,8 @@ def text_of(path: str, body: bytes) -> str:
                 return "".join(_item_text(item) for item in msgspec.json.decode(body, type=_Output).output)
             case "/v1/messages":
                 content = msgspec.json.decode(body, type=_Content).content
-                return "".join(part.thinking + part.text for part in content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return "".join(part.thinking + part.text + bytes(part.input).decode() for part in content)
+    except INVALID_JSON:
         pass
     return ""
 
@@ -115,25 +113,10 @@ def stored_id(body: bytes) -> str | None:
     """Return the id of a whole response."""
     try:
         found = _plain(_top.decode(body)["id"])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+    except (*INVALID_JSON, KeyError):
         return None
     return found if isinstance(found, str) else None
 
 
 def _plain(raw: msgspec.Raw) -> Any:
     return msgspec.json.decode(raw)
-
-
-async def until_dead(upstream: Upstream, backend: str, patience_s: float | None) -> str:
-    """Return what is wrong when a backend no longer tells its models within `patience_s`.
-
-    A whole answer shows no progress. A backend that is stopped or stuck does not answer anything else either.
-    """
-    patience_s = PATIENCE_S if patience_s is None else patience_s
-    while True:
-        await asyncio.sleep(CHECK_S)
-        try:
-            async with upstream.send(backend, "GET", "/v1/models", timeout_s=patience_s) as reply:
-                await reply.read()
-        except UpstreamError as error:
-            return f"it answers nothing else either: {error.detail}"

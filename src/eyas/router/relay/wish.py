@@ -52,7 +52,7 @@ class Wish:
     def forget(self) -> None:
         """Let the body go."""
         self.newest = self.prompt()
-        self.body = Body({})
+        self.body, self.translation = Body({}), None
 
     def translated(self, names: tuple[str, ...]) -> Translation:
         """Return the request for backends that have a chat endpoint only. Raises InvalidRequest."""

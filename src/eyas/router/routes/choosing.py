@@ -34,7 +34,6 @@ class Routes:
         self._model = settings.models[0].name
         self._decide_s = decide_s
         self._said: dict[str, RouteName] = {}
-        self.num_fallbacks = 0  # times that the model was asked in vain
 
     async def choose(self, name: Literal["auto"] | RouteName, prompt: str) -> RouteSettings:
         """Return the route of that name; for "auto" the one for `prompt`. Raises KeyError if the file has none such."""
@@ -48,7 +47,6 @@ class Routes:
             try:
                 chosen = await self._asked(self._ask, prompt)
             except Exception as error:  # whatever keeps the resident model from choosing, the request is answered
-                self.num_fallbacks += 1
                 log.warning("the classifier chooses the route: %s", str(error) or type(error).__name__)
                 return self._routes[self._classified(prompt)]
             if len(self._said) >= REMEMBERED:

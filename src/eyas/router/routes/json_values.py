@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from eyas.gateway.http.explain import INVALID_JSON
+
 __all__ = ["fields", "items", "plain"]
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -23,7 +25,7 @@ def fields(value: Any) -> Mapping[str, Any]:
     if isinstance(value, msgspec.Raw):
         try:
             return _object.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except INVALID_JSON:
             return {}
     return value if isinstance(value, Mapping) else {}
 
@@ -33,6 +35,6 @@ def items(value: Any) -> list[Any]:
     if isinstance(value, msgspec.Raw):
         try:
             return _array.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except INVALID_JSON:
             return []
     return value if isinstance(value, list) else []

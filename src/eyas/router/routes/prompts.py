@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.routes.json_values import fields, items, plain
 
 __all__ = ["MAX_PROMPT", "bounded", "prompt_of"]
@@ -24,7 +25,7 @@ def prompt_of(path: str, body: Mapping[str, Any]) -> str:
     Results of tools are no text of the user: a session of many steps keeps the prompt that began them. A body that is
     not as it should be is no error here; the backend says what is wrong with it.
     """
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    with suppress(*INVALID_JSON):
         if path == "/v1/completions":
             prompt = plain(body.get("prompt"))
             return bounded(_joined(prompt[:1] if isinstance(prompt, list) else [prompt]))

@@ -27,6 +27,7 @@ Plans = Mapping[str, Plan]
 def check(settings: RouterSettings, plans: Plans, environ: Mapping[str, str], problems: Problems) -> None:
     """Add all problems of `settings`; `plans` are those that could be read, by backend."""
     _check_models(settings, problems)
+    _check_names(settings, problems)
     _check_routes(settings, problems)
     _check_twins(settings, plans, problems)
     _check_places(settings, plans, problems)
@@ -62,6 +63,19 @@ def _check_models(settings: RouterSettings, problems: Problems) -> None:
     for backend in settings.backends:
         if settings.models and backend.name not in used and backend.twin_of not in used:
             problems.add(f"backends.{backend.name}", "belongs to no model; list it at one under models")
+
+
+def _check_names(settings: RouterSettings, problems: Problems) -> None:
+    """Check that backends which stand in for each other name their model: what one has first may be another model."""
+    twins = {backend.twin_of for backend in settings.backends}
+    for model in settings.models:
+        for backend in settings.backends:
+            is_one_of = backend.name in model.backends and (len(model.backends) > 1 or backend.name in twins)
+            if backend.model is None and backend.plan is None and (is_one_of or backend.twin_of in model.backends):
+                problems.add(
+                    f"backends.{backend.name}",
+                    f"wants model: the name of the model there, since it is not the only backend of {model.name}",
+                )
 
 
 def _is_for_embeddings(settings: RouterSettings, name: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from eyas.base.budgets import Budgets
-from eyas.base.config import ServeConfig, int_from, one_of
+from eyas.base.config import ENV_KEY, ServeConfig, int_from, one_of
 from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import Effort
 from eyas.base.strict_yaml import read_yaml
@@ -31,7 +31,7 @@ from eyas.router.settings.schema import (
 )
 from eyas.router.settings.values import Problems, Section
 
-__all__ = ["Examined", "examine", "read"]
+__all__ = ["Examined", "examine"]
 
 TOP = ("server", "backends", "models", "routes", "decide", "guard", "budgets", "max_queue")
 BACKEND = ("url", "key", "plan", "role", "engine", "model", "concurrency", "twin_of", "budgets", "guard")
@@ -58,20 +58,13 @@ class Examined:
     problems: tuple[str, ...]
 
 
-def read(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any] | None = None) -> RouterSettings:
-    """Return the settings of a file; `overrides` are keys of its section `server`. Raises UserError with all problems.
+def examine(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any] | None = None) -> Examined:
+    """Return a file with all of its problems; `overrides` are keys of its section `server`.
 
     Paths of plans are relative to the file's folder. Budgets are the file's where a backend or route has none; a
-    backend with a plan has the plan's address, key, model, engine and concurrency where the file gives none.
+    backend with a plan has the plan's address, key, model, engine and concurrency where the file gives none. Raises
+    UserError for a file that cannot be read at all.
     """
-    found = examine(path, environ, overrides)
-    if found.problems:
-        raise UserError("\n  ".join((f"{path} cannot be used:", *found.problems)))
-    return found.settings
-
-
-def examine(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any] | None = None) -> Examined:
-    """Return a file with all of its problems. Raises UserError for one that cannot be read at all."""
     content = read_yaml(path)
     problems = Problems()
     top = Section(content, "", TOP, problems)
@@ -121,7 +114,7 @@ def _backend(
     return BackendSettings(
         name=name,
         url=section.read("url", values.url, None) or (None if plan is None else _url_of(plan, section)),
-        key=section.read("key", values.key_in(environ), None) or (None if plan is None else _key_of(plan, environ)),
+        key=section.read("key", values.key_in(environ), None) or _key_of(plan, environ, section),
         plan=file,
         role=section.read("role", values.scalar(one_of("text", "vision", "embeddings")), "text"),  # type: ignore[arg-type]
         engine=section.read("engine", values.scalar(one_of(*get_args(EngineName))), engine),  # type: ignore[arg-type]
@@ -166,9 +159,15 @@ def _url_of(plan: Plan, section: Section) -> str | None:
     return f"http://{f'[{host}]' if ':' in host else host}:{choice.port}"
 
 
-def _key_of(plan: Plan, environ: Mapping[str, str]) -> str | None:
-    name = plan.choice.api_key_env
-    return None if name is None else environ.get(name)
+def _key_of(plan: Plan | None, environ: Mapping[str, str], section: Section) -> str | None:
+    name = None if plan is None else plan.choice.api_key_env
+    if name is None or not environ.get(name):  # the check of the plan says so
+        return None
+    try:
+        return values.key_in(environ)(f"{ENV_KEY}{name}")
+    except ValueError as error:
+        section.problems.add(section.place("plan"), str(error))
+        return None
 
 
 def _model(name: str, content: Any, problems: Problems) -> ModelSettings:

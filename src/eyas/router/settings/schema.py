@@ -96,7 +96,10 @@ class RouterSettings:
     max_queue: int = 256  # requests that wait, over all models
     budgets: Budgets = field(default_factory=Budgets)
 
+    def backend(self, name: str) -> BackendSettings:
+        """Return the settings of a backend. Raises StopIteration."""
+        return next(one for one in self.backends if one.name == name)
+
     def guard_of(self, backend: str) -> GuardMode:
         """Return the mode of the guard for a backend."""
-        own = next((one.guard for one in self.backends if one.name == backend), None)
-        return own or self.guard
+        return self.backend(backend).guard or self.guard

@@ -16,4 +16,5 @@ class Part(Struct, frozen=True, kw_only=True):
     is_last: bool = False  # the answer is complete with it
     is_noise: bool = False  # a comment, a ping or an empty delta: no progress, and nothing is lost without it
     error: str | None = None  # it says that the backend has failed, with this message
+    is_mistake: bool = False  # it says that the request is wrong: no failure, and the last part
     stored: str | None = None  # the id under which the backend keeps the answer

@@ -52,6 +52,7 @@ export class Backends {
     if (status) this.show(status);
     if (event && !this.seen.has(data)) {
       this.seen.add(data);
+      if (this.seen.size > MAX_EVENTS) this.seen.delete(this.seen.values().next().value);
       this.add(eventLine(event));
     }
     if (lost) this.add(h("li", {}, h("span", { class: "what" }, `${format(lost)} more events were left out`)));
