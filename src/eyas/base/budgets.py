@@ -24,6 +24,6 @@ class Budgets:
     stall_s: float | None = SPAN_S
     total_s: float | None = None
 
-    def with_spans(self, spans: Spans | None) -> Budgets:
+    def with_spans(self, spans: Spans) -> Budgets:
         """Return these budgets with other values for some of them."""
         return replace(self, **spans) if spans else self

@@ -32,7 +32,7 @@ class Wanted:
     client: str = ""  # digest of the caller's key, or an address: the queue is fair between clients
     sticky: str | None = None  # a session, or a stored response: it goes to the backend that it went to before
     must_stick: bool = False  # another backend than that cannot answer it: a stored response
-    budgets: Spans | None = None  # the route's, over those of each backend
+    budgets: Spans = field(default_factory=dict)  # the route's, over those of each backend
     route: str | None = None
 
 

@@ -97,7 +97,7 @@ async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw, *, on_wai
             client=client_of(scope),
             sticky=_session(scope, body),
             must_stick=must_stick,
-            budgets=route.budgets if route is not None else None,
+            budgets=route.budgets if route is not None else {},
             route=route.name if route is not None else None,
         ),
     )
