@@ -15,12 +15,8 @@ __all__ = ["short_question", "until_dead"]
 CHECK_S = 30.0
 PATIENCE_S = 120.0  # where the stall has no budget
 MAX_LOST = 2  # checks in a row that find no answer at once; a single one may be an accident
-BATCHING: tuple[EngineName, ...] = (
-    "eyas",
-    "sglang",
-    "tensorrt-llm",
-    "vllm",
-)  # a short request is answered beside long ones, and waits for none
+# A short request is answered beside long ones, and waits for none.
+BATCHING: tuple[EngineName, ...] = ("eyas", "sglang", "tensorrt-llm", "vllm")
 CHAT = "/v1/chat/completions"
 
 
