@@ -105,6 +105,7 @@ PACKAGES = {
         libraries=("aiohttp", "starlette", "uvicorn", "msgspec"),
         floors=(
             ("settings",),
+            ("memory",),
             ("manager", "guard", "routes"),
             ("upstream",),
             ("messages", "backends"),

@@ -113,7 +113,7 @@ class Box:
                 one.state, one.started, one.until = "loading", self.now, self.now + one.load_s
             elif isinstance(effect, Unload):
                 one = self.by_name[effect.backend]
-                assert one.state in ("loading", "ready")
+                assert one.state in ("loading", "ready") or (one.state == "unloading" and not effect.drain_s)
                 one.state, one.until = "unloading", self.now + one.stop_s
                 one.drain_until = self.now + effect.drain_s
             elif isinstance(effect, Fails):

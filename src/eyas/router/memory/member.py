@@ -39,7 +39,17 @@ class Member:
     """State of one backend. Changed by the policy alone."""
 
     __slots__ = (
-        *("failed_until", "footprint", "is_larger_told", "is_pinned", "last_used", "load_peak", "name", "ordered_at"),
+        *(
+            "failed_until",
+            "footprint",
+            "is_draining",
+            "is_larger_told",
+            "is_pinned",
+            "last_used",
+            "load_peak",
+            "name",
+            "ordered_at",
+        ),
         *("ready_at", "sent_before", "settings", "state", "usage", "used_before", "waiting_since", "waits_reason"),
         "was_used",
     )
@@ -61,7 +71,7 @@ class Member:
         self.was_used = True  # since it is ready
         self.used_before = 0  # of the pool, when its load or its end began
         self.load_peak = -1  # the most that it was seen to take in this load; -1: that was not seen from its beginning
-        self.is_larger_told = False
+        self.is_larger_told = self.is_draining = False
 
     @property
     def wanted_since(self) -> float | None:

@@ -84,6 +84,11 @@ class PoolPolicy:
         return self._effects
 
     @property
+    def is_returning(self) -> bool:
+        """Whether the memory of one that was unloaded is waited for."""
+        return self._returning is not None
+
+    @property
     def is_watched(self) -> bool:
         """Whether the memory is to be looked at every second: it is short, or something is on its way."""
         is_moving = any(one.state in ("loading", "unloading") for one in self.members.values())
@@ -222,7 +227,7 @@ class PoolPolicy:
         share = f"{self.reading.used / self.reading.total:.0%} of the memory is used"
         if self.level == "emergency":
             for member in sorted(self.members.values(), key=lambda one: one.rank):
-                if not member.is_pinned and member.state in ("ready", "loading"):
+                if not member.is_pinned and (member.state in ("ready", "loading") or member.is_draining):
                     self._unload(member, f"emergency: {share}", 0.0)
         elif self.level == "critical" and not self._is_moving():
             idle = [one for one in self.members.values() if one.may_go(now) and not one.usage.in_flight]
@@ -236,7 +241,7 @@ class PoolPolicy:
         if member.state == "loading" and member.load_peak > member.footprint.peak:  # more would have come
             steady = member.footprint.steady
             self._learn(member, Footprint(peak=member.load_peak, steady=steady, is_learnt=member.footprint.is_learnt))
-        member.state = "unloading"
+        member.state, member.is_draining = "unloading", drain_s > 0
         if self.reading is not None:
             member.used_before = self.reading.used
         self._note("unload", reason, member)
@@ -246,6 +251,8 @@ class PoolPolicy:
 
     def _load_next(self, now: float) -> None:
         """Load the backend that was wanted first, or make room for it. One at a time: all others wait."""
+        if self.reading is None and not self._fault:  # nothing was looked at yet
+            return
         wanted = [
             one
             for one in self.members.values()

@@ -16,6 +16,7 @@ from eyas.gateway.server.hosts import allowed_hosts
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Plan
 from eyas.router.settings.places import is_place_of, place_of
+from eyas.router.settings.rest import check_memory
 from eyas.router.settings.schema import BackendSettings, RouterSettings
 from eyas.router.settings.values import Problems
 
@@ -33,6 +34,7 @@ def check(settings: RouterSettings, plans: Plans, environ: Mapping[str, str], pr
     _check_places(settings, plans, problems)
     for name, plan in plans.items():
         _check_plan(settings, name, plan, environ, problems)
+    check_memory(settings, plans, problems)
     _check_server(settings, problems)
 
 
