@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from eyas.recipes.records import Architecture, EngineName, Hardware
+from eyas.recipes.records import Architecture, EngineName, Hardware, Role
 
 __all__ = [
     "AtContext",
@@ -102,6 +102,7 @@ class Choice(Data, frozen=True, kw_only=True):
     are_drafts_fixed: bool = False  # asked for; an engine that adapts them by itself must not
     context: int
     concurrency: int
+    role: Role = "text"
     purpose: Purpose = "chat"
     tools: bool = True
     tensor_parallel: int = 1
@@ -178,7 +179,7 @@ class Launch(Data, frozen=True, kw_only=True):
 
 
 class Readiness(Data, frozen=True, kw_only=True):
-    """The server answers at `path` with 200 when it is ready, and must then answer a short chat of `model` sensibly."""
+    """The server answers at `path` with 200 when it is ready, and must then answer a question to `model` sensibly."""
 
     path: str
     timeout_s: float
