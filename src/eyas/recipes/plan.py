@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from eyas.recipes.records import Architecture, EngineName, Hardware
+from eyas.recipes.records import Architecture, EngineName, Hardware, Role
 
 __all__ = [
     "AtContext",
@@ -102,11 +102,13 @@ class Choice(Data, frozen=True, kw_only=True):
     are_drafts_fixed: bool = False  # asked for; an engine that adapts them by itself must not
     context: int
     concurrency: int
+    role: Role = "text"
     purpose: Purpose = "chat"
     tools: bool = True
     tensor_parallel: int = 1
     expert_parallel: int = 1
     memory_fraction: float | None = None  # of the GPU, in the sense of the engine's own flag
+    memory_cap: int | None = None  # bytes that it may take of one GPU, or of a box with unified memory; --memory
     kv_dtype: Literal["auto", "fp8"] = "auto"
     nodes: tuple[Node, ...]
     listen: str = "127.0.0.1"
@@ -177,7 +179,7 @@ class Launch(Data, frozen=True, kw_only=True):
 
 
 class Readiness(Data, frozen=True, kw_only=True):
-    """The server answers at `path` with 200 when it is ready, and must then answer a short chat of `model` sensibly."""
+    """The server answers at `path` with 200 when it is ready, and must then answer a question to `model` sensibly."""
 
     path: str
     timeout_s: float
@@ -240,13 +242,18 @@ class MemoryRow(Data, frozen=True, kw_only=True):
 
 
 class MemoryMap(Data, frozen=True, kw_only=True):
-    """Memory of one GPU (all are alike). `rows` add up to what is needed; `capacity` is what the engine may use."""
+    """Memory of one GPU (all are alike). `rows` add up to what is needed; `capacity` is what the engine may use.
+
+    `host` is what its processes take besides, where that is the same memory. `cap` is the limit for both together.
+    """
 
     rows: tuple[MemoryRow, ...]
     capacity: int
     reserved: int  # what the engine takes at start, whether it needs it or not
     kv_bytes_per_token: float
     max_tokens: int  # of KV cache that fit, over all sequences
+    host: int = 0
+    cap: int | None = None
 
     @property
     def needed(self) -> int:

@@ -80,15 +80,29 @@ def test_ready_waits_for_green(lab):
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [("garbage", "garbage came back: '!'"), ("empty", "empty answer"), ("never", "no answer within")]
+    ("answer", "role", "why"),
+    [
+        ("garbage", "text", "garbage came back: '!'"),
+        ("empty", "text", "empty answer"),
+        ("never", "text", "no answer within"),
+        ("garbage", "embeddings", "a vector of zeros came back"),
+        ("blind", "vision", 'HTTP status 500: {"error": {"message": "image input is not supported'),
+    ],
 )
-def test_canary_refuses(lab, answer, why):
+def test_canary_refuses(lab, answer, role, why):
     lab.limit(canary_s=0.2 if answer == "never" else 60.0)
-    code, _, err = lab.run("up", lab.plan("--answer", answer))
+    code, _, err = lab.run("up", lab.plan("--answer", answer, role=role))
     assert code == 1 and "the server is up, its answer is not" in err and why in err
     assert err.count("eyas: error:") == 1 and err.splitlines()[-1].startswith("eyas: error: lab: ")
     assert lab.row().status == "failed" and not lab.is_supervised()
     assert not members(lab.tmp), "a failed start leaves nothing"
+
+
+@pytest.mark.parametrize("role", ["vision", "embeddings"])
+def test_canary_asks_what_the_role_can_do(lab, role):
+    lab.up(lab.plan(role=role))
+    assert lab.row().status == "ready"
+    lab.down()
 
 
 def test_canary_takes_reasoning_and_brings_the_key(lab, monkeypatch):

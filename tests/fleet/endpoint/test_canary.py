@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.fleet.endpoint.canary import BUDGETS, ask, garbage
+from eyas.fleet.endpoint.canary import BUDGETS, PATH, ask, conversation, garbage
 
 GOOD = "The four seasons are spring, summer, autumn (or fall) and winter."
 
@@ -48,7 +48,7 @@ def test_anything_short_over_and_over_is_garbage(unit):
     assert garbage(unit * 64) is not None
 
 
-def asked(*answers):
+def asked(*answers, role="text"):
     """What the canary says, and the requests, of a server that gives `answers` one after another."""
     requests = []
 
@@ -61,7 +61,7 @@ def asked(*answers):
         return httpx.Response(status, text=body if isinstance(body, str) else json.dumps(body))
 
     with httpx.Client(base_url="http://x", transport=httpx.MockTransport(handle)) as client:
-        return ask(client, "demo", 5.0), requests
+        return ask(client, "demo", 5.0, role), requests
 
 
 def chat(finish="stop", **message):
@@ -103,3 +103,40 @@ def test_hidden_reasoning_gets_a_second_budget():
 )
 def test_what_is_wrong_is_said(answer, verdict):
     assert verdict in asked(answer)[0]
+
+
+def test_a_model_with_eyes_is_shown_a_picture():
+    verdict, (request,) = asked(chat(content="A red square, and nothing else."), role="vision")
+    assert verdict is None and request.url.path == PATH
+    text, image = json.loads(request.content)["messages"][0]["content"]
+    assert text["type"] == "text" and image["image_url"]["url"].startswith("data:image/png;base64,")
+    assert "garbage" in asked(chat(content="!" * 99), role="vision")[0]
+    assert asked(chat("length", content=""), chat(content="Red."), role="vision")[0] is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (500, {"error": {"message": "image input is not supported - you may need to provide the mmproj"}}),
+        (400, {"error": {"message": "image input is not supported: m is not a multimodal model"}}),
+    ],
+)
+def test_a_server_without_eyes_says_so(answer):
+    assert f"HTTP status {answer[0]}" in asked(answer, role="vision")[0]
+    assert "image input is not supported" in asked(answer, role="vision")[0]
+
+
+def test_a_model_of_embeddings_is_asked_for_vectors():
+    vectors = ([1.0, 0.2], [1.0, 0.3], [-0.5, 1.0])
+    body = {"data": [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]}
+    verdict, (request,) = asked((200, body), role="embeddings")
+    assert verdict is None and request.url.path == "/v1/embeddings"
+    assert len(json.loads(request.content)["input"]) == 3
+    assert "HTTP status 501" in asked((501, {"error": "does not support embeddings"}), role="embeddings")[0]
+    assert "no list of embeddings" in asked(chat(content=GOOD), role="embeddings")[0]
+
+
+def test_a_chat_is_the_conversation_where_no_role_is_given():
+    """The router calls it so, and sends its bodies to PATH."""
+    assert next(conversation("m")) == next(conversation("m", "text"))
+    assert PATH == "/v1/chat/completions"

@@ -18,6 +18,7 @@ ANSWERS = {
     "good": {"content": "Spring, summer, autumn and winter."},
     "garbage": {"content": "!" * 160},
     "empty": {"content": ""},
+    "blind": {"content": "Spring, summer, autumn and winter."},
     "reasoning": {"content": None, "reasoning_content": "The person asks for four seasons. So I think of spring."},
 }
 
@@ -62,6 +63,15 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(self.args.answer_s)
         while self.args.answer == "never":
             time.sleep(0.02)
+        if self.path == "/v1/embeddings":
+            vectors = [[float(text.count(letter)) for letter in "aeiou 0"] for text in body["input"]]
+            if self.args.answer == "garbage":
+                vectors = [[0.0] * 7 for _ in vectors]
+            self.answer(200, {"data": [{"index": i, "embedding": vector} for i, vector in enumerate(vectors)]})
+            return
+        if self.args.answer == "blind" and isinstance(body["messages"][-1]["content"], list):
+            self.answer(500, {"error": {"message": "image input is not supported"}})
+            return
         message = {"role": "assistant", **ANSWERS[self.args.answer]}
         self.answer(200, {"model": body["model"], "choices": [{"message": message, "finish_reason": "stop"}]})
 

@@ -81,6 +81,11 @@ def add_ask_arguments(
     parser.add_argument(
         "--kv-dtype", default="auto", choices=("auto", "fp8"), help="data type of the KV cache (default: auto)"
     )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="most that the engine may take of one GPU, or of a box of unified memory: 90GiB, 75%% (default: all)",
+    )
     parser.add_argument("--tools", action="store_true", help="clients will call tools")
     parser.add_argument("--name", help="name of the deployment")
     parser.add_argument(
@@ -133,6 +138,7 @@ def ask_of(args: argparse.Namespace) -> Ask:
         head=args.draft,
         draft_tokens=args.draft_tokens,
         kv_dtype=args.kv_dtype,
+        memory=args.memory,
         tools=args.tools,
         name=args.name,
         nodes=tuple(args.node),

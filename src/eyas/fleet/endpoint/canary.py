@@ -1,7 +1,8 @@
-"""Canary request: a short chat that catches a server whose health check passes but whose output is garbage.
+"""Canary request: a short question that catches a server whose health check passes but whose output is garbage.
 
 Garbage has happened as one token without end (`!!!!`), as an empty answer, and as none. What the model knows is not
-judged, and a model that only reasons within its budget is well.
+judged, and a model that only reasons within its budget is well. A model with eyes is shown a picture: one that was
+started without them answers with an error. A model of embeddings is asked for vectors (`vectors.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from typing import Any
 import httpx
 
 from eyas.base.repetition import longest_loop
+from eyas.fleet.endpoint import vectors
+from eyas.fleet.endpoint.picture import picture
+from eyas.recipes.records import Role
 
-__all__ = ["PATH", "ask", "conversation", "garbage"]
+__all__ = ["PATH", "ask", "conversation", "garbage", "path"]
 
 PATH = "/v1/chat/completions"
 QUESTION = "Name the four seasons of the year."
+PICTURE_QUESTION = "What do you see in this picture? Answer in one sentence."
 BUDGETS = (160, 1024)  # tokens; the second for a model whose reasoning a server hides
 MIN_CHARS = 24  # below, repetition says nothing
 MAX_UNIT = 12  # characters that repeat
@@ -26,13 +31,18 @@ MAX_SHARE = 0.6  # of a text that one repeated unit may be
 MAX_CHARS = 20_000  # that are looked at
 
 
-def ask(client: httpx.Client, model: str, timeout_s: float) -> str | None:
+def path(role: Role) -> str:
+    """Return where the bodies of a conversation go."""
+    return vectors.PATH if role == "embeddings" else PATH
+
+
+def ask(client: httpx.Client, model: str, timeout_s: float, role: Role = "text") -> str | None:
     """Return what is wrong with the answer of the server at `client`'s base URL, in words; None if nothing is."""
-    talk = conversation(model)
+    talk = conversation(model, role)
     body = next(talk)
     while True:
         try:
-            response = client.post(PATH, json=body, timeout=timeout_s)
+            response = client.post(path(role), json=body, timeout=timeout_s)
         except httpx.TimeoutException:
             return f"no answer within {timeout_s:g} s"
         except httpx.HTTPError as error:
@@ -44,13 +54,23 @@ def ask(client: httpx.Client, model: str, timeout_s: float) -> str | None:
             return verdict
 
 
-def conversation(model: str) -> Generator[dict[str, Any], tuple[int, str], str | None]:
-    """Yield bodies to send to PATH; each wants the status and text of the answer. Returns what is wrong, in words."""
+def conversation(model: str, role: Role = "text") -> Generator[dict[str, Any], tuple[int, str], str | None]:
+    """Yield bodies to send to `path(role)`, PATH for a chat; each wants the status and text of the answer.
+
+    Returns what is wrong, in words; None if nothing is.
+    """
+    if role == "embeddings":
+        status, text = yield vectors.body(model)
+        return _status(status, text) or vectors.fault(text)
+    content: Any = QUESTION
+    if role == "vision":
+        image = {"type": "image_url", "image_url": {"url": picture()}}
+        content = [{"type": "text", "text": PICTURE_QUESTION}, image]
     for budget in BUDGETS:
-        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": budget}
+        body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": budget}
         status, text = yield body
         if status != 200:
-            return f"HTTP status {status}: {' '.join(text.split())[:200]}"
+            return _status(status, text)
         try:
             choice = json.loads(text)["choices"][0]
             message = choice["message"]
@@ -64,6 +84,10 @@ def conversation(model: str) -> Generator[dict[str, Any], tuple[int, str], str |
         if not is_cut:
             break
     return "an empty answer came back"
+
+
+def _status(status: int, text: str) -> str | None:
+    return None if status == 200 else f"HTTP status {status}: {' '.join(text.split())[:200]}"
 
 
 def garbage(text: str) -> str | None:

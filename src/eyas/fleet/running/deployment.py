@@ -233,7 +233,8 @@ class Deployment:
 
     def _chat(self) -> str | None:
         with client(self._plan, self._nodes[0], self._key()) as http:
-            return canary.ask(http, self._plan.emission.readiness.model, self._limits.canary_s)
+            model, role = self._plan.emission.readiness.model, self._plan.choice.role
+            return canary.ask(http, model, self._limits.canary_s, role=role)
 
     def _key(self) -> str | None:
         name = self._plan.choice.api_key_env

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from posixpath import dirname
+from typing import Any
 
 from eyas.recipes.emit import docker
 from eyas.recipes.emit.words import assignments, heredoc, names_of, script_line, shell
@@ -270,19 +271,21 @@ def ask(plan: Plan) -> list[str]:
 
 
 def sample(plan: Plan, curl: Sequence[str] = ("curl",)) -> list[str]:
-    """Write a short chat, by the program whose words are `curl`."""
-    body = {
-        "model": plan.emission.readiness.model,
-        "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
-        "max_tokens": 256,
-    }
+    """Write a short question, by the program whose words are `curl`."""
+    path, body = "/v1/embeddings", dict[str, Any](model=plan.emission.readiness.model)
+    if plan.choice.role == "embeddings":
+        body |= {"input": "Paris is the capital of France."}
+    else:
+        path = "/v1/chat/completions"
+        question = {"role": "user", "content": "Name the capital of France in one word."}
+        body |= {"messages": [question], "max_tokens": 256}
     command = [*curl, "--fail", "--silent", "--show-error"]
     key = plan.choice.api_key_env
     if key is not None:  # through a pipe: arguments are in the list of processes
         command = ["printf", "'Authorization: Bearer %s\\n'", shell(Ref(name=key)), "|", *command, "--header", "@-"]
     command += ["--max-time", "300", "--header", "'Content-Type: application/json'", "--data-binary"]
     return [
-        script_line([*command, shell(json.dumps(body)), shell(f"{base_url(plan.choice)}/v1/chat/completions")]),
+        script_line([*command, shell(json.dumps(body)), shell(f"{base_url(plan.choice)}{path}")]),
         "echo",
     ]
 

@@ -1,7 +1,9 @@
 """Estimates the memory of one GPU under a plan: what each owner needs, what the engine takes at start, what fits.
 
 `memory_map` answers what is needed and whether it fits, `fitting` how long a context or how many requests would fit,
-`default_fraction` the setting for engines that take a share of the GPU. Estimates, but for weights and KV cache.
+`default_fraction` the setting for engines that take a share of the GPU. Estimates, but for weights and KV cache. A cap
+(`Choice.memory_cap`) is for all that the engine takes: its pool, what lies outside of it, and on unified memory what
+its processes take besides.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from eyas.recipes.plan import Box, Choice, MemoryMap, MemoryRow
 from eyas.recipes.records import Head, Model
 from eyas.recipes.versions import satisfies
 
-__all__ = ["Fits", "default_fraction", "engine_fraction", "fitting", "memory_map"]
+__all__ = ["POOLED", "Fits", "default_fraction", "engine_fraction", "fitting", "memory_map"]
 
 MIB, GIB = 1 << 20, 1 << 30
 ACTIVATION_BYTES = 80  # per hidden unit and prompt token of a step: residuals, Q/K/V, four experts, fp32 temporaries
 GRAPH_BYTES, GRAPH_ROW_BYTES = GIB // 2, 2 * MIB  # SGLang's own estimate is 2 MiB per captured row
 RUNTIME_BYTES = 3 * GIB // 4  # CUDA context, libraries, workspaces
 COMMUNICATION_BYTES = GIB  # NCCL and all-reduce buffers, where there are several GPUs
+# Processes outside of the GPU's allocations: Python with torch two to four times, or one of C++. Not measured.
+HOST_BYTES = {"sglang": 3 * GIB, "vllm": 3 * GIB, "tensorrt-llm": 3 * GIB, "eyas": 2 * GIB}
+SMALL_HOST_BYTES = GIB // 2
+POOLED = ("sglang", "vllm", "tensorrt-llm")  # they take a share at start, and requests wait for room in it
 EYAS_KV_SHARE = 0.9  # eyas.engine.startup.build: of what is free after the weights
 MOST_REQUESTS = 4096
 
@@ -63,6 +69,8 @@ def memory_map(
         reserved=int(reserved),
         kv_bytes_per_token=layout.per_token,
         max_tokens=layout.max_tokens(room, choice.concurrency),
+        host=_host(choice, box),
+        cap=choice.memory_cap,
     )
 
 
@@ -85,24 +93,27 @@ def default_fraction(
 
     It is a usual value (recipes of the engines and playbooks), more where this plan needs more and the GPU has it.
     SGLang's is weights and KV cache over all memory, vLLM's everything over all memory, TensorRT-LLM's the KV cache
-    over what is free after the weights.
+    over what is free after the weights. Under a cap it is never more than keeps all that is taken below that.
     """
     usable, unified = box.hardware.usable_bytes, box.hardware.unified
     free = usable - box.hardware.os_reserve_bytes
+    limit = _limit(choice, box)
     needs = _needs(choice, box, model, head, weight_bytes)
     if choice.engine == "sglang":
         usual, needed = (0.80 if unified else 0.85), (needs.static + needs.kv) / usable
-        most = (free - needs.work) / usable
+        most = (limit - needs.work) / usable
     elif choice.engine == "vllm":
         usual, needed = (0.80 if unified else 0.90), (needs.static + needs.kv + needs.work) / usable
-        most = min(free / usable, 0.83 if unified else 0.95)  # vLLM refuses a share that is not free at start
+        most = min(limit / usable, 0.83 if unified else 0.95)  # vLLM refuses a share that is not free at start
     elif choice.engine == "tensorrt-llm":
         usual, needed, most = (0.90 if unified or box.num_gpus == 1 else 0.80), 0.0, 0.95
         if free > needs.static + needs.work:
-            needed = needs.kv / (free - needs.static - needs.work)
+            left = free - needs.static - needs.work
+            needed, most = needs.kv / left, min(most, (limit - needs.static - needs.work) / left)
     else:
         return None
-    least, most = min(ceil(needed * 100) / 100, 1.0), max(floor(most * 100) / 100, 0.01)
+    steps = 100 if choice.memory_cap is None else 1000  # 0.01 of a Spark is 1.2 GiB
+    least, most = min(ceil(needed * steps) / steps, 1.0), max(floor(most * steps) / steps, 1 / steps)
     return min(max(usual, least), most)
 
 
@@ -150,22 +161,33 @@ def _limits(choice: Choice, box: Box, needs: _Needs) -> tuple[float, float]:
     """Return (what the engine may use, what it takes at start) of one GPU; it cannot take more than there is."""
     usable = box.hardware.usable_bytes
     free = float(usable - box.hardware.os_reserve_bytes)
+    limit = _limit(choice, box)
     if choice.engine == "sglang":
         taken = engine_fraction(choice, box) * usable + needs.work
-        return min(taken, free), min(taken, usable)
+        return min(taken, limit), min(taken, usable)
     if choice.engine == "vllm":
         taken = engine_fraction(choice, box) * usable
-        return min(taken, free), taken
+        return min(taken, limit), taken
     if choice.engine == "tensorrt-llm":
         left = max(free - needs.static - needs.work, 0.0)
         taken = needs.static + needs.work + engine_fraction(choice, box) * left
-        return min(taken, free), min(taken, usable)
+        return min(taken, limit), min(taken, usable)
     needed = sum(row.num_bytes for row in needs.rows)
     if choice.engine == "eyas":
         pool = EYAS_KV_SHARE * max(free - needs.static, 0.0)
-        capacity = min(needs.static + needs.work + pool, free)
+        capacity = min(needs.static + needs.work + pool, limit)
         return capacity, min(needed, capacity)
-    return free, min(needed, usable)
+    return limit, min(needed, usable)
+
+
+def _limit(choice: Choice, box: Box) -> float:
+    """Return what the engine may take of one GPU: what the system leaves, and what the cap leaves to it."""
+    free = float(box.hardware.usable_bytes - box.hardware.os_reserve_bytes)
+    return free if choice.memory_cap is None else max(min(free, choice.memory_cap - _host(choice, box)), 0.0)
+
+
+def _host(choice: Choice, box: Box) -> int:
+    return HOST_BYTES.get(choice.engine, SMALL_HOST_BYTES) if box.hardware.unified else 0
 
 
 def _activations(choice: Choice, box: Box, model: Model) -> float:

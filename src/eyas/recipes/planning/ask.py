@@ -9,11 +9,13 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from eyas.base.errors import UserError
+from eyas.base.units import readable
 from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.knowledge.folders import head_of_folder, model_of_folder, weight_bytes
 from eyas.recipes.knowledge.tables import Knowledge
 from eyas.recipes.plan import Box, Home, Node, Purpose, Word
-from eyas.recipes.records import EngineName, Head, Model
+from eyas.recipes.records import CPU, EngineName, Head, Model
+from eyas.recipes.sizes import parse_size
 
 __all__ = ["Ask", "Target", "settle"]
 
@@ -50,6 +52,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     head: str | None = None
     draft_tokens: int | None = None
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    memory: str | None = None  # a size, or a share of one GPU's memory: "90GiB", "75%"
     tools: bool = False
     name: str | None = None
     nodes: tuple[str, ...] = ()  # rank 0 first: "USER@HOST", "USER@HOST=ADDRESS" or "USER@HOST=ADDRESS,INTERFACE,..."
@@ -72,6 +75,7 @@ class Target(Struct, frozen=True, kw_only=True):
     head_path: str | None
     context: int
     concurrency: int
+    memory_cap: int | None
     tools: bool
     nodes: tuple[Node, ...]
     cache: Word
@@ -109,6 +113,7 @@ def settle(ask: Ask, known: Knowledge, box: Box | None, extra: tuple[str, ...] =
         head_path=head_path,
         context=context,
         concurrency=ask.concurrency or concurrency,
+        memory_cap=_memory_cap(ask.memory, box),
         tools=tools,
         nodes=_nodes(ask, box),
         cache=_cache(ask.cache),
@@ -166,6 +171,20 @@ def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | 
             f"nothing drafts for {model.name} by {ask.spec}{others}; name a folder of your own with --draft"
         )
     return None, None
+
+
+def _memory_cap(text: str | None, box: Box) -> int | None:
+    if text is None:
+        return None
+    usable = box.hardware.usable_bytes
+    try:
+        cap = parse_size(text, usable)
+    except UserError as error:
+        raise UserError(f"--memory {error}") from None
+    if not 0 < cap <= usable:
+        what = "a GPU of " * (not box.hardware.unified and box.hardware.compute_capability != CPU) + box.name
+        raise UserError(f"--memory wants more than nothing and at most the {readable(usable)} of {what}, got {text}")
+    return cap
 
 
 def _cache(folder: str | None) -> Word:

@@ -57,7 +57,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
     engine: str
     head: str | None
     reason: str
-    least_bytes: int | None = None  # of memory, where no context is short enough
+    least_bytes: int | None = None  # of memory, where no context is short enough; with its processes under a cap
+    fits_smaller: bool = False  # a shorter context or fewer requests would fit
     loses: Choice | None = None  # one draft token of this choice would cost time
 
 
@@ -132,6 +133,7 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
         method="none",
         context=target.context,
         concurrency=target.concurrency,
+        memory_cap=target.memory_cap,
         purpose=ask.purpose,
         tools=target.tools,
         tensor_parallel=box.num_gpus if engine.tensor_parallel else 1,
@@ -222,7 +224,7 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         choice = replace(choice, draft_tokens=num_drafts, are_drafts_fixed=target.ask.draft_tokens is not None)
     choice = replace(choice, memory_fraction=memory.default_fraction(choice, box, model, head))
     memory_map = memory.memory_map(choice, box, model, head, weight_bytes=target.weight_bytes)
-    if not memory_map.fits and not (known.engines[base.engine].is_paged and memory_map.max_tokens >= choice.context):
+    if not memory_map.fits and not (_can_wait(choice, known) and memory_map.max_tokens >= choice.context):
         return _too_large(choice, head, memory_map, target)
     try:
         emission = emitter(choice.engine).emit(choice, box, model, head)
@@ -245,6 +247,11 @@ def _judged(base: Choice, head: Head | None, target: Target, known: Knowledge) -
         expected=sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high),
         doubts=dict((*_doubts(choice, head, memory_map, target, known), *_trouble(matching))),
     )
+
+
+def _can_wait(choice: Choice, known: Knowledge) -> bool:
+    """Whether requests may wait for room: under a cap only in a pool, since eyas takes what all of them need."""
+    return known.engines[choice.engine].is_paged and (choice.memory_cap is None or choice.engine in memory.POOLED)
 
 
 def _doubts(
@@ -278,12 +285,15 @@ def emitter(engine: EngineName) -> ModuleType:
 def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target: Target) -> Refusal:
     box, model = target.box, target.model
     fits = memory.fitting(choice, box, model, head, weight_bytes=target.weight_bytes)
-    needs = f"needs {readable(memory_map.needed)}, there are {readable(memory_map.capacity)}"
+    needs = f"needs {readable(memory_map.needed)}, {_there_are(memory_map)}"
     if fits.max_context == 0 and fits.max_concurrency == 0:
         smallest = replace(choice, context=1, concurrency=1)
-        least = memory.memory_map(smallest, box, model, head, weight_bytes=target.weight_bytes).needed
+        least = memory.memory_map(smallest, box, model, head, weight_bytes=target.weight_bytes)
         return Refusal(
-            engine=choice.engine, head=choice.head, reason=f"{needs}: too large at any context", least_bytes=least
+            engine=choice.engine,
+            head=choice.head,
+            reason=f"{needs}: too large at any context",
+            least_bytes=least.needed + (least.host if least.cap is not None else 0),
         )
     reason = f"{needs} for {choice.concurrency} x {choice.context} tokens; what fits: " + ", or ".join(
         option
@@ -293,4 +303,12 @@ def _too_large(choice: Choice, head: Head | None, memory_map: MemoryMap, target:
         )
         if value
     )
-    return Refusal(engine=choice.engine, head=choice.head, reason=reason)
+    return Refusal(engine=choice.engine, head=choice.head, reason=reason, fits_smaller=True)
+
+
+def _there_are(memory_map: MemoryMap) -> str:
+    room = readable(memory_map.capacity)
+    if memory_map.cap is None:
+        return f"there are {room}"
+    beside = f" (and {readable(memory_map.host)} to its processes)" if memory_map.host else ""
+    return f"--memory {readable(memory_map.cap)} leaves it {room}{beside}"

@@ -88,7 +88,12 @@ def _nothing_works(target: Target, refused: Sequence[Refusal], known: Knowledge)
     model, box = target.model, target.box
     plain = [refusal for refusal in refused if refusal.head is None] or list(refused)
     least = [refusal.least_bytes for refusal in plain if refusal.least_bytes is not None]
-    if least:
+    if least and not any(refusal.fits_smaller for refusal in plain):
+        if target.memory_cap is not None and min(least) <= box.hardware.usable_bytes - box.hardware.os_reserve_bytes:
+            return (
+                f"{model.name} takes at least {readable(min(least))} of {box.name}, and --memory allows "
+                f"{readable(target.memory_cap)}; allow more, or take a smaller model"
+            )
         served = {name for engine in known.engines.values() for name in engine.models}
         room = SMALLER * box.hardware.usable_bytes
         smaller = [

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from eyas.base.units import readable
 from eyas.recipes.estimate import speed
 from eyas.recipes.knowledge.tables import Knowledge
 from eyas.recipes.plan import Choice, Note, SpeedEstimate
@@ -23,7 +24,11 @@ def reasons(
     best: Candidate, others: Sequence[Candidate], refused: Sequence[Refusal], target: Target, known: Knowledge
 ) -> tuple[Note, ...]:
     losers = [refusal.loses for refusal in refused if refusal.loses is not None]
-    return (*_engine(best, others, target, known), *_speculation(best, others, losers, target, known))
+    return (
+        *_engine(best, others, target, known),
+        *_memory(best, known),
+        *_speculation(best, others, losers, target, known),
+    )
 
 
 def refusals(refused: Sequence[Refusal], known: Knowledge) -> tuple[Note, ...]:
@@ -103,6 +108,20 @@ def _engine(best: Candidate, others: Sequence[Candidate], target: Target, known:
                 yield Note(text=f"not {title}: it {', and it '.join(rival.doubts)}")
     for published in best.speed.published[:MAX_PUBLISHED]:
         yield Note(text=f"published: {published.text}", source=f"{published.source}, {published.date}")
+
+
+def _memory(best: Candidate, known: Knowledge) -> Iterator[Note]:
+    choice, memory = best.choice, best.memory
+    if memory.cap is None:
+        return
+    how = "it takes what it needs"
+    if choice.memory_fraction is not None:
+        how = f"its share of {choice.memory_fraction:g} keeps all that it takes below the cap"
+    takes = readable(memory.reserved) + (f" and {readable(memory.host)} for its processes" if memory.host else "")
+    yield Note(
+        text=f"--memory {readable(memory.cap)}: {known.engines[choice.engine].title} takes {takes}; {how}",
+        source="eyas.recipes.estimate.memory",
+    )
 
 
 def _speculation(

@@ -73,8 +73,17 @@ def memory_bar(memory: MemoryMap) -> list[str]:
         *lines,
         f"  . {'free' if free >= 0 else 'missing':<28} {readable(abs(free)):>11}  of {readable(memory.capacity)}; "
         f"{memory.max_tokens} tokens of KV cache fit",
-        *([f"    {'taken at start':<28} {readable(memory.reserved):>11}"] if memory.reserved else []),
+        *(f"    {owner:<28} {readable(num_bytes):>11}  {note}".rstrip() for owner, num_bytes, note in _sums(memory)),
     ]
+
+
+def _sums(memory: MemoryMap) -> Iterator[tuple[str, int, str]]:
+    if memory.reserved:
+        yield "taken at start", memory.reserved, ""
+    if memory.host:
+        yield "its processes besides", memory.host, "of the same memory, estimate"
+    if memory.cap is not None:
+        yield "cap", memory.cap, f"--memory; {readable(memory.cap - memory.reserved - memory.host)} below it"
 
 
 def _speed(plan: Plan) -> Iterator[str]:
