@@ -28,8 +28,8 @@ from eyas.router.manager.manager import Manager
 from eyas.router.operation.operation import Operation
 from eyas.router.operation.status import Control
 from eyas.router.page import files
+from eyas.router.relay.asking import ask_resident
 from eyas.router.relay.relay import Relay
-from eyas.router.relay.resident import ask_resident
 from eyas.router.routes.choosing import Routes
 from eyas.router.settings.schema import RouterSettings, ServerSettings
 from eyas.router.upstream.upstream import Upstream
