@@ -106,7 +106,7 @@ PACKAGES = {
         floors=(
             ("settings",),
             ("manager", "guard", "routes"),
-            ("upstream",),
+            ("upstream", "sidecars"),
             ("messages", "backends"),
             ("relay",),
             ("operation", "page"),

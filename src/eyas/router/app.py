@@ -36,7 +36,7 @@ from eyas.router.upstream.upstream import Upstream
 
 __all__ = ["Router", "access_of", "create_app"]
 
-EXPOSED = (REQUEST_ID_HEADER, "x-eyas-backend", "x-eyas-route")
+EXPOSED = (REQUEST_ID_HEADER, "x-eyas-backend", "x-eyas-images", "x-eyas-route", "x-eyas-sidecar")
 LAST_WORDS_S = 0.2  # for errors to those whose backends were let go
 
 
