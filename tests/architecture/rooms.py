@@ -107,7 +107,7 @@ PACKAGES = {
             ("settings",),
             ("memory",),
             ("manager", "guard", "routes"),
-            ("upstream",),
+            ("upstream", "sidecars"),
             ("messages", "backends"),
             ("relay",),
             ("operation", "page"),

@@ -33,15 +33,15 @@ from eyas.router.manager.manager import Manager
 from eyas.router.operation.operation import Operation
 from eyas.router.operation.status import Control
 from eyas.router.page import files
+from eyas.router.relay.asking import ask_resident
 from eyas.router.relay.relay import Relay
-from eyas.router.relay.resident import ask_resident
 from eyas.router.routes.choosing import Routes
 from eyas.router.settings.schema import RouterSettings, ServerSettings
 from eyas.router.upstream.upstream import Upstream
 
 __all__ = ["Router", "access_of", "create_app"]
 
-EXPOSED = (REQUEST_ID_HEADER, "x-eyas-backend", "x-eyas-route")
+EXPOSED = (REQUEST_ID_HEADER, "x-eyas-backend", "x-eyas-images", "x-eyas-route", "x-eyas-sidecar")
 LAST_WORDS_S = 0.2  # for errors to those whose backends were let go
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "PoolKind",
     "PoolSettings",
     "Priority",
+    "Role",
     "RouteName",
     "RouteSettings",
     "RouterSettings",
