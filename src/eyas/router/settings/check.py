@@ -16,12 +16,8 @@ from eyas.gateway.server.hosts import allowed_hosts
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Plan
 from eyas.router.settings.places import is_place_of, place_of
-<<<<<<< HEAD
 from eyas.router.settings.rest import check_memory
-from eyas.router.settings.schema import BackendSettings, RouterSettings
-=======
 from eyas.router.settings.schema import BackendSettings, Role, RouterSettings
->>>>>>> b83e6ef890447aeed5c2e541717ee05337eadab5
 from eyas.router.settings.values import Problems
 
 __all__ = ["check"]

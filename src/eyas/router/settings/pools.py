@@ -7,6 +7,7 @@ import reprlib
 from typing import Any, get_args
 
 from eyas.base.config import int_from, one_of
+from eyas.recipes.estimate.footprint import footprint
 from eyas.recipes.plan import Plan
 from eyas.router.settings import values
 from eyas.router.settings.schema import MemorySettings, PoolKind, PoolSettings, Priority
@@ -95,9 +96,9 @@ def memory_of(section: Section, plan: Plan | None, pools: tuple[PoolSettings, ..
     pool = section.read("pool", values.text, usual)
     if pool is not None and pool not in (names := [one.name for one in pools]):
         section.problems.unknown(section.place("pool"), "pool", pool, names)
-    declared = _declared(plan)
-    steady = section.read("memory", size, declared)
-    peak = section.read("peak", size, max(steady, declared))
+    declared = None if plan is None else footprint(plan)
+    steady = section.read("memory", size, 0 if declared is None else declared.steady_bytes)
+    peak = section.read("peak", size, steady if declared is None else max(steady, declared.peak_bytes))
     if peak < steady:
         section.problems.add(section.place("peak"), "is less than memory: a backend takes its peak while it loads")
     return {
@@ -108,10 +109,6 @@ def memory_of(section: Section, plan: Plan | None, pools: tuple[PoolSettings, ..
         "steady_bytes": steady,
         "peak_bytes": peak,
     }
-
-
-def _declared(plan: Plan | None) -> int:
-    return 0 if plan is None else max(plan.memory.needed, plan.memory.reserved) * plan.choice.tensor_parallel
 
 
 def _yes_or_no(value: Any) -> bool:
