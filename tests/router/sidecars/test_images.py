@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.router.support.sighted import CHAT, MESSAGES, RESPONSES, data_url, part, png, text
 
+from eyas.base.errors import InvalidRequest
 from eyas.gateway.anthropic.body import MessagesBody
 from eyas.gateway.anthropic.text import NO_IMAGE, text_of
 from eyas.gateway.openai.chat.messages import ChatMessages
 from eyas.gateway.openai.responses.items import InputItem
 from eyas.router.relay.body import Body
-from eyas.router.sidecars.images import MAX_IMAGE, Images, find_images, may_have_images
+from eyas.router.sidecars.images import MAX_IMAGE, MAX_IMAGES, Images, find_images, may_have_images
 
 PATHS = (CHAT, RESPONSES, MESSAGES)
 WORDS = st.text(max_size=20) | st.sampled_from(['"image"', '"image_url"', '{"type": "image_url"}', '\\"input_image\\"'])
@@ -132,6 +133,14 @@ def test_what_can_be_shown() -> None:
 )
 def test_what_is_no_image_is_left_alone(raw: bytes) -> None:
     assert find_images(CHAT, Body.of(raw).fields) is None
+
+
+def test_there_can_be_too_many() -> None:
+    turns = [user({"type": "image_url"})] * MAX_IMAGES
+    images = found(CHAT, turns)
+    assert images is not None and len(images.images) == MAX_IMAGES
+    with pytest.raises(InvalidRequest, match="at most 1000 images"):
+        found(CHAT, [*turns, turns[0]])
 
 
 def test_no_other_path_has_images() -> None:

@@ -40,7 +40,7 @@ def describing(settings: RouterSettings, manager: Manager, upstream: Upstream) -
 
 
 async def images_in(path: str, raw: Raw, body: Body, on_wait: Callable[[], None]) -> Images | None:
-    """Return the images of a body; None if it has none. `on_wait` is called before it waits."""
+    """Return the images of a body; None if it has none. `on_wait` is called before it waits. Raises InvalidRequest."""
     if not may_have_images(path, raw):
         return None
     if len(raw) < LARGE:

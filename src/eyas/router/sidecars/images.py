@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from eyas.base.errors import InvalidRequest
 from eyas.gateway.anthropic.text import NO_IMAGE
 from eyas.gateway.http.body import Raw
 from eyas.gateway.http.explain import INVALID_JSON
@@ -19,6 +20,7 @@ from eyas.router.routes.json_values import fields, items, plain
 __all__ = ["MAX_IMAGE", "Image", "Images", "find_images", "may_have_images"]
 
 MAX_IMAGE = 8 << 20  # bytes of an image that can be described
+MAX_IMAGES = 1000  # in a request: 16 MiB of empty ones would take seconds
 MAX_ADDRESS = 8192  # characters of an http(s) URL
 MAX_DEPTH = 10  # a message of a list, its content, a result in it, a document in that, and so on
 DESCRIBED = "[There is an image here. Another model describes it: {}]"
@@ -97,7 +99,7 @@ def may_have_images(path: str, raw: Raw) -> bool:
 
 
 def find_images(path: str, body: Mapping[str, Any]) -> Images | None:
-    """Return the images of a body for `path`; None if it has none.
+    """Return the images of a body for `path`; None if it has none. Raises InvalidRequest if there are too many.
 
     What is not as it should be is left as it is: the backend says what is wrong with it.
     """
@@ -132,6 +134,8 @@ def _walk(value: Any, dialect: _Dialect, images: list[Image], depth: int) -> Any
     else:
         part = fields(value)
         if _string(part.get("type")) in dialect.kinds:
+            if num_before == MAX_IMAGES:
+                raise InvalidRequest(f"a request can have at most {MAX_IMAGES} images", param=dialect.field)
             images.append(_image(part))
             return _Slot(num_before, False, False)
         found = {
