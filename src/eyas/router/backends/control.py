@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from eyas.router.backends.backends import Backends
 from eyas.router.backends.orchestrator import Orchestrator
+from eyas.router.memory.status import PoolStatus
 
 __all__ = ["Controls"]
 
@@ -25,6 +28,10 @@ class Controls:
         """Take a backend out at once, and end the processes of its plan when its answers are over. Raises UserError."""
         await self._backends.stop(name)
 
-    async def order(self, name: str, order: str) -> None:
+    async def order(self, name: str, order: Literal["load", "unload", "pin", "unpin"]) -> None:
         """Load, unload, pin or unpin a backend of a pool. Raises UserError."""
         self._orchestrator.order(name, order)
+
+    def pools(self) -> tuple[PoolStatus, ...]:
+        """Return how the pools of memory stand."""
+        return self._orchestrator.status()

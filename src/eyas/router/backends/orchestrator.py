@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from eyas.base.errors import EyasError, UserError
 from eyas.router.backends.backends import Backends
@@ -36,6 +36,7 @@ from eyas.router.memory.events import (
 from eyas.router.memory.footprints import Footprints, key_of
 from eyas.router.memory.meters import Meter, MeterError, meter_of
 from eyas.router.memory.policy import PoolPolicy
+from eyas.router.memory.status import PoolStatus, status_of
 from eyas.router.settings.schema import BackendSettings, PoolSettings, RouterSettings
 
 __all__ = ["Desk", "Orchestrator", "Pool", "Times"]
@@ -86,7 +87,7 @@ class Orchestrator:
         make_meter: Callable[[PoolSettings], Meter] = meter_of,
     ) -> None:
         self.listeners: list[Callable[[Happening], None]] = []
-        self._backends, self._desk = backends, desk
+        self._backends, self._desk, self._settings = backends, desk, settings.memory
         self._times = times or Times()
         self._footprints = Footprints(folder) if settings.pools else None
         self._keys = {name: key_of(planned.plan) for name, planned in backends.planned.items()}
@@ -143,16 +144,19 @@ class Orchestrator:
         if event.kind == "wanted":
             self._wake.set()
 
-    def order(self, backend: str, order: str) -> None:
+    def status(self) -> tuple[PoolStatus, ...]:
+        """Return how all pools stand."""
+        now = time.monotonic()
+        return tuple(status_of(pool.settings, pool.policy, self._settings, now) for pool in self.pools)
+
+    def order(self, backend: str, order: Literal["load", "unload", "pin", "unpin"]) -> None:
         """Load, unload, pin or unpin a backend, as a person wants it. Raises UserError."""
         pool = self._pool_of.get(backend)
         if pool is None:
             raise UserError(f"{backend} is in no pool: its memory is not looked after here")
-        if order not in ("load", "unload", "pin", "unpin"):
-            raise UserError(f"'{order}' is none of load, unload, pin, unpin")
         if order == "load" and pool.policy.members[backend].state == "out":
             self._backends.watcher(backend).rest()
-        self._decide(pool, Ordered(backend, order))  # type: ignore[arg-type]
+        self._decide(pool, Ordered(backend, order))
         self._wake.set()
 
     # -- what it does --------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ SYMBOL_S = 600.0  # two answers that repeat one symbol within this time are the 
 HOLD_WEIGHT = 0.2  # of the newest answer in the mean time that one takes
 
 # free: it takes a request now. busy: all places are taken. probing: the one request that an open breaker lets in is
-# there. loading: it will be ready. idle: it is loaded if somebody waits for it. open: the breaker keeps requests away.
-# out: it serves none.
+# there. loading: it will be ready. idle: a request that waits for it has it loaded. open: the breaker keeps requests
+# away. out: it serves none.
 Standing = Literal["free", "busy", "probing", "loading", "idle", "open", "out"]
 
 

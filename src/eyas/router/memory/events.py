@@ -131,7 +131,7 @@ NoteKind = Literal["pressure", "load", "loaded", "unload", "unloaded", "late", "
 
 
 class Noted(Struct, frozen=True, tag=True):
-    """Effect: something to be told; `seconds` is how long it took."""
+    """Effect: a line for people, with the time that it took."""
 
     kind: NoteKind
     text: str

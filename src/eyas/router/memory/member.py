@@ -63,7 +63,7 @@ class Member:
         self.usage = Usage(0, 0)
         self.waiting_since: float | None = None  # the oldest request that waits for it
         self.ordered_at: float | None = None  # a person's order to load it, or the start of the router
-        self.waits_reason = ""  # last told
+        self.waits_reason = ""  # that was last reported
         self.failed_until = -math.inf  # until then nothing is tried
         self.last_used = now
         self.ready_at = now
@@ -75,7 +75,7 @@ class Member:
 
     @property
     def wanted_since(self) -> float | None:
-        """When the first came that wants it loaded; None: nobody does."""
+        """The time since which it is wanted; None: no request waits for it."""
         times = [time for time in (self.waiting_since, self.ordered_at) if time is not None]
         return min(times, default=None)
 

@@ -51,7 +51,7 @@ def meter_of(pool: PoolSettings) -> Meter:
 
 
 class Unified:
-    """The machine's memory. Its GPU's allocations are nobody's pages, so owners are told by what a load changed."""
+    """The machine's memory. What its GPU allocates are no pages of a process: what a load changed says whose it is."""
 
     are_owners_whole = False
 

@@ -60,7 +60,7 @@ class PoolPolicy:
         self.read_at = -math.inf
         self._settings, self._system = settings, system
         self._are_owners_whole = are_owners_whole  # else processes hold memory that is not counted as theirs
-        self._fault = ""
+        self.fault = ""
         self._returning: Member | None = None  # its processes have ended; is its memory back?
         self._returning_since = self._still_since = 0.0
         self._lowest = self._expected = 0  # that was used since; that is to come back
@@ -83,6 +83,17 @@ class PoolPolicy:
         self._load_next(now)
         return self._effects
 
+    def held(self, member: Member) -> int:
+        """Return the bytes that a backend holds now, as far as that can be said of the last reading."""
+        if self.reading is None or member.state not in ("loading", "ready", "unloading"):
+            return 0
+        own = self.reading.owners.get(member.name, 0)
+        if self._are_owners_whole and own:
+            return own
+        if member.state == "loading":
+            return max(own, member.load_peak, 0)
+        return min(self.reading.used, max(own, member.footprint.steady))
+
     @property
     def is_returning(self) -> bool:
         """Whether the memory of one that was unloaded is waited for."""
@@ -103,9 +114,9 @@ class PoolPolicy:
                 member.used(event.usage[name], now)
         if event.reading is not None:
             self._read(event.reading, now)
-        elif event.fault and event.fault != self._fault:
+        elif event.fault and event.fault != self.fault:
             self._note("unknown", f"memory cannot be measured: {event.fault}; nothing is loaded until it can")
-        self._fault = event.fault
+        self.fault = event.fault
 
     def _read(self, reading: Reading, now: float) -> None:
         self.reading, self.read_at = reading, now
@@ -192,7 +203,7 @@ class PoolPolicy:
         member.load_peak = -1 if self.reading is None else 0
 
     def _ended(self, member: Member, before: State, now: float) -> None:
-        """Its processes have ended: wait for its memory."""
+        """Wait for the memory of a backend whose processes have ended."""
         if self.reading is None:
             return
         if before != "unloading":
@@ -251,7 +262,7 @@ class PoolPolicy:
 
     def _load_next(self, now: float) -> None:
         """Load the backend that was wanted first, or make room for it. One at a time: all others wait."""
-        if self.reading is None and not self._fault:  # nothing was looked at yet
+        if self.reading is None and not self.fault:  # nothing was looked at yet
             return
         wanted = [
             one
@@ -275,7 +286,7 @@ class PoolPolicy:
     def _admit(self, member: Member, now: float) -> str | None:
         """Load it, unload others for it, or refuse it; return why it waits."""
         if self.reading is None or now > self.read_at + STALE_S:
-            return "waits until the memory can be measured" + (f": {self._fault}" if self._fault else "")
+            return "waits until the memory can be measured" + (f": {self.fault}" if self.fault else "")
         loading = next((one for one in self.members.values() if one.state == "loading"), None)
         if loading is not None:
             return f"waits until {loading.name} is loaded"

@@ -1,4 +1,4 @@
-"""How short a pool's memory is: utilisation and stalls are two signals, and the worse one counts."""
+"""Levels of pressure on a pool: utilisation and stalls are two signals, and the worse one counts."""
 
 from __future__ import annotations
 
