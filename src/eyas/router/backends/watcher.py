@@ -169,6 +169,9 @@ class Watcher:
             await self._carry_out(order, planned)
             return 0.0
         if self._held is not None:
+            if planned is not None and self._held.state == "idle" and await self._runs(planned):
+                self._held, self._order = None, self._order or "start"
+                return 0.0
             self._report(self._held)
             return self._pace.look_s
         if planned is not None and (condition := await self._standing(planned)) is not None:
@@ -278,17 +281,22 @@ class Watcher:
 
     async def _find(self, planned: Planned) -> None:
         """Take over what runs of it; else it is idle."""
+        is_running = await self._runs(planned)
+        if self._order is not None:
+            return
+        if is_running:
+            self._order = "start"
+        else:
+            self.rest()
+
+    async def _runs(self, planned: Planned) -> bool:
+        """Return whether its deployment is up, though it was not started here: by a router before, or by a person."""
         try:
             state = await in_thread(planned.state)
         except UserError as error:
             log.warning("backend %s: %s", self._settings.name, error)
-            state = None
-        if self._order is not None:
-            return
-        if state is not None and state.standing is not None and state.standing.is_active:
-            self._order = "start"
-        else:
-            self.rest()
+            return False
+        return state.standing is not None and state.standing.is_active
 
     async def _drain(self) -> None:
         end = time.monotonic() + self._drain_s
