@@ -125,3 +125,12 @@ def test_what_cannot_be_is_said(asked, said):
     with pytest.raises(UserError) as raised:
         make_plan(Ask(**{"on": "spark"} | asked))
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_evidence_is_of_the_role():
+    tests = {
+        role: [row.detail for row in planned("demo", "cpu", engine="llama.cpp", spec="none", role=role).evidence]
+        for role in ("text", "embeddings")
+    }
+    assert "test_llama_server.py" in tests["text"][0] and "test_sidecars.py" not in str(tests["text"])
+    assert "test_sidecars.py" in tests["embeddings"][0] and "EAGLE-3" not in str(tests["embeddings"])
