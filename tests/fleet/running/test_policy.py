@@ -56,7 +56,7 @@ def test_a_start_from_nothing():
         *(Look(), Prepare(), StartLaunch(0), Observe(pause_s=0.3, index=0), StartLaunch(1)),
         *(Observe(pause_s=0.3, index=1), Observe(pause_s=0.3, probe=True), Observe(pause_s=0.3, canary=True)),
     ]
-    assert act(run.state, LIMITS) == Observe(pause_s=1.0, probe=True)
+    assert act(run.state, LIMITS) == Observe(pause_s=1.0, is_loading=False, probe=True)
 
 
 @pytest.mark.parametrize(
