@@ -48,7 +48,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time-outs, sizes and numbers of attempts of a supervisor, in seconds, bytes and attempts."""
 
     poll_s: float = 1.0  # between two looks at everything
-    start_poll_s: float = 0.3  # the same while it starts
+    start_poll_s: float = 0.1  # the same while it starts, which others may wait for
     answer_s: float = 2.5  # that a machine may take for one look
     lost_s: float = 20.0  # without an answer of one machine of several, until the group is restarted
     health_s: float = 5.0  # between two questions to a server that is well

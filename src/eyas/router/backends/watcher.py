@@ -41,6 +41,7 @@ class Pace:
     takeover_s: float = 30.0  # of a deployment whose supervisor has ended
     drain_s: float = 30.0  # that answers get to finish before its process is stopped
     poll_s: float = 0.2
+    load_s: float = 0.1  # while requests wait for it to be loaded
 
 
 class Watcher:
@@ -79,6 +80,7 @@ class Watcher:
         self._retry_s = 0.0
         self._taken_over_at = 0.0
         self._is_plain = False
+        self._is_pooled = is_pooled
 
     def is_out_for(self, *causes: Cause) -> bool:
         """Return whether it is held out for one of these causes."""
@@ -119,6 +121,8 @@ class Watcher:
 
     def rest(self, reason: str = IDLE.reason) -> None:
         """Be idle: nothing of it runs, and a request may have it loaded."""
+        if self._planned is not None and reason == IDLE.reason:
+            self._planned.prepare()
         self._hold(Condition(state="idle", reason=reason))
 
     def refuse(self, reason: str) -> None:
@@ -177,7 +181,7 @@ class Watcher:
         if planned is not None and (condition := await self._standing(planned)) is not None:
             self._memory = Memory(model=self._memory.model)
             self._tell(condition)
-            return self._pace.soon_s
+            return self._pace.load_s if self._is_pooled else self._pace.soon_s
         return await self._look()
 
     def _tell(self, condition: Condition) -> None:
