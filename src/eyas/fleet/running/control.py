@@ -41,7 +41,8 @@ def bring_up(
     """Start a supervisor for `plan`, from scratch or over what already runs. Returns False if there is one already.
 
     `begin` starts the supervisor. `make_ready` checks the machines and downloads; it is called for a new start only.
-    Nothing is recorded or started when it raises. Raises UserError where another plan of the name runs or a secret is not set.
+    Nothing is recorded or started when it raises. Raises UserError where another plan of the name runs or a secret is
+    not set.
     """
     name = plan.choice.name
     secrets_of(plan, environ)
