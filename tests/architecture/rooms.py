@@ -105,8 +105,9 @@ PACKAGES = {
         libraries=("aiohttp", "starlette", "uvicorn", "msgspec"),
         floors=(
             ("settings",),
+            ("memory",),
             ("manager", "guard", "routes"),
-            ("upstream",),
+            ("upstream", "sidecars"),
             ("messages", "backends"),
             ("relay",),
             ("operation", "page"),

@@ -12,7 +12,12 @@ HEAVY = {
     *("torch", "triton", "safetensors", "numpy", "transformers", "scipy"),
     *("starlette", "uvicorn", "aiohttp", "msgspec", "httpx", "openai", "rich", "discord", "gguf"),
 }
-HOUSE = House(SRC)
+
+
+@pytest.fixture(scope="module")
+def eyas_house():
+    """The real one. Read once by the worker that asks for it, not by each that collects these tests."""
+    return House(SRC)
 
 
 def floor_of(module: str) -> tuple[int, str]:
@@ -69,22 +74,21 @@ def wrong_at_top(house: House, module: str, item: Import) -> str | None:
     return None if is_right else f"{item.name} belongs inside a function of {module}"
 
 
-@pytest.mark.parametrize("module", HOUSE.files)
-def test_imports_follow_the_order(module):
-    assert not wrong(HOUSE, module)
+def test_imports_follow_the_order(eyas_house):
+    assert not {module: found for module in eyas_house.files if (found := wrong(eyas_house, module))}
 
 
-def test_every_file_has_its_place():
-    tops = {module.split(".")[0] for module in HOUSE.files}
+def test_every_file_has_its_place(eyas_house):
+    tops = {module.split(".")[0] for module in eyas_house.files}
     assert tops == {*PACKAGES, *TOP, *LATE_TOP}
     for package, rooms in PACKAGES.items():
-        known = {module.split(".")[1] for module in HOUSE.files if module.startswith(f"{package}.")}
+        known = {module.split(".")[1] for module in eyas_house.files if module.startswith(f"{package}.")}
         named = [room for floor in rooms.floors for room in floor]
         assert len(set(named)) == len(named) and set(named) <= known, f"{package}: a floor names what is not there"
 
 
-def test_no_two_files_import_each_other():
-    assert not circles({module: found - {"__init__"} for module, found in HOUSE.edges().items()})
+def test_no_two_files_import_each_other(eyas_house):
+    assert not circles({module: found - {"__init__"} for module, found in eyas_house.edges().items()})
 
 
 @pytest.mark.parametrize(("package", "room", "folder"), [(p, *pair) for p in PACKAGES for pair in PACKAGES[p].loads])
@@ -99,8 +103,8 @@ LOADERS = {  # who makes up the name of a module at run time, and where it looks
 }
 
 
-def test_modules_loaded_by_name_are_listed():
-    assert {name for name, path in HOUSE.files.items() if "import_module(" in path.read_text()} == set(LOADERS)
+def test_modules_loaded_by_name_are_listed(eyas_house):
+    assert {name for name, path in eyas_house.files.items() if "import_module(" in path.read_text()} == set(LOADERS)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +119,12 @@ def test_modules_loaded_by_name_are_listed():
         ("serve.py", "import eyas.engine.step.core"),
     ],
 )
-def test_a_wrong_import_fails(tmp_path, file, code):
+def test_a_wrong_import_fails(tmp_path, eyas_house, file, code):
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(code)
     house = House(tmp_path)
-    house.files |= HOUSE.files | house.files
+    house.files |= eyas_house.files | house.files
     assert wrong(house, file.removesuffix(".py").replace("/", "."))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -14,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.base.errors import EyasError
+from eyas.base.home import home
 from eyas.gateway.app import DIALECTS
 from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.http.stream import ClientGone
@@ -23,20 +25,23 @@ from eyas.gateway.server.dialect import REQUEST_ID_HEADER
 from eyas.gateway.server.hosts import hosts_of
 from eyas.router.backends.asking import MODELS, ROUTER_HEADER
 from eyas.router.backends.backends import Backends, addresses
+from eyas.router.backends.control import Controls
+from eyas.router.backends.orchestrator import Orchestrator, Times
 from eyas.router.backends.watcher import Pace
+from eyas.router.manager.condition import Condition
 from eyas.router.manager.manager import Manager
 from eyas.router.operation.operation import Operation
 from eyas.router.operation.status import Control
 from eyas.router.page import files
+from eyas.router.relay.asking import ask_resident
 from eyas.router.relay.relay import Relay
-from eyas.router.relay.resident import ask_resident
 from eyas.router.routes.choosing import Routes
 from eyas.router.settings.schema import RouterSettings, ServerSettings
 from eyas.router.upstream.upstream import Upstream
 
 __all__ = ["Router", "access_of", "create_app"]
 
-EXPOSED = (REQUEST_ID_HEADER, "x-eyas-backend", "x-eyas-route")
+EXPOSED = (REQUEST_ID_HEADER, "x-eyas-backend", "x-eyas-images", "x-eyas-route", "x-eyas-sidecar")
 LAST_WORDS_S = 0.2  # for errors to those whose backends were let go
 
 
@@ -125,6 +130,7 @@ class Router:
         *,
         environ: Mapping[str, str] | None = None,
         pace: Pace | None = None,
+        times: Times | None = None,
     ) -> None:
         self.settings = settings
         self._environ = os.environ if environ is None else environ
@@ -133,18 +139,22 @@ class Router:
         self.backends = Backends(
             settings,
             environ=self._environ,
-            report=self.manager.report,
+            report=self._report,
             num_in_flight=self._num_at,
             pace=pace,
         )
         self.manager.listeners.append(self.backends.happened)
+        folder = home(self._environ) if settings.pools else Path()  # a router of urls keeps nothing
+        self.orchestrator = Orchestrator(settings, self.backends, self.manager, folder, times=times)
+        self.manager.listeners.append(self.orchestrator.happened)
         self.app, self.operation = create_app(
             settings,
             manager=self.manager,
             upstream=self.upstream,
-            control=self.backends,
+            control=Controls(self.backends, self.orchestrator),
             instance=self.backends.instance,
         )
+        self.orchestrator.listeners.append(self.operation.happened)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Router, None]:
@@ -152,10 +162,12 @@ class Router:
         try:
             async with self.upstream:
                 self.backends.run()
+                self.orchestrator.run()
                 yield self
         finally:
             self.manager.close()
             self.operation.end_streams()
+            await self.orchestrator.close()
             await self.backends.close()
 
     def num_in_flight(self) -> int:
@@ -171,6 +183,10 @@ class Router:
         """End the answers that are still running: their clients get an error."""
         await self.upstream.close()
         await asyncio.sleep(LAST_WORDS_S)
+
+    def _report(self, backend: str, condition: Condition) -> None:
+        self.manager.report(backend, condition)
+        self.orchestrator.seen(backend, condition)
 
     def _num_at(self, backend: str) -> int:
         return self.manager.snapshot().backends[backend].in_flight

@@ -39,6 +39,9 @@ def parsed():
     parser.add_argument("--key-env", help="variable that holds the key that clients must have")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--children", action="store_true", help="one in a session of its own, one that hides its tag")
+    parser.add_argument("--ballast", type=int, default=0, help="MiB that it holds when it is up")
+    parser.add_argument("--peak", type=int, default=0, help="MiB that it holds before that, while it loads")
+    parser.add_argument("--answer-s", type=float, default=0.0, help="seconds that an answer takes")
     parser.add_argument("--exit", type=int, help="end with this code at once")
     return parser.parse_args()
 
@@ -57,6 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.args.key_env and self.headers["Authorization"] != f"Bearer {os.environ[self.args.key_env]}":
             self.answer(401, {"error": "no key"})
             return
+        time.sleep(self.args.answer_s)
         while self.args.answer == "never":
             time.sleep(0.02)
         if self.path == "/v1/embeddings":
@@ -96,6 +100,16 @@ def write_journal(args):
         file.write(json.dumps(line) + "\n")
 
 
+def load(args):
+    """Take memory bit by bit, up to the peak and back to the ballast, in the time that it is to take."""
+    most, held, steps = max(args.peak, args.ballast), [], 20
+    for step in range(steps):
+        held += [b"x" * (1 << 20) for _ in range(most * (step + 1) // steps - most * step // steps)]
+        time.sleep(args.slow / steps)
+    del held[args.ballast :]
+    return held
+
+
 def main():
     args = parsed()
     if args.ignore_term:
@@ -109,7 +123,7 @@ def main():
     if args.exit is not None:
         print("ends at once", file=sys.stderr)
         sys.exit(args.exit)
-    time.sleep(args.slow)
+    held = load(args)
     if args.port:
         Handler.args = args
         server = ThreadingHTTPServer((args.host, args.port), Handler)
@@ -118,7 +132,7 @@ def main():
         print(args.say, flush=True)
     while not (args.crash_file and Path(args.crash_file).exists()):
         time.sleep(0.02)
-    print("crashes as asked", file=sys.stderr, flush=True)
+    print(f"crashes as asked, with {len(held)} MiB", file=sys.stderr, flush=True)
     os._exit(3)
 
 

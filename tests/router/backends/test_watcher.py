@@ -197,7 +197,7 @@ def test_a_request_that_could_not_reach_it_makes_it_look_at_once():
     run(test)
 
 
-async def answered(answer):
+async def answered(answer, model=None):
     """The first condition of a server that answers everything with these bytes."""
 
     async def serve(reader, writer):
@@ -208,7 +208,7 @@ async def answered(answer):
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, watched(BackendSettings(name="a", url=f"http://127.0.0.1:{port}")) as seen:
+    async with server, watched(BackendSettings(name="a", url=f"http://127.0.0.1:{port}", model=model)) as seen:
         await seen.until_true(lambda: seen.now() is not None)
         return seen.reports["a"][0]
 
@@ -241,6 +241,15 @@ NAMES = (
 def test_answers_of_all_kinds(answer, state, reason):
     condition = asyncio.run(answered(answer))
     assert (condition.state, condition.reason) == (state, reason)
+
+
+def test_a_model_has_all_of_its_names():
+    """llama-server calls a model by its file, and has what `--alias` says beside that."""
+    body = '{"data": [{"id": "demo", "aliases": ["demo", "mine"], "object": "model"}]}'
+    for name in ("demo", "mine"):
+        assert asyncio.run(answered(http(200, body), name)).state == "unknown"
+    condition = asyncio.run(answered(http(200, body), "yours"))
+    assert (condition.state, condition.reason) == ("out", "has demo, mine, not yours")
 
 
 def test_a_server_that_is_not_there():

@@ -59,9 +59,15 @@ def test_names_that_mean_nothing(tmp_path):
         (
             {"a": {"url": URL, "role": "embeddings"}, "b": {"url": OTHER}},
             {"n": ["b"], "m": ["a", "b"]},
-            "models.m has backends of two kinds: a for embeddings, b not",
+            "models.m has backends of several roles: a is for embeddings, b is for text",
+        ),
+        (
+            {"a": {"url": URL, "model": "x"}, "b": {"url": OTHER, "model": "x", "role": "vision"}},
+            {"m": ["a", "b"]},
+            "models.m has backends of several roles: a is for text, b is for vision",
         ),
         ({"a": {"url": URL, "role": "embeddings"}}, {"m": ["a"]}, "models.m stands first and so is the resident model"),
+        ({"a": {"url": URL, "role": "vision"}}, {"m": ["a"]}, "models.m stands first and so is the resident model"),
         ({}, {"m": []}, "backends is empty"),
     ],
 )

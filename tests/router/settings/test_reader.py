@@ -25,9 +25,9 @@ max_queue: 7
 decide: model
 guard: off
 backends:
-  fast: {url: 'https://box.example/engine/v1/', key: env:FAST, role: vision, engine: vllm, model: openai/gpt-oss-120b,
+  fast: {url: 'https://box.example/engine/v1/', key: env:FAST, role: text, engine: vllm, model: openai/gpt-oss-120b,
     concurrency: 3, guard: act, budgets: {stall: null, prefill: 1.5}}
-  plain: {url: 'http://box.example:9002', role: vision, twin_of: fast, model: gpt-oss-120b}
+  plain: {url: 'http://box.example:9002', twin_of: fast, model: gpt-oss-120b}
   vectors: {url: 'http://box.example:9003', role: embeddings}
 models:
   gpt-oss-120b: [fast, plain]
@@ -68,7 +68,7 @@ def test_every_key(tmp_path):
         name="fast",
         url="https://box.example/engine",
         key="f-key",
-        role="vision",
+        role="text",
         engine="vllm",
         model="openai/gpt-oss-120b",
         concurrency=3,

@@ -37,6 +37,11 @@ class NoControl:
 
     async def start(self, name: str) -> None: ...
 
+    async def order(self, name: str, order: str) -> None: ...
+
+    def pools(self) -> tuple:
+        return ()
+
     async def stop(self, name: str) -> None: ...
 
 

@@ -70,6 +70,11 @@ class Ordered:
     async def start(self, name: str) -> None:
         self.orders.append(("start", name))
 
+    async def order(self, name: str, order: str) -> None: ...
+
+    def pools(self) -> tuple:
+        return ()
+
     async def stop(self, name: str) -> None:
         if name == "plain":
             raise UserError("plain is the last one that can answer")

@@ -20,9 +20,9 @@ from eyas.gateway.server.dialect import Dialects
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.happenings import Happening
 from eyas.router.manager.manager import Manager
+from eyas.router.relay.asking import ask_resident
 from eyas.router.relay.outcome import Outcome, Trip
 from eyas.router.relay.relay import Relay
-from eyas.router.relay.resident import ask_resident
 from eyas.router.routes.choosing import Routes
 from eyas.router.settings.schema import BackendSettings, ModelSettings, RouterSettings
 from eyas.router.upstream.address import Address

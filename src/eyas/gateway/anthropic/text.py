@@ -15,7 +15,7 @@ from eyas.gateway.anthropic.body import (
     ToolReferenceBlock,
 )
 
-__all__ = ["Readable", "text_of"]
+__all__ = ["NO_IMAGE", "Readable", "text_of"]
 
 Readable: TypeAlias = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
 

@@ -116,6 +116,7 @@ class _Entry(Struct):
     owned_by: Any = None
     root: Any = None  # of vLLM and of ours: names of one model have one root
     parent: Any = None  # of an adapter: the model that it belongs to
+    aliases: Any = None  # of llama-server: its other names
 
 
 class _List(Struct):
@@ -123,6 +124,11 @@ class _List(Struct):
 
 
 _decoder = msgspec.json.Decoder(_List)
+
+
+def _aliases(entry: _Entry) -> list[str]:
+    found = entry.aliases if isinstance(entry.aliases, list) else []
+    return [name for name in found if isinstance(name, str)]
 
 
 def _look(status: int, headers: Mapping[str, str], body: bytes) -> Look:
@@ -144,7 +150,7 @@ def _look(status: int, headers: Mapping[str, str], body: bytes) -> Look:
     roots = {str(entry.root or entry.id) for entry in entries if entry.parent is None}
     return Look(
         kind="listed",
-        names=tuple(dict.fromkeys(entry.id[:MAX_TEXT] for entry in entries)),
+        names=tuple(dict.fromkeys(name[:MAX_TEXT] for entry in entries for name in (entry.id, *_aliases(entry)))),
         num_models=len(roots),
         is_ours=any(entry.owned_by == "eyas" for entry in entries),
         router=router,

@@ -89,6 +89,7 @@ class Backends:
                 report=_of(one.name, self._report),
                 num_in_flight=_of_one(one.name, self._num_in_flight),
                 planned=self._planned.get(one.name),
+                is_pooled=one.pool is not None,
                 pace=self._pace,
             )
         self._tasks = [
@@ -125,15 +126,21 @@ class Backends:
         elif event.kind == "failed" and event.failure in UNREACHED:
             watcher.look_now()
 
+    @property
+    def planned(self) -> Mapping[str, Planned]:
+        """The plans, by backend."""
+        return self._planned
+
     async def start(self, name: str) -> None:
         """Begin to start a backend; its condition tells the rest. Raises UserError for an unknown one."""
-        self._watcher(name).start()
+        self.watcher(name).start()
 
     async def stop(self, name: str) -> None:
         """Take a backend out at once, and end the processes of its plan when its answers are over. Raises UserError."""
-        self._watcher(name).stop()
+        self.watcher(name).stop()
 
-    def _watcher(self, name: str) -> Watcher:
+    def watcher(self, name: str) -> Watcher:
+        """Return who watches a backend. Raises UserError for an unknown one."""
         if name not in self._watchers:
             raise UserError(f"no backend '{name}'{nearest(name, self._watchers)}")
         return self._watchers[name]

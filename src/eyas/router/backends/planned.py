@@ -64,6 +64,11 @@ class Planned:
         emission = self.plan.emission
         return sum(launch.wait.timeout_s for launch in emission.launches) + emission.readiness.timeout_s
 
+    def marks(self) -> tuple[str, ...]:
+        """Return by what each of its launches is known on this machine (`LaunchRow.mark`). Raises UserError."""
+        with self._store() as store:
+            return tuple(row.mark for row in store.launches(self.name) if row.ssh is None)
+
     def check(self) -> None:
         """Check that no other plan of its name is up. Raises UserError."""
         with self._store() as store:

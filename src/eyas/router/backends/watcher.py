@@ -15,7 +15,7 @@ from eyas.router.backends.asking import Asker, Inconclusive
 from eyas.router.backends.judgement import Memory, after_canary, judge
 from eyas.router.backends.planned import Planned, State
 from eyas.router.backends.threads import in_thread
-from eyas.router.manager.condition import Condition
+from eyas.router.manager.condition import Cause, Condition
 from eyas.router.settings.schema import BackendSettings
 from eyas.router.upstream.address import Address
 
@@ -23,9 +23,10 @@ __all__ = ["Pace", "Watcher"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Order = Literal["start", "stop", "plain"]
+Order = Literal["find", "start", "stop", "unload", "plain"]
 
 STOPPED = Condition(state="out", cause="stopped", reason="was stopped by a person")
+IDLE = Condition(state="idle", reason="is loaded when it is asked for")
 LOOPED = "its answers repeated one symbol without end"
 
 
@@ -58,6 +59,7 @@ class Watcher:
         report: Callable[[Condition], None],
         num_in_flight: Callable[[], int] = lambda: 0,
         planned: Planned | None = None,
+        is_pooled: bool = False,
         pace: Pace | None = None,
     ) -> None:
         self._settings, self._address, self._asker = settings, address, asker
@@ -68,7 +70,8 @@ class Watcher:
         self._pace = pace or Pace()
         self._memory = Memory()
         self._held: Condition | None = None  # what it stays in, whatever is seen of it
-        self._order: Order | None = None if planned is None else "start"
+        self._order: Order | None = None if planned is None else "find" if is_pooled else "start"
+        self._drain_s = self._pace.drain_s
         self._ordered = asyncio.Event()
         self._wake = asyncio.Event()
         self._loading_since: float | None = None
@@ -76,6 +79,10 @@ class Watcher:
         self._retry_s = 0.0
         self._taken_over_at = 0.0
         self._is_plain = False
+
+    def is_out_for(self, *causes: Cause) -> bool:
+        """Return whether it is held out for one of these causes."""
+        return self._held is not None and self._held.state == "out" and self._held.cause in causes
 
     # -- what is wanted ------------------------------------------------------------------------------------------------
 
@@ -95,6 +102,28 @@ class Watcher:
         if self._planned is not None:
             self._planned.cancel()
         self._do("stop")
+
+    def load(self) -> None:
+        """Start its plan: there is room for it in its pool."""
+        self._held, self._memory = None, Memory()
+        self._report(Condition(state="loading", reason="is being loaded"))
+        self._do("start")
+
+    def unload(self, reason: str, drain_s: float) -> None:
+        """End the processes of its plan when its answers are over, at the latest after `drain_s`; then it is idle."""
+        self._drain_s = drain_s
+        self._hold(Condition(state="unloading", reason=reason))
+        if self._planned is not None:
+            self._planned.cancel()
+        self._do("unload")
+
+    def rest(self, reason: str = IDLE.reason) -> None:
+        """Be idle: nothing of it runs, and a request may have it loaded."""
+        self._hold(Condition(state="idle", reason=reason))
+
+    def refuse(self, reason: str) -> None:
+        """Be out, since there is no room for it."""
+        self._hold(Condition(state="out", cause="memory", reason=reason))
 
     def looped(self) -> None:
         """Take it out after answers of one symbol; restart its plan without speculation."""
@@ -140,6 +169,9 @@ class Watcher:
             await self._carry_out(order, planned)
             return 0.0
         if self._held is not None:
+            if planned is not None and self._held.state == "idle" and await self._runs(planned):
+                self._held, self._order = None, self._order or "start"
+                return 0.0
             self._report(self._held)
             return self._pace.look_s
         if planned is not None and (condition := await self._standing(planned)) is not None:
@@ -202,15 +234,28 @@ class Watcher:
     async def _carry_out(self, order: Order, planned: Planned) -> None:
         self._memory, self._loading_since = Memory(), None
         match order:
+            case "find":
+                await self._find(planned)
             case "start":
                 await self._start(planned.start)
+            case "unload":
+                await self._drain()
+                try:
+                    await in_thread(planned.stop)
+                except EyasError as error:
+                    self._hold(Condition(state="out", cause="stopped", reason=f"is not wholly unloaded: {error}"))
+                else:
+                    if self._order is None:
+                        self.rest()
             case "stop":
+                self._drain_s = self._pace.drain_s
                 await self._drain()
                 try:
                     await in_thread(planned.stop)
                 except EyasError as error:
                     self._hold(Condition(state="out", cause="stopped", reason=f"is not wholly stopped: {error}"))
             case "plain":
+                self._drain_s = self._pace.drain_s
                 await self._drain()
                 await self._start(planned.restart_plainly, cause="loops")
 
@@ -234,8 +279,27 @@ class Watcher:
             log.error("backend %s: %s", self._settings.name, text)
             self._hold(Condition(state="out", cause=cause, reason=text))
 
+    async def _find(self, planned: Planned) -> None:
+        """Take over what runs of it; else it is idle."""
+        is_running = await self._runs(planned)
+        if self._order is not None:
+            return
+        if is_running:
+            self._order = "start"
+        else:
+            self.rest()
+
+    async def _runs(self, planned: Planned) -> bool:
+        """Return whether its deployment is up, though it was not started here: by a router before, or by a person."""
+        try:
+            state = await in_thread(planned.state)
+        except UserError as error:
+            log.warning("backend %s: %s", self._settings.name, error)
+            return False
+        return state.standing is not None and state.standing.is_active
+
     async def _drain(self) -> None:
-        end = time.monotonic() + self._pace.drain_s
+        end = time.monotonic() + self._drain_s
         while self._num_in_flight() and time.monotonic() < end and self._order is None:
             await asyncio.sleep(self._pace.poll_s)
 

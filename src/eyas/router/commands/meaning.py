@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from eyas.base.budgets import Spans
+from eyas.base.units import readable
+from eyas.recipes.plan import Plan
 from eyas.router.operation.hiding import shown_url
+from eyas.router.settings.rest import at_rest
 from eyas.router.settings.schema import BackendSettings, RouterSettings
 
 __all__ = ["meaning"]
 
 
-def meaning(settings: RouterSettings) -> str:
+def meaning(settings: RouterSettings, plans: Mapping[str, Plan]) -> str:
     """Return the tables: backends, models and routes, and below what holds for all."""
     server = settings.server
     resident = settings.models[0].name if settings.models else "-"
@@ -39,6 +42,7 @@ def meaning(settings: RouterSettings) -> str:
                 for one in settings.routes
             ],
         ),
+        *([_pools(settings, plans)] if settings.pools else []),
         "\n".join(
             (
                 f"listens    {server.host} port {server.port}",
@@ -51,6 +55,32 @@ def meaning(settings: RouterSettings) -> str:
         ),
     ]
     return "\n\n".join(parts)
+
+
+def _pools(settings: RouterSettings, plans: Mapping[str, Plan]) -> str:
+    """Return a table of memory at rest by owner, and one of what is loaded beside it."""
+    rest = at_rest(settings, plans)
+    pools = [
+        (
+            *(one.pool.name, one.pool.kind, "" if one.total is None else readable(one.total)),
+            *(readable(one.limit) if one.total else "", str(one)),
+        )
+        for one in rest
+    ]
+    members = [
+        (
+            *(one.name, one.pool, one.priority, "yes" if one.is_pinned else "", "yes" if one.is_exclusive else ""),
+            *(readable(one.steady_bytes), readable(one.peak_bytes)),
+        )
+        for one in settings.backends
+        if one.pool is not None
+    ]
+    return "\n\n".join(
+        (
+            _table(("pool", "kind", "size", "critical at", "at rest"), pools),
+            _table(("in a pool", "which", "priority", "pinned", "exclusive", "memory", "peak"), members),
+        )
+    )
 
 
 def _backend(one: BackendSettings, settings: RouterSettings) -> Sequence[str]:

@@ -16,7 +16,9 @@ from eyas.base.standard_streams import discard_unwritten_output, open_standard_s
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
 
+    from eyas.recipes.plan import Plan
     from eyas.router.app import Router
     from eyas.router.settings.reader import Examined
 
@@ -64,7 +66,7 @@ def _check(path: Path, found: Examined) -> int:
             Router(found.settings).backends.release()  # its plans: does another router run them
         except UserError as error:
             problems.append(str(error))
-    print(meaning(found.settings))
+    print(meaning(found.settings, found.plans))
     _complain(path, problems)
     if not problems:
         print(f"\n{path} is good")
@@ -91,18 +93,18 @@ def _serve(found: Examined) -> int:
         router = Router(found.settings)
         logs.setup(server.log_format, stream=standard_error())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(router, listener))
+            runner.run(_run(router, listener, found.plans))
     discard_unwritten_output()
     return 0
 
 
-async def _run(router: Router, listener: socket.socket) -> None:
+async def _run(router: Router, listener: socket.socket, plans: Mapping[str, Plan]) -> None:
     from eyas.gateway.operation.auth import digests, public_warning
     from eyas.gateway.operation.serving import Draining, serve, url_of
     from eyas.router.commands.meaning import meaning
 
     server = router.settings.server
-    say(meaning(router.settings))
+    say(meaning(router.settings, plans))
     if (warning := public_warning(server.host, digests(server.api_key))) is not None:
         say(f"\n{warning}\n")
     url = url_of(listener)

@@ -9,24 +9,25 @@ from eyas.router.manager.condition import Condition
 from eyas.router.manager.happenings import BackendSnapshot
 from eyas.router.settings.schema import BackendSettings
 
-__all__ = ["Backend", "Standing"]
+__all__ = ["LOAD_S", "Backend", "Standing"]
 
 FIRST_LOOK_S = 30.0  # that requests wait for one of which nothing is known yet, or nothing any more
-LOAD_S = 1800.0  # that they wait for one that loads, if the plan has no limit
+LOAD_S = 1800.0  # that they wait for one that loads, if the plan has no limit, or for room to load one
 GRACE_S = 30.0  # beyond the plan's limit, until its watcher says what has become of it
 SYMBOL_S = 600.0  # two answers that repeat one symbol within this time are the engine's fault
 HOLD_WEIGHT = 0.2  # of the newest answer in the mean time that one takes
 
 # free: it takes a request now. busy: all places are taken. probing: the one request that an open breaker lets in is
-# there. loading: it will be ready. open: the breaker keeps requests away. out: it serves none.
-Standing = Literal["free", "busy", "probing", "loading", "open", "out"]
+# there. loading: it will be ready. idle: a request that waits for it has it loaded. open: the breaker keeps requests
+# away. out: it serves none.
+Standing = Literal["free", "busy", "probing", "loading", "idle", "open", "out"]
 
 
 class Backend:
     """State of one backend. Changed by the policy alone."""
 
     __slots__ = (
-        *("breaker", "condition", "hold_s", "in_flight", "name", "settings", "waits_until"),
+        *("breaker", "condition", "hold_s", "in_flight", "name", "num_sent", "settings", "waits_until"),
         *("_reported_at", "_since", "_symbols"),
     )
 
@@ -34,7 +35,7 @@ class Backend:
         self.settings = settings
         self.name = settings.name
         self.breaker = Breaker()
-        self.in_flight = 0
+        self.in_flight = self.num_sent = 0
         self.hold_s: float | None = None  # the mean time of an answer
         self.condition = Condition()
         self.waits_until = now + FIRST_LOOK_S  # requests wait so long for it to be ready
@@ -49,6 +50,8 @@ class Backend:
             return "probing" if self.breaker.state == "probing" else "open"
         if self.condition.state == "out":
             return "out"
+        if self.condition.state in ("idle", "unloading"):
+            return "idle"
         if self.condition.state == "unknown" and self.breaker.state == "open" and not self.breaker.allows(now):
             return "open"
         return "loading" if now < self.waits_until else "out"
@@ -58,7 +61,7 @@ class Backend:
         before, self.condition, self._reported_at = self.condition, condition, now
         if condition.state != before.state:
             self._since = now
-            if before.state in ("loading", "unknown") and condition.state == "ready":
+            if before.state in ("loading", "unknown", "idle") and condition.state == "ready":
                 self.breaker.retry(now)
         if condition.state == "unknown":
             self.waits_until = self._since + FIRST_LOOK_S
@@ -81,6 +84,7 @@ class Backend:
             open_s=None if until is None else max(0.0, until - now),
             failures=self.breaker.failures,
             in_flight=self.in_flight,
+            num_sent=self.num_sent,
             concurrency=self.settings.concurrency,
         )
 

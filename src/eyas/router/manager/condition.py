@@ -8,10 +8,12 @@ from typing import Literal, get_args
 __all__ = ["CAUSES", "Cause", "Condition", "ConditionState"]
 
 # unknown: not looked at yet. loading: it starts, and requests may wait for it. ready: it serves. out: it must not,
-# since it is another model, failed its canary, repeats itself or was stopped.
-ConditionState = Literal["unknown", "loading", "ready", "out"]
-# Why it is out, for metrics. failed: its plan did not start, or its process ended. stopped: a person did that.
-Cause = Literal["another_model", "canary", "loops", "failed", "stopped"]
+# since it is another model, failed its canary, repeats itself or was stopped. idle: it is not loaded, and a request
+# that waits for it has it loaded. unloading: it ends what it answers, then it is idle.
+ConditionState = Literal["unknown", "loading", "ready", "out", "idle", "unloading"]
+# Why it is out, for metrics. failed: its plan did not start, or its process ended. stopped: a person did that. memory:
+# there is no room for it.
+Cause = Literal["another_model", "canary", "loops", "failed", "stopped", "memory"]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 

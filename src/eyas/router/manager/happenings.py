@@ -9,15 +9,28 @@ from msgspec import Struct
 from eyas.base.breaker import BreakerState
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.visit import FailureKind
+from eyas.router.memory.events import NoteKind
 
 __all__ = ["HAPPENINGS", "BackendSnapshot", "Happening", "HappeningKind", "Snapshot"]
 
-# Of a request: sent to a backend; then failed, full (429), done or left there; or refused by the router; `left` without
-# a backend: the client has left while it waited. degenerate: the guard saw a loop, also where it let it pass.
+# Of a request: it waits until a backend is loaded (wanted); sent to a backend; then failed, full (429), done or left
+# there; or refused by the router; `left` without a backend: the client has left while it waited. degenerate: the guard
+# saw a loop, also where it let it pass.
 # Of a backend: its breaker or its condition has changed. loops: its answers have repeated one symbol twice in 10
-# minutes; where its guard acts, it must stop or go on without speculation.
+# minutes; where its guard acts, it must stop or go on without speculation. memory: a load, an eviction, pressure.
 HappeningKind = Literal[
-    "sent", "failed", "full", "done", "left", "refused", "degenerate", "breaker", "condition", "loops"
+    "sent",
+    "wanted",
+    "failed",
+    "full",
+    "done",
+    "left",
+    "refused",
+    "degenerate",
+    "breaker",
+    "condition",
+    "loops",
+    "memory",
 ]
 HAPPENINGS: tuple[HappeningKind, ...] = get_args(HappeningKind)
 
@@ -36,6 +49,7 @@ class Happening(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: int | None = None  # of refused: 429, 503 or 504
     breaker: BreakerState | None = None  # of breaker: the new state
     condition: str | None = None  # of condition: the new state
+    memory: NoteKind | None = None  # of memory: what has happened
     is_probe: bool = False  # of sent: the one that an open breaker lets in
 
 
@@ -47,6 +61,7 @@ class BackendSnapshot(Struct, frozen=True, kw_only=True):
     open_s: float | None
     failures: int  # in a row
     in_flight: int
+    num_sent: int  # requests so far
     concurrency: int
 
 

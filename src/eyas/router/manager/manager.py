@@ -79,6 +79,10 @@ class Manager(Desk):
         """Return what was last reported of a backend."""
         return self._policy.backends[backend].condition
 
+    def to_load(self) -> dict[str, float]:
+        """Return the backends that requests want loaded, each with the time (of `now`) since when the oldest waits."""
+        return self._policy.to_load(self._now())
+
     def snapshot(self) -> Snapshot:
         """Return how everything stands."""
         return self._policy.snapshot(self._now())

@@ -95,6 +95,14 @@ class Policy:
         at = min((request.wake_at for request in self._queue.order()), default=math.inf)
         return None if at == math.inf else at
 
+    def to_load(self, now: float) -> dict[str, float]:
+        """Return the backends that requests want loaded, each with the time at which the oldest of these came."""
+        found: dict[str, float] = {}
+        for request in self._queue.order():
+            if (name := request.to_load(self.backends, now)) is not None:
+                found[name] = min(found.get(name, request.since), request.since)
+        return found
+
     def positions(self) -> dict[int, int]:
         """Return the position of every visit that waits among those of its model, in order of service."""
         counts: dict[str, int] = {}
@@ -218,6 +226,8 @@ class Policy:
         elif self._has_room(request, now):
             request.waits(found, now)
             self._queue.push(request)
+            if (name := request.to_load(self.backends, now)) is not None:
+                self._tell("wanted", request, self.backends[name])
 
     def _has_room(self, request: Request, now: float) -> bool:
         """Make room in a full queue for a request, or refuse it. Those that come back have waited before."""
@@ -236,6 +246,7 @@ class Policy:
             request.waits_no_more(now)
         request.backend, request.sent_at = backend, now
         backend.in_flight += 1
+        backend.num_sent += 1
         if request.wanted.sticky is not None and not request.wanted.must_stick:
             session = request.wanted.model, request.wanted.sticky
             self._homes[session] = backend.name

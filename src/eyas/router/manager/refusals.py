@@ -49,8 +49,12 @@ def _reason(name: str, request: Request, backends: dict[str, Backend], now: floa
     match backend.standing(now):
         case "open":
             return f"failed too often and is tried again in {_open_s(backend, now):.0f} s"
+        case "out" if backend.condition.cause == "memory":
+            return f"cannot be loaded: it {backend.condition.reason}"
         case "out":
             return "is out" if backend.condition.state == "out" else "did not become ready"
+        case "idle":
+            return "is not loaded"
         case "loading":
             return "is loading"
         case "free" | "busy" | "probing":

@@ -8,7 +8,7 @@ from typing import Literal
 
 from eyas.base.breaker import Ticket
 from eyas.base.waiting import Waiting
-from eyas.router.manager.backend import Backend
+from eyas.router.manager.backend import LOAD_S, Backend
 from eyas.router.manager.visit import FailureKind, Wanted
 
 __all__ = ["Outlook", "Request"]
@@ -77,11 +77,24 @@ class Request:
                 case "loading":
                     is_loading = True
                     wake_at = min(wake_at, backend.waits_until)
+                case "idle" if now < self.since + LOAD_S - SLOP_S:
+                    is_loading = True
+                    wake_at = min(wake_at, self.since + LOAD_S)
                 case "open":
                     if (until := backend.breaker.open_until) is not None:
                         wake_at = min(wake_at, until)
         self.wake_at = wake_at
         return "queued" if is_queued else "loading" if is_loading else None
+
+    def to_load(self, backends: dict[str, Backend], now: float) -> str | None:
+        """Return the backend that is to be loaded for it; None where one loads already, or it waits for a place."""
+        if self.outlook != "loading":
+            return None
+        left = [name for name in self.order if name not in self.tried]
+        standings = {name: backends[name].standing(now) for name in left}
+        if "loading" in standings.values():
+            return None
+        return next((name for name, standing in standings.items() if standing == "idle"), None)
 
     def waiting(self, backends: dict[str, Backend], position: int, now: float) -> Waiting:
         """Return why it waits, at `position` in the queue, and a guess how long."""

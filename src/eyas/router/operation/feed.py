@@ -21,7 +21,7 @@ from eyas.router.operation.status import RouterStatus
 
 __all__ = ["Feed"]
 
-SHOWN = frozenset({"failed", "full", "refused", "degenerate", "breaker", "condition", "loops"})
+SHOWN = frozenset({"failed", "full", "refused", "degenerate", "breaker", "condition", "loops", "memory"})
 MAX_KEPT = 200
 MAX_AT_FIRST = 18  # a viewer holds 20 messages
 INTERVAL_S = 0.5

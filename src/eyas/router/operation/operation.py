@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from eyas.router.operation.access_log import AccessLog
 from eyas.router.operation.feed import Feed
 from eyas.router.operation.hiding import hider
 from eyas.router.operation.metrics import Metrics
-from eyas.router.operation.status import Control, StatusMaker
+from eyas.router.operation.status import ORDERS, Control, Order, StatusMaker
 from eyas.router.relay.outcome import Outcome, Trip
 from eyas.router.settings.schema import RouterSettings
 
@@ -53,7 +53,7 @@ class Operation:
         self._dialects = Dialects(dialects)
         self._names = [backend.name for backend in settings.backends]
         hide = hider(settings)
-        self._status = StatusMaker(settings, snapshot, can_control=bool(access.key_digests))
+        self._status = StatusMaker(settings, snapshot, can_control=bool(access.key_digests), pools=control.pools)
         self._metrics = Metrics(self._status)
         self._feed = Feed(self._status, hide)
         self._log = AccessLog(hide)
@@ -83,6 +83,7 @@ class Operation:
             Route("/router/events", self._show_events),
             Route("/router/backends/{name}/start", self._start, methods=["POST"]),
             Route("/router/backends/{name}/stop", self._stop, methods=["POST"]),
+            *(Route(f"/router/backends/{{name}}/{order}", self._ordering(order), methods=["POST"]) for order in ORDERS),
         ]
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
@@ -129,6 +130,15 @@ class Operation:
         with _refusals():
             await self._control.stop(name)
         return json_response({"name": name, "asked": "stop"}, status=202)
+
+    def _ordering(self, order: Order) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            name = self._controlled(request)
+            with _refusals():
+                await self._control.order(name, order)
+            return json_response({"name": name, "asked": order}, status=202)
+
+        return answer
 
     def _controlled(self, request: Request) -> str:
         """Return the backend that a request may start or stop. Raises Refused, HTTPException."""

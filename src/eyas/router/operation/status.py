@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 from msgspec import Struct
 
@@ -11,23 +11,44 @@ import eyas
 from eyas.base.breaker import BreakerState
 from eyas.router.manager.condition import Cause, ConditionState
 from eyas.router.manager.happenings import BackendSnapshot, Snapshot
+from eyas.router.memory.status import PoolStatus
 from eyas.router.operation.hiding import Hide, hider, shown_url
 from eyas.router.settings.schema import BackendSettings, RouterSettings
 
-__all__ = ["BREAKERS", "STATES", "BackendStatus", "Control", "ModelStatus", "RouterStatus", "StatusMaker"]
+__all__ = [
+    "BREAKERS",
+    "ORDERS",
+    "STATES",
+    "BackendStatus",
+    "Control",
+    "ModelStatus",
+    "Order",
+    "RouterStatus",
+    "StatusMaker",
+]
 
 BREAKERS: tuple[BreakerState, ...] = get_args(BreakerState)
 STATES: tuple[ConditionState, ...] = get_args(ConditionState)
 
 
+Order = Literal["load", "unload", "pin", "unpin"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+
 class Control(Protocol):
     """Starts and stops backends: plans with their processes; of others it only decides whether they get requests."""
+
+    def pools(self) -> tuple[PoolStatus, ...]:
+        """Return how the pools of memory stand."""
 
     async def start(self, name: str) -> None:
         """Begin to start a backend; its condition tells the rest. Raises UserError."""
 
     async def stop(self, name: str) -> None:
         """Take a backend out, and end the processes of its plan. Raises UserError."""
+
+    async def order(self, name: str, order: Order) -> None:
+        """Load, unload, pin or unpin a backend of a pool. Raises UserError for one in none."""
 
 
 class BackendStatus(Struct, frozen=True, kw_only=True):
@@ -49,6 +70,7 @@ class BackendStatus(Struct, frozen=True, kw_only=True):
     failures: int  # in a row
     in_flight: int
     concurrency: int
+    pool: str | None
 
     @property
     def is_available(self) -> bool:
@@ -80,6 +102,7 @@ class RouterStatus(Struct, frozen=True, kw_only=True):
     routes: tuple[RouteStatus, ...]
     decide: str
     guard: str
+    pools: tuple[PoolStatus, ...]
     max_queue: int
     can_control: bool
 
@@ -92,10 +115,17 @@ class RouterStatus(Struct, frozen=True, kw_only=True):
 class StatusMaker:
     """Makes a status of a file's settings and the manager's snapshot."""
 
-    def __init__(self, settings: RouterSettings, snapshot: Callable[[], Snapshot], *, can_control: bool) -> None:
+    def __init__(
+        self,
+        settings: RouterSettings,
+        snapshot: Callable[[], Snapshot],
+        *,
+        can_control: bool,
+        pools: Callable[[], tuple[PoolStatus, ...]] = tuple,
+    ) -> None:
         self._settings = settings
         self._snapshot = snapshot
-        self._can_control = can_control
+        self._can_control, self._pools = can_control, pools
         self._hide = hider(settings)
 
     def __call__(self) -> RouterStatus:
@@ -120,6 +150,7 @@ class StatusMaker:
             ),
             decide=settings.decide,
             guard=settings.guard,
+            pools=self._pools(),
             max_queue=settings.max_queue,
             can_control=self._can_control,
         )
@@ -148,6 +179,7 @@ def _backend(settings: BackendSettings, now: BackendSnapshot, hide: Hide) -> Bac
         failures=now.failures,
         in_flight=now.in_flight,
         concurrency=now.concurrency,
+        pool=settings.pool if settings.plan is not None else None,
     )
 
 

@@ -33,6 +33,7 @@ from eyas.router.relay.pouring import Pouring, one_by_one, parts_of
 from eyas.router.relay.readers import READERS
 from eyas.router.relay.refusals import Full, Passed, hidden, read_refusal
 from eyas.router.relay.shared import Shared
+from eyas.router.relay.sight import described
 from eyas.router.relay.whole import check_whole, stored_id, text_of
 from eyas.router.relay.wish import Wish, owner_of, read_wish
 from eyas.router.upstream.errors import UpstreamError
@@ -122,6 +123,13 @@ class Exchange:
         del raw
         if wish.wanted.route is not None:
             self._client.shown.append((b"x-eyas-route", wish.wanted.route.encode()))
+        if wish.sidecar is not None:
+            self._client.shown.append((b"x-eyas-sidecar", wish.sidecar.encode()))
+        if wish.images is not None:
+            self._attend()
+            wish.body, done = await described(shared, wish.body, wish.path, wish.images, wish.wanted)
+            wish.images = None  # they may be large
+            self._client.shown.append((b"x-eyas-images", done))
         self._visit = visit = shared.manager.arrive(wish.wanted)
         while True:
             go = visit.place() or await self._place(visit)

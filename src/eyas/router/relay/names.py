@@ -9,10 +9,12 @@ from typing import Any, Literal
 from eyas.base.errors import nearest
 from eyas.gateway.http.errors import Refused
 from eyas.gateway.question.model import is_anthropic, names_of
-from eyas.router.settings.schema import ModelSettings, RouteName, RouterSettings
+from eyas.router.settings.schema import ModelSettings, Role, RouteName, RouterSettings
+from eyas.router.sidecars.roles import role_of, sidecar_of
 
 __all__ = ["AUTO", "MESSAGES", "Named", "Names"]
 
+EMBEDDINGS = "/v1/embeddings"
 MESSAGES = "/v1/messages"
 PREFIX = "route/"
 AUTO: Literal["auto"] = "auto"
@@ -20,9 +22,13 @@ AUTO: Literal["auto"] = "auto"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Named:
-    """Meaning of a name: a model, or a route, whose model is known when it has been chosen."""
+    """Meaning of a name: a model, or a route, whose model is known when it has been chosen.
+
+    `is_sidecar`: the model is another than the name says, which does what the resident model does not.
+    """
 
     model: str | None = None
+    is_sidecar: bool = False
     route: RouteName | Literal["auto"] | None = None
 
 
@@ -32,6 +38,8 @@ class Names:
     def __init__(self, settings: RouterSettings, created: int) -> None:
         self._created = created
         self._models = {model.name: model for model in settings.models}
+        self._roles = {model.name: role_of(settings, model.name) for model in settings.models}
+        self._for_embeddings = sidecar_of(settings, "embeddings")
         self.resident = settings.models[0].name
         self._meanings = {PREFIX + route.name: Named(route=route.name) for route in settings.routes}
         if settings.routes:
@@ -44,6 +52,10 @@ class Names:
         """Return a model of the file. Raises KeyError."""
         return self._models[name]
 
+    def role(self, model: str) -> Role:
+        """Return what a model of the file is for. Raises KeyError."""
+        return self._roles[model]
+
     @property
     def models(self) -> tuple[str, ...]:
         return tuple(self._models)
@@ -52,11 +64,14 @@ class Names:
         """Return what a request to `path` means by `name`. Raises Refused with the nearest name.
 
         Anthropic's clients ask for several models of theirs, a small one for small jobs: all are the resident one.
+        Embeddings of the resident model are those of the model for embeddings, if there is one.
         """
-        if name is None:
-            return Named(model=self.resident)
-        if (found := self._meanings.get(name)) is not None:
+        found = Named(model=self.resident) if name is None else self._meanings.get(name)
+        if found is not None:
+            if path == EMBEDDINGS and found.model == self.resident and self._for_embeddings is not None:
+                return Named(model=self._for_embeddings.name, is_sidecar=True)
             return found
+        assert name is not None
         if path.startswith(MESSAGES) and is_anthropic(name):
             return Named(model=self.resident)
         raise self._unknown(name)

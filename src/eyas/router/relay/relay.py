@@ -25,9 +25,11 @@ from eyas.router.relay.lookups import COUNT_PATH, answer_count, answer_json, ans
 from eyas.router.relay.names import Names
 from eyas.router.relay.outcome import Listener, Outcome
 from eyas.router.relay.shared import Shared
+from eyas.router.relay.sight import describing
 from eyas.router.relay.stored import is_response_id
 from eyas.router.routes.choosing import Routes
 from eyas.router.settings.schema import RouterSettings
+from eyas.router.sidecars.roles import sidecar_of
 from eyas.router.upstream.upstream import Upstream
 
 __all__ = ["PATHS", "Relay"]
@@ -71,6 +73,8 @@ class Relay:
             routes=routes,
             names=Names(settings, int(now())),
             intake=Intake(settings.server.max_body),
+            vision=sidecar_of(settings, "vision"),
+            descriptions=describing(settings, manager, upstream),
             num_keys=len(digests(settings.server.api_key)),
         )
 

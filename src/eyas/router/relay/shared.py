@@ -11,7 +11,8 @@ from eyas.router.relay.names import Names
 from eyas.router.relay.outcome import Listener, Outcome, Trip
 from eyas.router.relay.stored import Stored
 from eyas.router.routes.choosing import Routes
-from eyas.router.settings.schema import RouterSettings
+from eyas.router.settings.schema import ModelSettings, RouterSettings
+from eyas.router.sidecars.descriptions import Descriptions
 from eyas.router.upstream.upstream import Upstream
 
 __all__ = ["Shared"]
@@ -21,7 +22,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shared:
-    """`num_keys` is how many clients' keys there are: with several, a stored response belongs to one of them."""
+    """`num_keys` is how many clients' keys there are: with several, a stored response belongs to one of them.
+
+    `vision` is the model that sees images, if the file has one, and then there are `descriptions` by it.
+    """
 
     settings: RouterSettings
     manager: Manager
@@ -29,6 +33,8 @@ class Shared:
     routes: Routes
     names: Names
     intake: Intake
+    vision: ModelSettings | None = None
+    descriptions: Descriptions | None = None
     num_keys: int = 0
     stored: Stored = field(default_factory=Stored)
     listeners: list[Listener] = field(default_factory=list)

@@ -17,9 +17,12 @@ from eyas.router.relay.body import Body
 from eyas.router.relay.names import AUTO
 from eyas.router.relay.readers import READERS
 from eyas.router.relay.shared import Shared
+from eyas.router.relay.sight import images_in, model_for
 from eyas.router.relay.stored import is_response_id
 from eyas.router.routes.fields import added
 from eyas.router.routes.prompts import prompt_of
+from eyas.router.settings.schema import Role
+from eyas.router.sidecars.images import Images
 from eyas.router.upstream.errors import UpstreamError
 
 __all__ = ["Wish", "client_of", "find_response", "owner_of", "read_wish"]
@@ -33,7 +36,10 @@ FIND_S = 5.0  # for a backend to say whether it has a stored response
 
 @dataclass(kw_only=True, slots=True)
 class Wish:
-    """A request that was read. `body` has what the route sets, and goes when no other backend can be asked."""
+    """A request that was read. `body` has what the route sets, and goes when no other backend can be asked.
+
+    `images` are those that the model cannot see; `sidecar` is the role of a model that answers in another's place.
+    """
 
     path: str
     body: Body
@@ -42,6 +48,8 @@ class Wish:
     max_tokens: int | None
     asked_for: str | None  # the model, as the client named it
     is_large: bool
+    images: Images | None = None
+    sidecar: Role | None = None
     translation: Translation | None = None
     newest: str | None = None  # the prompt, where the body has gone
 
@@ -67,7 +75,9 @@ async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw, *, on_wai
     body = Body.of(raw)
     asked_for = body.text("model")
     named = shared.names.meaning(asked_for, path)
-    route, model = None, named.model
+    images = await images_in(path, raw, body, on_wait)
+    named = model_for(shared, path, named, body, images)
+    route, model, is_sidecar = None, named.model, named.is_sidecar
     if named.route is not None:
         on_wait()
         try:
@@ -80,8 +90,12 @@ async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw, *, on_wai
     backends, must_stick = shared.names.model(model).backends, False
     if path == "/v1/responses" and (previous := body.text("previous_response_id")) is not None:
         on_wait()
-        home = await find_response(shared, previous, owner_of(scope), backends)
+        vision = shared.vision
+        seeing = vision.backends if vision is not None else ()
+        home = await find_response(shared, previous, owner_of(scope), tuple(dict.fromkeys((*backends, *seeing))))
         if home is not None:
+            if vision is not None and home in seeing and home not in backends:
+                model, is_sidecar = vision.name, True
             backends, must_stick = (home,), True
     limits = (body.number(name) for name in LIMITS)
     return Wish(
@@ -91,6 +105,8 @@ async def read_wish(shared: Shared, scope: Scope, path: str, raw: Raw, *, on_wai
         max_tokens=next((limit for limit in limits if limit is not None), None),
         asked_for=asked_for,
         is_large=len(raw) > SMALL,
+        images=images if shared.names.role(model) == "text" else None,
+        sidecar=shared.names.role(model) if is_sidecar else None,
         wanted=Wanted(
             model=model,
             backends=backends,

@@ -16,7 +16,8 @@ from eyas.gateway.server.hosts import allowed_hosts
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Plan
 from eyas.router.settings.places import is_place_of, place_of
-from eyas.router.settings.schema import BackendSettings, RouterSettings
+from eyas.router.settings.rest import check_memory
+from eyas.router.settings.schema import BackendSettings, Role, RouterSettings
 from eyas.router.settings.values import Problems
 
 __all__ = ["check"]
@@ -33,6 +34,7 @@ def check(settings: RouterSettings, plans: Plans, environ: Mapping[str, str], pr
     _check_places(settings, plans, problems)
     for name, plan in plans.items():
         _check_plan(settings, name, plan, environ, problems)
+    check_memory(settings, plans, problems)
     _check_server(settings, problems)
 
 
@@ -52,13 +54,13 @@ def _check_models(settings: RouterSettings, problems: Problems) -> None:
                 problems.add(where, f"names {name} twice")
             else:
                 found.append(backends[name])
-        of_embeddings = [backend.name for backend in found if backend.role == "embeddings"]
-        if of_embeddings and len(of_embeddings) < len(found):
-            others = ", ".join(backend.name for backend in found if backend.role != "embeddings")
-            problems.add(where, f"has backends of two kinds: {', '.join(of_embeddings)} for embeddings, {others} not")
-    if settings.models and _is_for_embeddings(settings, settings.models[0].name):
+        if len({backend.role for backend in found}) > 1:
+            roles = ", ".join(f"{backend.name} is for {backend.role}" for backend in found)
+            problems.add(where, f"has backends of several roles: {roles}")
+    if settings.models and (others := _roles(settings, settings.models[0].name) - {"text"}):
         first = settings.models[0].name
-        problems.add(f"models.{first}", "stands first and so is the resident model, which answers; its role does not")
+        where = f"models.{first}"
+        problems.add(where, f"stands first and so is the resident model, which is for text; this is for {min(others)}")
     used = {name for model in settings.models for name in model.backends}
     for backend in settings.backends:
         if settings.models and backend.name not in used and backend.twin_of not in used:
@@ -78,10 +80,9 @@ def _check_names(settings: RouterSettings, problems: Problems) -> None:
                 )
 
 
-def _is_for_embeddings(settings: RouterSettings, name: str) -> bool:
-    roles = {backend.name: backend.role for backend in settings.backends}
+def _roles(settings: RouterSettings, name: str) -> set[Role]:
     listed = next((model.backends for model in settings.models if model.name == name), ())
-    return any(roles.get(backend) == "embeddings" for backend in listed)
+    return {backend.role for backend in settings.backends if backend.name in listed}
 
 
 def _check_routes(settings: RouterSettings, problems: Problems) -> None:
@@ -92,7 +93,7 @@ def _check_routes(settings: RouterSettings, problems: Problems) -> None:
             continue
         if route.model not in models:
             problems.unknown(where, "model", route.model, models)
-        elif _is_for_embeddings(settings, route.model):
+        elif "embeddings" in _roles(settings, route.model):
             problems.add(where, f"is {route.model}, which makes embeddings and answers nothing")
 
 

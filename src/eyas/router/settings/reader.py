@@ -19,11 +19,13 @@ from eyas.recipes.plan import Plan
 from eyas.recipes.records import EngineName
 from eyas.router.settings import places, values
 from eyas.router.settings.check import check
+from eyas.router.settings.pools import memory_of, read_pools, read_pressure
 from eyas.router.settings.schema import (
     CONCURRENCY,
     ROUTES,
     BackendSettings,
     ModelSettings,
+    PoolSettings,
     RouteName,
     RouterSettings,
     RouteSettings,
@@ -33,8 +35,11 @@ from eyas.router.settings.values import Problems, Section
 
 __all__ = ["Examined", "examine"]
 
-TOP = ("server", "backends", "models", "routes", "decide", "guard", "budgets", "max_queue")
-BACKEND = ("url", "key", "plan", "role", "engine", "model", "concurrency", "twin_of", "budgets", "guard")
+TOP = ("server", "backends", "models", "routes", "decide", "guard", "budgets", "max_queue", "pools", "pressure")
+BACKEND = (
+    *("url", "key", "plan", "role", "engine", "model", "concurrency", "twin_of", "budgets", "guard"),
+    *("pool", "priority", "exclusive", "pinned", "memory", "peak"),
+)
 ROUTE = ("effort", "max_tokens", "model", "budgets")
 SERVER = ("host", "port", "api_key", "cors", "allowed_hosts", "max_body", "drain", "log_format")
 EFFORTS: dict[RouteName, Effort] = {  # all routes mean the resident model and differ in effort
@@ -72,8 +77,10 @@ def examine(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any]
         problems.add("the file", "is empty; it wants backends and models")
     budgets = Budgets().with_spans(values.spans(top.get("budgets"), "budgets", problems))
     plans: dict[str, Plan] = {}
+    pools = read_pools(top, problems)
     backends = tuple(
-        _backend(name, entry, path.parent, budgets, environ, plans, problems) for name, entry in top.entries("backends")
+        _backend(name, entry, path.parent, budgets, environ, plans, pools, problems)
+        for name, entry in top.entries("backends")
     )
     settings = RouterSettings(
         backends=backends,
@@ -84,6 +91,8 @@ def examine(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any]
         server=_server(top.get("server"), overrides or {}, environ, problems),
         max_queue=top.read("max_queue", values.scalar(int_from(0, 65536)), 256),
         budgets=budgets,
+        pools=pools,
+        memory=read_pressure(top, problems),
     )
     check(settings, plans, environ, problems)
     return Examined(settings=settings, plans=plans, problems=tuple(problems.texts))
@@ -96,6 +105,7 @@ def _backend(
     budgets: Budgets,
     environ: Mapping[str, str],
     plans: dict[str, Plan],
+    pools: tuple[PoolSettings, ...],
     problems: Problems,
 ) -> BackendSettings:
     where = f"backends.{name}"
@@ -127,6 +137,7 @@ def _backend(
         twin_of=section.read("twin_of", values.text, None),
         budgets=budgets.with_spans(values.spans(section.get("budgets"), f"{where}.budgets", problems)),
         guard=section.read("guard", values.guard, None),  # type: ignore[arg-type]
+        **memory_of(section, plan, pools),
     )
 
 

@@ -15,7 +15,12 @@ __all__ = [
     "ROUTES",
     "BackendSettings",
     "GuardMode",
+    "MemorySettings",
     "ModelSettings",
+    "PoolKind",
+    "PoolSettings",
+    "Priority",
+    "Role",
     "RouteName",
     "RouteSettings",
     "RouterSettings",
@@ -26,6 +31,10 @@ RouteName = Literal["MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARC
 ROUTES: tuple[RouteName, ...] = ("MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE")
 GuardMode = Literal["off", "observe", "act"]
 Role = Literal["text", "vision", "embeddings"]
+Priority = Literal["critical", "normal", "low"]
+# unified: the machine's memory, which its GPU shares. gpu: the memory of one GPU. size: a part of the machine's memory,
+# by what the processes of its backends take.
+PoolKind = Literal["unified", "gpu", "size"]
 CONCURRENCY = 8  # requests at once, where neither the file nor a plan says: above 10 to 15 a Spark ran out of memory
 
 
@@ -48,6 +57,12 @@ class BackendSettings:
     twin_of: str | None = None  # this backend has the same model without speculation
     budgets: Budgets = field(default_factory=Budgets)
     guard: GuardMode | None = None  # None: the router's
+    pool: str | None = None  # whose memory it takes; None: it is started with the router, whatever it takes
+    priority: Priority = "normal"  # lower ones are unloaded first
+    is_exclusive: bool = False  # no other exclusive one is loaded in its pool beside it
+    is_pinned: bool = False  # loaded with the router, and never unloaded for others
+    steady_bytes: int = 0  # declared, by the file or the plan: when it is ready
+    peak_bytes: int = 0  # declared: the most while it loads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +82,28 @@ class RouteSettings:
     max_tokens: int = 2048
     model: str | None = None
     budgets: Spans = field(default_factory=dict)  # over those of whichever backend answers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolSettings:
+    """Memory that backends share. Sizes are in bytes."""
+
+    name: str
+    kind: PoolKind
+    gpu: int = 0  # its index, of the kind gpu
+    size: int | None = None  # None: what the machine or the driver says
+    system: int = 0  # that others take: the system, in what is expected before anything was measured
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemorySettings:
+    """Levels of pressure as shares of a pool, and limits of waiting in seconds."""
+
+    warning: float = 0.7
+    critical: float = 0.8
+    emergency: float = 0.9
+    drain_s: float = 30.0  # that the answers of a backend may take to end before it is unloaded
+    wait_s: float = 600.0  # that requests wait for a backend which waits for memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +132,8 @@ class RouterSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     max_queue: int = 256  # requests that wait, over all models
     budgets: Budgets = field(default_factory=Budgets)
+    pools: tuple[PoolSettings, ...] = ()
+    memory: MemorySettings = field(default_factory=MemorySettings)
 
     def backend(self, name: str) -> BackendSettings:
         """Return the settings of a backend. Raises StopIteration."""

@@ -1,0 +1,1 @@
+"""Models beside the text model: which requests are theirs, and what they say of images in the others."""

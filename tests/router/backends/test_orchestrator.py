@@ -1,0 +1,38 @@
+"""Backends in a pool, with real processes and real memory: loaded when asked for, unloaded for others, taken over."""
+
+import asyncio
+
+from tests.router.support.pooled import Ballast, pooled, write_file
+
+
+def test_they_take_turns_and_all_requests_are_answered(lab):
+    engines = [Ballast("a", 40), Ballast("b", 40), Ballast("c", 10, more={"pinned": True})]
+    path = write_file(lab.tmp, engines, 140, lab.journal)
+
+    async def main():
+        async with pooled(path) as box:
+            await box.until(lambda: box.state("c") == "ready")
+            assert box.loaded() == {"c"} and box.state("a") == "idle"
+            assert (await box.ask("a"))[0] == 200
+            assert box.loaded() == {"a", "c"}
+            assert (await box.ask("b"))[0] == 200
+            assert box.loaded() == {"b", "c"}
+            assert box.notes("load") == ["c", "a", "b"] and box.notes("unload") == ["a"]
+            assert box.notes("unloaded") == ["a"] and not box.notes("late")
+            await box.until(lambda: box.router.orchestrator.pools[0].policy.members["b"].footprint.is_learnt)
+
+    asyncio.run(main())
+    assert sorted(line["name"] for line in lab.journal_lines()) == ["a", "b", "c"]
+
+    async def again():
+        """What runs is taken over, with what was learnt of it."""
+        async with pooled(path) as box:
+            await box.until(lambda: box.loaded() == {"b", "c"})
+            assert not box.notes("load") and box.state("a") == "idle"
+            policy = box.router.orchestrator.pools[0].policy
+            assert policy.members["b"].footprint.is_learnt
+            assert (await box.ask("a"))[0] == 200
+            assert box.notes("unload") == ["b"]
+
+    asyncio.run(again())
+    assert sorted(line["name"] for line in lab.journal_lines()) == ["a", "a", "b", "c"]
