@@ -99,7 +99,8 @@ def test_what_is_not_there_or_not_readable_is_left_out(hub):
 
 def test_only_where_memory_is_unified():
     downloads = (Download(repo="org/model", num_bytes=1),)
-    assert give_back(small_plan(box="h100", downloads=downloads)) is None
+    for box in ("h100", "cpu"):
+        assert give_back(small_plan(box=box, downloads=downloads)) is None
     assert give_back(small_plan()) is None  # nothing is known to be read
     script = give_back(small_plan(downloads=downloads, reserved=3 << 30))
     assert f"\ngive_back {(FLOOR_BYTES + (3 << 30)) >> 10} " in script

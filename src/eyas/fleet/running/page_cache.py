@@ -15,6 +15,7 @@ from importlib import resources
 from eyas.recipes.emit.words import shell
 from eyas.recipes.engines.common import below
 from eyas.recipes.plan import Plan, Ref, Word
+from eyas.recipes.records import CPU
 
 __all__ = ["FLOOR_BYTES", "give_back", "places"]
 
@@ -30,7 +31,8 @@ def give_back(plan: Plan, *, floor_bytes: int | None = None) -> str | None:
     FLOOR_BYTES. A machine with room for both keeps its cache, so that a restart reads from memory.
     """
     where = list(places(plan))
-    if not plan.box.hardware.unified or not where:
+    hardware = plan.box.hardware
+    if not hardware.unified or hardware.compute_capability == CPU or not where:  # a CPU uses the cache itself
         return None
     floor = plan.memory.reserved + FLOOR_BYTES if floor_bytes is None else floor_bytes
     return "\n".join((LIBRARY, f"give_back {floor >> 10} {' '.join(shell(place) for place in where)}"))

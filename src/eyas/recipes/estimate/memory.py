@@ -18,7 +18,7 @@ from eyas.recipes.estimate.kv import host_cache_bytes, kv_layout, step_tokens
 from eyas.recipes.estimate.weights import checkpoint_bytes, draft_bytes, expert_padding
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Box, Choice, MemoryMap, MemoryRow
-from eyas.recipes.records import Head, Model
+from eyas.recipes.records import CPU, Head, Model
 from eyas.recipes.versions import satisfies
 
 __all__ = ["POOLED", "Fits", "default_fraction", "engine_fraction", "fitting", "memory_map"]
@@ -27,6 +27,9 @@ MIB, GIB = 1 << 20, 1 << 30
 ACTIVATION_BYTES = 80  # per hidden unit and prompt token of a step: residuals, Q/K/V, four experts, fp32 temporaries
 GRAPH_BYTES, GRAPH_ROW_BYTES = GIB // 2, 2 * MIB  # SGLang's own estimate is 2 MiB per captured row
 RUNTIME_BYTES = 3 * GIB // 4  # CUDA context, libraries, workspaces
+# On a CPU that is all of its processes but weights and caches. With the demo model eyas took 358 MiB (PSS)
+# and llama-server 0.5.0 64 MiB, 2026-11-25.
+CPU_RUNTIME_BYTES, SMALL_CPU_RUNTIME_BYTES = 384 * MIB, 128 * MIB
 PICTURE_BYTES = GIB  # while a large picture is encoded; a guess
 COMMUNICATION_BYTES = GIB  # NCCL and all-reduce buffers, where there are several GPUs
 # Processes outside of the GPU's allocations: Python with torch two to four times, or one of C++. Not measured.
@@ -138,7 +141,7 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
     projector = model.projector_bytes.get(choice.engine, 0) if choice.role == "vision" else 0
     of_head = draft_bytes(choice, head)
     kv, head_kv = layout.target_bytes(tokens, choice.concurrency), layout.head_bytes(tokens)
-    activations, runtime = _activations(choice, box, model), _runtime(choice)
+    activations, runtime = _activations(choice, box, model), _runtime(choice, box)
     host_cache = host_cache_bytes(choice, box, model, layout)
     shared = f"1/{choice.tensor_parallel} of it" if choice.tensor_parallel > 1 else ""
     rows = (
@@ -150,7 +153,7 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
         MemoryRow(owner="KV cache of the head", num_bytes=ceil(head_kv)),
         MemoryRow(owner="prompt cache", num_bytes=ceil(host_cache), note="and checkpoints, at most"),
         MemoryRow(owner="activations and CUDA graphs", num_bytes=ceil(activations), note="estimate"),
-        MemoryRow(owner="CUDA and libraries", num_bytes=runtime, note="estimate"),
+        MemoryRow(owner=f"{'' if _is_cpu(box) else 'CUDA and '}libraries", num_bytes=runtime, note="estimate"),
     )
     return _Needs(
         rows=tuple(row for row in rows if row.num_bytes),
@@ -190,7 +193,7 @@ def _limit(choice: Choice, box: Box) -> float:
 
 
 def _host(choice: Choice, box: Box) -> int:
-    return HOST_BYTES.get(choice.engine, SMALL_HOST_BYTES) if box.hardware.unified else 0
+    return HOST_BYTES.get(choice.engine, SMALL_HOST_BYTES) if box.hardware.unified and not _is_cpu(box) else 0
 
 
 def _activations(choice: Choice, box: Box, model: Model) -> float:
@@ -202,11 +205,17 @@ def _activations(choice: Choice, box: Box, model: Model) -> float:
     pictures = PICTURE_BYTES if choice.role == "vision" else 0
     logit_rows = max(rows, chunk) if is_llama else rows  # it keeps those of a chunk
     logits = logit_rows * model.vocab_size * 4 * (1 if logit_rows > rows else 2)  # fp32, and a copy to sample from
-    graphs = 0 if is_llama else GRAPH_BYTES + GRAPH_ROW_BYTES * choice.concurrency
+    graphs = 0 if is_llama or _is_cpu(box) else GRAPH_BYTES + GRAPH_ROW_BYTES * choice.concurrency
     return chunk * model.hidden_size * ACTIVATION_BYTES + logits / choice.tensor_parallel + graphs + pictures
 
 
-def _runtime(choice: Choice) -> int:
+def _is_cpu(box: Box) -> bool:
+    return box.hardware.compute_capability == CPU
+
+
+def _runtime(choice: Choice, box: Box) -> int:
+    if _is_cpu(box):
+        return CPU_RUNTIME_BYTES if choice.engine == "eyas" else SMALL_CPU_RUNTIME_BYTES
     return RUNTIME_BYTES + (COMMUNICATION_BYTES if choice.tensor_parallel > 1 else 0)
 
 
