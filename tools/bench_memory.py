@@ -27,6 +27,7 @@ import httpx
 import msgspec
 import yaml
 
+from eyas.base.bundled import DEMO
 from eyas.bench.http.servers import machine, started
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread
@@ -86,7 +87,7 @@ def _plan(engine: str, folder: Path) -> Plan:
     plan = read_plan(file)
     if engine == "llama.cpp":
         model = folder / "model.gguf"
-        export_target(ROOT / "src" / "eyas" / "models" / "demo", model, weights="f32", name="demo")
+        export_target(DEMO, model, weights="f32", name="demo")
         server = plan.emission.launches[-1]
         words = tuple(str(model) if at and server.argv[at - 1] == "-m" else word for at, word in enumerate(server.argv))
         emission = msgspec.structs.replace(plan.emission, launches=(msgspec.structs.replace(server, argv=words),))
@@ -179,11 +180,12 @@ def _until_load_s(url: str, backend: str, since: float) -> float:
     with httpx.stream("GET", f"{url}/router/events", timeout=10) as got:
         for line in got.iter_lines():
             event = json.loads(line[6:]).get("event") if line.startswith("data: ") else None
-            if event and event.get("memory") == "load" and event["backend"] == backend and event["time_s"] >= since:
+            if not event or event.get("backend") != backend or event["time_s"] < since:
+                continue
+            if event.get("memory") == "load":
                 found = event["time_s"]
-            if event and event["kind"] == "memory" and event.get("memory") == "loaded" and event["backend"] == backend:
-                if event["time_s"] >= since:
-                    break
+            elif event.get("memory") == "loaded":
+                break
     return max(0.0, found - since)
 
 

@@ -219,7 +219,7 @@ class Watcher:
         return self._pace.look_s
 
     async def _canary(self, model: str | None) -> tuple[str | None]:
-        return (await self._asker.canary(self._address, model),)
+        return (await self._asker.canary(self._address, model, self._settings.role),)
 
     async def _unless_ordered(self, asking: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of `asking`; None if an order comes first."""
@@ -332,6 +332,8 @@ class Watcher:
             case "failed":
                 self._loading_since = None
                 return Condition(state="out", cause="failed", reason=standing.note)
+        if self._loading_since is not None and standing.status == "ready":  # fleet has just asked it the canary
+            self._memory = Memory(model=self._memory.model, is_sound=True)
         self._loading_since = None
         return None
 
