@@ -22,6 +22,7 @@ from eyas.gateway.operation.gates import Access
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.manager import Manager
 from eyas.router.manager.visit import Go, Wanted
+from eyas.router.memory.status import PoolStatus
 from eyas.router.operation.operation import Operation
 from eyas.router.page import files
 from eyas.router.settings.schema import BackendSettings, ModelSettings, RouterSettings, RouteSettings, ServerSettings
@@ -63,17 +64,19 @@ def small_settings(api_key: str | None = None) -> RouterSettings:
 
 @dataclass
 class Ordered:
-    """Control that keeps what it is asked for; "plain" cannot be stopped."""
+    """Control that keeps what it is asked for; "plain" cannot be stopped. `stand` is how the pools stand."""
 
+    stand: tuple[PoolStatus, ...] = ()
     orders: list[tuple[str, str]] = field(default_factory=list)
 
     async def start(self, name: str) -> None:
         self.orders.append(("start", name))
 
-    async def order(self, name: str, order: str) -> None: ...
+    async def order(self, name: str, order: str) -> None:
+        self.orders.append((order, name))
 
-    def pools(self) -> tuple:
-        return ()
+    def pools(self) -> tuple[PoolStatus, ...]:
+        return self.stand
 
     async def stop(self, name: str) -> None:
         if name == "plain":
@@ -103,10 +106,12 @@ async def at_backend(manager: Manager, model: str, backends: tuple[str, ...], **
 
 
 @asynccontextmanager
-async def operated(settings: RouterSettings | None = None, *, ready: bool = True) -> AsyncIterator[Operated]:
+async def operated(
+    settings: RouterSettings | None = None, *, ready: bool = True, pools: tuple[PoolStatus, ...] = ()
+) -> AsyncIterator[Operated]:
     """Serve on a free port; `ready`: all backends are."""
     settings = settings or small_settings()
-    manager, control = Manager(settings), Ordered()
+    manager, control = Manager(settings), Ordered(pools)
     access = Access(key_digests=digests(settings.server.api_key))
     operation = Operation(settings, snapshot=manager.snapshot, control=control, access=access, dialects=DIALECTS)
     manager.listeners.append(operation.happened)
