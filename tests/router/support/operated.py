@@ -4,8 +4,10 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import httpx
 import uvicorn
@@ -22,6 +24,7 @@ from eyas.gateway.operation.gates import Access
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.manager import Manager
 from eyas.router.manager.visit import Go, Wanted
+from eyas.router.memory.status import PoolStatus
 from eyas.router.operation.operation import Operation
 from eyas.router.page import files
 from eyas.router.settings.schema import BackendSettings, ModelSettings, RouterSettings, RouteSettings, ServerSettings
@@ -32,6 +35,7 @@ __all__ = [
     "InThread",
     "Operated",
     "at_backend",
+    "in_thread",
     "operated",
     "operated_in_thread",
     "small_settings",
@@ -63,17 +67,19 @@ def small_settings(api_key: str | None = None) -> RouterSettings:
 
 @dataclass
 class Ordered:
-    """Control that keeps what it is asked for; "plain" cannot be stopped."""
+    """Control that keeps what it is asked for; "plain" cannot be stopped. `stand` is how the pools stand."""
 
+    stand: tuple[PoolStatus, ...] = ()
     orders: list[tuple[str, str]] = field(default_factory=list)
 
     async def start(self, name: str) -> None:
         self.orders.append(("start", name))
 
-    async def order(self, name: str, order: str) -> None: ...
+    async def order(self, name: str, order: str) -> None:
+        self.orders.append((order, name))
 
-    def pools(self) -> tuple:
-        return ()
+    def pools(self) -> tuple[PoolStatus, ...]:
+        return self.stand
 
     async def stop(self, name: str) -> None:
         if name == "plain":
@@ -103,10 +109,12 @@ async def at_backend(manager: Manager, model: str, backends: tuple[str, ...], **
 
 
 @asynccontextmanager
-async def operated(settings: RouterSettings | None = None, *, ready: bool = True) -> AsyncIterator[Operated]:
+async def operated(
+    settings: RouterSettings | None = None, *, ready: bool = True, pools: tuple[PoolStatus, ...] = ()
+) -> AsyncIterator[Operated]:
     """Serve on a free port; `ready`: all backends are."""
     settings = settings or small_settings()
-    manager, control = Manager(settings), Ordered()
+    manager, control = Manager(settings), Ordered(pools)
     access = Access(key_digests=digests(settings.server.api_key))
     operation = Operation(settings, snapshot=manager.snapshot, control=control, access=access, dialects=DIALECTS)
     manager.listeners.append(operation.happened)
@@ -142,41 +150,59 @@ async def operated(settings: RouterSettings | None = None, *, ready: bool = True
         listener.close()
 
 
-@dataclass
-class InThread:
-    """What `operated` gives, in a thread with a loop of its own, for tests with a browser."""
+T = TypeVar("T")
 
-    one: Operated
+
+@dataclass
+class InThread(Generic[T]):
+    """What a context gives, in a thread with a loop of its own, for tests with a browser."""
+
+    one: T
     loop: asyncio.AbstractEventLoop
 
     def run(self, work, *arguments, **fields):
         """Call a function, or await a coroutine function, in the router's loop."""
+        return self.begin(work, *arguments, **fields).result(20)
+
+    def begin(self, work, *arguments, **fields) -> Future:
+        """As `run`, but do not wait for it."""
 
         async def call():
             found = work(*arguments, **fields)
             return await found if asyncio.iscoroutine(found) else found
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop)
 
 
 @contextmanager
-def operated_in_thread(settings: RouterSettings | None = None, **options) -> Iterator[InThread]:
-    """Serve as `operated` does, beside a test without a loop."""
-    found: list[InThread] = []
+def in_thread(context: AbstractAsyncContextManager[T]) -> Iterator[InThread[T]]:
+    """Be in a context beside a test without a loop."""
+    found: list[InThread[T]] = []
+    failures: list[BaseException] = []
     ready, over = threading.Event(), asyncio.Event()
 
     async def main() -> None:
-        async with operated(settings, **options) as one:
-            found.append(InThread(one, asyncio.get_running_loop()))
+        try:
+            async with context as one:
+                found.append(InThread(one, asyncio.get_running_loop()))
+                ready.set()
+                await over.wait()
+        except BaseException as error:
+            failures.append(error)
+        finally:
             ready.set()
-            await over.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(20) and found, failures
     try:
         yield found[0]
     finally:
         found[0].loop.call_soon_threadsafe(over.set)
-        thread.join(20)
-        assert not thread.is_alive()
+        thread.join(60)
+        assert not thread.is_alive() and not failures, failures
+
+
+def operated_in_thread(settings: RouterSettings | None = None, **options) -> AbstractContextManager[InThread[Operated]]:
+    """Serve as `operated` does, beside a test without a loop."""
+    return in_thread(operated(settings, **options))

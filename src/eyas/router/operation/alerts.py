@@ -152,6 +152,60 @@ RULES = (
         summary="{{ $labels.backend }} has been loading for half an hour",
         action="eyas logs NAME --explain says what its log means.",
     ),
+    Rule(
+        name="EyasRouterMemoryEmergency",
+        query=(
+            'max by (job, instance, pool) (eyas:router_memory_pressure{level="emergency"}) > 0'
+            " or sum by (job, instance, pool) (increase(eyas:router_memory_emergencies_total[5m])) > 0"
+        ),
+        lasting="0m",
+        severity="critical",
+        summary="the memory of {{ $labels.pool }} ran out: what is not pinned was unloaded, running or not",
+        action='The events on the router\'s page say who grew. eyas:router_memory_bytes{owner="others"} is not ours.',
+    ),
+    Rule(
+        name="EyasRouterMemoryCritical",
+        query=('sum by (job, instance, pool) (eyas:router_memory_pressure{level=~"critical|emergency"}) > 0'),
+        lasting="5m",
+        severity="warning",
+        summary="the memory of {{ $labels.pool }} has been short for 5 minutes, and nothing is loaded",
+        action="What is pinned, or others, take too much: eyas:router_memory_bytes has it by owner.",
+    ),
+    Rule(
+        name="EyasRouterMemoryLate",
+        query="sum by (job, instance, backend) (increase(eyas:router_memory_late_total[30m])) > 0",
+        lasting="0m",
+        severity="warning",
+        summary="the memory of {{ $labels.backend }} did not all come back after it was unloaded",
+        action="Look for processes of it that are left, containers too, or for others that took the memory meanwhile.",
+    ),
+    Rule(
+        name="EyasRouterMemoryUnknown",
+        query="eyas:router_memory_age_seconds > 30",
+        lasting="1m",
+        severity="warning",
+        summary="the memory of {{ $labels.pool }} cannot be measured, and nothing is loaded",
+        action="The router's page and log say why: a driver, or /proc, that does not answer.",
+    ),
+    Rule(
+        name="EyasRouterMemoryLarger",
+        query=(
+            'eyas:router_footprint_bytes{kind="steady"}'
+            ' > ignoring (kind) 1.05 * (eyas:router_footprint_bytes{kind="declared"} > 0)'
+        ),
+        lasting="0m",
+        severity="warning",
+        summary="{{ $labels.backend }} takes {{ $value | humanize1024 }}B, more than it declares",
+        action="The router goes by what it measured. Correct memory and peak in its file, by which --check judges.",
+    ),
+    Rule(
+        name="EyasRouterLoadsRefused",
+        query="sum by (job, instance, backend) (increase(eyas:router_loads_refused_total[10m])) > 0",
+        lasting="0m",
+        severity="warning",
+        summary="there is no room for {{ $labels.backend }}, and its requests get 503",
+        action="The router's page says which of its numbers does not fit, or who holds the memory.",
+    ),
 )
 
 

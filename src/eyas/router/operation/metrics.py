@@ -7,11 +7,10 @@ Every series of a backend, model or route of the file is there from the start, s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from eyas.base.histogram import Histogram
@@ -19,14 +18,13 @@ from eyas.gateway.operation import buckets
 from eyas.router.manager.condition import CAUSES
 from eyas.router.manager.happenings import Happening
 from eyas.router.manager.visit import FAILURES
+from eyas.router.operation.families import Family, Labels, counter, family, gauge, histogram, zeros
+from eyas.router.operation.memory_metrics import MemoryMetrics
 from eyas.router.operation.status import BREAKERS, STATES, RouterStatus
 from eyas.router.relay.outcome import Outcome, Trip
 
 __all__ = ["Metrics"]
 
-Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
-Labels = tuple[str, ...]
-PREFIX = "eyas:router_"
 TRIPS = ("degenerate", "one_symbol")
 ACTIONS = ("observe", "act")
 
@@ -38,20 +36,21 @@ class Metrics(Collector):
         self._status = status
         now = status()
         backends, models = [one.name for one in now.backends], [one.name for one in now.models]
-        self._sent = _zeros((name,) for name in backends)
-        self._full = _zeros((name,) for name in backends)
-        self._opened = _zeros((name,) for name in backends)
-        self._loops = _zeros((name,) for name in backends)
-        self._failures = _zeros((name, kind) for name in backends for kind in FAILURES)
-        self._trips = _zeros((name, kind, action) for name in backends for kind in TRIPS for action in ACTIONS)
-        self._fallbacks = _zeros((name,) for name in models)
-        self._refused = _zeros((name,) for name in models)
-        self._routes = _zeros((one.name,) for one in now.routes)
+        self._sent = zeros((name,) for name in backends)
+        self._full = zeros((name,) for name in backends)
+        self._opened = zeros((name,) for name in backends)
+        self._loops = zeros((name,) for name in backends)
+        self._failures = zeros((name, kind) for name in backends for kind in FAILURES)
+        self._trips = zeros((name, kind, action) for name in backends for kind in TRIPS for action in ACTIONS)
+        self._fallbacks = zeros((name,) for name in models)
+        self._refused = zeros((name,) for name in models)
+        self._routes = zeros((one.name,) for one in now.routes)
         self._requests: Counter[Labels] = Counter()
         self._errors: Counter[Labels] = Counter()
         self._queue = {name: Histogram(buckets.LATENCY) for name in models}
         self._ttft = {name: Histogram(buckets.TTFT) for name in models}
         self._e2e = {name: Histogram(buckets.LATENCY) for name in models}
+        self._memory = MemoryMetrics(lambda: status().pools)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -80,6 +79,8 @@ class Metrics(Collector):
             self._loops[name,] += 1
         elif event.kind == "breaker" and event.breaker == "open":
             self._opened[name,] += 1
+        elif event.kind == "memory":
+            self._memory.happened(event)
 
     def record(self, news: Outcome | Trip) -> None:
         """Count a finished request, or what a guard found."""
@@ -105,81 +106,54 @@ class Metrics(Collector):
         yield from _model_families(status)
         yield from self._backend_counters()
         yield from self._request_families()
+        yield from self._memory.families()
 
     def _backend_counters(self) -> Iterable[Family]:
-        yield _counter("sent", "Requests that were sent to a backend, tries of one request included.", ["backend"],
-                       self._sent)  # fmt: skip
-        yield _counter("failures", "Failures of a backend by kind; not 4xx, 429 and clients that left.",
-                       ["backend", "kind"], self._failures)  # fmt: skip
-        yield _counter("full", "Answers of a backend that it is full (429).", ["backend"], self._full)
-        yield _counter("breaker_opened", "Times that a breaker opened.", ["backend"], self._opened)
-        yield _counter("guard_trips", "Answers that repeat themselves by kind, and whether they were ended.",
-                       ["backend", "kind", "action"], self._trips)  # fmt: skip
-        yield _counter("loops", "Times that a backend repeated one symbol twice in 10 minutes.", ["backend"],
-                       self._loops)  # fmt: skip
+        yield counter("sent", "Requests that were sent to a backend, tries of one request included.", ["backend"],
+                      self._sent)  # fmt: skip
+        yield counter("failures", "Failures of a backend by kind; not 4xx, 429 and clients that left.",
+                      ["backend", "kind"], self._failures)  # fmt: skip
+        yield counter("full", "Answers of a backend that it is full (429).", ["backend"], self._full)
+        yield counter("breaker_opened", "Times that a breaker opened.", ["backend"], self._opened)
+        yield counter("guard_trips", "Answers that repeat themselves by kind, and whether they were ended.",
+                      ["backend", "kind", "action"], self._trips)  # fmt: skip
+        yield counter("loops", "Times that a backend repeated one symbol twice in 10 minutes.", ["backend"],
+                      self._loops)  # fmt: skip
 
     def _request_families(self) -> Iterable[Family]:
-        yield _counter("requests", "Requests by path and HTTP status; 499: the client disconnected.",
-                       ["path", "status"], self._requests)  # fmt: skip
-        yield _counter("fallbacks", "Further backends that requests were sent to.", ["model"], self._fallbacks)
-        yield _counter("refused", "Requests that no backend could take.", ["model"], self._refused)
-        yield _counter("routes", "Requests by the route that decided.", ["route"], self._routes)
-        yield _family(CounterMetricFamily, "eyas:http_errors", "Error answers by status, refused requests included.",
-                      ["status"], self._errors)  # fmt: skip
-        yield _histogram("queue_time_seconds", "Time from a request's arrival to the first backend.", self._queue)
-        yield _histogram("time_to_first_content_seconds",
-                         "Time from a request's arrival to the first content of its stream.", self._ttft)  # fmt: skip
-        yield _histogram("e2e_seconds", "Time from a request's arrival to its end.", self._e2e)
+        yield counter("requests", "Requests by path and HTTP status; 499: the client disconnected.",
+                      ["path", "status"], self._requests)  # fmt: skip
+        yield counter("fallbacks", "Further backends that requests were sent to.", ["model"], self._fallbacks)
+        yield counter("refused", "Requests that no backend could take.", ["model"], self._refused)
+        yield counter("routes", "Requests by the route that decided.", ["route"], self._routes)
+        yield family(CounterMetricFamily, "eyas:http_errors", "Error answers by status, refused requests included.",
+                     ["status"], self._errors)  # fmt: skip
+        yield histogram("queue_time_seconds", "Time from a request's arrival to the first backend.", "model",
+                        self._queue)  # fmt: skip
+        yield histogram("time_to_first_content_seconds",
+                        "Time from a request's arrival to the first content of its stream.", "model",
+                        self._ttft)  # fmt: skip
+        yield histogram("e2e_seconds", "Time from a request's arrival to its end.", "model", self._e2e)
 
 
 def _backend_families(status: RouterStatus) -> Iterable[Family]:
     backends = status.backends
-    yield _gauge("backend_condition", "1 for the condition of a backend.", ["backend", "state"],
-                 {(one.name, state): one.state == state for one in backends for state in STATES})  # fmt: skip
-    yield _gauge("backend_out", "1 for the cause that a backend is out by.", ["backend", "cause"],
-                 {(one.name, cause): one.cause == cause for one in backends for cause in CAUSES})  # fmt: skip
-    yield _gauge("backend_breaker", "1 for the state of a backend's breaker.", ["backend", "state"],
-                 {(one.name, state): one.breaker == state for one in backends for state in BREAKERS})  # fmt: skip
-    yield _gauge("backend_in_flight", "Requests that a backend is answering.", ["backend"],
-                 {(one.name,): one.in_flight for one in backends})  # fmt: skip
-    yield _gauge("backend_concurrency", "Requests that a backend gets at once.", ["backend"],
-                 {(one.name,): one.concurrency for one in backends})  # fmt: skip
+    yield gauge("backend_condition", "1 for the condition of a backend.", ["backend", "state"],
+                {(one.name, state): one.state == state for one in backends for state in STATES})  # fmt: skip
+    yield gauge("backend_out", "1 for the cause that a backend is out by.", ["backend", "cause"],
+                {(one.name, cause): one.cause == cause for one in backends for cause in CAUSES})  # fmt: skip
+    yield gauge("backend_breaker", "1 for the state of a backend's breaker.", ["backend", "state"],
+                {(one.name, state): one.breaker == state for one in backends for state in BREAKERS})  # fmt: skip
+    yield gauge("backend_in_flight", "Requests that a backend is answering.", ["backend"],
+                {(one.name,): one.in_flight for one in backends})  # fmt: skip
+    yield gauge("backend_concurrency", "Requests that a backend gets at once.", ["backend"],
+                {(one.name,): one.concurrency for one in backends})  # fmt: skip
 
 
 def _model_families(status: RouterStatus) -> Iterable[Family]:
     models = status.models
-    yield _gauge(
-        "model_backends", "Backends of a model.", ["model"], {(one.name,): len(one.backends) for one in models}
-    )
-    yield _gauge("model_backends_available", "Backends of a model that are ready and whose breaker is not open.",
-                 ["model"], {(one.name,): one.num_available for one in models})  # fmt: skip
-    yield _gauge("queued", "Requests that wait, by model.", ["model"], {(one.name,): one.queued for one in models})
-    yield _gauge("queue_limit", "Requests that may wait, over all models.", [], {(): status.max_queue})
-
-
-def _zeros(labels: Iterable[Labels]) -> Counter[Labels]:
-    return Counter(dict.fromkeys(labels, 0))
-
-
-def _family(kind: Any, name: str, text: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Any:
-    family = kind(name, text, labels=labels)
-    for label_values, value in sorted(values.items()):
-        family.add_metric(label_values, float(value))
-    return family
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Family:
-    found: Family = _family(GaugeMetricFamily, PREFIX + name, text, labels, values)
-    return found
-
-
-def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Family:
-    found: Family = _family(CounterMetricFamily, PREFIX + name, text, labels, values)
-    return found
-
-
-def _histogram(name: str, text: str, by_model: Mapping[str, Histogram]) -> Family:
-    family = HistogramMetricFamily(PREFIX + name, text, labels=["model"])
-    for model, values in by_model.items():
-        family.add_metric([model], *values.buckets())
-    return family
+    yield gauge("model_backends", "Backends of a model.", ["model"], {(one.name,): len(one.backends) for one in models})
+    yield gauge("model_backends_available", "Backends of a model that are ready and whose breaker is not open.",
+                ["model"], {(one.name,): one.num_available for one in models})  # fmt: skip
+    yield gauge("queued", "Requests that wait, by model.", ["model"], {(one.name,): one.queued for one in models})
+    yield gauge("queue_limit", "Requests that may wait, over all models.", [], {(): status.max_queue})

@@ -29,6 +29,7 @@ __all__ = [
 
 BREAKERS: tuple[BreakerState, ...] = get_args(BreakerState)
 STATES: tuple[ConditionState, ...] = get_args(ConditionState)
+LOADABLE = ("idle", "loading", "unloading")
 
 
 Order = Literal["load", "unload", "pin", "unpin"]
@@ -74,6 +75,9 @@ class BackendStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_available(self) -> bool:
+        """Whether requests are sent to it, or it is loaded from its pool for them."""
+        if self.pool is not None and self.state in LOADABLE:
+            return True
         return self.state == "ready" and (self.breaker != "open" or not self.open_s)
 
 

@@ -8,7 +8,7 @@ from eyas.gateway.page.files import INDEX, page_routes, read_files
 
 __all__ = ["OWN", "SHARED", "routes"]
 
-OWN = (INDEX, "router.css", "router.js", "backends.js")
+OWN = (INDEX, "router.css", "router.js", "backends.js", "events.js", "memory.js")
 SHARED = ("style.css", "icon.svg", "theme.js", "chat.js", "markdown.js", "shell.js", "stream.js")
 
 

@@ -1,15 +1,18 @@
 // Backends and events, from the router's feed: one JSON message for each change.
+import { Events } from "./events.js";
+import { Memory, Owners, readable } from "./memory.js";
 import { call, events, format, h, key, pause } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
-const MAX_EVENTS = 200;
 const RETRY_MS = 1000;
 
 export class Backends {
   constructor({ onStatus }) {
     this.onStatus = onStatus;
     this.cards = new Map();
-    this.seen = new Set(); // events that came already: a new connection brings the newest once more
+    this.owners = new Owners();
+    this.memory = new Memory($("pools"), this.owners);
+    this.events = new Events($("events"), $("no-events"));
     this.controller = null;
     this.canControl = false;
   }
@@ -43,6 +46,7 @@ export class Backends {
         this.note(`${error.message} Trying again.`);
       }
       for (const card of this.cards.values()) card.fade();
+      this.memory.fade();
       await pause(RETRY_MS);
     }
   }
@@ -50,16 +54,13 @@ export class Backends {
   take(data) {
     const { status, event, lost } = JSON.parse(data);
     if (status) this.show(status);
-    if (event && !this.seen.has(data)) {
-      this.seen.add(data);
-      if (this.seen.size > MAX_EVENTS) this.seen.delete(this.seen.values().next().value);
-      this.add(eventLine(event));
-    }
-    if (lost) this.add(h("li", {}, h("span", { class: "what" }, `${format(lost)} more events were left out`)));
+    if (event) this.events.add(event);
+    if (lost) this.events.lost(lost);
   }
 
   show(status) {
-    const { backends, models, can_control } = status;
+    const { backends, models, pools, can_control } = status;
+    const members = new Map(pools.flatMap((pool) => pool.members).map((one) => [one.backend, one]));
     this.canControl = can_control;
     const count = (test) => backends.filter(test).length;
     const sum = (values) => values.reduce((total, value) => total + value, 0);
@@ -75,16 +76,10 @@ export class Backends {
         $("backends").append(this.cards.get(one.name).element);
       }
       const names = models.filter((model) => model.backends.includes(one.name)).map(({ name }) => name);
-      this.cards.get(one.name).update(one, names, can_control);
+      this.cards.get(one.name).update(one, names, members.get(one.name), can_control);
     }
+    this.memory.show(pools);
     this.onStatus(status);
-  }
-
-  add(line) {
-    const list = $("events");
-    list.prepend(line);
-    while (list.children.length > MAX_EVENTS) list.lastChild.remove();
-    $("no-events").hidden = true;
   }
 
   /** Starts or stops a backend; what becomes of it comes as events. */
@@ -98,13 +93,22 @@ export class Backends {
     }
   }
 
-  async confirmStop({ name, in_flight, plan }) {
+  /** Asks before a backend is stopped, or unloaded inside its answers or although it is pinned. */
+  confirm(verb, { name, in_flight, plan, pool }, isPinned) {
+    if (verb !== "stop" && !(verb === "unload" && (in_flight || isPinned))) return this.order(name, verb);
+    const ends = pool ? "Its engine ends, and it is not loaded again until a person does that." : "Its engine ends.";
+    const then = {
+      stop: plan ? ends : "It gets no requests until it is started.",
+      unload: [in_flight && "They have a while to end, then they are cut.", isPinned && "It is pinned."].filter(Boolean).join(" "),
+    }[verb];
+    const running = in_flight ? `${format(in_flight)} of its answers ${in_flight > 1 ? "are" : "is"} not complete. ` : "";
     const dialog = $("confirm");
-    const running = in_flight ? `${format(in_flight)} of its answers are not complete. ` : "";
-    $("confirm-title").textContent = `Stop ${name}?`;
-    $("confirm-text").textContent = running + (plan ? "Its engine ends." : "It gets no requests until it is started.");
+    $("confirm-title").textContent = `${LABELS[verb]} ${name}?`;
+    $("confirm-text").textContent = running + then;
+    $("confirm-yes").textContent = `${LABELS[verb]} it`;
+    $("confirm-yes").value = verb;
     dialog.returnValue = "";
-    dialog.onclose = () => dialog.returnValue === "stop" && this.order(name, "stop");
+    dialog.onclose = () => dialog.returnValue === verb && this.order(name, verb);
     dialog.showModal();
   }
 
@@ -126,28 +130,55 @@ export class Backends {
   }
 }
 
+const LABELS = { start: "Start", stop: "Stop", load: "Load", unload: "Unload", pin: "Pin", unpin: "Unpin" };
+const TITLES = {
+  stop: "Its engine ends, and no request loads it",
+  load: "Others are unloaded where it needs their memory",
+  unload: "Its engine ends; the next request loads it again",
+  pin: "Not to be unloaded for others",
+  unpin: "May be unloaded for others",
+};
+// By the state of its memory: one that failed its canary is out, and still loaded.
+const LOADING = { idle: "load", out: "load", loading: "unload", ready: "unload" };
+
+/** Returns what a person may order, by place of the buttons; null where there is none. */
+function ordersFor({ state, cause }, member) {
+  if (!member) return [null, null, state === "out" ? "start" : "stop"];
+  return [LOADING[member.state] ?? null, member.is_pinned ? "unpin" : "pin", cause === "stopped" ? null : "stop"];
+}
+
+/** Returns what a backend takes of its pool, and what that means for others. */
+function describe({ steady, declared, is_learnt, is_pinned, is_exclusive, priority }) {
+  const isLarger = is_learnt && declared && steady > 1.05 * declared;
+  const takes = `takes ${readable(steady)}, ${is_learnt ? "learnt" : "declared"}${isLarger ? ` (${readable(declared)} declared)` : ""}`;
+  const rank = priority === "normal" ? "" : `${priority} priority`;
+  return [takes, is_pinned && "pinned", is_exclusive && "exclusive", rank].filter(Boolean).join(" · ");
+}
+
 const isAvailable = ({ state, breaker }) => state === "ready" && breaker !== "open";
 
 /** One backend; its elements stay, so that the keyboard's focus does. */
 class Card {
   constructor(backends) {
-    this.name = h("h3", {});
+    this.owners = backends.owners;
+    this.swatch = h("i", { class: "swatch", hidden: true });
+    this.name = h("span", {});
     this.state = h("span", { class: "state" });
     this.breaker = h("span", { class: "state", hidden: true });
-    this.button = h("button", { type: "button", class: "quiet", hidden: true });
+    this.buttons = [0, 1, 2].map(() => h("button", { type: "button", class: "quiet", hidden: true }));
     this.about = h("p", { class: "note" });
+    this.takes = h("p", { class: "note", hidden: true });
     this.bar = h("div", { class: "bar", role: "img" });
     this.load = h("span", { class: "load" });
     this.reason = h("p", { class: "reason", hidden: true });
-    const head = h("div", { class: "card-head" }, this.name, this.state, this.breaker, this.button);
-    this.element = h("article", { class: "card backend" }, head, this.about, h("div", { class: "use" }, this.bar, this.load), this.reason);
-    this.button.onclick = () => {
-      if (this.verb === "stop") backends.confirmStop(this.status);
-      else backends.order(this.status.name, "start");
-    };
+    const head = h("div", { class: "card-head" }, h("h3", {}, this.swatch, this.name), this.state, this.breaker, h("div", { class: "orders" }, ...this.buttons));
+    this.element = h("article", { class: "card backend" }, head, this.about, this.takes, h("div", { class: "use" }, this.bar, this.load), this.reason);
+    this.buttons.forEach((button, place) => {
+      button.onclick = () => backends.confirm(this.verbs[place], this.status, this.isPinned);
+    });
   }
 
-  update(one, models, canControl) {
+  update(one, models, member, canControl) {
     this.status = one;
     this.element.classList.remove("faded");
     this.element.dataset.backend = one.name;
@@ -169,42 +200,25 @@ class Card {
     const reason = [one.state === "ready" ? "" : one.reason, inRow].filter(Boolean).join(" · ");
     this.reason.textContent = reason;
     this.reason.hidden = !reason;
-    this.verb = one.state === "out" ? "start" : "stop";
-    this.button.hidden = !canControl;
-    this.button.textContent = this.verb === "start" ? "Start" : "Stop";
-    this.button.ariaLabel = `${this.button.textContent} ${one.name}`;
+    this.reason.dataset.state = one.state;
+    this.takes.hidden = this.swatch.hidden = !member;
+    if (member) {
+      this.owners.paint(this.swatch, one.name);
+      this.takes.textContent = describe(member);
+    }
+    this.verbs = ordersFor(one, member);
+    this.isPinned = Boolean(member?.is_pinned);
+    this.buttons.forEach((button, place) => {
+      const verb = this.verbs[place];
+      button.hidden = !canControl || !verb;
+      button.textContent = LABELS[verb] ?? "";
+      button.title = (member && TITLES[verb]) ?? "";
+      button.ariaLabel = `${button.textContent} ${one.name}`;
+    });
   }
 
   /** What it shows may be old: there is no connection. */
   fade() {
     this.element.classList.add("faded");
   }
-}
-
-const BAD = new Set(["failed", "refused", "degenerate", "loops"]);
-
-function eventLine({ time_s, kind, backend, model, text, failure, breaker, condition, status, seconds }) {
-  const isBad = BAD.has(kind) || breaker === "open" || condition === "out";
-  const isGood = breaker === "closed" || condition === "ready";
-  const what = {
-    failed: `failed: ${failure}`,
-    full: "full",
-    refused: `refused: ${status}`,
-    degenerate: `loop: ${failure}`,
-    breaker: `breaker ${breaker}`,
-    condition: condition,
-    loops: "repeats one symbol",
-  }[kind];
-  const after = kind === "failed" && seconds != null ? ` after ${format(seconds, 1)} s` : "";
-  const time = new Date(time_s * 1000);
-  const state = `${breaker ?? condition}: `; // which the text begins with, for logs
-  const more = text?.startsWith(state) ? text.slice(state.length) : text === (breaker ?? condition) ? "" : text;
-  return h(
-    "li",
-    { class: isBad ? "bad" : isGood ? "good" : "" },
-    h("time", { datetime: time.toISOString() }, time.toLocaleTimeString("en-GB")),
-    h("b", {}, backend ?? model ?? ""),
-    h("span", { class: "what" }, what + after),
-    h("span", { class: "text" }, more ?? ""),
-  );
 }
