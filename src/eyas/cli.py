@@ -91,6 +91,9 @@ COMMANDS = {
     "router": Command(
         module="eyas.router.commands.router", help="serve one address in front of many engines, as a file says"
     ),
+    "router plan": Command(
+        module="eyas.router.commands.plan", help="say which models would be unloaded for which, without doing it"
+    ),
     "router alerts": Command(
         module="eyas.router.commands.alerts", help="print alerting rules for Prometheus over a router's metrics"
     ),

@@ -59,15 +59,13 @@ def test_who_was_wanted_first_is_loaded_first():
 
 def test_nobody_goes_in_vain():
     """A foreign process has the room, so that the other one would not fit even then."""
-    box = Box([Engine("a", 20 * GIB), Engine("b", 50 * GIB)], foreign=30 * GIB, requests=[Request("a", 1001.0)])
+    box = Box([Engine("a", 20 * GIB), Engine("b", 50 * GIB)], foreign=40 * GIB, requests=[Request("a", 1001.0)])
     box.run(20)
     box.requests.append(Request("b", box.now))
     box.run(60)
     assert not box.unloads()
     (waits,) = [effect for _, effect in box.effects if isinstance(effect, Waits)]
-    assert waits.reason == (
-        "waits until others free memory: it takes up to 55.00 GiB while it loads, and 50.00 GiB can be had"
-    )
+    assert waits.reason == ("waits until others free memory: it takes 50.00 GiB, and 40.00 GiB can be had")
     box.foreign = 20 * GIB
     box.settle()
     assert [name for _, name in box.unloads()] == ["a"]
@@ -102,7 +100,7 @@ def test_one_that_never_fits_is_refused_with_both_numbers():
     box.settle()
     (failed,) = [effect for _, effect in box.effects if isinstance(effect, Fails)]
     assert request.refused is not None and not box.unloads()
-    assert failed.reason == "takes up to 44.00 GiB while it loads, and at most 30.00 GiB is left for it beside kept"
+    assert failed.reason == "takes 40.00 GiB, and at most 30.00 GiB is left for it beside kept"
 
 
 def test_an_exclusive_one_beside_a_pinned_one():

@@ -188,7 +188,7 @@ def test_two_plans_with_one_port_of_another_machine(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"role": "embeddings"}, "backends.a has a plan, which starts no server for embeddings"),
+        ({"role": "embeddings"}, "backends.a.role is embeddings, its plan is for text"),
         ({"engine": "vllm"}, "backends.a.engine is vllm, its plan starts llama.cpp"),
         ({"model": "other"}, "backends.a.model is other, the server of its plan calls it demo"),
     ],

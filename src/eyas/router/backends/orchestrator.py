@@ -25,6 +25,7 @@ from eyas.router.memory.events import (
     Load,
     Looked,
     Noted,
+    NoteKind,
     Ordered,
     Reading,
     State,
@@ -42,6 +43,7 @@ from eyas.router.settings.schema import BackendSettings, PoolSettings, RouterSet
 __all__ = ["Desk", "Orchestrator", "Pool", "Times"]
 
 log = logging.getLogger(__name__)
+BAD: tuple[NoteKind, ...] = ("late", "larger", "unknown", "refused")
 
 
 class Desk(Protocol):
@@ -262,8 +264,8 @@ class Orchestrator:
         task.add_done_callback(self._saving.discard)
 
     def _tell(self, noted: Noted) -> None:
-        name = noted.backend or ""
-        log.info("memory: %s %s", name, noted.text)
+        is_bad = noted.kind in BAD or "emergency" in noted.text
+        log.log(logging.WARNING if is_bad else logging.INFO, "memory: %s %s", noted.backend or "", noted.text)
         happening = Happening(
             time_s=time.time(), kind="memory", backend=noted.backend, text=noted.text, memory=noted.kind,
             seconds=noted.seconds,

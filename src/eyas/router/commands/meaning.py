@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from eyas.base.budgets import Spans
 from eyas.base.units import readable
 from eyas.recipes.plan import Plan
+from eyas.router.commands.tables import table
 from eyas.router.operation.hiding import shown_url
 from eyas.router.settings.rest import at_rest
 from eyas.router.settings.schema import BackendSettings, RouterSettings
@@ -21,18 +22,18 @@ def meaning(settings: RouterSettings, plans: Mapping[str, Plan]) -> str:
     resident = settings.models[0].name if settings.models else "-"
     num_keys = len((server.api_key or "").split(",")) if server.api_key else 0
     parts = [
-        _table(
+        table(
             ("backend", "where", "role", "model there", "at once", "twin of", "key", "guard", "budgets"),
             [_backend(one, settings) for one in settings.backends],
         ),
-        _table(
+        table(
             ("model", "backends, best first"),
             [
                 (one.name + (" (resident)" if one.name == resident else ""), ", ".join(one.backends))
                 for one in settings.models
             ],
         ),
-        _table(
+        table(
             ("route", "effort", "max_tokens", "model", "budgets"),
             [
                 (
@@ -77,8 +78,8 @@ def _pools(settings: RouterSettings, plans: Mapping[str, Plan]) -> str:
     ]
     return "\n\n".join(
         (
-            _table(("pool", "kind", "size", "critical at", "at rest"), pools),
-            _table(("in a pool", "which", "priority", "pinned", "exclusive", "memory", "peak"), members),
+            table(("pool", "kind", "size", "critical at", "at rest"), pools),
+            table(("in a pool", "which", "priority", "pinned", "exclusive", "memory", "peak"), members),
         )
     )
 
@@ -103,16 +104,3 @@ def _budgets(spans: Spans) -> str:
         f"{name.removesuffix('_s')} {'none' if seconds is None else f'{seconds:g} s'}"
         for name, seconds in spans.items()
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return lines of columns; those that are empty in all rows are left out."""
-    kept = [at for at in range(len(head)) if any(row[at] for row in rows)] or [0]
-    lines = [[row[at] for at in kept] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(_lines(lines, widths))
-
-
-def _lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    for row in rows:
-        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()

@@ -238,15 +238,17 @@ class PoolPolicy:
         share = f"{self.reading.used / self.reading.total:.0%} of the memory is used"
         if self.level == "emergency":
             for member in sorted(self.members.values(), key=lambda one: one.rank):
-                if not member.is_pinned and (member.state in ("ready", "loading") or member.is_draining):
+                is_held = member.state in ("ready", "loading") or (member.state == "unloading" and member.is_draining)
+                if is_held and not member.is_pinned:
                     self._unload(member, f"emergency: {share}", 0.0)
-        elif self.level == "critical" and not self._is_moving():
+        elif self.level == "critical" and not self._is_moving():  # a load may pass it for a moment
             idle = [one for one in self.members.values() if one.may_go(now) and not one.usage.in_flight]
             if idle:
                 self._unload(min(idle, key=lambda one: one.rank), f"it was idle, and {share}", 0.0)
 
     def _is_moving(self) -> bool:
-        return self._returning is not None or any(one.state == "unloading" for one in self.members.values())
+        is_busy = any(one.state in ("loading", "unloading") for one in self.members.values())
+        return is_busy or self._returning is not None
 
     def _unload(self, member: Member, reason: str, drain_s: float) -> None:
         if member.state == "loading" and member.load_peak > member.footprint.peak:  # more would have come
@@ -306,19 +308,21 @@ class PoolPolicy:
             return f"waits until {unloading.name} is unloaded"
         if self._returning is not None:
             return f"waits until the memory of {self._returning.name} is back"
-        peak = member.footprint.peak
-        takes = f"takes up to {readable(peak)} while it loads"
+        steady, peak = member.footprint.steady, member.footprint.peak
+        claim = self._settings.claim(steady, peak, self.reading.total)
+        takes = f"takes up to {readable(peak)} while it loads" if claim > steady else f"takes {readable(steady)}"
+        more = peak - claim if claim > steady else 0  # between critical and emergency, where only a peak may be
         pinned = [one for one in self.members.values() if one.is_pinned and one is not member]
-        if (most := self._most(self.reading.total, pinned)) < peak:
+        if (most := self._most(self.reading.total, pinned)) < claim:
             beside = f" beside {', '.join(one.name for one in pinned)}" if pinned else ""
-            self._fail(member, f"{takes}, and at most {readable(most)} is left for it{beside}", now)
+            self._fail(member, f"{takes}, and at most {readable(most + more)} is left for it{beside}", now)
             return None
-        if (most := self._most_now()) < peak:
-            return f"waits until others free memory: it {takes}, and {readable(max(0, most))} can be had"
+        if (most := self._most_now()) < claim:
+            return f"waits until others free memory: it {takes}, and {readable(max(0, most + more))} can be had"
         must = [one for one in rivals if one.state == "ready"]
         room = self._room() + sum(one.footprint.steady for one in must)
-        victims = must + self._victims(peak - room, must, now)
-        if any(not one.may_go(now) for one in victims) or (not victims and peak > self._room()):
+        victims = must + self._victims(claim - room, must, now)
+        if any(not one.may_go(now) for one in victims) or (not victims and claim > self._room()):
             return "waits until others have answered those that waited for them"
         if victims:
             for victim in victims:
@@ -328,7 +332,7 @@ class PoolPolicy:
             return f"waits while {self.reading.used / self.reading.total:.0%} of the memory is used"
         member.state, member.waits_reason = "loading", ""
         self._begin(member)
-        self._note("load", f"is loaded: {readable(peak)} fit into {readable(self._room())}", member)
+        self._note("load", f"is loaded: {readable(peak)} at most, {readable(self._room())} are left", member)
         self._effects.append(Load(member.name))
         return None
 

@@ -196,8 +196,8 @@ def _check_plan(
         secrets_of(plan, environ)
     except UserError as error:
         problems.add(f"{where}.plan:", str(error))
-    if backend.role == "embeddings":
-        problems.add(where, "has a plan, which starts no server for embeddings; give the url of one that runs")
+    if backend.role != plan.choice.role:
+        problems.add(f"{where}.role", f"is {backend.role}, its plan is for {plan.choice.role}")
     if backend.engine != plan.choice.engine:
         problems.add(f"{where}.engine", f"is {backend.engine}, its plan starts {plan.choice.engine}")
     ready = plan.emission.readiness.model

@@ -121,12 +121,13 @@ def _backend(
     if plan is not None:
         plans[name] = plan
     engine = None if plan is None else plan.choice.engine
+    usual_role = "text" if plan is None else plan.choice.role
     return BackendSettings(
         name=name,
         url=section.read("url", values.url, None) or (None if plan is None else _url_of(plan, section)),
         key=section.read("key", values.key_in(environ), None) or _key_of(plan, environ, section),
         plan=file,
-        role=section.read("role", values.scalar(one_of("text", "vision", "embeddings")), "text"),  # type: ignore[arg-type]
+        role=section.read("role", values.scalar(one_of("text", "vision", "embeddings")), usual_role),  # type: ignore[arg-type]
         engine=section.read("engine", values.scalar(one_of(*get_args(EngineName))), engine),  # type: ignore[arg-type]
         model=section.read("model", values.text, None if plan is None else plan.emission.readiness.model),
         concurrency=section.read(

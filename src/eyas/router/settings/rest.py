@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from eyas.base.units import readable
 from eyas.recipes.plan import Plan
-from eyas.router.settings.schema import BackendSettings, PoolSettings, RouterSettings
+from eyas.router.settings.schema import BackendSettings, MemorySettings, PoolSettings, RouterSettings
 from eyas.router.settings.values import Problems
 
 __all__ = ["AtRest", "at_rest", "check_memory"]
 
 SIDECARS = ("vision", "embeddings")
+OTHERS = "others"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +64,7 @@ def _capacity(pool: PoolSettings, members: list[BackendSettings], plans: Mapping
         return pool.size, pool.system
     hardware = boxes[0].hardware
     reserve = hardware.os_reserve_bytes if hardware.unified else 0
-    return pool.size or hardware.memory_bytes, pool.system or reserve
+    return pool.size or hardware.usable_bytes, pool.system or reserve
 
 
 def check_memory(settings: RouterSettings, plans: Mapping[str, Plan], problems: Problems) -> None:
@@ -71,11 +72,15 @@ def check_memory(settings: RouterSettings, plans: Mapping[str, Plan], problems: 
     for backend in settings.backends:
         _check_backend(backend, plans.get(backend.name), problems)
     for rest in at_rest(settings, plans):
-        _check_pool(rest, _members(rest.pool, settings), problems)
+        _check_pool(rest, _members(rest.pool, settings), settings.memory, problems)
 
 
 def _check_backend(backend: BackendSettings, plan: Plan | None, problems: Problems) -> None:
     where = f"backends.{backend.name}"
+    if backend.name == OTHERS:
+        problems.add(
+            where, f"is a name that figures of memory have for what no backend holds; give it another than {OTHERS}"
+        )
     if backend.pool is None:
         if backend.is_exclusive or backend.is_pinned:
             what = "exclusive" if backend.is_exclusive else "pinned"
@@ -89,7 +94,7 @@ def _check_backend(backend: BackendSettings, plan: Plan | None, problems: Proble
         problems.add(where, f"runs on another machine, whose memory is not that of the pool {backend.pool}")
 
 
-def _check_pool(rest: AtRest, members: list[BackendSettings], problems: Problems) -> None:
+def _check_pool(rest: AtRest, members: list[BackendSettings], levels: MemorySettings, problems: Problems) -> None:
     where = f"pools.{rest.pool.name}"
     if not members:
         problems.add(where, "has no backend; a backend with a plan names its pool")
@@ -103,12 +108,14 @@ def _check_pool(rest: AtRest, members: list[BackendSettings], problems: Problems
         problems.add(where, f"is above critical at rest ({percent} = {readable(rest.limit)}): {rest}")
         return
     for one in members:
-        if _stays(one):
-            continue
         left = rest.limit - sum(num for owner, num in rest.rows if owner != one.name and not _may_go(owner, members))
-        if one.peak_bytes > left:
-            text = f"takes up to {readable(one.peak_bytes)} while it loads, and at most {readable(left)} is left for it"
-            problems.add(f"backends.{one.name}", f"can never be loaded: it {text}")
+        claim = levels.claim(one.steady_bytes, one.peak_bytes, rest.total)
+        if claim > left:
+            is_peak = claim > one.steady_bytes
+            takes = f"up to {readable(one.peak_bytes)} while it loads" if is_peak else readable(one.steady_bytes)
+            most = left + (one.peak_bytes - claim if is_peak else 0)
+            text = f"can never be loaded: it takes {takes}, and at most {readable(most)} is left for it"
+            problems.add(f"backends.{one.name}", text)
 
 
 def _may_go(owner: str, members: list[BackendSettings]) -> bool:

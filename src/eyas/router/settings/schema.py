@@ -105,6 +105,10 @@ class MemorySettings:
     drain_s: float = 30.0  # that the answers of a backend may take to end before it is unloaded
     wait_s: float = 600.0  # that requests wait for a backend which waits for memory
 
+    def claim(self, steady: int, peak: int, total: int) -> int:
+        """Return the bytes below critical that a load needs: what stays, and what of its peak passes emergency."""
+        return max(steady, peak - int((self.emergency - self.critical) * total))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
