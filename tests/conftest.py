@@ -49,7 +49,15 @@ def _gpu_is_left_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(sync_mode)
 
 
+def is_longest(item: pytest.Item) -> bool:
+    """Whether a test may take more than twice as long as the run lets its tests take."""
+    marker = item.get_closest_marker("timeout")
+    usual = item.config.getoption("timeout", None) or item.config.getini("timeout")
+    return marker is not None and marker.args[0] > 2 * float(usual)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=is_longest, reverse=True)  # first, else one of them runs alone at the end
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

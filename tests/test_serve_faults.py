@@ -58,7 +58,7 @@ def start_streams(server: Served, max_tokens: int) -> tuple[list[Stream], list[t
 def pause(server: Served, pids: list[int]) -> None:
     """Stop processes under load for longer than --step-timeout, and let them go on: every stream comes to its end."""
     before = server.engine_pid
-    streams, threads = start_streams(server, 100)
+    streams, threads = start_streams(server, 40)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in pids:
             os.kill(pid, number)

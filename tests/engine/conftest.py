@@ -1,5 +1,7 @@
 """Fixtures: models for engines."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.engine.support.exactness import Model
@@ -13,10 +15,11 @@ from eyas.model.making.presets import PRESETS, default_head
 
 @pytest.fixture(scope="session")
 def random_model(tmp_path_factory) -> Model:
-    """A random target and head in the real file format, loaded in fp32."""
-    folder, config, device = tmp_path_factory.mktemp("random"), PRESETS["tiny"], torch.device("cpu")
+    """A random target and head in the real file format, loaded in fp32. A step takes as long as it has layers."""
+    folder, device = tmp_path_factory.mktemp("random"), torch.device("cpu")
+    config = replace(PRESETS["tiny"], num_layers=4, layer_is_sliding=(True, False) * 2)
     make_target(config, folder / "target", seed=1)
-    make_head(default_head(config), folder / "head", target=config, seed=2)
+    make_head(default_head(config, taps=(2, 3, 4)), folder / "head", target=config, seed=2)
     config, weights = load_target(folder / "target", device=device, dtype=torch.float32)
     head = load_head(folder / "head", config, weights, device=device, dtype=torch.float32)
     return Model(config=config, weights=weights, head=head)

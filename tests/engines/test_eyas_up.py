@@ -119,3 +119,25 @@ def test_up_answers_survives_and_goes_down(machine, engine, request):
 def is_server(words, port):
     """The engine's first process: the others that carry the port in their command are its wrapper in sh."""
     return str(port) in words and Path(words[0]).name != "sh"
+
+
+def test_a_server_of_embeddings_beside_one_of_chat(machine, llama_server):
+    """Both from one model, on one machine: names, folders and ports differ, and each answers what it is for."""
+    ports = {"text": free_port(), "embeddings": free_port()}
+    for role, port in ports.items():
+        flags = ("--role", role, "--engine", "llama.cpp", "--spec", "none", "--context", "2048")
+        out = machine.eyas("up", "demo", *flags, "--binary", str(llama_server), "--port", str(port))
+        assert f":{port}/v1" in out
+    assert {row["name"] for row in machine.rows()} == {"demo-llama-cpp", "demo-embeddings-llama-cpp"}
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{ports['embeddings']}/v1", api_key="none")
+    texts = ["The cat sleeps on the warm sofa.", "The cat sleeps on the soft sofa.", "import os"]
+    first, second, other = (entry.embedding for entry in client.embeddings.create(model="demo", input=texts).data)
+    assert len(first) == 256
+    assert sum(map(float.__mul__, first, second)) > sum(map(float.__mul__, first, other))
+    with pytest.raises(openai.APIStatusError, match="does not support embeddings"):
+        openai.OpenAI(base_url=f"http://127.0.0.1:{ports['text']}/v1", api_key="none", max_retries=0).embeddings.create(
+            model="demo", input=texts
+        )
+    assert stream(ports["text"])[0]
+    for name in ("demo-llama-cpp", "demo-embeddings-llama-cpp"):
+        machine.eyas("down", name)

@@ -90,10 +90,15 @@ class Model(Record, frozen=True, kw_only=True):
     total_bytes: int  # all tensors of the checkpoint
     active_params: float  # that one token reads: without the embedding and the experts that it does not choose
     native_context: int
-    weight_format: str  # "mxfp4", "nvfp4", "bf16"
+    weight_format: str  # "mxfp4", "nvfp4", "bf16", "fp32"
     repos: dict[str, str] = {}  # what other engines load instead: {"llama.cpp": "ORG/NAME-GGUF", "ollama": "tag"}
     repo_bytes: dict[str, int] = {}  # how much of it they download and keep, where that is known
     gated: bool = False  # the hub wants a token
+    projector_bytes: dict[str, int] = {}  # vision encoder, where an engine keeps it in a file of its own
+    files: dict[str, tuple[str, ...]] = {}  # of such a repository, the model first, then the projector; empty: all
+    roles: tuple[Role, ...] = ("text",)  # what it can be served as, the usual one first
+    pooling: Literal["mean", "cls", "last"] | None = None  # how vectors are made of hidden states
+    is_encoder: bool = False  # reads a text at once and keeps no KV cache
     harmony: bool = False
     aliases: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
@@ -174,6 +179,7 @@ class Engine(Record, frozen=True, kw_only=True):
     expert_parallel: dict[int, int] = {}  # GPUs: over how many parts whole experts are spread; else over one
     claims_share: bool = False  # does not start where the share of memory that it is given is not free
     models: tuple[str, ...] = ()  # names of models it can run; empty: all
+    roles: tuple[Role, ...] = ("text",)  # that plans know its options for
     spec_methods: tuple[str, ...] = ()  # "eagle3", "draft-model"
     api_keys: bool = False  # its server can ask clients for one
     folders: bool = True  # loads a checkpoint from a folder

@@ -24,9 +24,10 @@ from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.making.make import make_head, make_target
 from eyas.model.making.presets import EAGLE3_VARIANTS, PRESETS, head_of_kind
 from eyas.model.networks.rope import rope_table
+from eyas.model.taps import default_taps
 from eyas.train.reference import ReferenceHead, Steps
 
-TARGET = replace(PRESETS["tiny"], eos_ids=())
+TARGET = replace(PRESETS["tiny"], num_layers=4, layer_is_sliding=(True, False) * 2, eos_ids=())
 MAX_DRAFTS = 5
 CPU = torch.device("cpu")
 CLEAR = 1e-3  # a choice by less than this margin may fall either way in fp32
@@ -95,7 +96,9 @@ def heads(request, target, tmp_path_factory):
     """A model with a head of each kind, and the same head as the reference loads it."""
     _, (config, weights), _ = target
     head_config, style = head_of_kind(request.param, config)
-    out = make_head(head_config, tmp_path_factory.mktemp("eagle3") / request.param, target=config, seed=2, style=style)
+    if head_config.taps == default_taps(config.num_layers):
+        head_config = replace(head_config, taps=(2, 3, 4))  # so few layers have no three default taps
+    out = make_head(head_config, tmp_path_factory.mktemp("eagle3") / request.param, target=config, seed=3, style=style)
     head = load_head(out, config, weights, device=CPU, dtype=torch.float32)
     assert head.config.taps == head_config.taps
     return Model(config=config, weights=weights, head=head), reference_head(head_config, out)

@@ -42,14 +42,24 @@ def body_of(codec, tokens):
     return codec.decode(tokens[last_message + 1 : -1])
 
 
-@pytest.fixture(scope="module")
-def plain(demo_model):
-    """All answers without speculation."""
-    return run(build(demo_model, concurrency=8), requests_for(demo_model))
+@pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
+def asked(request, demo_model):
+    """What is asked under each arm, and all answers without speculation.
+
+    Some: every schema at one temperature, by turns; each arm gets five of them. `make test-slow` asks everything.
+    """
+    requests = requests_for(demo_model)
+    if request.param == "some":
+        requests = [one for index, one in enumerate(requests) if index % 4 in (1, 2)]
+        shares = {arm: requests[number::4] for number, arm in enumerate(ARMS)}
+    else:
+        shares = dict.fromkeys(ARMS, requests)
+    return shares, run(build(demo_model, concurrency=8), requests)
 
 
-def test_answers_are_valid(demo_model, plain):
-    assert len(SCHEMAS) == 20
+def test_answers_are_valid(demo_model, asked):
+    plain = asked[1]
+    assert len(SCHEMAS) == 20 == len({request_id.rpartition(" ")[0] for request_id, _ in plain})
     for (request_id, _), (tokens, finish, _) in plain.items():
         if request_id == f"{UNBOUNDED} T=0" and finish is FinishReason.LENGTH:
             continue
@@ -59,24 +69,13 @@ def test_answers_are_valid(demo_model, plain):
         jsonschema_rs.validator_for(schema, validate_formats=True).validate(answer)
 
 
-def compare(model, plain, requests, arm):
-    core = build(model, concurrency=8, **ARMS[arm])
-    results = run(core, requests)
-    assert results == {key: plain[key] for key in results}
+@pytest.mark.parametrize("arm", ARMS)
+def test_speculation_changes_no_token(demo_model, asked, arm):
+    shares, plain = asked
+    core = build(demo_model, concurrency=8, **ARMS[arm])
+    results = run(core, shares[arm])
+    assert results and results == {key: plain[key] for key in results}
     stats = core.stats()
     accepted, drafted = stats.num_accepted_tokens, stats.num_draft_tokens
     print(f"{arm}: {stats.num_generated_tokens} tokens, {accepted} of {drafted} drafts accepted")
     assert drafted > accepted > 0
-
-
-def test_speculation_changes_no_token(demo_model, plain):
-    """Every schema under one arm, both temperatures under each; the slow test has every request under every arm."""
-    requests = requests_for(demo_model)
-    for arm, remainders in (("eagle3 K=4", (1, 4, 9, 12)), ("eagle3 auto", (3, 10)), ("ngram K=4", (6, 15))):
-        compare(demo_model, plain, [r for i, r in enumerate(requests) if i % 16 in remainders], arm)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arm", ARMS)
-def test_speculation_changes_no_token_in_any_arm(demo_model, plain, arm):
-    compare(demo_model, plain, requests_for(demo_model), arm)

@@ -66,10 +66,15 @@ def outcome(core, requests):
     return results, {event.request_id: event.error for event in events if event.finish is FinishReason.ERROR}
 
 
+@pytest.fixture(scope="module")
+def alone(broken_model):
+    """What each healthy request says alone, by id."""
+    return {r.request_id: outcome(build(broken_model, concurrency=1), [r])[0][r.request_id] for r in HEALTHY}
+
+
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_poisoned_prompt_ends_its_request_and_no_other(broken_model, setup):
+def test_a_poisoned_prompt_ends_its_request_and_no_other(broken_model, alone, setup):
     """With pages so few that the next requests get those of the failed ones."""
-    alone = {r.request_id: outcome(build(broken_model, concurrency=1), [r])[0][r.request_id] for r in HEALTHY}
     core = build(broken_model, concurrency=3, page_size=8, memory="tight", **setup)
     bad = [ask("bad 0", [POISON]), ask("bad 1", [*prompt_of(100, 8), POISON, *prompt_of(40, 9)])]
     for _ in range(2):
@@ -81,10 +86,9 @@ def test_a_poisoned_prompt_ends_its_request_and_no_other(broken_model, setup):
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_poisoned_token_in_the_answer_ends_it_behind_that_token(broken_model, setup):
+def test_a_poisoned_token_in_the_answer_ends_it_behind_that_token(broken_model, alone, setup):
     core = build(broken_model, concurrency=3, **setup)
     bad = ask("bad", prompt_of(20, 3), temperature=0, logit_bias={POISON: 100.0}, logprobs=0)
-    alone = outcome(build(broken_model, concurrency=1), [HEALTHY[1]])[0]
     results, errors = outcome(core, [bad, HEALTHY[1]])
     assert errors == {"bad": MODEL_FAILED}
     assert results["bad"][0] == [POISON] and len(results["bad"][1]) == 1
@@ -100,11 +104,10 @@ class PoisonDrafter(Drafter):
         return Drafts(ids, (state.remaining_S[slots_S] - 1).clamp(0, num_drafts))
 
 
-def test_a_poisoned_draft_changes_nothing(broken_model):
+def test_a_poisoned_draft_changes_nothing(broken_model, alone):
     core = build(broken_model, drafter="ngram", draft_tokens=3, concurrency=3)
     core.runner.drafter = PoisonDrafter()
-    expected = {r.request_id: outcome(build(broken_model, concurrency=1), [r])[0][r.request_id] for r in HEALTHY}
-    assert outcome(core, HEALTHY) == (expected, {})
+    assert outcome(core, HEALTHY) == (alone, {})
     assert core.stats().num_draft_tokens > 0 == core.stats().num_accepted_tokens
 
 

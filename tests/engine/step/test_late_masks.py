@@ -198,7 +198,9 @@ def alone(demo_model):
     return requests, reference_of(demo_model, requests)
 
 
-@pytest.mark.parametrize("setup", LATE_SETUPS)
+@pytest.mark.parametrize(
+    "setup", [*LATE_SETUPS[:2], *(pytest.param(setup, marks=pytest.mark.slow) for setup in LATE_SETUPS[2:])]
+)
 def test_masks_that_are_late_by_chance_change_no_token(demo_model, alone, setup, monkeypatch):
     requests, reference = alone
     core = build(demo_model, concurrency=4, reference=reference, **setup)

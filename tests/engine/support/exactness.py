@@ -181,7 +181,7 @@ def build(model, *, reference=None, cache="cold", memory="plenty", drafter="none
     kind = "ngram" if drafter == "oracle" else drafter
     fixed = {"context": CONTEXT, "kv_bytes": 1 << 28, "seed": 0, "tokenizer_json": model.tokenizer_json}
     fixed |= {"busy_chunk_tokens": 72}  # so that prompts are cut where they are not when a request runs alone
-    settings = EngineOptions(drafter=kind, **fixed, **options)
+    settings = EngineOptions(drafter=kind, **fixed | options)
     if memory == "tight":
         settings = replace(settings, kv_bytes=least_bytes(model, settings) * 5 // 4)
     core = build_engine(model.config, model.weights, settings, head=model.head).core

@@ -82,10 +82,11 @@ def test_reasoning_alone_is_an_answer_and_can_be_garbage(name):
     assert "garbage" in asked(chat("length", content="", **{name: "!" * 99}))[0]
 
 
-def test_hidden_reasoning_gets_a_second_budget():
-    verdict, requests = asked(chat("length", content=""), chat(content=GOOD))
-    assert verdict is None and json.loads(requests[1].content)["max_tokens"] == BUDGETS[1]
-    assert asked(chat("length", content=""), chat("length", content=""))[0] == "an empty answer came back"
+def test_hidden_reasoning_gets_larger_budgets():
+    hidden = chat("length", content="")
+    verdict, requests = asked(hidden, hidden, chat(content=GOOD))
+    assert verdict is None and [json.loads(one.content)["max_tokens"] for one in requests] == list(BUDGETS)
+    assert asked(hidden, hidden, hidden)[0] == "an empty answer came back"
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ def test_a_start_from_nothing():
     run = Run()
     assert run.start().phase == "ready" and run.state.status == "ready" and run.state.was_ready
     assert run.acts == [
-        *(Look(), Prepare(), StartLaunch(0), Observe(pause_s=0.3, index=0), StartLaunch(1)),
-        *(Observe(pause_s=0.3, index=1), Observe(pause_s=0.3, probe=True), Observe(pause_s=0.3, canary=True)),
+        *(Look(), Prepare(), StartLaunch(0), Observe(pause_s=0.1, index=0), StartLaunch(1)),
+        *(Observe(pause_s=0.1, index=1), Observe(pause_s=0.1, probe=True), Observe(pause_s=0.1, canary=True)),
     ]
-    assert act(run.state, LIMITS) == Observe(pause_s=1.0, probe=True)
+    assert act(run.state, LIMITS) == Observe(pause_s=1.0, is_loading=False, probe=True)
 
 
 @pytest.mark.parametrize(

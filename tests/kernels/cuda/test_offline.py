@@ -73,7 +73,7 @@ KNOWN = {
 }
 BATCHES = [(1, 1), (1, 4), (4, 4), (8, 4), (16, 4), (32, 4)]  # sequences, rows of each
 
-FEW = [("sm_90", "120b", (1, 4)), ("sm_90", "demo", (8, 4)), ("sm_120", "demo", (1, 4))]
+FEW = [("sm_90", "120b", (1, 4)), ("sm_120", "demo", (8, 4))]
 ALL = [(arch, model, batch) for arch in DEVICES for model in MODELS for batch in BATCHES]
 
 

@@ -58,3 +58,13 @@ def test_a_footprint_is_of_what_there_is(on, engine, model, context, concurrency
     assert declared.steady_bytes <= made.box.hardware.usable_bytes
     more = replace(made.memory, reserved=made.memory.reserved + GIB)
     assert footprint(replace(made, memory=more)).steady_bytes >= declared.steady_bytes
+
+
+@pytest.mark.parametrize(("engine", "mebibytes"), [("eyas", 358), ("llama.cpp", 64)])
+def test_the_demo_on_a_cpu_declares_about_what_it_was_seen_to_take(engine, mebibytes):
+    """PSS of all processes, 2026-11-25; llama-server's copies of conversations come later."""
+    made = make_plan(Ask(model="demo", on="cpu", engine=engine, spec="none", context=2048, concurrency=1))
+    rows = {row.owner: row.num_bytes for row in made.memory.rows}
+    assert made.memory.host == 0 and "libraries" in rows
+    declared = footprint(made).steady_bytes - rows.get("prompt cache", 0)
+    assert mebibytes <= declared >> 20 <= mebibytes + 256

@@ -29,11 +29,6 @@ def test_at_first_sight_it_is_asked_a_question():
     assert (bad.condition.state, bad.condition.cause, bad.condition.reason) == ("out", "canary", "garbage came back")
 
 
-def test_embeddings_are_asked_nothing():
-    verdict = judged(listed("e5"), settings=BackendSettings(name="a", url="http://x", role="embeddings"))
-    assert verdict.condition == Condition(state="ready", model="e5") and not verdict.wants_canary
-
-
 @pytest.mark.parametrize(
     ("settings", "memory", "names", "said"),
     [

@@ -43,7 +43,7 @@ def test_it_is_started_outlives_the_router_and_is_taken_over(lab):
     async def first():
         async with watched(one) as seen:
             await seen.until("ready")
-            assert seen.states()[:2] == ["loading", "unknown"] and seen.reports["a"][0].reason == "is being started"
+            assert seen.states()[:2] == ["loading", "ready"] and seen.reports["a"][0].reason == "is being started"
             etas = [report.eta_s for report in seen.reports["a"] if report.state == "loading" and report.eta_s]
             assert etas and max(etas) <= 240  # 120 for the launch, 120 for the server
             with pytest.raises(UserError, match=rf"backend a \(lab\) is run by another router, process {os.getpid()};"):

@@ -33,11 +33,12 @@ def configuration(urls: Mapping[str, str], port: int, model: str = "scripted", *
 class RouterProcess:
     """The process, which may be killed and started again."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
         self.file, self._log = folder / "router.yaml", folder / "router.log"
         self.file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
         self.url = f"http://127.0.0.1:{config['server']['port']}"
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("EYAS_")}
+        self._environ |= environ or {}
         self.start()
 
     @property

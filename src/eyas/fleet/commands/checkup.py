@@ -111,7 +111,7 @@ def _fits(box: Box) -> tuple[tuple[Fit, ...], tuple[str, ...]]:
     drafts = {head.name for head in known.heads.values()}
     fits, too_large = [], []
     for name in known.models:
-        if name in drafts:
+        if name in drafts or known.models[name].roles[0] != "text":
             continue
         try:
             fits.append(_fit(make_plan(Ask(model=name, on="here", concurrency=1), box=box)))

@@ -25,7 +25,7 @@ from eyas.recipes.plan import Plan
 from eyas.recipes.planning.ask import USES, Ask
 from eyas.recipes.planning.planner import make_plan
 from eyas.recipes.planning.show import show
-from eyas.recipes.records import EngineName
+from eyas.recipes.records import EngineName, Role
 
 __all__ = ["add_arguments", "add_ask_arguments", "ask_of", "plan_of", "run"]
 
@@ -65,6 +65,11 @@ def add_ask_arguments(
     parser.add_argument("--native", action="store_true", help="run the engine as a process instead of a container")
     parser.add_argument(
         "--for", dest="purpose", default="chat", choices=tuple(USES), help="what the model is used for (default: chat)"
+    )
+    parser.add_argument(
+        "--role",
+        choices=get_args(Role),
+        help="what it is served as: text, vision (chat about pictures) or embeddings (default: the model's usual one)",
     )
     parser.add_argument("--context", type=_number, metavar="TOKENS", help="context of one conversation, e.g. 40k")
     parser.add_argument("--concurrency", type=_number, metavar="N", help="conversations answered at once")
@@ -131,6 +136,7 @@ def ask_of(args: argparse.Namespace) -> Ask:
         image=args.image,
         native=args.native,
         in_container=vars(args).get("emit") == "compose",
+        role=args.role,
         purpose=args.purpose,
         context=args.context,
         concurrency=args.concurrency,

@@ -23,7 +23,9 @@ __all__ = ["PATH", "ask", "conversation", "garbage", "path"]
 PATH = "/v1/chat/completions"
 QUESTION = "Name the four seasons of the year."
 PICTURE_QUESTION = "What do you see in this picture? Answer in one sentence."
-BUDGETS = (160, 1024)  # tokens; the second for a model whose reasoning a server hides
+# Tokens: the first are enough to see garbage, and others wait for them; the last are for a model whose reasoning a
+# server hides.
+BUDGETS = (48, 160, 1024)
 MIN_CHARS = 24  # below, repetition says nothing
 MAX_UNIT = 12  # characters that repeat
 MIN_COPIES = 8

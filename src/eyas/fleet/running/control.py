@@ -29,11 +29,20 @@ def nodes_of(plan: Plan, environ: Mapping[str, str]) -> list[NodeRunner]:
     return [runner(node, environ) for node in plan.choice.nodes]
 
 
-def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str], make_ready: Ready) -> bool:
+def bring_up(
+    folder: Path,
+    store: Store,
+    plan: Plan,
+    environ: Mapping[str, str],
+    make_ready: Ready,
+    *,
+    begin: Callable[[Path, str, int], None] = spawn,
+) -> bool:
     """Start a supervisor for `plan`, from scratch or over what already runs. Returns False if there is one already.
 
-    `make_ready` checks the machines and downloads; it is called for a new start only. Nothing is recorded or started
-    when it raises. Raises UserError where another plan of the name runs or a secret is not set.
+    `begin` starts the supervisor. `make_ready` checks the machines and downloads; it is called for a new start only.
+    Nothing is recorded or started when it raises. Raises UserError where another plan of the name runs or a secret is
+    not set.
     """
     name = plan.choice.name
     secrets_of(plan, environ)
@@ -57,7 +66,7 @@ def bring_up(folder: Path, store: Store, plan: Plan, environ: Mapping[str, str],
             store.record(name, "starting", "taking over")
         else:
             store.renew(name)
-        spawn(folder, name, held)
+        begin(folder, name, held)
     finally:
         if held is not None:
             os.close(held)

@@ -18,7 +18,7 @@ import httpx
 from eyas.base.errors import EyasError, UserError
 from eyas.fleet.endpoint import canary
 from eyas.fleet.machines.node import NodeError, NodeRunner
-from eyas.fleet.running import scripts
+from eyas.fleet.running import page_cache, scripts
 from eyas.fleet.running.policy import Found, Limits, Observe, Seen
 from eyas.fleet.running.scripts import Mark, Owner
 from eyas.fleet.running.state import LaunchRow, Row, StateError, Store
@@ -97,6 +97,9 @@ class Deployment:
         self._pool = ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="eyas-node")
         self._log = ("0", "")  # cursor and text of the launch that is watched
         self._started: dict[int, LaunchRow] = {}
+        self._cache_script = page_cache.give_back(row.plan)
+        self._giving_back: _Question | None = None
+        self._next_giving = 0.0
         self._forget_server()
 
     def close(self) -> None:
@@ -150,6 +153,8 @@ class Deployment:
 
     def observe(self, what: Observe) -> Seen:
         """Observe all machines once and, where wanted, what the server answers."""
+        if what.is_loading:
+            self._give_back()
         seen = self._poll(self._marks(), what.index)
         if what.probe:
             self._probe()
@@ -198,6 +203,18 @@ class Deployment:
         cursor, _, more = _run(node, script, self._limits.answer_s).partition("\n")
         self._log = (cursor, (text + more)[-MAX_LOG:])
         return re.search(pattern, self._log[1]) is not None
+
+    def _give_back(self) -> None:
+        """Give back the checkpoint's page cache on all machines, in a thread, where it is time."""
+        is_busy = self._giving_back is not None and not self._giving_back.is_answered
+        if self._cache_script is not None and not is_busy and time.monotonic() >= self._next_giving:
+            self._next_giving = time.monotonic() + self._limits.cache_s
+            self._giving_back = _Question(self._give_back_everywhere)
+
+    def _give_back_everywhere(self) -> None:
+        for node in self._nodes:
+            with suppress(EyasError):  # the next look says whether the machine answers
+                node.run(self._cache_script or "", timeout_s=PREPARE_S)
 
     # -- the server ----------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,19 @@ centiseconds() { # since boot
     printf '%s\n' "${up%.*}${up#*.}"
 }
 
+give_back() { # KIB PLACE...: the page cache of the files there, if less than KIB are free
+    [ "$(awk '/^MemFree:/ { print $2 }' /proc/meminfo)" -lt "$1" ] || return 0
+    shift
+    for place; do
+        for file in "$place" "$place"/*; do
+            if [ -f "$file" ] && [ -r "$file" ]; then
+                dd if="$file" iflag=nocache count=0 2>/dev/null # POSIX_FADV_DONTNEED on all of it; reads nothing
+            fi
+        done
+    done
+    return 0
+}
+
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 boot() { # which boot of this machine it is

@@ -48,13 +48,14 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time-outs, sizes and numbers of attempts of a supervisor, in seconds, bytes and attempts."""
 
     poll_s: float = 1.0  # between two looks at everything
-    start_poll_s: float = 0.3  # the same while it starts
+    start_poll_s: float = 0.1  # the same while it starts, which others may wait for
     answer_s: float = 2.5  # that a machine may take for one look
     lost_s: float = 20.0  # without an answer of one machine of several, until the group is restarted
     health_s: float = 5.0  # between two questions to a server that is well
     probe_s: float = 10.0  # that it may take to say how it is
     hung_s: float = 120.0  # without a good answer of a server that was ready, until the group is restarted
     canary_s: float = 180.0  # for a short answer, of a server that may still compile kernels
+    cache_s: float = 2.0  # between two looks at what is free while it loads, where memory is unified
     grace_s: float = 20.0  # between TERM and KILL
     stop_s: float = 30.0  # that stopping a launch may take beyond that
     backoff_s: float = 2.0  # before the first restart; doubles each time
@@ -170,9 +171,10 @@ class StartLaunch(Struct, frozen=True):
 
 class Observe(Struct, frozen=True, kw_only=True):
     """Action: observe every machine, `pause_s` after the last time; also the condition of launch `index`, the endpoint
-    and the canary where wanted."""
+    and the canary where wanted. `is_loading`: from the first launch until it is ready."""
 
     pause_s: float
+    is_loading: bool = True
     index: int | None = None
     probe: bool = False
     canary: bool = False
@@ -205,7 +207,7 @@ def act(state: State, limits: Limits) -> Act | None:
         case "checking":
             return Observe(pause_s=limits.start_poll_s, canary=True)
         case "ready":
-            return Observe(pause_s=limits.poll_s, probe=True)
+            return Observe(pause_s=limits.poll_s, is_loading=False, probe=True)
         case "stopping":
             return StopAll()
         case "waiting":

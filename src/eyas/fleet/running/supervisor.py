@@ -46,7 +46,7 @@ from eyas.fleet.running.policy import (
 )
 from eyas.fleet.running.state import Row, StateError, Store, sign
 
-__all__ = ["limits_of", "log_path", "main", "spawn", "stop_on_signals", "supervise"]
+__all__ = ["fork", "limits_of", "log_path", "main", "spawn", "stop_on_signals", "supervise"]
 
 LIMITS = "EYAS_FLEET_LIMITS"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -84,6 +84,34 @@ def spawn(folder: Path, name: str, lock: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(descriptor)
     threading.Thread(target=process.wait, name="eyas-reaper", daemon=True).start()  # it may end before we do
+
+
+def fork(folder: Path, name: str, lock: int) -> None:
+    """Do as `spawn` does, half a second faster: for a process that ends soon, and has imported everything by then.
+
+    The child has only the thread that called, and runs `main` at once.
+    """
+    descriptor = os.open(log_path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    pid = os.fork()
+    if pid:
+        sign(lock, pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        os.close(descriptor)
+        return
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.closerange(3, lock)
+        os.closerange(lock + 1, os.sysconf("SC_OPEN_MAX"))
+        os.chdir(folder)
+        os.environ["EYAS_HOME"] = str(folder)
+        code = main(name)
+    finally:
+        os._exit(code)
 
 
 def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, stop: threading.Event) -> State:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 from functools import cache
+from typing import get_args
 
 import msgspec
 
 from eyas.recipes.knowledge.tables import DATA, load
 from eyas.recipes.plan import Box, Choice, Data, EvidenceLevel, EvidenceRow
+from eyas.recipes.records import Role
 from eyas.recipes.versions import satisfies
 
 __all__ = ["evidence"]
@@ -24,6 +26,7 @@ class Shown(Data, frozen=True, kw_only=True):
     test: str
     versions: str = ""
     models: tuple[str, ...] = ("*",)
+    roles: tuple[Role, ...] = get_args(Role)
     containers: bool | None = None
     many_nodes: bool | None = None
 
@@ -41,6 +44,7 @@ def evidence(choice: Choice, box: Box, ran_here: frozenset[tuple[str, str]] = fr
         if fnmatch(choice.engine, one.engine)
         and (not one.versions or satisfies(choice.version, one.versions))
         and any(fnmatch(choice.model, model) for model in one.models)
+        and choice.role in one.roles
         and one.containers in (None, choice.image is not None)
         and one.many_nodes in (None, box.nodes > 1)
     ]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from eyas.base.bundled import DEMO_NAME
 from eyas.base.errors import UserError
 from eyas.recipes.engines import common, flags
-from eyas.recipes.estimate.kv import CHECKPOINTS, STEP_TOKENS, prompt_cache_mib
+from eyas.recipes.estimate.kv import CHECKPOINTS, prompt_cache_mib, step_tokens
 from eyas.recipes.plan import Box, Choice, Download, Emission, EnvVar, Launch, Readiness, Ref, Wait, Word
 from eyas.recipes.records import Head, Model
 
@@ -20,7 +20,6 @@ __all__ = ["emit"]
 ENGINE = "llama.cpp"
 FOLDER, MODEL_FILE, HEAD_FILE = "gguf", "model.gguf", "head.gguf"  # what `eyas export gguf` writes
 HEAD_FILES = "*eagle3-*"  # in the repository of a model
-CHUNK = str(STEP_TOKENS[ENGINE])  # prompt tokens at once
 EXPORT_S = 3600.0
 
 
@@ -40,13 +39,14 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     is_hub = "-hf" in files.options
     options: list[Word] = [*files.options, "--alias", model.repo]
     options += ["-c", str(choice.context * choice.concurrency), "-np", str(choice.concurrency)]
-    options += ["-b", CHUNK, "-ub", CHUNK, "-ngl", "999", "-fa", "on", "--jinja"]
+    options += _role_options(choice, model)
     if choice.kv_dtype == "fp8":
         options += ["-ctk", "q8_0", "-ctv", "q8_0"]  # the nearest that it has
     if box.hardware.unified:
         # Its copies of earlier conversations are in the same memory here, so they get a limit that is planned for.
         options += ["--load-mode", "none"]
-        options += ["--cache-ram", str(prompt_cache_mib(box)), "--ctx-checkpoints", str(CHECKPOINTS)]
+        kept = prompt_cache_mib(choice, box)
+        options += ["--cache-ram", str(kept), "--ctx-checkpoints", str(CHECKPOINTS if kept else 0)]
     if head is not None:
         options += ["--spec-type", "draft-eagle3", "--spec-draft-n-max", str(choice.draft_tokens), "-ngld", "999"]
     options += ["--metrics", "--host", choice.listen, "--port", str(choice.port)]
@@ -73,6 +73,20 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     )
 
 
+def _role_options(choice: Choice, model: Model) -> list[Word]:
+    if choice.role == "embeddings":
+        if model.pooling is None:
+            raise UserError(f"how vectors of {model.name} are pooled is not known; choose another model")
+        whole = str(choice.context)  # a text is read in one step, or refused
+        options: list[Word] = ["-b", whole, "-ub", whole, "-ngl", "999", "-fa", "auto"]
+        return [*options, "--embeddings", "--pooling", model.pooling]
+    step = str(step_tokens(choice, 512))
+    options = ["-b", step, "-ub", step, "-ngl", "999", "-fa", "on", "--jinja"]
+    if "vision" in model.roles:
+        options.append("--mmproj-auto" if choice.role == "vision" else "--no-mmproj")
+    return options
+
+
 def _files(choice: Choice, model: Model, head: Head | None) -> _Files:
     if choice.method == "draft-model":
         raise UserError(
@@ -80,12 +94,20 @@ def _files(choice: Choice, model: Model, head: Head | None) -> _Files:
         )
     if choice.model_path is not None and choice.model_path.endswith(".gguf"):
         return _with_head(choice, model, head, _Files(("-m", choice.model_path)))
+    if choice.model_path is not None and model.files:
+        raise UserError(f"eyas writes no GGUF files of {model.name}; name it instead of a folder")
     if choice.model_path is not None or model.repo == DEMO_NAME:
         return _exported(choice, model, head)
     repo = model.repos.get(ENGINE)
     if repo is None:
         raise UserError(f"no GGUF files of {model.name} are known for llama.cpp; choose another --engine")
     num_bytes = model.repo_bytes.get(ENGINE, model.total_bytes)
+    named = model.files.get(ENGINE)
+    if named:
+        wanted = named if choice.role == "vision" else named[:1]
+        num_bytes += model.projector_bytes.get(ENGINE, 0) if choice.role == "vision" else 0
+        only = Download(repo=repo, num_bytes=num_bytes, include=wanted, gated=model.gated)
+        return _Files(("-hf", repo, "-hff", named[0]), (only,))
     if head is not None and choice.head_path is None and head.repos.get(ENGINE) == repo:
         whole = Download(repo=repo, num_bytes=num_bytes + head.total_bytes, gated=model.gated)
         return _Files(("-hf", repo), (whole,))

@@ -22,16 +22,19 @@ __all__ = [
     "host_cache_bytes",
     "kv_layout",
     "prompt_cache_mib",
+    "step_tokens",
 ]
 
 SLIDING_POOL_RATIO = 0.8  # SGLang's --swa-full-tokens-ratio
 STEP_TOKENS = {"vllm": 8192, "tensorrt-llm": 8192, "llama.cpp": 2048, "ollama": 512}  # of prompts
+PICTURE_STEP = 512  # llama.cpp beside others: as many logits take 0.5 GB of gemma-3's vocabulary; a picture has 256
 SLOT_CELLS = 256  # llama.cpp: a slot's cache grows in such steps
 EYAS_PAGE = 16  # tokens, eyas.engine.startup.build
 EYAS_CHUNK, EYAS_CPU_CHUNK = 8192, 512  # prompt tokens of a step, eyas.engine.startup.backend
 CHECKPOINTS = 8  # llama.cpp: states of a slot to go back to; its own default is 32
 PROMPT_CACHE_SHARE = 32  # llama.cpp: 1/32 of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
 MIB = 1 << 20
+UNLIMITED = 1 << 40  # tokens, where none is kept
 
 
 class KvLayout(Struct, frozen=True, kw_only=True):
@@ -66,6 +69,8 @@ class KvLayout(Struct, frozen=True, kw_only=True):
         """Return the most tokens over `sequences` that `room` bytes hold, with the head's."""
         if room <= 0:
             return 0
+        if self.full + self.sliding + self.head == 0:
+            return UNLIMITED
         if self.ratio is not None:
             return int(room / self.per_token)
         held = sequences * self.window + self.in_flight
@@ -75,6 +80,8 @@ class KvLayout(Struct, frozen=True, kw_only=True):
 
 def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLayout:
     """Return the KV layout of the choice's engine. Where there are more GPUs than KV heads each holds a whole head."""
+    if model.is_encoder:
+        return KvLayout(full=0.0, sliding=0.0, head=0.0, ratio=None)
     share = head_share(model, choice.tensor_parallel)
     layer = 2 * model.num_kv_heads * model.head_dim * (1 if choice.kv_dtype == "fp8" else 2) * share
     full, sliding = (model.num_layers - model.num_sliding_layers) * layer, model.num_sliding_layers * layer
@@ -83,7 +90,7 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
         ratio = 1.0 if satisfies(choice.version, "<0.5.10") else SLIDING_POOL_RATIO
         return KvLayout(full=full, sliding=sliding, head=of_head, ratio=ratio)
     rows = choice.draft_tokens + 1
-    window, in_flight = model.window + rows, STEP_TOKENS.get(choice.engine, 0)
+    window, in_flight = model.window + rows, step_tokens(choice, 0)
     if not knowledge().engines[choice.engine].is_paged:
         window, in_flight = -(-(model.window + in_flight) // SLOT_CELLS) * SLOT_CELLS, 0
     if choice.engine == "eyas":  # eyas.engine.startup.memory: twice what can be in use, a row of taps for each page
@@ -94,9 +101,21 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
     return KvLayout(full=full, sliding=sliding, head=of_head, ratio=None, window=window, in_flight=in_flight)
 
 
-def prompt_cache_mib(box: Box) -> int | None:
-    """Return llama.cpp's limit for earlier conversations outside its KV cache; None where that is not GPU memory."""
-    return box.hardware.usable_bytes // PROMPT_CACHE_SHARE // MIB if box.hardware.unified else None
+def step_tokens(choice: Choice, otherwise: int) -> int:
+    """Return the prompt tokens of one step, `otherwise` for an engine that is not known by its name alone."""
+    if choice.engine == "llama.cpp" and choice.role == "vision":
+        return PICTURE_STEP
+    return STEP_TOKENS.get(choice.engine, otherwise)
+
+
+def prompt_cache_mib(choice: Choice, box: Box) -> int | None:
+    """Return llama.cpp's limit for earlier conversations outside its KV cache; None where that is not GPU memory.
+
+    It is 0 beside other models: texts and pictures are asked about once.
+    """
+    if not box.hardware.unified:
+        return None
+    return box.hardware.usable_bytes // PROMPT_CACHE_SHARE // MIB if choice.role == "text" else 0
 
 
 def host_cache_bytes(choice: Choice, box: Box, model: Model, layout: KvLayout) -> float:
@@ -104,8 +123,8 @@ def host_cache_bytes(choice: Choice, box: Box, model: Model, layout: KvLayout) -
 
     A checkpoint is the window of the sliding layers and, with a head, the head's whole cache.
     """
-    prompt_cache = prompt_cache_mib(box) if choice.engine == "llama.cpp" else None
-    if prompt_cache is None:
+    prompt_cache = prompt_cache_mib(choice, box) if choice.engine == "llama.cpp" else None
+    if not prompt_cache:
         return 0.0
     checkpoint = model.window * layout.sliding + choice.context * layout.head
     return prompt_cache * MIB + choice.concurrency * CHECKPOINTS * checkpoint

@@ -14,11 +14,11 @@ from math import ceil, floor
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eyas.recipes.estimate.kv import STEP_TOKENS, host_cache_bytes, kv_layout
+from eyas.recipes.estimate.kv import host_cache_bytes, kv_layout, step_tokens
 from eyas.recipes.estimate.weights import checkpoint_bytes, draft_bytes, expert_padding
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Box, Choice, MemoryMap, MemoryRow
-from eyas.recipes.records import Head, Model
+from eyas.recipes.records import CPU, Head, Model
 from eyas.recipes.versions import satisfies
 
 __all__ = ["POOLED", "Fits", "default_fraction", "engine_fraction", "fitting", "memory_map"]
@@ -27,6 +27,10 @@ MIB, GIB = 1 << 20, 1 << 30
 ACTIVATION_BYTES = 80  # per hidden unit and prompt token of a step: residuals, Q/K/V, four experts, fp32 temporaries
 GRAPH_BYTES, GRAPH_ROW_BYTES = GIB // 2, 2 * MIB  # SGLang's own estimate is 2 MiB per captured row
 RUNTIME_BYTES = 3 * GIB // 4  # CUDA context, libraries, workspaces
+# On a CPU that is all of its processes but weights and caches. With the demo model eyas took 358 MiB (PSS)
+# and llama-server 0.5.0 64 MiB, 2026-11-25.
+CPU_RUNTIME_BYTES, SMALL_CPU_RUNTIME_BYTES = 384 * MIB, 128 * MIB
+PICTURE_BYTES = GIB  # while a large picture is encoded; a guess
 COMMUNICATION_BYTES = GIB  # NCCL and all-reduce buffers, where there are several GPUs
 # Processes outside of the GPU's allocations: Python with torch two to four times, or one of C++. Not measured.
 HOST_BYTES = {"sglang": 3 * GIB, "vllm": 3 * GIB, "tensorrt-llm": 3 * GIB, "eyas": 2 * GIB}
@@ -134,24 +138,26 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
     tokens = choice.concurrency * choice.context
     weights = checkpoint_bytes(choice, model, weight_bytes)
     padding = expert_padding(choice, box, model)
+    projector = model.projector_bytes.get(choice.engine, 0) if choice.role == "vision" else 0
     of_head = draft_bytes(choice, head)
     kv, head_kv = layout.target_bytes(tokens, choice.concurrency), layout.head_bytes(tokens)
-    activations, runtime = _activations(choice, box, model), _runtime(choice)
+    activations, runtime = _activations(choice, box, model), _runtime(choice, box)
     host_cache = host_cache_bytes(choice, box, model, layout)
     shared = f"1/{choice.tensor_parallel} of it" if choice.tensor_parallel > 1 else ""
     rows = (
         MemoryRow(owner="weights", num_bytes=ceil(weights), note=shared),
+        MemoryRow(owner="vision encoder", num_bytes=projector),
         MemoryRow(owner="expert padding", num_bytes=ceil(padding), note="to the tiles of the kernels"),
         MemoryRow(owner="draft head", num_bytes=ceil(of_head), note=head.name if head else ""),
         MemoryRow(owner="KV cache", num_bytes=ceil(kv), note=_kv_note(choice, model)),
         MemoryRow(owner="KV cache of the head", num_bytes=ceil(head_kv)),
         MemoryRow(owner="prompt cache", num_bytes=ceil(host_cache), note="and checkpoints, at most"),
         MemoryRow(owner="activations and CUDA graphs", num_bytes=ceil(activations), note="estimate"),
-        MemoryRow(owner="CUDA and libraries", num_bytes=runtime, note="estimate"),
+        MemoryRow(owner=f"{'' if _is_cpu(box) else 'CUDA and '}libraries", num_bytes=runtime, note="estimate"),
     )
     return _Needs(
         rows=tuple(row for row in rows if row.num_bytes),
-        static=weights + padding + of_head,
+        static=weights + projector + padding + of_head,
         work=activations + runtime + host_cache,
         kv=kv + head_kv,
     )
@@ -187,20 +193,29 @@ def _limit(choice: Choice, box: Box) -> float:
 
 
 def _host(choice: Choice, box: Box) -> int:
-    return HOST_BYTES.get(choice.engine, SMALL_HOST_BYTES) if box.hardware.unified else 0
+    return HOST_BYTES.get(choice.engine, SMALL_HOST_BYTES) if box.hardware.unified and not _is_cpu(box) else 0
 
 
 def _activations(choice: Choice, box: Box, model: Model) -> float:
     chunk = _chunk_tokens(choice, box)
     rows = choice.concurrency * (choice.draft_tokens + 1)
     is_llama = knowledge().engines[choice.engine].runtime == "llama.cpp"
+    if choice.role == "embeddings":
+        return choice.context * model.hidden_size * ACTIVATION_BYTES  # a text is one step, without logits
+    pictures = PICTURE_BYTES if choice.role == "vision" else 0
     logit_rows = max(rows, chunk) if is_llama else rows  # it keeps those of a chunk
     logits = logit_rows * model.vocab_size * 4 * (1 if logit_rows > rows else 2)  # fp32, and a copy to sample from
-    graphs = 0 if is_llama else GRAPH_BYTES + GRAPH_ROW_BYTES * choice.concurrency
-    return chunk * model.hidden_size * ACTIVATION_BYTES + logits / choice.tensor_parallel + graphs
+    graphs = 0 if is_llama or _is_cpu(box) else GRAPH_BYTES + GRAPH_ROW_BYTES * choice.concurrency
+    return chunk * model.hidden_size * ACTIVATION_BYTES + logits / choice.tensor_parallel + graphs + pictures
 
 
-def _runtime(choice: Choice) -> int:
+def _is_cpu(box: Box) -> bool:
+    return box.hardware.compute_capability == CPU
+
+
+def _runtime(choice: Choice, box: Box) -> int:
+    if _is_cpu(box):
+        return CPU_RUNTIME_BYTES if choice.engine == "eyas" else SMALL_CPU_RUNTIME_BYTES
     return RUNTIME_BYTES + (COMMUNICATION_BYTES if choice.tensor_parallel > 1 else 0)
 
 
@@ -208,7 +223,7 @@ def _chunk_tokens(choice: Choice, box: Box) -> int:
     """Return the prompt tokens of one step."""
     if choice.engine == "sglang":
         return _sglang_sizes(box.hardware.usable_bytes, choice.tensor_parallel)[0]
-    return STEP_TOKENS.get(choice.engine, 512)
+    return step_tokens(choice, 512)
 
 
 def _sglang_sizes(usable: int, tensor_parallel: int) -> tuple[int, int]:

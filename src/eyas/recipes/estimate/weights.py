@@ -59,6 +59,8 @@ def expert_share(choice: Choice, model: Model) -> float:
 
 def dense_share(choice: Choice, model: Model) -> float:
     """Dense weights as the engine keeps them against the checkpoint's."""
+    if choice.engine in model.files:
+        return min(model.repo_bytes[choice.engine] / (model.dense_bytes + model.head_bytes), 1.0)
     return Q8_SHARE if choice.engine == "llama.cpp" else expert_share(choice, model)
 
 

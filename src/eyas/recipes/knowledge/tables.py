@@ -58,7 +58,7 @@ def knowledge() -> Knowledge:
     """The knowledge that ships in the package, read once."""
     return Knowledge(
         hardware=read(DATA / "hardware.yaml", Hardware),
-        models=read(DATA / "models.yaml", Model),
+        models={**read(DATA / "models.yaml", Model), **read(DATA / "sidecars.yaml", Model)},
         heads=read(DATA / "heads.yaml", Head),
         engines=read(DATA / "engines.yaml", Engine),
         measurements=tuple(read(DATA / "measurements.yaml", Measurement).values()),

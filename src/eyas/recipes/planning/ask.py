@@ -14,7 +14,7 @@ from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.knowledge.folders import head_of_folder, model_of_folder, weight_bytes
 from eyas.recipes.knowledge.tables import Knowledge
 from eyas.recipes.plan import Box, Home, Node, Purpose, Word
-from eyas.recipes.records import CPU, EngineName, Head, Model
+from eyas.recipes.records import CPU, EngineName, Head, Model, Role
 from eyas.recipes.sizes import parse_size
 
 __all__ = ["Ask", "Target", "settle"]
@@ -26,6 +26,7 @@ USES: dict[str, tuple[int, int]] = {  # purpose: (context, concurrency), where t
     "discord": (16 << 10, 8),
     "batch": (8 << 10, 32),
 }
+BESIDE: dict[Role, tuple[int, int]] = {"vision": (8 << 10, 1), "embeddings": (2 << 10, 4)}  # in place of a use's
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_DRAFT_TOKENS, MAX_CONCURRENCY, MAX_PORT = 16, 4096, 65535
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")  # what docker, systemd and Slurm all take
@@ -45,6 +46,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     image: str | None = None
     native: bool = False
     in_container: bool = False  # also an engine that usually runs as a process, if it has an image
+    role: Role | None = None  # None: the model's usual one
     purpose: Purpose = "chat"
     context: int | None = None
     concurrency: int | None = None
@@ -70,6 +72,7 @@ class Target(Struct, frozen=True, kw_only=True):
     box: Box
     model: Model
     model_path: str | None
+    role: Role
     weight_bytes: int | None  # of the checkpoint's own index
     head: Head | None  # asked for by name or folder
     head_path: str | None
@@ -97,7 +100,8 @@ def settle(ask: Ask, known: Knowledge, box: Box | None, extra: tuple[str, ...] =
     path = Path(ask.model).expanduser()
     is_folder = path.is_dir()
     model = model_of_folder(path, known) if is_folder else known.model(ask.model)
-    usual, concurrency = USES[ask.purpose]
+    role = _role(ask, model, known)
+    usual, concurrency = BESIDE.get(role, USES[ask.purpose])
     context = min(usual, model.native_context) if ask.context is None else ask.context
     if context > model.native_context:
         raise UserError(f"{model.name} has a context of {model.native_context} tokens, --context asks for {context}")
@@ -108,6 +112,7 @@ def settle(ask: Ask, known: Knowledge, box: Box | None, extra: tuple[str, ...] =
         box=box,
         model=model,
         model_path=str(path.resolve()) if is_folder else None,
+        role=role,
         weight_bytes=weight_bytes(path) if is_folder else None,
         head=head,
         head_path=head_path,
@@ -171,6 +176,23 @@ def _head(ask: Ask, model: Model, known: Knowledge) -> tuple[Head | None, str | 
             f"nothing drafts for {model.name} by {ask.spec}{others}; name a folder of your own with --draft"
         )
     return None, None
+
+
+def _role(ask: Ask, model: Model, known: Knowledge) -> Role:
+    role = ask.role or model.roles[0]
+    if role not in model.roles:
+        others = [other.name for other in known.models.values() if other.roles[0] == role]
+        raise UserError(f"{model.name} is for {' or '.join(model.roles)}, not for --role {role} ({', '.join(others)})")
+    if role != "text":
+        drafting = ask.spec not in ("auto", "none") or ask.head is not None or ask.draft_tokens is not None
+        for flag, is_given in (
+            ("--for", ask.purpose != "chat"),
+            ("--tools", ask.tools),
+            ("--draft or --spec", drafting),
+        ):
+            if is_given:
+                raise UserError(f"{flag} belongs to --role text, {model.name} is planned for {role}")
+    return role
 
 
 def _memory_cap(text: str | None, box: Box) -> int | None:

@@ -93,7 +93,9 @@ def _cannot_run(engine: Engine, target: Target) -> str | None:
         return f"does not run {model.name} (it runs {', '.join(engine.models)})"
     if not engine.runs_on(capability):
         return f"not planned on compute capability {capability}"
-    if "/" not in model.repo and target.ask.engine == "auto" and engine.name != "eyas":
+    if target.role not in engine.roles:
+        return f"is not planned for {target.role}"
+    if "/" not in model.repo and target.role == "text" and target.ask.engine == "auto" and engine.name != "eyas":
         return f"{model.name} comes with eyas, which serves it; --engine names another"
     if box.nodes > engine.max_nodes:
         return f"runs on {engine.max_nodes} node{'s' * (engine.max_nodes > 1)}, {box.name} has {box.nodes}"
@@ -123,10 +125,12 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
         image = eyas_image.TAG
     if not satisfies(version, engine.versions):
         raise UserError(f"version {version} is not known here ({engine.versions} is)")
-    name = ask.name or f"{target.model.name}-{engine.name}".replace(".", "-")
+    as_what = f"-{target.role}" if target.role != target.model.roles[0] else ""
+    name = ask.name or f"{target.model.name}{as_what}-{engine.name}".replace(".", "-")
     return Choice(
         model=target.model.name,
         model_path=target.model_path,
+        role=target.role,
         engine=cast(EngineName, engine.name),
         version=version,
         image=image,
@@ -140,7 +144,7 @@ def _base_choice(engine: Engine, target: Target) -> Choice:
         expert_parallel=engine.expert_parallel.get(box.num_gpus, 1),
         nodes=target.nodes,
         listen=ask.listen,
-        port=ask.port or engine.port,
+        port=ask.port or engine.port + ("text", "vision", "embeddings").index(target.role),
         api_key_env=ask.api_key_env,
         kv_dtype=ask.kv_dtype,
         cache=target.cache,
@@ -172,7 +176,7 @@ def _heads(base: Choice, target: Target, known: Knowledge) -> Iterator[Head | Re
     asked = target.head
     if not target.is_speculation_asked:
         yield None
-    if ask.spec == "none":
+    if ask.spec == "none" or target.role != "text":
         return
     for head in (asked,) if asked is not None else known.heads_of(target.model):
         reason = _cannot_draft(head, engine, base.version, target)
@@ -264,7 +268,7 @@ def _doubts(
         yield f"drafts with {head.repo}, which others are recommended over", 1 - RANK_WEIGHT * (BEST_RANK - head.rank)
     model = target.model
     kept = model.repo_bytes.get(choice.engine, model.total_bytes) / model.total_bytes
-    if kept < FEWER_BITS:
+    if kept < FEWER_BITS and not model.files:  # whose builds are all of few bits
         yield "loads a build with fewer bits than were published", kept
     fit = memory_map.max_tokens / (choice.context * choice.concurrency)
     if fit < 1:

@@ -99,7 +99,9 @@ def _nothing_works(target: Target, refused: Sequence[Refusal], known: Knowledge)
         smaller = [
             other.name
             for other in known.models.values()
-            if other.name in served and other.total_bytes < min(room, model.total_bytes)
+            if other.name in served
+            and other.roles[0] == target.role
+            and other.total_bytes < min(room, model.total_bytes)
         ]
         has = f"{'each GPU' if box.num_gpus > 1 else 'it'} has {readable(box.hardware.usable_bytes)}"
         return (

@@ -89,6 +89,8 @@ def _engine(best: Candidate, others: Sequence[Candidate], target: Target, known:
     engine = known.engines[choice.engine]
     if target.ask.engine != "auto":
         yield Note(text=f"{engine.title}: asked for")
+    elif choice.role == "embeddings":
+        yield Note(text=f"{engine.title}: expected to be the fastest of those that are planned for embeddings")
     else:
         rivals: dict[str, Candidate] = {}
         for other in others:

@@ -15,6 +15,7 @@ __all__ = ["memory_bar", "show"]
 
 WIDTH = 110
 BAR = 72
+WHAT_FOR = {"vision": "pictures", "embeddings": "embeddings"}
 MARKS = "#=+*%o:~"  # one for each owner, in order; the rest share the last
 
 
@@ -51,7 +52,8 @@ def _head(plan: Plan) -> tuple[str, list[str]]:
             f"  {gpus}, {box.architecture}"
             + (f", compute capability {capability}" if capability != CPU else "")
             + ("" if box.is_probed else " (from the table, not looked at)"),
-            f"  {choice.context} tokens of context, {choice.concurrency} at once, for {choice.purpose}"
+            f"  {choice.context} tokens of context, {choice.concurrency} at once, for "
+            + (choice.purpose if choice.role == "text" else WHAT_FOR[choice.role])
             + (", with tools" if choice.tools else ""),
             f"  {choice.image or 'a native process'}, http://{choice.listen}:{choice.port}/v1",
         ],
@@ -72,7 +74,7 @@ def memory_bar(memory: MemoryMap) -> list[str]:
         f"  [{bar[:BAR]:.<{BAR}}]",
         *lines,
         f"  . {'free' if free >= 0 else 'missing':<28} {readable(abs(free)):>11}  of {readable(memory.capacity)}; "
-        f"{memory.max_tokens} tokens of KV cache fit",
+        + (f"{memory.max_tokens} tokens of KV cache fit" if memory.kv_bytes_per_token else "no KV cache is kept"),
         *(f"    {owner:<28} {readable(num_bytes):>11}  {note}".rstrip() for owner, num_bytes, note in _sums(memory)),
     ]
 
@@ -88,6 +90,12 @@ def _sums(memory: MemoryMap) -> Iterator[tuple[str, int, str]]:
 
 def _speed(plan: Plan) -> Iterator[str]:
     speed, num = plan.speed, plan.choice.concurrency
+    if plan.choice.role == "embeddings":
+        yield (
+            f"  the vector of a text of {plan.choice.context} tokens after {span(speed.first_token_s)} s, ready after "
+            f"{span(speed.load_s)} s"
+        )
+        return
     plain = span(speed.baseline_tokens_per_second)
     yield f"  {span(speed.tokens_per_second)} tok/s over {num} at once; {plain} without speculation"
     if speed.at_context:

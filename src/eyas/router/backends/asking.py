@@ -16,6 +16,7 @@ from msgspec import Struct
 from eyas.fleet.endpoint import canary
 from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.backends.judgement import Look
+from eyas.router.settings.schema import Role
 from eyas.router.upstream.address import Address
 
 __all__ = ["ROUTER_HEADER", "Asker", "Inconclusive"]
@@ -64,14 +65,14 @@ class Asker:
             return Look(kind="other", text="answers what is not HTTP")
         return _look(status, headers, body)
 
-    async def canary(self, address: Address, model: str | None) -> str | None:
+    async def canary(self, address: Address, model: str | None, role: Role = "text") -> str | None:
         """Return what is wrong with the answer to the canary's question; None if nothing is. Raises Inconclusive."""
-        talk = canary.conversation(model or "default")
+        talk = canary.conversation(model or "default", role)
         body = next(talk)
         while True:
             raw = msgspec.json.encode(body)
             try:
-                status, _, said = await self._ask(address, "POST", canary.PATH, raw, self._canary_s)
+                status, _, said = await self._ask(address, "POST", canary.path(role), raw, self._canary_s)
             except TimeoutError:
                 raise Inconclusive(f"answers no question within {self._canary_s:g} s") from None
             except (aiohttp.ClientError, OSError, ValueError):

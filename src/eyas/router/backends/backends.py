@@ -100,6 +100,7 @@ class Backends:
         """End watching, and starts that are under way. What runs goes on."""
         for planned in self._planned.values():
             planned.cancel()
+            planned.close()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:

@@ -89,7 +89,7 @@ def _listed(settings: BackendSettings, memory: Memory, look: Look) -> Verdict:
     model, fault = _model(settings, memory, look)
     if fault is not None:
         return Verdict(memory=Memory(model=memory.model), condition=_out("another_model", fault, is_ours=is_ours))
-    memory = replace(memory, model=model, is_sound=memory.is_sound or settings.role == "embeddings")
+    memory = replace(memory, model=model)
     if memory.fault is not None:
         condition = _out("canary", memory.fault, model=model, is_ours=is_ours)
         return Verdict(memory=memory, condition=condition)

@@ -24,6 +24,7 @@ from eyas.fleet.preflight.check import Check
 from eyas.fleet.preflight.make_ready import make_ready
 from eyas.fleet.running.control import bring_up
 from eyas.fleet.running.state import Store
+from eyas.fleet.running.supervisor import fork
 from eyas.recipes.plan import Plan
 
 __all__ = ["News", "main"]
@@ -78,7 +79,7 @@ def main() -> int:
     try:
         store = Store(folder)
         try:
-            bring_up(folder, store, plan, os.environ, ready)
+            bring_up(folder, store, plan, os.environ, ready, begin=fork)
         finally:
             store.close()
     except EyasError as error:

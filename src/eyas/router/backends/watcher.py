@@ -41,6 +41,7 @@ class Pace:
     takeover_s: float = 30.0  # of a deployment whose supervisor has ended
     drain_s: float = 30.0  # that answers get to finish before its process is stopped
     poll_s: float = 0.2
+    load_s: float = 0.1  # while requests wait for it to be loaded
 
 
 class Watcher:
@@ -79,6 +80,7 @@ class Watcher:
         self._retry_s = 0.0
         self._taken_over_at = 0.0
         self._is_plain = False
+        self._is_pooled = is_pooled
 
     def is_out_for(self, *causes: Cause) -> bool:
         """Return whether it is held out for one of these causes."""
@@ -119,6 +121,8 @@ class Watcher:
 
     def rest(self, reason: str = IDLE.reason) -> None:
         """Be idle: nothing of it runs, and a request may have it loaded."""
+        if self._planned is not None and reason == IDLE.reason:
+            self._planned.prepare()
         self._hold(Condition(state="idle", reason=reason))
 
     def refuse(self, reason: str) -> None:
@@ -169,12 +173,15 @@ class Watcher:
             await self._carry_out(order, planned)
             return 0.0
         if self._held is not None:
+            if planned is not None and self._held.state == "idle" and await self._runs(planned):
+                self._held, self._order = None, self._order or "start"
+                return 0.0
             self._report(self._held)
             return self._pace.look_s
         if planned is not None and (condition := await self._standing(planned)) is not None:
             self._memory = Memory(model=self._memory.model)
             self._tell(condition)
-            return self._pace.soon_s
+            return self._pace.load_s if self._is_pooled else self._pace.soon_s
         return await self._look()
 
     def _tell(self, condition: Condition) -> None:
@@ -212,7 +219,7 @@ class Watcher:
         return self._pace.look_s
 
     async def _canary(self, model: str | None) -> tuple[str | None]:
-        return (await self._asker.canary(self._address, model),)
+        return (await self._asker.canary(self._address, model, self._settings.role),)
 
     async def _unless_ordered(self, asking: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of `asking`; None if an order comes first."""
@@ -278,17 +285,22 @@ class Watcher:
 
     async def _find(self, planned: Planned) -> None:
         """Take over what runs of it; else it is idle."""
+        is_running = await self._runs(planned)
+        if self._order is not None:
+            return
+        if is_running:
+            self._order = "start"
+        else:
+            self.rest()
+
+    async def _runs(self, planned: Planned) -> bool:
+        """Return whether its deployment is up, though it was not started here: by a router before, or by a person."""
         try:
             state = await in_thread(planned.state)
         except UserError as error:
             log.warning("backend %s: %s", self._settings.name, error)
-            state = None
-        if self._order is not None:
-            return
-        if state is not None and state.standing is not None and state.standing.is_active:
-            self._order = "start"
-        else:
-            self.rest()
+            return False
+        return state.standing is not None and state.standing.is_active
 
     async def _drain(self) -> None:
         end = time.monotonic() + self._drain_s
@@ -320,6 +332,8 @@ class Watcher:
             case "failed":
                 self._loading_since = None
                 return Condition(state="out", cause="failed", reason=standing.note)
+        if self._loading_since is not None and standing.status == "ready":  # fleet has just asked it the canary
+            self._memory = Memory(model=self._memory.model, is_sound=True)
         self._loading_since = None
         return None
 

@@ -102,10 +102,11 @@ def _build(source: Path, defines: tuple[tuple[str, int | str], ...]) -> ctypes.C
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++: kernels cannot be emulated")
-    text = f'#include "{source}"\n'
+    text = f'#include "{source.name}"\n'
     text += "".join(f"EYAS_EMULATED_KERNEL({name})\n" for name in KERNEL_NAME.findall(source.read_text()))
-    flags = [*FLAGS, f"-I{FOLDER}", f"-I{HERE}", *(f"-D{name}={value}" for name, value in defines)]
+    flags = [*FLAGS, *(f"-D{name}={value}" for name, value in defines)]
     inputs = [source, *sorted(FOLDER.glob("*.cuh")), *sorted(HERE.glob("*.h"))]
+    # Of what is compiled, not of where it lies: another checkout of the same source need not build again.
     key = hashlib.sha256(repr((text, flags, [path.read_bytes() for path in inputs])).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"eyas-emulator-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -113,7 +114,8 @@ def _build(source: Path, defines: tuple[tuple[str, int | str], ...]) -> ctypes.C
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / library.name
-            command = [compiler, *flags, "-x", "c++", "-", "-o", str(built)]
+            folders = [f"-I{folder}" for folder in (source.parent, FOLDER, HERE)]
+            command = [compiler, *flags, *folders, "-x", "c++", "-", "-o", str(built)]
             result = subprocess.run(command, input=text, text=True, capture_output=True)
             if result.returncode:
                 raise RuntimeError(f"g++ rejects {source.name}:\n{result.stderr[:4000]}")
