@@ -11,6 +11,7 @@ from eyas.gateway.page.live import MAX_VIEWERS
 from eyas.router.manager.condition import Condition
 from eyas.router.operation import feed
 from eyas.router.operation.hiding import hider, shown_url
+from eyas.router.operation.status import ORDERS
 from eyas.router.relay.outcome import Outcome
 
 SECRETS = (BACKEND_KEY, SERVER_KEY, "word@", "user:")
@@ -73,8 +74,8 @@ def test_it_is_not_ready_while_no_backend_of_the_resident_model_is():
     assert second.status_code == 200
 
 
-@pytest.mark.parametrize("verb", ["start", "stop"])
-def test_without_configured_keys_nobody_starts_or_stops(verb):
+@pytest.mark.parametrize("verb", ["start", "stop", *ORDERS])
+def test_without_configured_keys_nobody_gives_orders(verb):
     async def main():
         async with operated() as one:
             answers = [
@@ -96,13 +97,15 @@ def test_with_a_key_backends_are_started_and_stopped():
         async with operated(small_settings(SERVER_KEY)) as one:
             post = one.http.post
             for headers in ({}, {"authorization": "Bearer wrong"}):
-                for path in ("/router/backends/spark/stop", "/router/backends/spark/start"):
-                    assert (await post(path, headers=headers)).status_code == 401
+                for verb in ("start", "stop", *ORDERS):
+                    assert (await post(f"/router/backends/spark/{verb}", headers=headers)).status_code == 401
                 for path in ("/router/status", "/router/events", "/metrics"):
                     assert (await one.http.get(path, headers=headers)).status_code == 401
             assert one.control.orders == []
             assert (await post("/router/backends/spark/stop", headers=AUTH)).status_code == 202
             assert (await post("/router/backends/spark/start", headers={"x-api-key": SERVER_KEY})).status_code == 202
+            for verb in ORDERS:
+                assert (await post(f"/router/backends/small/{verb}", headers=AUTH)).status_code == 202
             refused = await post("/router/backends/plain/stop", headers=AUTH)
             unknown = await post("/router/backends/sparc/stop", headers=AUTH)
             assert (await one.http.get("/router/backends/spark/stop", headers=AUTH)).status_code == 405
@@ -110,7 +113,7 @@ def test_with_a_key_backends_are_started_and_stopped():
             return one.control.orders, refused, unknown
 
     orders, refused, unknown = asyncio.run(main())
-    assert orders == [("stop", "spark"), ("start", "spark")]
+    assert orders == [("stop", "spark"), ("start", "spark"), *((verb, "small") for verb in ORDERS)]
     assert refused.status_code == 409 and "last one" in refused.json()["error"]["message"]
     assert unknown.status_code == 404 and "did you mean 'spark'" in unknown.json()["error"]["message"]
 

@@ -172,7 +172,7 @@ HISTORY = """async ([pools, seconds]) => {
 
 def test_the_last_ten_minutes_are_drawn_with_gaps(open_page, shot):
     turns = {0: {"small": 14.0}, 1: {"small": 14.0, "eyes": 6.0}, 2: {"eyes": 6.0}, 3: {}}
-    seconds = [at / 2 for at in range(1800) if not 1000 <= at < 1100]  # 15 minutes, of which 50 s are missing
+    seconds = [at for at in range(750) if not 500 <= at < 550]  # 50 s are missing
     pools = [
         msgspec.to_builtins(
             spark_pool(others=12 + at % 97 / 20, large=61.0 if at > 330 else 0, **turns[int(at / 60) % 4])
@@ -199,7 +199,7 @@ def test_the_last_ten_minutes_are_drawn_with_gaps(open_page, shot):
 def test_models_come_and_go(open_page, shot, lab):
     engines = [
         Ballast("large", 120, more={"pinned": True, "priority": "critical"}),
-        Ballast("coder", 90, answer_s=2.0, more={"exclusive": True}),
+        Ballast("coder", 90, answer_s=2.5, more={"exclusive": True}),
         Ballast("writer", 90, declared=0.8, more={"exclusive": True}),
         Ballast("eyes", 30, more={"role": "vision", "priority": "low"}),
     ]
@@ -209,22 +209,27 @@ def test_models_come_and_go(open_page, shot, lab):
     with in_thread(pooled(path)) as server:
         server.one.session.headers["authorization"] = f"Bearer {SERVER_KEY}"
         page = signed_in(open_page, server.one.url, viewport={"width": 1280, "height": 1500})
-        states = {name: card(page, name).locator(".state").first for name in ("large", "coder", "writer", "eyes")}
-        expect(states["large"]).to_have_text("ready")
-        expect(states["coder"]).to_have_text("idle")
+
+        def until(name, state):
+            expect(card(page, name).locator(".state").first).to_have_text(state, timeout=60_000)
+
+        until("large", "ready")
+        until("coder", "idle")
         for name in ("eyes", "coder"):
             assert server.begin(server.one.ask, name).result(60)[0] == 200
-        expect(states["coder"]).to_have_text("ready")
-        asked = [server.begin(server.one.ask, name) for name in ("coder", "writer")]
-        expect(states["coder"]).to_have_text("unloading")
+        until("coder", "ready")
+        asked = [server.begin(server.one.ask, "coder")]
+        expect(card(page, "coder").locator(".load")).to_have_text("1 of 8")
+        asked.append(server.begin(server.one.ask, "writer"))
+        until("coder", "unloading")
         shot(page, "router-memory-unloading")
         assert [one.result(60)[0] for one in asked] == [200, 200]
-        expect(states["writer"]).to_have_text("ready")
+        until("writer", "ready")
         expect(card(page, "writer")).to_contain_text("learnt (81 MiB declared)")
         expect(page.locator("#events .bad")).to_contain_text("larger than declared")
         card(page, "coder").get_by_role("button", name="Load coder").click()
-        expect(states["writer"]).to_have_text("idle")
-        expect(states["coder"]).to_have_text("ready")
+        until("writer", "idle")
+        until("coder", "ready")
         card(page, "coder").get_by_role("button", name="Pin coder").click()
         expect(card(page, "coder")).to_contain_text("pinned")
         assert server.begin(server.one.ask, "writer").result(60)[0] == 503

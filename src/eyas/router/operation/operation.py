@@ -31,8 +31,8 @@ from eyas.router.settings.schema import RouterSettings
 __all__ = ["Operation"]
 
 NO_KEYS = (
-    "starting and stopping want an API key, and this router has none: make one with 'eyas key' and set api_key under "
-    "'server' in its file"
+    "starting, stopping, loading and pinning want an API key, and this router has none: make one with 'eyas key' and "
+    "set api_key under 'server' in its file"
 )
 
 
@@ -141,7 +141,7 @@ class Operation:
         return answer
 
     def _controlled(self, request: Request) -> str:
-        """Return the backend that a request may start or stop. Raises Refused, HTTPException."""
+        """Return the backend that a request may give orders to. Raises Refused, HTTPException."""
         if not request.scope["state"].get("key"):  # with keys, `Auth` has refused those without one
             raise Refused(NO_KEYS, code="key_needed", status=403)
         name: str = request.path_params["name"]
