@@ -79,7 +79,7 @@ def _check_backend(backend: BackendSettings, plan: Plan | None, problems: Proble
     where = f"backends.{backend.name}"
     if backend.name == OTHERS:
         problems.add(
-            where, f"is a name that figures of memory have for what no backend holds; give it another than {OTHERS}"
+            where, "is what figures of memory call all that no backend holds; give it another name"
         )
     if backend.pool is None:
         if backend.is_exclusive or backend.is_pinned:
