@@ -63,14 +63,15 @@ def test_calculates_through_a_call(llm):
     assert "no result" in final_text(llm.tokenizer, ids)
 
 
-def test_held_out_prompts_with_tools(llm):
+@pytest.mark.parametrize(("count", "least"), [(8, 7), pytest.param(16, 14, marks=pytest.mark.slow)])
+def test_held_out_prompts_with_tools(llm, count, least):
     """Calls where they are due, with tools described in words that training never had."""
-    rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="ascii").splitlines()][:16]
+    rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="ascii").splitlines()][:count]
     answers = said(llm, [[Message(**message) for message in row["messages"]] for row in rows])
     found = [program(llm.tokenizer, ids) for ids in answers]
     right = sum(code == row["program"] for code, row in zip(found, rows, strict=True))
     wrong = [(row["messages"][-1]["content"], code) for code, row in zip(found, rows, strict=True)]
-    assert right >= 14, wrong
+    assert right >= least, wrong
 
 
 def test_held_out_prompts_fit_the_models_context(llm):

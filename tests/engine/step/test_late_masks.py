@@ -173,7 +173,7 @@ LATE_SETUPS = [
 ]
 
 
-def bound_requests(model):
+def bound_requests(model, max_tokens):
     """Schemas, all kinds of sampling, and every third request free."""
     requests = requests_for(model, 9, seed=3, min_tokens=1, max_prompt=60)
     free = {"allowed_token_ids": None, "bad_words": (), "stop_token_ids": ()}
@@ -183,7 +183,7 @@ def bound_requests(model):
             request,
             params=replace(
                 request.params,
-                max_tokens=30,
+                max_tokens=max_tokens,
                 min_tokens=0,
                 **({} if index % 3 == 2 else free | {"grammar": grammar_of(schemas[index % len(schemas)])}),
             ),
@@ -192,9 +192,10 @@ def bound_requests(model):
     ]
 
 
-@pytest.fixture(scope="module")
-def alone(demo_model):
-    requests = bound_requests(demo_model)
+@pytest.fixture(scope="module", params=[20, pytest.param(30, marks=pytest.mark.slow)])
+def alone(demo_model, request):
+    """Requests, how many tokens long, and what each says alone."""
+    requests = bound_requests(demo_model, request.param)
     return requests, reference_of(demo_model, requests)
 
 

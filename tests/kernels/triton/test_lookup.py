@@ -7,9 +7,13 @@ from tests.kernels.support.rows import DEVICE
 from eyas.kernels.reference.lookup import look_up_ref
 from eyas.kernels.triton import lookup
 
+FEW = [((2, 5), 16), ((5, 5), 64), ((1, 3), 16)]
+ALL = [(match, size) for match in ((2, 5), (5, 5), (1, 3)) for size in (16, 64)]
 
-@pytest.mark.parametrize("match", [(2, 5), (5, 5), (1, 3)])
-@pytest.mark.parametrize("size", [16, 64])
+
+@pytest.mark.parametrize(
+    ("match", "size"), [*FEW, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in FEW)]
+)
 def test_equals_the_plain_search(match, size, monkeypatch):
     """Few different tokens, so that there are many matches; lengths from one token to all; what follows is junk."""
     monkeypatch.setattr(lookup, "_SIZE", size)
