@@ -185,10 +185,19 @@ class Orchestrator:
                     await self._look(pool)
                 except Exception:
                     log.exception("looking after the memory of %s failed", pool.settings.name)
+            if not any(pool.policy.is_moving for pool in self.pools):
+                self._prepare()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s()):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _prepare(self) -> None:
+        """Have starts ready for backends that may be loaded next, while nothing else wants the processor."""
+        for pool in self.pools:
+            for name, member in pool.policy.members.items():
+                if member.state == "idle":
+                    self._backends.planned[name].prepare()
 
     def _pause_s(self) -> float:
         if any(pool.policy.is_returning for pool in self.pools):

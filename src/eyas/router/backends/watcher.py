@@ -121,8 +121,6 @@ class Watcher:
 
     def rest(self, reason: str = IDLE.reason) -> None:
         """Be idle: nothing of it runs, and a request may have it loaded."""
-        if self._planned is not None and reason == IDLE.reason:
-            self._planned.prepare()
         self._hold(Condition(state="idle", reason=reason))
 
     def refuse(self, reason: str) -> None:

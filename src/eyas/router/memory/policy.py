@@ -100,10 +100,15 @@ class PoolPolicy:
         return self._returning is not None
 
     @property
+    def is_moving(self) -> bool:
+        """Whether a backend is on its way, or its memory on its way back."""
+        is_busy = any(one.state in ("loading", "unloading") for one in self.members.values())
+        return is_busy or self._returning is not None
+
+    @property
     def is_watched(self) -> bool:
         """Whether the memory is to be looked at every second: it is short, or something is on its way."""
-        is_moving = any(one.state in ("loading", "unloading") for one in self.members.values())
-        return self.level != "normal" or is_moving or self._returning is not None
+        return self.level != "normal" or self.is_moving
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -241,14 +246,10 @@ class PoolPolicy:
                 is_held = member.state in ("ready", "loading") or (member.state == "unloading" and member.is_draining)
                 if is_held and not member.is_pinned:
                     self._unload(member, f"emergency: {share}", 0.0)
-        elif self.level == "critical" and not self._is_moving():  # a load may pass it for a moment
+        elif self.level == "critical" and not self.is_moving:  # a load may pass it for a moment
             idle = [one for one in self.members.values() if one.may_go(now) and not one.usage.in_flight]
             if idle:
                 self._unload(min(idle, key=lambda one: one.rank), f"it was idle, and {share}", 0.0)
-
-    def _is_moving(self) -> bool:
-        is_busy = any(one.state in ("loading", "unloading") for one in self.members.values())
-        return is_busy or self._returning is not None
 
     def _unload(self, member: Member, reason: str, drain_s: float) -> None:
         if member.state == "loading" and member.load_peak > member.footprint.peak:  # more would have come

@@ -78,9 +78,7 @@ def check_memory(settings: RouterSettings, plans: Mapping[str, Plan], problems: 
 def _check_backend(backend: BackendSettings, plan: Plan | None, problems: Problems) -> None:
     where = f"backends.{backend.name}"
     if backend.name == OTHERS:
-        problems.add(
-            where, "is what figures of memory call all that no backend holds; give it another name"
-        )
+        problems.add(where, "is what figures of memory call all that no backend holds; give it another name")
     if backend.pool is None:
         if backend.is_exclusive or backend.is_pinned:
             what = "exclusive" if backend.is_exclusive else "pinned"
