@@ -4,6 +4,7 @@ Standard library only; run as `python -SE fake_engine.py --port N ...`.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -41,6 +42,7 @@ def parsed():
     parser.add_argument("--children", action="store_true", help="one in a session of its own, one that hides its tag")
     parser.add_argument("--ballast", type=int, default=0, help="MiB that it holds when it is up")
     parser.add_argument("--peak", type=int, default=0, help="MiB that it holds before that, while it loads")
+    parser.add_argument("--gpu-mib", type=int, default=0, help="MiB of the first GPU that it holds")
     parser.add_argument("--answer-s", type=float, default=0.0, help="seconds that an answer takes")
     parser.add_argument("--exit", type=int, help="end with this code at once")
     return parser.parse_args()
@@ -110,6 +112,21 @@ def load(args):
     return held
 
 
+def hold_gpu(mib):
+    """Allocate memory of the first GPU by the driver's own library; it is freed when the process ends."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+    for error in (
+        cuda.cuInit(0),
+        cuda.cuDeviceGet(ctypes.byref(device), 0),
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+        cuda.cuCtxSetCurrent(context),
+        cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib << 20)),
+    ):
+        if error:
+            sys.exit(f"the GPU's driver says: error {error}")
+
+
 def main():
     args = parsed()
     if args.ignore_term:
@@ -124,6 +141,8 @@ def main():
         print("ends at once", file=sys.stderr)
         sys.exit(args.exit)
     held = load(args)
+    if args.gpu_mib:
+        hold_gpu(args.gpu_mib)
     if args.port:
         Handler.args = args
         server = ThreadingHTTPServer((args.host, args.port), Handler)

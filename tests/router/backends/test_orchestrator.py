@@ -18,7 +18,7 @@ def test_they_take_turns_and_all_requests_are_answered(lab):
             assert (await box.ask("b"))[0] == 200
             assert box.loaded() == {"b", "c"}
             assert box.notes("load") == ["c", "a", "b"] and box.notes("unload") == ["a"]
-            assert box.notes("unloaded") == ["a"] and not box.notes("late")
+            assert box.notes("unloaded") == ["a"] and not box.notes("late"), box.told()
             await box.until(lambda: box.router.orchestrator.pools[0].policy.members["b"].footprint.is_learnt)
 
     asyncio.run(main())

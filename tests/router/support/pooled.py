@@ -39,28 +39,34 @@ class Ballast:
     load_s: float = 0.3
     answer_s: float = 0.0
     declared: float = 1.0
+    gpu_mib: int = 0  # that it holds of a GPU, and declares instead
     more: dict[str, Any] = field(default_factory=dict)  # keys of its entry in the router's file
 
 
-def write_file(folder: Path, engines: list[Ballast], size_mib: int, journal: Path, **rest: Any) -> Path:
-    """Write plans and a router's file; return the file. Each engine has a model of its name."""
+def write_file(folder: Path, engines: list[Ballast], size_mib: int | None, journal: Path, **rest: Any) -> Path:
+    """Write plans and a router's file; return the file. Each engine has a model of its name.
+
+    Without a size the pool is the first GPU.
+    """
     backends = {}
     for one in engines:
         port = free_port()
         argv = engine(
             *("--port", port, "--journal", journal, "--ballast", one.mib, "--peak", one.peak),
-            *("--slow", one.load_s, "--answer-s", one.answer_s),
+            *("--slow", one.load_s, "--answer-s", one.answer_s, "--gpu-mib", one.gpu_mib),
             name=one.name,
         )
         plan = make_plan(folder / one.name, port, [Launch(name="server", argv=argv)], name=one.name)
         choice = msgspec.structs.replace(plan.choice, concurrency=8)
         file = write_plan(folder / f"{one.name}.yaml", msgspec.structs.replace(plan, choice=choice))
-        steady = int((one.mib + 12) * one.declared)
-        peak = max(steady, int((max(one.mib, one.peak) + 12) * one.declared))
+        steady = int((one.gpu_mib or one.mib + 12) * one.declared)
+        peak = max(steady, 0 if one.gpu_mib else int((max(one.mib, one.peak) + 12) * one.declared))
         backends[one.name] = {"plan": str(file), "memory": f"{steady}MiB", "peak": f"{peak}MiB"} | one.more
     content = {
         "server": {"port": free_port()},
-        "pools": {"box": {"kind": "size", "size": f"{size_mib}MiB"}},
+        "pools": {
+            "box": {"kind": "gpu", "size": "79GiB"} if size_mib is None else {"kind": "size", "size": f"{size_mib}MiB"}
+        },
         "backends": backends,
         "models": {one.name: [one.name] for one in engines},
         "budgets": {"queue": 600, "prefill": 600},

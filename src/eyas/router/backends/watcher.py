@@ -171,9 +171,13 @@ class Watcher:
             await self._carry_out(order, planned)
             return 0.0
         if self._held is not None:
-            if planned is not None and self._held.state == "idle" and await self._runs(planned):
-                self._held, self._order = None, self._order or "start"
-                return 0.0
+            if planned is not None and self._held.state == "idle":
+                is_running = await self._runs(planned)
+                if self._order is not None or self._held is None or self._held.state != "idle":
+                    return 0.0  # it was ordered to do something meanwhile
+                if is_running:
+                    self._held, self._order = None, "start"
+                    return 0.0
             self._report(self._held)
             return self._pace.look_s
         if planned is not None and (condition := await self._standing(planned)) is not None:
