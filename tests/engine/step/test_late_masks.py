@@ -206,6 +206,7 @@ def alone(demo_model, request):
         *(pytest.param(30, setup, marks=pytest.mark.slow) for setup in LATE_SETUPS),
     ],
     indirect=["alone"],
+    scope="module",  # else what each says alone is computed for each set-up
 )
 def test_masks_that_are_late_by_chance_change_no_token(demo_model, alone, setup, monkeypatch):
     requests, reference = alone
