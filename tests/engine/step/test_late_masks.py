@@ -192,7 +192,7 @@ def bound_requests(model, max_tokens):
     ]
 
 
-@pytest.fixture(scope="module", params=[20, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module")
 def alone(demo_model, request):
     """Requests, how many tokens long, and what each says alone."""
     requests = bound_requests(demo_model, request.param)
@@ -200,7 +200,13 @@ def alone(demo_model, request):
 
 
 @pytest.mark.parametrize(
-    "setup", [*LATE_SETUPS[:2], *(pytest.param(setup, marks=pytest.mark.slow) for setup in LATE_SETUPS[2:])]
+    ("alone", "setup"),
+    [
+        *((20, setup) for setup in LATE_SETUPS[:2]),
+        *(pytest.param(30, setup, marks=pytest.mark.slow) for setup in LATE_SETUPS),
+    ],
+    indirect=["alone"],
+    scope="module",  # else what each says alone is computed for each set-up
 )
 def test_masks_that_are_late_by_chance_change_no_token(demo_model, alone, setup, monkeypatch):
     requests, reference = alone
