@@ -3,7 +3,7 @@
 import pytest
 from tests.router.support.memory_runs import GIB, Box, Engine, Request
 
-from eyas.router.memory.events import Fails, Waits
+from eyas.router.memory.events import Fails, Stood, Waits
 from eyas.router.settings.schema import MemorySettings
 
 
@@ -211,6 +211,18 @@ def test_a_load_that_passes_emergency_is_ended_and_learnt_from():
     box.settle()
     assert box.requests[0].refused is not None and box.states() == {"a": "idle"}
     assert max(box.shares) < 1.0 and len(box.loads()) == 1
+
+
+def test_a_pinned_one_that_failed_is_loaded_again():
+    box = Box([Engine("a", 20 * GIB, is_pinned=True)])
+    box.run(5)
+    box.by_name["a"].state = "idle"
+    box.decide(Stood("a", "out"))
+    box.run(5)
+    assert box.states() == {"a": "idle"} and len(box.loads()) == 1
+    box.decide(Stood("a", "idle"))
+    box.run(15)
+    assert box.states() == {"a": "ready"} and len(box.loads()) == 2
 
 
 def test_a_person_loads_unloads_and_pins():

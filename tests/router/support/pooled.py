@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,6 +58,9 @@ def write_file(folder: Path, engines: list[Ballast], size_mib: int | None, journ
             name=one.name,
         )
         plan = make_plan(folder / one.name, port, [Launch(name="server", argv=argv)], name=one.name)
+        if size_mib is None:
+            hardware = msgspec.structs.replace(plan.box.hardware, compute_capability=_capability())
+            plan = msgspec.structs.replace(plan, box=msgspec.structs.replace(plan.box, hardware=hardware))
         choice = msgspec.structs.replace(plan.choice, concurrency=8)
         file = write_plan(folder / f"{one.name}.yaml", msgspec.structs.replace(plan, choice=choice))
         steady = int((one.gpu_mib or one.mib + 12) * one.declared)
@@ -74,6 +78,11 @@ def write_file(folder: Path, engines: list[Ballast], size_mib: int | None, journ
     path = folder / "router.yaml"
     path.write_bytes(msgspec.json.encode(content | rest))
     return path
+
+
+def _capability() -> str:
+    argv = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", "0"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @dataclass

@@ -197,8 +197,7 @@ class PoolPolicy:
                 if before != "loading":
                     self._begin(member)
             case "idle" | "out":
-                if event.state == "out":
-                    member.ordered_at = None
+                member.ordered_at = now if event.state == "idle" and member.is_pinned else None
                 if before in ("unloading", "ready", "loading"):
                     self._ended(member, before, now)
 
