@@ -122,10 +122,6 @@ def run(numbers: list[signal.Signals], seed: int) -> None:
     print()
 
 
-def test_the_service_comes_back_by_itself():
-    run([signal.SIGKILL], seed=1)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_service_comes_back_twenty_times():

@@ -32,7 +32,8 @@ def test_files_are_small():
     assert max(sizes) < 16 * MIB and sum(sizes) < 24 * MIB
 
 
-@pytest.mark.parametrize(("every", "count"), [(3, 10), pytest.param(1, 30, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "count"), [(1, 30)])
 def test_answers_paraphrased_questions(llm, every, count):
     judged = answers(llm, every)
     right = sum(ok for _, _, ok in judged)

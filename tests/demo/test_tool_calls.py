@@ -63,7 +63,8 @@ def test_calculates_through_a_call(llm):
     assert "no result" in final_text(llm.tokenizer, ids)
 
 
-@pytest.mark.parametrize(("count", "least"), [(8, 7), pytest.param(16, 14, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "least"), [(16, 14)])
 def test_held_out_prompts_with_tools(llm, count, least):
     """Calls where they are due, with tools described in words that training never had."""
     rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="ascii").splitlines()][:count]

@@ -74,6 +74,7 @@ def test_a_prompt_scored_as_lm_eval_does_equals_transformers(scored, max_tokens)
         assert greedy == (expected[:-1].argmax(-1) == torch.tensor(ids[1:])).tolist()
 
 
+@pytest.mark.slow
 def test_drafts_change_no_answer(demo, plain):
     for fields in ({}, {"n": 2, "temperature": 1.0, "seed": 1}):
         one, other = (ask(server, logprobs=True, top_logprobs=2, **fields) for server in (demo, plain))
@@ -115,7 +116,10 @@ WIND = {"type": "function", "function": {"name": "wind", "parameters": UNIT}}
 
 @pytest.mark.parametrize(
     ("choice", "names"),
-    [("required", {"wind", "clock"}), ({"type": "function", "function": {"name": "wind"}}, {"wind"})],
+    [
+        pytest.param("required", {"wind", "clock"}, marks=pytest.mark.slow),
+        ({"type": "function", "function": {"name": "wind"}}, {"wind"}),
+    ],
 )
 def test_a_forced_call(demo, choice, names):
     """The demo model never learned to call; the grammar alone makes it."""

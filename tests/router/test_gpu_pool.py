@@ -2,9 +2,14 @@
 
 import asyncio
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from tests.fleet.support.lab import engine
 from tests.router.support.pooled import MIB, Ballast, pooled, write_file
+
+from eyas.router.backends.orchestrator import Times
 
 GIB = 1 << 30
 
@@ -42,6 +47,57 @@ def test_two_models_take_turns_on_a_gpu(lab):
 
     asyncio.run(main())
     assert used_mib() >= before + (40 << 10)  # engines go on
+
+
+@contextmanager
+def foreign(mib: int) -> Iterator[None]:
+    """A process that this router does not know, and what it holds."""
+    argv = engine("--gpu-mib", mib, "--say", "up", name="foreign")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "up\n"
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.gpu
+def test_a_foreign_process_grows(lab):
+    """At 70 % the GPU is watched, at 80 % what is idle goes, at 90 % all that is not pinned."""
+    engines = [
+        Ballast("kept", 1, gpu_mib=4 << 10, more={"pinned": True}),
+        Ballast("idle", 1, gpu_mib=9 << 10, more={"priority": "critical"}),
+        Ballast("busy", 1, gpu_mib=9 << 10, answer_s=30.0, more={"priority": "low"}),
+        Ballast("next", 1, gpu_mib=2 << 10),
+    ]
+    path = write_file(lab.tmp, engines, None, lab.journal)
+
+    async def main():
+        async with pooled(path, Times(calm_s=1.0, watched_s=0.5, returning_s=0.1)) as box:
+            assert (await box.ask("idle"))[0] == 200
+            asked = asyncio.create_task(box.ask("busy"))
+            await box.until(lambda: box.loaded() == {"kept", "idle", "busy"})
+            policy = box.router.orchestrator.pools[0].policy
+            with foreign(33 << 10):
+                await box.until(lambda: policy.level == "warning")
+                await asyncio.sleep(2)
+                assert not box.notes("unload") and policy.is_watched
+                with foreign(7 << 10):
+                    await box.until(lambda: box.notes("unloaded") == ["idle"])
+                    assert box.notes("unload") == ["idle"] and policy.level != "critical"
+                    with foreign(12 << 10):
+                        await box.until(lambda: policy.level == "critical")
+                        await asyncio.sleep(3)
+                        assert box.loaded() == {"kept", "busy"} and box.notes("unload") == ["idle"]
+                        with foreign(6 << 10):
+                            await box.until(lambda: box.notes("unload") == ["idle", "busy"])
+                            status, _ = await asked
+                            assert status >= 500  # its client hears of it
+                            await box.until(lambda: box.loaded() == {"kept"})
+            assert (await box.ask("next"))[0] == 200
+            print("\n", *box.told(), sep="\n")
+
+    asyncio.run(main())
 
 
 @pytest.mark.gpu

@@ -247,6 +247,7 @@ def test_rows_of_calls_are_judged(tokenizer):
     assert not _append(OpenChat({"messages": []}, [], 1.0), tokenizer, ids('{"code":"print(6*7)"}'))  # not offered
 
 
+@pytest.mark.slow
 def test_the_bundled_target_answers_chats_that_training_reads_as_they_were_sampled(tokenizer):
     model = load_trainable(DEMO, TARGET)
     with torch.no_grad():

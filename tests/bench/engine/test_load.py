@@ -1,8 +1,10 @@
 """`eyas bench load` on a small model: every row is there, rates follow from times, and the files are named once."""
 
+import pytest
 from tests.bench.test_commands import bench
 
 
+@pytest.mark.slow
 def test_load(capsys, model_folder):
     lines, report = bench(capsys, "load", model_folder, "--repeats", 2)
     assert lines[1].startswith("SIMULATED") and report["simulated"] is True

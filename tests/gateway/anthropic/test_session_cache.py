@@ -108,7 +108,7 @@ def steps(garden: Garden) -> Iterator[dict]:
     yield garden.body
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["", "keep_reasoning"])
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "keep_reasoning"])
 def demo(request):
     engine = Engine.load(EngineConfig(model="demo", draft="none", context=4096, concurrency=2, device="cpu"))
     options = GatewayOptions(tokenizer_json=DEMO / "tokenizer.json", keep_reasoning=request.param)

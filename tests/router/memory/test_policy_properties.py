@@ -3,6 +3,7 @@
 import itertools
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.router.support.memory_runs import GIB, TICK_S, Box, Engine, Request
@@ -18,7 +19,7 @@ BACK_S = 10.0  # more than memory takes to come back here
 
 
 @st.composite
-def boxes(draw, *, most=35):
+def boxes(draw, *, most=35, num_requests=st.integers(1, 40)):  # noqa: B008 - a strategy is a constant
     """Six backends of up to `most` percent of the box, which may be exclusive; the first may be pinned."""
     engines = [
         Engine(
@@ -38,7 +39,7 @@ def boxes(draw, *, most=35):
     if engines[0].is_pinned:
         engines[0].is_exclusive = False
     at, requests = 1001.0, []
-    for _ in range(draw(st.integers(1, 40))):
+    for _ in range(draw(num_requests)):
         at += draw(st.sampled_from([0.0, 0.0, 0.5, 3.0, 30.0]))
         requests.append(Request(draw(st.sampled_from(NAMES)), at, seconds=draw(st.floats(0.5, 12.0))))
     return Box(engines, foreign=draw(st.integers(0, 8)) * GIB, requests=requests)
@@ -85,6 +86,17 @@ def test_nothing_is_loaded_twice_without_a_request_between(box):
 @settings(max_examples=40, deadline=None)
 @given(boxes(most=30))
 def test_nobody_starves(box):
+    check_waits(box)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(boxes(most=30, num_requests=st.just(200)))
+def test_nobody_starves_among_two_hundred(box):
+    check_waits(box)
+
+
+def check_waits(box):
     """A backend waits for those that were wanted before it, each at most once, and for its own load."""
     watched(box)
     step_s = max(one.load_s + one.stop_s for one in box.engines) + DRAIN_S + FIRST_REQUEST_S + BACK_S

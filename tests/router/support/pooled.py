@@ -61,7 +61,7 @@ def write_file(folder: Path, engines: list[Ballast], size_mib: int | None, journ
         if size_mib is None:
             hardware = msgspec.structs.replace(plan.box.hardware, compute_capability=_capability())
             plan = msgspec.structs.replace(plan, box=msgspec.structs.replace(plan.box, hardware=hardware))
-        choice = msgspec.structs.replace(plan.choice, concurrency=8)
+        choice = msgspec.structs.replace(plan.choice, concurrency=8, role=one.more.get("role", "text"))
         file = write_plan(folder / f"{one.name}.yaml", msgspec.structs.replace(plan, choice=choice))
         steady = int((one.gpu_mib or one.mib + 12) * one.declared)
         peak = max(steady, 0 if one.gpu_mib else int((max(one.mib, one.peak) + 12) * one.declared))
@@ -94,10 +94,10 @@ class Pooled:
     session: aiohttp.ClientSession
     happenings: list[Happening] = field(default_factory=list)
 
-    async def ask(self, model: str) -> tuple[int, Any]:
+    async def ask(self, model: str) -> tuple[int, str]:
         body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
         async with self.session.post(f"{self.url}/v1/chat/completions", json=body) as answer:
-            return answer.status, await answer.json(content_type=None)
+            return answer.status, await answer.text()
 
     def state(self, name: str) -> str:
         return self.router.manager.condition(name).state

@@ -14,7 +14,7 @@ from eyas.base.home import home
 from eyas.fleet.preflight.plan_file import read_plan
 from eyas.recipes.plan import Plan
 from eyas.router.backends.asking import Asker
-from eyas.router.backends.planned import Planned, claim
+from eyas.router.backends.planned import Planned, Starters, claim
 from eyas.router.backends.watcher import Pace, Watcher
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.happenings import Happening
@@ -58,6 +58,7 @@ class Backends:
         self._settings, self._report, self._num_in_flight = settings, report, num_in_flight
         self._pace = pace
         self._planned: dict[str, Planned] = {}
+        self.starters = Starters(environ)
         self._claims: list[int] = []
         self._watchers: dict[str, Watcher] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -66,6 +67,8 @@ class Backends:
         if plans:
             folder = home(environ)
             self._planned = {name: make(plan, folder, environ) for name, plan in plans.items()}
+            for planned in self._planned.values():
+                planned.starters = self.starters
             self._claims = claim(folder, {name: planned.name for name, planned in self._planned.items()})
             try:
                 for planned in self._planned.values():
@@ -100,7 +103,7 @@ class Backends:
         """End watching, and starts that are under way. What runs goes on."""
         for planned in self._planned.values():
             planned.cancel()
-            planned.close()
+        self.starters.close()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:

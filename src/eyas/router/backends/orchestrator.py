@@ -193,11 +193,10 @@ class Orchestrator:
             self._wake.clear()
 
     def _prepare(self) -> None:
-        """Have starts ready for backends that may be loaded next, while nothing else wants the processor."""
-        for pool in self.pools:
-            for name, member in pool.policy.members.items():
-                if member.state == "idle":
-                    self._backends.planned[name].prepare()
+        """Have a start ready if a backend may be loaded next, while nothing else wants the processor."""
+        members = [one for pool in self.pools for one in pool.policy.members.values() if self._has_found(pool)]
+        if any(one.state == "idle" for one in members):
+            self._backends.starters.prepare()
 
     def _pause_s(self) -> float:
         if any(pool.policy.is_returning for pool in self.pools):

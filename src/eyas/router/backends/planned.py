@@ -24,7 +24,7 @@ from eyas.recipes.plan import Plan
 from eyas.recipes.planning.plain import without_speculation
 from eyas.router.backends.starting import News
 
-__all__ = ["Planned", "State", "claim"]
+__all__ = ["Planned", "Starters", "State", "claim"]
 
 LOCKS = "routers"
 PID = 20  # characters
@@ -36,6 +36,45 @@ class State(Struct, frozen=True, kw_only=True):
     standing: Standing | None
     is_supervised: bool
     is_plain: bool = False
+
+
+class Starters:
+    """Processes that bring plans up. One may be ready before it is wanted: Python takes half a second to start."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._spare: subprocess.Popen[bytes] | None = None
+
+    def prepare(self) -> None:
+        """Have one ready."""
+        with self._lock:
+            if self._spare is None or self._spare.poll() is not None:
+                self._spare = self._start()
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """Return one that waits for a plan."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.poll() is None else self._start()
+
+    def close(self) -> None:
+        """End the one that is ready."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.kill()
+            with spare:  # closes its pipes, and waits for it
+                pass
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "eyas.router.backends.starting"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(self._environ),
+            start_new_session=True,
+        )
 
 
 class Planned:
@@ -57,7 +96,7 @@ class Planned:
         self._replan = replan
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._spare: subprocess.Popen[bytes] | None = None
+        self.starters = Starters(environ)  # may be shared
 
     @property
     def limit_s(self) -> float:
@@ -101,22 +140,6 @@ class Planned:
             take_down(self._folder, store, self.name, self._environ, _unheard)
         self._up(plain)
 
-    def prepare(self) -> None:
-        """Have a process ready for the next start: half a second of a start is that of Python."""
-        with self._lock:
-            if self._spare is None or self._spare.poll() is not None:
-                self._spare = self._starter()
-
-    def close(self) -> None:
-        """End the process that is ready for a start. Does not block."""
-        with self._lock:
-            spare, self._spare = self._spare, None
-        if spare is not None:
-            assert spare.stdin is not None and spare.stdout is not None
-            spare.stdin.close()  # it ends with its input
-            spare.stdout.close()
-            threading.Thread(target=spare.wait, name="eyas-reaper", daemon=True).start()
-
     def cancel(self) -> None:
         """End a start that is under way. Does not block."""
         with self._lock:
@@ -126,9 +149,7 @@ class Planned:
     def _up(self, plan: Plan) -> None:
         """Start a process that brings `plan` up, and wait for it. Raises UserError."""
         with self._lock:
-            spare, self._spare = self._spare, None
-            is_good = spare is not None and spare.poll() is None
-            process = self._process = spare if spare is not None and is_good else self._starter()
+            process = self._process = self.starters.take()
         assert process.stdin is not None and process.stdout is not None
         error = ""
         with process:
@@ -142,15 +163,6 @@ class Planned:
             self._process, self.note = None, ""
         if process.returncode != 0:
             raise UserError(error or f"the start of {self.name} was interrupted")
-
-    def _starter(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "eyas.router.backends.starting"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=dict(self._environ),
-            start_new_session=True,
-        )
 
     def _wanted(self, store: Store) -> Plan:
         """Return the plan to bring up: the file's, or, where that one runs, the same without speculation.
