@@ -15,8 +15,8 @@ import pytest
 from tests.gateway.support.gateway import eventually
 from tests.support.serving import LIMIT_S, events_of, served
 
-from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
+from eyas.base.settings.config import ServeConfig
 from eyas.gateway.operation.serving import SAME_SIGNAL_S
 from eyas.gateway.server.hosts import Hosts
 from eyas.serve import gateway_options

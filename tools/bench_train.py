@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.bench.engine.drive import run_requests
 from eyas.bench.engine.rounds import ContentMarker

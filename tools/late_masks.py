@@ -15,7 +15,7 @@ from statistics import median
 import llguidance
 
 from eyas.base.bundled import DEMO
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.startup.load import load_engine_parts

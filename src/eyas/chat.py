@@ -9,11 +9,11 @@ import sys
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, get_args
 
-from eyas.base import config as settings
-from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.parser import StreamParser
 from eyas.base.harmony.rendering import Effort, Message
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import SamplingParams
 from eyas.local import Meter, add_sampling_arguments, ask, describe, load_engine, prelude, sampling_params
 from eyas.terminal import DIM, RESET, AnswerPrinter, has_colour

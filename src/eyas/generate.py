@@ -7,10 +7,10 @@ import os
 import sys
 from contextlib import closing
 
-from eyas.base import config as settings
-from eyas.base.config import EngineConfig
 from eyas.base.harmony.parser import StreamParser
 from eyas.base.harmony.rendering import Message
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import EngineConfig
 from eyas.local import Meter, add_sampling_arguments, ask, load_engine, prelude, sampling_params
 from eyas.terminal import AnswerPrinter, DraftPrinter
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest
 from eyas.base.harmony.rendering import Message, render_conversation, system_message
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import EngineStats, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprob
 from eyas.engine.startup.load import load_engine_parts
 

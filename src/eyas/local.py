@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
 from eyas.base.bundled import NULL_NAME
-from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError
 from eyas.base.harmony.rendering import Effort, Message, developer_message, render_conversation, system_message
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import FinishReason, Request, SamplingParams, TokenEvent
 from eyas.base.units import readable
 

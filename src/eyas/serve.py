@@ -11,10 +11,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eyas.base import config as settings
 from eyas.base import logs
-from eyas.base.config import ServeConfig
-from eyas.base.defaults import sampling_defaults
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import ServeConfig
+from eyas.base.settings.defaults import sampling_defaults
 from eyas.base.standard_streams import discard_unwritten_output, open_standard_streams, say, standard_error
 from eyas.local import describe, progress_line
 

@@ -52,7 +52,7 @@ run, resume, evaluation = _Training(resume=False), _Training(resume=True), _Eval
 
 def engine_acceptance(settings: RunSettings, head: str) -> list[dict[str, Any]]:
     """Let the engine answer the run's prompts with a head, and return what `eyas bench acceptance` counts."""
-    from eyas.base.config import EngineConfig
+    from eyas.base.settings.config import EngineConfig
     from eyas.bench.engine.acceptance import measure
 
     assert settings.eval.prompts is not None

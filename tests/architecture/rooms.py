@@ -25,7 +25,7 @@ class Package(NamedTuple):
 PACKAGES = {
     "base": Package(
         knows="words that everything shares: types, errors, settings, Harmony, tokenizer",
-        floors=(("tokens",), ("harmony",), ("conversation",), ("openai_messages",)),
+        floors=(("tokens",), ("harmony",), ("serving", "settings")),
     ),
     "kernels": Package(
         knows="operations on tensors, each with a plain PyTorch twin",

@@ -15,7 +15,7 @@ from tests.clients.test_headless import NOTEBOOK
 from tests.gateway.support.gateway import running
 from tests.router.support.running import router_process
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.claude.server import Server
 from eyas.claude.settings import make_settings
 from eyas.engine.ports.process import EngineProcess

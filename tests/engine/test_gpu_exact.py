@@ -6,7 +6,7 @@ import pytest
 from tests.engine.support.exactness import Model, build, covering_array, differing, requests_for, run
 
 from eyas.base.bundled import DEMO
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.engine.startup.load import load_model
 

@@ -12,7 +12,7 @@ from tests.gateway.support.openai import CLOCK, added_up
 from tests.model.support.saved import save_random
 
 from eyas.base.bundled import DEMO
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.engine.ports.threaded import Engine
 from eyas.gateway.app import create_app
 from eyas.gateway.server.context import GatewayOptions

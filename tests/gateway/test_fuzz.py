@@ -11,7 +11,7 @@ from tests.gateway.conftest import stub_server
 from tests.gateway.support.fuzz import CONTENT_TYPES, GOOD, Client, complaint, encoded, mutate, tuned
 from tests.gateway.support.gateway import eventually, running
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.gateway.app import create_app
 from eyas.gateway.server.context import GatewayOptions
 

@@ -21,7 +21,7 @@ from shapes import TARGET
 from tool_chats import FAILED, UNSEEN_DESCRIPTIONS, ToolChatWriter, python_tool
 
 from eyas.base.bundled import DEMO
-from eyas.base.conversation import CallEntry, Conversation, ReasoningEntry, ResultEntry, TextEntry, to_harmony
+from eyas.base.harmony.conversation import CallEntry, Conversation, ReasoningEntry, ResultEntry, TextEntry, to_harmony
 from eyas.base.harmony.parser import StreamParser
 from eyas.base.harmony.rendering import render_conversation
 from eyas.base.tokens.tokenizer import Tokenizer

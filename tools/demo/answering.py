@@ -20,7 +20,7 @@ from facts import load_facts
 from target import TargetModel, Weights
 from tool_chats import TOOL_SHARE, ToolChatWriter
 
-from eyas.base.conversation import Conversation, to_harmony
+from eyas.base.harmony.conversation import Conversation, to_harmony
 from eyas.base.harmony.parser import StreamParser
 from eyas.base.harmony.rendering import Message, render_conversation, stop_ids
 from eyas.base.harmony.tools import called_function

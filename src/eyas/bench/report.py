@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import eyas
 from eyas.base.commit import commit
-from eyas.base.config import human_int
+from eyas.base.settings.config import human_int
 
 __all__ = [
     "SIMULATED",

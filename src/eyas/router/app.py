@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eyas.base.errors import EyasError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.gateway.app import DIALECTS
 from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
 from eyas.gateway.http.stream import ClientGone

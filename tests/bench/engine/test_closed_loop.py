@@ -2,8 +2,8 @@
 
 import pytest
 
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import SamplingParams
 from eyas.bench.engine.closed_loop import Answer, random_requests, run_closed_loop, run_jitter
 from eyas.engine.startup.load import load_model

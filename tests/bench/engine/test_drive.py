@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.bench.engine.drive import prefill_s, run_requests
 from eyas.engine.startup.load import load_engine_parts, load_model

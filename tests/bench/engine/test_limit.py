@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.bench.engine.arms import Arm
 from eyas.bench.engine.limit import read_limit, round_limit
 from eyas.bench.engine.rounds import Acceptance

@@ -11,7 +11,7 @@ from tests.clients.support.scripted import Recorder, Script, ScriptedPort
 from tests.gateway.support.gateway import running
 
 import eyas.demo
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.claude.server import ask
 from eyas.claude.settings import make_settings
 from eyas.cli import main

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.local import load_model
 

@@ -10,8 +10,8 @@ from tests.engine.support.exactness import random_prompts, run
 from tests.engine.support.one_pass import ONE_PASS, OnePassDrafter, one_pass_head, save_one_pass
 
 from eyas.base.bundled import DEMO
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.bench.engine.arms import Arm
 from eyas.bench.engine.limit import round_limit

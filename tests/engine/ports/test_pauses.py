@@ -15,7 +15,7 @@ from eyas.engine.ports import child
 # One step takes 6 s, less than the timeout and what a pause may count (1 s).
 STEPS_SLOWLY = """
 import queue, time
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.ports.process import EngineProcess
 engine = EngineProcess(EngineConfig(model="null:6000"), step_timeout=5)

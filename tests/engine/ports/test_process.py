@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from eyas.base.config import EngineConfig
 from eyas.base.errors import Busy, InvalidRequest, Unavailable, UserError
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.engine.ports.process import EngineProcess
 
@@ -239,7 +239,7 @@ def test_a_slow_reader_slows_the_engine_down_and_loses_nothing():
 
 
 LOADS = """
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.engine.ports.process import EngineProcess
 engine = EngineProcess(EngineConfig(model="null"))
 print(engine.pid, flush=True)
@@ -257,7 +257,8 @@ def test_the_process_ends_with_its_parent_however_that_ends():
 
 def test_the_parent_needs_no_torch():
     code = (
-        "import sys\nfrom eyas.engine.ports.process import EngineProcess\nfrom eyas.base.config import EngineConfig\n"
+        "import sys\nfrom eyas.engine.ports.process import EngineProcess\n"
+        "from eyas.base.settings.config import EngineConfig\n"
         "EngineProcess(EngineConfig(model='null')).close()\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S)

@@ -3,7 +3,7 @@
 import queue
 from contextlib import closing
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.engine.ports.null import load_null
 from eyas.local import describe

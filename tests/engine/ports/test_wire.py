@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import (
     EngineStats,
     FinishReason,

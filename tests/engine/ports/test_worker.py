@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.engine.ports.wire import FROM_ENGINE, Alive, Failed, Reader, Ready, Start, Step, Stop, Submit, frame
 

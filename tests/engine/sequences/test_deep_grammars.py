@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eyas.base.grammar_limits import with_deep_stack
+from eyas.base.harmony.grammar_limits import with_deep_stack
 
 MAX_CHARS = 100_000  # of a Lark grammar that comes over HTTP
 

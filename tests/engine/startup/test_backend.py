@@ -2,8 +2,8 @@
 
 import pytest
 
-from eyas.base.config import EngineConfig, ServeConfig
 from eyas.base.errors import UserError
+from eyas.base.settings.config import EngineConfig, ServeConfig
 from eyas.engine.startup import load
 from eyas.engine.startup.backend import check_round_size
 from eyas.kernels.cuda.attend import MAX_SEQS

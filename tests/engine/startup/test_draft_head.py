@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.model.support.random_gguf import write_tokenizer
 
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
+from eyas.base.settings.config import EngineConfig
 from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.startup import load
 from eyas.kernels.layouts.dense import BlockedMatrix

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.startup.load import load_shape
 from eyas.engine.startup.memory_map import driver_peak

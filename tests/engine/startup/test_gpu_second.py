@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 import torch
 
-from eyas.base.config import EngineConfig
 from eyas.base.harmony.rendering import Message
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import SamplingParams
 from eyas.engine.ports.threaded import Engine
 from eyas.local import ask

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.engine.support.exactness import run
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.draft_length.choice import FixedDraftLength
 from eyas.local import load_model

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.support.exactness import Scripted, build, random_prompts, reference_of, run
 from tests.engine.support.graphs import keep_keys
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.draft_length.choice import FixedDraftLength
 from eyas.engine.draft_length.confidence import NUM_LEVELS, Cut

@@ -13,7 +13,7 @@ from huggingface_hub import scan_cache_dir
 from tests.fleet.support.box_plans import small_plan
 
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.cli import main
 from eyas.fleet.models.cache import cache_folder, entries, find, hub_folder, remove
 from eyas.fleet.running.state import Store

@@ -8,7 +8,7 @@ import pytest
 from tests.fleet.support.lab import engine, make_plan
 
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.fleet.running import state
 from eyas.fleet.running.state import LaunchRow, StateError, Store, holder, is_supervised, lock, sign
 from eyas.recipes.plan import Launch

@@ -9,7 +9,7 @@ from tests.gateway.support.anthropic import CLOCK, streamed, whole, without_ids
 from tests.gateway.support.gateway import Server, running
 
 from eyas.base.bundled import DEMO
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.engine.ports.threaded import Engine
 from eyas.gateway.app import create_app
 from eyas.gateway.server.context import GatewayOptions

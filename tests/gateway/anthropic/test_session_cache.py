@@ -11,7 +11,7 @@ from tests.gateway.support.anthropic import post
 from tests.gateway.support.gateway import Server, running
 
 from eyas.base.bundled import DEMO
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.engine.ports.threaded import Engine
 from eyas.gateway.app import create_app
 from eyas.gateway.server.context import GatewayOptions

@@ -13,7 +13,7 @@ from tests.gateway.support.grammar import FINAL, VOCABULARY, allowed, call, spel
 
 from eyas.base.bundled import DEMO
 from eyas.base.errors import InvalidRequest
-from eyas.base.grammar_limits import parser_limits
+from eyas.base.harmony.grammar_limits import parser_limits
 from eyas.base.harmony.tools import FunctionTool
 from eyas.gateway.grammar.checker import Choice, GrammarChecker, JsonObject, JsonSchema, answer_grammar
 from eyas.gateway.grammar.schema_extent import extent_of

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.gateway.support.gateway import eventually, running
 
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.engine.ports.process import EngineProcess
 from eyas.gateway.app import create_app
 from eyas.gateway.server.context import GatewayOptions

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.routing import Route
 
-from eyas.base.conversation import Conversation, TextEntry
+from eyas.base.harmony.conversation import Conversation, TextEntry
 from eyas.base.types import Request, SamplingParams
 from eyas.gateway.http.answer import answer
 from eyas.gateway.http.body import Fields, Raw, decode

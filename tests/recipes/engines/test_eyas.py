@@ -7,9 +7,9 @@ import pytest
 from tests.recipes.engines.test_llama_cpp import H100, choice
 
 from eyas import __version__
-from eyas.base import config as settings
-from eyas.base.config import ServeConfig
 from eyas.base.errors import UserError
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import ServeConfig
 from eyas.recipes.engines import eyas_image, flags
 from eyas.recipes.engines.eyas import emit
 from eyas.recipes.knowledge.tables import knowledge

@@ -6,7 +6,7 @@ import pytest
 from tests.base.support.benign_texts import BENIGN, WANTED
 from tests.base.support.looping import chunks, looping_answers
 
-from eyas.base.repetition import Detector, Loop
+from eyas.base.serving.repetition import Detector, Loop
 from eyas.router.guard.watch import failure_of, watch_for
 
 

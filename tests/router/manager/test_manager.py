@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.router.support.policy_runs import OUT, READY, backend, router
 
-from eyas.base.budgets import Budgets
-from eyas.base.waiting import Waiting
+from eyas.base.serving.budgets import Budgets
+from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.manager import Manager
 from eyas.router.manager.visit import Go, NoBackend, Wanted

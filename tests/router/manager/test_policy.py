@@ -3,8 +3,8 @@
 import pytest
 from tests.router.support.policy_runs import OUT, PolicyRun, backend, opened, router
 
-from eyas.base.budgets import Budgets
-from eyas.base.waiting import Waiting
+from eyas.base.serving.budgets import Budgets
+from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.events import Sighted
 
 A, B, C = backend("a", concurrency=2), backend("b", concurrency=2), backend("c", concurrency=2)

@@ -2,7 +2,7 @@
 
 from tests.router.support.policy_runs import OUT, READY, PolicyRun, backend, opened, router
 
-from eyas.base.waiting import Waiting
+from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.condition import Condition
 
 LOADING = Condition(state="loading", eta_s=40.0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.router.support.policy_runs import OUT, READY, PolicyRun, backend, router
 
-from eyas.base.budgets import Budgets
+from eyas.base.serving.budgets import Budgets
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.events import Event, Send
 from eyas.router.manager.happenings import Happening

@@ -14,7 +14,7 @@ from tests.router.support.relayed import Relayed, relayed, settings_of
 from tests.router.support.script import Script
 from tests.router.support.scripted import ScriptedBackend
 
-from eyas.base.budgets import Budgets
+from eyas.base.serving.budgets import Budgets
 from eyas.router.upstream.address import Address
 
 SHORT = Budgets(queue_s=5, prefill_s=0.3, stall_s=0.3)

@@ -10,7 +10,7 @@ from tests.router.support.asking import PATHS, ask, body_of
 from tests.router.support.relayed import Relayed, relayed
 from tests.router.support.scripted import Script, ScriptedBackend
 
-from eyas.base.budgets import Budgets
+from eyas.base.serving.budgets import Budgets
 
 SOON_S = 1.0
 

@@ -27,7 +27,7 @@ from tests.router.support.sighted import (
     text,
 )
 
-from eyas.base.budgets import Budgets
+from eyas.base.serving.budgets import Budgets
 from eyas.gateway.anthropic.text import NO_IMAGE
 from eyas.router.settings.schema import RouteSettings
 

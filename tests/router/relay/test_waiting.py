@@ -7,8 +7,8 @@ from tests.router.support.asking import PATHS, ask
 from tests.router.support.relayed import relayed
 from tests.router.support.scripted import Script, ScriptedBackend
 
-from eyas.base.budgets import Budgets
-from eyas.base.waiting import Waiting, waiting_of
+from eyas.base.serving.budgets import Budgets
+from eyas.base.serving.waiting import Waiting, waiting_of
 from eyas.router.manager.condition import Condition
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.fleet.support.lab import make_plan, write_plan
 from tests.router.support.files import read
 
-from eyas.base.budgets import Budgets
 from eyas.base.errors import UserError
+from eyas.base.serving.budgets import Budgets
 from eyas.recipes.plan import Launch, Node
 from eyas.router.settings.reader import examine
 from eyas.router.settings.schema import ROUTES, BackendSettings, ModelSettings, RouteSettings, ServerSettings

@@ -11,7 +11,7 @@ import aiohttp
 import uvicorn
 from tests.router.support.scripted import ScriptedBackend
 
-from eyas.base.budgets import Budgets
+from eyas.base.serving.budgets import Budgets
 from eyas.gateway.app import DIALECTS
 from eyas.gateway.operation.auth import digests
 from eyas.gateway.operation.connections import uvicorn_options

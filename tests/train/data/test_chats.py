@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.train.data.support.chats import NUM_CHATS, TOOLS, chat, chat_json
 
-from eyas.base.conversation import CallEntry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.base.errors import InvalidRequest, UserError
-from eyas.base.openai_messages import entries_of
+from eyas.base.harmony.conversation import CallEntry, ReasoningEntry, ResultEntry, TextEntry
+from eyas.base.harmony.openai_messages import entries_of
 from eyas.gateway.http.body import Fields, decode
 from eyas.gateway.openai.chat.messages import ChatMessages
 from eyas.train.data import chats

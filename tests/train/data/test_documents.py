@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.train.data.support.chats import NUM_CHATS, TEXTS, chat, chat_json
 from tests.train.data.support.parsed import expected_masks
 
-from eyas.base.conversation import Conversation, to_harmony
 from eyas.base.errors import UserError
+from eyas.base.harmony.conversation import Conversation, to_harmony
 from eyas.base.harmony.rendering import is_final, render_conversation, render_message
 from eyas.base.tokens.tokenizer import CONTROL_TOKENS
 from eyas.train.data.documents import DocumentOptions, Tally, documents_of

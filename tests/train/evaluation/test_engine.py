@@ -6,7 +6,7 @@ import pytest
 from tests.train.support.texts import batch_of_texts
 
 from eyas.base.bundled import DEMO, OWN_HEAD
-from eyas.base.config import EngineConfig
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.bench.engine.drive import run_requests
 from eyas.bench.engine.rounds import Acceptance, ContentMarker, count_content, count_rounds

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eyas.base import config as settings
-from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest, UserError
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.base.types import FinishReason, Request, SamplingParams
 from eyas.bench.engine.drive import Run, run_requests

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eyas.base import config as settings
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import SamplingParams
 from eyas.bench.engine.arms import Arm, Drafts, Workload, measure
 from eyas.bench.engine.limit import read_limit, round_limit

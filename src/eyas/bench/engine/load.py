@@ -17,8 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eyas.base import config as settings
-from eyas.base.config import EngineConfig
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.base.units import readable
 from eyas.bench.engine.drive import prefill_s

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from eyas.base import config as settings
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
+from eyas.base.settings import config as settings
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.bench.engine.closed_loop import JITTER_ROUNDS, Jitter, Loop, random_requests, run_closed_loop, run_jitter
 from eyas.bench.engine.drive import prefill_s, run_requests

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from eyas.base.config import key_from
+from eyas.base.settings.config import key_from
 from eyas.bench.http.client import APIS, Target
 from eyas.bench.http.load import HistoryRun, Singles, StreamRun, run_history, run_sequential, run_streams
 from eyas.bench.http.servers import machine, null_server

@@ -14,7 +14,7 @@ import time
 from dataclasses import fields
 from typing import Literal
 
-from eyas.base.config import ENV_PREFIX, EngineConfig
+from eyas.base.settings.config import ENV_PREFIX, EngineConfig
 from eyas.engine.ports.stall import StallClock, processor_seconds
 from eyas.engine.ports.wire import FROM_ENGINE, Alive, FromEngine, Reader, Start, WireError, frame
 

@@ -10,9 +10,9 @@ import re
 from itertools import cycle, islice
 
 from eyas.base.bundled import DEMO, NULL_NAME
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import stop_ids
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo, Request
 from eyas.engine.ports.stub import PAGE_SIZE, StubEngine

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from eyas.base.checks import check_queue, check_request
-from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError, InvalidRequest, Unavailable, UserError
 from eyas.base.histogram import STEP_TOKENS, Histogram
 from eyas.base.ports import Deliver, Observe
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
 from eyas.engine.ports.child import Child

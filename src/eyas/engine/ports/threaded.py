@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 from eyas.base.checks import check_queue
-from eyas.base.config import EngineConfig
 from eyas.base.errors import InvalidRequest, Unavailable
 from eyas.base.histogram import STEP_TOKENS, Histogram
 from eyas.base.ports import Deliver, Observe
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
 from eyas.engine.startup.build import BuiltEngine

@@ -11,8 +11,8 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import EngineStats, ModelInfo, Request, StepReport
 
 __all__ = [

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from eyas.base import logs
 from eyas.base.bundled import DEMO
-from eyas.base.config import EngineConfig
 from eyas.base.errors import EyasError, InvalidRequest, UserError
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import FinishReason, Request, StepReport, TokenEvent
 from eyas.engine.ports.wire import (
     TO_ENGINE,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eyas.base.errors import InvalidRequest, UserError
-from eyas.base.grammar_limits import parser_limits, with_deep_stack
+from eyas.base.harmony.grammar_limits import parser_limits, with_deep_stack
 from eyas.base.types import SamplingParams
 
 if TYPE_CHECKING:

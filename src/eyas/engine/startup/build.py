@@ -8,8 +8,8 @@ from typing import Literal
 
 import torch
 
-from eyas.base.config import BUSY_CHUNK_TOKENS
 from eyas.base.errors import UserError
+from eyas.base.settings.config import BUSY_CHUNK_TOKENS
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.draft_length.step_costs import RoundCosts
 from eyas.engine.drafters.base import DrafterNeeds, DrafterParts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import CONTROL_TOKENS, Tokenizer
 from eyas.model.checkpoints.head_kind import HeadKind
 from eyas.model.checkpoints.head_options import read_counts

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from eyas.base.bundled import DEMO_NAME, OWN_HEAD, is_null
-from eyas.base.config import EngineConfig
 from eyas.base.errors import UserError, nearest
+from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
 from eyas.engine.drafters.registry import DRAFTERS

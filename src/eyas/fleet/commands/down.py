@@ -6,7 +6,7 @@ import argparse
 import os
 
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.running.control import take_down
 from eyas.fleet.running.state import Event, Store, is_supervised

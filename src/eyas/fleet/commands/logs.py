@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from eyas.base.errors import EyasError, UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.machines.node import NodeRunner
 from eyas.fleet.running import scripts

@@ -9,7 +9,7 @@ import shutil
 import time
 
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.base.units import readable
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.models.cache import Entry, entries, hub_folder

@@ -7,7 +7,7 @@ import os
 import sys
 
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.base.units import readable
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.models.cache import entries, find, hub_folder, remove

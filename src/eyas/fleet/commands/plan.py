@@ -13,9 +13,9 @@ from typing import get_args
 import msgspec
 import yaml
 
-from eyas.base.config import ENV_KEY, human_int
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.config import ENV_KEY, human_int
+from eyas.base.settings.home import home
 from eyas.fleet.machines.machine import Machine
 from eyas.fleet.machines.node import LocalNode
 from eyas.fleet.machines.probe import box_of, cpu_box, look

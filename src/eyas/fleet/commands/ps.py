@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from eyas.base.errors import EyasError, UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.endpoint.metrics import acceptance_length
 from eyas.fleet.running.control import nodes_of

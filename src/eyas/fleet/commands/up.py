@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.base.units import readable
 from eyas.fleet.commands.down import show_event
 from eyas.fleet.commands.plan import add_ask_arguments, ask_of, plan_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from eyas.base.repetition import longest_loop
+from eyas.base.serving.repetition import longest_loop
 from eyas.fleet.endpoint import vectors
 from eyas.fleet.endpoint.picture import picture
 from eyas.recipes.records import Role

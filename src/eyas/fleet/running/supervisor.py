@@ -21,7 +21,7 @@ from types import FrameType
 import msgspec
 
 from eyas.base.errors import EyasError, UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.fleet.machines.node import runner
 from eyas.fleet.running.deployment import Deployment, secrets_of
 from eyas.fleet.running.policy import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from eyas.base.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry, ToolsEntry
 from eyas.base.errors import InvalidRequest, nearest
+from eyas.base.harmony.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry, ToolsEntry
 from eyas.base.harmony.tools import FunctionTool, check_tool_name
 from eyas.gateway.anthropic.body import (
     MessageField,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 
-from eyas.base.conversation import Conversation, ToolsEntry
+from eyas.base.harmony.conversation import Conversation, ToolsEntry
 from eyas.base.harmony.rendering import Effort as HarmonyEffort
 from eyas.base.harmony.tools import ResponseFormat, check_schema
 from eyas.base.types import SamplingParams

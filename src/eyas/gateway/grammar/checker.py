@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from eyas.base.errors import InvalidRequest, nearest
-from eyas.base.grammar_limits import parser_limits, with_deep_stack
+from eyas.base.harmony.grammar_limits import parser_limits, with_deep_stack
 from eyas.base.harmony.tools import FUNCTIONS, FunctionTool
 from eyas.gateway.grammar.lark_check import can_end, schemas_of
 from eyas.gateway.grammar.schema_check import check_enforceable, check_followable, without_plain_formats

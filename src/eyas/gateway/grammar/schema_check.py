@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eyas.base.errors import InvalidRequest
-from eyas.base.grammar_limits import MAX_ROW_ITEMS_SCHEMA
+from eyas.base.harmony.grammar_limits import MAX_ROW_ITEMS_SCHEMA
 from eyas.base.harmony.tools import check_schema
 from eyas.gateway.grammar.schema_ends import can_end
 from eyas.gateway.grammar.schema_extent import extent_of

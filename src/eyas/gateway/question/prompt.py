@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
-from eyas.base.conversation import Conversation, to_harmony
 from eyas.base.errors import TooManyTokens
+from eyas.base.harmony.conversation import Conversation, to_harmony
 from eyas.base.harmony.rendering import Message, render_conversation, visible_messages
 from eyas.gateway.question.prompt_limit import CountingCodec, check_length, counting_codec, prompt_codec
 from eyas.gateway.server.context import Context

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from eyas.base.conversation import Conversation
 from eyas.base.errors import EyasError
+from eyas.base.harmony.conversation import Conversation
 from eyas.base.types import ModelInfo, SamplingParams
 from eyas.gateway.grammar.checker import AnswerFormat
 from eyas.gateway.question.tools import Offer

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from eyas.base.errors import UserError, nearest
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.fleet.preflight.plan_file import read_plan
 from eyas.recipes.plan import Plan
 from eyas.router.backends.asking import Asker

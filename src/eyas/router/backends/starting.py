@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from eyas.base.errors import EyasError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 from eyas.fleet.machines.node import NodeRunner
 from eyas.fleet.models.download import Progress
 from eyas.fleet.preflight.check import Check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from eyas.base.budgets import Spans
+from eyas.base.serving.budgets import Spans
 from eyas.base.units import readable
 from eyas.recipes.plan import Plan
 from eyas.router.commands.tables import table

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table for each pool. A backend whose footprint was learnt has that one, else what is declared."""
-    from eyas.base.home import home
+    from eyas.base.settings.home import home
     from eyas.base.units import readable
     from eyas.router.commands.tables import table
     from eyas.router.memory.footprints import Footprints, key_of

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eyas.base.config import int_from
 from eyas.base.errors import UserError
+from eyas.base.settings.config import int_from
 from eyas.base.standard_streams import discard_unwritten_output, open_standard_streams, say, standard_error
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from eyas.base.repetition import Detector, Loop, kind_of
+from eyas.base.serving.repetition import Detector, Loop, kind_of
 from eyas.router.guard.wishes import asks_for_repetition, contains_repeated
 from eyas.router.settings.schema import GuardMode
 

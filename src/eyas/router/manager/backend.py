@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from eyas.base.breaker import Breaker
+from eyas.base.serving.breaker import Breaker
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.happenings import BackendSnapshot
 from eyas.router.settings.schema import BackendSettings

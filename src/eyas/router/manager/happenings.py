@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from eyas.base.breaker import BreakerState
+from eyas.base.serving.breaker import BreakerState
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.visit import FailureKind
 from eyas.router.memory.events import NoteKind

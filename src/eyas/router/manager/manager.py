@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from eyas.base.waiting import Waiting
+from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.events import (
     Arrived,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 
-from eyas.base.breaker import BreakerState
-from eyas.base.waiting import Waiting
+from eyas.base.serving.breaker import BreakerState
+from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.backend import Backend
 from eyas.router.manager.events import (
     Arrived,

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eyas.base.breaker import Ticket
-from eyas.base.waiting import Waiting
+from eyas.base.serving.breaker import Ticket
+from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.backend import LOAD_S, Backend
 from eyas.router.manager.visit import FailureKind, Wanted
 

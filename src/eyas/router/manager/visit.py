@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
-from eyas.base.budgets import Budgets, Spans
 from eyas.base.errors import EyasError
-from eyas.base.waiting import Waiting
+from eyas.base.serving.budgets import Budgets, Spans
+from eyas.base.serving.waiting import Waiting
 
 __all__ = ["FAILURES", "Desk", "FailureKind", "Go", "NoBackend", "Visit", "Wanted"]
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from eyas.base.conversation import (
+from eyas.base.harmony.conversation import (
     CallEntry,
     Conversation,
     Entry,

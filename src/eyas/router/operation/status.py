@@ -8,7 +8,7 @@ from typing import Literal, Protocol, get_args
 from msgspec import Struct
 
 import eyas
-from eyas.base.breaker import BreakerState
+from eyas.base.serving.breaker import BreakerState
 from eyas.router.manager.condition import Cause, ConditionState
 from eyas.router.manager.happenings import BackendSnapshot, Snapshot
 from eyas.router.memory.status import PoolStatus

@@ -8,7 +8,7 @@ import math
 import msgspec
 from starlette.types import Scope, Send
 
-from eyas.base.waiting import Waiting, waiting_comment
+from eyas.base.serving.waiting import Waiting, waiting_comment
 from eyas.gateway.http.errors import Failure, error_body, error_event, error_head
 from eyas.gateway.http.stream import PROBE, SEND_BODY, named_sse
 from eyas.router.upstream.headers import Headers

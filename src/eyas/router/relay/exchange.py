@@ -14,8 +14,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from eyas.base.errors import EyasError
-from eyas.base.repetition import Loop
-from eyas.base.waiting import Waiting
+from eyas.base.serving.repetition import Loop
+from eyas.base.serving.waiting import Waiting
 from eyas.gateway.http.body import Raw
 from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, failure_of
 from eyas.gateway.http.outcome import CLIENT_LEFT

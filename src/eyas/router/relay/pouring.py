@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from eyas.base.repetition import Loop
+from eyas.base.serving.repetition import Loop
 from eyas.router.guard.watch import Watch, failure_of
 from eyas.router.manager.visit import FailureKind, Visit
 from eyas.router.relay.alarm import Alarm

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 from typing import Any, get_args
 
-from eyas.base.config import int_from, one_of
+from eyas.base.errors import UserError
+from eyas.base.settings.config import int_from, one_of
 from eyas.recipes.estimate.footprint import footprint
 from eyas.recipes.plan import Plan
+from eyas.recipes.sizes import parse_size
 from eyas.router.settings import values
 from eyas.router.settings.schema import MemorySettings, PoolKind, PoolSettings, Priority
 from eyas.router.settings.values import Problems, Section
@@ -17,17 +18,21 @@ __all__ = ["memory_of", "read_pools", "read_pressure", "size"]
 
 POOL = ("kind", "gpu", "size", "system")
 PRESSURE = ("warning", "critical", "emergency", "drain", "wait")
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB|GiB|TiB)")
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_S = 86400.0
 
 
 def size(value: Any) -> int:
     """Read a size with its unit. Raises ValueError."""
-    found = SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None or not float(found[1]):
-        raise ValueError(f"wants a size above 0 such as 90GiB or 512MiB, got {reprlib.repr(value)}")
-    return int(float(found[1]) * UNITS[found[2]])
+    wants = f"wants a size above 0 such as 90GiB or 512MiB, got {reprlib.repr(value)}"
+    if not isinstance(value, str) or "%" in value:
+        raise ValueError(wants)
+    try:
+        found = parse_size(value, 0)
+    except UserError:
+        found = 0
+    if found <= 0:
+        raise ValueError(wants)
+    return found
 
 
 def read_pools(top: Section, problems: Problems) -> tuple[PoolSettings, ...]:

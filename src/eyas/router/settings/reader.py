@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from eyas.base.budgets import Budgets
-from eyas.base.config import ENV_KEY, ServeConfig, int_from, one_of
 from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import Effort
-from eyas.base.strict_yaml import read_yaml
+from eyas.base.serving.budgets import Budgets
+from eyas.base.settings.config import ENV_KEY, ServeConfig, int_from, one_of
+from eyas.base.settings.strict_yaml import read_yaml
 from eyas.fleet.preflight.plan_file import read_plan
 from eyas.recipes.emit import blocks
 from eyas.recipes.plan import Plan

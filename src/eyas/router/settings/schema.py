@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from eyas.base.budgets import Budgets, Spans
 from eyas.base.harmony.rendering import Effort
+from eyas.base.serving.budgets import Budgets, Spans
 from eyas.recipes.records import EngineName
 
 __all__ = [
@@ -112,7 +112,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """Address of the router and whom it answers, as `eyas serve` has it (`ServeConfig` in base/config.py)."""
+    """Address of the router and whom it answers, as `eyas serve` has it (`ServeConfig` in base/settings/config.py)."""
 
     host: str = "127.0.0.1"
     port: int = 8100

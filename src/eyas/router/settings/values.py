@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from eyas.base.config import ENV_KEY, one_of
 from eyas.base.errors import nearest
+from eyas.base.settings.config import ENV_KEY, one_of
 
 __all__ = ["Problems", "Section", "guard", "key_in", "keys_in", "name", "spans", "text", "url"]
 
@@ -100,7 +100,7 @@ def text(value: Any) -> str:
 
 
 def scalar(parse: Callable[[str], T]) -> Callable[[Any], T]:
-    """Return a reader of what a setting of `eyas.base.config` reads from text."""
+    """Return a reader of what a setting of `eyas.base.settings.config` reads from text."""
 
     def read(value: Any) -> T:
         if isinstance(value, str | int | float):

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from eyas.base.config import human_int, key_from
 from eyas.base.errors import UserError
+from eyas.base.settings.config import human_int, key_from
 
 __all__ = ["add_arguments", "run"]
 

@@ -9,8 +9,8 @@ from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 
-from eyas.base.conversation import Entry, TextEntry
 from eyas.base.errors import UserError
+from eyas.base.harmony.conversation import Entry, TextEntry
 from eyas.base.tokens.remembering import RememberingCodec
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.train.data.chats import read_chats

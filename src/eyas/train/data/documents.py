@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eyas.base.conversation import Conversation, to_harmony
 from eyas.base.errors import InvalidRequest, UserError
+from eyas.base.harmony.conversation import Conversation, to_harmony
 from eyas.base.harmony.rendering import Effort, Message, is_final, message_ids, opener_ids, stays
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.train.data.fences import code_spans

@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
-from eyas.base.conversation import Entry
 from eyas.base.errors import InvalidRequest, nearest
-from eyas.base.harmony.rendering import ROLES, Effort, Role
-from eyas.base.harmony.tools import FunctionTool
-from eyas.base.openai_messages import (
+from eyas.base.harmony.conversation import Entry
+from eyas.base.harmony.openai_messages import (
     AUTHOR,
     MAX_CALLS,
     MAX_MESSAGES,
@@ -22,6 +20,8 @@ from eyas.base.openai_messages import (
     check_functions,
     entries_of,
 )
+from eyas.base.harmony.rendering import ROLES, Effort, Role
+from eyas.base.harmony.tools import FunctionTool
 
 __all__ = ["SENDERS", "Chat", "chat_of"]
 
@@ -57,7 +57,7 @@ class Chat:
     source: str  # for messages: "chats.jsonl:12"
 
 
-# The fields of `eyas.base.openai_messages.ChatMessage`.
+# The fields of `eyas.base.harmony.openai_messages.ChatMessage`.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
     text: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import UserError, nearest
-from eyas.base.strict_yaml import read_yaml
+from eyas.base.settings.strict_yaml import read_yaml
 from eyas.train.settings.schema import RunSettings
 
 __all__ = ["as_plain", "differences", "parse_settings", "read_settings", "template"]

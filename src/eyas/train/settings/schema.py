@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from eyas.base.config import int_from, one_of, true_or_false
+from eyas.base.settings.config import int_from, one_of, true_or_false
 from eyas.model.config import FINAL_NORM_TAP
 
 __all__ = [

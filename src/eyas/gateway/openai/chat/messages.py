@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from eyas.base.openai_messages import AUTHOR, MAX_CALLS, MAX_MESSAGES, MAX_PARTS
+from eyas.base.harmony.openai_messages import AUTHOR, MAX_CALLS, MAX_MESSAGES, MAX_PARTS
 from eyas.gateway.http.body import Fields
 
 __all__ = ["ChatMessage", "ChatMessages"]

@@ -16,10 +16,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from eyas.base.conversation import Conversation
 from eyas.base.errors import InvalidRequest
+from eyas.base.harmony.conversation import Conversation
+from eyas.base.harmony.openai_messages import MAX_TOOLS, SCHEMA_FIELD, check_functions, entries_of
 from eyas.base.harmony.tools import FunctionTool, check_schema
-from eyas.base.openai_messages import MAX_TOOLS, SCHEMA_FIELD, check_functions, entries_of
 from eyas.base.types import MAX_TOP_LOGPROBS
 from eyas.gateway.grammar.checker import AnswerFormat, JsonObject, JsonSchema, NamedTool
 from eyas.gateway.http.answer import answer

@@ -9,10 +9,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from eyas.base.conversation import Conversation, to_harmony
 from eyas.base.errors import InvalidRequest
+from eyas.base.harmony.conversation import Conversation, to_harmony
+from eyas.base.harmony.openai_messages import entries_of
 from eyas.base.harmony.rendering import render_conversation
-from eyas.base.openai_messages import entries_of
 from eyas.gateway.http.body import Fields, Raw, decode, json_response
 from eyas.gateway.openai.chat.messages import ChatMessages
 from eyas.gateway.openai.chat.routes import FunctionEntries, tools_of

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from eyas.base.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.base.errors import InvalidRequest
+from eyas.base.harmony.conversation import CallEntry, Entry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.gateway.openai.fields import ToolName
 
 __all__ = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import Struct
 
-from eyas.base.conversation import Conversation
+from eyas.base.harmony.conversation import Conversation
 from eyas.base.harmony.tools import FunctionTool, check_schema
 from eyas.base.types import Request
 from eyas.gateway.grammar.checker import AnswerFormat, JsonObject, JsonSchema, NamedTool

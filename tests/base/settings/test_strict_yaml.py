@@ -3,7 +3,7 @@
 import pytest
 
 from eyas.base.errors import UserError
-from eyas.base.strict_yaml import MAX_FILE_BYTES, read_yaml
+from eyas.base.settings.strict_yaml import MAX_FILE_BYTES, read_yaml
 
 
 def test_a_file(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eyas.base.errors import UserError
-from eyas.base.home import home
+from eyas.base.settings.home import home
 
 
 def test_the_folder_by_the_environment(tmp_path, monkeypatch):

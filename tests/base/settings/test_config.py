@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.base import config
-from eyas.base.config import EngineConfig, ServeConfig
 from eyas.base.errors import UserError
+from eyas.base.settings import config
+from eyas.base.settings.config import EngineConfig, ServeConfig
 
-EXAMPLE = Path(__file__).parents[2] / "config.example.yaml"
+EXAMPLE = Path(__file__).parents[3] / "config.example.yaml"
 
 
 def parse(argv=(), environ=None, cls=ServeConfig):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.base.support.benign_texts import BENIGN
 from tests.base.support.looping import chunks, looping_answers
 
-from eyas.base.repetition import Detector, Loop, kind_of, longest_loop, span_of
+from eyas.base.serving.repetition import Detector, Loop, kind_of, longest_loop, span_of
 
 PROSE = "It was a bright cold day in April, and the clocks were striking thirteen; nobody looked up any more. "
 LATE = 1.2  # spans after the loop's start until it must have been told

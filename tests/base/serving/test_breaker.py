@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.base.breaker import Breaker, Ticket
+from eyas.base.serving.breaker import Breaker, Ticket
 
 
 def opened(now=0.0, **options):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.base.waiting import Waiting, waiting_comment, waiting_of
+from eyas.base.serving.waiting import Waiting, waiting_comment, waiting_of
 
 WAITINGS = st.builds(
     Waiting,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eyas.base.conversation import (
+from eyas.base.harmony.conversation import (
     CallEntry,
     Conversation,
     ReasoningEntry,

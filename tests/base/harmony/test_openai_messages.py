@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from eyas.base.conversation import CallEntry, ReasoningEntry, ResultEntry, TextEntry
 from eyas.base.errors import InvalidRequest
+from eyas.base.harmony.conversation import CallEntry, ReasoningEntry, ResultEntry, TextEntry
+from eyas.base.harmony.openai_messages import check_functions, entries_of
 from eyas.base.harmony.tools import FunctionTool
-from eyas.base.openai_messages import check_functions, entries_of
 
 
 @dataclass

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from eyas.base.bundled import DEMO
-from eyas.base.defaults import sampling_defaults
 from eyas.base.errors import UserError
+from eyas.base.settings.defaults import sampling_defaults
 
 
 @pytest.mark.parametrize(
