@@ -38,6 +38,7 @@ def parsed():
     parser.add_argument("--green-file", help="not ready until this file exists")
     parser.add_argument("--answer", default="good")
     parser.add_argument("--key-env", help="variable that holds the key that clients must have")
+    parser.add_argument("--end-s", type=float, default=0.0, help="seconds that it takes to end after SIGTERM")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--children", action="store_true", help="one in a session of its own, one that hides its tag")
     parser.add_argument("--ballast", type=int, default=0, help="MiB that it holds when it is up")
@@ -131,6 +132,8 @@ def main():
     args = parsed()
     if args.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif args.end_s:
+        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(args.end_s), os._exit(0)))
     if args.children:
         sleep = [sys.executable, "-SE", "-c", "import time; time.sleep(600)"]
         subprocess.Popen(sleep, start_new_session=True)

@@ -181,7 +181,7 @@ def test_an_engine_that_crashes_is_asked_again(lab):
             await seen.until_true(lambda: seen.now().state != "ready")
             crash.unlink()
             await seen.until("ready")
-            assert seen.states()[-2:] == ["unknown", "ready"] and len(pids(lab)) == 2
+            assert seen.states()[-2:] == ["loading", "ready"] and len(pids(lab)) == 2
 
     asyncio.run(test())
 

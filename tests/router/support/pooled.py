@@ -39,6 +39,7 @@ class Ballast:
     peak: int = 0
     load_s: float = 0.3
     answer_s: float = 0.0
+    end_s: float = 0.0  # that its processes take to end
     declared: float = 1.0
     gpu_mib: int = 0  # that it holds of a GPU, and declares instead
     more: dict[str, Any] = field(default_factory=dict)  # keys of its entry in the router's file
@@ -54,7 +55,7 @@ def write_file(folder: Path, engines: list[Ballast], size_mib: int | None, journ
         port = free_port()
         argv = engine(
             *("--port", port, "--journal", journal, "--ballast", one.mib, "--peak", one.peak),
-            *("--slow", one.load_s, "--answer-s", one.answer_s, "--gpu-mib", one.gpu_mib),
+            *("--slow", one.load_s, "--answer-s", one.answer_s, "--gpu-mib", one.gpu_mib, "--end-s", one.end_s),
             name=one.name,
         )
         plan = make_plan(folder / one.name, port, [Launch(name="server", argv=argv)], name=one.name)
