@@ -101,6 +101,7 @@ def fork(folder: Path, name: str, lock: int) -> None:
         return
     code = 1
     try:
+        sign(lock, os.getpid())  # the parent may be ended before it does
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(descriptor, 1)
