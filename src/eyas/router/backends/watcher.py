@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from eyas.base.errors import EyasError, UserError
+from eyas.fleet.running.policy import Status
 from eyas.router.backends.asking import Asker, Inconclusive
 from eyas.router.backends.judgement import Memory, after_canary, judge
 from eyas.router.backends.planned import Planned, State
@@ -172,10 +173,10 @@ class Watcher:
             return 0.0
         if self._held is not None:
             if planned is not None and self._held.state == "idle":
-                is_running = await self._runs(planned)
+                status = await self._status(planned)
                 if self._order is not None or self._held is None or self._held.state != "idle":
                     return 0.0  # it was ordered to do something meanwhile
-                if is_running:
+                if status is not None and status != "stopping":
                     self._held, self._order = None, "start"
                     return 0.0
             self._report(self._held)
@@ -286,23 +287,26 @@ class Watcher:
             self._hold(Condition(state="out", cause=cause, reason=text))
 
     async def _find(self, planned: Planned) -> None:
-        """Take over what runs of it; else it is idle."""
-        is_running = await self._runs(planned)
+        """Take over what runs of it; else it is idle. What a router before was about to stop is stopped."""
+        status = await self._status(planned)
         if self._order is not None:
             return
-        if is_running:
-            self._order = "start"
-        else:
+        if status is None:
             self.rest()
+        elif status == "stopping":
+            self.unload("its stop was interrupted", 0.0)
+        else:
+            self._order = "start"
 
-    async def _runs(self, planned: Planned) -> bool:
-        """Return whether its deployment is up, though it was not started here: by a router before, or by a person."""
+    async def _status(self, planned: Planned) -> Status | None:
+        """Return the status of its deployment if that is up, started by a router before or by a person; else None."""
         try:
             state = await in_thread(planned.state)
         except UserError as error:
             log.warning("backend %s: %s", self._settings.name, error)
-            return False
-        return state.standing is not None and state.standing.is_active
+            return None
+        standing = state.standing
+        return standing.status if standing is not None and standing.is_active else None
 
     async def _drain(self) -> None:
         end = time.monotonic() + self._drain_s
@@ -328,6 +332,12 @@ class Watcher:
                 self._loading_since = now if self._loading_since is None else self._loading_since
                 eta_s = max(0.0, self._loading_since + planned.limit_s - now)
                 return Condition(state="loading", reason=standing.note or "starts", eta_s=eta_s)
+            case "stopping" | "stopped" if self._is_pooled:  # a request may have it loaded again
+                self._loading_since = None
+                if standing.status == "stopping":
+                    return Condition(state="unloading", reason="its deployment is being stopped")
+                self.rest()
+                return self._held
             case "stopping" | "stopped":
                 self._loading_since = None
                 return Condition(state="out", cause="stopped", reason="its deployment was stopped")
