@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from eyas.base.units import readable
 from eyas.router.memory.events import (
@@ -149,8 +150,7 @@ class PoolPolicy:
             self._learn(member, member.footprint.learn(max(member.load_peak, steady), steady))
             member.load_peak = -1
         elif own > member.footprint.steady:
-            footprint = member.footprint
-            self._learn(member, Footprint(peak=max(footprint.peak, own), steady=own, is_learnt=footprint.is_learnt))
+            self._learn(member, replace(member.footprint, peak=max(member.footprint.peak, own), steady=own))
 
     def _learn(self, member: Member, footprint: Footprint) -> None:
         if footprint == member.footprint:
@@ -252,8 +252,7 @@ class PoolPolicy:
 
     def _unload(self, member: Member, reason: str, drain_s: float) -> None:
         if member.state == "loading" and member.load_peak > member.footprint.peak:  # more would have come
-            steady = member.footprint.steady
-            self._learn(member, Footprint(peak=member.load_peak, steady=steady, is_learnt=member.footprint.is_learnt))
+            self._learn(member, replace(member.footprint, peak=member.load_peak))
         member.state, member.is_draining = "unloading", drain_s > 0
         if self.reading is not None:
             member.used_before = self.reading.used
@@ -308,21 +307,20 @@ class PoolPolicy:
             return f"waits until {unloading.name} is unloaded"
         if self._returning is not None:
             return f"waits until the memory of {self._returning.name} is back"
-        steady, peak = member.footprint.steady, member.footprint.peak
-        claim = self._settings.claim(steady, peak, self.reading.total)
-        takes = f"takes up to {readable(peak)} while it loads" if claim > steady else f"takes {readable(steady)}"
-        more = peak - claim if claim > steady else 0  # between critical and emergency, where only a peak may be
+        footprint = member.footprint
+        claim = self._settings.claim(footprint.steady, footprint.peak, self.reading.total)
+        needed = claim.num_bytes
         pinned = [one for one in self.members.values() if one.is_pinned and one is not member]
-        if (most := self._most(self.reading.total, pinned)) < claim:
+        if (most := self._most(self.reading.total, pinned)) < needed:
             beside = f" beside {', '.join(one.name for one in pinned)}" if pinned else ""
-            self._fail(member, f"{takes}, and at most {readable(most + more)} is left for it{beside}", now)
+            self._fail(member, f"{claim.takes}, and at most {claim.left(most)} is left for it{beside}", now)
             return None
-        if (most := self._most_now()) < claim:
-            return f"waits until others free memory: it {takes}, and {readable(max(0, most + more))} can be had"
+        if (most := self._most_now()) < needed:
+            return f"waits until others free memory: it {claim.takes}, and {claim.left(most)} can be had"
         must = [one for one in rivals if one.state == "ready"]
         room = self._room() + sum(one.footprint.steady for one in must)
-        victims = must + self._victims(claim - room, must, now)
-        if any(not one.may_go(now) for one in victims) or (not victims and claim > self._room()):
+        victims = must + self._victims(needed - room, must, now)
+        if any(not one.may_go(now) for one in victims) or (not victims and needed > self._room()):
             return "waits until others have answered those that waited for them"
         if victims:
             for victim in victims:
@@ -332,7 +330,7 @@ class PoolPolicy:
             return f"waits while {self.reading.used / self.reading.total:.0%} of the memory is used"
         member.state, member.waits_reason = "loading", ""
         self._begin(member)
-        self._note("load", f"is loaded: {readable(peak)} at most, {readable(self._room())} are left", member)
+        self._note("load", f"is loaded: {readable(footprint.peak)} at most, {readable(self._room())} are left", member)
         self._effects.append(Load(member.name))
         return None
 

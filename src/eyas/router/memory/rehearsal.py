@@ -42,7 +42,7 @@ def rehearse(
     `total` and `system` (what others take) are bytes. Pinned backends are loaded first and always.
     """
     limit = int(settings.critical * total) - system
-    claims = {name: settings.claim(one.steady, one.peak, total) for name, one in footprints.items()}
+    claims = {name: settings.claim(one.steady, one.peak, total).num_bytes for name, one in footprints.items()}
     return [_turn(one, backends, footprints, claims, settings, total, limit, system) for one in backends]
 
 

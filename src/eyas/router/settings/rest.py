@@ -108,11 +108,8 @@ def _check_pool(rest: AtRest, members: list[BackendSettings], levels: MemorySett
     for one in members:
         left = rest.limit - sum(num for owner, num in rest.rows if owner != one.name and not _may_go(owner, members))
         claim = levels.claim(one.steady_bytes, one.peak_bytes, rest.total)
-        if claim > left:
-            is_peak = claim > one.steady_bytes
-            takes = f"up to {readable(one.peak_bytes)} while it loads" if is_peak else readable(one.steady_bytes)
-            most = left + (one.peak_bytes - claim if is_peak else 0)
-            text = f"can never be loaded: it takes {takes}, and at most {readable(most)} is left for it"
+        if claim.num_bytes > left:
+            text = f"can never be loaded: it {claim.takes}, and at most {claim.left(left)} is left for it"
             problems.add(f"backends.{one.name}", text)
 
 

@@ -8,12 +8,14 @@ from typing import Literal
 
 from eyas.base.harmony.rendering import Effort
 from eyas.base.serving.budgets import Budgets, Spans
+from eyas.base.units import readable
 from eyas.recipes.records import EngineName
 
 __all__ = [
     "CONCURRENCY",
     "ROUTES",
     "BackendSettings",
+    "Claim",
     "GuardMode",
     "MemorySettings",
     "ModelSettings",
@@ -96,6 +98,27 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """Needs of a load: `num_bytes` below critical, for what stays or for what of its peak passes emergency."""
+
+    steady: int
+    peak: int
+    num_bytes: int
+
+    @property
+    def takes(self) -> str:
+        """Words for what it takes: of its sizes the one that decides."""
+        if self.num_bytes > self.steady:
+            return f"takes up to {readable(self.peak)} while it loads"
+        return f"takes {readable(self.steady)}"
+
+    def left(self, room: int) -> str:
+        """Return what there is for it where `room` bytes are left below critical, to compare with `takes`."""
+        more = self.peak - self.num_bytes if self.num_bytes > self.steady else 0
+        return readable(max(0, room + more))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemorySettings:
     """Levels of pressure as shares of a pool, and limits of waiting in seconds."""
 
@@ -105,9 +128,11 @@ class MemorySettings:
     drain_s: float = 30.0  # that the answers of a backend may take to end before it is unloaded
     wait_s: float = 600.0  # that requests wait for a backend which waits for memory
 
-    def claim(self, steady: int, peak: int, total: int) -> int:
-        """Return the bytes below critical that a load needs: what stays, and what of its peak passes emergency."""
-        return max(steady, peak - int((self.emergency - self.critical) * total))
+    def claim(self, steady: int, peak: int, total: int) -> Claim:
+        """Return what a load needs of a pool of `total` bytes: only its peak may pass critical, up to emergency."""
+        return Claim(
+            steady=steady, peak=peak, num_bytes=max(steady, peak - int((self.emergency - self.critical) * total))
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
