@@ -53,14 +53,22 @@ def test_a_mixed_crowd_is_served():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+def test_a_thousand_requests_leave_nothing_behind():
+    nothing_is_left(1000)
+
+
+@pytest.mark.soak
 def test_five_thousand_requests_leave_nothing_behind():
+    nothing_is_left(5000)
+
+
+def nothing_is_left(num_requests: int) -> None:
     with served("demo", *FLAGS) as server:
         began = time.monotonic()
-        tally, rss = crowd(server, 5000)
-        print(f"\n5000 requests in {time.monotonic() - began:.0f} s; memory in MiB {rss}")
+        tally, rss = crowd(server, num_requests)
+        print(f"\n{num_requests} requests in {time.monotonic() - began:.0f} s; memory in MiB {rss}")
         print(f"answered {tally.total('answered')}, refused {tally.total('refused')}, left {tally.total('left')},")
         print(f"still queue full after 20 tries {tally.total('queue full')}; 429 in all: {tally.num_queue_full}")
         for (kind, outcome), count in sorted(tally.outcomes.items()):
             print(f"  {kind:<18} {outcome:<12} {count}")
-        assert rss[5000] - rss[2500] < MAX_GROWTH_MIB
+        assert rss[num_requests] - rss[num_requests // 2] < MAX_GROWTH_MIB

@@ -31,6 +31,8 @@ SCHEMA = {
 WORDS = tuple(" ".join(QUESTIONS).split())
 MANUAL = {"role": "system", "content": "Answer in few words, as the manual of a library does. " * 20}
 RETRY_AFTER_S = 1
+MAX_TRIES = 20
+ANSWER_S = 110
 ECHO = {"echo": True, "logprobs": 2}
 TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look up a name.", "parameters": SCHEMA}}
 
@@ -151,7 +153,7 @@ async def run_crowd(
 ) -> Tally:
     """Send `num_requests`, or for `seconds`, `concurrency` at a time; a share `leave` hangs up before the end.
 
-    Who is told that the queue is full waits as long as told and asks again, twenty times at most.
+    Who is told that the queue is full waits as long as told and asks again, `MAX_TRIES` times at most.
     """
     rng, tally, end = random.Random(seed), Tally(), time.monotonic() + seconds
     in_time = itertools.takewhile(lambda _: time.monotonic() < end, range(num_requests))
@@ -164,16 +166,10 @@ async def run_crowd(
             nonlocal num_done
             for ask, leaves, patience_s in asks:
                 try:
-                    async with asyncio.timeout(patience_s if leaves else 110):
-                        outcome = await _send(client, ask)
-                        for _ in range(20):
-                            if outcome != "queue full":
-                                break
-                            tally.num_queue_full += 1
-                            await asyncio.sleep(RETRY_AFTER_S)
-                            outcome = await _send(client, ask)
+                    async with asyncio.timeout(patience_s if leaves else None):
+                        outcome = await _converse(client, ask, tally)
                 except TimeoutError:
-                    outcome = "left" if leaves else "stuck"
+                    outcome = "left"
                 except httpx.HTTPError as error:
                     outcome = f"broken: {type(error).__name__}"
                 tally.outcomes[ask.kind, outcome] += 1
@@ -186,16 +182,38 @@ async def run_crowd(
     return tally
 
 
-async def _send(client: httpx.AsyncClient, ask: Ask) -> str:
+async def _converse(client: httpx.AsyncClient, ask: Ask, tally: Tally) -> str:
+    """How an ask and those that follow from its answers ended."""
+    following: Ask | None = ask
+    while following:
+        outcome, then = await _ask(client, following)
+        for _ in range(MAX_TRIES):
+            if outcome != "queue full":
+                break
+            tally.num_queue_full += 1
+            await asyncio.sleep(RETRY_AFTER_S)
+            outcome, then = await _ask(client, following)
+        following = then
+    return outcome
+
+
+async def _ask(client: httpx.AsyncClient, ask: Ask) -> tuple[str, Ask | None]:
+    """How one request ended, and the one that follows from its answer."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await _send(client, ask)
+    except TimeoutError:
+        return "stuck", None
+
+
+async def _send(client: httpx.AsyncClient, ask: Ask) -> tuple[str, Ask | None]:
     content = ask.body if isinstance(ask.body, bytes) else json.dumps(ask.body).encode()
     headers = {"Content-Type": "application/json"}
     async with client.stream(ask.method, ask.path, content=content, headers=headers) as answer:
-        if answer.status_code != 200 or not ask.stream:
-            outcome = _judge(ask, answer.status_code, answer.headers, body := await answer.aread())
-            if outcome != "answered" or ask.then is None:
-                return outcome
-            return await _send(client, ask.then(json.loads(body)))
-        return await _judge_stream(ask, answer.aiter_lines())
+        if answer.status_code == 200 and ask.stream:
+            return await _judge_stream(ask, answer.aiter_lines()), None
+        outcome = _judge(ask, answer.status_code, answer.headers, body := await answer.aread())
+        return outcome, ask.then(json.loads(body)) if outcome == "answered" and ask.then else None
 
 
 def _judge(ask: Ask, status: int, headers: httpx.Headers, body: bytes) -> str:

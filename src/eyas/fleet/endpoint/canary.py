@@ -25,7 +25,7 @@ QUESTION = "Name the four seasons of the year."
 PICTURE_QUESTION = "What do you see in this picture? Answer in one sentence."
 # Tokens: the first are enough to see garbage, and others wait for them; the last are for a model whose reasoning a
 # server hides.
-BUDGETS = (48, 160, 1024)
+BUDGETS = (32, 160, 1024)
 MIN_CHARS = 24  # below, repetition says nothing
 MAX_UNIT = 12  # characters that repeat
 MIN_COPIES = 8

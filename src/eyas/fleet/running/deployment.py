@@ -78,11 +78,20 @@ class Deployment:
     """The launches of one plan on its machines. `nodes` are in the plan's order.
 
     What runs is kept in memory, too: without a database (a full disk) it is looked at and stopped all the same.
+    `news` is set when the server has given a good answer.
     """
 
     def __init__(
-        self, row: Row, nodes: Sequence[NodeRunner], store: Store, limits: Limits, secrets: Mapping[str, str]
+        self,
+        row: Row,
+        nodes: Sequence[NodeRunner],
+        store: Store,
+        limits: Limits,
+        secrets: Mapping[str, str],
+        *,
+        news: threading.Event | None = None,
     ) -> None:
+        self.news = news or threading.Event()
         self._name = row.name
         self._plan = row.plan
         self._owner = Owner(token=row.token, directory=row.plan.choice.directory)
@@ -209,7 +218,7 @@ class Deployment:
         is_busy = self._giving_back is not None and not self._giving_back.is_answered
         if self._cache_script is not None and not is_busy and time.monotonic() >= self._next_giving:
             self._next_giving = time.monotonic() + self._limits.cache_s
-            self._giving_back = _Question(self._give_back_everywhere)
+            self._giving_back = _Question(self._give_back_everywhere, threading.Event())
 
     def _give_back_everywhere(self) -> None:
         for node in self._nodes:
@@ -232,7 +241,7 @@ class Deployment:
             pause = self._limits.health_s if self._answers is None else self._limits.start_poll_s
             self._next_probe = time.monotonic() + pause
         if self._probing is None and time.monotonic() >= self._next_probe:
-            self._probing = _Question(self._health)
+            self._probing = _Question(self._health, self.news)
 
     def _health(self) -> str | None:
         path = self._plan.emission.readiness.path
@@ -245,7 +254,7 @@ class Deployment:
 
     def _canary(self) -> str | None:
         if self._chatting is None:
-            self._chatting = _Question(self._chat)
+            self._chatting = _Question(self._chat, self.news)
         return self._chatting.answer if self._chatting.is_answered else ""
 
     def _chat(self) -> str | None:
@@ -264,10 +273,11 @@ class Deployment:
 
 
 class _Question:
-    """A question to a server, asked in a thread that is never joined."""
+    """A question to a server, asked in a thread that is never joined. A good answer, None, sets `news`."""
 
-    def __init__(self, ask: Callable[[], str | None]) -> None:
+    def __init__(self, ask: Callable[[], str | None], news: threading.Event) -> None:
         self._ask = ask
+        self._news = news
         self._done = threading.Event()
         self.answer: str | None = None
         threading.Thread(target=self._run, name="eyas-question", daemon=True).start()
@@ -282,6 +292,8 @@ class _Question:
         except Exception as error:  # any failure of a server or of the way to it is an answer
             self.answer = str(error) or type(error).__name__
         self._done.set()
+        if self.answer is None:
+            self._news.set()
 
 
 def _run(node: NodeRunner, script: str, timeout_s: float) -> str:

@@ -155,7 +155,7 @@ class _Doer:
                 case StartLaunch(index):
                     self._deployment.launch(index)
                 case Observe():
-                    self._stop.wait(max(0.0, self._last_look + what.pause_s - time.monotonic()))
+                    self._pause(what)
                     self._last_look = time.monotonic()
                     return self._deployment.observe(what)
                 case StopAll():
@@ -166,13 +166,23 @@ class _Doer:
             return Failed(str(error))
         return Succeeded()
 
+    def _pause(self, what: Observe) -> None:
+        """Wait until it is time to look; while it starts, others wait for it, and a good answer ends the pause."""
+        awaited = self._deployment.news if what.is_loading else self._stop
+        if awaited.wait(max(0.0, self._last_look + what.pause_s - time.monotonic())):
+            self._deployment.news.clear()
 
-def stop_on_signals(stop: threading.Event) -> None:
-    """Have SIGTERM and SIGINT set `stop`, in a thread: `set` would hang in a handler that interrupts `stop.wait`, if
-    that has the event's lock just then."""
+
+def stop_on_signals(*events: threading.Event) -> None:
+    """Have SIGTERM and SIGINT set `events`, in order, in a thread: `set` would hang in a handler that interrupts an
+    event's `wait`, if that has the event's lock just then."""
+
+    def set_all() -> None:
+        for event in events:
+            event.set()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        threading.Thread(target=stop.set, name="eyas-stop", daemon=True).start()
+        threading.Thread(target=set_all, name="eyas-stop", daemon=True).start()
 
     for number in SIGNALS:
         signal.signal(number, on_signal)
@@ -180,8 +190,8 @@ def stop_on_signals(stop: threading.Event) -> None:
 
 def main(name: str) -> int:
     """Run the supervisor. Returns 0 when the deployment was stopped as asked, 1 when it has failed."""
-    stop = threading.Event()
-    stop_on_signals(stop)
+    stop, news = threading.Event(), threading.Event()
+    stop_on_signals(stop, news)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     folder = home(os.environ)
     store = Store(folder)
@@ -189,7 +199,7 @@ def main(name: str) -> int:
     try:
         limits = limits_of(os.environ)
         nodes = [runner(node, os.environ) for node in row.plan.choice.nodes]
-        deployment = Deployment(row, nodes, store, limits, secrets_of(row.plan, os.environ))
+        deployment = Deployment(row, nodes, store, limits, secrets_of(row.plan, os.environ), news=news)
         state = supervise(row, deployment, store, limits, stop)
         deployment.close()
     except Exception as error:
