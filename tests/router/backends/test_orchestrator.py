@@ -20,6 +20,11 @@ def test_they_take_turns_and_all_requests_are_answered(lab):
             assert box.notes("load") == ["c", "a", "b"] and box.notes("unload") == ["a"]
             assert box.notes("unloaded") == ["a"] and not box.notes("late"), box.told()
             await box.until(lambda: box.router.orchestrator.pools[0].policy.members["b"].footprint.is_learnt)
+            box.router.backends.watcher("c").looped()  # its plan has no speculation to go without
+            await box.until(lambda: box.state("c") == "out")
+            box.router.orchestrator.order("c", "load")
+            await box.until(lambda: box.state("c") == "ready")
+            assert box.notes("load") == ["c", "a", "b"]
 
     asyncio.run(main())
     assert sorted(line["name"] for line in lab.journal_lines()) == ["a", "b", "c"]

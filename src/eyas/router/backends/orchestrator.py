@@ -156,7 +156,10 @@ class Orchestrator:
         pool = self._pool_of.get(backend)
         if pool is None:
             raise UserError(f"{backend} is in no pool: its memory is not looked after here")
-        if order == "load" and pool.policy.members[backend].state == "out":
+        if order == "load" and self._desk.snapshot().backends[backend].condition.state == "out":
+            if pool.policy.members[backend].state == "ready":  # it runs, and is to be judged anew
+                self._backends.watcher(backend).start()
+                return
             self._backends.watcher(backend).rest()
         self._decide(pool, Ordered(backend, order))
         self._wake.set()
