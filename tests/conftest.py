@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 with suppress(ImportError):  # tests on a GPU do without
     from hypothesis import settings
 
-    settings.register_profile("busy machine", deadline=None)  # else as it is, in CI too
+    settings.register_profile("busy machine", deadline=None, max_examples=50)  # all runs together try many
     settings.load_profile("busy machine")
 
 

@@ -120,7 +120,7 @@ def test_random_requests_through_the_step_loop(random_model, setup):
     assert finishes == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED}
 
 
-@pytest.mark.parametrize("num_requests", [24, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_requests", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_random_requests_through_the_engines_thread(random_model, num_requests):
     """Submitted and cancelled from three threads at once, some right after they are submitted."""
     info = ModelInfo(name="random", context=CONTEXT, vocab_size=512, eos_ids=(510, 509), drafter="eagle3")

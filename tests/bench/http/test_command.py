@@ -42,6 +42,7 @@ def test_null_servers(capsys):
     assert any(line.strip().startswith("paced, with the streams") for line in lines)
 
 
+@pytest.mark.slow
 def test_messages_are_measured_in_turns_with_chat(capsys):
     lines, report = bench(capsys, *SMALL, "--api", "messages", "--pause", "5", "--history", "4000")
     figures = report["figures"]

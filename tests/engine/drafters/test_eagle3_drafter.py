@@ -85,7 +85,7 @@ def alone(target):
     return results
 
 
-FEW = ("specforge", "norm-before-fc")
+FEW = ("specforge",)
 
 
 @pytest.fixture(

@@ -156,8 +156,13 @@ def alone(model):
     "setup",
     [
         {"draft_tokens": "auto", "concurrency": 3, "page_size": 8, "lag": 1, "chunk_tokens": 37},
-        {"draft_tokens": 3, "concurrency": 8, "page_size": 32, "memory": "tight", "cache": "warm"},
-        {"draft_tokens": 7, "concurrency": 1, "cache": "warm", "lag": 1},
+        *(
+            pytest.param(setup, marks=pytest.mark.slow)
+            for setup in (
+                {"draft_tokens": 3, "concurrency": 8, "page_size": 32, "memory": "tight", "cache": "warm"},
+                {"draft_tokens": 7, "concurrency": 1, "cache": "warm", "lag": 1},
+            )
+        ),
     ],
 )
 def test_no_token_changes(model, alone, setup):

@@ -176,7 +176,7 @@ def test_all_choices_of_a_request_count_for_the_queue(engine):
     with pytest.raises(InvalidRequest, match="n must be at most 3"):
         submit(engine, "a", n=4)
     inbox = submit(engine, "b", n=2)
-    with pytest.raises(Busy, match="0 waiting, at most 1, and n asks for 2"):
+    with pytest.raises(Busy, match="waiting, at most 1, and n asks for 2"):
         submit(engine, "c", n=2)
     engine.cancel("b")
     events_of(inbox, 2)

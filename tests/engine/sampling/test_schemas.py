@@ -46,12 +46,12 @@ def body_of(codec, tokens):
 def asked(request, demo_model):
     """What is asked under each arm, and all answers without speculation.
 
-    Some: every schema at one temperature, by turns; each arm gets five of them. `make test-slow` asks everything.
+    Some: every second schema at one temperature, by turns; each arm gets some. `make test-slow` asks everything.
     """
     requests = requests_for(demo_model)
     if request.param == "some":
-        requests = [one for index, one in enumerate(requests) if index % 4 in (1, 2)]
-        shares = {arm: requests[number::4] for number, arm in enumerate(ARMS)}
+        requests = [one for index, one in enumerate(requests) if index % 8 in (1, 6)]
+        shares = {arm: requests[number::3] for number, arm in enumerate(ARMS)}
     else:
         shares = dict.fromkeys(ARMS, requests)
     return shares, run(build(demo_model, concurrency=8), requests)
@@ -59,7 +59,7 @@ def asked(request, demo_model):
 
 def test_answers_are_valid(demo_model, asked):
     plain = asked[1]
-    assert len(SCHEMAS) == 20 == len({request_id.rpartition(" ")[0] for request_id, _ in plain})
+    assert len(SCHEMAS) == 20 and len({request_id.rpartition(" ")[0] for request_id, _ in plain}) in (10, 20)
     for (request_id, _), (tokens, finish, _) in plain.items():
         if request_id == f"{UNBOUNDED} T=0" and finish is FinishReason.LENGTH:
             continue

@@ -22,7 +22,7 @@ def test_prompts_of_every_size_are_read_that_has_kernels_of_its_own(random_model
     assert core.is_idle and core.stats().num_prompt_tokens == 0
 
 
-@pytest.mark.parametrize("draft_tokens", [3, "auto"])
+@pytest.mark.parametrize("draft_tokens", [3, pytest.param("auto", marks=pytest.mark.slow)])
 def test_rounds_run_with_every_number_of_sequences_that_is_captured(random_model, draft_tokens):
     core = build(random_model, drafter="eagle3", draft_tokens=draft_tokens, concurrency=6)
     stages = keep_keys(core)
@@ -33,6 +33,7 @@ def test_rounds_run_with_every_number_of_sequences_that_is_captured(random_model
     assert {pair for pair in wanted if pair[1]} <= {key[1:] for key in stages.keys if key[0] == "chain"}
 
 
+@pytest.mark.slow
 def test_rounds_run_with_more_sequences_than_a_request_has_choices(random_model):
     core = build(random_model, drafter="none", concurrency=MAX_CHOICES + 4)
     stages = keep_keys(core)

@@ -20,6 +20,7 @@ SETUPS = [
     {"drafter": "eagle3", "draft_tokens": 4, "lag": 0},
     {"drafter": "eagle3", "draft_tokens": "auto", "lag": 1},
 ]
+SOME_SETUPS = [pytest.param(setup, marks=[pytest.mark.slow] * (index % 2 == 0)) for index, setup in enumerate(SETUPS)]
 GRAMMAR = "start: /[a-z ]{500}/"
 
 
@@ -94,7 +95,7 @@ def five(demo_model):
     return requests, {name: tokens for (name, _), (tokens, _, _) in reference_of(demo_model, requests).items()}
 
 
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("setup", SOME_SETUPS)
 def test_all_others_go_on_while_a_mask_is_computed(demo_model, five, gate, setup):
     requests, expected = five
     core, log = build(demo_model, concurrency=3, **setup), Log()
@@ -107,7 +108,7 @@ def test_all_others_go_on_while_a_mask_is_computed(demo_model, five, gate, setup
     assert log.tokens == expected
 
 
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("setup", SOME_SETUPS)
 def test_a_mask_that_takes_too_long_ends_its_request(demo_model, gate, setup, monkeypatch):
     monkeypatch.setattr(core_module, "MASK_TIMEOUT_S", 0.05)
     core, log = build(demo_model, concurrency=2, **setup), Log()
@@ -202,7 +203,7 @@ def alone(demo_model, request):
 @pytest.mark.parametrize(
     ("alone", "setup"),
     [
-        *((20, setup) for setup in LATE_SETUPS[:2]),
+        (20, LATE_SETUPS[1]),
         *(pytest.param(30, setup, marks=pytest.mark.slow) for setup in LATE_SETUPS),
     ],
     indirect=["alone"],

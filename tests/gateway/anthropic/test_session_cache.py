@@ -127,6 +127,7 @@ def asked(server: Server, body: dict) -> tuple[int, int]:
     return count.json()["input_tokens"], cached
 
 
+@pytest.mark.slow
 def test_a_session_reads_only_what_is_new(demo):
     server, keeps_reasoning = demo
     garden = Garden("ed0")

@@ -114,8 +114,9 @@ def test_equal_logits_are_ranked_by_id():
     assert drawn.top_ids_TN[0, :5].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("kind", ["greedy", "temperature", "all"])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("greedy", float("nan")), ("temperature", float("inf")), ("all", float("-inf"))]
+)
 def test_rows_that_are_not_finite_fail_alone(value, kind):
     logits = random_logits(3)
     logits[1, 577] = value

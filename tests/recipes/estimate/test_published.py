@@ -147,7 +147,7 @@ plans = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(plans)
 def test_narrowed_estimates_stay_in_order(drawn):
     args = setup(**drawn, head="lmsys-120b")
@@ -161,7 +161,7 @@ def test_narrowed_estimates_stay_in_order(drawn):
         assert within.tokens_per_second == within.baseline_tokens_per_second
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(plans)
 def test_only_requests_that_fit_are_counted(drawn):
     choice, box, model, head = setup(**drawn, head="lmsys-120b")

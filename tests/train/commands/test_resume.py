@@ -115,6 +115,7 @@ def test_kills_change_nothing(tmp_path):
     assert kills["in writes"] >= 3 and kills["in evaluations"] >= 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     running, log = start(tmp_path, "run", out="run"), tmp_path / "run.log"
     while "step 2/" not in log.read_text():

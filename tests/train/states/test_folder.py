@@ -104,6 +104,7 @@ capture(source, documents, Path(sys.argv[2]), shard_bytes=100_000)
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(target, source, tmp_path):
     """After a kill at some write, what is there is whole, and the rest is added."""
     folder = tmp_path / "s"

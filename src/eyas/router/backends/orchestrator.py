@@ -157,7 +157,7 @@ class Orchestrator:
         if pool is None:
             raise UserError(f"{backend} is in no pool: its memory is not looked after here")
         if order == "load" and self._desk.snapshot().backends[backend].condition.state == "out":
-            if pool.policy.members[backend].state == "ready":  # it runs, and is to be judged anew
+            if pool.policy.members[backend].state == "ready":  # it runs: it is asked again
                 self._backends.watcher(backend).start()
                 return
             self._backends.watcher(backend).rest()
