@@ -62,6 +62,7 @@ class Clock:
     def pauses(self, now: float) -> None:
         """Record that the client waits before it asks again, as in a queue."""
         self._enter("queue", now)
+        self._is_silent = False
 
     def hears(self, waiting: Waiting, now: float) -> None:
         """Record what the server says that the request waits for; the silence before is of that, too."""
@@ -71,11 +72,11 @@ class Clock:
         if self._is_silent:
             self._is_silent = False
             self._span = span
-        elif span == "prefill" and (self._span != "prefill" or self._is_other(waiting.backend)):
-            self._enter(span, now)
-            self._spent["prefill"] = 0.0
         else:
+            is_new = span == "prefill" and (self._span != "prefill" or self._is_other(waiting.backend))
             self._enter(span, now)
+            if is_new:
+                self._spent["prefill"] = 0.0
         if span == "prefill":
             self._backend = waiting.backend or self._backend
         self._set_due(now)
@@ -119,10 +120,8 @@ class Clock:
         return backend is not None and self._backend is not None and backend != self._backend
 
     def _enter(self, span: Span, now: float) -> None:
-        if span != self._span:
-            self._spent[self._span] += now - self._since
-            self._since = now
-            self._span = span
+        self._spent[self._span] += now - self._since
+        self._since, self._span = now, span
         self._set_due(now)
 
     def _set_due(self, now: float) -> None:
