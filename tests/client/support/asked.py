@@ -25,6 +25,7 @@ class Got:
     pieces: list[Piece] = field(default_factory=list)
     error: ClientError | None = None
     seconds: float = 0.0
+    first_at: float | None = None  # of the first text, on the loop's clock, which all processes share
 
     @property
     def text(self) -> str:
@@ -50,6 +51,8 @@ async def ask(client: AsyncClient, script: Any = "Hi", **fields: Any) -> Got:
     try:
         async for piece in client.stream(script if isinstance(script, str) else json.dumps(script), **fields):
             got.pieces.append(piece)
+            if got.first_at is None and isinstance(piece, Content):
+                got.first_at = loop.time()
     except ClientError as error:
         got.error = error
     got.seconds = loop.time() - began
