@@ -51,7 +51,7 @@ def client_of(backend, **options):
 @pytest.mark.parametrize(("script", "kind", "counts"), BEFORE, ids=lambda value: str(value)[:40])
 def test_each_error_before_the_first_piece(script, kind, counts):
     async def main():
-        async with ScriptedBackend().serving() as backend, client_of(backend) as client:
+        async with ScriptedBackend().serving() as backend, client_of(backend, load_s=1.0) as client:
             got = await ask(client, MARK | script)
             assert type(got.error) is kind and got.error.kind == counts
             assert got.error.endpoint == client.name and str(got.error).startswith(client.name)
@@ -125,6 +125,23 @@ def test_it_tries_again_and_says_so():
             await mending
             assert got.text == WHOLE and got.waits[0] == Waiting(state="queued", eta_s=1.0)
             assert got.endpoints == [client.name] and 1.0 <= got.seconds < 1.5 and client.breaker.failures == 0
+
+    run(main())
+
+
+def test_a_server_that_loads_its_model_is_waited_for():
+    async def main():
+        script = Script(status=503, error="Loading model", retry_after="0.2")
+        async with ScriptedBackend(script=script).serving() as backend:
+            budgets = BUDGETS.with_spans({"queue_s": 0.1})
+            async with client_of(backend, max_tries=1, budgets=budgets, load_s=2.0) as client:
+                got = await ask(client)
+                assert type(got.error) is ServerBusy and len(backend.asked) >= 7 and 1.5 < got.seconds < 2.5
+                assert {one.state for one in got.waits} == {"loading"} and client.breaker.failures == 0
+                asking = asyncio.create_task(ask(client))
+                await asyncio.sleep(0.5)
+                backend.script = Script(mark="m1")
+                assert (await asking).text == WHOLE
 
     run(main())
 

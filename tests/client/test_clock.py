@@ -22,6 +22,10 @@ def clock_of(budgets=BUDGETS, began=0.0, load_s=40.0):
     return Clock(budgets, began, began=began, load_s=load_s)
 
 
+def has_room(clock, seconds, now=45.0):
+    return clock.has_room(Waiting(state="queued", eta_s=seconds), now)
+
+
 @given(STEPS, st.one_of(st.none(), st.floats(1, 100)))
 def test_time_is_charged_to_what_the_server_says(steps, total_s):
     """An oracle that sums the seconds of each state, and the clock, agree on which budget ends and when."""
@@ -48,7 +52,7 @@ def test_time_is_charged_to_what_the_server_says(steps, total_s):
         if silent:
             unheard += seconds
         if state == "pause":
-            clock.pauses(now)
+            clock.pauses(Waiting(state="queued"), now)
             span, silent = "queue", False
         elif state == "sent":
             clock.sent(now)
@@ -88,7 +92,7 @@ def test_the_total_counts_from_the_call_and_bounds_everything():
     assert clock.due == 50.0
     clock.shows(45.0)
     clock.idled(100.0)
-    assert clock.due == 50.0 and not clock.has_room(5.0, 45.0) and clock.has_room(4.0, 45.0)
+    assert clock.due == 50.0 and not has_room(clock, 5.0) and has_room(clock, 4.0)
     assert clock.error(50.0, "e").kind is None  # it was asked for 20 of 50 s
     assert Clock(Budgets(total_s=50.0), 20.0, began=0.0).error(50.0, "e").kind == "budget"
 

@@ -105,3 +105,24 @@ def test_a_server_that_does_not_count_is_asked_without():
 def test_an_address_that_is_none(url):
     with pytest.raises(UserError, match="base_url must be"):
         AsyncClient(url)
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\r\nX-Y: z", "\u00fc", "\0"])
+def test_a_key_that_no_header_takes(key):
+    with pytest.raises(UserError, match="api_key") as caught:
+        AsyncClient("http://127.0.0.1:1", api_key=key)
+    assert key not in str(caught.value)
+
+
+def test_a_password_in_an_address_is_not_shown():
+    async def main():
+        async with AsyncClient(f"http://me:s3cret@127.0.0.1:{free_port()}/v1", model="m", max_tries=1) as client:
+            got = await ask(client)
+            assert "s3cret" not in str(got.error) and "s3cret" not in client.name
+
+    run(main())
+    with pytest.raises(UserError, match="one of them"):
+        AsyncClient("http://me:s3cret@127.0.0.1", api_key="key")
+    with pytest.raises(UserError) as caught:
+        AsyncClient("ftp://me:s3cret@127.0.0.1")
+    assert "s3cret" not in str(caught.value)

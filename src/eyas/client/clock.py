@@ -59,9 +59,9 @@ class Clock:
         self._asked_at = now
         self._is_silent = True
 
-    def pauses(self, now: float) -> None:
-        """Record that the client waits before it asks again, as in a queue."""
-        self._enter("queue", now)
+    def pauses(self, waiting: Waiting, now: float) -> None:
+        """Record that the client waits before it asks again, for a place or for a model that is loaded."""
+        self._enter(SPANS[waiting.state], now)
         self._is_silent = False
 
     def hears(self, waiting: Waiting, now: float) -> None:
@@ -93,10 +93,11 @@ class Clock:
         if self._span == "stall":
             self.due = min(self.due + seconds, self._until)
 
-    def has_room(self, seconds: float, now: float) -> bool:
-        """Return whether the budgets have room for a pause before the next try."""
-        left_s = self._limits["queue"] - self._spent["queue"]
-        return seconds < min(left_s, self._until - now)
+    def has_room(self, waiting: Waiting, now: float) -> bool:
+        """Return whether the budgets have room for a pause of `eta_s` before the next try."""
+        span = SPANS[waiting.state]
+        left_s = self._limits[span] - self._spent[span]
+        return (waiting.eta_s or 0.0) < min(left_s, self._until - now)
 
     def error(self, now: float, endpoint: str) -> TimedOut:
         """Return the error for the budget that ended at `due`."""
