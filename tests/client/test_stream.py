@@ -155,6 +155,22 @@ def test_fragments_of_a_call_are_progress():
     run(main())
 
 
+@pytest.mark.parametrize("how", ["silent", "cut", "reset"])
+def test_an_answer_with_its_finish_reason_is_whole(how):
+    async def main():
+        parts = [chunk(content="a"), chunk("length"), *([b": x\n\n"] * 20 if how == "silent" else [])]
+        options = {"pause_s": 0.1} if how == "silent" else {"resets": how == "reset"}
+        async with (
+            raw_stream(*parts, ends=False, **options) as server,
+            AsyncClient(server.url, model="m", budgets=BUDGETS.with_spans({"stall_s": 0.4})) as client,
+        ):
+            got = await ask(client)
+            assert got.text == "a" and got.end.finish_reason == "length" and got.end.usage is None
+            assert got.seconds < 1.0 + LATE_S
+
+    run(main())
+
+
 class Fed:
     """An answer whose body comes in the cuts that a test makes."""
 

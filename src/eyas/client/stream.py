@@ -32,19 +32,8 @@ class Stream:
     """
 
     __slots__ = (
-        *(
-            "_clock",
-            "_content",
-            "_error",
-            "_is_waiting",
-            "_left_at",
-            "_loop",
-            "_response",
-            "_server",
-            "_splitter",
-            "_timer",
-        ),
-        *("_timer_at", "backend", "is_complete", "reader"),
+        *("_clock", "_content", "_error", "_is_waiting", "_left_at", "_loop", "_response", "_server"),
+        *("_splitter", "_timer", "_timer_at", "backend", "is_complete", "reader"),
     )
 
     def __init__(self, server: Server, response: aiohttp.ClientResponse, clock: Clock) -> None:
@@ -81,7 +70,8 @@ class Stream:
             reader.has_progress = False
             clock.shows(now)
         elif error is None and now >= clock.due and not self.is_complete:
-            error = clock.error(now, self._server.name)
+            self.is_complete = reader.finish_reason is not None
+            error = None if self.is_complete else clock.error(now, self._server.name)
         if error is not None:
             if not pieces:
                 raise error
@@ -132,10 +122,10 @@ class Stream:
         try:
             return await self._content.readany()
         except (aiohttp.ClientError, OSError) as error:
+            if self.reader.finish_reason is not None:  # the answer is whole, only its end is missing
+                return b""
             if isinstance(error, ClientError):
                 raise
-            if self.reader.finish_reason is not None:
-                return b""
             raise Broken(ENDED, kind="broken", endpoint=self._server.name) from None
         finally:
             self._is_waiting = False
