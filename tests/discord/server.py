@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from aiohttp import web
-
 from tests.discord.local.faults import Fault
 from tests.discord.local.message_routes import MESSAGE_ROUTES, attachment
 from tests.discord.local.people import People

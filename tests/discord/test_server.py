@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import discord
 from tests.discord.local.client import pointed_at
 from tests.discord.server import LocalDiscord, local_discord
+
+import discord
 
 
 class Bot(discord.Client):

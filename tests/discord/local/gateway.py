@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import WSMsgType, web
-
 from tests.discord.local.payloads import user_json
 from tests.discord.local.world import Channel
 

@@ -27,8 +27,8 @@ from tests.discord.local.world import (
     Member,
     Message,
     Role,
+    User,
 )
-from tests.discord.local.world import User
 
 __all__ = ["Hub"]
 

@@ -4,7 +4,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import web
-
 from tests.discord.local import errors
 from tests.discord.local.hub import Hub
 from tests.discord.local.permissions import BITS, permissions_of, require

@@ -203,9 +203,9 @@ class People(Hub):
         known = {one["name"]: one for one in at.get("options") or []}
         if unknown := set(options) - set(known):
             raise NotPossible(f"/{name} has no option {sorted(unknown)}, only {sorted(known)}")
-        if missing := [one for one, spec in known.items() if spec.get("required") and one not in options]:
-            if focused is None:
-                raise NotPossible(f"/{name} needs {missing}")
+        missing = [one for one, spec in known.items() if spec.get("required") and one not in options]
+        if missing and focused is None:
+            raise NotPossible(f"/{name} needs {missing}")
         for option, value in options.items():
             spec = known[option]
             values = [choice["value"] for choice in spec.get("choices") or []]

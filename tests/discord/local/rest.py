@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-
 from tests.discord.local import errors
 from tests.discord.local.errors import ApiError
 from tests.discord.local.faults import Fault

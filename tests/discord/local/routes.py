@@ -4,8 +4,14 @@ from typing import Any
 
 from tests.discord.local import errors
 from tests.discord.local.checks import check_commands
-from tests.discord.local.payloads import application_json, channel_json, member_json, role_json, thread_member_json
-from tests.discord.local.payloads import user_json
+from tests.discord.local.payloads import (
+    application_json,
+    channel_json,
+    member_json,
+    role_json,
+    thread_member_json,
+    user_json,
+)
 from tests.discord.local.permissions import require
 from tests.discord.local.rest import Api, Route
 from tests.discord.local.world import PRIVATE_THREAD, THREAD, Channel, Guild
