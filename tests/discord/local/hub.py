@@ -50,6 +50,7 @@ class Hub:
         self.gateway = Gateway(self)
         self.interactions = Interactions(self)
         self.url = ""
+        self.broken: list[Exception] = []  # what went wrong in the local Discord itself
         self.users: dict[int, User] = {}
         self.guilds: dict[int, Guild] = {}
         self.channels: dict[int, Channel] = {}

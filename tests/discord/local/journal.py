@@ -72,6 +72,8 @@ class Journal:
         future = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         done, _ = await asyncio.wait([future], timeout=timeout_s)
+        if not done:
+            self.waiting.remove(future)
         return bool(done)
 
     async def until(self, is_true: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:

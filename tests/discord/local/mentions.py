@@ -10,7 +10,7 @@ __all__ = ["mention"]
 
 USER, ROLE = re.compile(r"<@!?(\d+)>"), re.compile(r"<@&(\d+)>")
 EVERYONE = re.compile(r"@(everyone|here)\b")
-DEFAULT = {"parse": ["users", "roles", "everyone"], "replied_user": True}
+DEFAULT: dict[str, Any] = {"parse": ["users", "roles", "everyone"], "replied_user": True}
 
 
 def mention(message: Message, users: dict[int, User], allowed: dict[str, Any] | None) -> None:

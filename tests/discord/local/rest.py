@@ -140,6 +140,9 @@ def endpoint(hub: Hub, route: Route) -> Callable[[web.Request], Awaitable[web.St
         except Broken:
             logged.ended_s = hub.clock()
             raise ConnectionResetError from None
+        except Exception as error:
+            hub.broken.append(error)
+            raise
         logged.status, logged.ended_s, logged.headers = response.status, hub.clock(), dict(response.headers)
         hub.journal.changed()
         return response
