@@ -12,7 +12,7 @@ from tests.discord.local.gateway import INTENTS, Gateway, Session
 from tests.discord.local.interactions import Interactions
 from tests.discord.local.journal import Journal, Violation
 from tests.discord.local.limits import Limits
-from tests.discord.local.mentions import mention
+from tests.discord.local.mentions import mention, notified
 from tests.discord.local.payloads import channel_json, guild_json, member_json, message_json
 from tests.discord.local.permissions import DEFAULT, permissions_of
 from tests.discord.local.world import (
@@ -217,6 +217,7 @@ class Hub:
     def post(self, message: Message) -> Message:
         """Put a message into its channel and tell everybody."""
         message.channel.messages[message.id] = message
+        message.pinged = notified(message)
         self.journal.record(message, "sent", message.author.name, self.clock())
         self.tell("MESSAGE_CREATE", message)
         return message

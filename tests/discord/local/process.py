@@ -31,7 +31,9 @@ class Remote:
 
     async def view(self, channel: str = "general", viewer: str = "ann") -> Any:
         """What a person sees of a channel now."""
-        async with self.session.get(f"{self.url}/local/view", params={"channel": channel, "viewer": viewer}) as response:
+        async with self.session.get(
+            f"{self.url}/local/view", params={"channel": channel, "viewer": viewer}
+        ) as response:
             return await response.json()
 
 
