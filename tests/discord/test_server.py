@@ -198,6 +198,10 @@ def test_private_conversation_opened_by_the_bot():
             user = await bot.fetch_user(local.person("ann").id)
             await user.send("psst")
             assert [one.content for one in local.dm("ann").messages.values()] == ["psst"]
+            local.closed.add(local.person("ann"))
+            with pytest.raises(discord.Forbidden) as caught:
+                await user.send("more")
+            assert code(caught) == 50007 and local.invalid_requests() == 1
 
     asyncio.run(go())
 
@@ -240,6 +244,21 @@ def test_permissions_by_channel():
             with pytest.raises(NotPossible, match="ben may not send_messages in general"):
                 local.forbid("general", "send_messages", who=local.person("ben"))
                 local.say("general", "ben", "no")
+
+    asyncio.run(go())
+
+
+def test_a_channel_that_is_deleted():
+    async def go():
+        async with meeting() as (local, bot):
+            gone = local.channel("gone")
+            await local.journal.until(lambda: "guild_channel_create" in bot.events)
+            channel = bot.text_channel("gone")
+            local.remove_channel(gone)
+            with pytest.raises(discord.NotFound) as caught:
+                await channel.send("x")
+            assert code(caught) == 10003
+            await local.journal.until(lambda: "guild_channel_delete" in bot.events)
 
     asyncio.run(go())
 

@@ -110,6 +110,19 @@ def test_a_day_has_so_many_logins():
     asyncio.run(go())
 
 
+def test_logins_that_come_too_soon_wait():
+    async def go():
+        async with local_discord() as local:
+            local.gateway.identify_every_s = 0.3
+            async with at_work(local, Eager()):
+                local.gateway.invalidate()
+                await local.journal.until(lambda: len(local.gateway.identified) == 2)
+                first, second = local.gateway.identified
+                assert second - first >= 0.3
+
+    asyncio.run(go())
+
+
 def test_heartbeats_keep_a_connection():
     async def go():
         async with local_discord() as local:

@@ -153,7 +153,7 @@ def test_three_seconds_to_acknowledge_and_fifteen_minutes_for_the_token():
             with pytest.raises(discord.HTTPException) as caught:
                 await seen.edit_original_response(content="over")
             assert (caught.value.status, caught.value.code) == (401, 50027)
-            message = list(local.channel("general").messages.values())[0]
+            message = next(iter(local.channel("general").messages.values()))
             assert message.content == "still"
             await bot.text_channel().get_partial_message(message.id).edit(content="as a plain message")
             assert message.content == "as a plain message"
@@ -264,7 +264,7 @@ def test_buttons_that_are_refused(buttons):
             route = discord.http.Route(
                 "POST", "/channels/{channel_id}/messages", channel_id=local.channel("general").id
             )
-            with pytest.raises(discord.HTTPException, match="In components.0.components"):
+            with pytest.raises(discord.HTTPException, match=r"In components\.0\.components"):
                 await bot.http.request(route, json=body)
             assert not local.channel("general").messages
 

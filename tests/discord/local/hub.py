@@ -54,6 +54,7 @@ class Hub:
         self.users: dict[int, User] = {}
         self.guilds: dict[int, Guild] = {}
         self.channels: dict[int, Channel] = {}
+        self.closed: set[User] = set()  # people who take no private messages
         self.nonces: dict[tuple[int, str], Message] = {}
         self.commands: dict[int | None, list[dict[str, Any]]] = {None: []}  # by server; None: everywhere
         self.typed: list[tuple[float, Channel, User]] = []
@@ -104,6 +105,18 @@ class Hub:
         self.channels[channel.id] = guild.channels[channel.id] = channel
         self.gateway.dispatch("CHANNEL_CREATE", channel_json(channel, self.bot), "guilds", channel=channel)
         return channel
+
+    def remove_channel(self, channel: Channel) -> None:
+        """Delete a channel or thread with its messages."""
+        assert channel.guild is not None
+        data = channel_json(channel, self.bot)
+        self.gateway.dispatch(
+            "THREAD_DELETE" if channel.is_thread else "CHANNEL_DELETE", data, "guilds", channel=channel
+        )
+        for message in list(channel.messages.values()):
+            message.is_deleted = True
+        del self.channels[channel.id], channel.guild.channels[channel.id]
+        self.journal.changed()
 
     def direct(self, user: User) -> Channel:
         """The private conversation of the bot with `user`."""

@@ -249,6 +249,14 @@ class People(Hub):
         ]
         return sorted([*channel.messages.values(), *private], key=lambda one: one.id)
 
+    def invalid_requests(self, within_s: float = 600.0) -> int:
+        """How many requests Discord would count towards a ban (10,000 in 10 minutes): 401, 403 and own 429s."""
+        since = self.clock() - within_s
+        return sum(
+            one.at_s >= since and one.status in (401, 403, 429) and one.headers.get("X-RateLimit-Scope") != "shared"
+            for one in self.journal.requests
+        )
+
     def violations(self, *kinds: str) -> list[str]:
         """What no well-behaved client does, of these kinds or of all."""
         found = [one for one in self.journal.violations if not kinds or one.what in kinds]
