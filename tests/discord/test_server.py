@@ -2,12 +2,14 @@
 
 import asyncio
 import io
+import os
+import sys
 
 import aiohttp
 import pytest
 from tests.discord.local.bot import Bot, at_work, meeting
 from tests.discord.local.people import NotPossible
-from tests.discord.local.process import discord_process
+from tests.discord.local.process import ROOT, discord_process
 from tests.discord.server import local_discord
 
 import discord
@@ -364,5 +366,42 @@ def test_in_a_process_of_its_own():
                 assert [one["author"] for one in (await remote.view())["messages"]] == ["ann", "eyas"]
                 with pytest.raises(RuntimeError, match="no message 1"):
                     await remote.do("press", message="1", author="ann", button="Stop")
+
+    asyncio.run(go())
+
+
+BOT = """
+import discord, sys
+bot = discord.Client(intents=discord.Intents.default())
+@bot.event
+async def on_message(message):
+    if message.author != bot.user:
+        await message.reply(message.content.split()[-1])
+bot.run(sys.argv[1], log_handler=None)
+"""
+
+
+def test_a_bot_in_a_process_of_its_own_is_killed(tmp_path):
+    (tmp_path / "small_bot.py").write_text(BOT)
+
+    async def go():
+        async with local_discord() as local:
+            command = [sys.executable, "-m", "tests.discord.local.client", local.url, "small_bot", local.token]
+            paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+            bot = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=paths)
+            try:
+                await local.journal.until(lambda: local.gateway.sessions, 20)
+                question = local.say("general", "ann", "hello", mention=True)
+                (reply,) = await local.journal.until(lambda: local.replies(question))
+                assert reply.content == "hello"
+                assert local.gateway.connections
+            finally:
+                bot.kill()
+                await bot.wait()
+            await local.journal.until(lambda: not local.gateway.connections)
+            (session,) = local.gateway.sessions.values()
+            kept = session.sequence
+            local.say("general", "ann", "anyone?", mention=True)
+            assert session.sequence == kept + 1  # what it misses waits for it
 
     asyncio.run(go())

@@ -145,6 +145,23 @@ def test_a_global_429_stops_everything_for_a_while():
     asyncio.run(go())
 
 
+def test_a_request_that_a_429_let_come_again_is_told_apart():
+    async def go():
+        async with local_discord() as local:
+            local.limits.rules = {"send": Rule("send", 1, 0.5)}
+            local.limits.grace_s = 0.0
+            path = f"/channels/{local.channel('general').id}/messages"
+            local.limits.block(0.1)
+            assert (await raw(local, "POST", path, content="refused"))[0] == 429
+            await asyncio.sleep(0.1)
+            assert (await raw(local, "POST", path, content="first"))[0] == 200
+            for text in ("refused", "new"):
+                assert (await raw(local, "POST", path, content=text))[0] == 429
+            assert [one.what for one in local.journal.violations] == ["again", "limit"]
+
+    asyncio.run(go())
+
+
 def test_a_wrong_token_is_refused_everywhere():
     async def go():
         async with local_discord() as local:

@@ -143,7 +143,7 @@ def test_files_people_and_private_conversations(local, open_page, tmp_path):
     page.uncheck("#mention")
     page.fill("#text", "thanks")
     page.keyboard.press("Enter")
-    expect(page.locator("article", has_text="thanks").locator(".quote")).to_contain_text("eyas:")
+    expect(page.locator("article", has_text="thanks").locator(".quote").first).to_contain_text("eyas:")
     page.select_option("#channel", label="@ben")
     expect(page.locator("#messages")).to_have_text("No message yet.")
     page.check("#mention")

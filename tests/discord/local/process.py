@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["Remote", "discord_process"]
+__all__ = ["ROOT", "Remote", "discord_process"]
 
 ROOT = Path(__file__).parents[3]
 
