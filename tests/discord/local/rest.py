@@ -160,7 +160,7 @@ async def respond(hub: Hub, route: Route, request: web.Request, logged: Logged) 
     major = next((request.match_info[name] for name in MAJOR if name in request.match_info), "")
     fault = hub.faults.take(route.name)
     if fault is not None and not fault.after:
-        await read_body(request)
+        logged.body, _ = await read_body(request)
         return await faulty(hub, route, fault, major, request)
     headers: dict[str, str] = {"Via": VIA}
     try:
