@@ -5,6 +5,8 @@ import time
 
 import aiohttp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.discord.local.bot import Bot, at_work, meeting
 from tests.discord.local.client import pointed_at
 from tests.discord.local.limits import Limits, Rule
@@ -99,6 +101,49 @@ def test_windows_by_a_clock_of_the_test():
     assert take().retry_after_s is None
 
 
+@given(
+    rule=st.builds(Rule, st.just("send"), st.integers(1, 5), st.floats(0.1, 10.0)),
+    pauses=st.lists(st.floats(0.0, 3.0), min_size=1, max_size=60),
+)
+def test_who_obeys_headers_is_never_refused_and_no_window_holds_more_than_its_limit(rule, pauses):
+    now = [0.0]
+    obeyed, ignored = (Limits(lambda: now[0], {"send": rule}, per_second=0) for _ in range(2))
+    free_at, passed = 0.0, []
+    for pause in pauses:
+        now[0] += pause
+        if now[0] >= free_at:
+            limited = obeyed.take("send", "1", counts_globally=True)
+            obeyed.told(limited)
+            assert limited.retry_after_s is None
+            if limited.headers["X-RateLimit-Remaining"] == "0":
+                free_at = now[0] + float(limited.headers["X-RateLimit-Reset-After"])
+        limited = ignored.take("send", "1", counts_globally=True)
+        if limited.retry_after_s is None:
+            passed.append(now[0])
+        else:
+            assert 0 < limited.retry_after_s <= rule.per_s + 1e-6
+            assert int(limited.headers["X-RateLimit-Remaining"]) == 0
+    while passed:
+        inside = [at for at in passed if at < passed[0] + rule.per_s]
+        assert len(inside) <= rule.limit
+        passed = passed[len(inside) :]
+
+
+def test_a_request_that_breaks_off_is_no_fault_of_the_server():
+    async def go():
+        async with local_discord() as local:
+            host, port = local.url.removeprefix("http://").split(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            path = f"/api/v10/channels/{local.channel('general').id}/messages"
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{".encode())
+            await local.journal.until(lambda: local.journal.requests)
+            writer.transport.abort()
+            assert (await raw(local, "GET", "/users/@me"))[0] == 200
+            assert not local.channel("general").messages
+
+    asyncio.run(go())
+
+
 def test_fifty_requests_a_second():
     async def go():
         async with meeting() as (local, bot):
@@ -133,6 +178,10 @@ def test_scripted_faults():
             with pytest.raises(aiohttp.ClientError):
                 await channel.send("there", nonce="1")
             assert (await channel.send("there", nonce="1")).content == "there"
+            local.fail("fetch", "slow", retry_after_s=0.2)
+            begin = time.monotonic()
+            await channel.fetch_message(next(iter(local.channel("general").messages)))
+            assert time.monotonic() - begin >= 0.2
             local.fail("edit", 500)
             begin = time.monotonic()
             sent = await channel.send("old")
