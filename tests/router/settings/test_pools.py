@@ -112,3 +112,8 @@ def test_a_backend_in_no_pool_and_one_elsewhere(tmp_path):
     write_plan(tmp_path / "a.yaml", far)
     found = examine(path, {"K": "k"}).problems
     assert "backends.a runs on another machine, whose memory is not that of the pool box" in found
+
+
+def test_a_plan_that_cannot_be_read_is_all_that_is_wrong(tmp_path):
+    said = problems(tmp_path, {"a": {"plan": "absent.yaml", "pinned": True, "exclusive": True}})
+    assert len(said) == 1 and "cannot read" in said[0] and "absent.yaml" in said[0]

@@ -97,7 +97,7 @@ def memory_of(section: Section, plan: Plan | None, pools: tuple[PoolSettings, ..
 
     What a backend takes is declared by the file, else by its plan.
     """
-    usual = pools[0].name if len(pools) == 1 and plan is not None else None
+    usual = pools[0].name if len(pools) == 1 and "plan" in section else None
     pool = section.read("pool", values.text, usual)
     if pool is not None and pool not in (names := [one.name for one in pools]):
         section.problems.unknown(section.place("pool"), "pool", pool, names)
