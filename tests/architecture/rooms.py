@@ -121,6 +121,12 @@ PACKAGES = {
         libraries=("httpx",),
         floors=(("commands",),),
     ),
+    "discord": Package(
+        knows="a Discord bot: settings, what is shown when, pieces of answers, limits of people",
+        imports=("base",),
+        libraries=("aiohttp",),
+        floors=(("settings",),),
+    ),
     "bench": Package(
         knows="measuring: the engine, the HTTP side, acceptance, training steps",
         imports=("base",),
