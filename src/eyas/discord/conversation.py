@@ -12,15 +12,16 @@ from typing import Literal
 
 from eyas.client.errors import ClientError, Refused, TimedOut
 from eyas.client.pieces import Asked, Call, Content, End, Piece, Reasoning, Usage, Waiting
-from eyas.discord.chunks import split
 from eyas.discord.settings.schema import Display
-from eyas.discord.texts import note, reason_for_people, waiting_line
+from eyas.discord.text.chunks import split
+from eyas.discord.words import NO_ANSWER, ONLY_REASONING, note, reason_for_people, waiting_line
 
 __all__ = ["Button", "Conversation", "Shown", "Wanted"]
 
 Button = Literal["stop", "again", "reasoning"]
 Phase = Literal["waiting", "writing", "done", "failed", "stopped"]
 MAX_MESSAGE_CHARS = 2000  # Discord's limit
+BLANK = "-# \u00b7"  # a message that is blank is refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,15 +43,13 @@ class Wanted:
 
 
 class Conversation:
-    """One answer with `model`. `notes` are lines that are said below it."""
+    """One answer with `model`."""
 
-    def __init__(
-        self, model: str, *, display: Display, has_fallback: bool = False, notes: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, model: str, *, display: Display, has_fallback: bool = False) -> None:
         self._model = model
         self._display = display
         self._has_fallback = has_fallback
-        self._notes = list(notes)
+        self._notes: list[str] = []
         self._phase: Phase = "waiting"
         self._answerer: str | None = None  # a fallback that was asked
         self._head: str | None = None  # why it was
@@ -80,6 +79,10 @@ class Conversation:
         """Whether nothing more is taken."""
         return self._phase not in ("waiting", "writing")
 
+    def set_notes(self, notes: Sequence[str]) -> None:
+        """Set the lines that are said below the answer."""
+        self._notes = list(notes)
+
     def take(self, piece: Piece) -> None:
         """Take the next piece of the client's stream."""
         if self.is_over:
@@ -102,11 +105,14 @@ class Conversation:
             case End():
                 self._end(piece)
 
-    def fail(self, error: ClientError) -> None:
-        """End it with an error of the client; what was shown stays."""
+    def fail(self, error: ClientError, line: str | None = None) -> None:
+        """End it with an error of the client, which `line` says in better words; what was shown stays."""
         if self.is_over:
             return
         self._phase = "failed"
+        if line is not None:
+            self._verdict = line
+            return
         if self._text.strip():
             self._notes.insert(0, f"The answer was cut off here: {reason_for_people(error)}.")
             return
@@ -145,7 +151,7 @@ class Conversation:
         return Wanted(messages=(*messages[:-1], last), reaction=reaction, is_final=self.is_over)
 
     def _falls_back(self, asked: Asked) -> None:
-        self._answerer = asked.model or "the fallback"
+        self._answerer = asked.model or asked.endpoint
         self._waiting = None
         self._reasoning = ""
         if self._head is None:
@@ -178,12 +184,15 @@ class Conversation:
             return ["\n".join(lines)[:MAX_MESSAGE_CHARS]], None
         if self._answerer is not None:
             head.append(note(f"Answer of {self._answerer}"))
-        text = "\n".join([*head, self._text])
-        pieces = split(text, self._display.chunk_chars, is_open=not self.is_over)
-        rest = None
-        if self.is_over:
-            pieces = _with_notes(pieces, [note(line) for line in self._notes])
-        return pieces, rest
+        display = self._display
+        chunks = split("\n".join([*head, self._text]), display.chunk_chars, max_chunks=display.max_chunks)
+        pieces = [chunk.text if chunk.source.strip() else BLANK for chunk in chunks.pieces]
+        notes = self._notes if self.is_over else []
+        if chunks.file is not None:
+            where = "is in the file" if self.is_over else "comes as a file"
+            notes = [f"The {'rest' if pieces else 'answer'} {where}.", *notes]
+        shown = _with_notes(pieces, [note(line) for line in notes])
+        return shown, chunks.file.text if chunks.file is not None and self.is_over else None
 
     def _instead_of_text(self) -> list[str]:
         """Return the lines of a reply that has no text of the model, or none yet."""
@@ -195,9 +204,9 @@ class Conversation:
                     return [*lines, note(waiting_line(self._waiting))]
                 return [*lines, note("Reasoning...")] if self._reasoning else lines
             case "done" if self._reasoning.strip():
-                return ["*The model reasoned, and gave no answer.*", *notes]
+                return [ONLY_REASONING, *notes]
             case "done":
-                return ["*The model answered nothing.*", *notes]
+                return [NO_ANSWER, *notes]
             case _:
                 return [*([] if self._verdict is None else [self._verdict]), *notes]
 
@@ -212,8 +221,13 @@ def _with_notes(pieces: list[str], notes: list[str]) -> list[str]:
     if not notes:
         return pieces
     below = "\n".join(notes)
-    joined = f"{pieces[-1]}\n{below}"
-    return [*pieces[:-1], joined] if len(joined) <= MAX_MESSAGE_CHARS else [*pieces, below[:MAX_MESSAGE_CHARS]]
+    joined = f"{pieces[-1]}\n{below}" if pieces else below
+    return [*pieces[:-1], joined] if _units(joined) <= MAX_MESSAGE_CHARS else [*pieces, below[:MAX_MESSAGE_CHARS]]
+
+
+def _units(text: str) -> int:
+    """Return the number of UTF-16 units: Discord does not say whether it counts those or code points."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _capital(line: str) -> str:

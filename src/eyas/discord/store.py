@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 State = Literal["answering", "ended"]
 KEPT_S = 30 * 86400.0  # how long it is known which messages are one answer
 MAX_IN_MEMORY = 10_000  # questions
+SILENT_S = 600.0  # between two complaints about the file
 LOCKED_S = 0.2  # how long a write waits for somebody who looks into the file
 TABLES = """
 CREATE TABLE IF NOT EXISTS questions (
@@ -70,7 +71,7 @@ class Store:
         self._recent: OrderedDict[int, Kept] = OrderedDict()
         self._questions: dict[int, int] = {}  # by the ids of replies, of those in `_recent`
         self._path = path
-        self._is_failing = False
+        self._silent_until = 0.0
         self._lock = _locked(path)
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_S)
@@ -231,15 +232,12 @@ class Store:
             self._fails(error)
             with suppress(sqlite3.Error):  # there is none if it could not begin
                 self._db.execute("ROLLBACK")
-        else:
-            if self._is_failing:
-                logger.info("%s can be written again", self._path)
-            self._is_failing = False
 
     def _fails(self, error: sqlite3.Error) -> None:
-        if not self._is_failing:
-            logger.error("cannot write %s: %s; answers go on, but are not remembered over a restart", self._path, error)
-        self._is_failing = True
+        now = self._clock()
+        if now >= self._silent_until:
+            logger.error("cannot use %s: %s; answers go on, but are not remembered over a restart", self._path, error)
+            self._silent_until = now + SILENT_S
 
 
 def _locked(path: Path) -> int:

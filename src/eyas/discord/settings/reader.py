@@ -14,7 +14,7 @@ from eyas.base.serving.budgets import Budgets
 from eyas.base.settings import values
 from eyas.base.settings.strict_yaml import read_yaml
 from eyas.base.settings.values import Problems, Section
-from eyas.discord.settings.fields import read_section
+from eyas.discord.settings.fields import read_section, true_or_false
 from eyas.discord.settings.schema import Endpoint, Settings
 
 __all__ = ["read", "token"]
@@ -23,7 +23,7 @@ ENDPOINT = ("base_url", "api_key_env", "model")
 SECTIONS: dict[str, Any] = {
     item.name: item.default_factory for item in fields(Settings) if item.default_factory not in (MISSING, Budgets)
 }
-TOP = ("endpoint", "fallbacks", "budgets", "state", "token_env", *SECTIONS)
+TOP = ("endpoint", "fallbacks", "budgets", "state", "token_env", "message_content", *SECTIONS)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TOKEN = re.compile(r"[\w-]{23,30}\.[\w-]{6,7}\.[\w-]{27,}", re.ASCII)  # the form of a bot's token
 TOKEN_ENV = "DISCORD_TOKEN"
@@ -48,6 +48,7 @@ def read(path: Path, environ: Mapping[str, str]) -> Settings:
         ),
         state=top.read("state", lambda value: _path(value, path), path.with_suffix(".sqlite")),
         token_env=top.read("token_env", _variable, TOKEN_ENV),
+        message_content=top.read("message_content", true_or_false, False),
         budgets=Budgets().with_spans(values.spans(top.get("budgets"), "budgets", problems)),
         **sections,
     )

@@ -192,6 +192,7 @@ class Settings:
     fallbacks: tuple[Endpoint, ...] = ()  # asked in this order
     state: Path  # a file of SQLite
     token_env: str = "DISCORD_TOKEN"
+    message_content: bool = False  # whether the Message Content intent is asked for
     budgets: Budgets = field(default_factory=Budgets)
     answers: Answers = field(default_factory=Answers)
     display: Display = field(default_factory=Display)

@@ -14,7 +14,7 @@ from eyas.discord.settings.schema import Settings
 
 __all__ = ["Reload", "SettingsFile"]
 
-AT_START = ("token_env", "state", "metrics")  # read when the bot starts, and not again
+AT_START = ("token_env", "message_content", "state", "metrics")  # read when the bot starts, and not again
 RACE_S = 2.0  # a file that is younger may change again within the tick of its time, the size being the same
 
 

@@ -7,11 +7,15 @@ import re
 
 from eyas.client.errors import CircuitOpen, ClientError, Refused, ServerBusy, Span, TimedOut
 from eyas.client.pieces import Waiting
+from eyas.discord.settings.schema import Display
 
-__all__ = ["about", "note", "reason_for_people", "waiting_line", "without_notes"]
+__all__ = ["NO_ANSWER", "ONLY_REASONING", "about", "note", "reason_for_people", "said_by_model", "waiting_line"]
 
 MARK = "-# \u00b7 "  # subtext with a middle dot
 NOTES = re.compile(rf"\n*^{re.escape(MARK)}.*$\n?", re.MULTILINE)
+PLACES = re.compile(r"\{model\}|\{limit\}")
+NO_ANSWER = "*The model answered nothing.*"
+ONLY_REASONING = "*The model reasoned, and gave no answer.*"
 MAX_WORDS = 300  # characters of what a server says
 WAITED: dict[Span, str] = {
     "queue": "no place in the queue became free",
@@ -27,9 +31,13 @@ def note(text: str) -> str:
     return MARK + " ".join(text.split())
 
 
-def without_notes(text: str) -> str:
-    """Return a message of the bot without its notes."""
-    return NOTES.sub("", text)
+def said_by_model(text: str, display: Display) -> str:
+    """Return a message of the bot without what the bot says itself: of one that only waits nothing is left."""
+    text = NOTES.sub("", text)
+    for template in (display.fallback, display.timed_out, display.thinking, NO_ANSWER, ONLY_REASONING):
+        parts = map(re.escape, PLACES.split(template))
+        text = re.sub(rf"\A{'.*?'.join(parts)}(?:\n|\Z)", "", text, count=1)
+    return text.strip()
 
 
 def waiting_line(waiting: Waiting) -> str:

@@ -1,0 +1,1 @@
+"""What talks to Discord: the only files that import discord.py."""
