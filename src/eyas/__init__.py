@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eyas.base.types import SamplingParams
+    from eyas.client.client import AsyncClient
     from eyas.llm import LLM
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncClient", "SamplingParams", "__version__"]
 __version__ = "0.1.0"
 
 
@@ -17,6 +18,10 @@ def __getattr__(name: str) -> Any:
         from eyas.llm import LLM
 
         return LLM
+    if name == "AsyncClient":
+        from eyas.client.client import AsyncClient
+
+        return AsyncClient
     if name == "SamplingParams":
         from eyas.base.types import SamplingParams
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.router.support.policy_runs import OUT, READY, PolicyRun, backend, router
 
 from eyas.base.serving.budgets import Budgets
+from eyas.base.serving.failures import FAILURES
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.events import Event, Send
 from eyas.router.manager.happenings import Happening
 from eyas.router.manager.policy import Policy
-from eyas.router.manager.visit import FAILURES
 
 LOADING = Condition(state="loading", eta_s=20.0)
 FILES = [

@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.router.support.operated import at_backend, operated
 from tests.router.support.spark import spark_pool
 
+from eyas.base.serving.failures import FAILURES
 from eyas.router.manager.condition import CAUSES, Condition
-from eyas.router.manager.visit import FAILURES, Wanted
+from eyas.router.manager.visit import Wanted
 from eyas.router.operation.alerts import RULES, rules
 from eyas.router.relay.outcome import Outcome, Trip
 from eyas.router.settings import reader

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["Budgets", "Spans"]
+__all__ = ["LOAD_S", "Budgets", "Spans"]
 
 Spans = Mapping[str, float | None]  # some of the fields of Budgets
 
 SPAN_S = 120.0
+LOAD_S = 1800.0  # that a request waits for a model that loads, where its plan has no limit, or for room to load it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from eyas.base.serving.breaker import Breaker
+from eyas.base.serving.budgets import LOAD_S
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.happenings import BackendSnapshot
 from eyas.router.settings.schema import BackendSettings
 
-__all__ = ["LOAD_S", "Backend", "Standing"]
+__all__ = ["Backend", "Standing"]
 
 FIRST_LOOK_S = 30.0  # that requests wait for one of which nothing is known yet, or nothing any more
-LOAD_S = 1800.0  # that they wait for one that loads, if the plan has no limit, or for room to load one
 GRACE_S = 30.0  # beyond the plan's limit, until its watcher says what has become of it
 SYMBOL_S = 600.0  # two answers that repeat one symbol within this time are the engine's fault
 HOLD_WEIGHT = 0.2  # of the newest answer in the mean time that one takes

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from eyas.base.serving.failures import FailureKind
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.happenings import Happening
-from eyas.router.manager.visit import FailureKind, Wanted
+from eyas.router.manager.visit import Wanted
 
 __all__ = [
     "Arrived",

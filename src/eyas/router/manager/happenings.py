@@ -7,8 +7,8 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from eyas.base.serving.breaker import BreakerState
+from eyas.base.serving.failures import FailureKind
 from eyas.router.manager.condition import Condition
-from eyas.router.manager.visit import FailureKind
 from eyas.router.memory.events import NoteKind
 
 __all__ = ["HAPPENINGS", "BackendSnapshot", "Happening", "HappeningKind", "Snapshot"]

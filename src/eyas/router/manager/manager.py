@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 
+from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.condition import Condition
 from eyas.router.manager.events import (
@@ -31,7 +32,7 @@ from eyas.router.manager.events import (
 )
 from eyas.router.manager.happenings import Happening, Snapshot
 from eyas.router.manager.policy import Policy
-from eyas.router.manager.visit import Desk, FailureKind, Go, NoBackend, Visit, Wanted
+from eyas.router.manager.visit import Desk, Go, NoBackend, Visit, Wanted
 from eyas.router.settings.schema import RouterSettings
 
 __all__ = ["Manager"]

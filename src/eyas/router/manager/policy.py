@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 
 from eyas.base.serving.breaker import BreakerState
+from eyas.base.serving.failures import BREAKING, FailureKind
 from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.backend import Backend
 from eyas.router.manager.events import (
@@ -32,12 +33,10 @@ from eyas.router.manager.happenings import Happening, HappeningKind, Snapshot
 from eyas.router.manager.queue import FairQueue
 from eyas.router.manager.refusals import refusal
 from eyas.router.manager.request import Request
-from eyas.router.manager.visit import FailureKind
 from eyas.router.settings.schema import RouterSettings
 
 __all__ = ["Policy"]
 
-BREAKING: frozenset[FailureKind] = frozenset({"refused", "broken", "status", "budget", "malformed"})
 MAX_SESSIONS = 10_000
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eyas.base.serving.breaker import Ticket
+from eyas.base.serving.budgets import LOAD_S
+from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.waiting import Waiting
-from eyas.router.manager.backend import LOAD_S, Backend
-from eyas.router.manager.visit import FailureKind, Wanted
+from eyas.router.manager.backend import Backend
+from eyas.router.manager.visit import Wanted
 
 __all__ = ["Outlook", "Request"]
 

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 from eyas.base.errors import EyasError
 from eyas.base.serving.budgets import Budgets, Spans
+from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.waiting import Waiting
 
-__all__ = ["FAILURES", "Desk", "FailureKind", "Go", "NoBackend", "Visit", "Wanted"]
-
-# refused: no connection. broken: the connection ended before the answer. status: 5xx. budget: prefill, stall or total
-# spent. malformed: an answer or a stream that is none. The guard ended it: degenerate, one_symbol (repeats one symbol).
-FailureKind = Literal["refused", "broken", "status", "budget", "malformed", "degenerate", "one_symbol"]
-FAILURES: tuple[FailureKind, ...] = get_args(FailureKind)
+__all__ = ["Desk", "Go", "NoBackend", "Visit", "Wanted"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from eyas.base.errors import InvalidRequest, nearest
+from eyas.base.serving.sse import EventSplitter, EventTooLong, data_of
 from eyas.gateway.anthropic.body import MessagesBody
 from eyas.gateway.anthropic.question import question_of
 from eyas.gateway.anthropic.reply import LAST, MessageReply
@@ -26,7 +27,6 @@ from eyas.router.messages.request import Message, chat_effort, chat_messages, ch
 from eyas.router.messages.stream import ChatReader
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.part import Part
-from eyas.router.upstream.sse import EventSplitter, data_of
 
 __all__ = ["Translation"]
 
@@ -155,7 +155,11 @@ class Translation:
 async def _parts(reader: ChatReader, reply: MessageReply, chunks: AsyncIterator[bytes]) -> AsyncGenerator[Part, None]:
     splitter = EventSplitter()
     async for chunk in chunks:
-        for event in splitter.feed(chunk):
+        try:
+            events = splitter.feed(chunk)
+        except EventTooLong as error:
+            raise UpstreamError("malformed", str(error)) from None
+        for event in events:
             if not (data := data_of(event)):
                 continue
             if data.strip() == DONE:

@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from eyas.base.histogram import Histogram
+from eyas.base.serving.failures import FAILURES
 from eyas.gateway.operation import buckets
 from eyas.router.manager.condition import CAUSES
 from eyas.router.manager.happenings import Happening
-from eyas.router.manager.visit import FAILURES
 from eyas.router.operation.families import Family, Labels, counter, family, gauge, histogram, zeros
 from eyas.router.operation.memory_metrics import MemoryMetrics
 from eyas.router.operation.status import BREAKERS, STATES, RouterStatus

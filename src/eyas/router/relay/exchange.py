@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from eyas.base.errors import EyasError
+from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.repetition import Loop
 from eyas.base.serving.waiting import Waiting
 from eyas.gateway.http.body import Raw
@@ -21,7 +22,7 @@ from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, failure_of
 from eyas.gateway.http.outcome import CLIENT_LEFT
 from eyas.router.guard.watch import Watch, watch_for
 from eyas.router.guard.watch import failure_of as kind_of_loop
-from eyas.router.manager.visit import FailureKind, Go, NoBackend, Visit
+from eyas.router.manager.visit import Go, NoBackend, Visit
 from eyas.router.messages.translation import Translation
 from eyas.router.relay.alarm import Alarm, ClientLeft
 from eyas.router.relay.body import small_body

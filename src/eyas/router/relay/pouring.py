@@ -9,9 +9,11 @@ from contextlib import aclosing
 
 import msgspec
 
+from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.repetition import Loop
+from eyas.base.serving.sse import MAX_EVENT, EventSplitter, EventTooLong
 from eyas.router.guard.watch import Watch, failure_of
-from eyas.router.manager.visit import FailureKind, Visit
+from eyas.router.manager.visit import Visit
 from eyas.router.relay.alarm import Alarm
 from eyas.router.relay.client import Client
 from eyas.router.relay.readers import Reader
@@ -19,7 +21,6 @@ from eyas.router.relay.refusals import hidden
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.headers import Headers
 from eyas.router.upstream.part import Part
-from eyas.router.upstream.sse import MAX_EVENT, EventSplitter
 from eyas.router.upstream.upstream import Reply
 
 __all__ = ["Pouring", "one_by_one", "parts_of"]
@@ -35,7 +36,11 @@ async def parts_of(reply: Reply, reader: Reader, key: str | None = None) -> Asyn
     """
     splitter = EventSplitter()
     while chunk := await reply.chunk():
-        if events := splitter.feed(chunk):
+        try:
+            events = splitter.feed(chunk)
+        except EventTooLong as error:
+            raise UpstreamError("malformed", str(error)) from None
+        if events:
             yield [_without(key, reader.read(event)) for event in events]
     last = reader.read(splitter.rest) if splitter.rest else None
     if not (reader.is_complete or (last is not None and last.is_last)):

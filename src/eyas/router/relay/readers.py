@@ -8,16 +8,15 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from eyas.base.serving.failures import error_message, is_mistake
+from eyas.base.serving.sse import data_of
 from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.part import Part
-from eyas.router.upstream.sse import data_of
 
-__all__ = ["READERS", "Reader", "error_message"]
+__all__ = ["READERS", "Reader"]
 
 DONE = b"[DONE]"
-MAX_MESSAGE = 300
-MISTAKES = ("invalid_", "BadRequest", "context_length", "request_too_large")
 
 
 class Reader(Protocol):
@@ -290,23 +289,6 @@ def _error_part(event: bytes, value: Mapping[str, Any]) -> Part | None:
     message = error_message(value)
     if message is None:
         return None
-    if _is_mistake(value["error"]):
+    if is_mistake(value["error"]):
         return Part(data=event, is_last=True, is_mistake=True)
     return Part(data=event, error=message)
-
-
-def _is_mistake(error: Any) -> bool:
-    """Return whether an error is about what the client sent, by OpenAI's, vLLM's and Anthropic's types and codes."""
-    if not isinstance(error, Mapping):
-        return False
-    kinds = [kind for kind in (error.get("type"), error.get("code")) if isinstance(kind, str)]
-    return "invalid_api_key" not in kinds and any(kind.startswith(MISTAKES) for kind in kinds)
-
-
-def error_message(value: Any) -> str | None:
-    """Return the message of an error in any envelope; None if there is no error."""
-    error = value.get("error") if isinstance(value, dict) else None
-    if not error:
-        return None
-    message = error.get("message") if isinstance(error, dict) else error
-    return message[:MAX_MESSAGE] if isinstance(message, str) and message else "it sent an error"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from eyas.base.serving.failures import message_of, verdict_of
 from eyas.gateway.http.errors import Failure
 from eyas.gateway.http.explain import INVALID_JSON
-from eyas.router.relay.readers import error_message
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.headers import Headers
 from eyas.router.upstream.upstream import Reply
@@ -16,7 +16,6 @@ __all__ = ["Full", "Passed", "hidden", "read_refusal"]
 MAX_ERROR = 1 << 20  # bytes of an error's body
 NOT_OURS = (401, 407)  # about the router's key: a client can do nothing about it, and its own must not be blamed
 AGAIN_S = 2.0  # when a model that is being loaded may be there
-MAX_MESSAGE = 300
 
 
 class Full(Exception):
@@ -40,14 +39,15 @@ async def read_refusal(reply: Reply, key: str | None) -> Passed:
     body = hidden(await reply.read(MAX_ERROR), key)
     message = _message(body)
     status = reply.status
-    if status == 429:
-        raise Full(reply.retry_after_s)
-    if status == 503 and "loading" in message.lower():  # llama-server: "Loading model"
-        raise Full(reply.retry_after_s or AGAIN_S)
     if status in NOT_OURS:
         raise UpstreamError("status", f"it refuses the router's key ({status})")
-    if status >= 500:
-        raise UpstreamError("status", f"status {status}: {message}" if message else f"status {status}")
+    match verdict_of(status, message):
+        case "full":
+            raise Full(reply.retry_after_s)
+        case "loading":
+            raise Full(reply.retry_after_s or AGAIN_S)
+        case "failure":
+            raise UpstreamError("status", f"status {status}: {message}" if message else f"status {status}")
     return Passed(status, reply.headers, body, Failure(status=status, message=message or f"status {status}"))
 
 
@@ -62,7 +62,4 @@ def _message(body: bytes) -> str:
         value = msgspec.json.decode(body)
     except INVALID_JSON:
         return ""
-    found = error_message(value)
-    if found is None and isinstance(value, dict):
-        found = next((said for name in ("message", "detail") if isinstance(said := value.get(name), str)), None)
-    return " ".join((found or "").split())[:MAX_MESSAGE]
+    return message_of(value)

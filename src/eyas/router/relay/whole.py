@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from eyas.base.serving.failures import error_message
 from eyas.gateway.http.explain import INVALID_JSON
-from eyas.router.relay.readers import error_message
 from eyas.router.upstream.errors import UpstreamError
 
 __all__ = ["check_whole", "stored_id", "text_of"]

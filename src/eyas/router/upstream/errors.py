@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eyas.base.errors import EyasError
-from eyas.router.manager.visit import FailureKind
+from eyas.base.serving.failures import FailureKind
 
 __all__ = ["UpstreamError"]
 

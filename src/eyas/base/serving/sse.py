@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from eyas.router.upstream.errors import UpstreamError
+from eyas.base.errors import EyasError
 
-__all__ = ["MAX_EVENT", "EventSplitter", "data_of"]
+__all__ = ["MAX_EVENT", "EventSplitter", "EventTooLong", "data_of"]
 
 MAX_EVENT = 16 << 20  # bytes of one event
 # The end of a line and an empty line. A `\r` at the very end may be half of `\r\n`: what follows it decides.
@@ -18,6 +18,10 @@ END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?=[^\n]))")
 OVERLAP = 3  # bytes of an END that may have come before the chunk that completes it
 LINE_END = re.compile(rb"\r\n|\n|\r")
 DATA = b"data: "
+
+
+class EventTooLong(EyasError):
+    """An event of a stream is larger than is taken."""
 
 
 class EventSplitter:
@@ -40,7 +44,7 @@ class EventSplitter:
         return b"".join(self._parts)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the events that `chunk` completes. Raises UpstreamError for an event of more than `limit` bytes."""
+        """Return the events that `chunk` completes. Raises EventTooLong for one of more than `limit` bytes."""
         if self._size or not chunk.endswith(b"\n\n") or b"\r" in chunk or len(chunk) > self._limit:
             return self._split(chunk)
         if chunk.find(b"\n\n") == len(chunk) - 2:
@@ -66,7 +70,7 @@ class EventSplitter:
 
     def _check(self, size: int) -> None:
         if size > self._limit:
-            raise UpstreamError("malformed", f"an event of its stream has more than {self._limit} bytes")
+            raise EventTooLong(f"an event of its stream has more than {self._limit} bytes")
 
 
 def data_of(event: bytes) -> bytes | None:

@@ -1,0 +1,92 @@
+"""What a client gets of an answer: pieces as they come, the end with its figures, and a whole answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from eyas.base.serving.waiting import Waiting
+
+if TYPE_CHECKING:
+    from eyas.client.errors import ClientError
+
+__all__ = ["Answer", "Asked", "Call", "Content", "End", "Piece", "Reasoning", "Timings", "Usage", "Waiting"]
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """An endpoint is asked now. `reason` says why the one before was given up; `model` is None if it is yet unknown."""
+
+    endpoint: str
+    model: str | None = None
+    is_fallback: bool = False
+    reason: ClientError | None = None
+
+
+class Reasoning(Struct, frozen=True, gc=False):
+    """Text that the model reasons with."""
+
+    text: str
+
+
+class Content(Struct, frozen=True, gc=False):
+    """Text of the answer, a refusal by the model included."""
+
+    text: str
+
+
+class Call(Struct, frozen=True, gc=False):
+    """A whole call of a tool; `arguments` is JSON as the model wrote it, valid or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
+    """Tokens, as the server counts them; None is what it does not say."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int | None = None  # of the prompt
+    reasoning_tokens: int | None = None  # of the completion
+
+
+class Timings(Struct, frozen=True, kw_only=True, gc=False):
+    """Seconds at the client, from the call on: endpoints that were given up and waits included.
+
+    `tokens_per_s` counts those after the first from the first piece on; None where usage is unknown or time too short.
+    """
+
+    first_token_s: float | None
+    total_s: float
+    tokens_per_s: float | None = None
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """The last piece: the answer is complete. `backend` is the router's, if there is one."""
+
+    finish_reason: str | None
+    usage: Usage | None
+    timings: Timings
+    model: str | None
+    backend: str | None
+    endpoint: str
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A whole answer; fields as in `End`."""
+
+    content: str
+    reasoning: str
+    calls: tuple[Call, ...]
+    finish_reason: str | None
+    usage: Usage | None
+    timings: Timings
+    model: str | None
+    backend: str | None
+    endpoint: str
+
+
+Piece = Asked | Waiting | Reasoning | Content | Call | End

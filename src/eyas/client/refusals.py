@@ -1,0 +1,86 @@
+"""Reads a server's errors, by status or inside a stream, as errors of the client."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import msgspec
+
+from eyas.base.serving.failures import error_message, is_mistake, message_of, verdict_of
+from eyas.client.errors import Broken, ClientError, Refused, ServerBusy
+
+__all__ = ["INVALID_JSON", "error_in_stream", "error_of", "hidden", "retry_after_s"]
+
+INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for bytes that are none
+LOADING_S = 2.0  # when a model that is being loaded may be there
+MAX_PLAIN = 200  # characters shown of an error that is no JSON
+# Types and codes of errors inside a stream, as this server, the router and vLLM send them.
+FULL = frozenset({"queue_full", "rate_limit_error", "rate_limit_exceeded", "429"})
+UNAVAILABLE = frozenset({"unavailable", "service_unavailable_error", "overloaded_error", "503"})
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -> ClientError:
+    """Return the error for an answer whose status is none of success."""
+    message = _said(body) or "without a word why"
+    if 300 <= status < 400:
+        detail = f"it answers with a redirect ({status}), which is not followed"
+        return Broken(detail, kind="malformed", endpoint=endpoint, remedy="use the address that it leads to")
+    after_s = retry_after_s(headers)
+    match verdict_of(status, message):
+        case "full":
+            return ServerBusy(message, after_s, endpoint=endpoint)
+        case "loading":
+            return ServerBusy(message, after_s or LOADING_S, endpoint=endpoint)
+        case "failure" if status == 503 and after_s is not None:
+            return ServerBusy(message, after_s, endpoint=endpoint, kind="status")
+        case "failure":
+            return Refused(status, message, endpoint=endpoint, kind="status")
+        case "mistake":
+            return Refused(status, message, endpoint=endpoint)
+
+
+def error_in_stream(value: Any, endpoint: str) -> ClientError:
+    """Return the error that an event of a stream holds."""
+    message, error = error_message(value) or "", value["error"]
+    if is_mistake(error):
+        return Refused(400, message, endpoint=endpoint)
+    kinds = {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
+    if kinds & FULL:
+        return ServerBusy(message, None, endpoint=endpoint)
+    if kinds & UNAVAILABLE:
+        return ServerBusy(message, None, endpoint=endpoint, kind="status")
+    return Broken(f"it sent an error: {message}", kind="status", endpoint=endpoint)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `Retry-After`, which may be a date, or of `Retry-After-Ms`; None if there are none."""
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        text = headers.get(name, "").strip()
+        try:
+            seconds = float(text) * scale
+        except ValueError:
+            continue
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def hidden(body: bytes, key: str | None) -> bytes:
+    """Return an error's bytes without the key that the server was sent."""
+    return body.replace(key.encode(), b"***") if key else body
+
+
+def _said(body: bytes) -> str:
+    """Return what an error's body says; its beginning where that is not in a known place."""
+    try:
+        said = message_of(msgspec.json.decode(body))
+    except INVALID_JSON:
+        said = ""
+    return said or " ".join(body[: 8 * MAX_PLAIN].decode("utf-8", "replace").split())[:MAX_PLAIN]

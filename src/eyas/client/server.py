@@ -1,0 +1,158 @@
+"""One OpenAI endpoint: its address, key and breaker, the connections to it, and how it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from eyas.base.errors import UserError
+from eyas.base.serving.breaker import Breaker, Ticket
+from eyas.base.serving.failures import BREAKING
+from eyas.client.errors import Broken, CircuitOpen, ClientError, Refused
+from eyas.client.refusals import error_of, hidden
+
+__all__ = ["ENDED", "Server"]
+
+ENDED = "the connection ended before the answer"
+CONNECT_S = 10.0
+KEEP_ALIVE_S = 3.0  # less than servers keep an idle connection (uvicorn and llama-server: 5), so that we close it first
+PROBE_S = 1.0  # when to look again whether the one request that an open breaker let in has closed it
+MAX_ERROR = 1 << 20  # bytes of an error's body
+MAX_WHOLE = 64 << 20  # bytes of an answer that is read as a whole
+
+
+class Server:
+    """An endpoint. Connections are opened at the first request, and closed by `close`; a later request opens others.
+
+    `takes_usage`: it has not refused to be asked for usage.
+    """
+
+    def __init__(self, base_url: str, *, key: str | None, name: str | None, breaker: Breaker | None) -> None:
+        url = base_url.rstrip("/")
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"base_url must be http://HOST:PORT or https://HOST, with /v1 or without, not '{base_url}'")
+        self.url = url if parts.path.strip("/") else f"{url}/v1"
+        self.key = key
+        self.name = name or parts.netloc.rpartition("@")[2]
+        self.breaker = Breaker() if breaker is None else breaker
+        self.takes_usage = True
+        self.first_model: str | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    def enter(self) -> Ticket:
+        """Let a request in. Raises CircuitOpen."""
+        now = asyncio.get_running_loop().time()
+        ticket = self.breaker.enter(now)
+        if ticket is None:
+            until = self.breaker.open_until
+            wait_s = PROBE_S if until is None else max(0.0, until - now)
+            raise CircuitOpen(wait_s, failures=self.breaker.failures, endpoint=self.name)
+        return ticket
+
+    def settle(self, ticket: Ticket, error: BaseException | None) -> None:
+        """Count how a request went: a whole answer, or what ended it."""
+        if error is None or (isinstance(error, Refused) and error.kind is None):
+            self.breaker.succeeded(ticket)
+        elif isinstance(error, ClientError) and error.kind in BREAKING:
+            self.breaker.failed(ticket, asyncio.get_running_loop().time())
+        else:
+            self.breaker.give_back(ticket)
+
+    async def send(self, method: str, path: str, body: bytes | None, *, until: float) -> aiohttp.ClientResponse:
+        """Send a request and return its answer, one of success, once its head has come.
+
+        `until` is a time of the loop. Raises TimeoutError then, and ClientError for every other answer.
+        """
+        async with _until(until):
+            with self.errors():
+                response = await self._opened().request(
+                    method, self.url + path, data=body, headers=self._headers(body), allow_redirects=False
+                )
+                if 200 <= response.status < 300:
+                    return response
+                try:
+                    said = await _read(response, MAX_ERROR)
+                except (aiohttp.ClientError, OSError, ValueError):
+                    said = b""
+                finally:
+                    response.close()
+                raise error_of(response.status, response.headers, hidden(said, self.key), self.name)
+
+    async def whole(self, method: str, path: str, body: bytes | None, *, until: float) -> bytes:
+        """Return the whole body of an answer. Raises as `send` does."""
+        response = await self.send(method, path, body, until=until)
+        try:
+            async with _until(until):
+                with self.errors():
+                    return await _read(response, MAX_WHOLE)
+        except ValueError:
+            what = f"its answer has more than {MAX_WHOLE} bytes"
+            raise Broken(what, kind="malformed", endpoint=self.name) from None
+        finally:
+            response.close()
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise errors of connections as those of the client."""
+        try:
+            yield
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            reason = _reason(error) if isinstance(error, aiohttp.ClientConnectorError) else f"none in {CONNECT_S:g} s"
+            raise Broken(f"no connection to {self.url} ({reason})", kind="refused", endpoint=self.name) from None
+        except (aiohttp.ClientResponseError, aiohttp.InvalidURL):
+            raise Broken("its answer is not HTTP", kind="malformed", endpoint=self.name) from None
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, ClientError):
+                raise
+            raise Broken(ENDED, kind="broken", endpoint=self.name) from None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+            await asyncio.sleep(0)  # their transports are closed in the loop's next round
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S),
+            )
+        return self._session
+
+    def _headers(self, body: bytes | None) -> dict[str, str]:
+        headers = {"Accept-Encoding": "identity"}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        return headers
+
+
+def _until(until: float) -> asyncio.Timeout:
+    return asyncio.timeout_at(None if until == math.inf else until)
+
+
+def _reason(error: aiohttp.ClientConnectorError) -> str:
+    number = error.os_error.errno
+    return os.strerror(number) if number is not None and number > 0 else str(error.os_error.strerror or "unknown")
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Return the rest of a body. Raises ValueError if it has more than `limit` bytes."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > limit:
+            raise ValueError
+        parts.append(part)
+    return b"".join(parts)

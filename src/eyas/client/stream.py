@@ -1,0 +1,150 @@
+"""One streamed answer of one server: its events as they come, ended at once when a budget of time is spent."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+
+import aiohttp
+
+from eyas.base.serving.sse import EventSplitter, EventTooLong, data_of
+from eyas.base.serving.waiting import waiting_of
+from eyas.client.chunks import ChunkReader
+from eyas.client.clock import Clock
+from eyas.client.errors import Broken, ClientError
+from eyas.client.pieces import Piece
+from eyas.client.server import ENDED, Server
+
+__all__ = ["Stream"]
+
+EVENT_STREAM = "text/event-stream"
+DONE = b"[DONE]"
+DRAIN_S = 0.25  # for the end of a stream after its last event: then the connection can be used again
+COMMENT = b":"
+SLOW_S = 0.1  # between two calls of `batch`: a caller that takes longer spends no budget of the server's
+
+
+class Stream:
+    """An answer whose head has come. `batch` returns what is next until `is_complete`; `close` ends it at any time.
+
+    Raises ClientError for what is no stream of events.
+    """
+
+    __slots__ = (
+        *("_clock", "_content", "_is_waiting", "_left_at", "_loop", "_response", "_server", "_splitter", "_timer"),
+        *("_timer_at", "backend", "is_complete", "reader"),
+    )
+
+    def __init__(self, server: Server, response: aiohttp.ClientResponse, clock: Clock) -> None:
+        self._server, self._response, self._clock = server, response, clock
+        self._content = response.content
+        self._loop = asyncio.get_running_loop()
+        self._splitter = EventSplitter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._is_waiting = False
+        self._left_at = self._loop.time()
+        self.reader = ChunkReader(server.name, server.key)
+        self.backend: str | None = response.headers.get("x-eyas-backend")
+        self.is_complete = False
+        if response.content_type != EVENT_STREAM:
+            what = f"its answer to a stream is of the type '{response.content_type[:80]}'"
+            raise Broken(what, kind="malformed", endpoint=server.name)
+
+    async def batch(self) -> list[Piece]:
+        """Return the pieces of the bytes that come next, maybe none. Raises ClientError."""
+        data = await self._next()
+        try:
+            events = self._splitter.feed(data)
+        except EventTooLong as error:
+            raise Broken(str(error), kind="malformed", endpoint=self._server.name) from None
+        pieces: list[Piece] = []
+        reader, clock = self.reader, self._clock
+        for event in events:
+            if event.startswith(COMMENT):
+                self._hear(event, pieces)
+            if not (said := data_of(event)):
+                continue
+            if said.startswith(DONE):
+                self.is_complete = True
+                break
+            reader.read(said, pieces)
+        if not data:
+            self._end(pieces)
+        self._left_at = now = self._loop.time()
+        if reader.has_progress:
+            reader.has_progress = False
+            clock.shows(now)
+        elif now >= clock.due and not self.is_complete:
+            raise clock.error(now, self._server.name)
+        return pieces
+
+    async def drain(self) -> None:
+        """Read what comes after the last event, usually the end, so that the connection can be used again."""
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while await self._content.readany():
+                    pass
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass
+
+    def close(self) -> None:
+        """Close the connection, unless all of the answer has come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._response.close()
+
+    async def _next(self) -> bytes:
+        """Return the bytes that come next, none at the end. The time in which nobody waits for them is not counted."""
+        if (idle_s := self._loop.time() - self._left_at) > SLOW_S:
+            self._clock.idled(idle_s)
+        self._is_waiting = True
+        if self._clock.due < self._timer_at:
+            self._start(self._clock.due)
+        try:
+            return await self._content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, ClientError):
+                raise
+            if self.reader.finish_reason is not None:
+                return b""
+            raise Broken(ENDED, kind="broken", endpoint=self._server.name) from None
+        finally:
+            self._is_waiting = False
+
+    def _end(self, pieces: list[Piece]) -> None:
+        """Take the end of the connection for that of the answer if it may be; a last event may lack its empty line."""
+        said = data_of(self._splitter.rest + b"\n")
+        if said is not None and said.startswith(DONE):
+            self.is_complete = True
+        elif said is not None:
+            with suppress(ClientError):  # half of an event
+                self.reader.read(said, pieces)
+        if not self.is_complete and self.reader.finish_reason is None:
+            raise Broken(ENDED, kind="broken", endpoint=self._server.name)
+        self.is_complete = True
+
+    def _start(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(due, self._look), due
+
+    def _look(self) -> None:
+        """End the waiting if a budget is spent, else look again when it will be."""
+        self._timer, self._timer_at = None, math.inf
+        now, due = self._loop.time(), self._clock.due
+        if not self._is_waiting or due == math.inf:
+            return
+        if now < due:
+            self._start(due)
+        else:
+            self._content.set_exception(self._clock.error(now, self._server.name))
+
+    def _hear(self, event: bytes, pieces: list[Piece]) -> None:
+        for line in event.splitlines():
+            if (waiting := waiting_of(line)) is not None:
+                self.backend = waiting.backend or self.backend
+                self._clock.hears(waiting, self._loop.time())
+                pieces.append(waiting)

@@ -1,0 +1,72 @@
+"""How often an endpoint is asked for one request: again after a pause, while budgets and breaker allow."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from eyas.base.serving.breaker import Ticket
+from eyas.client.clock import Clock
+from eyas.client.errors import CircuitOpen, ClientError, Refused, ServerBusy, TimedOut
+from eyas.client.server import Server
+
+__all__ = ["Tries", "pause_s"]
+
+FIRST_PAUSE_S = 0.5  # before the second try; doubled for each further one
+
+
+class Tries:
+    """Counts the tries of one request, and tells the breaker how each went. Raises CircuitOpen when made."""
+
+    __slots__ = ("_clock", "_loop", "_max_tries", "_num_tries", "_pause_s", "_server", "_ticket")
+
+    def __init__(self, server: Server, clock: Clock, *, max_tries: int) -> None:
+        self._server, self._clock, self._max_tries = server, clock, max_tries
+        self._loop = asyncio.get_running_loop()
+        self._num_tries = 0
+        self._pause_s = 0.0
+        self._ticket: Ticket | None = server.enter()
+
+    async def begin(self) -> None:
+        """Begin a try, after a pause if it is not the first. Raises CircuitOpen."""
+        if self._ticket is None:
+            self._clock.pauses(self._loop.time())
+            await asyncio.sleep(self._pause_s)
+            self._ticket = self._server.enter()
+        self._num_tries += 1
+        self._clock.sent(self._loop.time())
+
+    def failed(self, error: TimeoutError | ClientError) -> float:
+        """Count a failure and return the pause in seconds before the next try. Raises a ClientError if there is none.
+
+        A TimeoutError that is no ClientError says that a budget is spent.
+        """
+        now = self._loop.time()
+        if not isinstance(error, ClientError):
+            error = self._clock.error(now, self._server.name)
+        self.ended(error)
+        may_try = not self._clock.has_begun and self._num_tries < self._max_tries
+        seconds = pause_s(error, self._num_tries) if may_try else None
+        if seconds is None or not self._clock.has_room(seconds, now) or not self._server.breaker.allows(now + seconds):
+            raise error
+        self._pause_s = seconds
+        return seconds
+
+    def ended(self, error: BaseException | None) -> None:
+        """Count how a try went: with a whole answer, or by an error. Once; what follows changes nothing."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._server.settle(ticket, error)
+
+
+def pause_s(error: ClientError, num_tries: int) -> float | None:
+    """Return how long to wait before another try, after so many; None if none will help.
+
+    A full server says itself when it may have room. Other pauses differ by chance, so that many clients do not come
+    back at once.
+    """
+    if isinstance(error, CircuitOpen | TimedOut) or (isinstance(error, Refused) and error.kind is None):
+        return None
+    if isinstance(error, ServerBusy) and error.retry_after_s is not None:
+        return error.retry_after_s
+    return FIRST_PAUSE_S * 2.0 ** (num_tries - 1) * random.uniform(0.75, 1.25)
