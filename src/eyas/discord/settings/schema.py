@@ -113,7 +113,7 @@ class Display:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """How much of a conversation goes on to the model: the newest messages within both limits."""
+    """Share of a conversation that goes on to the model: the newest messages within both limits."""
 
     messages: int = _setting(25, scalar(int_from(1, 200)))
     tokens: int = _setting(6000, scalar(int_from(64)))  # with max_tokens 2048 within a context of 8192
@@ -142,7 +142,7 @@ class Lists:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """Where the bot answers, and whom."""
+    """Places and people that are answered."""
 
     servers: Lists = field(default_factory=Lists)
     channels: Lists = field(default_factory=Lists)
@@ -153,7 +153,7 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operators:
-    """Who runs the bot: no list and no limit holds for them, and they may stop any answer."""
+    """People who run the bot: no list and no limit holds for them, and they may stop any answer."""
 
     people: tuple[int, ...] = _setting((), list_of(snowflake))
     roles: tuple[int, ...] = _setting((), list_of(snowflake))
