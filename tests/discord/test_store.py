@@ -82,7 +82,9 @@ class Restarts(RuleBasedStateMachine):
     @invariant()
     def is_the_same(self) -> None:
         if hasattr(self, "store"):
-            assert {one: self.store.find(one) for one in range(1, 7)} == {one: self.known.get(one) for one in range(1, 7)}
+            assert {one: self.store.find(one) for one in range(1, 7)} == {
+                one: self.known.get(one) for one in range(1, 7)
+            }
             answering = sorted(one for one, found in self.known.items() if found.state == "answering")
             assert [one.question_id for one in self.store.unfinished()] == answering
             for one in self.known.values():

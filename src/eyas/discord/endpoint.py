@@ -186,4 +186,3 @@ def _figures(samples: dict[str, float]) -> Iterator[str]:
         yield f"Acceptance length {1 + samples.get(ACCEPTED, 0) / samples[ROUNDS]:.2f} tokens per round"
     elif samples.get(LENGTH):
         yield f"Acceptance length {samples[LENGTH]:.2f} tokens per round"
-

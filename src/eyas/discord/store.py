@@ -24,7 +24,8 @@ __all__ = ["Choice", "Kept", "State", "Store"]
 
 logger = logging.getLogger(__name__)
 
-State = Literal["answering", "ended"]
+# shown: all of it is there, but for the reactions
+State = Literal["answering", "shown", "ended"]
 KEPT_S = 30 * 86400.0  # how long it is known which messages are one answer
 MAX_IN_MEMORY = 10_000  # questions
 SILENT_S = 600.0  # between two complaints about the file
@@ -105,7 +106,7 @@ class Store:
     def begin_again(self, question_id: int) -> Kept | None:
         """Begin to answer a question once more and return what is kept of it; None while it is being answered."""
         kept = self.find(question_id)
-        if kept is None or kept.state == "answering":
+        if kept is None or kept.state != "ended":
             return None
         return self._set_state(kept, "answering")
 
@@ -120,6 +121,11 @@ class Store:
             for place, reply in enumerate(reply_ids)
         ]
         self._write([("DELETE FROM replies WHERE question_id = ?", (question_id,)), *rows])
+
+    def shown(self, question_id: int) -> None:
+        """Keep that an answer is all there, but for the reactions."""
+        if (kept := self.find(question_id)) is not None and kept.state == "answering":
+            self._set_state(kept, "shown")
 
     def end(self, question_id: int) -> None:
         """Keep that an answer is over, however it ended."""
@@ -143,7 +149,7 @@ class Store:
 
     def unfinished(self) -> list[Kept]:
         """Return the questions that nobody is answering any more, if asked before the first is begun."""
-        return self._read("WHERE state = 'answering' ORDER BY question_id", ())
+        return self._read("WHERE state != 'ended' ORDER BY question_id", ())
 
     def choice(self, channel_id: int) -> Choice:
         """Return what was chosen for a channel."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import discord
-
 from eyas.base.logs import fields
 from eyas.client.errors import ClientError, Refused
 from eyas.client.pieces import End
-from eyas.discord.bot.desk import Card, Desk
+from eyas.discord.bot.desk import Desk
 from eyas.discord.bot.reading import Reading
 from eyas.discord.context import too_long
 from eyas.discord.conversation import Conversation
@@ -29,16 +29,16 @@ logger = logging.getLogger(__name__)
 
 MAX_REASONINGS = 200  # answers whose reasoning is kept in memory
 MAX_REASONING_CHARS = 100_000
+NOTHING_ASKED = "There is nothing to answer in this message. Write what you want to know."
 FLUSH_S = 5.0  # for the last edits when the bot stops
 
 
 class Running:
     """An answer that is being written."""
 
-    def __init__(self, kept: Kept, conversation: Conversation, card: Card) -> None:
-        self.kept = kept
-        self.conversation = conversation
-        self.card = card
+    def __init__(self, kept: Kept, conversation: Conversation, desk: Desk, number: int) -> None:
+        self.kept, self.conversation, self.desk = kept, conversation, desk
+        self.card = desk.card(kept, conversation.wanted, number)
         self.work: asyncio.Task[None] | None = None
 
     def stop(self, name: str) -> None:
@@ -96,15 +96,21 @@ class Answering:
         for question_id in [one for one, found in self._reasonings.items() if found[1] == person_id]:
             del self._reasonings[question_id]
 
-    def ask(self, question: discord.Message) -> None:
-        """Begin to answer a message, once."""
+    def ask(self, question: discord.Message, *, refusal: str | None = None) -> None:
+        """Begin to answer a message, once; with a line of the bot's own if that is all there is to say."""
         kept = Kept(question_id=question.id, channel_id=question.channel.id, person_id=question.author.id)
         if self._store.begin(kept):
-            self._start(question, kept)
+            self._start(question, kept, refusal=refusal)
 
     def ask_again(self, question: discord.Message, kept: Kept) -> None:
         """Begin to answer a message anew, in the place of the answer that it has."""
-        self._start(question, kept)
+        self._start(question, kept, number=2 + int(time.time()))
+
+    async def close_later(self, endpoint: Endpoint) -> None:
+        """Close an endpoint when the answers that run now are over."""
+        if self._runs:
+            await asyncio.wait(list(self._runs))
+        await endpoint.close()
 
     async def close(self) -> None:
         """End all answers, with a line that says so."""
@@ -115,15 +121,17 @@ class Answering:
         for task in self._runs:
             task.cancel()
 
-    def _start(self, question: discord.Message, kept: Kept) -> None:
+    def _start(self, question: discord.Message, kept: Kept, *, refusal: str | None = None, number: int = 1) -> None:
+        """Begin an answer; `number` is that of the try."""
         endpoint = self._endpoint()
         conversation = Conversation(
             self._model(question.channel) or endpoint.model,
             display=self._settings().display,
             has_fallback=bool(endpoint.fallbacks),
         )
-        card = self._desk_of(kept.channel_id).card(kept, conversation.wanted)
-        running = self._running[kept.question_id] = Running(kept, conversation, card)
+        if refusal is not None:
+            conversation.end_unfinished(refusal)
+        running = self._running[kept.question_id] = Running(kept, conversation, self._desk_of(kept.channel_id), number)
         task = asyncio.create_task(self._run(running, question))
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
@@ -133,15 +141,16 @@ class Answering:
         conversation, kept = running.conversation, running.kept
         began = asyncio.get_running_loop().time()
         try:
-            running.work = asyncio.create_task(self._work(running, question))
-            await asyncio.wait([running.work])
-            if not running.work.cancelled() and (error := running.work.exception()) is not None:
-                logger.error("question %s: the bot failed", kept.question_id, exc_info=error)
-                conversation.end_unfinished("Something went wrong in the bot. Its log says what.")
+            if not conversation.is_over:
+                running.work = asyncio.create_task(self._guarded(running, question))
+                await asyncio.wait([running.work])
             conversation.end_unfinished("The answer was ended.")
             running.card.changed()
-            await running.card.settled()
+            await running.card.are_shown.wait()
+            self._store.shown(kept.question_id)
+            await running.card.is_settled.wait()
         finally:
+            running.desk.remove(running.card)
             del self._running[kept.question_id]
             self._store.end(kept.question_id)
             if conversation.reasoning.strip():
@@ -163,11 +172,19 @@ class Answering:
                 ),
             )
 
+    async def _guarded(self, running: Running, question: discord.Message) -> None:
+        """Let no error of the bot's own leave a question without an end."""
+        try:
+            await self._work(running, question)
+        except Exception:
+            logger.exception("question %s: the bot failed", question.id)
+            running.conversation.end_unfinished("Something went wrong in the bot. Its log says what.")
+
     async def _work(self, running: Running, question: discord.Message) -> None:
         """Ask with as much of the conversation as fits."""
         turns, notes = await self._reading.turns(question)
         if not turns:
-            running.conversation.end_unfinished("There is nothing to answer in this message. Write what you want to know.")
+            running.conversation.end_unfinished(NOTHING_ASKED)
             return
         notes = list(notes)
         max_tokens = self._settings().memory.tokens
@@ -176,7 +193,8 @@ class Answering:
             try:
                 await self._stream(running, question, recalled, notes)
             except Refused as error:
-                if (long := too_long(error)) is not None and len(recalled.messages) > 2 and not running.conversation.text:
+                long = too_long(error)
+                if long is not None and _can_shrink(recalled):
                     max_tokens = recalled.num_tokens // 2
                     continue
                 logger.warning("question %s: %s", running.kept.question_id, error)
@@ -238,6 +256,11 @@ class Answering:
 
     def _model(self, channel: Any) -> str | None:
         return self._choice(channel).model or self._settings().endpoint.model
+
+
+def _can_shrink(recalled: Recalled) -> bool:
+    """Return whether there are turns that can be left out."""
+    return sum(message["role"] != "system" for message in recalled.messages) > 1
 
 
 def _left_out(count: int) -> str:

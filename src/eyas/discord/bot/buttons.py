@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import discord
-
 from eyas.discord.conversation import Button
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class AnswerButton(
         cls, interaction: discord.Interaction[Any], item: discord.ui.Item[Any], match: re.Match[str], /
     ) -> AnswerButton:
         """Return the button that an id stands for."""
-        return cls(match["what"], int(match["question"]), int(match["person"]))  # type: ignore[arg-type]
+        return cls(match["what"], int(match["question"]), int(match["person"]))
 
     async def callback(self, interaction: discord.Interaction[Any]) -> None:
         """Hand it on to the bot."""

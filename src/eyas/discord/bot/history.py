@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import discord
-
 from eyas.discord.store import Kept, Store
 
 __all__ = ["Entry", "History"]
@@ -104,10 +103,12 @@ class History:
                 answers.add(kept.question_id)
                 if (answer := await self._answer(question.channel, kept)) is not None:
                     yield answer
-        if isinstance(thread := question.channel, discord.Thread) and thread.parent is not None:
-            # a thread that was begun from a message has its id (https://discord.com/developers/docs/topics/threads)
-            if (starter := await self.message(thread.parent, thread.id)) is not None:
-                yield Entry(messages=(starter,), is_ours=self._is_ours(starter))
+        thread = question.channel
+        if not isinstance(thread, discord.Thread) or thread.parent is None:
+            return
+        # a thread that was begun from a message has its id (https://discord.com/developers/docs/topics/threads)
+        if (starter := await self.message(thread.parent, thread.id)) is not None:
+            yield Entry(messages=(starter,), is_ours=self._is_ours(starter))
 
     async def _answer(self, channel: Any, kept: Kept) -> Entry | None:
         """Return an answer with all of its messages that are still there; None while it is being written."""
@@ -144,5 +145,3 @@ def _parent_of(message: discord.Message) -> int | None:
     if reference is None or reference.type is not discord.MessageReferenceType.default:
         return None
     return reference.message_id
-
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import discord
-
 from eyas.discord.bot.history import Entry, History
 from eyas.discord.memory import Turn
 from eyas.discord.settings.schema import Settings
@@ -57,5 +56,3 @@ class Reading:
                     text = text.strip().removeprefix(mention).removesuffix(mention)
                 text = text.replace(mention, name)
         return text.strip()
-
-

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 import discord
 from discord import app_commands
-
 from eyas.base.errors import nearest
 from eyas.discord.store import Choice, Store
 
 __all__ = ["Chooser", "tree_of"]
 
+FORGOTTEN = "What you have said up to now, and the answers to it, are not sent to the model any more."
 DEFAULT = "default"
 MAX_CHOICES = 25  # of an autocomplete, by Discord
 
@@ -27,7 +27,7 @@ class Chooser(Protocol):
     def efforts(self) -> tuple[str, ...]:
         """Return the efforts that may be chosen."""
 
-    async def status(self) -> str:
+    async def report(self) -> str:
         """Return the state of the endpoint and of the bot."""
 
     def forget(self, person_id: int, to: int) -> None:
@@ -67,13 +67,13 @@ def tree_of(client: discord.Client, bot: Chooser) -> app_commands.CommandTree[An
     @tree.command(name="forget", description="Make the bot forget what you have said to it so far, everywhere")
     async def forget(interaction: discord.Interaction[Any]) -> None:
         bot.forget(interaction.user.id, interaction.id)
-        await _say(interaction, "What you have said up to now, and the answers to it, are not sent to the model any more.")
+        await _say(interaction, FORGOTTEN)
 
     @tree.command(name="status", description="Show how the model's servers stand")
     async def status(interaction: discord.Interaction[Any]) -> None:
         await interaction.response.defer(ephemeral=True, thinking=True)
         await interaction.followup.send(
-            (await bot.status())[:2000], ephemeral=True, allowed_mentions=discord.AllowedMentions.none()
+            (await bot.report())[:2000], ephemeral=True, allowed_mentions=discord.AllowedMentions.none()
         )
 
     return tree
