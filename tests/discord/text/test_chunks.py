@@ -87,6 +87,8 @@ def test_code_is_the_same_to_a_parser_of_markdown(text, limit):
     st.lists(st.sampled_from([*ATOMS, "word", "漢字漢字", "(", "👍"]), min_size=1, max_size=40), limits, st.booleans()
 )
 def test_mentions_links_and_addresses_stay_whole(parts, limit, is_spaced):
+    if not is_spaced:  # an address without brackets would have no end
+        parts = [part for part in parts if not part.startswith("https:")]
     text = (" " if is_spaced else ".").join(parts).replace("漢字漢字.", "漢字漢字")
     found = split(text, limit, max_chunks=1000)
     places, end = set(), 0
@@ -94,9 +96,7 @@ def test_mentions_links_and_addresses_stay_whole(parts, limit, is_spaced):
         end += len(chunk.source)
         places.add(end)
     spans = [(match.start(), match.end()) for atom in ATOMS for match in re.finditer(re.escape(atom), text)]
-    cut = [text[start:end] for start, end in spans for place in places if start < place < end]
-    longest = max((len(run) for run in text.split(" ")), default=0)
-    assert not cut or longest > limit, cut
+    assert not [text[start:end] for start, end in spans for place in places if start < place < end]
 
 
 GRAPHEMES = [

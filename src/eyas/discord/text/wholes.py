@@ -25,11 +25,24 @@ Span = tuple[int, int]
 
 
 def wholes(text: str) -> Iterator[Span]:
-    """Yield start and end of each part that is not cut. One that may go on behind the text ends behind it."""
-    for pattern in (MENTION, ADDRESS):
-        for match in pattern.finditer(text):
-            yield match.start(), match.end() + (match.end() == len(text))
-    yield from _links(text)
+    """Yield start and end of each part that is not cut. One that may go on behind the text ends behind it.
+
+    The address of a link ends with the link.
+    """
+    for mention in MENTION.finditer(text):
+        yield mention.start(), _end(mention, text)
+    links = list(_links(text))
+    yield from links
+    place = 0
+    while match := ADDRESS.search(text, place):
+        ends = [end for start, end in links if start <= match.start() < end]
+        place = min(max(ends), len(text)) if ends else match.end()
+        if not ends:
+            yield match.start(), _end(match, text)
+
+
+def _end(match: re.Match[str], text: str) -> int:
+    return match.end() + (match.end() == len(text))
 
 
 def _links(text: str) -> Iterator[Span]:
