@@ -1,5 +1,5 @@
 # make serve | test | test-slow | test-soak | test-gpu | test-engines | test-clients | lint | bench | bench-exact
-#     | bench-train | bench-router | bench-memory | wheel (make help says more)
+#     | bench-train | bench-router | bench-client | bench-memory | wheel (make help says more)
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -26,7 +26,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-slow test-soak test-gpu test-engines test-clients lint bench bench-exact bench-train \
-	bench-router bench-memory wheel clean
+	bench-router bench-client bench-memory wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +46,7 @@ help:
 	@echo "                  core; ARGS='--seeds 1 --arms kl,hard' for less, the same command goes on"
 	@echo "make bench-router what eyas router adds to an answer, beside LiteLLM's proxy, which it installs into .clients/; needs"
 	@echo "                  both cores idle; ARGS='--no-litellm' without it"
+	@echo "make bench-client what a chunk of a streamed answer costs eyas.AsyncClient, beside the openai SDK"
 	@echo "make bench-memory what it costs that a model is loaded for a request and another unloaded; needs both cores idle"
 	@echo
 	@echo "Variables: PYTHON=python3.12, VENV=.venv, TORCH=cpu|cuda (here: $(TORCH)),"
@@ -93,6 +94,9 @@ bench-train: $(DEV)
 
 bench-router: $(DEV)
 	$(BIN)/python tools/bench_router.py $(ARGS)
+
+bench-client: $(DEV)
+	$(BIN)/python tools/bench_client.py $(ARGS)
 
 bench-memory: $(DEV)
 	$(BIN)/python tools/llama_server.py

@@ -71,6 +71,12 @@ PACKAGES = {
             ("commands",),
         ),
     ),
+    "client": Package(
+        knows="asking OpenAI endpoints: the async client; canary and metrics of a running server",
+        imports=("base",),
+        libraries=("aiohttp", "msgspec", "httpx"),
+        floors=(("endpoint",),),
+    ),
     "recipes": Package(
         knows="other engines, boxes, heads; plans made of them. Starts nothing",
         imports=("base",),
@@ -80,9 +86,9 @@ PACKAGES = {
     ),
     "fleet": Package(
         knows="running plans: processes, containers, other machines; health and logs",
-        imports=("recipes", "base"),
+        imports=("recipes", "client", "base"),
         libraries=("msgspec", "httpx"),
-        floors=(("machines", "endpoint"), ("running",), ("models",), ("preflight",), ("commands",)),
+        floors=(("machines",), ("running",), ("models",), ("preflight",), ("commands",)),
     ),
     "gateway": Package(
         knows="HTTP: one folder a vendor's dialect, streaming, metrics, the page. No torch",
@@ -101,7 +107,7 @@ PACKAGES = {
     ),
     "router": Package(
         knows="one address in front of many backends: which of them answers, relaying, the guard, routes. No torch",
-        imports=("gateway", "fleet", "recipes", "base"),
+        imports=("gateway", "fleet", "recipes", "client", "base"),
         libraries=("aiohttp", "starlette", "uvicorn", "msgspec"),
         floors=(
             ("settings",),
@@ -122,14 +128,14 @@ PACKAGES = {
         floors=(("commands",),),
     ),
     "discord": Package(
-        knows="a Discord bot: settings, what is shown when, pieces of answers, limits of people",
-        imports=("base",),
-        libraries=("aiohttp",),
-        floors=(("settings", "text"),),
+        knows="a Discord bot: what is shown of an answer and when, memory, limits of people; one folder talks to Discord",
+        imports=("client", "base"),
+        libraries=("aiohttp", "msgspec", "discord"),
+        floors=(("settings", "text"), ("answers",), ("bot",), ("commands",)),
     ),
     "bench": Package(
         knows="measuring: the engine, the HTTP side, acceptance, training steps",
-        imports=("base",),
+        imports=("client", "base"),
         libraries=("rich",),
         floors=(("engine", "http", "training"),),
         late=("engine", "train", "model", "kernels"),

@@ -14,10 +14,12 @@ from eyas.base.types import SamplingParams
 
 FLAGS = Path(__file__).parents[1] / "assets" / "cli_flags.txt"
 HEAVY = ("torch", "transformers", "numpy", "safetensors", "triton")
+NETWORK = ("aiohttp", "httpx", "msgspec", "discord")
 
 
 def test_names_of_the_package():
-    assert eyas.__all__ == ["LLM", "SamplingParams", "__version__"]
+    assert eyas.__all__ == ["LLM", "AsyncClient", "SamplingParams", "__version__"]
+    assert eyas.AsyncClient.__module__ == "eyas.client.client"
     assert eyas.SamplingParams is SamplingParams
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = eyas.nothing
@@ -72,6 +74,20 @@ def test_flags_are_those_of_the_snapshot(name):
 )
 def test_no_torch_before_it_is_needed(code):
     check = f"{code}\nimport sys\nloaded = [name for name in {HEAVY} if name in sys.modules]\nassert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import eyas", NETWORK),
+        ("from eyas import cli; cli.main(['--help'])", NETWORK),
+        ("import eyas.client.errors, eyas.client.pieces, eyas.client.endpoint.canary", ("aiohttp", "discord")),
+        ("from eyas import AsyncClient", ("discord", "openai", "starlette", *HEAVY)),
+    ],
+)
+def test_no_network_library_before_it_is_needed(code, unwanted):
+    check = f"{code}\nimport sys\nloaded = [n for n in {unwanted} if n in sys.modules]\nassert not loaded, loaded"
     subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, timeout=60)
 
 

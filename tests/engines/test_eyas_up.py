@@ -17,7 +17,7 @@ import openai
 import pytest
 from tests.engines.support.llama import free_port
 
-from eyas.fleet.endpoint.metrics import acceptance_length
+from eyas.client.endpoint.metrics import acceptance_length
 
 BIN = Path(sys.executable).parent
 WAIT_S = 150  # for a loaded machine; every wait ends as soon as what it waits for is there

@@ -5,7 +5,7 @@ from tests.engines.support.llama import free_port, running
 from tests.engines.support.tiny_vision import write
 
 from eyas.base.bundled import DEMO
-from eyas.fleet.endpoint import canary
+from eyas.client.endpoint import canary
 from eyas.model.gguf.export import export_target
 from eyas.recipes.engines.llama_cpp import emit
 from eyas.recipes.knowledge.boxes import parse_box

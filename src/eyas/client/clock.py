@@ -1,4 +1,4 @@
-"""Which budget of time runs while an endpoint is asked, and when it is spent. Pure: times come in from the caller.
+"""The budgets of time while an endpoint is asked: which runs, when it is spent. Pure: the caller has the clock.
 
 queued -> queue, loading -> a bound of its own, reading or silence -> prefill, after the first token -> stall; the total
 runs all the time. Queue and load add up over all tries at an endpoint. Prefill does, too, until the server says that

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from eyas.base.errors import EyasError
 from eyas.base.serving.failures import FailureKind
-
-if TYPE_CHECKING:
-    from eyas.client.pieces import Call
+from eyas.client.call import Call
 
 __all__ = ["Broken", "CircuitOpen", "ClientError", "Refused", "ServerBusy", "Span", "Stalled", "TimedOut"]
 

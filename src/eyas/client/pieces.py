@@ -1,15 +1,12 @@
-"""What a client gets of an answer: pieces as they come, the end with its figures, and a whole answer."""
+"""The pieces of an answer as they come, the end with its figures, and a whole answer."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from eyas.base.serving.waiting import Waiting
-
-if TYPE_CHECKING:
-    from eyas.client.errors import ClientError
+from eyas.client.call import Call
+from eyas.client.errors import ClientError
 
 __all__ = ["Answer", "Asked", "Call", "Content", "End", "Piece", "Reasoning", "Timings", "Usage", "Waiting"]
 
@@ -33,14 +30,6 @@ class Content(Struct, frozen=True, gc=False):
     """Text of the answer, a refusal by the model included."""
 
     text: str
-
-
-class Call(Struct, frozen=True, gc=False):
-    """A whole call of a tool; `arguments` is JSON as the model wrote it, valid or not."""
-
-    id: str
-    name: str
-    arguments: str
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):

@@ -1,4 +1,4 @@
-"""What is asked: messages and fields of a chat completion, as a body for each endpoint."""
+"""Messages and fields of a chat completion, as a body for each endpoint."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """Whether something of an answer has come, so that nobody may be asked again."""
+        """Whether something of an answer has come, so that it must not be asked for again."""
         return self._clock.has_begun
 
     async def batch(self) -> list[Piece]:

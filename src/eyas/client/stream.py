@@ -97,7 +97,7 @@ class Stream:
         self._response.close()
 
     async def _next(self) -> bytes:
-        """Return the bytes that come next, none at the end. The time in which nobody waits for them is not counted."""
+        """Return the bytes that come next, none at the end. Time in which the caller is busy is not counted."""
         if (idle_s := self._loop.time() - self._left_at) > SLOW_S:
             self._clock.idled(idle_s)
         self._is_waiting = True

@@ -1,4 +1,4 @@
-"""How often an endpoint is asked for one request: again after a pause, while budgets and breaker allow."""
+"""Tries of one request at one endpoint: again after a pause, while budgets and breaker allow."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Tries:
 
 
 def pause_s(error: ClientError, num_tries: int) -> float | None:
-    """Return how long to wait before another try, after so many; None if none will help.
+    """Return the pause before the next try, after `num_tries` of them; None if none will help.
 
-    A full server says itself when it may have room. Other pauses differ by chance, so that many clients do not come
+    A full server says itself when it may have room. Other pauses differ by chance, so that clients do not all come
     back at once.
     """
     if isinstance(error, CircuitOpen | TimedOut) or (isinstance(error, Refused) and error.kind is None):

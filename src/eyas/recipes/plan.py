@@ -9,7 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from eyas.recipes.records import Architecture, EngineName, Hardware, Role
+from eyas.base.serving.engines import EngineName, Role
+from eyas.recipes.records import Architecture, Hardware
 
 __all__ = [
     "AtContext",

@@ -11,25 +11,23 @@ from typing import Literal
 
 from msgspec import Struct
 
+from eyas.base.serving.engines import Role
+
 __all__ = [
     "CPU",
     "Acceptance",
     "Engine",
-    "EngineName",
     "Hardware",
     "Head",
     "Image",
     "Measurement",
     "Model",
     "Record",
-    "Role",
 ]
 
-EngineName = Literal["eyas", "sglang", "tensorrt-llm", "vllm", "llama.cpp", "ollama"]
 CPU = "cpu"  # in place of a compute capability, where there is no GPU
 Architecture = Literal["aarch64", "x86_64"]
 HeadKind = Literal["eagle3", "draft-model"]
-Role = Literal["text", "vision", "embeddings"]  # chat; chat that also sees pictures; vectors of texts
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.base.errors import UserError
+from eyas.base.serving.engines import EngineName
 from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.knowledge.tables import DATA, knowledge, read
-from eyas.recipes.records import CPU, Engine, EngineName, Hardware, Head, Measurement, Model
+from eyas.recipes.records import CPU, Engine, Hardware, Head, Measurement, Model
 from eyas.recipes.versions import satisfies
 
 KNOWN = knowledge()

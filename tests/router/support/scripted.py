@@ -29,7 +29,7 @@ from tests.router.support.script import DIALECTS, Answer, Script, script_of, use
 
 __all__ = ["CANARY", "Received", "Script", "ScriptedBackend", "free_port", "scripted_process"]
 
-CANARY = "Name the four seasons"  # of fleet/endpoint/canary.py
+CANARY = "Name the four seasons"  # of client/endpoint/canary.py
 ROOT = Path(__file__).parents[3]
 LINGER_0 = struct.pack("ii", 1, 0)  # close() resets the connection
 READY_S = 60

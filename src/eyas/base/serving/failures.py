@@ -1,4 +1,4 @@
-"""What counts as a failure of a server, for breakers: the router's and the client's rules are these.
+"""Rules of what counts as a failure of a server, for the breakers of the router and of the client.
 
 Failures are connections that are refused or break, errors of the server (5xx), spent budgets, and answers that are
 none. No failures are a full server (429), a model that is being loaded, a mistake of the request (other 4xx), and a

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from eyas.base.errors import UserError
+from eyas.base.serving.engines import EngineName, Role
 from eyas.base.settings.config import ENV_KEY, human_int
 from eyas.base.settings.home import home
 from eyas.fleet.machines.machine import Machine
@@ -25,7 +26,6 @@ from eyas.recipes.plan import Plan
 from eyas.recipes.planning.ask import USES, Ask
 from eyas.recipes.planning.planner import make_plan
 from eyas.recipes.planning.show import show
-from eyas.recipes.records import EngineName, Role
 
 __all__ = ["add_arguments", "add_ask_arguments", "ask_of", "plan_of", "run"]
 

@@ -15,8 +15,8 @@ import msgspec
 
 from eyas.base.errors import EyasError, UserError
 from eyas.base.settings.home import home
+from eyas.client.endpoint.metrics import acceptance_length
 from eyas.fleet.commands.terminal import plain
-from eyas.fleet.endpoint.metrics import acceptance_length
 from eyas.fleet.running.control import nodes_of
 from eyas.fleet.running.deployment import Deployment, client
 from eyas.fleet.running.state import Row, Standing, Store, is_supervised

@@ -16,7 +16,7 @@ from contextlib import suppress
 import httpx
 
 from eyas.base.errors import EyasError, UserError
-from eyas.fleet.endpoint import canary
+from eyas.client.endpoint import canary
 from eyas.fleet.machines.node import NodeError, NodeRunner
 from eyas.fleet.running import page_cache, scripts
 from eyas.fleet.running.policy import Found, Limits, Observe, Seen

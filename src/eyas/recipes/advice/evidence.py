@@ -8,9 +8,9 @@ from typing import get_args
 
 import msgspec
 
+from eyas.base.serving.engines import Role
 from eyas.recipes.knowledge.tables import DATA, load
 from eyas.recipes.plan import Box, Choice, Data, EvidenceLevel, EvidenceRow
-from eyas.recipes.records import Role
 from eyas.recipes.versions import satisfies
 
 __all__ = ["evidence"]

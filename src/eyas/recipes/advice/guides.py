@@ -15,10 +15,11 @@ from functools import cache
 from msgspec import Struct, field
 
 from eyas.base.errors import UserError
+from eyas.base.serving.engines import EngineName
 from eyas.recipes.advice.facts import FLAG, flags_of, settings, text_of
 from eyas.recipes.knowledge.tables import DATA, read
 from eyas.recipes.plan import Box, Choice, Deviation, Emission, Launch
-from eyas.recipes.records import EngineName, Record
+from eyas.recipes.records import Record
 from eyas.recipes.versions import compare
 
 __all__ = ["Elements", "Guide", "Step", "deviations", "elements_of", "guides"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
+from eyas.base.serving.engines import EngineName
 from eyas.recipes.advice.facts import Facts, When, matches
 from eyas.recipes.knowledge.tables import DATA, read
-from eyas.recipes.records import EngineName, Record
+from eyas.recipes.records import Record
 
 __all__ = ["Issue", "applies", "known_issues", "matching"]
 

@@ -11,9 +11,10 @@ from functools import cache
 
 from msgspec import Struct
 
+from eyas.base.serving.engines import EngineName
 from eyas.recipes.advice.issues import known_issues
 from eyas.recipes.knowledge.tables import DATA, read
-from eyas.recipes.records import EngineName, Record
+from eyas.recipes.records import Record
 
 __all__ = ["Finding", "Symptom", "explain", "symptoms"]
 

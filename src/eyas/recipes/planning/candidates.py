@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eyas.base.errors import UserError
+from eyas.base.serving.engines import EngineName
 from eyas.base.units import readable
 from eyas.recipes.advice import issues
 from eyas.recipes.advice.facts import Facts, facts_of
@@ -21,7 +22,7 @@ from eyas.recipes.estimate import memory, speed
 from eyas.recipes.knowledge.tables import Knowledge
 from eyas.recipes.plan import Choice, Emission, Home, MemoryMap, SpeedEstimate
 from eyas.recipes.planning.ask import Target
-from eyas.recipes.records import CPU, Engine, EngineName, Head, Image
+from eyas.recipes.records import CPU, Engine, Head, Image
 from eyas.recipes.versions import satisfies
 from eyas.recipes.wording import pays_from
 

@@ -13,10 +13,10 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from eyas.fleet.endpoint import canary
+from eyas.base.serving.engines import Role
+from eyas.client.endpoint import canary
 from eyas.gateway.http.explain import INVALID_JSON
 from eyas.router.backends.judgement import Look
-from eyas.router.settings.schema import Role
 from eyas.router.upstream.address import Address
 
 __all__ = ["ROUTER_HEADER", "Asker", "Inconclusive"]

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from eyas.recipes.records import EngineName
+from eyas.base.serving.engines import EngineName
 from eyas.router.upstream.errors import UpstreamError
 from eyas.router.upstream.upstream import Upstream
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eyas.base.errors import nearest
+from eyas.base.serving.engines import Role
 from eyas.gateway.http.errors import Refused
 from eyas.gateway.question.model import is_anthropic, names_of
-from eyas.router.settings.schema import ModelSettings, Role, RouteName, RouterSettings
+from eyas.router.settings.schema import ModelSettings, RouteName, RouterSettings
 from eyas.router.sidecars.roles import role_of, sidecar_of
 
 __all__ = ["AUTO", "MESSAGES", "Named", "Names"]

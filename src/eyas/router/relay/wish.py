@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Scope
 
+from eyas.base.serving.engines import Role
 from eyas.gateway.http.body import Raw
 from eyas.gateway.http.errors import Refused
 from eyas.gateway.http.intake import SMALL
@@ -21,7 +22,6 @@ from eyas.router.relay.sight import images_in, model_for
 from eyas.router.relay.stored import is_response_id
 from eyas.router.routes.fields import added
 from eyas.router.routes.prompts import prompt_of
-from eyas.router.settings.schema import Role
 from eyas.router.sidecars.images import Images
 from eyas.router.upstream.errors import UpstreamError
 

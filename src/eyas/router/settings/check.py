@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from eyas.base.errors import UserError
+from eyas.base.serving.engines import Role
 from eyas.base.settings.values import Problems
 from eyas.fleet.running.deployment import secrets_of
 from eyas.gateway.operation.auth import digests, origins
@@ -18,7 +19,7 @@ from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Plan
 from eyas.router.settings.places import is_place_of, place_of
 from eyas.router.settings.rest import check_memory
-from eyas.router.settings.schema import BackendSettings, Role, RouterSettings
+from eyas.router.settings.schema import BackendSettings, RouterSettings
 
 __all__ = ["check"]
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import Effort
 from eyas.base.serving.budgets import Budgets
+from eyas.base.serving.engines import EngineName
 from eyas.base.settings import values
 from eyas.base.settings.config import ENV_KEY, ServeConfig, int_from, one_of
 from eyas.base.settings.strict_yaml import read_yaml
@@ -18,7 +19,6 @@ from eyas.base.settings.values import Problems, Section
 from eyas.fleet.preflight.plan_file import read_plan
 from eyas.recipes.emit import blocks
 from eyas.recipes.plan import Plan
-from eyas.recipes.records import EngineName
 from eyas.router.settings import places
 from eyas.router.settings.check import check
 from eyas.router.settings.pools import memory_of, read_pools, read_pressure

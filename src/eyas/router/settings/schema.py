@@ -8,8 +8,8 @@ from typing import Literal
 
 from eyas.base.harmony.rendering import Effort
 from eyas.base.serving.budgets import Budgets, Spans
+from eyas.base.serving.engines import EngineName, Role
 from eyas.base.units import readable
-from eyas.recipes.records import EngineName
 
 __all__ = [
     "CONCURRENCY",
@@ -22,7 +22,6 @@ __all__ = [
     "PoolKind",
     "PoolSettings",
     "Priority",
-    "Role",
     "RouteName",
     "RouteSettings",
     "RouterSettings",
@@ -32,7 +31,6 @@ __all__ = [
 RouteName = Literal["MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE"]
 ROUTES: tuple[RouteName, ...] = ("MATH", "SIMPLE_CODE", "COMPLEX_CODE", "REASONING", "RESEARCH", "SELF_HANDLE")
 GuardMode = Literal["off", "observe", "act"]
-Role = Literal["text", "vision", "embeddings"]
 Priority = Literal["critical", "normal", "low"]
 # unified: the machine's memory, which its GPU shares. gpu: the memory of one GPU. size: a part of the machine's memory,
 # by what the processes of its backends take.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from eyas.router.settings.schema import ModelSettings, Role, RouterSettings
+from eyas.base.serving.engines import Role
+from eyas.router.settings.schema import ModelSettings, RouterSettings
 
 __all__ = ["role_of", "sidecar_of"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
+from eyas.base.serving.engines import Role
 from eyas.base.serving.repetition import longest_loop
-from eyas.fleet.endpoint import vectors
-from eyas.fleet.endpoint.picture import picture
-from eyas.recipes.records import Role
+from eyas.client.endpoint import vectors
+from eyas.client.endpoint.picture import picture
 
 __all__ = ["PATH", "ask", "conversation", "garbage", "path"]
 

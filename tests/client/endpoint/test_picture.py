@@ -8,7 +8,7 @@ from base64 import b64decode
 
 import pytest
 
-from eyas.fleet.endpoint.picture import RED, SIDE, picture
+from eyas.client.endpoint.picture import RED, SIDE, picture
 
 
 def test_its_chunks_are_those_of_a_png():

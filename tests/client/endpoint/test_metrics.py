@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from tests.support.serving import served
 
-from eyas.fleet.endpoint.metrics import acceptance_length
+from eyas.client.endpoint.metrics import acceptance_length
 
 LLAMA_METRICS = """\
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed, excluding cached tokens

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.fleet.endpoint.canary import BUDGETS, PATH, ask, conversation, garbage
+from eyas.client.endpoint.canary import BUDGETS, PATH, ask, conversation, garbage
 
 GOOD = "The four seasons are spring, summer, autumn (or fall) and winter."
 

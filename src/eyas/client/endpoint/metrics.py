@@ -14,7 +14,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from eyas.recipes.records import EngineName
+from eyas.base.serving.engines import EngineName
 
 __all__ = ["Acceptance", "acceptance_length"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.fleet.endpoint.vectors import TEXTS, body, fault
+from eyas.client.endpoint.vectors import TEXTS, body, fault
 
 GOOD = [[1.0, 0.2, 0.0], [1.0, 0.3, 0.1], [-0.5, 1.0, 0.4]]
 

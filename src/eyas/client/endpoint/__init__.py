@@ -1,0 +1,1 @@
+"""Asking a running server whether it is well: canary requests and metrics."""

@@ -1,1 +1,0 @@
-"""Asking a running server: canary requests and metrics."""
