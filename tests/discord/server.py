@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from aiohttp import web
-from tests.discord.local.faults import Fault
+from tests.discord.local.control import add_control
 from tests.discord.local.message_routes import MESSAGE_ROUTES, attachment
 from tests.discord.local.people import People
 from tests.discord.local.rest import add_routes
@@ -34,6 +34,7 @@ class LocalDiscord(People):
         app.router.add_get("/gateway", self.gateway.handle)
         app.router.add_get("/gateway/", self.gateway.handle)
         app.router.add_get("/attachments/{channel}/{attachment}/{name}", partial(attachment, self))
+        add_control(app, self)
         add_routes(app, self, [*ROUTES, *MESSAGE_ROUTES])
         return app
 
@@ -54,20 +55,18 @@ class LocalDiscord(People):
         if self.runner is not None:
             await self.runner.cleanup()
 
-    def fail(self, route: str, status: "int | str", times: int = 1, **more: object) -> Fault:
-        """Script a fault of the next requests of a route, by its short name; see `Fault`."""
-        return self.faults.add(Fault(route, status, times, **more))  # type: ignore[arg-type]
-
 
 @asynccontextmanager
 async def local_discord(**options: object) -> AsyncIterator[LocalDiscord]:
-    """A local Discord that runs in the loop of the test."""
+    """A local Discord that runs in the loop of the test; what went wrong inside it is raised at the end."""
     discord = LocalDiscord(**options)  # type: ignore[arg-type]
     await discord.start()
     try:
         yield discord
     finally:
         await discord.stop()
+        if discord.broken:
+            raise discord.broken[0]
 
 
 async def serve(args: argparse.Namespace) -> None:

@@ -1,5 +1,10 @@
-"""discord.py pointed at a local Discord: nothing of it is changed but two addresses."""
+"""discord.py pointed at a local Discord: nothing of it is changed but two addresses.
 
+`python -m tests.discord.local.client URL MODULE ARGS...` runs a module in a process where it is so.
+"""
+
+import runpy
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,3 +30,10 @@ def pointed_at(url: str) -> Iterator[None]:
         yield
     finally:
         discord.http.Route.BASE, discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY = base, gateway
+
+
+if __name__ == "__main__":
+    address, module, *rest = sys.argv[1:]
+    point_at(address)
+    sys.argv = [module, *rest]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

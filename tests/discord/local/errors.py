@@ -94,6 +94,10 @@ def empty_message() -> ApiError:
     return ApiError(400, 50006, "Cannot send an empty message")
 
 
+def closed_dm() -> ApiError:
+    return ApiError(403, 50007, "Cannot send messages to this user")
+
+
 def missing_permissions() -> ApiError:
     return ApiError(403, 50013, "Missing Permissions")
 

@@ -12,7 +12,7 @@ from tests.discord.local.gateway import INTENTS, Gateway, Session
 from tests.discord.local.interactions import Interactions
 from tests.discord.local.journal import Journal, Violation
 from tests.discord.local.limits import Limits
-from tests.discord.local.mentions import mention
+from tests.discord.local.mentions import mention, notified
 from tests.discord.local.payloads import channel_json, guild_json, member_json, message_json
 from tests.discord.local.permissions import DEFAULT, permissions_of
 from tests.discord.local.world import (
@@ -50,9 +50,11 @@ class Hub:
         self.gateway = Gateway(self)
         self.interactions = Interactions(self)
         self.url = ""
+        self.broken: list[Exception] = []  # what went wrong in the local Discord itself
         self.users: dict[int, User] = {}
         self.guilds: dict[int, Guild] = {}
         self.channels: dict[int, Channel] = {}
+        self.closed: set[User] = set()  # people who take no private messages
         self.nonces: dict[tuple[int, str], Message] = {}
         self.commands: dict[int | None, list[dict[str, Any]]] = {None: []}  # by server; None: everywhere
         self.typed: list[tuple[float, Channel, User]] = []
@@ -103,6 +105,18 @@ class Hub:
         self.channels[channel.id] = guild.channels[channel.id] = channel
         self.gateway.dispatch("CHANNEL_CREATE", channel_json(channel, self.bot), "guilds", channel=channel)
         return channel
+
+    def remove_channel(self, channel: Channel) -> None:
+        """Delete a channel or thread with its messages."""
+        assert channel.guild is not None
+        data = channel_json(channel, self.bot)
+        self.gateway.dispatch(
+            "THREAD_DELETE" if channel.is_thread else "CHANNEL_DELETE", data, "guilds", channel=channel
+        )
+        for message in list(channel.messages.values()):
+            message.is_deleted = True
+        del self.channels[channel.id], channel.guild.channels[channel.id]
+        self.journal.changed()
 
     def direct(self, user: User) -> Channel:
         """The private conversation of the bot with `user`."""
@@ -216,6 +230,7 @@ class Hub:
     def post(self, message: Message) -> Message:
         """Put a message into its channel and tell everybody."""
         message.channel.messages[message.id] = message
+        message.pinged = notified(message)
         self.journal.record(message, "sent", message.author.name, self.clock())
         self.tell("MESSAGE_CREATE", message)
         return message

@@ -21,12 +21,17 @@ class Logged:
     body: Any = None
     status: int = 0
     ended_s: float = 0.0
+    retry_s: float | None = None  # when a 429 lets it come again
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that a well-behaved client does not send."""
+    """Something that a well-behaved client does not send.
+
+    Of requests, `what` is: limit (headers had said that nothing was left of its bucket), retry or global (before the
+    end of a 429's time), again (headers had said so too, but a 429 had let this one come again at this time).
+    """
 
     at_s: float
     what: str
@@ -72,6 +77,8 @@ class Journal:
         future = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         done, _ = await asyncio.wait([future], timeout=timeout_s)
+        if not done:
+            self.waiting.remove(future)
         return bool(done)
 
     async def until(self, is_true: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:

@@ -6,11 +6,11 @@ from typing import Any
 from tests.discord.local.permissions import BITS, permissions_of
 from tests.discord.local.world import Message, User
 
-__all__ = ["mention"]
+__all__ = ["mention", "notified"]
 
 USER, ROLE = re.compile(r"<@!?(\d+)>"), re.compile(r"<@&(\d+)>")
 EVERYONE = re.compile(r"@(everyone|here)\b")
-DEFAULT = {"parse": ["users", "roles", "everyone"], "replied_user": True}
+DEFAULT: dict[str, Any] = {"parse": ["users", "roles", "everyone"], "replied_user": True}
 
 
 def mention(message: Message, users: dict[int, User], allowed: dict[str, Any] | None) -> None:
@@ -34,3 +34,10 @@ def mention(message: Message, users: dict[int, User], allowed: dict[str, Any] | 
     message.role_mentions = [guild.roles[one] for one in dict.fromkeys(roles) if one in guild.roles]
     may = permissions_of(message.author, message.channel) & BITS["mention_everyone"]
     message.everyone = bool(may and "everyone" in parse and EVERYONE.search(message.content))
+
+
+def notified(message: Message) -> tuple[str, ...]:
+    """Names of the people and roles that a new message notifies."""
+    names = [user.name for user in message.mentions if user is not message.author]
+    names += [role.name for role in message.role_mentions]
+    return (*names, "everyone") if message.everyone else tuple(names)

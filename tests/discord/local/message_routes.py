@@ -27,6 +27,8 @@ async def send(api: Api) -> Any:
     hub, channel = api.hub, channel_of(api, "send_messages")
     wanted = ["attach_files"] if api.files else []
     require(hub.bot, channel, *wanted, *(["embed_links"] if api.body.get("embeds") else []))
+    if channel.recipient in hub.closed:
+        raise errors.closed_dm()
     reference = api.body.get("message_reference")
     if reference and not permissions_of(hub.bot, channel) & BITS["read_message_history"]:
         raise errors.no_history()

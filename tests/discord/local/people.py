@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.discord.local.faults import Fault
 from tests.discord.local.hub import Hub
 from tests.discord.local.interactions import AUTOCOMPLETE, COMMAND, COMPONENT, Interaction
 from tests.discord.local.payloads import channel_json, member_json, role_json
@@ -151,13 +152,13 @@ class People(Hub):
         data |= {"values": list(values)} if part["type"] != 2 else {}
         return self.interactions.start(COMPONENT, user, message.channel, data, message)
 
-    def run(self, where: "Channel | str", who: "User | str", name: str, **options: Any) -> Interaction:
+    def run(self, where: "Channel | str", who: "User | str", name: str, /, **options: Any) -> Interaction:
         """Use a slash command; a subcommand is named after a space."""
         user, channel = self.person(who), self.channel(where)
         return self.interactions.start(COMMAND, user, channel, self.command_data(channel, user, name, options))
 
     def complete(
-        self, where: "Channel | str", who: "User | str", name: str, option: str, typed: str, **options: Any
+        self, where: "Channel | str", who: "User | str", name: str, option: str, typed: str, /, **options: Any
     ) -> Interaction:
         """Type into an option with completion; the bot's choices arrive in `choices` of what is returned."""
         user, channel = self.person(who), self.channel(where)
@@ -222,6 +223,10 @@ class People(Hub):
         )
         return interaction
 
+    def fail(self, route: str, status: int | str, times: int = 1, **more: Any) -> Fault:
+        """Script a fault of the next requests of a route, by its short name; see `Fault`."""
+        return self.faults.add(Fault(route, status, times, **more))
+
     # -- what they see
 
     @staticmethod
@@ -243,6 +248,14 @@ class People(Hub):
             if one.flags & EPHEMERAL and one.only_for is user and one.channel is channel and not one.is_deleted
         ]
         return sorted([*channel.messages.values(), *private], key=lambda one: one.id)
+
+    def invalid_requests(self, within_s: float = 600.0) -> int:
+        """How many requests Discord would count towards a ban (10,000 in 10 minutes): 401, 403 and own 429s."""
+        since = self.clock() - within_s
+        return sum(
+            one.at_s >= since and one.status in (401, 403, 429) and one.headers.get("X-RateLimit-Scope") != "shared"
+            for one in self.journal.requests
+        )
 
     def violations(self, *kinds: str) -> list[str]:
         """What no well-behaved client does, of these kinds or of all."""

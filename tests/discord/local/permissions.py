@@ -51,6 +51,7 @@ DEFAULT = bits(
     "read_message_history",
     "use_application_commands",
     "create_public_threads",
+    "create_private_threads",
     "send_messages_in_threads",
 )
 

@@ -17,6 +17,7 @@ __all__ = ["Api", "Route", "add_routes", "read_body"]
 
 PREFIX = "/api/v10"
 MAJOR = ("channel", "guild", "token")  # parts of a path that have buckets of their own
+EARLY_S = 0.01  # by which a client may wake up before its time
 VIA = "1.1 google"  # discord.py takes a 429 without it for a ban
 
 
@@ -140,7 +141,13 @@ def endpoint(hub: Hub, route: Route) -> Callable[[web.Request], Awaitable[web.St
         except Broken:
             logged.ended_s = hub.clock()
             raise ConnectionResetError from None
+        except Exception as error:
+            hub.broken.append(error)
+            raise
         logged.status, logged.ended_s, logged.headers = response.status, hub.clock(), dict(response.headers)
+        if response.status == 429:
+            assert isinstance(response.body, bytes)
+            logged.retry_s = logged.ended_s + json.loads(response.body)["retry_after"] - EARLY_S
         hub.journal.changed()
         return response
 
@@ -164,7 +171,7 @@ async def respond(hub: Hub, route: Route, request: web.Request, logged: Logged) 
         limited = hub.limits.take(route.name, major, counts_globally=not route.by_token)
         if limited.retry_after_s is not None:
             if limited.violation:
-                hub.violate(limited.violation, logged)
+                hub.violate("again" if was_told_to_come(hub, logged) else limited.violation, logged)
             hub.limits.told(limited)
             return refusal(limited, "global" if limited.is_global else "user")
         headers |= limited.headers
@@ -179,6 +186,14 @@ async def respond(hub: Hub, route: Route, request: web.Request, logged: Logged) 
     if "X-RateLimit-Remaining" in headers:
         hub.limits.told(limited)
     return response
+
+
+def was_told_to_come(hub: Hub, logged: Logged) -> bool:
+    """Whether the same request was refused before, and comes again after the time that it was given."""
+    earlier = reversed(hub.journal.requests[-200:])
+    same = (one for one in earlier if one is not logged and (one.method, one.path) == (logged.method, logged.path))
+    last = next((one for one in same if one.body == logged.body and one.status), None)
+    return last is not None and last.status == 429 and last.retry_s is not None and logged.at_s >= last.retry_s
 
 
 def add_routes(app: web.Application, hub: Hub, routes: Iterable[Route]) -> None:

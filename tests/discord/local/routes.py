@@ -142,7 +142,7 @@ async def get_commands(api: Api) -> Any:
 async def put_commands(api: Api) -> Any:
     place = commands_at(api)
     check_commands(api.body)
-    commands = []
+    commands: list[dict[str, Any]] = []
     for command in api.body:
         assert isinstance(command, dict)
         known = {"id": str(api.hub.new_id()), "application_id": str(api.hub.bot.id), "version": str(api.hub.new_id())}

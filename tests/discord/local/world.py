@@ -117,19 +117,13 @@ class Message:
     mentions: list[User] = field(default_factory=list)
     role_mentions: list[Role] = field(default_factory=list)
     everyone: bool = False
+    pinged: tuple[str, ...] = ()  # names of those who would have been notified when it was sent; edits notify nobody
     reactions: dict[str, list[User]] = field(default_factory=dict)
     interaction: Any = None  # the one that it answers
     thread: "Channel | None" = None
     is_deleted: bool = False
     only_for: User | None = None  # of an ephemeral message
     states: list[State] = field(default_factory=list, repr=False)
-
-    @property
-    def pinged(self) -> tuple[str, ...]:
-        """Names of those who would have been notified."""
-        names = [user.name for user in self.mentions if user is not self.author]
-        names += [role.name for role in self.role_mentions]
-        return (*names, "everyone") if self.everyone else tuple(names)
 
     @property
     def buttons(self) -> list[dict[str, Any]]:
