@@ -131,7 +131,7 @@ PACKAGES = {
         knows="a Discord bot: what is shown of an answer and when, memory, limits of people; one folder talks to Discord",
         imports=("client", "base"),
         libraries=("aiohttp", "msgspec", "discord"),
-        floors=(("settings", "text"), ("answers",), ("bot",), ("commands",)),
+        floors=(("settings", "text"), ("words", "endpoint"), ("conversation",), ("bot",), ("commands",)),
     ),
     "bench": Package(
         knows="measuring: the engine, the HTTP side, acceptance, training steps",

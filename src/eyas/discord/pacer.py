@@ -96,13 +96,6 @@ class Pacer(Generic[ContentT]):
             one.is_due or one.reactions or one.is_removed for one in self._messages.values()
         )
 
-    def is_settled(self, key: Hashable) -> bool:
-        """Return whether nothing is wanted of a message that is not so, and nothing is on its way for it."""
-        if any(send.key == key for send in self._away.values()):
-            return False
-        one = self._messages.get(key)
-        return one is None or not (one.is_due or one.reactions or one.is_removed)
-
     def knows(self, key: Hashable) -> bool:
         """Return whether a message is known and not to be deleted."""
         return key in self._messages and not self._messages[key].is_removed

@@ -150,8 +150,10 @@ class Desk:
             card.reaction = wanted.reaction
         if wanted.is_final and card.is_shown:
             card.are_shown.set()
-            if card.reaction == wanted.reaction and self._pacer.is_settled(card.key(QUESTION)):
-                card.is_settled.set()
+            if card.reaction == wanted.reaction:
+                self._pacer.release(card.key(QUESTION))
+                if not self._pacer.knows(card.key(QUESTION)):
+                    card.is_settled.set()
 
     async def _send(self, send: Send[Shown]) -> None:
         """Carry one request out, and tell the pacer and the card what became of it."""
