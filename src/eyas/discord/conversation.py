@@ -192,7 +192,8 @@ class Conversation:
             where = "is in the file" if self.is_over else "comes as a file"
             notes = [f"The {'rest' if pieces else 'answer'} {where}.", *notes]
         shown = _with_notes(pieces, [note(line) for line in notes])
-        return shown, chunks.file.text if chunks.file is not None and self.is_over else None
+        file = chunks.file if self.is_over else None
+        return shown, None if file is None else file.opening + file.source
 
     def _instead_of_text(self) -> list[str]:
         """Return the lines of a reply that has no text of the model, or none yet."""
