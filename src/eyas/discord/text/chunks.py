@@ -65,7 +65,7 @@ def split(text: str, limit: int = 1900, *, max_chunks: int = 5) -> Chunks:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a piece starts: the place, the start of its line, and the fence that is open there."""
+    """Start of a piece: its place, the start of its line, and the fence that is open there."""
 
     place: int
     line: int
@@ -77,7 +77,7 @@ class _Start:
 
     @property
     def opening(self) -> str:
-        """What is inserted before the piece."""
+        """Lines that are inserted before the piece."""
         if self.fence is None:
             return ""
         return self.fence.opening + (self.fence.prefix if self.is_within_line and self.fence.depth else "")
