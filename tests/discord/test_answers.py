@@ -13,6 +13,7 @@ from eyas.base.serving.waiting import Waiting
 
 GOLDEN = Path(__file__).parents[1] / "assets" / "discord_short_answer.txt"
 DONE, THINKING = "\N{WHITE HEAVY CHECK MARK}", "\N{THINKING FACE}"
+CUT = "-# · The answer was cut off here: the connection to the server broke, or there was none."
 FAST = {"edit_every": "500ms"}
 
 
@@ -96,7 +97,11 @@ def test_it_says_what_it_waits_for(tmp_path):
         ([], "*The model answered nothing.*", DONE),
         (["\n \n"], "*The model answered nothing.*", DONE),
         ([Think("Only this.")], "*The model reasoned, and gave no answer.*", DONE),
-        (["Half an ans", Break()], "Half an ans\n-# · The answer was cut off here: the connection to the server broke, or there was none.", None),
+        (
+            ["Half an ans", Break()],
+            "Half an ans\n-# · The answer was cut off here: the connection to the server broke, or there was none.",
+            None,
+        ),
         ([Refuse(400, "no such thing as 'x'")], "-# · The server refused it: no such thing as 'x'.", None),
         (["`" * 6000], "-# · The answer is in the file.", DONE),
     ],

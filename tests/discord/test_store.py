@@ -153,7 +153,7 @@ def test_a_second_bot_is_refused(tmp_path):
 def test_a_file_that_is_something_else(tmp_path):
     path = tmp_path / "bot.sqlite"
     path.write_text("this is no database, but a text that is long enough to be looked at" * 20)
-    with pytest.raises(UserError, match="cannot use .* move it away"):
+    with pytest.raises(UserError, match=r"cannot use .* move it away"):
         Store(path)
     assert path.read_text().startswith("this is no database")
 

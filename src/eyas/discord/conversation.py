@@ -12,6 +12,7 @@ from typing import Literal
 
 from eyas.client.errors import ClientError, Refused, TimedOut
 from eyas.client.pieces import Asked, Call, Content, End, Piece, Reasoning, Usage, Waiting
+from eyas.discord.metrics import Outcome
 from eyas.discord.settings.schema import Display
 from eyas.discord.text.chunks import split
 from eyas.discord.words import NO_ANSWER, ONLY_REASONING, note, reason_for_people, waiting_line
@@ -57,6 +58,7 @@ class Conversation:
         self._text = ""
         self._reasoning = ""
         self._verdict: str | None = None  # what stands in the place of an answer that did not come
+        self._error: ClientError | None = None
         self.usage: Usage | None = None
 
     @property
@@ -73,6 +75,19 @@ class Conversation:
     def phase(self) -> Phase:
         """How far it is."""
         return self._phase
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        match self._phase:
+            case "done":
+                return "done" if self._text.strip() else "empty"
+            case "stopped":
+                return "stopped"
+            case "failed" if self._error is None:
+                return "cut"
+            case _:
+                return "timed_out" if isinstance(self._error, TimedOut) else "failed"
 
     @property
     def is_over(self) -> bool:
@@ -109,7 +124,7 @@ class Conversation:
         """End it with an error of the client, which `line` says in better words; what was shown stays."""
         if self.is_over:
             return
-        self._phase = "failed"
+        self._phase, self._error = "failed", error
         if line is not None:
             self._verdict = line
             return

@@ -41,6 +41,9 @@ CREATE TABLE IF NOT EXISTS replies (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_question ON replies (question_id);
 CREATE TABLE IF NOT EXISTS channels (channel_id INTEGER PRIMARY KEY, model TEXT, effort TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS used (
+    day INTEGER NOT NULL, person_id INTEGER NOT NULL, tokens INTEGER NOT NULL, PRIMARY KEY (day, person_id)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS people (person_id INTEGER PRIMARY KEY, forgotten_to INTEGER NOT NULL) WITHOUT ROWID;
 """
 
@@ -180,6 +183,23 @@ class Store:
     def forgotten_to(self, person_id: int) -> int:
         """Return the id up to which messages of a person are not to be used; 0 is none."""
         return int(self._forgotten.get(person_id, 0))
+
+    def use(self, day: int, person_id: int, tokens: int) -> None:
+        """Keep how many tokens a person has used on a day, and of no other day."""
+        self._write(
+            [
+                ("DELETE FROM used WHERE day != ?", (day,)),
+                ("INSERT OR REPLACE INTO used VALUES (?, ?, ?)", (day, person_id, tokens)),
+            ]
+        )
+
+    def used(self, day: int) -> dict[int, int]:
+        """Return the tokens that people have used on a day."""
+        try:
+            return dict(self._db.execute("SELECT person_id, tokens FROM used WHERE day = ?", (day,)))
+        except sqlite3.Error as error:
+            self._fails(error)
+            return {}
 
     def _set_state(self, kept: Kept, state: State) -> Kept:
         kept = replace(kept, state=state)

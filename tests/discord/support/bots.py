@@ -12,6 +12,7 @@ from tests.discord.local.world import Message
 from tests.discord.server import LocalDiscord
 
 from eyas.discord.bot.bot import Bot
+from eyas.discord.metrics import Metrics
 from eyas.discord.settings.watch import SettingsFile
 from eyas.discord.store import Store
 
@@ -34,7 +35,7 @@ async def at_work(local: LocalDiscord, path: Path) -> AsyncIterator[Bot]:
     with pointed_at(local.url):
         file = SettingsFile(path, {"DISCORD_TOKEN": local.token})
         store = Store(file.settings.state)
-        bot = Bot(file, store, guild_ready_timeout=0.05)
+        bot = Bot(file, store, Metrics(), guild_ready_timeout=0.05)
         connection = None
         try:
             await bot.login(local.token)

@@ -13,13 +13,15 @@ from typing import Any
 import discord
 from eyas.base.logs import fields
 from eyas.client.errors import ClientError, Refused
-from eyas.client.pieces import End
+from eyas.client.pieces import Asked, End
 from eyas.discord.bot.desk import Desk
 from eyas.discord.bot.reading import Reading
 from eyas.discord.context import too_long
 from eyas.discord.conversation import Conversation
 from eyas.discord.endpoint import Endpoint
 from eyas.discord.memory import Recalled, TokenEstimate, Turn, recall
+from eyas.discord.metrics import Metrics
+from eyas.discord.quotas import Quotas, day_of
 from eyas.discord.settings.schema import Settings
 from eyas.discord.store import Choice, Kept, Store
 
@@ -36,10 +38,12 @@ FLUSH_S = 5.0  # for the last edits when the bot stops
 class Running:
     """An answer that is being written."""
 
-    def __init__(self, kept: Kept, conversation: Conversation, desk: Desk, number: int) -> None:
+    def __init__(self, kept: Kept, conversation: Conversation, desk: Desk, number: int, payer: int | None) -> None:
         self.kept, self.conversation, self.desk = kept, conversation, desk
+        self.payer = payer  # whose limits count; None: nobody's, since a limit was why it is refused
         self.card = desk.card(kept, conversation.wanted, number)
         self.work: asyncio.Task[None] | None = None
+        self.began = asyncio.get_running_loop().time()
 
     def stop(self, name: str) -> None:
         """End it since a person wants so."""
@@ -68,9 +72,12 @@ class Answering:
         store: Store,
         reading: Reading,
         desk_of: Callable[[int], Desk],
+        quotas: Quotas,
+        metrics: Metrics,
     ) -> None:
         self._settings, self._endpoint = settings, endpoint
         self._store, self._reading, self._desk_of = store, reading, desk_of
+        self._quotas, self._metrics = quotas, metrics
         self._running: dict[int, Running] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self._reasonings: OrderedDict[int, tuple[int, int, str]] = OrderedDict()
@@ -96,15 +103,16 @@ class Answering:
         for question_id in [one for one, found in self._reasonings.items() if found[1] == person_id]:
             del self._reasonings[question_id]
 
-    def ask(self, question: discord.Message, *, refusal: str | None = None) -> None:
+    def ask(self, question: discord.Message, *, is_operator: bool, refusal: str | None = None) -> None:
         """Begin to answer a message, once; with a line of the bot's own if that is all there is to say."""
         kept = Kept(question_id=question.id, channel_id=question.channel.id, person_id=question.author.id)
         if self._store.begin(kept):
-            self._start(question, kept, refusal=refusal)
+            self._metrics.asked(is_direct=question.guild is None)
+            self._start(question, kept, kept.person_id, is_operator=is_operator, refusal=refusal)
 
-    def ask_again(self, question: discord.Message, kept: Kept) -> None:
-        """Begin to answer a message anew, in the place of the answer that it has."""
-        self._start(question, kept, number=2 + int(time.time()))
+    def ask_again(self, question: discord.Message, kept: Kept, person_id: int, *, is_operator: bool) -> None:
+        """Begin to answer a message anew for a person, in the place of the answer that it has."""
+        self._start(question, kept, person_id, is_operator=is_operator, number=2 + int(time.time()))
 
     async def close_later(self, endpoint: Endpoint) -> None:
         """Close an endpoint when the answers that run now are over."""
@@ -121,8 +129,21 @@ class Answering:
         for task in self._runs:
             task.cancel()
 
-    def _start(self, question: discord.Message, kept: Kept, *, refusal: str | None = None, number: int = 1) -> None:
-        """Begin an answer; `number` is that of the try."""
+    def _start(
+        self,
+        question: discord.Message,
+        kept: Kept,
+        person_id: int,
+        *,
+        is_operator: bool,
+        refusal: str | None = None,
+        number: int = 1,
+    ) -> None:
+        """Begin an answer for a person; `number` is that of the try."""
+        payer = None
+        if refusal is None:
+            refusal = self._quotas.enter(person_id, time.time(), is_operator=is_operator)
+            payer = person_id if refusal is None else None
         endpoint = self._endpoint()
         conversation = Conversation(
             self._model(question.channel) or endpoint.model,
@@ -131,7 +152,9 @@ class Answering:
         )
         if refusal is not None:
             conversation.end_unfinished(refusal)
-        running = self._running[kept.question_id] = Running(kept, conversation, self._desk_of(kept.channel_id), number)
+        running = self._running[kept.question_id] = Running(
+            kept, conversation, self._desk_of(kept.channel_id), number, payer
+        )
         task = asyncio.create_task(self._run(running, question))
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
@@ -139,7 +162,10 @@ class Answering:
     async def _run(self, running: Running, question: discord.Message) -> None:
         """Write one answer to its end, and keep how it went."""
         conversation, kept = running.conversation, running.kept
-        began = asyncio.get_running_loop().time()
+        if running.payer is not None:
+            self._metrics.began()
+        else:
+            self._metrics.refused()
         try:
             if not conversation.is_over:
                 running.work = asyncio.create_task(self._guarded(running, question))
@@ -153,24 +179,34 @@ class Answering:
             running.desk.remove(running.card)
             del self._running[kept.question_id]
             self._store.end(kept.question_id)
-            if conversation.reasoning.strip():
-                text = conversation.reasoning[:MAX_REASONING_CHARS]
-                self._reasonings[kept.question_id] = (kept.channel_id, kept.person_id, text)
-                if len(self._reasonings) > MAX_REASONINGS:
-                    self._reasonings.popitem(last=False)
-            usage = conversation.usage
-            logger.info(
-                "answer",
-                extra=fields(
-                    question=kept.question_id,
-                    channel=kept.channel_id,
-                    person=kept.person_id,
-                    outcome=conversation.phase,
-                    seconds=round(asyncio.get_running_loop().time() - began, 2),
-                    prompt_tokens=None if usage is None else usage.prompt_tokens,
-                    completion_tokens=None if usage is None else usage.completion_tokens,
-                ),
-            )
+            self._record(running, asyncio.get_running_loop().time() - running.began)
+
+    def _record(self, running: Running, seconds: float) -> None:
+        """Keep, count and log how an answer went; no text of it is logged."""
+        conversation, kept = running.conversation, running.kept
+        if conversation.reasoning.strip():
+            text = conversation.reasoning[:MAX_REASONING_CHARS]
+            self._reasonings[kept.question_id] = (kept.channel_id, kept.person_id, text)
+            if len(self._reasonings) > MAX_REASONINGS:
+                self._reasonings.popitem(last=False)
+        usage, now = conversation.usage, time.time()
+        prompt, completion = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
+        if running.payer is not None:
+            used = self._quotas.leave(running.payer, prompt + completion, now)
+            self._store.use(day_of(now), running.payer, used)
+            self._metrics.ended(conversation.outcome, prompt_tokens=prompt, completion_tokens=completion)
+        logger.info(
+            "answer",
+            extra=fields(
+                question=kept.question_id,
+                channel=kept.channel_id,
+                person=kept.person_id,
+                outcome=conversation.outcome if running.payer is not None else "refused",
+                seconds=round(seconds, 2),
+                prompt_tokens=prompt or None,
+                completion_tokens=completion or None,
+            ),
+        )
 
     async def _guarded(self, running: Running, question: discord.Message) -> None:
         """Let no error of the bot's own leave a question without an end."""
@@ -233,8 +269,13 @@ class Answering:
         )
         async with aclosing(pieces):
             async for piece in pieces:
+                was = conversation.phase
                 conversation.take(piece)
                 running.card.changed()
+                if was == "waiting" and conversation.phase == "writing":
+                    self._metrics.first_text(asyncio.get_running_loop().time() - running.began)
+                if isinstance(piece, Asked) and piece.is_fallback:
+                    self._metrics.fell_back()
                 if isinstance(piece, End):
                     self._learn(model, recalled, piece)
 
@@ -260,7 +301,7 @@ class Answering:
 
 def _can_shrink(recalled: Recalled) -> bool:
     """Return whether there are turns that can be left out."""
-    return sum(message["role"] != "system" for message in recalled.messages) > 1
+    return len([message for message in recalled.messages if message["role"] != "system"]) > 1
 
 
 def _left_out(count: int) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any
 
 import discord
 from eyas.base.logs import fields
 from eyas.discord.bot.answering import Answering
+from eyas.discord.bot.askers import asker_of
 from eyas.discord.bot.buttons import AnswerButton
 from eyas.discord.bot.desk import Desk
 from eyas.discord.bot.history import History
@@ -20,6 +22,9 @@ from eyas.discord.bot.recovery import finish_off
 from eyas.discord.bot.slash import tree_of
 from eyas.discord.conversation import Button
 from eyas.discord.endpoint import Endpoint
+from eyas.discord.metrics import Metrics
+from eyas.discord.permissions import denial, is_operator
+from eyas.discord.quotas import Quotas, day_of
 from eyas.discord.settings.schema import Settings
 from eyas.discord.settings.watch import SettingsFile
 from eyas.discord.store import Store
@@ -42,25 +47,30 @@ BLIND = (
 class Bot(discord.Client):
     """One bot with the settings of a file, which may change while it runs."""
 
-    def __init__(self, file: SettingsFile, store: Store, **options: Any) -> None:
-        self.file, self.store = file, store
+    def __init__(self, file: SettingsFile, store: Store, metrics: Metrics, **options: Any) -> None:
+        self.file, self.store, self.metrics = file, store, metrics
         super().__init__(
             intents=_intents(file.settings),
             allowed_mentions=discord.AllowedMentions.none(),
             max_ratelimit_timeout=MAX_RATE_LIMIT_S,
             max_messages=None,
-            http_trace=trace(),
+            http_trace=trace(metrics.limited),
             **options,
         )
         self.endpoint = Endpoint(file.settings)
         self._desks: dict[int, Desk] = {}
         self.history = History(self, store)
+        self.reading = Reading(self, self.history, lambda: self.file.settings)
+        self.quotas = Quotas(file.settings.limits)
+        self.quotas.restore(day_of(time.time()), store.used(day_of(time.time())))
         self.answering = Answering(
             settings=lambda: self.file.settings,
             endpoint=lambda: self.endpoint,
             store=store,
-            reading=Reading(self, self.history, lambda: self.file.settings),
+            reading=self.reading,
             desk_of=self._desk_of,
+            quotas=self.quotas,
+            metrics=metrics,
         )
         self.tree = tree_of(self, self)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,12 +102,18 @@ class Bot(discord.Client):
         """Answer a message that is for the bot, from somebody who may ask here."""
         if not self._is_for_us(message) or message.id <= self.store.forgotten_to(message.author.id):
             return
+        settings = self.file.settings
+        asker = asker_of(message.author, message.channel, None if message.guild is None else message.guild.id)
+        if (reason := denial(settings.access, settings.operators, asker)) is not None:
+            logger.debug("a message is not answered", extra=fields(channel=message.channel.id, denied=reason))
+            return
+        is_ours = is_operator(settings.operators, asker)
         if not message.content and not message.attachments and not self._is_mentioned(message):
             if self.intents.message_content or not self._is_reply_to_us(message):
                 return  # in a thread: somebody's words that are not shown, a sticker
-            self.answering.ask(message, refusal=UNREADABLE)
+            self.answering.ask(message, is_operator=is_ours, refusal=UNREADABLE)
             return
-        self.answering.ask(message)
+        self.answering.ask(message, is_operator=is_ours)
 
     async def on_raw_message_edit(self, event: discord.RawMessageUpdateEvent) -> None:
         """Read an edited message again when it is next wanted."""
@@ -122,6 +138,7 @@ class Bot(discord.Client):
             for desk in self._desks.values():
                 desk.close()
             await self.endpoint.close()
+            await self.reading.close()
         await super().close()
 
     # -- buttons and commands
@@ -147,7 +164,7 @@ class Bot(discord.Client):
     def may_choose(self, interaction: discord.Interaction[Any]) -> bool:
         """Return whether a person may choose for the channel: it is private, or they manage it or run the bot."""
         is_private = interaction.guild_id is None
-        return is_private or interaction.permissions.manage_channels or self.is_operator(interaction.user)
+        return is_private or interaction.permissions.manage_channels or self.is_operator(interaction)
 
     def forget(self, person_id: int, to: int) -> None:
         """Forget what a person has said up to a message id."""
@@ -162,9 +179,16 @@ class Bot(discord.Client):
             lines.append(f"The last answers came with {sum(speeds) / len(speeds):.1f} tokens per second")
         return "\n".join(f"- {line}" for line in lines)
 
-    def is_operator(self, user: discord.User | discord.Member) -> bool:
-        """Return whether a person runs the bot."""
-        return user.id in self.file.settings.operators.people
+    def is_operator(self, interaction: discord.Interaction[Any]) -> bool:
+        """Return whether the person behind an interaction runs the bot."""
+        asker = asker_of(interaction.user, interaction.channel, interaction.guild_id)
+        return is_operator(self.file.settings.operators, asker)
+
+    def may_use(self, interaction: discord.Interaction[Any]) -> bool:
+        """Return whether the person behind an interaction is answered here."""
+        settings = self.file.settings
+        asker = asker_of(interaction.user, interaction.channel, interaction.guild_id)
+        return denial(settings.access, settings.operators, asker) is None
 
     # -- inside
 
@@ -190,9 +214,17 @@ class Bot(discord.Client):
     def _desk_of(self, channel_id: int) -> Desk:
         if (desk := self._desks.get(channel_id)) is None:
             desk = self._desks[channel_id] = Desk(
-                self, channel_id, self.store, lambda: self.file.settings.display.edit_every_s, self._gone
+                self,
+                channel_id,
+                self.store,
+                lambda: self.file.settings.display.edit_every_s,
+                self._gone,
+                self.metrics.edited,
             )
         return desk
+
+    def _edit_every_s(self) -> float:
+        return self.file.settings.display.edit_every_s
 
     def _gone(self, question_id: int) -> None:
         """Write no more of an answer that nobody can see."""
@@ -233,6 +265,7 @@ class Bot(discord.Client):
             logger.info("the file has changed", extra=fields(keys=",".join(reload.changed)))
             if reload.waits:
                 logger.warning("a restart is needed for what has changed", extra=fields(keys=",".join(reload.waits)))
+            self.quotas.limits = reload.settings.limits
             if {"endpoint", "fallbacks", "budgets", "offer"} & set(reload.changed):
                 old, self.endpoint = self.endpoint, Endpoint(reload.settings)
                 self._spawn(self.answering.close_later(old))

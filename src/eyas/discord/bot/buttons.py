@@ -49,11 +49,12 @@ class AnswerButton(
         cls, interaction: discord.Interaction[Any], item: discord.ui.Item[Any], match: re.Match[str], /
     ) -> AnswerButton:
         """Return the button that an id stands for."""
-        return cls(match["what"], int(match["question"]), int(match["person"]))
+        what: Any = match["what"]
+        return cls(what, int(match["question"]), int(match["person"]))
 
     async def callback(self, interaction: discord.Interaction[Any]) -> None:
         """Hand it on to the bot."""
-        bot: Pressed = interaction.client  # type: ignore[assignment]
+        bot: Pressed = interaction.client
         await bot.pressed(interaction, self._what, self._question_id, self._person_id)
 
 

@@ -64,7 +64,7 @@ class Card:
 
 
 class Desk:
-    """The answers of one channel. `gone` is told of questions whose answer cannot be shown any more."""
+    """The answers of one channel. `gone` is told of questions whose answer cannot be shown; `edited` of each edit."""
 
     def __init__(
         self,
@@ -73,8 +73,10 @@ class Desk:
         store: Store,
         edit_every_s: Callable[[], float],
         gone: Callable[[int], None],
+        edited: Callable[[], None],
     ) -> None:
-        self._bot, self._store, self._edit_every_s, self._gone = bot, store, edit_every_s, gone
+        self._bot, self._store, self._edit_every_s = bot, store, edit_every_s
+        self._gone, self._edited = gone, edited
         self._channel_id = channel_id
         self._channel = bot.get_partial_messageable(channel_id)
         self._loop = asyncio.get_running_loop()
@@ -208,6 +210,7 @@ class Desk:
                 allowed_mentions=NO_PINGS,
             )
             card.shown[place] = send.content
+            self._edited()
 
     async def _create(self, shown: Shown, card: Card, place: int) -> int:
         """Send a message that replies to the question, or to the message before it, and return its id."""

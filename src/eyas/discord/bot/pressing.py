@@ -14,6 +14,7 @@ __all__ = ["Pressable", "press"]
 
 MAX_SHOWN = 1900  # characters in one message
 NOT_YOURS = "Only who asked, and those who run the bot, can do that."
+NOT_HERE = "You are not answered here."
 NO_REASONING = "The reasoning behind this answer is not kept any more: only that of the newest answers is, in memory."
 
 
@@ -24,17 +25,22 @@ class Pressable(Protocol):
     history: History
     store: Store
 
-    def is_operator(self, user: discord.User | discord.Member) -> bool:
-        """Return whether a person runs the bot."""
+    def is_operator(self, interaction: discord.Interaction[Any]) -> bool:
+        """Return whether the person behind an interaction runs the bot."""
+
+    def may_use(self, interaction: discord.Interaction[Any]) -> bool:
+        """Return whether the person behind an interaction is answered here."""
 
 
 async def press(
     bot: Pressable, interaction: discord.Interaction[Any], button: Button, question_id: int, person_id: int
 ) -> None:
     """Do what a button says. The interaction is acknowledged first; all else takes its time."""
-    if button == "reasoning":
+    if not bot.may_use(interaction):
+        await _whisper(interaction, NOT_HERE)
+    elif button == "reasoning":
         await _show_reasoning(bot, interaction, question_id)
-    elif interaction.user.id != person_id and not bot.is_operator(interaction.user):
+    elif interaction.user.id != person_id and not bot.is_operator(interaction):
         await _whisper(interaction, NOT_YOURS)
     elif button == "stop":
         await _stop(bot, interaction, question_id)
@@ -68,7 +74,7 @@ async def _again(bot: Pressable, interaction: discord.Interaction[Any], question
         kept = Kept(question_id=question_id, channel_id=channel.id, person_id=person_id, reply_ids=(message.id,))
         bot.store.begin(kept)
     if kept is not None:
-        bot.answering.ask_again(question, kept)
+        bot.answering.ask_again(question, kept, interaction.user.id, is_operator=bot.is_operator(interaction))
 
 
 async def _show_reasoning(bot: Pressable, interaction: discord.Interaction[Any], question_id: int) -> None:

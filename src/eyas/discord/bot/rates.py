@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import SimpleNamespace
+from typing import get_args
 
 import aiohttp
 
+from eyas.discord.metrics import Scope
 from eyas.discord.pacer import Rate
 
 __all__ = ["Heard", "trace"]
@@ -18,13 +21,12 @@ _HEARD: ContextVar[Heard | None] = ContextVar("heard", default=None)
 
 @dataclass(slots=True)
 class Heard:
-    """What the answers to the requests of one task have said; `num_limited` counts its 429s.
+    """What the answers to the requests of one task have said.
 
     `answered` is called for each answer: the library itself may return from a request much later, as a limit says.
     """
 
     rate: Rate | None = None
-    num_limited: int = 0
     answered: Callable[[], None] | None = None
 
     @classmethod
@@ -34,27 +36,32 @@ class Heard:
         _HEARD.set(heard)
         return heard
 
+    def take(self, headers: Mapping[str, str]) -> None:
+        """Take in the headers of an answer."""
+        try:
+            remaining, reset_after_s = headers["X-RateLimit-Remaining"], headers["X-RateLimit-Reset-After"]
+            self.rate = Rate(remaining=int(remaining), reset_after_s=float(reset_after_s))
+        except (KeyError, ValueError):
+            self.rate = None
+        if self.answered is not None:
+            self.answered()
 
-def trace() -> aiohttp.TraceConfig:
-    """Return what the library's session is to call for each answer."""
+
+def trace(limited: Callable[[Scope], None]) -> aiohttp.TraceConfig:
+    """Return what the library's session is to call for each answer; `limited` is told of each 429."""
+
+    async def ended(
+        session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams
+    ) -> None:
+        if params.response.status == HTTPStatus.TOO_MANY_REQUESTS:
+            limited(_scope_of(params.response.headers.get("X-RateLimit-Scope", "")))
+        if (heard := _HEARD.get()) is not None:
+            heard.take(params.response.headers)
+
     config = aiohttp.TraceConfig()
-    config.on_request_end.append(_ended)
+    config.on_request_end.append(ended)
     return config
 
 
-async def _ended(
-    session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams
-) -> None:
-    heard = _HEARD.get()
-    if heard is None:
-        return
-    if heard.answered is not None:
-        heard.answered()
-    headers = params.response.headers
-    heard.num_limited += params.response.status == 429
-    try:
-        heard.rate = Rate(
-            remaining=int(headers["X-RateLimit-Remaining"]), reset_after_s=float(headers["X-RateLimit-Reset-After"])
-        )
-    except (KeyError, ValueError):
-        heard.rate = None
+def _scope_of(text: str) -> Scope:
+    return next((scope for scope in get_args(Scope) if scope == text), "user")

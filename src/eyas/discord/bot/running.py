@@ -14,11 +14,14 @@ import aiohttp
 import discord
 from eyas.base.errors import UserError
 from eyas.discord.bot.bot import Bot
+from eyas.discord.metrics import Metrics
 from eyas.discord.settings.reader import token
 from eyas.discord.settings.watch import SettingsFile
 from eyas.discord.store import Store
 
 __all__ = ["run"]
+
+logger = logging.getLogger(__name__)
 
 PORTAL = "https://discord.com/developers/applications"
 TOKEN_REFUSED, INTENT_INVALID, INTENT_REFUSED = 4004, 4013, 4014  # close codes of the gateway
@@ -42,7 +45,11 @@ def run(path: Path, environ: Mapping[str, str]) -> None:
 async def _run(file: SettingsFile, secret: str) -> None:
     store = Store(file.settings.state)
     try:
-        bot = Bot(file, store)
+        metrics = Metrics()
+        if (port := file.settings.metrics.port) is not None:
+            host = file.settings.metrics.host
+            logger.info("metrics at http://%s:%d/metrics", host, metrics.serve(host, port))
+        bot = Bot(file, store, metrics)
         loop = asyncio.get_running_loop()
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

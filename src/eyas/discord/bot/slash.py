@@ -12,6 +12,7 @@ from eyas.discord.store import Choice, Store
 __all__ = ["Chooser", "tree_of"]
 
 FORGOTTEN = "What you have said up to now, and the answers to it, are not sent to the model any more."
+NOT_HERE = "You are not answered here."
 DEFAULT = "default"
 MAX_CHOICES = 25  # of an autocomplete, by Discord
 
@@ -33,6 +34,9 @@ class Chooser(Protocol):
     def forget(self, person_id: int, to: int) -> None:
         """Forget what a person has said up to a message id."""
 
+    def may_use(self, interaction: discord.Interaction[Any]) -> bool:
+        """Return whether a person is answered here."""
+
     def may_choose(self, interaction: discord.Interaction[Any]) -> bool:
         """Return whether a person may choose for the channel."""
 
@@ -42,7 +46,7 @@ class Chooser(Protocol):
 
 def tree_of(client: discord.Client, bot: Chooser) -> app_commands.CommandTree[Any]:
     """Return the commands, which answer to who called them alone."""
-    tree: app_commands.CommandTree[Any] = app_commands.CommandTree(client)
+    tree = _Tree(client, bot)
 
     async def complete_model(interaction: discord.Interaction[Any], current: str) -> list[app_commands.Choice[str]]:
         names = [DEFAULT, *await bot.models()]
@@ -77,6 +81,22 @@ def tree_of(client: discord.Client, bot: Chooser) -> app_commands.CommandTree[An
         )
 
     return tree
+
+
+class _Tree(app_commands.CommandTree[Any]):
+    """Commands for those who are answered."""
+
+    def __init__(self, client: discord.Client, bot: Chooser) -> None:
+        super().__init__(client)
+        self._bot = bot
+
+    async def interaction_check(self, interaction: discord.Interaction[Any], /) -> bool:
+        """Say to others that they are not."""
+        if self._bot.may_use(interaction):
+            return True
+        if interaction.type is not discord.InteractionType.autocomplete:
+            await _say(interaction, NOT_HERE)
+        return False
 
 
 async def _model(bot: Chooser, interaction: discord.Interaction[Any], name: str | None) -> None:
