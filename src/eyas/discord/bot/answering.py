@@ -43,6 +43,7 @@ class Running:
         self.payer = payer  # whose limits count; None: nobody's, since a limit was why it is refused
         self.card = desk.card(kept, conversation.wanted, number)
         self.work: asyncio.Task[None] | None = None
+        self.is_done = asyncio.Event()
         self.began = asyncio.get_running_loop().time()
 
     def stop(self, name: str) -> None:
@@ -144,6 +145,8 @@ class Answering:
         if refusal is None:
             refusal = self._quotas.enter(person_id, time.time(), is_operator=is_operator)
             payer = person_id if refusal is None else None
+            if payer is None:
+                self._metrics.refused()
         endpoint = self._endpoint()
         conversation = Conversation(
             self._model(question.channel) or endpoint.model,
@@ -164,8 +167,6 @@ class Answering:
         conversation, kept = running.conversation, running.kept
         if running.payer is not None:
             self._metrics.began()
-        else:
-            self._metrics.refused()
         try:
             if not conversation.is_over:
                 running.work = asyncio.create_task(self._guarded(running, question))
@@ -174,12 +175,15 @@ class Answering:
             running.card.changed()
             await running.card.are_shown.wait()
             self._store.shown(kept.question_id)
+        finally:
+            self._record(running, asyncio.get_running_loop().time() - running.began)
+        try:
             await running.card.is_settled.wait()
         finally:
             running.desk.remove(running.card)
             del self._running[kept.question_id]
             self._store.end(kept.question_id)
-            self._record(running, asyncio.get_running_loop().time() - running.began)
+            running.is_done.set()
 
     def _record(self, running: Running, seconds: float) -> None:
         """Keep, count and log how an answer went; no text of it is logged."""

@@ -26,6 +26,7 @@ class Entry:
 
     messages: tuple[discord.Message, ...]
     is_ours: bool
+    question_id: int | None = None  # of an answer: what it replies to
 
     @property
     def person_id(self) -> int:
@@ -62,7 +63,7 @@ class History:
                 found.append(entry)
         except discord.HTTPException as error:
             logger.warning("channel %s: cannot read what was said before: %s", question.channel.id, error)
-        return self._remembered(found[::-1])
+        return self._remembered(found[::-1], is_whole=is_whole)
 
     async def message(self, channel: Any, message_id: int) -> discord.Message | None:
         """Return a message as it stands now; None if it is gone or may not be read."""
@@ -89,7 +90,7 @@ class History:
             if parent is None:
                 return
             step = parent
-            yield Entry(messages=(step,), is_ours=self._is_ours(step))
+            yield self._single(step)
 
     async def _all(self, question: discord.Message) -> AsyncIterator[Entry]:
         """Yield the messages of a thread or private channel from the newest on, and the message that it began with."""
@@ -98,7 +99,7 @@ class History:
             self._keep(message)
             kept = self._store.find_reply(message.id) if self._is_ours(message) else None
             if kept is None:
-                yield Entry(messages=(message,), is_ours=self._is_ours(message))
+                yield self._single(message)
             elif kept.question_id not in answers:
                 answers.add(kept.question_id)
                 if (answer := await self._answer(question.channel, kept)) is not None:
@@ -108,7 +109,7 @@ class History:
             return
         # a thread that was begun from a message has its id (https://discord.com/developers/docs/topics/threads)
         if (starter := await self.message(thread.parent, thread.id)) is not None:
-            yield Entry(messages=(starter,), is_ours=self._is_ours(starter))
+            yield self._single(starter)
 
     async def _answer(self, channel: Any, kept: Kept) -> Entry | None:
         """Return an answer with all of its messages that are still there; None while it is being written."""
@@ -116,18 +117,31 @@ class History:
             return None
         found = [await self.message(channel, reply_id) for reply_id in kept.reply_ids]
         messages = tuple(message for message in found if message is not None)
-        return Entry(messages=messages, is_ours=True) if messages else None
+        return Entry(messages=messages, is_ours=True, question_id=kept.question_id) if messages else None
 
-    def _remembered(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries without those of people who want them forgotten, and without the answers to them."""
-        kept = []
-        is_forgotten = False
+    def _remembered(self, entries: list[Entry], *, is_whole: bool) -> list[Entry]:
+        """Return the entries without those that people want forgotten, and without answers to what is gone."""
+        ids = {message.id for entry in entries for message in entry.messages}
+        kept: list[Entry] = []
+        gone: set[int] = set()
         for entry in entries:
-            if not entry.is_ours:
-                is_forgotten = entry.messages[0].id <= self._store.forgotten_to(entry.person_id)
-            if not is_forgotten:
+            first = entry.messages[0]
+            if entry.is_ours:
+                asked = entry.question_id
+                # a question that is older than what was read of a whole channel need not be gone
+                is_gone = asked is not None and asked not in ids and (not is_whole or asked > min(ids))
+                is_forgotten = is_gone or asked in gone
+            else:
+                is_forgotten = first.id <= self._store.forgotten_to(entry.person_id)
+            if is_forgotten:
+                gone.update(message.id for message in entry.messages)
+            else:
                 kept.append(entry)
         return kept
+
+    def _single(self, message: discord.Message) -> Entry:
+        is_ours = self._is_ours(message)
+        return Entry(messages=(message,), is_ours=is_ours, question_id=_parent_of(message) if is_ours else None)
 
     def _is_ours(self, message: discord.Message) -> bool:
         return self._bot.user is not None and message.author.id == self._bot.user.id

@@ -50,7 +50,7 @@ async def press(
 
 async def _stop(bot: Pressable, interaction: discord.Interaction[Any], question_id: int) -> None:
     running = bot.answering.find(question_id)
-    if running is None:
+    if running is None or running.conversation.is_over:
         await _whisper(interaction, "This answer is not being written any more.")
         return
     running.stop(interaction.user.display_name)
@@ -58,10 +58,13 @@ async def _stop(bot: Pressable, interaction: discord.Interaction[Any], question_
 
 
 async def _again(bot: Pressable, interaction: discord.Interaction[Any], question_id: int, person_id: int) -> None:
-    if bot.answering.find(question_id) is not None:
+    running = bot.answering.find(question_id)
+    if running is not None and not running.conversation.is_over:
         await _whisper(interaction, "This question is being answered already.")
         return
     await interaction.response.defer()
+    if running is not None:
+        await running.is_done.wait()  # its last reaction
     channel, message = interaction.channel, interaction.message
     assert channel is not None and message is not None
     bot.history.changed(question_id)
