@@ -21,7 +21,9 @@ def test_what_cannot_go_on_ends_with_one_line(tmp_path):
             private = settings_file(wanting, "http://127.0.0.1:9", message_content=True)
             (code, said), (wrong_code, wrong), (intent_code, intent) = await asyncio.gather(
                 ended("http://127.0.0.1:9", tmp_path / "bot.yaml", token=None),
-                ended(local.url, settings_file(_folder(tmp_path, "wrong"), "http://127.0.0.1:9"), token="not-the-token"),
+                ended(
+                    local.url, settings_file(_folder(tmp_path, "wrong"), "http://127.0.0.1:9"), token="not-the-token"
+                ),
                 ended(local.url, private, token=local.token),
             )
             assert code == 1 and said.startswith("eyas: error: the environment variable DISCORD_TOKEN is not set")
@@ -98,7 +100,9 @@ def test_a_stop_says_so_in_the_answers(tmp_path, number):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Half", Pause(30), "way"])
         async with local_discord() as local, endpoint.serving():
-            async with bot_process(local, settings_file(tmp_path, endpoint.url, display={"edit_every": "500ms"})) as bot:
+            async with bot_process(
+                local, settings_file(tmp_path, endpoint.url, display={"edit_every": "500ms"})
+            ) as bot:
                 question = local.say("general", "ann", "Well?", mention=True)
                 await local.journal.until(lambda: any(one.content == "Half" for one in local.replies(question)))
                 bot.process.send_signal(number)

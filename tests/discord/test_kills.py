@@ -47,14 +47,14 @@ async def run_kills(folder: Path, num_kills: int, seed: int) -> None:
     endpoint = WrittenEndpoint(lambda messages: words(TEXT, 0.03, size=80))  # 2 s
     async with local_discord() as local, endpoint.serving():
         local.gateway.identify_every_s = 0
-        path = settings_file(
-            folder, endpoint.url, display={"edit_every": "500ms"}, limits={"answers_at_once": "none"}
-        )
+        path = settings_file(folder, endpoint.url, display={"edit_every": "500ms"}, limits={"answers_at_once": "none"})
         questions: list[Message] = []
         for number in range(num_kills):
             async with bot_process(local, path) as bot:
                 if questions:
-                    await local.journal.until(lambda: all(is_over(local, one) for one in questions), 60, bot.log[-3000:])
+                    await local.journal.until(
+                        lambda: all(is_over(local, one) for one in questions), 60, bot.log[-3000:]
+                    )
                 questions += [
                     local.say(f"room-{number % 7}-{place}", "ann", f"Question {number} {place}", mention=True)
                     for place in range(2)

@@ -105,9 +105,7 @@ def test_a_server_that_finds_it_too_long_is_asked_for_less(tmp_path):
         size = sum(len(one["content"]) for one in messages)
         if size <= 100:
             return echo(messages)
-        return [
-            Refuse(400, f"This model's maximum context length is 100 tokens, and the request has {size} tokens")
-        ]
+        return [Refuse(400, f"This model's maximum context length is 100 tokens, and the request has {size} tokens")]
 
     async def go() -> None:
         endpoint = WrittenEndpoint(write, context=None)

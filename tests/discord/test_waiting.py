@@ -50,7 +50,9 @@ THREE_STATES = [
 
 
 def test_three_honest_states(tmp_path):
-    found = asyncio.run(run_long_wait(tmp_path, 1.3, display={"edit_every": "500ms"}, budgets={"queue": 2, "prefill": 2}))
+    found = asyncio.run(
+        run_long_wait(tmp_path, 1.3, display={"edit_every": "500ms"}, budgets={"queue": 2, "prefill": 2})
+    )
     assert found == THREE_STATES
 
 

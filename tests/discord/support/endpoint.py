@@ -50,6 +50,7 @@ class WrittenEndpoint:
     """`write` returns the steps of the answer to messages; `asked` has the bodies of requests as they came."""
 
     write: Writer
+    sent: Callable[[dict[str, Any], str], None] = lambda body, text: None  # told of each text as it is sent
     model: str = "scripted"
     context: int | None = 8192
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -86,11 +87,11 @@ class WrittenEndpoint:
             return web.json_response({"error": {"message": first.message, "type": "x"}}, status=first.status)
         self.num_running += 1
         try:
-            return await self._stream(request, steps)
+            return await self._stream(request, body, steps)
         finally:
             self.num_running -= 1
 
-    async def _stream(self, request: web.Request, steps: Sequence[Step]) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, body: dict[str, Any], steps: Sequence[Step]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         num_tokens = 0
@@ -108,6 +109,7 @@ class WrittenEndpoint:
                     await response.write(self._chunk({"reasoning_content": step.text}))
                 case str():
                     num_tokens += 1
+                    self.sent(body, step)
                     await response.write(self._chunk({"content": step}))
         await response.write(self._chunk({}, "stop"))
         usage = {"prompt_tokens": 7, "completion_tokens": num_tokens, "total_tokens": 7 + num_tokens}
