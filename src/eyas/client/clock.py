@@ -59,9 +59,10 @@ class Clock:
         self._asked_at = now
         self._is_silent = True
 
-    def pauses(self, now: float) -> None:
-        """Record that the client waits before it asks again, as in a queue."""
-        self._enter("queue", now)
+    def pauses(self, waiting: Waiting, now: float) -> None:
+        """Record that the client waits before it asks again, for a place or for a model that is loaded."""
+        self._enter(SPANS[waiting.state], now)
+        self._is_silent = False
 
     def hears(self, waiting: Waiting, now: float) -> None:
         """Record what the server says that the request waits for; the silence before is of that, too."""
@@ -71,11 +72,11 @@ class Clock:
         if self._is_silent:
             self._is_silent = False
             self._span = span
-        elif span == "prefill" and (self._span != "prefill" or self._is_other(waiting.backend)):
-            self._enter(span, now)
-            self._spent["prefill"] = 0.0
         else:
+            is_new = span == "prefill" and (self._span != "prefill" or self._is_other(waiting.backend))
             self._enter(span, now)
+            if is_new:
+                self._spent["prefill"] = 0.0
         if span == "prefill":
             self._backend = waiting.backend or self._backend
         self._set_due(now)
@@ -92,10 +93,11 @@ class Clock:
         if self._span == "stall":
             self.due = min(self.due + seconds, self._until)
 
-    def has_room(self, seconds: float, now: float) -> bool:
-        """Return whether the budgets have room for a pause before the next try."""
-        left_s = self._limits["queue"] - self._spent["queue"]
-        return seconds < min(left_s, self._until - now)
+    def has_room(self, waiting: Waiting, now: float) -> bool:
+        """Return whether the budgets have room for a pause of `eta_s` before the next try."""
+        span = SPANS[waiting.state]
+        left_s = self._limits[span] - self._spent[span]
+        return (waiting.eta_s or 0.0) < min(left_s, self._until - now)
 
     def error(self, now: float, endpoint: str) -> TimedOut:
         """Return the error for the budget that ended at `due`."""
@@ -119,10 +121,8 @@ class Clock:
         return backend is not None and self._backend is not None and backend != self._backend
 
     def _enter(self, span: Span, now: float) -> None:
-        if span != self._span:
-            self._spent[self._span] += now - self._since
-            self._since = now
-            self._span = span
+        self._spent[self._span] += now - self._since
+        self._since, self._span = now, span
         self._set_due(now)
 
     def _set_due(self, now: float) -> None:

@@ -77,14 +77,21 @@ class Stalled(TimedOut):
 
 
 class ServerBusy(ClientError):
-    """The server has no room, or is not ready. `retry_after_s` is what it names, None if nothing."""
+    """The server has no room, or loads its model. `retry_after_s` is what it names, None if nothing."""
 
     def __init__(
-        self, message: str, retry_after_s: float | None, *, endpoint: str = "", kind: FailureKind | None = None
+        self,
+        message: str,
+        retry_after_s: float | None,
+        *,
+        endpoint: str = "",
+        kind: FailureKind | None = None,
+        is_loading: bool = False,
     ) -> None:
         again = "later" if retry_after_s is None else f"in {math.ceil(retry_after_s)} s"
         super().__init__(f"it is busy ({message}); ask again {again}", endpoint=endpoint, kind=kind)
         self.retry_after_s = retry_after_s
+        self.is_loading = is_loading
 
 
 class Refused(ClientError):

@@ -34,7 +34,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str
         case "full":
             return ServerBusy(message, after_s, endpoint=endpoint)
         case "loading":
-            return ServerBusy(message, after_s or LOADING_S, endpoint=endpoint)
+            return ServerBusy(message, after_s or LOADING_S, endpoint=endpoint, is_loading=True)
         case "failure" if status == 503 and after_s is not None:
             return ServerBusy(message, after_s, endpoint=endpoint, kind="status")
         case "failure":

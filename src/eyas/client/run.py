@@ -9,7 +9,7 @@ import aiohttp
 
 from eyas.client.clock import Clock
 from eyas.client.errors import ClientError, Refused
-from eyas.client.pieces import End, Piece, Timings, Waiting
+from eyas.client.pieces import End, Piece, Timings
 from eyas.client.question import Question
 from eyas.client.server import Server
 from eyas.client.stream import Stream
@@ -57,7 +57,7 @@ class Run:
                 self._stream.reader.keep_in(error)
                 self._stream.close()
                 self._stream = None
-            return [Waiting(state="queued", eta_s=self._tries.failed(error))]
+            return [self._tries.failed(error)]
         if self._first_s is None and self._clock.has_begun:
             self._first_s = self._loop.time() - self._began
         if self._stream.is_complete:

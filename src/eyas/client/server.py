@@ -37,10 +37,16 @@ class Server:
         url = base_url.rstrip("/")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"base_url must be http://HOST:PORT or https://HOST, with /v1 or without, not '{base_url}'")
+            shown = base_url.rpartition("@")[2]
+            raise UserError(f"base_url must be http://HOST:PORT or https://HOST, with /v1 or without, not '{shown}'")
+        if key and parts.username is not None:
+            raise UserError("base_url has a user, and there is an api_key: a request can carry one of them")
+        if key and not (key.isascii() and key.isprintable()):
+            raise UserError("api_key has characters that no header may have: copy it again, without line ends")
         self.url = url if parts.path.strip("/") else f"{url}/v1"
-        self.key = key
-        self.name = name or parts.netloc.rpartition("@")[2]
+        self.key = key or None
+        self._address = parts.netloc.rpartition("@")[2]  # without a password
+        self.name = name or self._address
         self.breaker = Breaker() if breaker is None else breaker
         self.takes_usage = True
         self.first_model: str | None = None
@@ -104,8 +110,8 @@ class Server:
         try:
             yield
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            reason = _reason(error) if isinstance(error, aiohttp.ClientConnectorError) else f"none in {CONNECT_S:g} s"
-            raise Broken(f"no connection to {self.url} ({reason})", kind="refused", endpoint=self.name) from None
+            what = f"no connection to {self._address} ({_reason(error)})"
+            raise Broken(what, kind="refused", endpoint=self.name) from None
         except (aiohttp.ClientResponseError, aiohttp.InvalidURL):
             raise Broken("its answer is not HTTP", kind="malformed", endpoint=self.name) from None
         except (aiohttp.ClientError, OSError) as error:
@@ -142,7 +148,11 @@ def _until(until: float) -> asyncio.Timeout:
     return asyncio.timeout_at(None if until == math.inf else until)
 
 
-def _reason(error: aiohttp.ClientConnectorError) -> str:
+def _reason(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) -> str:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return f"none in {CONNECT_S:g} s"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted"
     number = error.os_error.errno
     return os.strerror(number) if number is not None and number > 0 else str(error.os_error.strerror or "unknown")
 

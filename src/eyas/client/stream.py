@@ -32,8 +32,8 @@ class Stream:
     """
 
     __slots__ = (
-        *("_clock", "_content", "_is_waiting", "_left_at", "_loop", "_response", "_server", "_splitter", "_timer"),
-        *("_timer_at", "backend", "is_complete", "reader"),
+        *("_clock", "_content", "_error", "_is_waiting", "_left_at", "_loop", "_response", "_server"),
+        *("_splitter", "_timer", "_timer_at", "backend", "is_complete", "reader"),
     )
 
     def __init__(self, server: Server, response: aiohttp.ClientResponse, clock: Clock) -> None:
@@ -43,6 +43,7 @@ class Stream:
         self._splitter = EventSplitter()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._error: ClientError | None = None  # for the next call of `batch`
         self._is_waiting = False
         self._left_at = self._loop.time()
         self.reader = ChunkReader(server.name, server.key)
@@ -53,14 +54,36 @@ class Stream:
             raise Broken(what, kind="malformed", endpoint=server.name)
 
     async def batch(self) -> list[Piece]:
-        """Return the pieces of the bytes that come next, maybe none. Raises ClientError."""
+        """Return the pieces of the bytes that come next, maybe none. Raises ClientError, after the pieces before it."""
+        if self._error is not None:
+            raise self._error
         data = await self._next()
+        pieces: list[Piece] = []
+        error: ClientError | None = None
+        try:
+            self._take(data, pieces)
+        except ClientError as found:
+            error = found
+        reader, clock = self.reader, self._clock
+        self._left_at = now = self._loop.time()
+        if reader.has_progress:
+            reader.has_progress = False
+            clock.shows(now)
+        elif error is None and now >= clock.due and not self.is_complete:
+            self.is_complete = reader.finish_reason is not None
+            error = None if self.is_complete else clock.error(now, self._server.name)
+        if error is not None:
+            if not pieces:
+                raise error
+            self._error = error
+        return pieces
+
+    def _take(self, data: bytes, pieces: list[Piece]) -> None:
+        """Read the events that `data` completes; none is the end of the connection."""
         try:
             events = self._splitter.feed(data)
         except EventTooLong as error:
             raise Broken(str(error), kind="malformed", endpoint=self._server.name) from None
-        pieces: list[Piece] = []
-        reader, clock = self.reader, self._clock
         for event in events:
             if event.startswith(COMMENT):
                 self._hear(event, pieces)
@@ -68,17 +91,10 @@ class Stream:
                 continue
             if said.startswith(DONE):
                 self.is_complete = True
-                break
-            reader.read(said, pieces)
+                return
+            self.reader.read(said, pieces)
         if not data:
             self._end(pieces)
-        self._left_at = now = self._loop.time()
-        if reader.has_progress:
-            reader.has_progress = False
-            clock.shows(now)
-        elif now >= clock.due and not self.is_complete:
-            raise clock.error(now, self._server.name)
-        return pieces
 
     async def drain(self) -> None:
         """Read what comes after the last event, usually the end, so that the connection can be used again."""
@@ -106,10 +122,10 @@ class Stream:
         try:
             return await self._content.readany()
         except (aiohttp.ClientError, OSError) as error:
+            if self.reader.finish_reason is not None:  # the answer is whole, only its end is missing
+                return b""
             if isinstance(error, ClientError):
                 raise
-            if self.reader.finish_reason is not None:
-                return b""
             raise Broken(ENDED, kind="broken", endpoint=self._server.name) from None
         finally:
             self._is_waiting = False

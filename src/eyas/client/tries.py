@@ -8,6 +8,7 @@ import random
 from eyas.base.serving.breaker import Ticket
 from eyas.client.clock import Clock
 from eyas.client.errors import CircuitOpen, ClientError, Refused, ServerBusy, TimedOut
+from eyas.client.pieces import Waiting
 from eyas.client.server import Server
 
 __all__ = ["Tries", "pause_s"]
@@ -18,39 +19,46 @@ FIRST_PAUSE_S = 0.5  # before the second try; doubled for each further one
 class Tries:
     """Counts the tries of one request, and tells the breaker how each went. Raises CircuitOpen when made."""
 
-    __slots__ = ("_clock", "_loop", "_max_tries", "_num_tries", "_pause_s", "_server", "_ticket")
+    __slots__ = ("_clock", "_loop", "_max_tries", "_num_tries", "_pause", "_server", "_ticket")
 
     def __init__(self, server: Server, clock: Clock, *, max_tries: int) -> None:
         self._server, self._clock, self._max_tries = server, clock, max_tries
         self._loop = asyncio.get_running_loop()
         self._num_tries = 0
-        self._pause_s = 0.0
+        self._pause: Waiting | None = None
         self._ticket: Ticket | None = server.enter()
 
     async def begin(self) -> None:
         """Begin a try, after a pause if it is not the first. Raises CircuitOpen."""
-        if self._ticket is None:
-            self._clock.pauses(self._loop.time())
-            await asyncio.sleep(self._pause_s)
+        if self._pause is not None:
+            self._clock.pauses(self._pause, self._loop.time())
+            await asyncio.sleep(self._pause.eta_s or 0.0)
             self._ticket = self._server.enter()
         self._num_tries += 1
         self._clock.sent(self._loop.time())
 
-    def failed(self, error: TimeoutError | ClientError) -> float:
-        """Count a failure and return the pause in seconds before the next try. Raises a ClientError if there is none.
+    def failed(self, error: TimeoutError | ClientError) -> Waiting:
+        """Count a failure and return what the pause before the next try waits for. Raises ClientError if none follows.
 
-        A TimeoutError that is no ClientError says that a budget is spent.
+        A TimeoutError that is no ClientError says that a budget is spent. A server that loads its model is asked until
+        the time for that is over.
         """
         now = self._loop.time()
         if not isinstance(error, ClientError):
             error = self._clock.error(now, self._server.name)
         self.ended(error)
+        is_loading = isinstance(error, ServerBusy) and error.is_loading
+        if is_loading:
+            self._num_tries -= 1
         may_try = not self._clock.has_begun and self._num_tries < self._max_tries
         seconds = pause_s(error, self._num_tries) if may_try else None
-        if seconds is None or not self._clock.has_room(seconds, now) or not self._server.breaker.allows(now + seconds):
+        if seconds is None or not self._server.breaker.allows(now + seconds):
             raise error
-        self._pause_s = seconds
-        return seconds
+        pause = Waiting(state="loading" if is_loading else "queued", eta_s=seconds)
+        if not self._clock.has_room(pause, now):
+            raise error
+        self._pause = pause
+        return pause
 
     def ended(self, error: BaseException | None) -> None:
         """Count how a try went: with a whole answer, or by an error. Once; what follows changes nothing."""

@@ -1,0 +1,66 @@
+"""Errors of servers as they are worded, and the pause that a server asks for."""
+
+import json
+import time
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eyas.client.errors import Broken, ClientError, Refused, ServerBusy
+from eyas.client.refusals import error_in_stream, error_of, hidden, retry_after_s
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize(("headers", "seconds"), [
+    ({}, None), ({"retry-after": "7"}, 7.0), ({"retry-after": " 0.5 "}, 0.5), ({"retry-after-ms": "250"}, 0.25),
+    ({"retry-after": "9", "retry-after-ms": "10"}, 0.01), ({"retry-after": "-3"}, None), ({"retry-after": "nan"}, None),
+    ({"retry-after": "inf"}, None), ({"retry-after": "soon"}, None),
+    ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+])  # fmt: skip
+def test_retry_after(headers, seconds):
+    assert retry_after_s(headers) == seconds
+
+
+def test_retry_after_as_a_date():
+    assert 28 < retry_after_s({"retry-after": formatdate(time.time() + 30, usegmt=True)}) <= 30
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    (b'{"error": {"message": "no  such\\nmodel", "type": "x"}}', "no such model"),
+    (b'{"error": "plain"}', "plain"),
+    (b'{"message": "vLLM says"}', "vLLM says"),
+    (b'{"detail": "FastAPI says"}', "FastAPI says"),
+    (b'{"detail": [{"loc": ["body", "x"]}]}', '{"detail": [{"loc": ["body", "x"]}]}'),
+    (b"<html>Bad Gateway</html>", "<html>Bad Gateway</html>"),
+    (b"\xff\xfe", "\ufffd\ufffd"),
+    (b"", "without a word why"),
+])  # fmt: skip
+def test_a_server_is_quoted(body, message):
+    error = error_of(418, {}, body, "e")
+    assert type(error) is Refused and error.message == message and message in str(error)
+
+
+@given(st.integers(300, 999), st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_answer_is_an_error(status, body):
+    error = error_of(status, {"retry-after": "3"}, body, "e")
+    assert isinstance(error, ClientError) and len(str(error)) < 600
+    assert (type(error) is Broken) == (status < 400)
+    assert (type(error) is ServerBusy) == (status in (429, 503))
+    assert (error.kind is None) == (400 <= status < 500 or getattr(error, "is_loading", False))
+
+
+@given(JSON)
+def test_any_event_with_an_error_is_one(value):
+    if value:
+        assert isinstance(error_in_stream({"error": value}, "e"), Refused | ServerBusy | Broken)
+
+
+def test_keys_are_hidden():
+    assert hidden(b"key s3cret is wrong", "s3cret") == b"key *** is wrong" and hidden(b"x", None) == b"x"

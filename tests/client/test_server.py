@@ -1,0 +1,128 @@
+"""An endpoint's address and connections, and answers that are none."""
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+from tests.client.support.asked import ask, chunk, run
+from tests.router.support.rawserver import RawServer, handling
+from tests.router.support.scripted import free_port
+
+from eyas.base.errors import UserError
+from eyas.client import AsyncClient
+from eyas.client.errors import Broken
+
+
+def idle_sockets():
+    """Open sockets of this process."""
+    return sum(path.is_socket() for path in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("answer", [
+    [b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"],
+    [b"\x15\x03\x01\x00\x02\x02garbage\r\n\r\n"],
+    [b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: nonsense\r\n\r\n"],
+])  # fmt: skip
+def test_answers_that_are_none(answer):
+    async def main():
+        async with RawServer(answer).serving() as server, AsyncClient(server.url, model="m", max_tries=1) as client:
+            got = await ask(client)
+            assert type(got.error) is Broken and got.error.kind == "malformed"
+
+    run(main())
+
+
+def test_no_connection():
+    async def main():
+        async with AsyncClient(f"http://127.0.0.1:{free_port()}", model="m", max_tries=2) as client:
+            got = await ask(client)
+            assert type(got.error) is Broken and got.error.kind == "refused" and "start the server" in str(got.error)
+            assert len(got.waits) == 1 and client.breaker.failures == 2
+
+    run(main())
+
+
+def test_connections_are_used_again_and_closed_at_the_end():
+    async def main():
+        gc.collect()
+        before = idle_sockets()
+        ports = set()
+
+        async def handle(reader, writer):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = next(line for line in head.lower().split(b"\r\n") if b"content-length" in line)
+                await reader.readexactly(int(size.split(b":")[1]))
+                ports.add(writer.get_extra_info("peername")[1])
+                body = chunk(content="a") + chunk("stop") + b"data: [DONE]\n\n"
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+                )
+                writer.write(body)
+
+        async with handling(handle) as port, AsyncClient(f"http://127.0.0.1:{port}", model="m") as client:
+            for _ in range(5):
+                assert (await ask(client)).text == "a"
+            assert len(ports) == 1
+        await asyncio.sleep(0.05)
+        assert idle_sockets() == before
+
+    run(main())
+
+
+def test_a_server_that_does_not_count_is_asked_without():
+    async def main():
+        asked = []
+
+        async def handle(reader, writer):
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = next(line for line in head.lower().split(b"\r\n") if b"content-length" in line)
+            body = await reader.readexactly(int(size.split(b":")[1]))
+            asked.append(b"stream_options" in body)
+            if asked[-1]:
+                said = b'{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}'
+                writer.write(
+                    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(said) + said
+                )
+            else:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+                writer.write(chunk(content="a") + chunk("stop"))
+
+        async with (
+            handling(handle) as port,
+            AsyncClient(f"http://127.0.0.1:{port}/v1", model="m", max_tries=1) as client,
+        ):
+            for _ in range(2):
+                got = await ask(client)
+                assert got.text == "a" and got.end.usage is None and got.end.finish_reason == "stop"
+            assert asked == [True, False, False]
+
+    run(main())
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x", "http://", "/v1"])
+def test_an_address_that_is_none(url):
+    with pytest.raises(UserError, match="base_url must be"):
+        AsyncClient(url)
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\r\nX-Y: z", "\u00fc", "\0"])
+def test_a_key_that_no_header_takes(key):
+    with pytest.raises(UserError, match="api_key") as caught:
+        AsyncClient("http://127.0.0.1:1", api_key=key)
+    assert key not in str(caught.value)
+
+
+def test_a_password_in_an_address_is_not_shown():
+    async def main():
+        async with AsyncClient(f"http://me:s3cret@127.0.0.1:{free_port()}/v1", model="m", max_tries=1) as client:
+            got = await ask(client)
+            assert "s3cret" not in str(got.error) and "s3cret" not in client.name
+
+    run(main())
+    with pytest.raises(UserError, match="one of them"):
+        AsyncClient("http://me:s3cret@127.0.0.1", api_key="key")
+    with pytest.raises(UserError) as caught:
+        AsyncClient("ftp://me:s3cret@127.0.0.1")
+    assert "s3cret" not in str(caught.value)
