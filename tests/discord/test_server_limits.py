@@ -5,6 +5,8 @@ import time
 
 import aiohttp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.discord.local.bot import Bot, at_work, meeting
 from tests.discord.local.client import pointed_at
 from tests.discord.local.limits import Limits, Rule
@@ -18,6 +20,17 @@ async def raw(local, method, path, **body):
     url, headers = f"{local.url}/api/v10{path}", {"Authorization": f"Bot {local.token}"}
     async with aiohttp.ClientSession() as session, session.request(method, url, json=body, headers=headers) as response:
         return response.status, response.headers, await response.json() if response.status != 204 else None
+
+
+class Hands:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self, local):
+        self.now = local.clock()
+        local.limits.clock = self
+
+    def __call__(self):
+        return self.now
 
 
 def test_discord_py_keeps_to_what_headers_say():
@@ -39,8 +52,8 @@ def test_discord_py_keeps_to_what_headers_say():
 def test_a_client_that_ignores_headers_is_refused_and_recorded():
     async def go():
         async with local_discord() as local:
+            hands = Hands(local)
             local.limits.rules = {"send": Rule("send", 2, 0.6)}
-            local.limits.grace_s = 0.0
             path = f"/channels/{local.channel('general').id}/messages"
             other = f"/channels/{local.channel('other').id}/messages"
             left = []
@@ -48,13 +61,18 @@ def test_a_client_that_ignores_headers_is_refused_and_recorded():
                 status, headers, _ = await raw(local, "POST", path, content="x")
                 left.append((status, headers["X-RateLimit-Remaining"], headers["X-RateLimit-Limit"]))
             assert left == [(200, "1", "2"), (200, "0", "2")]
-            assert 0 < float(headers["X-RateLimit-Reset-After"]) <= 0.6
+            assert float(headers["X-RateLimit-Reset-After"]) == pytest.approx(0.6, abs=0.001)
+            assert float(headers["X-RateLimit-Reset"]) == pytest.approx(hands.now + 0.6, abs=0.001)
+            assert (await raw(local, "POST", path, content="on its way"))[0] == 429
+            assert local.violations() == []
+            hands.now += 0.2
             status, headers, body = await raw(local, "POST", path, content="x")
-            assert status == 429 and headers["Via"] and 0 < body["retry_after"] <= 0.6 and body["global"] is False
+            assert status == 429 and headers["Via"] and body["global"] is False
+            assert body["retry_after"] == pytest.approx(0.4, abs=0.002)
             assert headers["Content-Type"] == "application/json" and headers["X-RateLimit-Scope"] == "user"
             assert (await raw(local, "POST", other, content="x"))[0] == 200  # a bucket for each channel
             assert local.violations("limit") == [f"limit: send /api/v10{path}"]
-            await asyncio.sleep(body["retry_after"])
+            hands.now += body["retry_after"]
             assert (await raw(local, "POST", path, content="x"))[0] == 200
             assert len(local.violations()) == 1
 
@@ -83,14 +101,60 @@ def test_windows_by_a_clock_of_the_test():
     assert take().retry_after_s is None
 
 
+@given(
+    rule=st.builds(Rule, st.just("send"), st.integers(1, 5), st.floats(0.1, 10.0)),
+    pauses=st.lists(st.floats(0.0, 3.0), min_size=1, max_size=60),
+)
+def test_who_obeys_headers_is_never_refused_and_no_window_holds_more_than_its_limit(rule, pauses):
+    now = [0.0]
+    obeyed, ignored = (Limits(lambda: now[0], {"send": rule}, per_second=0) for _ in range(2))
+    free_at, passed = 0.0, []
+    for pause in pauses:
+        now[0] += pause
+        if now[0] >= free_at:
+            limited = obeyed.take("send", "1", counts_globally=True)
+            obeyed.told(limited)
+            assert limited.retry_after_s is None
+            if limited.headers["X-RateLimit-Remaining"] == "0":
+                free_at = now[0] + float(limited.headers["X-RateLimit-Reset-After"])
+        limited = ignored.take("send", "1", counts_globally=True)
+        if limited.retry_after_s is None:
+            passed.append(now[0])
+        else:
+            assert 0 < limited.retry_after_s <= rule.per_s + 1e-6
+            assert int(limited.headers["X-RateLimit-Remaining"]) == 0
+    while passed:
+        inside = [at for at in passed if at < passed[0] + rule.per_s]
+        assert len(inside) <= rule.limit
+        passed = passed[len(inside) :]
+
+
+def test_a_request_that_breaks_off_is_no_fault_of_the_server():
+    async def go():
+        async with local_discord() as local:
+            host, port = local.url.removeprefix("http://").split(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            path = f"/api/v10/channels/{local.channel('general').id}/messages"
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{".encode())
+            await local.journal.until(lambda: local.journal.requests)
+            writer.transport.abort()
+            assert (await raw(local, "GET", "/users/@me"))[0] == 200
+            assert not local.channel("general").messages
+
+    asyncio.run(go())
+
+
 def test_fifty_requests_a_second():
     async def go():
         async with meeting() as (local, bot):
+            hands = Hands(local)
+            hands.now += 2
             found = await asyncio.gather(*(raw(local, "GET", "/users/@me") for _ in range(60)))
             refused = [(headers, body) for status, headers, body in found if status == 429]
-            assert len(refused) >= 5
+            assert len(refused) == 10
             assert all(body["global"] and headers["X-RateLimit-Global"] == "true" for headers, body in refused)
-            await bot.text_channel().send("waits and then is there")
+            hands.now += refused[0][1]["retry_after"]
+            await bot.text_channel().send("x")
             assert len(local.channel("general").messages) == 1
 
     asyncio.run(go())
@@ -114,6 +178,10 @@ def test_scripted_faults():
             with pytest.raises(aiohttp.ClientError):
                 await channel.send("there", nonce="1")
             assert (await channel.send("there", nonce="1")).content == "there"
+            local.fail("fetch", "slow", retry_after_s=0.2)
+            begin = time.monotonic()
+            await channel.fetch_message(next(iter(local.channel("general").messages)))
+            assert time.monotonic() - begin >= 0.2
             local.fail("edit", 500)
             begin = time.monotonic()
             sent = await channel.send("old")
@@ -137,7 +205,7 @@ def test_a_global_429_stops_everything_for_a_while():
             await bot.text_channel().send("x")
             assert time.monotonic() - begin >= 0.4
             assert local.violations() == []
-            local.limits.block(0.4)
+            local.limits.block(10)
             local.limits.grace_s = 0.0
             assert [(await raw(local, "GET", "/users/@me"))[0] for _ in range(2)] == [429, 429]
             assert local.violations() == ["global: me /api/v10/users/@me"]
@@ -148,10 +216,10 @@ def test_a_global_429_stops_everything_for_a_while():
 def test_a_request_that_a_429_let_come_again_is_told_apart():
     async def go():
         async with local_discord() as local:
-            local.limits.rules = {"send": Rule("send", 1, 0.5)}
+            local.limits.rules = {"send": Rule("send", 1, 60.0)}
             local.limits.grace_s = 0.0
             path = f"/channels/{local.channel('general').id}/messages"
-            local.limits.block(0.1)
+            local.fail("send", 429, retry_after_s=0.1, is_global=True)
             assert (await raw(local, "POST", path, content="refused"))[0] == 429
             await asyncio.sleep(0.1)
             assert (await raw(local, "POST", path, content="first"))[0] == 200

@@ -10,8 +10,8 @@ __all__ = ["Fault", "Faults"]
 class Fault:
     """What happens to the next `times` requests of a route (its short name, or * for any).
 
-    `status` is what they are answered with, "reset" breaks the connection. With `after`, the request is carried out
-    first, so that only its answer is lost.
+    `status` is what they are answered with, "reset" breaks the connection, "slow" carries the request out after
+    `retry_after_s`. With `after`, the request is carried out first, so that only its answer is lost.
     """
 
     route: str

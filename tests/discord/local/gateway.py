@@ -55,6 +55,7 @@ class Session:
     sequence: int = 0
     sent: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_KEPT), repr=False)
     connection: "Connection | None" = None
+    left_s: float = 0.0  # when its last connection ended
 
     @property
     def sees_content(self) -> bool:
@@ -91,6 +92,7 @@ class Gateway:
     heartbeat_s: float = 41.25
     identify_every_s: float = 0.0  # Discord's is 5: a sooner one is answered with an invalid session
     max_identifies: int = 1_000  # a day; one more resets the token
+    resume_s: float = 90.0  # for which a session can be resumed; Discord does not say how long
     identified: list[float] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     connections: set[Connection] = field(default_factory=set)
@@ -103,9 +105,20 @@ class Gateway:
         if channel is not None and not self.hub.sees(channel):
             return
         wanted = sum(INTENTS[name] for name in intents)
-        for session in self.sessions.values():
-            if not wanted or session.intents & wanted:
-                session.dispatch(event, data(session) if callable(data) else data)
+        made: dict[bool, Any] = {}
+        for session in self.living():
+            if wanted and not session.intents & wanted:
+                continue
+            sees = session.sees_content
+            if sees not in made:
+                made[sees] = data(session) if callable(data) else data
+            session.dispatch(event, made[sees])
+
+    def living(self) -> list[Session]:
+        """The sessions that are connected, or were a short while ago; the others are dropped."""
+        since = self.hub.clock() - self.resume_s
+        self.sessions = {key: one for key, one in self.sessions.items() if one.connection or one.left_s > since}
+        return list(self.sessions.values())
 
     def cut(self, code: int | None = None) -> int:
         """Break every connection: in silence, or with a close code. Sessions can be resumed. Returns how many."""
@@ -140,6 +153,7 @@ class Gateway:
         self.connections.discard(connection)
         if connection.session is not None and connection.session.connection is connection:
             connection.session.connection = None
+            connection.session.left_s = self.hub.clock()
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve a WebSocket until either side closes it. Text frames only, whatever compression is asked for."""
@@ -265,6 +279,7 @@ class Gateway:
             return TWICE
         if data.get("token") != self.hub.token:
             return BAD_TOKEN
+        self.living()
         session = self.sessions.get(data.get("session_id", ""))
         after = data.get("seq")
         if session is None or after is None:

@@ -1,5 +1,6 @@
 """The HTTP API's frame: the log, faults, the token, limits, and answers with Discord's headers."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -142,7 +143,8 @@ def endpoint(hub: Hub, route: Route) -> Callable[[web.Request], Awaitable[web.St
             logged.ended_s = hub.clock()
             raise ConnectionResetError from None
         except Exception as error:
-            hub.broken.append(error)
+            if request.transport is not None and not request.transport.is_closing():  # else the client left
+                hub.broken.append(error)
             raise
         logged.status, logged.ended_s, logged.headers = response.status, hub.clock(), dict(response.headers)
         if response.status == 429:
@@ -159,8 +161,11 @@ async def respond(hub: Hub, route: Route, request: web.Request, logged: Logged) 
     await hub.faults.wait()
     major = next((request.match_info[name] for name in MAJOR if name in request.match_info), "")
     fault = hub.faults.take(route.name)
+    if fault is not None and fault.status == "slow":
+        await asyncio.sleep(fault.retry_after_s)
+        fault = None
     if fault is not None and not fault.after:
-        await read_body(request)
+        logged.body, _ = await read_body(request)
         return await faulty(hub, route, fault, major, request)
     headers: dict[str, str] = {"Via": VIA}
     try:

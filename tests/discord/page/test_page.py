@@ -5,12 +5,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import expect
 from tests.discord.local.bot import meeting
 
 import discord
 from discord import app_commands
-
-expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 ANSWER = """Here is **code**:
 ```python
