@@ -125,7 +125,7 @@ PACKAGES = {
         knows="a Discord bot: settings, what is shown when, pieces of answers, limits of people",
         imports=("base",),
         libraries=("aiohttp",),
-        floors=(("settings", "text"),),
+        floors=(("settings", "text"), ("attachments", "permissions", "quotas")),
     ),
     "bench": Package(
         knows="measuring: the engine, the HTTP side, acceptance, training steps",
