@@ -131,7 +131,13 @@ PACKAGES = {
         knows="a Discord bot: what is shown of an answer and when, memory, limits of people; one folder talks to Discord",
         imports=("client", "base"),
         libraries=("aiohttp", "msgspec", "discord"),
-        floors=(("settings", "text"), ("words", "endpoint"), ("conversation",), ("bot",), ("commands",)),
+        floors=(
+            ("settings", "text"),
+            ("attachments", "endpoint", "permissions", "quotas", "words"),
+            ("conversation",),
+            ("bot",),
+            ("commands",),
+        ),
     ),
     "bench": Package(
         knows="measuring: the engine, the HTTP side, acceptance, training steps",

@@ -87,7 +87,7 @@ class Contents:
 
 
 class _NotReadError(Exception):
-    """Its text is the reason."""
+    """The reason why a file is not read, as its text."""
 
 
 async def read_attachments(

@@ -26,17 +26,17 @@ class Asker:
 
 
 def is_operator(operators: Operators, asker: Asker) -> bool:
-    """Return whether somebody runs the bot. Roles count where they are known, in a server."""
+    """Return whether a person runs the bot. Roles count where they are known, in a server."""
     return asker.person in operators.people or not asker.roles.isdisjoint(operators.roles)
 
 
 def allows(access: Access, operators: Operators, asker: Asker) -> bool:
-    """Return whether somebody is answered."""
+    """Return whether a person is answered."""
     return denial(access, operators, asker) is None
 
 
 def denial(access: Access, operators: Operators, asker: Asker) -> Denial | None:
-    """Return what keeps somebody from being answered, None if nothing does. Operators always are.
+    """Return what keeps a person from being answered, None if nothing does. Operators always are.
 
     A list of allowed people or roles lets in who is on either of them. In a direct message roles are not known.
     """

@@ -49,6 +49,9 @@ def test_pieces_are_the_text_and_valid_at_every_moment_and_what_is_full_stays(te
 @settings(max_examples=300)
 @given(soup, st.integers(12, 60), st.integers(1, 60))
 @example("````" * 30, 40, 5)
+@example("word word word ``` more more more", 17, 9)
+@example("> ```\n> aaaa\n> bbbb\nplain text that goes on", 28, 9)
+@example("```" + "\U0001f44d" * 4 + "\naaaa aaaa\naaaa aaaa\naaaa aaaa\n```", 36, 9)
 @example("> ```py\n> x\nplain ``` text\n> ```\n> y\n> ```", 20, 9)
 def test_the_same_of_any_text_of_the_signs_that_matter(text, limit, max_chunks):
     whole = check(text, limit, max_chunks)
