@@ -36,7 +36,7 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What should be seen now: the messages of the answer, and one reaction of the bot on the question."""
+    """The state that should be seen now: the messages of the answer, and one reaction of the bot on the question."""
 
     messages: tuple[Shown, ...]
     reaction: str | None
@@ -73,12 +73,12 @@ class Conversation:
 
     @property
     def phase(self) -> Phase:
-        """How far it is."""
+        """The phase that it is in."""
         return self._phase
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
+        """The way in which it ended."""
         match self._phase:
             case "done":
                 return "done" if self._text.strip() else "empty"

@@ -56,7 +56,7 @@ class _RouterStatus(Struct):
 
 
 class Endpoint:
-    """The first endpoint of a file, and its fallbacks. `close` it when nobody uses it any more."""
+    """The first endpoint of a file, and its fallbacks. `close` it when no answer uses it any more."""
 
     def __init__(self, settings: Settings) -> None:
         self._first = settings.endpoint
@@ -76,7 +76,7 @@ class Endpoint:
 
     @property
     def model(self) -> str:
-        """The model where nobody has chosen, as it is shown."""
+        """The model of channels without a choice, as it is shown."""
         if self._first.model is not None:
             return self._first.model
         return self._models[0].id if self._models else UNKNOWN

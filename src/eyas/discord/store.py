@@ -1,6 +1,6 @@
-"""What is kept over restarts, in a small SQLite file: which questions are answered by which messages, and choices.
+"""Keeps over restarts, in a small SQLite file, which questions are answered by which messages, and choices.
 
-Ids and names only, no text of anybody. Whatever happens to the file while the bot runs (a full disk, a disk that went
+Ids and names only, no text of any message. Whatever happens to the file while the bot runs (a full disk, a disk that went
 away) ends remembering, not answering: the same is kept in memory, of the newest questions.
 """
 
@@ -29,7 +29,7 @@ State = Literal["answering", "shown", "ended"]
 KEPT_S = 30 * 86400.0  # how long it is known which messages are one answer
 MAX_IN_MEMORY = 10_000  # questions
 SILENT_S = 600.0  # between two complaints about the file
-LOCKED_S = 0.2  # how long a write waits for somebody who looks into the file
+LOCKED_S = 0.2  # how long a write waits for another process that looks into the file
 TABLES = """
 CREATE TABLE IF NOT EXISTS questions (
     question_id INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, person_id INTEGER NOT NULL,
@@ -61,7 +61,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What people chose for a channel; None is what the settings say."""
+    """The choice of people for a channel; None is what the settings say."""
 
     model: str | None = None
     effort: str | None = None
@@ -151,7 +151,7 @@ class Store:
         return found[0] if found else None
 
     def unfinished(self) -> list[Kept]:
-        """Return the questions that nobody is answering any more, if asked before the first is begun."""
+        """Return the questions that an earlier process was answering, if asked before the first is begun."""
         return self._read("WHERE state != 'ended' ORDER BY question_id", ())
 
     def choice(self, channel_id: int) -> Choice:

@@ -1,5 +1,7 @@
-"""What the bot says itself, beside the model's text: states, reasons, notes. Notes begin with a mark, so that the model
-never gets them back as something that it had said."""
+"""The words of the bot itself, beside the model's text: states, reasons, notes.
+
+Notes begin with a mark, so that the model never gets them back as something that it had said.
+"""
 
 from __future__ import annotations
 

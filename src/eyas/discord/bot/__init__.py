@@ -1,1 +1,1 @@
-"""What talks to Discord: the only files that import discord.py."""
+"""The part that talks to Discord: the only files that import discord.py."""

@@ -40,7 +40,7 @@ class Running:
 
     def __init__(self, kept: Kept, conversation: Conversation, desk: Desk, number: int, payer: int | None) -> None:
         self.kept, self.conversation, self.desk = kept, conversation, desk
-        self.payer = payer  # whose limits count; None: nobody's, since a limit was why it is refused
+        self.payer = payer  # person whose limits count; None: it was refused before it began
         self.card = desk.card(kept, conversation.wanted, number)
         self.work: asyncio.Task[None] | None = None
         self.is_done = asyncio.Event()
@@ -112,7 +112,7 @@ class Answering:
             self._start(question, kept, kept.person_id, is_operator=is_operator, refusal=refusal)
 
     def ask_again(self, question: discord.Message, kept: Kept, person_id: int, *, is_operator: bool) -> None:
-        """Begin to answer a message anew for a person, in the place of the answer that it has."""
+        """Begin to answer a message once more for a person, in the place of its earlier answer."""
         self._start(question, kept, person_id, is_operator=is_operator, number=2 + int(time.time()))
 
     async def close_later(self, endpoint: Endpoint) -> None:

@@ -1,4 +1,4 @@
-"""Who asks where, of what Discord says of messages and interactions."""
+"""Reads who asks where off messages and interactions."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Bot(discord.Client):
         self._spawn(finish_off(self, self.store, self._unfinished, self.file.settings.display))
 
     async def on_message(self, message: discord.Message) -> None:
-        """Answer a message that is for the bot, from somebody who may ask here."""
+        """Answer a message that is for the bot, from a person who may ask here."""
         if not self._is_for_us(message) or message.id <= self.store.forgotten_to(message.author.id):
             return
         settings = self.file.settings
@@ -110,7 +110,7 @@ class Bot(discord.Client):
         is_ours = is_operator(settings.operators, asker)
         if not message.content and not message.attachments and not self._is_mentioned(message):
             if self.intents.message_content or not self._is_reply_to_us(message):
-                return  # in a thread: somebody's words that are not shown, a sticker
+                return  # in a thread: words that are not shown to the bot, or a sticker
             self.answering.ask(message, is_operator=is_ours, refusal=UNREADABLE)
             return
         self.answering.ask(message, is_operator=is_ours)
@@ -158,7 +158,7 @@ class Bot(discord.Client):
         return self.file.settings.offer.efforts
 
     def default_model(self) -> str:
-        """Return the model where nobody has chosen."""
+        """Return the model of channels without a choice."""
         return self.endpoint.model
 
     def may_choose(self, interaction: discord.Interaction[Any]) -> bool:
@@ -227,7 +227,7 @@ class Bot(discord.Client):
         return self.file.settings.display.edit_every_s
 
     def _gone(self, question_id: int) -> None:
-        """Write no more of an answer that nobody can see."""
+        """Write no more of an answer that cannot be seen."""
         if (running := self.answering.find(question_id)) is not None:
             running.abandon("The answer cannot be shown.")
 

@@ -24,7 +24,7 @@ LABELS: dict[Button, tuple[str, discord.ButtonStyle]] = {
 
 
 class Pressed(Protocol):
-    """What is called when somebody presses a button."""
+    """The bot, as far as buttons need it."""
 
     async def pressed(
         self, interaction: discord.Interaction[Any], button: Button, question_id: int, person_id: int

@@ -30,7 +30,7 @@ class Entry:
 
     @property
     def person_id(self) -> int:
-        """Who wrote it."""
+        """The author's id."""
         return self.messages[0].author.id
 
 

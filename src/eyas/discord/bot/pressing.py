@@ -19,7 +19,7 @@ NO_REASONING = "The reasoning behind this answer is not kept any more: only that
 
 
 class Pressable(Protocol):
-    """What buttons need of the bot."""
+    """The bot, as far as pressed buttons need it."""
 
     answering: Answering
     history: History

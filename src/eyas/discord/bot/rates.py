@@ -21,7 +21,7 @@ _HEARD: ContextVar[Heard | None] = ContextVar("heard", default=None)
 
 @dataclass(slots=True)
 class Heard:
-    """What the answers to the requests of one task have said.
+    """Limits that the answers to the requests of one task have named.
 
     `answered` is called for each answer: the library itself may return from a request much later, as a limit says.
     """
@@ -48,7 +48,7 @@ class Heard:
 
 
 def trace(limited: Callable[[Scope], None]) -> aiohttp.TraceConfig:
-    """Return what the library's session is to call for each answer; `limited` is told of each 429."""
+    """Return what the library's session is to call for each answer; `limited` for each 429."""
 
     async def ended(
         session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams

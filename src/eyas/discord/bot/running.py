@@ -1,4 +1,4 @@
-"""Runs a bot from its file until it is told to stop. What cannot go on ends with one line; there is one login a run."""
+"""Runs a bot from its file until a signal ends it. Where it cannot go on, it ends with one line; there is one login a run."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MAX_CHOICES = 25  # of an autocomplete, by Discord
 
 
 class Chooser(Protocol):
-    """What the commands need of the bot."""
+    """The bot, as far as the commands need it."""
 
     store: Store
 
@@ -41,7 +41,7 @@ class Chooser(Protocol):
         """Return whether a person may choose for the channel."""
 
     def default_model(self) -> str:
-        """Return the model where nobody has chosen."""
+        """Return the model of channels without a choice."""
 
 
 def tree_of(client: discord.Client, bot: Chooser) -> app_commands.CommandTree[Any]:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(path: Path) -> int:
-    """Print what the file means. The token is asked for, and shown to nobody."""
+    """Print what the file means. The token must be there, and is not shown."""
     from eyas.discord.commands.meaning import meaning
     from eyas.discord.settings.reader import read, token
 
