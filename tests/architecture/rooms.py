@@ -128,7 +128,7 @@ PACKAGES = {
         floors=(("commands",),),
     ),
     "discord": Package(
-        knows="a Discord bot: what is shown of an answer and when, memory, limits of people; one folder talks to Discord",
+        knows="a Discord bot: what is shown when, memory, limits of people; one room talks to Discord",
         imports=("client", "base"),
         libraries=("aiohttp", "msgspec", "discord"),
         floors=(

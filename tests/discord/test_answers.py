@@ -75,18 +75,21 @@ def test_it_says_what_it_waits_for(tmp_path):
             "Here.",
         ]
         endpoint = WrittenEndpoint(lambda messages: steps)
-        async with local_discord() as local, endpoint.serving():
-            async with at_work(local, settings_file(tmp_path, endpoint.url, display=FAST)):
-                (reply,) = await final(local, local.say("general", "ann", "Where?", mention=True))
-                thinking = "*Thinking with scripted...*"
-                assert contents(reply) == [
-                    thinking,
-                    f"{thinking}\n-# · Waiting in the queue, place 3, about 40 s",
-                    f"{thinking}\n-# · The model is being loaded, about 2 min",
-                    f"{thinking}\n-# · Reading the prompt",
-                    f"{thinking}\n-# · Reasoning...",
-                    "Here.",
-                ]
+        async with (
+            local_discord() as local,
+            endpoint.serving(),
+            at_work(local, settings_file(tmp_path, endpoint.url, display=FAST)),
+        ):
+            (reply,) = await final(local, local.say("general", "ann", "Where?", mention=True))
+            thinking = "*Thinking with scripted...*"
+            assert contents(reply) == [
+                thinking,
+                f"{thinking}\n-# · Waiting in the queue, place 3, about 40 s",
+                f"{thinking}\n-# · The model is being loaded, about 2 min",
+                f"{thinking}\n-# · Reading the prompt",
+                f"{thinking}\n-# · Reasoning...",
+                "Here.",
+            ]
 
     asyncio.run(go())
 
@@ -127,17 +130,20 @@ def test_a_long_answer_takes_several_messages_and_a_file(tmp_path):
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: words(text, 0.002, size=400))
-        async with local_discord() as local, endpoint.serving():
-            async with at_work(local, settings_file(tmp_path, endpoint.url, display=FAST)):
-                question = local.say("general", "ann", "All of it", mention=True)
-                found = await final(local, question)
-                shown = [message.content for message in found]
-                assert len(found) == 5 and all(len(one) <= 2000 for one in shown)
-                assert shown[-1].endswith("\n-# · The rest is in the file.")
-                shown[-1] = shown[-1].removesuffix("\n-# · The rest is in the file.")
-                whole = "\n".join(shown) + "\n" + found[-1].attachments[0].data.decode()
-                assert whole.split() == text.split()
-                assert [[button["label"] for button in one.buttons] for one in found] == [[], [], [], [], ["Again"]]
-                assert local.violations() == []
+        async with (
+            local_discord() as local,
+            endpoint.serving(),
+            at_work(local, settings_file(tmp_path, endpoint.url, display=FAST)),
+        ):
+            question = local.say("general", "ann", "All of it", mention=True)
+            found = await final(local, question)
+            shown = [message.content for message in found]
+            assert len(found) == 5 and all(len(one) <= 2000 for one in shown)
+            assert shown[-1].endswith("\n-# · The rest is in the file.")
+            shown[-1] = shown[-1].removesuffix("\n-# · The rest is in the file.")
+            whole = "\n".join(shown) + "\n" + found[-1].attachments[0].data.decode()
+            assert whole.split() == text.split()
+            assert [[button["label"] for button in one.buttons] for one in found] == [[], [], [], [], ["Again"]]
+            assert local.violations() == []
 
     asyncio.run(go())

@@ -4,7 +4,7 @@ import asyncio
 import signal
 
 import pytest
-from tests.discord.server import LocalDiscord, local_discord
+from tests.discord.server import local_discord
 from tests.discord.support.bots import final, settings_file
 from tests.discord.support.endpoint import WrittenEndpoint
 from tests.discord.support.process import bot_process, ended
@@ -43,13 +43,15 @@ def _folder(root, name):
 
 def test_the_gateway_refuses_the_token_while_it_runs(tmp_path):
     async def go() -> None:
-        async with local_discord() as local:
-            async with bot_process(local, settings_file(tmp_path, "http://127.0.0.1:9")) as bot:
-                local.reset_token()
-                local.gateway.cut(4004)
-                assert await asyncio.wait_for(bot.process.wait(), 20) == 1
-                assert "eyas: error: Discord refuses the token" in bot.log
-                assert len(local.gateway.identified) == 1
+        async with (
+            local_discord() as local,
+            bot_process(local, settings_file(tmp_path, "http://127.0.0.1:9")) as bot,
+        ):
+            local.reset_token()
+            local.gateway.cut(4004)
+            assert await asyncio.wait_for(bot.process.wait(), 20) == 1
+            assert "eyas: error: Discord refuses the token" in bot.log
+            assert len(local.gateway.identified) == 1
 
     asyncio.run(go())
 
@@ -61,20 +63,19 @@ def test_the_endpoint_comes_later(tmp_path):
         endpoint = WrittenEndpoint(lambda messages: ["Here."])
         async with endpoint.serving():
             port = int(endpoint.url.rsplit(":", 1)[1])
-        async with local_discord() as local:
-            async with bot_process(local, settings_file(tmp_path, endpoint.url)) as bot:
-                first = local.say("general", "ann", "Anybody?", mention=True)
-                (reply,) = await final(local, first)
-                assert reply.content == (
-                    "\N{WRENCH} Model temporarily unavailable. Using fallback...\n"
-                    "-# · The connection to the server broke, or there was none. No fallback is set up."
-                )
-                assert "the endpoint does not answer" in bot.log
-                async with endpoint.serving(port):
-                    (reply,) = await final(local, local.say("general", "ann", "And now?", mention=True))
-                    assert reply.content == "Here."
-                assert await bot.stop() == 0
-                assert "Anybody" not in bot.log and "Here." not in bot.log
+        async with local_discord() as local, bot_process(local, settings_file(tmp_path, endpoint.url)) as bot:
+            first = local.say("general", "ann", "Anybody?", mention=True)
+            (reply,) = await final(local, first)
+            assert reply.content == (
+                "\N{WRENCH} Model temporarily unavailable. Using fallback...\n"
+                "-# · The connection to the server broke, or there was none. No fallback is set up."
+            )
+            assert "the endpoint does not answer" in bot.log
+            async with endpoint.serving(port):
+                (reply,) = await final(local, local.say("general", "ann", "And now?", mention=True))
+                assert reply.content == "Here."
+            assert await bot.stop() == 0
+            assert "Anybody" not in bot.log and "Here." not in bot.log
 
     asyncio.run(go())
 
@@ -99,17 +100,18 @@ def test_a_stop_says_so_in_the_answers(tmp_path, number):
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Half", Pause(30), "way"])
-        async with local_discord() as local, endpoint.serving():
-            async with bot_process(
-                local, settings_file(tmp_path, endpoint.url, display={"edit_every": "500ms"})
-            ) as bot:
-                question = local.say("general", "ann", "Well?", mention=True)
-                await local.journal.until(lambda: any(one.content == "Half" for one in local.replies(question)))
-                bot.process.send_signal(number)
-                assert await asyncio.wait_for(bot.process.wait(), 20) == 0
-                (reply,) = local.replies(question)
-                assert reply.content == "Half\n-# · The bot was stopped here."
-                assert endpoint.num_running == 0
+        async with (
+            local_discord() as local,
+            endpoint.serving(),
+            bot_process(local, settings_file(tmp_path, endpoint.url, display={"edit_every": "500ms"})) as bot,
+        ):
+            question = local.say("general", "ann", "Well?", mention=True)
+            await local.journal.until(lambda: any(one.content == "Half" for one in local.replies(question)))
+            bot.process.send_signal(number)
+            assert await asyncio.wait_for(bot.process.wait(), 20) == 0
+            (reply,) = local.replies(question)
+            assert reply.content == "Half\n-# · The bot was stopped here."
+            assert endpoint.num_running == 0
 
     asyncio.run(go())
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def check_edits(local: LocalDiscord) -> int:
             if message.author is local.bot:
                 times = [state.at_s for state in message.states if state.change in ("sent", "edited")]
                 num_edits += len(times) - 1
-                gaps = [after - before for before, after in zip(times[:-1], times[1:-1], strict=False)]
+                gaps = [after - before for before, after in pairwise(times[:-1])]
                 assert all(gap >= EDIT_S - SLACK_S for gap in gaps), gaps
     return num_edits
 
@@ -83,32 +84,35 @@ async def run_crowd(folder: Path, num_channels: int, num_rounds: int, *, is_dist
 
     endpoint = WrittenEndpoint(write)
     limits = {"answers_at_once": "none"}
-    async with local_discord() as local, endpoint.serving():
-        async with at_work(local, settings_file(folder, endpoint.url, limits=limits)):
-            questions: list[Message] = []
-            others = [local.say(f"room-{room}", "zoe", f"chat {room}") for room in range(num_channels)]
-            disturbing = None
-            for number in range(num_rounds):
-                for room in range(num_channels):
-                    mark = f"question {number} in {room}"
-                    texts[mark] = text_of(number * num_channels + room)
-                    others.append(local.say(f"room-{room}", "zoe", f"chat {number}"))
-                    questions.append(local.say(f"room-{room}", f"ann{number}", mark, mention=True))
-                if is_disturbed and disturbing is None:
-                    disturbing = asyncio.create_task(disturb(local, questions, others))
-                await asyncio.sleep(3)
-            await local.journal.until(lambda: all(is_over(local, one) for one in questions), 400, "all answers")
-            if disturbing is not None:
-                await disturbing
-            for question in questions:
-                found = answer_of(local, question)
-                mark = question.states[0].content.split("> ", 1)[1]
-                assert bare("".join(one.content for one in found)) == bare(texts[mark])
-                assert all(len(state.content) <= 2000 for one in found for state in one.states)
-                assert len([one for one in found if one.reply_to is question]) == 1
-            assert len(endpoint.asked) == len(questions)
-            assert local.violations() == []
-            print(f"{len(questions)} answers, {check_edits(local)} edits, {local.gateway.resumed} resumed")
+    async with (
+        local_discord() as local,
+        endpoint.serving(),
+        at_work(local, settings_file(folder, endpoint.url, limits=limits)),
+    ):
+        questions: list[Message] = []
+        others = [local.say(f"room-{room}", "zoe", f"chat {room}") for room in range(num_channels)]
+        disturbing = None
+        for number in range(num_rounds):
+            for room in range(num_channels):
+                mark = f"question {number} in {room}"
+                texts[mark] = text_of(number * num_channels + room)
+                others.append(local.say(f"room-{room}", "zoe", f"chat {number}"))
+                questions.append(local.say(f"room-{room}", f"ann{number}", mark, mention=True))
+            if is_disturbed and disturbing is None:
+                disturbing = asyncio.create_task(disturb(local, questions, others))
+            await asyncio.sleep(3)
+        await local.journal.until(lambda: all(is_over(local, one) for one in questions), 400, "all answers")
+        if disturbing is not None:
+            await disturbing
+        for question in questions:
+            found = answer_of(local, question)
+            mark = question.states[0].content.split("> ", 1)[1]
+            assert bare("".join(one.content for one in found)) == bare(texts[mark])
+            assert all(len(state.content) <= 2000 for one in found for state in one.states)
+            assert len([one for one in found if one.reply_to is question]) == 1
+        assert len(endpoint.asked) == len(questions)
+        assert local.violations() == []
+        print(f"{len(questions)} answers, {check_edits(local)} edits, {local.gateway.resumed} resumed")
 
 
 def test_a_few_conversations(tmp_path):
@@ -135,15 +139,18 @@ def test_what_is_shown_is_at_most_four_seconds_behind(tmp_path):
 
     async def go() -> None:
         endpoint = WrittenEndpoint(write, sent=sent)
-        async with local_discord() as local, endpoint.serving():
-            async with at_work(local, settings_file(tmp_path, endpoint.url, limits={"answers_at_once": "none"})):
-                questions = [local.say(f"room-{room}", "ann", str(room), mention=True) for room in range(5)]
-                await local.journal.until(lambda: all(is_over(local, one) for one in questions), 100, "all answers")
-                for room, question in enumerate(questions):
-                    shown = _shown(local, question)
-                    for at, size in written[str(room)]:
-                        seen = max((length for time_s, length in shown if time_s <= at + LAG_S + SLACK_S), default=0)
-                        assert seen >= size, (room, size, seen)
+        async with (
+            local_discord() as local,
+            endpoint.serving(),
+            at_work(local, settings_file(tmp_path, endpoint.url, limits={"answers_at_once": "none"})),
+        ):
+            questions = [local.say(f"room-{room}", "ann", str(room), mention=True) for room in range(5)]
+            await local.journal.until(lambda: all(is_over(local, one) for one in questions), 100, "all answers")
+            for room, question in enumerate(questions):
+                shown = _shown(local, question)
+                for at, size in written[str(room)]:
+                    seen = max((length for time_s, length in shown if time_s <= at + LAG_S + SLACK_S), default=0)
+                    assert seen >= size, (room, size, seen)
 
     asyncio.run(go())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def is_over(local: LocalDiscord, question: Message) -> bool:
     found = answer_of(local, question)
     labels = [button["label"] for one in found for button in one.buttons]
     return labels == ["Again"] and not any(question.reactions.get(one) for one in STATES)
+
+
+def are_over(local: LocalDiscord, questions: list[Message]) -> bool:
+    return all(is_over(local, one) for one in questions)
+
+
+def is_seen(question: Message) -> bool:
+    return bool(question.reactions)
 
 
 def bare(text: str) -> str:
@@ -52,19 +61,16 @@ async def run_kills(folder: Path, num_kills: int, seed: int) -> None:
         for number in range(num_kills):
             async with bot_process(local, path) as bot:
                 if questions:
-                    await local.journal.until(
-                        lambda: all(is_over(local, one) for one in questions), 60, bot.log[-3000:]
-                    )
+                    await local.journal.until(partial(are_over, local, list(questions)), 60, bot.log[-3000:])
                 questions += [
                     local.say(f"room-{number % 7}-{place}", "ann", f"Question {number} {place}", mention=True)
                     for place in range(2)
                 ]
-                last = questions[-1]
-                await local.journal.until(lambda: last.reactions, 20, "the last question is seen")
+                await local.journal.until(partial(is_seen, questions[-1]), 20, "the last question is seen")
                 await asyncio.sleep(chance.uniform(0, 3))
                 await bot.kill()
         async with bot_process(local, path) as bot:
-            await local.journal.until(lambda: all(is_over(local, one) for one in questions), 60, bot.log[-3000:])
+            await local.journal.until(partial(are_over, local, questions), 60, bot.log[-3000:])
             assert await bot.stop() == 0
         num_whole = check(local, questions)
         assert 0 < num_whole < len(questions) or num_kills < 10

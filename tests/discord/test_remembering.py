@@ -80,20 +80,23 @@ def test_private_channels_and_threads_are_remembered_whole(tmp_path):
 def test_the_oldest_turns_go_and_the_reply_says_how_many(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(echo)
-        async with local_discord() as local, endpoint.serving():
-            async with at_work(local, settings_file(tmp_path, endpoint.url, memory={"messages": 3, "tokens": 6000})):
-                reply = None
-                for number in range(3):
-                    question = local.say("general", "ann", f"Number {number}", reply_to=reply, mention=reply is None)
-                    (reply,) = await final(local, question)
-                assert said(endpoint.asked[-1]["messages"]) == [
-                    "user: Number 1",
-                    "assistant: Answer to Number 1",
-                    "user: Number 2",
-                ]
-                assert reply.content == (
-                    "Answer to Number 2\n-# · The oldest 2 messages of this conversation did not fit and were left out."
-                )
+        async with (
+            local_discord() as local,
+            endpoint.serving(),
+            at_work(local, settings_file(tmp_path, endpoint.url, memory={"messages": 3, "tokens": 6000})),
+        ):
+            reply = None
+            for number in range(3):
+                question = local.say("general", "ann", f"Number {number}", reply_to=reply, mention=reply is None)
+                (reply,) = await final(local, question)
+            assert said(endpoint.asked[-1]["messages"]) == [
+                "user: Number 1",
+                "assistant: Answer to Number 1",
+                "user: Number 2",
+            ]
+            assert reply.content == (
+                "Answer to Number 2\n-# · The oldest 2 messages of this conversation did not fit and were left out."
+            )
 
     asyncio.run(go())
 
@@ -117,7 +120,8 @@ def test_a_server_that_finds_it_too_long_is_asked_for_less(tmp_path):
             assert "The oldest 2 messages of this conversation did not fit" in reply.content
             (reply,) = await final(local, local.say("general", "ann", "c" * 150, mention=True))
             assert reply.content == (
-                "This question is too long for the model's context of 100 tokens: it has 150. Shorten it, or attach less."
+                "This question is too long for the model's context of 100 tokens: it has 150. "
+                "Shorten it, or attach less."
             )
 
     asyncio.run(go())

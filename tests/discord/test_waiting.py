@@ -32,12 +32,15 @@ async def run_long_wait(folder, wait_s: float, **sections) -> list[str]:
         "At last.",
     ]
     endpoint = WrittenEndpoint(lambda messages: steps)
-    async with local_discord() as local, endpoint.serving():
-        async with at_work(local, settings_file(folder, endpoint.url, **sections)):
-            question = local.say("general", "ann", "Well?", mention=True)
-            (reply,) = await final(local, question, 4 * wait_s + 10)
-            assert local.violations() == []
-            return contents(reply)
+    async with (
+        local_discord() as local,
+        endpoint.serving(),
+        at_work(local, settings_file(folder, endpoint.url, **sections)),
+    ):
+        question = local.say("general", "ann", "Well?", mention=True)
+        (reply,) = await final(local, question, 4 * wait_s + 10)
+        assert local.violations() == []
+        return contents(reply)
 
 
 THREE_STATES = [

@@ -1,4 +1,4 @@
-"""Chooses what of a conversation goes to the model: the newest turns within a number and a budget of tokens, with names.
+"""Chooses what of a conversation goes to the model: the newest turns within a number and a budget of tokens.
 
 Tokens are estimated: the bot has no tokenizer of the model. An estimate begins at four bytes a token, which is a little
 much for English and about right for code and for most other languages, and follows what the server has counted.

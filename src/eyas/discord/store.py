@@ -1,7 +1,7 @@
 """Keeps over restarts, in a small SQLite file, which questions are answered by which messages, and choices.
 
-Ids and names only, no text of any message. Whatever happens to the file while the bot runs (a full disk, a disk that went
-away) ends remembering, not answering: the same is kept in memory, of the newest questions.
+Only ids, choices and counts stand in it, no text of any message. Whatever happens to the file while the bot runs (a
+full disk, a disk that went away) ends remembering, not answering: the same is kept in memory, of the newest questions.
 """
 
 from __future__ import annotations

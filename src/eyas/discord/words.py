@@ -14,7 +14,7 @@ from eyas.discord.settings.schema import Display
 __all__ = ["NO_ANSWER", "ONLY_REASONING", "about", "note", "reason_for_people", "said_by_model", "waiting_line"]
 
 MARK = "-# \u00b7 "  # subtext with a middle dot
-NOTES = re.compile(rf"\n*^{re.escape(MARK)}.*$\n?", re.MULTILINE)
+NOTES = re.compile(rf"^{re.escape(MARK)}.*$\n?", re.MULTILINE)
 PLACES = re.compile(r"\{model\}|\{limit\}")
 NO_ANSWER = "*The model answered nothing.*"
 ONLY_REASONING = "*The model reasoned, and gave no answer.*"

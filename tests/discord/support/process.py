@@ -1,4 +1,4 @@
-"""`eyas discord` as a process of its own, with nothing changed but the addresses of Discord, and a shorter wait at start.
+"""`eyas discord` as a process of its own: only the addresses of Discord are others, and the wait at start is shorter.
 
 `python -m tests.discord.support.process URL ARGUMENT...` is the command there.
 """

@@ -64,7 +64,7 @@ class Card:
 
 
 class Desk:
-    """The answers of one channel. `gone` is called for a question whose answer cannot be shown, `edited` for each edit."""
+    """The answers of one channel. `gone` takes a question whose answer cannot be shown; `edited` counts edits."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Runs a bot from its file until a signal ends it. Where it cannot go on, it ends with one line; there is one login a run."""
+"""Runs a bot from its file until a signal ends it. Where it cannot go on, it ends with one line, after one login."""
 
 from __future__ import annotations
 
