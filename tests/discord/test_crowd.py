@@ -1,6 +1,7 @@
 """Many conversations at once under rate limits, with the gateway cut and messages edited and deleted meanwhile."""
 
 import asyncio
+import contextlib
 import random
 import time
 from itertools import pairwise
@@ -36,6 +37,18 @@ def text_of(number: int) -> str:
 def is_over(local: LocalDiscord, question: Message) -> bool:
     labels = [button["label"] for one in answer_of(local, question) for button in one.buttons]
     return labels == ["Again"] and not any(question.reactions.get(one) for one in STATES)
+
+
+async def all_over(local: LocalDiscord, questions: list[Message], timeout_s: float) -> None:
+    """Wait until all questions have their answers; else say which have none, and what is seen of those."""
+    with contextlib.suppress(TimeoutError):
+        await local.journal.until(lambda: all(is_over(local, one) for one in questions), timeout_s)
+    left = {
+        one.states[0].content: [one.reactions, *((two.content[-60:], two.buttons) for two in answer_of(local, one))]
+        for one in questions
+        if not is_over(local, one)
+    }
+    assert not left, f"{len(left)} of {len(questions)}: {list(left.items())[:5]}"
 
 
 def check_edits(local: LocalDiscord) -> int:
@@ -101,7 +114,7 @@ async def run_crowd(folder: Path, num_channels: int, num_rounds: int, *, is_dist
             if is_disturbed and disturbing is None:
                 disturbing = asyncio.create_task(disturb(local, questions, others))
             await asyncio.sleep(3)
-        await local.journal.until(lambda: all(is_over(local, one) for one in questions), 400, "all answers")
+        await all_over(local, questions, 150)
         if disturbing is not None:
             await disturbing
         for question in questions:
@@ -145,7 +158,7 @@ def test_what_is_shown_is_at_most_four_seconds_behind(tmp_path):
             at_work(local, settings_file(tmp_path, endpoint.url, limits={"answers_at_once": "none"})),
         ):
             questions = [local.say(f"room-{room}", "ann", str(room), mention=True) for room in range(5)]
-            await local.journal.until(lambda: all(is_over(local, one) for one in questions), 100, "all answers")
+            await all_over(local, questions, 100)
             for room, question in enumerate(questions):
                 shown = _shown(local, question)
                 for at, size in written[str(room)]:

@@ -128,3 +128,21 @@ def test_lists_and_limits(tmp_path):
                 assert reply.content.startswith("-# · You have used 16 tokens today, of 10 a day.")
 
     asyncio.run(go())
+
+
+def test_without_rights_there_is_one_line_in_the_log(tmp_path, caplog):
+    async def go() -> None:
+        endpoint = WrittenEndpoint(lambda messages: ["Yes.", Pause(5)])
+        async with local_discord() as local, endpoint.serving(), at_work(local, settings_file(tmp_path, endpoint.url)):
+            local.channel("quiet")
+            local.forbid("quiet", "send_messages", "add_reactions")
+            local.say("quiet", "ann", "One", mention=True)
+            await local.journal.until(lambda: "no right to answer here" in caplog.text)
+            local.say("quiet", "ann", "Two", mention=True)
+            await local.journal.until(lambda: len([one for one in local.journal.requests if one.name == "send"]) == 2)
+            await local.journal.until(lambda: endpoint.num_running == 0)
+            (reply,) = await final(local, local.say("general", "ann", "Three", mention=True))
+            assert reply.content == "Yes."
+
+    asyncio.run(go())
+    assert caplog.text.count("no right to answer here") == 1

@@ -22,7 +22,8 @@ from eyas.discord.bot.recovery import finish_off
 from eyas.discord.bot.slash import tree_of
 from eyas.discord.conversation import Button
 from eyas.discord.endpoint import Endpoint
-from eyas.discord.metrics import Metrics
+from eyas.discord.gate import Gate
+from eyas.discord.metrics import Metrics, Scope
 from eyas.discord.permissions import denial, is_operator
 from eyas.discord.quotas import Quotas, day_of
 from eyas.discord.settings.schema import Settings
@@ -49,12 +50,13 @@ class Bot(discord.Client):
 
     def __init__(self, file: SettingsFile, store: Store, metrics: Metrics, **options: Any) -> None:
         self.file, self.store, self.metrics = file, store, metrics
+        self._gate = Gate()
         super().__init__(
             intents=_intents(file.settings),
             allowed_mentions=discord.AllowedMentions.none(),
             max_ratelimit_timeout=MAX_RATE_LIMIT_S,
             max_messages=None,
-            http_trace=trace(metrics.limited),
+            http_trace=trace(self._limited),
             **options,
         )
         self.endpoint = Endpoint(file.settings)
@@ -220,11 +222,15 @@ class Bot(discord.Client):
                 lambda: self.file.settings.display.edit_every_s,
                 self._gone,
                 self.metrics.edited,
+                self._gate,
             )
         return desk
 
-    def _edit_every_s(self) -> float:
-        return self.file.settings.display.edit_every_s
+    def _limited(self, scope: Scope, retry_after_s: float) -> None:
+        """Count a 429 of Discord, and send nothing while one over all routes lasts."""
+        self.metrics.limited(scope)
+        if scope == "global":
+            self._gate.close(asyncio.get_running_loop().time() + retry_after_s)
 
     def _gone(self, question_id: int) -> None:
         """Write no more of an answer that cannot be seen."""

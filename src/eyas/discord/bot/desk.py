@@ -7,6 +7,7 @@ import io
 import logging
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any, cast
 
 import aiohttp
@@ -15,6 +16,7 @@ import discord
 from eyas.discord.bot.buttons import view_of
 from eyas.discord.bot.rates import Heard
 from eyas.discord.conversation import Shown, Wanted
+from eyas.discord.gate import Gate
 from eyas.discord.pacer import Pacer, Send
 from eyas.discord.store import Kept, Store
 
@@ -74,9 +76,10 @@ class Desk:
         edit_every_s: Callable[[], float],
         gone: Callable[[int], None],
         edited: Callable[[], None],
+        gate: Gate,
     ) -> None:
         self._bot, self._store, self._edit_every_s = bot, store, edit_every_s
-        self._gone, self._edited = gone, edited
+        self._gone, self._edited, self._gate = gone, edited, gate
         self._channel_id = channel_id
         self._channel = bot.get_partial_messageable(channel_id)
         self._loop = asyncio.get_running_loop()
@@ -120,11 +123,13 @@ class Desk:
             now = self._loop.time()
             for card in self._cards.values():
                 self._want(card, now)
-            while (send := self._pacer.next(now)) is not None:
+            while self._gate.opens_at(now) <= now and (send := self._pacer.next(now)) is not None:
+                self._gate.take(now)
                 task = asyncio.create_task(self._send(send))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
             at = self._pacer.next_at()
+            at = None if at is None else max(at, self._gate.opens_at(now))
             try:
                 async with asyncio.timeout_at(at):
                     await self._changed.wait()
@@ -176,6 +181,9 @@ class Desk:
             logger.warning("channel %s: Discord did not take a request (%s): %s", self._channel_id, send.kind, error)
             self._pacer.postpone(send, self._loop.time(), getattr(error, "retry_after", AGAIN_S))
         except discord.HTTPException as error:
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS:  # the library has tried five times
+                self._pacer.postpone(send, self._loop.time(), AGAIN_S)
+                return
             logger.error("channel %s: Discord refused a request (%s): %s", self._channel_id, send.kind, error)
             self._pacer.failed(send, self._loop.time(), heard.rate)
             self._lose(card, send, error)

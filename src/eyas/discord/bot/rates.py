@@ -47,20 +47,28 @@ class Heard:
             self.answered()
 
 
-def trace(limited: Callable[[Scope], None]) -> aiohttp.TraceConfig:
-    """Return what the library's session is to call for each answer; `limited` for each 429."""
+def trace(limited: Callable[[Scope, float], None]) -> aiohttp.TraceConfig:
+    """Return what the library's session is to call for each answer; `limited` for each 429, with its time."""
 
     async def ended(
         session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams
     ) -> None:
         if params.response.status == HTTPStatus.TOO_MANY_REQUESTS:
-            limited(_scope_of(params.response.headers.get("X-RateLimit-Scope", "")))
+            headers = params.response.headers
+            limited(_scope_of(headers.get("X-RateLimit-Scope", "")), _seconds_of(headers.get("Retry-After", "")))
         if (heard := _HEARD.get()) is not None:
             heard.take(params.response.headers)
 
     config = aiohttp.TraceConfig()
     config.on_request_end.append(ended)
     return config
+
+
+def _seconds_of(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def _scope_of(text: str) -> Scope:
