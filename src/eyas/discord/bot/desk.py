@@ -194,34 +194,40 @@ class Desk:
         message_id = card.question_id if place == QUESTION else card.message_ids.get(place)
         if send.kind == "create":
             assert send.content is not None
-            card.message_ids[place] = await self._create(send.content, card, place)
-            card.shown[place] = send.content
+            message = await self._create(send.content, card, place)
+            card.message_ids[place] = message.id
             self._store.set_replies(card.question_id, list(card.message_ids.values()))
+            if message.content.strip() != send.content.text.strip():  # sent before, the answer was lost: it is that one
+                await self._edit(message, send.content, card)
+            card.shown[place] = send.content
             return
         assert message_id is not None
-        message = self._channel.get_partial_message(message_id)
+        target = self._channel.get_partial_message(message_id)
         if send.kind == "react" and send.is_added:
-            await message.add_reaction(send.emoji)
+            await target.add_reaction(send.emoji)
         elif send.kind == "react":
             assert self._bot.user is not None
-            await message.remove_reaction(send.emoji, self._bot.user)
+            await target.remove_reaction(send.emoji, self._bot.user)
         elif send.kind == "delete":
-            await message.delete()
+            await target.delete()
             del card.message_ids[place]
             self._store.set_replies(card.question_id, list(card.message_ids.values()))
         else:
             assert send.content is not None
-            await message.edit(
-                content=send.content.text,
-                attachments=_files(send.content),
-                view=view_of(send.content.buttons, card.question_id, card.kept.person_id),
-                allowed_mentions=NO_PINGS,
-            )
+            await self._edit(target, send.content, card)
             card.shown[place] = send.content
-            self._edited()
 
-    async def _create(self, shown: Shown, card: Card, place: int) -> int:
-        """Send a message that replies to the question, or to the message before it, and return its id."""
+    async def _edit(self, message: discord.Message | discord.PartialMessage, shown: Shown, card: Card) -> None:
+        await message.edit(
+            content=shown.text,
+            attachments=_files(shown),
+            view=view_of(shown.buttons, card.question_id, card.kept.person_id),
+            allowed_mentions=NO_PINGS,
+        )
+        self._edited()
+
+    async def _create(self, shown: Shown, card: Card, place: int) -> discord.Message:
+        """Send a message that replies to the question, or to the message before it, and return it."""
         parent = card.question_id if place == 0 else card.message_ids[place - 1]
         options: dict[str, Any] = {
             "content": shown.text,
@@ -234,11 +240,11 @@ class Desk:
             options["files"] = _files(shown)
         reference = discord.MessageReference(message_id=parent, channel_id=self._channel_id, fail_if_not_exists=False)
         try:
-            return (await self._channel.send(reference=reference, mention_author=False, **options)).id
+            return await self._channel.send(reference=reference, mention_author=False, **options)
         except discord.HTTPException as error:
             if error.code != NO_HISTORY:
                 raise
-        return (await self._channel.send(**options)).id
+        return await self._channel.send(**options)
 
     def _lose(self, card: Card | None, send: Send[Shown], error: discord.HTTPException) -> None:
         """Give up what cannot be shown: reactions are only that, a message is all of the answer."""
