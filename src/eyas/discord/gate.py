@@ -21,6 +21,11 @@ class Gate:
         self._taken: deque[float] = deque(maxlen=per_second)
         self._closed_until = float("-inf")
 
+    @property
+    def closed_until(self) -> float:
+        """When Discord lets requests through again; in the past if it does."""
+        return self._closed_until
+
     def opens_at(self, now: float) -> float:
         """Return when the next request may go: `now`, or later."""
         is_full = len(self._taken) == self._taken.maxlen

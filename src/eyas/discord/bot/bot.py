@@ -56,7 +56,7 @@ class Bot(discord.Client):
             allowed_mentions=discord.AllowedMentions.none(),
             max_ratelimit_timeout=MAX_RATE_LIMIT_S,
             max_messages=None,
-            http_trace=trace(self._limited),
+            http_trace=trace(self._limited, self._may_go),
             **options,
         )
         self.endpoint = Endpoint(file.settings)
@@ -225,6 +225,15 @@ class Bot(discord.Client):
                 self._gate,
             )
         return desk
+
+    async def _may_go(self) -> None:
+        """Wait while a limit over all routes lasts; those that have waited go through the gate once more."""
+        loop = asyncio.get_running_loop()
+        if self._gate.closed_until <= loop.time():
+            return
+        while (wait_s := self._gate.opens_at(loop.time()) - loop.time()) > 0:
+            await asyncio.sleep(wait_s)
+        self._gate.take(loop.time())
 
     def _limited(self, scope: Scope, retry_after_s: float) -> None:
         """Count a 429 of Discord, and send nothing while one over all routes lasts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,6 +16,7 @@ from eyas.discord.pacer import Rate
 
 __all__ = ["Heard", "trace"]
 
+EXEMPT = ("/interactions/", "/webhooks/")  # from the limit over all routes
 _HEARD: ContextVar[Heard | None] = ContextVar("heard", default=None)
 
 
@@ -47,8 +48,15 @@ class Heard:
             self.answered()
 
 
-def trace(limited: Callable[[Scope, float], None]) -> aiohttp.TraceConfig:
-    """Return what the library's session is to call for each answer; `limited` for each 429, with its time."""
+def trace(limited: Callable[[Scope, float], None], may_go: Callable[[], Awaitable[None]]) -> aiohttp.TraceConfig:
+    """Return what the library's session calls: `may_go` before a request, `limited` for each 429, with its time."""
+
+    async def started(
+        session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestStartParams
+    ) -> None:
+        # the library itself tries again what one limit has refused while another one, over all routes, is on
+        if not any(part in params.url.path for part in EXEMPT):
+            await may_go()
 
     async def ended(
         session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams
@@ -60,6 +68,7 @@ def trace(limited: Callable[[Scope, float], None]) -> aiohttp.TraceConfig:
             heard.take(params.response.headers)
 
     config = aiohttp.TraceConfig()
+    config.on_request_start.append(started)
     config.on_request_end.append(ended)
     return config
 
