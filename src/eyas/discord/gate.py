@@ -10,7 +10,7 @@ from collections import deque
 
 __all__ = ["Gate"]
 
-PER_SECOND = 40  # what is left is for what does not go through here: histories, interactions
+PER_SECOND = 40  # what is left is for delays on the way
 WINDOW_S = 1.0
 
 
@@ -20,11 +20,6 @@ class Gate:
     def __init__(self, per_second: int = PER_SECOND) -> None:
         self._taken: deque[float] = deque(maxlen=per_second)
         self._closed_until = float("-inf")
-
-    @property
-    def closed_until(self) -> float:
-        """When Discord lets requests through again; in the past if it does."""
-        return self._closed_until
 
     def opens_at(self, now: float) -> float:
         """Return when the next request may go: `now`, or later."""

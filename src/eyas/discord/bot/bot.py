@@ -222,15 +222,12 @@ class Bot(discord.Client):
                 lambda: self.file.settings.display.edit_every_s,
                 self._gone,
                 self.metrics.edited,
-                self._gate,
             )
         return desk
 
     async def _may_go(self) -> None:
-        """Wait while a limit over all routes lasts; those that have waited go through the gate once more."""
+        """Wait until a request may go, by the limit over all routes."""
         loop = asyncio.get_running_loop()
-        if self._gate.closed_until <= loop.time():
-            return
         while (wait_s := self._gate.opens_at(loop.time()) - loop.time()) > 0:
             await asyncio.sleep(wait_s)
         self._gate.take(loop.time())

@@ -16,7 +16,6 @@ import discord
 from eyas.discord.bot.buttons import view_of
 from eyas.discord.bot.rates import Heard
 from eyas.discord.conversation import Shown, Wanted
-from eyas.discord.gate import Gate
 from eyas.discord.pacer import Pacer, Send
 from eyas.discord.store import Kept, Store
 
@@ -76,10 +75,9 @@ class Desk:
         edit_every_s: Callable[[], float],
         gone: Callable[[int], None],
         edited: Callable[[], None],
-        gate: Gate,
     ) -> None:
         self._bot, self._store, self._edit_every_s = bot, store, edit_every_s
-        self._gone, self._edited, self._gate = gone, edited, gate
+        self._gone, self._edited = gone, edited
         self._channel_id = channel_id
         self._channel = bot.get_partial_messageable(channel_id)
         self._loop = asyncio.get_running_loop()
@@ -123,13 +121,11 @@ class Desk:
             now = self._loop.time()
             for card in self._cards.values():
                 self._want(card, now)
-            while self._gate.opens_at(now) <= now and (send := self._pacer.next(now)) is not None:
-                self._gate.take(now)
+            while (send := self._pacer.next(now)) is not None:
                 task = asyncio.create_task(self._send(send))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
             at = self._pacer.next_at()
-            at = None if at is None else max(at, self._gate.opens_at(now))
             try:
                 async with asyncio.timeout_at(at):
                     await self._changed.wait()

@@ -54,7 +54,7 @@ def trace(limited: Callable[[Scope, float], None], may_go: Callable[[], Awaitabl
     async def started(
         session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestStartParams
     ) -> None:
-        # the library itself tries again what one limit has refused while another one, over all routes, is on
+        # each request that goes out, the tries of the library itself included
         if not any(part in params.url.path for part in EXEMPT):
             await may_go()
 
