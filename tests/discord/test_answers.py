@@ -1,6 +1,7 @@
 """The bot on a local Discord: what people see of an answer, state by state."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,6 @@ from tests.discord.local.world import Message
 from tests.discord.server import LocalDiscord, local_discord
 from tests.discord.support.bots import answer_of, at_work, final, settings_file
 from tests.discord.support.endpoint import Break, Pause, Refuse, Think, WrittenEndpoint, words
-
-from eyas.base.serving.waiting import Waiting
 
 GOLDEN = Path(__file__).parents[1] / "assets" / "discord_short_answer.txt"
 DONE, THINKING = "\N{WHITE HEAVY CHECK MARK}", "\N{THINKING FACE}"
@@ -61,70 +60,43 @@ def test_the_first_state_is_seen_however_fast_the_answer_is(tmp_path):
     asyncio.run(go())
 
 
-def test_it_says_what_it_waits_for(tmp_path):
+ENDS = {
+    "nothing": ([], "*The model answered nothing.*", DONE),
+    "blank": (["\n \n"], "*The model answered nothing.*", DONE),
+    "reasoning": ([Think("Only this.")], "*The model reasoned, and gave no answer.*", DONE),
+    "broken": (["Half an ans", Break()], f"Half an ans\n{CUT}", None),
+    "refused": ([Refuse(400, "no such thing as 'x'")], "-# · The server refused it: no such thing as 'x'.", None),
+    "backticks": (["`" * 6000], "-# · The answer is in the file.", DONE),
+}
+
+
+def test_every_end_is_a_proper_message(tmp_path):
     async def go() -> None:
-        steps = [
-            Waiting(state="queued", position=3, eta_s=40.0),
-            Pause(0.7),
-            Waiting(state="loading", eta_s=150.0),
-            Pause(0.7),
-            Waiting(state="reading"),
-            Pause(0.7),
-            Think("Hm."),
-            Pause(0.7),
-            "Here.",
-        ]
-        endpoint = WrittenEndpoint(lambda messages: steps)
+        endpoint = WrittenEndpoint(lambda messages: ENDS[messages[-1]["content"]][0])
+        limits = {"answers_at_once": "none"}
         async with (
             local_discord() as local,
             endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=FAST)),
+            at_work(local, settings_file(tmp_path, endpoint.url, limits=limits)),
         ):
-            (reply,) = await final(local, local.say("general", "ann", "Where?", mention=True))
-            thinking = "*Thinking with scripted...*"
-            assert contents(reply) == [
-                thinking,
-                f"{thinking}\n-# · Waiting in the queue, place 3, about 40 s",
-                f"{thinking}\n-# · The model is being loaded, about 2 min",
-                f"{thinking}\n-# · Reading the prompt",
-                f"{thinking}\n-# · Reasoning...",
-                "Here.",
-            ]
-
-    asyncio.run(go())
-
-
-@pytest.mark.parametrize(
-    ("steps", "shown", "reaction"),
-    [
-        ([], "*The model answered nothing.*", DONE),
-        (["\n \n"], "*The model answered nothing.*", DONE),
-        ([Think("Only this.")], "*The model reasoned, and gave no answer.*", DONE),
-        (
-            ["Half an ans", Break()],
-            "Half an ans\n-# · The answer was cut off here: the connection to the server broke, or there was none.",
-            None,
-        ),
-        ([Refuse(400, "no such thing as 'x'")], "-# · The server refused it: no such thing as 'x'.", None),
-        (["`" * 6000], "-# · The answer is in the file.", DONE),
-    ],
-    ids=["nothing", "blank", "reasoning", "broken", "refused", "backticks"],
-)
-def test_every_end_is_a_proper_message(tmp_path, steps, shown, reaction):
-    async def go() -> None:
-        endpoint = WrittenEndpoint(lambda messages: steps)
-        async with local_discord() as local, endpoint.serving(), at_work(local, settings_file(tmp_path, endpoint.url)):
-            question = local.say("general", "ann", "Well?", mention=True)
-            (reply,) = await final(local, question)
-            assert reply.content == shown
-            await local.journal.until(lambda: list(question.reactions) == ([reaction] if reaction else []))
-            if shown.endswith("file."):
-                assert reply.attachments[0].data.decode() == steps[0]
+            questions = {name: local.say(f"room-{name}", "ann", name, mention=True) for name in ENDS}
+            for name, (steps, shown, reaction) in ENDS.items():
+                (reply,) = await final(local, questions[name])
+                assert reply.content == shown
+                given = [reaction] if reaction else []
+                await local.journal.until(partial(has_only, questions[name], given))
+                if name == "backticks":
+                    assert reply.attachments[0].data.decode() == steps[0]
             assert local.violations() == []
 
     asyncio.run(go())
 
 
+def has_only(question: Message, emojis: list[str]) -> bool:
+    return list(question.reactions) == emojis
+
+
+@pytest.mark.slow
 def test_a_long_answer_takes_several_messages_and_a_file(tmp_path):
     text = "".join(f"Line {number} of a long answer, with some words in it.\n" for number in range(300))
 

@@ -41,6 +41,7 @@ def _folder(root, name):
     return root / name
 
 
+@pytest.mark.slow
 def test_the_gateway_refuses_the_token_while_it_runs(tmp_path):
     async def go() -> None:
         async with (
@@ -56,6 +57,7 @@ def test_the_gateway_refuses_the_token_while_it_runs(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_the_endpoint_comes_later(tmp_path):
     """The bot comes up, says that nobody answers, and answers when somebody does. SIGTERM ends it well."""
 
@@ -94,6 +96,7 @@ def test_check_says_what_the_file_means(tmp_path, monkeypatch, capsys):
     assert "did you mean 'display'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_says_so_in_the_answers(tmp_path, number):
     from tests.discord.support.endpoint import Pause

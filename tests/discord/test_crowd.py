@@ -128,6 +128,7 @@ async def run_crowd(folder: Path, num_channels: int, num_rounds: int, *, is_dist
         print(f"{len(questions)} answers, {check_edits(local)} edits, {local.gateway.resumed} resumed")
 
 
+@pytest.mark.slow
 def test_a_few_conversations(tmp_path):
     asyncio.run(run_crowd(tmp_path, 3, 2, is_disturbed=False))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.discord.server import local_discord
 from tests.discord.support.bots import answer_of, at_work, final, settings_file
 from tests.discord.support.endpoint import Pause, Think, WrittenEndpoint
@@ -40,6 +41,7 @@ def test_an_answer_is_stopped_by_who_asked_and_by_operators(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_again_answers_anew_in_the_same_place_after_a_restart_too(tmp_path):
     long = "\n".join(f"This is line {number} of a long answer." for number in range(120))
     answers = iter(["Short.", long, "Short again.", "After the restart."])
@@ -101,6 +103,7 @@ def test_commands_choose_for_a_channel(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_lists_and_limits(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Yes.", Pause(1.0)])
@@ -130,6 +133,7 @@ def test_lists_and_limits(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_without_rights_there_is_one_line_in_the_log(tmp_path, caplog):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Yes.", Pause(5)])

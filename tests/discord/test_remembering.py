@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.discord.server import local_discord
 from tests.discord.support.bots import at_work, final, settings_file
 from tests.discord.support.endpoint import Refuse, WrittenEndpoint
@@ -54,6 +55,7 @@ def test_a_chain_of_replies_is_remembered_as_it_stands_now(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_private_channels_and_threads_are_remembered_whole(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(echo)
@@ -77,6 +79,7 @@ def test_private_channels_and_threads_are_remembered_whole(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_the_oldest_turns_go_and_the_reply_says_how_many(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(echo)
@@ -101,6 +104,7 @@ def test_the_oldest_turns_go_and_the_reply_says_how_many(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_server_that_finds_it_too_long_is_asked_for_less(tmp_path):
     """With both numbers where the question alone is too long."""
 
@@ -145,6 +149,7 @@ def test_attached_texts_are_read_and_others_named(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_without_the_intent_it_says_once_what_it_cannot_see(tmp_path, caplog):
     async def go() -> None:
         endpoint = WrittenEndpoint(echo)

@@ -117,6 +117,7 @@ async def run_breaker(folder, open_s: float) -> None:
             assert bot.endpoint.client.breaker.state == "closed"
 
 
+@pytest.mark.slow
 def test_an_open_breaker_and_the_probe(tmp_path):
     asyncio.run(run_breaker(tmp_path, 2.0))
 
@@ -126,6 +127,7 @@ def test_an_open_breaker_of_sixty_seconds(tmp_path):
     asyncio.run(run_breaker(tmp_path, 60.0))
 
 
+@pytest.mark.slow
 def test_no_fallback_answers_either(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: [Refuse(500, "CUDA error")])
