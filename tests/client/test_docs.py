@@ -13,7 +13,7 @@ import eyas
 DEMO = str(Path(eyas.__file__).parent / "demo")
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-SAID = ["tokens in", "generator", "using the small model, since the large model: no connection"]
+SAID = ["tokens in", "documentation begins", "using the small model, since the large model: no connection"]
 
 
 @pytest.fixture(scope="module")
