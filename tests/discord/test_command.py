@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from tests.discord.server import local_discord
@@ -10,6 +12,18 @@ from tests.discord.support.endpoint import WrittenEndpoint
 from tests.discord.support.process import bot_process, ended
 
 from eyas.cli import main
+from eyas.discord.settings.schema import (
+    Access,
+    Answers,
+    Display,
+    Files,
+    Limits,
+    Memory,
+    Metrics,
+    Offer,
+    Operators,
+    Settings,
+)
 
 
 def test_what_cannot_go_on_ends_with_one_line(tmp_path):
@@ -138,3 +152,11 @@ def test_without_the_library(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == (
         "eyas: error: this needs discord.py; install it with: pip install 'eyas[discord]'"
     )
+
+
+def test_the_page_names_every_setting():
+    page = (Path(__file__).parents[2] / "docs" / "discord.md").read_text()
+    wanted = {item.metadata.get("key") or item.name for item in fields(Settings)}
+    for section in (Answers, Display, Files, Limits, Memory, Metrics, Offer, Operators, Access):
+        wanted |= {item.metadata.get("key") or item.name for item in fields(section)}
+    assert {name for name in wanted if name not in page} == set()
