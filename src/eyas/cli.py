@@ -104,6 +104,7 @@ COMMANDS = {
     ),
     "claude undo": Command(module="eyas.claude.commands.undo", help="take out what eyas claude write has written"),
     "claude check": Command(module="eyas.claude.commands.check", help="try on a server what Claude Code needs of it"),
+    "discord": Command(module="eyas.discord.commands.discord", help="answer on Discord, as a file says"),
     "key": Command(module="eyas.key", help="make an API key for clients of a server, and its digest"),
     "bench engine": Command(
         module="eyas.bench.engine.command", help="measure the engine's speed by batch size and draft length"

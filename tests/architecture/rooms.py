@@ -127,6 +127,18 @@ PACKAGES = {
         libraries=("httpx",),
         floors=(("commands",),),
     ),
+    "discord": Package(
+        knows="a Discord bot: what is shown when, memory, limits of people; one room talks to Discord",
+        imports=("client", "base"),
+        libraries=("aiohttp", "msgspec", "discord"),
+        floors=(
+            ("settings", "text"),
+            ("attachments", "endpoint", "permissions", "quotas", "words"),
+            ("conversation",),
+            ("bot",),
+            ("commands",),
+        ),
+    ),
     "bench": Package(
         knows="measuring: the engine, the HTTP side, acceptance, training steps",
         imports=("client", "base"),

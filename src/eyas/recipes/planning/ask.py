@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from eyas.base.errors import UserError
 from eyas.base.serving.engines import EngineName, Role
+from eyas.base.sizes import parse_size
 from eyas.base.units import readable
 from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.knowledge.folders import head_of_folder, model_of_folder, weight_bytes
 from eyas.recipes.knowledge.tables import Knowledge
 from eyas.recipes.plan import Box, Home, Node, Purpose, Word
 from eyas.recipes.records import CPU, Head, Model
-from eyas.recipes.sizes import parse_size
 
 __all__ = ["Ask", "Target", "settle"]
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from eyas.base.errors import UserError
 from eyas.base.serving.engines import Role
+from eyas.base.settings.values import Problems
 from eyas.fleet.running.deployment import secrets_of
 from eyas.gateway.operation.auth import digests, origins
 from eyas.gateway.server.hosts import allowed_hosts
@@ -19,7 +20,6 @@ from eyas.recipes.plan import Plan
 from eyas.router.settings.places import is_place_of, place_of
 from eyas.router.settings.rest import check_memory
 from eyas.router.settings.schema import BackendSettings, RouterSettings
-from eyas.router.settings.values import Problems
 
 __all__ = ["check"]
 

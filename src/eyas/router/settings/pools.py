@@ -6,13 +6,13 @@ import reprlib
 from typing import Any, get_args
 
 from eyas.base.errors import UserError
+from eyas.base.settings import values
 from eyas.base.settings.config import int_from, one_of
+from eyas.base.settings.values import Problems, Section
+from eyas.base.sizes import parse_size
 from eyas.recipes.estimate.footprint import footprint
 from eyas.recipes.plan import Plan
-from eyas.recipes.sizes import parse_size
-from eyas.router.settings import values
 from eyas.router.settings.schema import MemorySettings, PoolKind, PoolSettings, Priority
-from eyas.router.settings.values import Problems, Section
 
 __all__ = ["memory_of", "read_pools", "read_pressure", "size"]
 

@@ -12,12 +12,14 @@ from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import Effort
 from eyas.base.serving.budgets import Budgets
 from eyas.base.serving.engines import EngineName
+from eyas.base.settings import values
 from eyas.base.settings.config import ENV_KEY, ServeConfig, int_from, one_of
 from eyas.base.settings.strict_yaml import read_yaml
+from eyas.base.settings.values import Problems, Section
 from eyas.fleet.preflight.plan_file import read_plan
 from eyas.recipes.emit import blocks
 from eyas.recipes.plan import Plan
-from eyas.router.settings import places, values
+from eyas.router.settings import places
 from eyas.router.settings.check import check
 from eyas.router.settings.pools import memory_of, read_pools, read_pressure
 from eyas.router.settings.schema import (
@@ -31,7 +33,6 @@ from eyas.router.settings.schema import (
     RouteSettings,
     ServerSettings,
 )
-from eyas.router.settings.values import Problems, Section
 
 __all__ = ["Examined", "examine"]
 
@@ -51,6 +52,7 @@ EFFORTS: dict[RouteName, Effort] = {  # all routes mean the resident model and d
     "SELF_HANDLE": "low",
 }
 MAX_CONCURRENCY = 4096
+GUARDS = {False: "off"}  # YAML reads the word off as a boolean
 ROUTE_PREFIX = "route/"
 
 
@@ -87,7 +89,7 @@ def examine(path: Path, environ: Mapping[str, str], overrides: Mapping[str, Any]
         models=tuple(_model(name, entry, problems) for name, entry in top.entries("models")),
         routes=_routes(top, problems),
         decide=top.read("decide", values.scalar(one_of("classifier", "model")), "classifier"),  # type: ignore[arg-type]
-        guard=top.read("guard", values.guard, "observe"),  # type: ignore[arg-type]
+        guard=top.read("guard", _guard, "observe"),  # type: ignore[arg-type]
         server=_server(top.get("server"), overrides or {}, environ, problems),
         max_queue=top.read("max_queue", values.scalar(int_from(0, 65536)), 256),
         budgets=budgets,
@@ -137,7 +139,7 @@ def _backend(
         ),
         twin_of=section.read("twin_of", values.text, None),
         budgets=budgets.with_spans(values.spans(section.get("budgets"), f"{where}.budgets", problems)),
-        guard=section.read("guard", values.guard, None),  # type: ignore[arg-type]
+        guard=section.read("guard", _guard, None),  # type: ignore[arg-type]
         **memory_of(section, plan, pools),
     )
 
@@ -180,6 +182,12 @@ def _key_of(plan: Plan | None, environ: Mapping[str, str], section: Section) -> 
     except ValueError as error:
         section.problems.add(section.place("plan"), str(error))
         return None
+
+
+def _guard(value: Any) -> str:
+    if isinstance(value, bool):
+        value = GUARDS.get(value, "on")
+    return one_of("off", "observe", "act")(str(value))
 
 
 def _model(name: str, content: Any, problems: Problems) -> ModelSettings:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from eyas.base.settings.values import Problems
 from eyas.base.units import readable
 from eyas.recipes.plan import Plan
 from eyas.router.settings.schema import BackendSettings, MemorySettings, PoolSettings, RouterSettings
-from eyas.router.settings.values import Problems
 
 __all__ = ["AtRest", "at_rest", "check_memory"]
 

@@ -1,4 +1,4 @@
-"""Typed values of a router's file. What is wrong is collected, so that all of it is said at once."""
+"""Typed values of a settings file. What is wrong is collected, so that all of it is said at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from eyas.base.errors import nearest
-from eyas.base.settings.config import ENV_KEY, one_of
+from eyas.base.settings.config import ENV_KEY
 
-__all__ = ["Problems", "Section", "guard", "key_in", "keys_in", "name", "spans", "text", "url"]
+__all__ = ["KEY", "Problems", "Section", "key_in", "keys_in", "name", "scalar", "spans", "text", "url"]
 
 T = TypeVar("T")
 MAX_S = 7 * 24 * 3600.0
@@ -21,7 +21,6 @@ KEY = re.compile(r"[!-~]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DIGEST = "sha256:"
 SPANS = ("queue", "prefill", "stall", "total")
-GUARDS = {False: "off"}  # YAML reads the word off as a boolean
 
 
 class Problems:
@@ -137,13 +136,6 @@ def _shown(address: Any) -> str:
     """Return an address for an error; what may hold a password or key is not quoted."""
     is_open = not isinstance(address, str) or not set(address) & set("?#@")
     return reprlib.repr(address) if is_open else "one with '?', '#' or '@', not shown since a key may stand in it"
-
-
-def guard(value: Any) -> str:
-    """Read off, observe or act."""
-    if isinstance(value, bool):
-        value = GUARDS.get(value, "on")
-    return one_of("off", "observe", "act")(str(value))
 
 
 def key_in(environ: Mapping[str, str]) -> Callable[[Any], str]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.base.errors import UserError
-from eyas.recipes.sizes import parse_size
+from eyas.base.sizes import parse_size
 
 GIB = 1 << 30
 

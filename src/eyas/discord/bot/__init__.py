@@ -1,0 +1,1 @@
+"""The part that talks to Discord: the only files that import discord.py."""

@@ -1,0 +1,188 @@
+"""The endpoint of the bot's file: the client with its fallbacks, what models it has, and how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from eyas.client import AsyncClient
+from eyas.discord.settings.schema import Endpoint as EndpointSettings
+from eyas.discord.settings.schema import Settings
+
+__all__ = ["Endpoint"]
+
+UNKNOWN = "the model"
+TIMEOUT_S = 5.0  # of what is asked beside the model
+FRESH_S = 30.0  # how long a list of models is used
+MAX_BYTES = 4 << 20
+RUNNING, QUEUED = "vllm:num_requests_running", "vllm:num_requests_waiting"
+ROUNDS, ACCEPTED = "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_accepted_tokens_total"
+LENGTH = "sglang:spec_accept_length"
+T = TypeVar("T")
+
+
+class _Model(Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+class _Backend(Struct):
+    name: str
+    state: str
+    in_flight: int = 0
+    concurrency: int = 0
+    reason: str = ""
+    eta_s: int | None = None
+    breaker: str = "closed"
+
+
+class _Queue(Struct):
+    name: str
+    queued: int = 0
+
+
+class _RouterStatus(Struct):
+    backends: list[_Backend]
+    models: list[_Queue] = []
+
+
+class Endpoint:
+    """The first endpoint of a file, and its fallbacks. `close` it when no answer uses it any more."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._first = settings.endpoint
+        self._offer = settings.offer
+        self.fallbacks = tuple(one.name for one in settings.fallbacks)
+        self.client = AsyncClient(
+            self._first.base_url,
+            api_key=self._first.api_key,
+            model=self._first.model,
+            name=self._first.name,
+            budgets=settings.budgets,
+            fallbacks=[_client(one, settings) for one in settings.fallbacks],
+        )
+        self._session: aiohttp.ClientSession | None = None
+        self._models: tuple[_Model, ...] = ()
+        self._listed_at: float | None = None
+
+    @property
+    def model(self) -> str:
+        """The model of channels without a choice, as it is shown."""
+        if self._first.model is not None:
+            return self._first.model
+        return self._models[0].id if self._models else UNKNOWN
+
+    async def names(self) -> tuple[str, ...]:
+        """Return the models and routes that may be chosen: those that the file offers, else those that are listed."""
+        offered = (*self._offer.models, *self._offer.routes)
+        if offered:
+            return offered
+        await self.look()
+        return tuple(model.id for model in self._models)
+
+    def context(self, model: str | None) -> int | None:
+        """Return how many tokens a model takes, prompt and answer together; None if its server has not said."""
+        name = model or self.model
+        return next((one.max_model_len for one in self._models if one.id == name), None)
+
+    async def look(self) -> bool:
+        """Ask for the list of models if it is old, and return whether the endpoint answered when it was last asked."""
+        now = asyncio.get_running_loop().time()
+        if self._listed_at is not None and now < self._listed_at + FRESH_S:
+            return True
+        found = await self._json("/v1/models", _Models)
+        if found is None:
+            self._listed_at = None
+            return False
+        self._models, self._listed_at = tuple(found.data), now
+        return True
+
+    async def status(self) -> list[str]:
+        """Return lines about the endpoint: of a router its backends and queues, of another server what it counts."""
+        router, samples, answers = await asyncio.gather(
+            self._json("/router/status", _RouterStatus), self._samples("/metrics"), self.look()
+        )
+        if router is not None:
+            lines = [_line(one) for one in router.backends]
+            waiting = [f"{one.queued} for {one.name}" for one in router.models if one.queued]
+            lines.append(f"Queue: {', '.join(waiting) or 'empty'}")
+        elif not answers:
+            return ["The endpoint does not answer."]
+        else:
+            lines = ["The endpoint answers."]
+        return lines + list(_figures(samples))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.client.close()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _json(self, path: str, kind: type[T]) -> T | None:
+        body = await self._get(path)
+        try:
+            return None if body is None else msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    async def _samples(self, path: str) -> dict[str, float]:
+        """Return the samples of a Prometheus text, each summed over its labels."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        found: dict[str, float] = {}
+        try:
+            for family in text_string_to_metric_families((await self._get(path) or b"").decode()):
+                for sample in family.samples:
+                    found[sample.name] = found.get(sample.name, 0.0) + float(sample.value)
+        except ValueError:
+            return {}
+        return found
+
+    async def _get(self, path: str) -> bytes | None:
+        """Return the body of an answer of success; None for all else."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
+        key = self._first.api_key
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        try:
+            async with self._session.get(
+                self._first.base_url.rstrip("/").removesuffix("/v1") + path, headers=headers, allow_redirects=False
+            ) as response:
+                body = await response.content.read(MAX_BYTES) if response.status == 200 else None
+                while body is not None and len(body) < MAX_BYTES and (more := await response.content.read(MAX_BYTES)):
+                    body += more
+                return body
+        except (aiohttp.ClientError, OSError):
+            return None
+
+
+def _client(one: EndpointSettings, settings: Settings) -> AsyncClient:
+    return AsyncClient(one.base_url, api_key=one.api_key, model=one.model, name=one.name, budgets=settings.budgets)
+
+
+def _line(one: _Backend) -> str:
+    more = [f"{one.in_flight} of {one.concurrency} answers"]
+    if one.eta_s is not None:
+        more.append(f"ready in about {one.eta_s} s")
+    if one.breaker != "closed":
+        more.append(f"breaker {one.breaker}")
+    return f"{one.name}: {one.state}, {', '.join(more)}"
+
+
+def _figures(samples: dict[str, float]) -> Iterator[str]:
+    """Yield what an engine's own metrics say."""
+    if RUNNING in samples:
+        yield f"{samples[RUNNING]:.0f} answers run, {samples.get(QUEUED, 0):.0f} wait"
+    if samples.get(ROUNDS):
+        yield f"Acceptance length {1 + samples.get(ACCEPTED, 0) / samples[ROUNDS]:.2f} tokens per round"
+    elif samples.get(LENGTH):
+        yield f"Acceptance length {samples[LENGTH]:.2f} tokens per round"

@@ -1,0 +1,1 @@
+"""Settings of the bot: one strict YAML file, which is read again when it changes."""

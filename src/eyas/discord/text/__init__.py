@@ -1,0 +1,1 @@
+"""Cutting the text of an answer into messages."""
