@@ -20,6 +20,7 @@ from eyas.client.stream import Stream
 
 LATE_S = 0.5  # that a budget may be late
 BUDGETS = Budgets(queue_s=5, prefill_s=5, stall_s=5)
+DONE = b"data: [DONE]\n\n"
 
 
 def comment(state, **fields):
@@ -225,5 +226,58 @@ def test_the_same_pieces_for_any_cuts(events, places, last):
     def text_of(event):
         lines = [line[6:] for line in event.splitlines() if line.startswith(b"data: ")]
         return (json.loads(b"\n".join(lines))["choices"][0]["delta"].get("content") or "") if lines else ""
+
+    run(main())
+
+
+def call(index=None, id=None, name=None, arguments=None):
+    function = {"name": name, "arguments": arguments}
+    fields = {"index": index, "id": id, "function": {key: one for key, one in function.items() if one is not None}}
+    return chunk(tool_calls=[{key: one for key, one in fields.items() if one is not None}])
+
+
+@pytest.mark.parametrize(("parts", "calls"), [
+    ([call(0, "a", "f", "{}"), DONE], [Call("a", "f", "{}")]),
+    ([chunk("", content="x"), call(0, "a", "f", "{}"), chunk("tool_calls"), DONE], [Call("a", "f", "{}")]),
+    ([chunk("stop"), call(0, "a", "f", "{}"), DONE], [Call("a", "f", "{}")]),
+    ([call(0, "a", "f", "{}"), chunk("tool_calls"), call(1, "b", "g", "{}")],
+     [Call("a", "f", "{}"), Call("b", "g", "{}")]),
+    ([call(0, "a", "f", {"x": [1]}), chunk("tool_calls")], [Call("a", "f", '{"x":[1]}')]),
+    ([call(None, "a", "f", "1"), call(None, "b", "g", "2"), call(None, "a", None, "3"), chunk("stop")],
+     [Call("a", "f", "13"), Call("b", "g", "2")]),
+    ([call(0, "a", "f", "1"), call(0, "a", "f", "2"), call(None, None, None, "3"), chunk("stop")],
+     [Call("a", "f", "123")]),
+    ([call(0, "a", "f", "1"), call(0, "b", "g", "2"), call(0, None, None, "3"), chunk("stop")],
+     [Call("a", "f", "1"), Call("b", "g", "23")]),
+    ([call(0, "x", "f", "1"), call(1, "x", "g", "2"), chunk("stop")], [Call("x", "f", "1"), Call("x", "g", "2")]),
+    ([call(0, "", "f", "{}"), call(0, "", "g", "{}"), chunk("stop")], [Call("", "f", "{}"), Call("", "g", "{}")]),
+    ([call(None, None, "f", "{}"), call(None, None, "g", "{}"), chunk("stop")],
+     [Call("", "f", "{}"), Call("", "g", "{}")]),
+    ([call(0, "a"), call(0, None, "f"), call(0, None, None, "{}"), chunk("stop")], [Call("a", "f", "{}")]),
+])  # fmt: skip
+def test_calls_of_odd_shapes(parts, calls):
+    async def main():
+        async with raw_stream(*parts) as server, AsyncClient(server.url, model="m") as client:
+            got = await ask(client)
+            assert got.error is None and [piece for piece in got.pieces if isinstance(piece, Call)] == calls
+
+    run(main())
+
+
+@pytest.mark.parametrize(("usage", "counts"), [
+    ({"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 3.0}, (3, 0, 3)),
+    ({"prompt_tokens": 3, "completion_tokens": "2"}, (3, 0, 3)),
+    ({"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": []}, (3, 2, 5)),
+    ([], None),
+])  # fmt: skip
+def test_an_answer_does_not_fail_by_its_usage(usage, counts):
+    async def main():
+        choice = {"index": None, "delta": {"content": "a"}, "finish_reason": "stop"}
+        parts = [event({"choices": [choice]}), event({"choices": [], "usage": usage}), DONE]
+        async with raw_stream(*parts) as server, AsyncClient(server.url, model="m") as client:
+            got = await ask(client)
+            assert got.error is None and got.text == "a"
+            used = got.end.usage
+            assert (used and (used.prompt_tokens, used.completion_tokens, used.total_tokens)) == counts
 
     run(main())

@@ -72,6 +72,8 @@ class Stream:
         elif error is None and now >= clock.due and not self.is_complete:
             self.is_complete = reader.finish_reason is not None
             error = None if self.is_complete else clock.error(now, self._server.name)
+        if self.is_complete:
+            reader.give_calls(pieces)
         if error is not None:
             if not pieces:
                 raise error
