@@ -221,6 +221,60 @@ def test_the_total_is_one_over_all_endpoints():
     run(main())
 
 
+@pytest.mark.parametrize("is_address", [False, True])
+def test_the_total_of_the_call_is_that_of_its_fallbacks(is_address):
+    async def main():
+        async with ScriptedBackend("a").serving() as first, ScriptedBackend("b").serving() as second:
+            budgets = BUDGETS.with_spans({"total_s": 0.5})
+            fallback = second.url if is_address else client_of(second, budgets=Budgets(total_s=9))
+            async with client_of(first, budgets=budgets, fallbacks=[fallback]) as client:
+                got = await ask(client, {"on": {"a": {"status": 500}, "b": {"before_s": 3}}})
+                assert (got.error.span, got.error.seconds) == ("total", 0.5) and len(second.asked) == 1
+                assert got.seconds + 1e-3 >= 0.5 and got.seconds < 0.5 + LATE_S
+
+    run(main())
+
+
+def test_an_address_has_the_budgets_and_tries_of_its_client():
+    async def main():
+        async with ScriptedBackend("a").serving() as first, ScriptedBackend("b").serving() as second:
+            budgets = BUDGETS.with_spans({"prefill_s": 0.3})
+            async with client_of(first, budgets=budgets, fallbacks=[second.url]) as client:
+                got = await ask(client, {"on": {"a": {"status": 500}, "b": {"before_s": 3}}})
+                assert got.error.span == "prefill" and got.seconds < 0.3 + LATE_S
+                got = await ask(client, {"status": 500})
+                assert len(second.asked) == 2  # one of each call
+
+    run(main())
+
+
+def test_fallbacks_of_a_fallback_come_after_it():
+    async def main():
+        async with ScriptedBackend("c").serving() as third, AsyncClient(third.url, model="m", name="c") as last:
+            second = AsyncClient(f"http://127.0.0.1:{free_port()}", max_tries=1, name="b", fallbacks=[last])
+            nowhere = f"http://127.0.0.1:{free_port()}"
+            async with AsyncClient(nowhere, max_tries=1, name="a", fallbacks=[second, last]) as client:
+                got = await ask(client, MARK)
+                assert got.endpoints == ["a", "b", "c"] and got.text == WHOLE
+            assert (await ask(last, MARK)).text == WHOLE  # it is entered itself, and still open
+            assert last._num_entered == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(("budgets", "is_spent"), [({"queue_s": None}, False), ({"queue_s": 0.2}, True)])
+def test_a_whole_answer_has_queue_and_prefill_together(budgets, is_spent):
+    async def main():
+        async with ScriptedBackend(script=Script(before_s=0.8)).serving() as backend:
+            spans = {"prefill_s": 0.2} | budgets
+            async with client_of(backend, budgets=BUDGETS.with_spans(spans)) as client:
+                asking = asyncio.gather(client.embed(["a"]), return_exceptions=True)
+                (got,) = await asking
+                assert isinstance(got, TimedOut) if is_spent else got == [[0.25, -0.5]]
+
+    run(main())
+
+
 def test_the_breaker_opens_and_lets_one_probe_in():
     async def main():
         async with (
