@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import socket
+import threading
+import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.support.asked import ask, chunk, event, raw_stream, run
+from tests.router.support.rawserver import chunked, stream_head
 
 from eyas.base.serving.budgets import Budgets
 from eyas.base.serving.waiting import Waiting, waiting_comment
@@ -79,6 +83,64 @@ def test_the_time_of_a_slow_reader_is_not_the_servers():
                     texts.append(piece.text)
                     await asyncio.sleep(0.6)
             assert texts == ["a", "b"]
+
+    run(main())
+
+
+def test_a_busy_loop_does_not_spend_the_servers_time():
+    """What came while something else kept the loop past the end of a budget is read before that ends anything."""
+
+    def serve(listening):
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(stream_head() + chunked(chunk(content="a")))
+            time.sleep(0.3)
+            connection.sendall(chunked(chunk(content="b")))
+            time.sleep(0.6)
+            connection.sendall(chunked(chunk(content="c")) + chunked(chunk("stop")) + b"0\r\n\r\n")
+            connection.recv(1)
+
+    async def main():
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            thread = threading.Thread(target=serve, args=[listening])
+            thread.start()
+            budgets = BUDGETS.with_spans({"stall_s": 0.4})
+            async with AsyncClient(
+                f"http://127.0.0.1:{listening.getsockname()[1]}", model="m", budgets=budgets
+            ) as client:
+                asyncio.get_running_loop().call_later(0.2, time.sleep, 0.5)
+                got = await ask(client)
+            await asyncio.to_thread(thread.join)
+            assert got.error is None and got.text == "abc"
+
+    run(main())
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_slow_reader_gets_what_came_before_the_connection_broke(is_whole, resets):
+    async def main():
+        parts = [
+            chunk(content="a"),
+            chunk(content="b"),
+            chunk(content="c"),
+            *([chunk("stop"), DONE] if is_whole else []),
+        ]
+        async with (
+            raw_stream(*parts, pause_s=0.02, ends=False, resets=resets) as server,
+            AsyncClient(server.url, model="m") as client,
+        ):
+            texts, error = [], None
+            try:
+                async for piece in client.stream("Hi"):
+                    if isinstance(piece, Content):
+                        texts.append(piece.text)
+                        await asyncio.sleep(0.3)
+            except Broken as caught:
+                error = caught
+            assert texts == ["a", "b", "c"] and (error is None) == is_whole
+            assert error is None or (error.text == "abc" and error.kind == "broken")
 
     run(main())
 
