@@ -5,13 +5,15 @@ import gc
 from pathlib import Path
 
 import pytest
-from tests.client.support.asked import ask, chunk, run
+from tests.client.support.asked import ask, chunk, raw_stream, run
 from tests.router.support.rawserver import RawServer, handling
-from tests.router.support.scripted import free_port
+from tests.router.support.script import Script
+from tests.router.support.scripted import ScriptedBackend, free_port
 
 from eyas.base.errors import UserError
 from eyas.client import AsyncClient
-from eyas.client.errors import Broken
+from eyas.client.errors import Broken, Closed
+from eyas.client.pieces import Content, Waiting
 
 
 def idle_sockets():
@@ -126,3 +128,60 @@ def test_a_password_in_an_address_is_not_shown():
     with pytest.raises(UserError) as caught:
         AsyncClient("ftp://me:s3cret@127.0.0.1")
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("when", ["asking", "pausing", "answering"])
+def test_a_client_that_is_closed_asks_nobody(when):
+    async def main():
+        gc.collect()
+        before = idle_sockets()
+        script = {"asking": Script(before_s=9), "pausing": Script(status=429, retry_after="0.3"),
+                  "answering": Script(mark="m1", pieces=99, between_s=0.05)}[when]  # fmt: skip
+        async with ScriptedBackend(script=script).serving() as backend, ScriptedBackend().serving() as other:
+            client = AsyncClient(backend.url, model="scripted", fallbacks=[AsyncClient(other.url, model="scripted")])
+            seen = asyncio.Event()
+
+            async def read():
+                async for piece in client.stream("Hi"):
+                    if isinstance(piece, Waiting | Content):
+                        seen.set()
+
+            reading = asyncio.create_task(read())
+            while not (backend.asked if when == "asking" else seen.is_set()):
+                await asyncio.sleep(0.01)
+            await client.close()
+            with pytest.raises(Closed) as caught:
+                await reading
+            assert bool(caught.value.text) == (when == "answering")
+            assert client.breaker.failures == 0 and len(backend.asked) == 1 and not other.asked
+            await asyncio.sleep(0.05)
+            while backend.num_running():
+                await asyncio.sleep(0.01)
+            backend.script = Script(mark="m1")
+            assert (await ask(client)).error is None  # it may be used again
+            await client.close()
+        await asyncio.sleep(0.05)
+        assert idle_sockets() == before
+
+    run(main())
+
+
+def test_a_client_outlives_its_loop_but_has_one_at_a_time():
+    client = AsyncClient("http://127.0.0.1:1", model="m", max_tries=1)
+
+    async def once():
+        async with raw_stream(chunk("stop", content="a"), b"data: [DONE]\n\n") as server:
+            client._server.url = f"{server.url}/v1"
+            return await ask(client)
+
+    async def elsewhere():
+        async with client:
+            await once()
+            with pytest.raises(UserError, match="two event loops"):
+                await asyncio.to_thread(asyncio.run, once())
+            assert (await once()).text == "a"
+
+    run(once())
+    assert run(once()).text == "a"
+    run(elsewhere())
+    run(client.close())

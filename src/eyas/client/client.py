@@ -14,7 +14,7 @@ from eyas.base.errors import UserError
 from eyas.base.serving.breaker import Breaker
 from eyas.base.serving.budgets import LOAD_S, Budgets
 from eyas.client.clock import Clock
-from eyas.client.errors import ClientError, Refused, TimedOut
+from eyas.client.errors import ClientError, Closed, Refused, TimedOut
 from eyas.client.pieces import Answer, Asked, Call, Content, End, Piece, Reasoning
 from eyas.client.question import Messages, Question
 from eyas.client.run import Run
@@ -207,7 +207,10 @@ class AsyncClient:
 def goes_on(error: ClientError) -> bool:
     """Return whether the next endpoint may be asked after an error, if nothing of an answer has come.
 
-    A mistake of the request is one there, too, and time that is spent altogether is spent.
+    A mistake of the request is one there, too, time that is spent altogether is spent, and a client that is closed asks
+    nobody.
     """
     is_mistake = isinstance(error, Refused) and error.kind is None
-    return not is_mistake and not (isinstance(error, TimedOut) and error.span == "total")
+    return (
+        not is_mistake and not isinstance(error, Closed) and not (isinstance(error, TimedOut) and error.span == "total")
+    )

@@ -52,8 +52,9 @@ class Run:
                 self._stream = await self._ask()
                 return []
             pieces = await self._stream.batch()
-        except (TimeoutError, ClientError) as error:
-            if self._stream is not None and isinstance(error, ClientError):
+        except (TimeoutError, ClientError) as found:
+            error = self._tries.error_of(found)
+            if self._stream is not None:
                 self._stream.reader.keep_in(error)
                 self._stream.close()
                 self._stream = None

@@ -72,7 +72,7 @@ async def vectors_of(
                     what = f"it sent {len(found)} vectors for {len(texts)} texts"
                     raise Broken(what, kind="malformed", endpoint=server.name)
             except (TimeoutError, ClientError) as error:
-                tries.failed(error)
+                tries.failed(tries.error_of(error))
                 continue
             tries.ended(None)
             return [one.embedding for one in found]
