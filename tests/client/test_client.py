@@ -4,14 +4,14 @@ import asyncio
 import json
 
 import pytest
-from tests.client.support.asked import ask, run
+from tests.client.support.asked import ask, event, raw_stream, run
 from tests.router.support.script import Script
 from tests.router.support.scripted import ScriptedBackend, free_port
 
 from eyas.base.errors import UserError
 from eyas.base.serving.breaker import Breaker
 from eyas.base.serving.budgets import Budgets
-from eyas.base.serving.waiting import Waiting
+from eyas.base.serving.waiting import Waiting, waiting_comment
 from eyas.client import AsyncClient
 from eyas.client.errors import Broken, CircuitOpen, ClientError, Refused, ServerBusy, Stalled, TimedOut
 from eyas.client.pieces import Asked, Content
@@ -168,6 +168,39 @@ def test_pauses_are_of_the_queues_budget():
         ):
             got = await ask(client)
             assert type(got.error) is ServerBusy and len(backend.asked) == 3 and got.seconds < 1.0 + LATE_S
+
+    run(main())
+
+
+def test_a_slow_reader_spends_the_pause_and_not_the_prompts_budget():
+    async def main():
+        async with (
+            ScriptedBackend(script=Script(status=429, retry_after="0.4")).serving() as backend,
+            client_of(backend, max_tries=2, budgets=BUDGETS.with_spans({"prefill_s": 0.5})) as client,
+        ):
+            began, seconds = asyncio.get_running_loop().time(), []
+            async for piece in client.stream(json.dumps(MARK)):
+                if isinstance(piece, Asked | Waiting):
+                    await asyncio.sleep(0.6)
+                    backend.script = Script(mark="m1") if isinstance(piece, Waiting) else backend.script
+                    seconds.append(asyncio.get_running_loop().time() - began)
+            took = asyncio.get_running_loop().time() - began
+            assert len(seconds) == 2 and took < 1.2 + 0.3 and len(backend.asked) == 2
+
+    run(main())
+
+
+def test_a_pause_has_what_the_queue_has_left():
+    """The router's queue took most of its budget; then it says inside the stream that it is full."""
+
+    async def main():
+        said = event({"error": {"message": "x", "code": "queue_full"}})
+        parts = [waiting_comment(Waiting(state="queued")), *[b": x\n\n"] * 7, said]
+        async with raw_stream(*parts, pause_s=0.1) as server:
+            budgets = BUDGETS.with_spans({"queue_s": 1.0})
+            async with AsyncClient(server.url, model="m", budgets=budgets) as client:
+                got = await ask(client)
+                assert type(got.error) is ServerBusy and got.seconds < 1.0 + 0.2 and len(server.heads) == 1
 
     run(main())
 

@@ -19,21 +19,20 @@ FIRST_PAUSE_S = 0.5  # before the second try; doubled for each further one
 class Tries:
     """Counts the tries of one request, and tells the breaker how each went. Raises CircuitOpen when made."""
 
-    __slots__ = ("_clock", "_loop", "_max_tries", "_num_closed", "_num_tries", "_pause", "_server", "_ticket")
+    __slots__ = ("_again_at", "_clock", "_loop", "_max_tries", "_num_closed", "_num_tries", "_server", "_ticket")
 
     def __init__(self, server: Server, clock: Clock, *, max_tries: int) -> None:
         self._server, self._clock, self._max_tries = server, clock, max_tries
         self._loop = asyncio.get_running_loop()
         self._num_tries = 0
         self._num_closed = server.num_closed
-        self._pause: Waiting | None = None
+        self._again_at: float | None = None  # when the pause is over that runs since the last failure
         self._ticket: Ticket | None = server.enter()
 
     async def begin(self) -> None:
         """Begin a try, after a pause if it is not the first. Raises CircuitOpen, and Closed."""
-        if self._pause is not None:
-            self._clock.pauses(self._pause, self._loop.time())
-            await asyncio.sleep(self._pause.eta_s or 0.0)
+        if self._again_at is not None:
+            await asyncio.sleep(max(0.0, self._again_at - self._loop.time()))
             if self._is_closed:
                 raise Closed(endpoint=self._server.name)
             self._ticket = self._server.enter()
@@ -61,9 +60,10 @@ class Tries:
         if seconds is None or not self._server.breaker.allows(now + seconds):
             raise error
         pause = Waiting(state="loading" if is_loading else "queued", eta_s=seconds)
+        self._clock.pauses(pause, now)
         if not self._clock.has_room(pause, now):
             raise error
-        self._pause = pause
+        self._again_at = now + seconds
         return pause
 
     def ended(self, error: BaseException | None) -> None:
