@@ -156,6 +156,16 @@ def test_a_slow_reader_gets_what_came_before_the_connection_broke(is_whole, rese
     ([event({"error": {"message": "full", "code": "queue_full"}})], ServerBusy, None),
     ([event({"error": {"message": "stopping", "code": "unavailable"}})], ServerBusy, "status"),
     ([event({"error": "s3cret is wrong"})], Broken, "status"),
+    ([event({"error": {"message": "x", "type": "exceed_context_size_error", "code": 400}})], Refused, None),
+    ([event({"error": {"message": "x", "type": "InternalServerError", "code": 500}})], Broken, "status"),
+    ([event({"error": {"message": "x", "type": "rate", "code": 429}})], ServerBusy, None),
+    ([event({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})], ServerBusy, None),
+    ([event({"error": {"message": "x", "type": "unavailable_error", "code": "503"}})], ServerBusy, "status"),
+    ([event({"error": {"message": "x", "type": "authentication_error", "code": 401}})], Refused, None),
+    ([event({"object": "error", "message": "x", "type": "BadRequestError", "code": 400})], Refused, None),
+    ([event({"object": "error", "message": "x", "type": "InternalServerError", "code": 500})], Broken, "status"),
+    ([event({"error": {"message": "x", "type": "invalid_request_error"}}).strip()], Refused, None),
+    ([event({"error": {"message": "x"}}).strip()], Broken, "status"),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("is_late", [False, True])
 def test_streams_that_are_none(parts, kind, counts, is_late):
@@ -163,11 +173,20 @@ def test_streams_that_are_none(parts, kind, counts, is_late):
         first = [chunk(content="a")] if is_late else [chunk(role="assistant", content="")]
         async with (
             raw_stream(*first, *parts) as server,
-            AsyncClient(server.url, api_key="s3cret", model="m", max_tries=1) as client,
+            AsyncClient(server.url, api_key="s3cret", model="m", max_tries=1, load_s=1.0) as client,
         ):
             got = await ask(client)
             assert type(got.error) is kind and got.error.kind == counts
             assert got.error.text == ("a" if is_late else "") and "s3cret" not in str(got.error)
+
+    run(main())
+
+
+def test_a_byte_order_mark_hides_no_event():
+    async def main():
+        parts = [b"\xef\xbb\xbf" + chunk(content="a"), chunk("stop"), DONE]
+        async with raw_stream(*parts) as server, AsyncClient(server.url, model="m") as client:
+            assert (await ask(client)).text == "a"
 
     run(main())
 

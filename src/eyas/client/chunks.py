@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from eyas.base.serving.failures import error_message
+from eyas.base.serving.failures import error_message, message_of
 from eyas.client.errors import Broken, ClientError
 from eyas.client.pieces import Call, Content, Piece, Reasoning, Usage
 from eyas.client.refusals import INVALID_JSON, error_in_stream, hidden
@@ -100,7 +100,7 @@ class ChunkReader:
         choices = chunk.choices
         if not choices:
             if choices is None and chunk.usage is None:
-                raise self._malformed("an event of its stream has no choices")
+                raise self._unreadable(data)
             return
         choice = choices[0]
         if choice.index:
@@ -170,7 +170,7 @@ class ChunkReader:
             value = msgspec.json.decode(hidden(data, self._key))
         except INVALID_JSON:
             return self._malformed("an event of its stream is not JSON")
-        if error_message(value) is not None:
+        if error_message(value) or message_of(value):
             return error_in_stream(value, self._endpoint)
         return self._malformed("an event of its stream is no chunk of a chat completion")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from eyas.base.serving.failures import error_message, is_mistake, message_of, verdict_of
+from eyas.base.serving.failures import error_message, is_mistake, message_of, status_of, verdict_of
 from eyas.client.errors import Broken, ClientError, Refused, ServerBusy
 
 __all__ = ["INVALID_JSON", "error_in_stream", "error_of", "hidden", "retry_after_s"]
@@ -19,8 +19,8 @@ INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # rais
 LOADING_S = 2.0  # when a model that is being loaded may be there
 MAX_PLAIN = 200  # characters shown of an error that is no JSON
 # Types and codes of errors inside a stream, as this server, the router and vLLM send them.
-FULL = frozenset({"queue_full", "rate_limit_error", "rate_limit_exceeded", "429"})
-UNAVAILABLE = frozenset({"unavailable", "service_unavailable_error", "overloaded_error", "503"})
+FULL = frozenset({"queue_full", "rate_limit_error", "rate_limit_exceeded"})
+UNAVAILABLE = frozenset({"unavailable", "service_unavailable_error", "overloaded_error"})
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -> ClientError:
@@ -29,7 +29,27 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str
     if 300 <= status < 400:
         detail = f"it answers with a redirect ({status}), which is not followed"
         return Broken(detail, kind="malformed", endpoint=endpoint, remedy="use the address that it leads to")
-    after_s = retry_after_s(headers)
+    return _judged(status, message, retry_after_s(headers), endpoint)
+
+
+def error_in_stream(value: Any, endpoint: str) -> ClientError:
+    """Return the error that an event of a stream holds: as `error`, or the event itself is one."""
+    said = error_message(value)
+    message, error = (message_of(value), value) if said is None else (said, value["error"])
+    status = status_of(error)
+    if is_mistake(error):
+        return Refused(status or 400, message, endpoint=endpoint)
+    if status is not None and verdict_of(status, message) != "failure":
+        return _judged(status, message, None, endpoint)
+    kinds = {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
+    if kinds & FULL:
+        return ServerBusy(message, None, endpoint=endpoint)
+    if kinds & UNAVAILABLE or status == 503:
+        return ServerBusy(message, None, endpoint=endpoint, kind="status")
+    return Broken(f"it sent an error: {message}", kind="status", endpoint=endpoint)
+
+
+def _judged(status: int, message: str, after_s: float | None, endpoint: str) -> ClientError:
     match verdict_of(status, message):
         case "full":
             return ServerBusy(message, after_s, endpoint=endpoint)
@@ -41,19 +61,6 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str
             return Refused(status, message, endpoint=endpoint, kind="status")
         case "mistake":
             return Refused(status, message, endpoint=endpoint)
-
-
-def error_in_stream(value: Any, endpoint: str) -> ClientError:
-    """Return the error that an event of a stream holds."""
-    message, error = error_message(value) or "", value["error"]
-    if is_mistake(error):
-        return Refused(400, message, endpoint=endpoint)
-    kinds = {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
-    if kinds & FULL:
-        return ServerBusy(message, None, endpoint=endpoint)
-    if kinds & UNAVAILABLE:
-        return ServerBusy(message, None, endpoint=endpoint, kind="status")
-    return Broken(f"it sent an error: {message}", kind="status", endpoint=endpoint)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
 from functools import partial
 
 import aiohttp
@@ -142,8 +141,11 @@ class Stream:
         if said is not None and said.startswith(DONE):
             self.is_complete = True
         elif said is not None:
-            with suppress(ClientError):  # half of an event
+            try:
                 self.reader.read(said, pieces)
+            except Broken as error:
+                if error.kind != "malformed":  # that is half of an event
+                    raise
         if not self.is_complete and self.reader.finish_reason is None:
             raise Broken(ENDED, kind="broken", endpoint=self._server.name)
         self.is_complete = True
