@@ -444,6 +444,25 @@ def test_fields_are_sent_as_they_are():
     run(main())
 
 
+def test_a_request_that_json_cannot_hold():
+    async def main():
+        async with (
+            ScriptedBackend(script=Script(status=500)).serving() as backend,
+            client_of(backend, breaker=Breaker(max_failures=1, open_s=0.05)) as client,
+        ):
+            await ask(client)
+            await asyncio.sleep(0.06)
+            for text, fields in (("\ud800", {}), ("Hi", {"tools": object()})):
+                with pytest.raises(UserError, match="JSON"):
+                    await client.complete(text, **fields)
+            with pytest.raises(UserError, match="JSON"):
+                await client.embed(["\ud800"])
+            backend.script = Script(mark="m1")
+            assert len(backend.asked) == 1 and (await ask(client)).text == WHOLE  # the probe's place is free
+
+    run(main())
+
+
 def test_all_errors_have_one_base_and_say_what_to_do():
     errors = [
         CircuitOpen(3.2, failures=5, endpoint="e"), TimedOut("queue", 120, endpoint="e"), Stalled(120.0, endpoint="e"),

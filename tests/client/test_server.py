@@ -103,10 +103,14 @@ def test_a_server_that_does_not_count_is_asked_without():
     run(main())
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x", "http://", "/v1"])
+@pytest.mark.parametrize("url", [
+    "", "127.0.0.1:8000", "ftp://x", "http://", "/v1", "http://[::1", "http://h:99999", "http://h:port", "http://h:0",
+    "http://.:1", "http://" + "h" * 64, "http://\u2100", "http://h/v1?key=s3cret", "http://h/#v1",
+])  # fmt: skip
 def test_an_address_that_is_none(url):
-    with pytest.raises(UserError, match="base_url must be"):
+    with pytest.raises(UserError, match="base_url must be") as caught:
         AsyncClient(url)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["a\nb", "a\r\nX-Y: z", "\u00fc", "\0"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -75,13 +76,17 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             return seconds
     try:
         return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
 def hidden(body: bytes, key: str | None) -> bytes:
-    """Return an error's bytes without the key that the server was sent."""
-    return body.replace(key.encode(), b"***") if key else body
+    """Return an error's bytes without the key that the server was sent, as it is or as JSON may have it."""
+    if key:
+        quoted = json.dumps(key)[1:-1]
+        for form in (key, quoted, quoted.replace("/", "\\/")):
+            body = body.replace(form.encode(), b"***")
+    return body
 
 
 def _said(body: bytes) -> str:

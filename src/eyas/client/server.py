@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from weakref import WeakSet
 
 import aiohttp
@@ -36,9 +36,9 @@ class Server:
 
     def __init__(self, base_url: str, *, key: str | None, name: str | None, breaker: Breaker | None) -> None:
         url = base_url.rstrip("/")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            shown = base_url.rpartition("@")[2]
+        parts = _parts_of(url)
+        if parts is None:
+            shown = base_url.rpartition("@")[2].partition("?")[0]
             raise UserError(f"base_url must be http://HOST:PORT or https://HOST, with /v1 or without, not '{shown}'")
         if key and parts.username is not None:
             raise UserError("base_url has a user, and there is an api_key: a request can carry one of them")
@@ -163,6 +163,17 @@ class Server:
         if body is not None:
             headers["Content-Type"] = "application/json"
         return headers
+
+
+def _parts_of(url: str) -> SplitResult | None:
+    """Return the parts of an address; None if it is none, or has more than a path."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        is_whole = parts.port != 0 and bool(host) and not parts.query and not parts.fragment
+    except ValueError:  # a UnicodeError is one
+        return None
+    return parts if is_whole and parts.scheme in ("http", "https") else None
 
 
 def _until(until: float) -> asyncio.Timeout:
