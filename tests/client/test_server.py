@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from tests.router.support.script import Script
 from tests.router.support.scripted import ScriptedBackend, free_port
 
 from eyas.base.errors import UserError
+from eyas.base.serving.budgets import Budgets
 from eyas.client import AsyncClient
-from eyas.client.errors import Broken, Closed
+from eyas.client.errors import Broken, Closed, Refused, TimedOut
 from eyas.client.pieces import Content, Waiting
 
 
@@ -31,6 +33,41 @@ def test_answers_that_are_none(answer):
         async with RawServer(answer).serving() as server, AsyncClient(server.url, model="m", max_tries=1) as client:
             got = await ask(client)
             assert type(got.error) is Broken and got.error.kind == "malformed"
+
+    run(main())
+
+
+@pytest.mark.parametrize(("said", "kind", "words"), [
+    ({"error": {"message": "prompt of s3cret", "type": "invalid_request_error"}}, Refused, "prompt of ***"),
+    ({"error": "no such model"}, Broken, "no such model"),
+    ({"choices": [{"index": 0, "message": {"content": "a"}}]}, Broken, "a stream of events was asked for"),
+    ([], Broken, "a stream of events was asked for"),
+    (None, Broken, "a stream of events was asked for"),
+])  # fmt: skip
+def test_json_in_place_of_a_stream(said, kind, words):
+    async def main():
+        body = b"no json" if said is None else json.dumps(said).encode()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        async with (
+            RawServer([head, body]).serving() as server,
+            AsyncClient(server.url, api_key="s3cret", model="m", max_tries=1) as client,
+        ):
+            got = await ask(client)
+            assert type(got.error) is kind and words in str(got.error)
+
+    run(main())
+
+
+def test_json_that_does_not_end_has_the_budget_of_the_prompt():
+    async def main():
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+        budgets = Budgets(prefill_s=0.3)
+        async with (
+            RawServer([head, b"{"], pause_s=0.5).serving() as server,
+            AsyncClient(server.url, model="m", budgets=budgets) as client,
+        ):
+            got = await ask(client)
+            assert type(got.error) is TimedOut and 0.29 < got.seconds < 0.3 + 0.5
 
     run(main())
 

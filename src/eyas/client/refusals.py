@@ -14,7 +14,7 @@ import msgspec
 from eyas.base.serving.failures import error_message, is_mistake, message_of, status_of, verdict_of
 from eyas.client.errors import Broken, ClientError, Refused, ServerBusy
 
-__all__ = ["INVALID_JSON", "error_in_stream", "error_of", "hidden", "retry_after_s"]
+__all__ = ["INVALID_JSON", "error_in_stream", "error_in_whole", "error_of", "hidden", "retry_after_s"]
 
 INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for bytes that are none
 LOADING_S = 2.0  # when a model that is being loaded may be there
@@ -48,6 +48,18 @@ def error_in_stream(value: Any, endpoint: str) -> ClientError:
     if kinds & UNAVAILABLE or status == 503:
         return ServerBusy(message, None, endpoint=endpoint, kind="status")
     return Broken(f"it sent an error: {message}", kind="status", endpoint=endpoint)
+
+
+def error_in_whole(body: bytes, endpoint: str) -> ClientError:
+    """Return the error for JSON where a stream was asked for: some servers send their errors with the status 200."""
+    try:
+        value = msgspec.json.decode(body)
+    except INVALID_JSON:
+        value = None
+    if error_message(value) is not None:
+        return error_in_stream(value, endpoint)
+    what = "it answers with JSON, though a stream of events was asked for"
+    return Broken(what, kind="malformed", endpoint=endpoint, remedy="ask a server that streams")
 
 
 def _judged(status: int, message: str, after_s: float | None, endpoint: str) -> ClientError:

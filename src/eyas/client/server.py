@@ -98,7 +98,10 @@ class Server:
 
     async def whole(self, method: str, path: str, body: bytes | None, *, until: float) -> bytes:
         """Return the whole body of an answer. Raises as `send` does."""
-        response = await self.send(method, path, body, until=until)
+        return await self.rest(await self.send(method, path, body, until=until), until=until)
+
+    async def rest(self, response: aiohttp.ClientResponse, *, until: float) -> bytes:
+        """Return the whole body of an answer whose head has come. Raises as `send` does."""
         try:
             async with _until(until):
                 with self.errors():
