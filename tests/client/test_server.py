@@ -207,6 +207,28 @@ def test_a_client_that_is_closed_asks_nobody(when):
     run(main())
 
 
+def test_all_are_closed_though_the_task_is_cancelled_while_it_closes():
+    async def main():
+        gc.collect()
+        before = idle_sockets()
+        async with ScriptedBackend(script=Script(mark="m1")).serving() as backend:
+            clients = [AsyncClient(backend.url, model="m") for _ in range(3)]
+
+            async def use():
+                async with AsyncClient(backend.url, model="m", fallbacks=clients):
+                    for client in clients:
+                        await ask(client)
+                    asyncio.current_task().cancel()
+
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(use())
+            assert [client._server._session for client in clients] == [None] * 3
+        await asyncio.sleep(0.05)
+        assert idle_sockets() == before
+
+    run(main())
+
+
 def test_a_client_outlives_its_loop_but_has_one_at_a_time():
     client = AsyncClient("http://127.0.0.1:1", model="m", max_tries=1)
 

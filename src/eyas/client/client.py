@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from types import TracebackType
 from typing import Any
 
@@ -71,13 +71,11 @@ class AsyncClient:
     ) -> None:
         for client in self._chain:
             client._num_entered -= 1
-            if client._num_entered == 0:
-                await client._server.close()
+        await _close(client._server for client in self._chain if client._num_entered == 0)
 
     async def close(self) -> None:
         """Close all connections, those of the fallbacks too, and end what is being answered."""
-        for client in self._chain:
-            await client._server.close()
+        await _close(client._server for client in self._chain)
 
     @property
     def name(self) -> str:
@@ -202,6 +200,13 @@ class AsyncClient:
         own = own.with_spans({"total_s": min(totals, default=None)})
         clock = Clock(own, asyncio.get_running_loop().time(), began=began, load_s=self._load_s)
         return Run(self._server, question, model, clock, began=began, max_tries=self._max_tries)
+
+
+async def _close(servers: Iterable[Server]) -> None:
+    """Close the connections to all servers, even if the task is cancelled meanwhile."""
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            stack.push_async_callback(server.close)
 
 
 def goes_on(error: ClientError) -> bool:
