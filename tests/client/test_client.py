@@ -4,14 +4,14 @@ import asyncio
 import json
 
 import pytest
-from tests.client.support.asked import ask, run
+from tests.client.support.asked import ask, event, raw_stream, run
 from tests.router.support.script import Script
 from tests.router.support.scripted import ScriptedBackend, free_port
 
 from eyas.base.errors import UserError
 from eyas.base.serving.breaker import Breaker
 from eyas.base.serving.budgets import Budgets
-from eyas.base.serving.waiting import Waiting
+from eyas.base.serving.waiting import Waiting, waiting_comment
 from eyas.client import AsyncClient
 from eyas.client.errors import Broken, CircuitOpen, ClientError, Refused, ServerBusy, Stalled, TimedOut
 from eyas.client.pieces import Asked, Content
@@ -172,6 +172,39 @@ def test_pauses_are_of_the_queues_budget():
     run(main())
 
 
+def test_a_slow_reader_spends_the_pause_and_not_the_prompts_budget():
+    async def main():
+        async with (
+            ScriptedBackend(script=Script(status=429, retry_after="0.4")).serving() as backend,
+            client_of(backend, max_tries=2, budgets=BUDGETS.with_spans({"prefill_s": 0.5})) as client,
+        ):
+            began, seconds = asyncio.get_running_loop().time(), []
+            async for piece in client.stream(json.dumps(MARK)):
+                if isinstance(piece, Asked | Waiting):
+                    await asyncio.sleep(0.6)
+                    backend.script = Script(mark="m1") if isinstance(piece, Waiting) else backend.script
+                    seconds.append(asyncio.get_running_loop().time() - began)
+            took = asyncio.get_running_loop().time() - began
+            assert len(seconds) == 2 and took < 1.2 + 0.3 and len(backend.asked) == 2
+
+    run(main())
+
+
+def test_a_pause_has_what_the_queue_has_left():
+    """The router's queue took most of its budget; then it says inside the stream that it is full."""
+
+    async def main():
+        said = event({"error": {"message": "x", "code": "queue_full"}})
+        parts = [waiting_comment(Waiting(state="queued")), *[b": x\n\n"] * 7, said]
+        async with raw_stream(*parts, pause_s=0.1) as server:
+            budgets = BUDGETS.with_spans({"queue_s": 1.0})
+            async with AsyncClient(server.url, model="m", budgets=budgets) as client:
+                got = await ask(client)
+                assert type(got.error) is ServerBusy and got.seconds < 1.0 + 0.2 and len(server.heads) == 1
+
+    run(main())
+
+
 def test_fallbacks_in_order_and_their_reasons():
     async def main():
         async with ScriptedBackend("a").serving() as first, ScriptedBackend("b").serving() as second:
@@ -217,6 +250,60 @@ def test_the_total_is_one_over_all_endpoints():
                 assert got.error.span == "total" and got.error.kind is None  # the fallback had less than half of it
                 assert got.seconds + 1e-3 >= 0.8 and got.seconds < 0.8 + LATE_S
                 assert [error.span for error in got.error.before] == ["prefill"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_address", [False, True])
+def test_the_total_of_the_call_is_that_of_its_fallbacks(is_address):
+    async def main():
+        async with ScriptedBackend("a").serving() as first, ScriptedBackend("b").serving() as second:
+            budgets = BUDGETS.with_spans({"total_s": 0.5})
+            fallback = second.url if is_address else client_of(second, budgets=Budgets(total_s=9))
+            async with client_of(first, budgets=budgets, fallbacks=[fallback]) as client:
+                got = await ask(client, {"on": {"a": {"status": 500}, "b": {"before_s": 3}}})
+                assert (got.error.span, got.error.seconds) == ("total", 0.5) and len(second.asked) == 1
+                assert got.seconds + 1e-3 >= 0.5 and got.seconds < 0.5 + LATE_S
+
+    run(main())
+
+
+def test_an_address_has_the_budgets_and_tries_of_its_client():
+    async def main():
+        async with ScriptedBackend("a").serving() as first, ScriptedBackend("b").serving() as second:
+            budgets = BUDGETS.with_spans({"prefill_s": 0.3})
+            async with client_of(first, budgets=budgets, fallbacks=[second.url]) as client:
+                got = await ask(client, {"on": {"a": {"status": 500}, "b": {"before_s": 3}}})
+                assert got.error.span == "prefill" and got.seconds < 0.3 + LATE_S
+                got = await ask(client, {"status": 500})
+                assert len(second.asked) == 2  # one of each call
+
+    run(main())
+
+
+def test_fallbacks_of_a_fallback_come_after_it():
+    async def main():
+        async with ScriptedBackend("c").serving() as third, AsyncClient(third.url, model="m", name="c") as last:
+            second = AsyncClient(f"http://127.0.0.1:{free_port()}", max_tries=1, name="b", fallbacks=[last])
+            nowhere = f"http://127.0.0.1:{free_port()}"
+            async with AsyncClient(nowhere, max_tries=1, name="a", fallbacks=[second, last]) as client:
+                got = await ask(client, MARK)
+                assert got.endpoints == ["a", "b", "c"] and got.text == WHOLE
+            assert (await ask(last, MARK)).text == WHOLE  # it is entered itself, and still open
+            assert last._num_entered == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(("budgets", "is_spent"), [({"queue_s": None}, False), ({"queue_s": 0.2}, True)])
+def test_a_whole_answer_has_queue_and_prefill_together(budgets, is_spent):
+    async def main():
+        async with ScriptedBackend(script=Script(before_s=0.8)).serving() as backend:
+            spans = {"prefill_s": 0.2} | budgets
+            async with client_of(backend, budgets=BUDGETS.with_spans(spans)) as client:
+                asking = asyncio.gather(client.embed(["a"]), return_exceptions=True)
+                (got,) = await asking
+                assert isinstance(got, TimedOut) if is_spent else got == [[0.25, -0.5]]
 
     run(main())
 
@@ -353,6 +440,25 @@ def test_fields_are_sent_as_they_are():
 
     async def ask_messages(client, messages, **fields):
         return [piece async for piece in client.stream(messages, **fields)]
+
+    run(main())
+
+
+def test_a_request_that_json_cannot_hold():
+    async def main():
+        async with (
+            ScriptedBackend(script=Script(status=500)).serving() as backend,
+            client_of(backend, breaker=Breaker(max_failures=1, open_s=0.05)) as client,
+        ):
+            await ask(client)
+            await asyncio.sleep(0.06)
+            for text, fields in (("\ud800", {}), ("Hi", {"tools": object()})):
+                with pytest.raises(UserError, match="JSON"):
+                    await client.complete(text, **fields)
+            with pytest.raises(UserError, match="JSON"):
+                await client.embed(["\ud800"])
+            backend.script = Script(mark="m1")
+            assert len(backend.asked) == 1 and (await ask(client)).text == WHOLE  # the probe's place is free
 
     run(main())
 

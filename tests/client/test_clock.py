@@ -14,7 +14,7 @@ from eyas.client.errors import Stalled
 BUDGETS = Budgets(queue_s=10, prefill_s=20, stall_s=30, total_s=None)
 STATES = {"queued": "queue", "loading": "loading", "reading": "prefill"}
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["queued", "loading", "reading", "pause", "sent"]), st.floats(0, 12)), max_size=20
+    st.tuples(st.sampled_from(["queued", "loading", "reading", "pause", "load", "sent"]), st.floats(0, 12)), max_size=20
 )
 
 
@@ -30,6 +30,7 @@ def has_room(clock, seconds, now=45.0):
 def test_time_is_charged_to_what_the_server_says(steps, total_s):
     """An oracle that sums the seconds of each state, and the clock, agree on which budget ends and when."""
     clock = clock_of(Budgets(queue_s=10, prefill_s=20, stall_s=30, total_s=total_s))
+    clock.sent(0.0)
     limits = {"queue": 10, "loading": 40, "prefill": 20}
     spent = dict.fromkeys(limits, 0.0)
     span, heard, now, silent = "prefill", 0.0, 0.0, True
@@ -51,9 +52,13 @@ def test_time_is_charged_to_what_the_server_says(steps, total_s):
         spent[span] += seconds
         if silent:
             unheard += seconds
-        if state == "pause":
-            clock.pauses(Waiting(state="queued"), now)
-            span, silent = "queue", False
+        if state in ("pause", "load"):
+            word = "loading" if state == "load" else "queued"
+            clock.pauses(Waiting(state=word), now)
+            if silent and word == "loading":
+                spent["prefill"] -= unheard
+                spent["loading"] += unheard
+            span, silent, heard = STATES[word], False, now
         elif state == "sent":
             clock.sent(now)
             span, silent, unheard = "prefill", True, 0.0
@@ -74,6 +79,35 @@ def test_another_backend_has_the_whole_budget_for_the_prompt():
     assert clock.due == 20.0
     clock.hears(Waiting(state="reading", backend="b"), 15.0)
     assert clock.due == 35.0
+
+
+def test_another_backend_after_a_try_has_the_whole_budget_too():
+    clock = clock_of()
+    clock.sent(0.0)
+    clock.hears(Waiting(state="reading", backend="a"), 1.0)
+    clock.pauses(Waiting(state="queued"), 15.0)
+    clock.sent(17.0)  # 15 s of 20 are spent at a
+    assert clock.due == 22.0
+    clock.hears(Waiting(state="reading", backend="b"), 18.0)
+    assert clock.due == 37.0
+
+
+def test_time_before_the_first_request_is_of_the_total_alone():
+    clock = clock_of()
+    clock.sent(15.0)
+    assert clock.due == 35.0
+    clock = clock_of(Budgets(prefill_s=20, total_s=30))
+    clock.sent(15.0)
+    assert clock.due == 30.0
+
+
+def test_a_server_that_loads_its_model_reads_nothing():
+    clock = clock_of()
+    for second in range(0, 39, 2):  # it is asked every 2 s, and takes 1 s to say so
+        clock.sent(float(second))
+        assert clock.due == second + 20.0
+        clock.pauses(Waiting(state="loading"), second + 1.0)
+    assert not clock.has_room(Waiting(state="loading", eta_s=2.0), 39.0)
 
 
 def test_after_the_first_piece_only_pieces_count():

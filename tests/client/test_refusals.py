@@ -22,7 +22,8 @@ JSON = st.recursive(
     ({}, None), ({"retry-after": "7"}, 7.0), ({"retry-after": " 0.5 "}, 0.5), ({"retry-after-ms": "250"}, 0.25),
     ({"retry-after": "9", "retry-after-ms": "10"}, 0.01), ({"retry-after": "-3"}, None), ({"retry-after": "nan"}, None),
     ({"retry-after": "inf"}, None), ({"retry-after": "soon"}, None),
-    ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+    ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0), ({"retry-after": "Mon, 1 Jan 0001 00:00:00 -0000"}, 0.0),
+    ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, None), ({"retry-after": "1e999"}, None),
 ])  # fmt: skip
 def test_retry_after(headers, seconds):
     assert retry_after_s(headers) == seconds
@@ -64,3 +65,7 @@ def test_any_event_with_an_error_is_one(value):
 
 def test_keys_are_hidden():
     assert hidden(b"key s3cret is wrong", "s3cret") == b"key *** is wrong" and hidden(b"x", None) == b"x"
+    key = 'a/b"c\\d'
+    for body in (json.dumps({"error": key}), json.dumps({"error": key}).replace("/", "\\/")):
+        error = error_of(401, {}, hidden(body.encode(), key), "e")
+        assert isinstance(error, Refused) and error.message == "***" and key not in str(error)

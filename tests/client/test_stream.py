@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import socket
+import threading
+import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.support.asked import ask, chunk, event, raw_stream, run
+from tests.router.support.rawserver import chunked, stream_head
 
 from eyas.base.serving.budgets import Budgets
 from eyas.base.serving.waiting import Waiting, waiting_comment
@@ -20,6 +24,7 @@ from eyas.client.stream import Stream
 
 LATE_S = 0.5  # that a budget may be late
 BUDGETS = Budgets(queue_s=5, prefill_s=5, stall_s=5)
+DONE = b"data: [DONE]\n\n"
 
 
 def comment(state, **fields):
@@ -82,6 +87,64 @@ def test_the_time_of_a_slow_reader_is_not_the_servers():
     run(main())
 
 
+def test_a_busy_loop_does_not_spend_the_servers_time():
+    """What came while something else kept the loop past the end of a budget is read before that ends anything."""
+
+    def serve(listening):
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(stream_head() + chunked(chunk(content="a")))
+            time.sleep(0.3)
+            connection.sendall(chunked(chunk(content="b")))
+            time.sleep(0.6)
+            connection.sendall(chunked(chunk(content="c")) + chunked(chunk("stop")) + b"0\r\n\r\n")
+            connection.recv(1)
+
+    async def main():
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            thread = threading.Thread(target=serve, args=[listening])
+            thread.start()
+            budgets = BUDGETS.with_spans({"stall_s": 0.4})
+            async with AsyncClient(
+                f"http://127.0.0.1:{listening.getsockname()[1]}", model="m", budgets=budgets
+            ) as client:
+                asyncio.get_running_loop().call_later(0.2, time.sleep, 0.5)
+                got = await ask(client)
+            await asyncio.to_thread(thread.join)
+            assert got.error is None and got.text == "abc"
+
+    run(main())
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_slow_reader_gets_what_came_before_the_connection_broke(is_whole, resets):
+    async def main():
+        parts = [
+            chunk(content="a"),
+            chunk(content="b"),
+            chunk(content="c"),
+            *([chunk("stop"), DONE] if is_whole else []),
+        ]
+        async with (
+            raw_stream(*parts, pause_s=0.02, ends=False, resets=resets) as server,
+            AsyncClient(server.url, model="m") as client,
+        ):
+            texts, error = [], None
+            try:
+                async for piece in client.stream("Hi"):
+                    if isinstance(piece, Content):
+                        texts.append(piece.text)
+                        await asyncio.sleep(0.3)
+            except Broken as caught:
+                error = caught
+            assert texts == ["a", "b", "c"] and (error is None) == is_whole
+            assert error is None or (error.text == "abc" and error.kind == "broken")
+
+    run(main())
+
+
 @pytest.mark.parametrize(("parts", "kind", "counts"), [
     ([b"data: {\"choices\": [{\"index\": 0, \"del"], Broken, "broken"),
     ([b"data: {nonsense}\n\n"], Broken, "malformed"),
@@ -93,6 +156,16 @@ def test_the_time_of_a_slow_reader_is_not_the_servers():
     ([event({"error": {"message": "full", "code": "queue_full"}})], ServerBusy, None),
     ([event({"error": {"message": "stopping", "code": "unavailable"}})], ServerBusy, "status"),
     ([event({"error": "s3cret is wrong"})], Broken, "status"),
+    ([event({"error": {"message": "x", "type": "exceed_context_size_error", "code": 400}})], Refused, None),
+    ([event({"error": {"message": "x", "type": "InternalServerError", "code": 500}})], Broken, "status"),
+    ([event({"error": {"message": "x", "type": "rate", "code": 429}})], ServerBusy, None),
+    ([event({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})], ServerBusy, None),
+    ([event({"error": {"message": "x", "type": "unavailable_error", "code": "503"}})], ServerBusy, "status"),
+    ([event({"error": {"message": "x", "type": "authentication_error", "code": 401}})], Refused, None),
+    ([event({"object": "error", "message": "x", "type": "BadRequestError", "code": 400})], Refused, None),
+    ([event({"object": "error", "message": "x", "type": "InternalServerError", "code": 500})], Broken, "status"),
+    ([event({"error": {"message": "x", "type": "invalid_request_error"}}).strip()], Refused, None),
+    ([event({"error": {"message": "x"}}).strip()], Broken, "status"),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("is_late", [False, True])
 def test_streams_that_are_none(parts, kind, counts, is_late):
@@ -100,11 +173,20 @@ def test_streams_that_are_none(parts, kind, counts, is_late):
         first = [chunk(content="a")] if is_late else [chunk(role="assistant", content="")]
         async with (
             raw_stream(*first, *parts) as server,
-            AsyncClient(server.url, api_key="s3cret", model="m", max_tries=1) as client,
+            AsyncClient(server.url, api_key="s3cret", model="m", max_tries=1, load_s=1.0) as client,
         ):
             got = await ask(client)
             assert type(got.error) is kind and got.error.kind == counts
             assert got.error.text == ("a" if is_late else "") and "s3cret" not in str(got.error)
+
+    run(main())
+
+
+def test_a_byte_order_mark_hides_no_event():
+    async def main():
+        parts = [b"\xef\xbb\xbf" + chunk(content="a"), chunk("stop"), DONE]
+        async with raw_stream(*parts) as server, AsyncClient(server.url, model="m") as client:
+            assert (await ask(client)).text == "a"
 
     run(main())
 
@@ -225,5 +307,58 @@ def test_the_same_pieces_for_any_cuts(events, places, last):
     def text_of(event):
         lines = [line[6:] for line in event.splitlines() if line.startswith(b"data: ")]
         return (json.loads(b"\n".join(lines))["choices"][0]["delta"].get("content") or "") if lines else ""
+
+    run(main())
+
+
+def call(index=None, id=None, name=None, arguments=None):
+    function = {"name": name, "arguments": arguments}
+    fields = {"index": index, "id": id, "function": {key: one for key, one in function.items() if one is not None}}
+    return chunk(tool_calls=[{key: one for key, one in fields.items() if one is not None}])
+
+
+@pytest.mark.parametrize(("parts", "calls"), [
+    ([call(0, "a", "f", "{}"), DONE], [Call("a", "f", "{}")]),
+    ([chunk("", content="x"), call(0, "a", "f", "{}"), chunk("tool_calls"), DONE], [Call("a", "f", "{}")]),
+    ([chunk("stop"), call(0, "a", "f", "{}"), DONE], [Call("a", "f", "{}")]),
+    ([call(0, "a", "f", "{}"), chunk("tool_calls"), call(1, "b", "g", "{}")],
+     [Call("a", "f", "{}"), Call("b", "g", "{}")]),
+    ([call(0, "a", "f", {"x": [1]}), chunk("tool_calls")], [Call("a", "f", '{"x":[1]}')]),
+    ([call(None, "a", "f", "1"), call(None, "b", "g", "2"), call(None, "a", None, "3"), chunk("stop")],
+     [Call("a", "f", "13"), Call("b", "g", "2")]),
+    ([call(0, "a", "f", "1"), call(0, "a", "f", "2"), call(None, None, None, "3"), chunk("stop")],
+     [Call("a", "f", "123")]),
+    ([call(0, "a", "f", "1"), call(0, "b", "g", "2"), call(0, None, None, "3"), chunk("stop")],
+     [Call("a", "f", "1"), Call("b", "g", "23")]),
+    ([call(0, "x", "f", "1"), call(1, "x", "g", "2"), chunk("stop")], [Call("x", "f", "1"), Call("x", "g", "2")]),
+    ([call(0, "", "f", "{}"), call(0, "", "g", "{}"), chunk("stop")], [Call("", "f", "{}"), Call("", "g", "{}")]),
+    ([call(None, None, "f", "{}"), call(None, None, "g", "{}"), chunk("stop")],
+     [Call("", "f", "{}"), Call("", "g", "{}")]),
+    ([call(0, "a"), call(0, None, "f"), call(0, None, None, "{}"), chunk("stop")], [Call("a", "f", "{}")]),
+])  # fmt: skip
+def test_calls_of_odd_shapes(parts, calls):
+    async def main():
+        async with raw_stream(*parts) as server, AsyncClient(server.url, model="m") as client:
+            got = await ask(client)
+            assert got.error is None and [piece for piece in got.pieces if isinstance(piece, Call)] == calls
+
+    run(main())
+
+
+@pytest.mark.parametrize(("usage", "counts"), [
+    ({"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 3.0}, (3, 0, 3)),
+    ({"prompt_tokens": 3, "completion_tokens": "2"}, (3, 0, 3)),
+    ({"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": []}, (3, 2, 5)),
+    ([], None),
+])  # fmt: skip
+def test_an_answer_does_not_fail_by_its_usage(usage, counts):
+    async def main():
+        choice = {"index": None, "delta": {"content": "a"}, "finish_reason": "stop"}
+        parts = [event({"choices": [choice]}), event({"choices": [], "usage": usage}), DONE]
+        async with raw_stream(*parts) as server, AsyncClient(server.url, model="m") as client:
+            got = await ask(client)
+            assert got.error is None and got.text == "a"
+            used = got.end.usage
+            assert (used and (used.prompt_tokens, used.completion_tokens, used.total_tokens)) == counts
 
     run(main())

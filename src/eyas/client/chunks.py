@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from eyas.base.serving.failures import error_message
+from eyas.base.serving.failures import error_message, message_of
 from eyas.client.errors import Broken, ClientError
 from eyas.client.pieces import Call, Content, Piece, Reasoning, Usage
 from eyas.client.refusals import INVALID_JSON, error_in_stream, hidden
@@ -17,7 +17,7 @@ __all__ = ["ChunkReader"]
 
 class _Function(Struct):
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
 
 
 class _Fragment(Struct):
@@ -36,30 +36,14 @@ class _Delta(Struct):
 
 
 class _Choice(Struct):
-    index: int = 0
+    index: int | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
 
 
-class _PromptDetails(Struct):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-
 class _Chunk(Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     error: Any = None
     model: str | None = None
 
@@ -86,7 +70,7 @@ class ChunkReader:
     """
 
     __slots__ = (
-        *("_calls", "_endpoint", "_key", "_reasoning", "_text"),
+        *("_calls", "_endpoint", "_key", "_num_given", "_reasoning", "_text"),
         *("finish_reason", "has_progress", "model", "usage"),
     )
 
@@ -95,6 +79,7 @@ class ChunkReader:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[_Open] = []
+        self._num_given = 0  # of them, as pieces
         self.finish_reason: str | None = None
         self.has_progress = False
         self.model: str | None = None
@@ -109,16 +94,16 @@ class ChunkReader:
         if chunk.error:
             raise self._unreadable(data)
         if chunk.usage is not None:
-            self.usage = _usage(chunk.usage)
+            self.usage = _usage(chunk.usage) or self.usage
         if chunk.model is not None:
             self.model = chunk.model
         choices = chunk.choices
         if not choices:
             if choices is None and chunk.usage is None:
-                raise self._malformed("an event of its stream has no choices")
+                raise self._unreadable(data)
             return
         choice = choices[0]
-        if choice.index != 0:
+        if choice.index:
             return
         if (delta := choice.delta) is not None:
             if reasoning := delta.reasoning_content or delta.reasoning or delta.thinking:
@@ -132,10 +117,14 @@ class ChunkReader:
             if delta.tool_calls:
                 for fragment in delta.tool_calls:
                     self._add(fragment)
-        if choice.finish_reason is not None:
-            if self.finish_reason is None:
-                pieces.extend(self.calls())
+        if choice.finish_reason:  # some servers send "" until they know it
+            self.give_calls(pieces)
             self.finish_reason = choice.finish_reason
+
+    def give_calls(self, pieces: list[Piece]) -> None:
+        """Append the calls that are no pieces yet: all of them are there now."""
+        pieces.extend(self.calls()[self._num_given :])
+        self._num_given = len(self._calls)
 
     def calls(self) -> tuple[Call, ...]:
         """Return the calls, as far as they have come."""
@@ -146,11 +135,8 @@ class ChunkReader:
         error.text, error.reasoning, error.calls = "".join(self._text), "".join(self._reasoning), self.calls()
 
     def _add(self, fragment: _Fragment) -> None:
-        """Add a fragment to its call: that of its index, else the last. Some servers number all calls 0."""
-        call = next((one for one in reversed(self._calls) if one.index == fragment.index), None)
-        if fragment.index is None and not fragment.id and self._calls:
-            call = self._calls[-1]
-        if call is None or (fragment.id and call.id and fragment.id != call.id):
+        call = self._call_of(fragment)
+        if call is None:
             call = _Open(fragment.index)
             self._calls.append(call)
         if fragment.id:
@@ -158,16 +144,33 @@ class ChunkReader:
         function = fragment.function
         if function is not None:
             call.name = call.name or function.name or ""
-            if function.arguments:
-                call.arguments.append(function.arguments)
+            if arguments := function.arguments:
+                if not isinstance(arguments, str):
+                    arguments = msgspec.json.encode(arguments).decode()
+                call.arguments.append(arguments)
         self.has_progress = True
+
+    def _call_of(self, fragment: _Fragment) -> _Open | None:
+        """Return the call that a fragment goes on with: that of its id, else of its index, else the last.
+
+        Some servers number all calls 0, some number none. Without ids another name begins another call.
+        """
+        index, name = fragment.index, fragment.function.name if fragment.function is not None else None
+        for call in reversed(self._calls):
+            if fragment.id and call.id:
+                if fragment.id == call.id and index in (None, call.index):
+                    return call
+            elif index == call.index or (index is None and not fragment.id):
+                is_other = not fragment.id and name and call.arguments and name != call.name
+                return None if is_other else call
+        return None
 
     def _unreadable(self, data: bytes) -> ClientError:
         try:
             value = msgspec.json.decode(hidden(data, self._key))
         except INVALID_JSON:
             return self._malformed("an event of its stream is not JSON")
-        if error_message(value) is not None:
+        if error_message(value) or message_of(value):
             return error_in_stream(value, self._endpoint)
         return self._malformed("an event of its stream is no chunk of a chat completion")
 
@@ -175,12 +178,20 @@ class ChunkReader:
         return Broken(what, kind="malformed", endpoint=self._endpoint)
 
 
-def _usage(usage: _Usage) -> Usage:
-    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+def _usage(said: Any) -> Usage | None:
+    """Return what a server counts. What is no number it does not say: an answer does not fail by its bill."""
+    if not isinstance(said, dict):
+        return None
+    prompt, completion = _count(said, "prompt_tokens") or 0, _count(said, "completion_tokens") or 0
     return Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_tokens=usage.total_tokens or usage.prompt_tokens + usage.completion_tokens,
-        cached_tokens=None if prompt is None else prompt.cached_tokens,
-        reasoning_tokens=None if completion is None else completion.reasoning_tokens,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=_count(said, "total_tokens") or prompt + completion,
+        cached_tokens=_count(said.get("prompt_tokens_details"), "cached_tokens"),
+        reasoning_tokens=_count(said.get("completion_tokens_details"), "reasoning_tokens"),
     )
+
+
+def _count(said: Any, name: str) -> int | None:
+    number = said.get(name) if isinstance(said, dict) else None
+    return int(number) if isinstance(number, int | float) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +14,7 @@ from eyas.base.errors import UserError
 from eyas.base.serving.breaker import Breaker
 from eyas.base.serving.budgets import LOAD_S, Budgets
 from eyas.client.clock import Clock
-from eyas.client.errors import ClientError, Refused, TimedOut
+from eyas.client.errors import ClientError, Closed, Refused, TimedOut
 from eyas.client.pieces import Answer, Asked, Call, Content, End, Piece, Reasoning
 from eyas.client.question import Messages, Question
 from eyas.client.run import Run
@@ -29,7 +29,8 @@ class AsyncClient:
 
     `base_url` may end in `/v1` or not. `model` is what requests name that name none; None is the server's first.
     Budgets and breaker: docs/client.md. `fallbacks` are asked in order where this endpoint gives nothing: further
-    clients, or addresses, which are not sent `api_key`. `load_s` bounds the time that the server may load a model.
+    clients, with their own fallbacks, or addresses, which are not sent `api_key` and have this endpoint's budgets.
+    `load_s` bounds the time that the server may load a model.
 
     `async with` closes the connections of it and of its fallbacks at the end; without, `close` does.
     """
@@ -51,27 +52,30 @@ class AsyncClient:
         self._budgets = Budgets() if budgets is None else budgets
         self._max_tries = max(1, max_tries)
         self._load_s = load_s
-        self._fallbacks = tuple(AsyncClient(other) if isinstance(other, str) else other for other in fallbacks)
         self._num_entered = 0
         self.model = model
+        chain = [self]
+        for other in fallbacks:
+            if isinstance(other, str):
+                other = AsyncClient(other, budgets=self._budgets, max_tries=self._max_tries, load_s=load_s)
+            chain += [client for client in other._chain if client not in chain]
+        self._chain: tuple[AsyncClient, ...] = tuple(chain)
 
     async def __aenter__(self) -> AsyncClient:
-        for client in (self, *self._fallbacks):
+        for client in self._chain:
             client._num_entered += 1
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for client in (self, *self._fallbacks):
+        for client in self._chain:
             client._num_entered -= 1
-            if client._num_entered == 0:
-                await client._server.close()
+        await _close(client._server for client in self._chain if client._num_entered == 0)
 
     async def close(self) -> None:
         """Close all connections, those of the fallbacks too, and end what is being answered."""
-        for client in (self, *self._fallbacks):
-            await client._server.close()
+        await _close(client._server for client in self._chain)
 
     @property
     def name(self) -> str:
@@ -100,11 +104,12 @@ class AsyncClient:
         question = Question(messages, max_tokens, fields)
         began = asyncio.get_running_loop().time()
         before: list[ClientError] = []
-        for client in (self, *self._fallbacks):
+        total_s = (self._budgets if budgets is None else budgets).total_s
+        for client in self._chain:
             run: Run | None = None
             try:
-                run = client._run(question, model if client is self else None, budgets, began)
                 asked = client.model if client is not self or model is None else model
+                run = client._run(question, asked, budgets, began, total_s)
                 reason = before[-1] if before else None
                 yield Asked(endpoint=client.name, model=asked, is_fallback=client is not self, reason=reason)
                 while not run.is_over:
@@ -114,7 +119,7 @@ class AsyncClient:
                 return
             except ClientError as error:
                 error.before = tuple(before)
-                is_last = client is (self, *self._fallbacks)[-1]
+                is_last = client is self._chain[-1]
                 if is_last or (run is not None and run.has_begun) or not goes_on(error):
                     raise
                 before.append(error)
@@ -183,20 +188,34 @@ class AsyncClient:
     def _clock(self) -> Clock:
         """Return the budgets of a whole answer, which cannot say what it waits for: queue and prefill are one."""
         budgets, now = self._budgets, asyncio.get_running_loop().time()
-        if budgets.queue_s is not None and budgets.prefill_s is not None:
-            budgets = budgets.with_spans({"prefill_s": budgets.queue_s + budgets.prefill_s})
-        return Clock(budgets, now, began=now)
+        both_s = None if budgets.queue_s is None or budgets.prefill_s is None else budgets.queue_s + budgets.prefill_s
+        return Clock(budgets.with_spans({"prefill_s": both_s}), now, began=now, load_s=self._load_s)
 
-    def _run(self, question: Question, model: str | None, budgets: Budgets | None, began: float) -> Run:
-        now = asyncio.get_running_loop().time()
-        clock = Clock(budgets or self._budgets, now, began=began, load_s=self._load_s)
-        return Run(self._server, question, model or self.model, clock, began=began, max_tries=self._max_tries)
+    def _run(
+        self, question: Question, model: str | None, budgets: Budgets | None, began: float, total_s: float | None
+    ) -> Run:
+        """Return a request at this endpoint, in its budgets and in what the call has altogether."""
+        own = self._budgets if budgets is None else budgets
+        totals = [seconds for seconds in (own.total_s, total_s) if seconds is not None]
+        own = own.with_spans({"total_s": min(totals, default=None)})
+        clock = Clock(own, asyncio.get_running_loop().time(), began=began, load_s=self._load_s)
+        return Run(self._server, question, model, clock, began=began, max_tries=self._max_tries)
+
+
+async def _close(servers: Iterable[Server]) -> None:
+    """Close the connections to all servers, even if the task is cancelled meanwhile."""
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            stack.push_async_callback(server.close)
 
 
 def goes_on(error: ClientError) -> bool:
     """Return whether the next endpoint may be asked after an error, if nothing of an answer has come.
 
-    A mistake of the request is one there, too, and time that is spent altogether is spent.
+    A mistake of the request is one there, too, time that is spent altogether is spent, and a client that is closed asks
+    nobody.
     """
     is_mistake = isinstance(error, Refused) and error.kind is None
-    return not is_mistake and not (isinstance(error, TimedOut) and error.span == "total")
+    return (
+        not is_mistake and not isinstance(error, Closed) and not (isinstance(error, TimedOut) and error.span == "total")
+    )

@@ -1,8 +1,8 @@
 """The budgets of time while an endpoint is asked: which runs, when it is spent. Pure: the caller has the clock.
 
 queued -> queue, loading -> a bound of its own, reading or silence -> prefill, after the first token -> stall; the total
-runs all the time. Queue and load add up over all tries at an endpoint. Prefill does, too, until the server says that
-another backend reads the prompt, or that it is read after a wait.
+runs all the time, the others from the first request on. Queue and load add up over all tries at an endpoint. Prefill
+does, too, until the server says that another backend reads the prompt, or that it is read after a wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Clock:
 
     __slots__ = (
         *("_asked_at", "_backend", "_budgets", "_is_silent", "_limits", "_pause", "_since", "_span", "_spent"),
-        *("_until", "due"),
+        *("_until", "_was_sent", "due"),
     )
 
     def __init__(self, budgets: Budgets, now: float, *, began: float, load_s: float = LOAD_S) -> None:
@@ -45,6 +45,7 @@ class Clock:
         self._span: Span = "prefill"
         self._since = self._asked_at = now
         self._is_silent = True
+        self._was_sent = False
         self.due = 0.0
         self._set_due(now)
 
@@ -55,12 +56,19 @@ class Clock:
 
     def sent(self, now: float) -> None:
         """Record that a request is sent: until the server says what it waits for, it reads."""
+        if not self._was_sent:
+            self._was_sent, self._since = True, now
         self._enter("prefill", now)
         self._asked_at = now
         self._is_silent = True
 
     def pauses(self, waiting: Waiting, now: float) -> None:
-        """Record that the client waits before it asks again, for a place or for a model that is loaded."""
+        """Record that the client waits before it asks again, for a place or for a model that is loaded.
+
+        What a server took to say that it loads its model was no reading of the prompt.
+        """
+        if self._is_silent and waiting.state == "loading":
+            self._span = "loading"
         self._enter(SPANS[waiting.state], now)
         self._is_silent = False
 
@@ -69,14 +77,15 @@ class Clock:
         span = SPANS[waiting.state]
         if self._span == "stall":  # it has begun to answer
             return
+        is_new = span == "prefill" and self._is_other(waiting.backend)
         if self._is_silent:
             self._is_silent = False
             self._span = span
         else:
-            is_new = span == "prefill" and (self._span != "prefill" or self._is_other(waiting.backend))
+            is_new = is_new or (span == "prefill" and self._span != "prefill")
             self._enter(span, now)
-            if is_new:
-                self._spent["prefill"] = 0.0
+        if is_new:
+            self._spent["prefill"] = 0.0
         if span == "prefill":
             self._backend = waiting.backend or self._backend
         self._set_due(now)

@@ -9,7 +9,7 @@ from eyas.base.errors import EyasError
 from eyas.base.serving.failures import FailureKind
 from eyas.client.call import Call
 
-__all__ = ["Broken", "CircuitOpen", "ClientError", "Refused", "ServerBusy", "Span", "Stalled", "TimedOut"]
+__all__ = ["Broken", "CircuitOpen", "ClientError", "Closed", "Refused", "ServerBusy", "Span", "Stalled", "TimedOut"]
 
 # Which time is spent: waiting in the router's queue or for a full server, for a model that is loaded, for the first
 # token, for the next one, for all of it.
@@ -55,6 +55,13 @@ class CircuitOpen(ClientError):
         again = f"ask again in {math.ceil(retry_in_s)} s"
         super().__init__(f"it failed {failures} times in a row and is not asked now; {again}", endpoint=endpoint)
         self.retry_in_s = retry_in_s
+
+
+class Closed(ClientError):
+    """The program closed the client before the answer was complete."""
+
+    def __init__(self, *, endpoint: str = "") -> None:
+        super().__init__("the client was closed before the answer; close it later", endpoint=endpoint)
 
 
 class TimedOut(ClientError, TimeoutError):

@@ -9,7 +9,7 @@ import msgspec
 
 from eyas.base.errors import UserError
 
-__all__ = ["Messages", "Question"]
+__all__ = ["Messages", "Question", "encoded"]
 
 Messages = str | Sequence[Mapping[str, Any]]
 
@@ -34,4 +34,12 @@ class Question:
     def body(self, model: str, *, with_usage: bool) -> bytes:
         """Return the body of the request for `model`."""
         options = {"stream_options": {"include_usage": True}} if with_usage else {}
-        return msgspec.json.encode({"model": model, **self._fields, "stream": True, **options})
+        return encoded({"model": model, **self._fields, "stream": True, **options})
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """Return the body of a request. Raises UserError for what JSON has no form for."""
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UserError(f"the request cannot be written as JSON: {error}") from None

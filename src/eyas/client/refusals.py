@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -10,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from eyas.base.serving.failures import error_message, is_mistake, message_of, verdict_of
+from eyas.base.serving.failures import error_message, is_mistake, message_of, status_of, verdict_of
 from eyas.client.errors import Broken, ClientError, Refused, ServerBusy
 
-__all__ = ["INVALID_JSON", "error_in_stream", "error_of", "hidden", "retry_after_s"]
+__all__ = ["INVALID_JSON", "error_in_stream", "error_in_whole", "error_of", "hidden", "retry_after_s"]
 
 INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for bytes that are none
 LOADING_S = 2.0  # when a model that is being loaded may be there
 MAX_PLAIN = 200  # characters shown of an error that is no JSON
 # Types and codes of errors inside a stream, as this server, the router and vLLM send them.
-FULL = frozenset({"queue_full", "rate_limit_error", "rate_limit_exceeded", "429"})
-UNAVAILABLE = frozenset({"unavailable", "service_unavailable_error", "overloaded_error", "503"})
+FULL = frozenset({"queue_full", "rate_limit_error", "rate_limit_exceeded"})
+UNAVAILABLE = frozenset({"unavailable", "service_unavailable_error", "overloaded_error"})
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -> ClientError:
@@ -29,7 +30,39 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str
     if 300 <= status < 400:
         detail = f"it answers with a redirect ({status}), which is not followed"
         return Broken(detail, kind="malformed", endpoint=endpoint, remedy="use the address that it leads to")
-    after_s = retry_after_s(headers)
+    return _judged(status, message, retry_after_s(headers), endpoint)
+
+
+def error_in_stream(value: Any, endpoint: str) -> ClientError:
+    """Return the error that an event of a stream holds: as `error`, or the event itself is one."""
+    said = error_message(value)
+    message, error = (message_of(value), value) if said is None else (said, value["error"])
+    status = status_of(error)
+    if is_mistake(error):
+        return Refused(status or 400, message, endpoint=endpoint)
+    if status is not None and verdict_of(status, message) != "failure":
+        return _judged(status, message, None, endpoint)
+    kinds = {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
+    if kinds & FULL:
+        return ServerBusy(message, None, endpoint=endpoint)
+    if kinds & UNAVAILABLE or status == 503:
+        return ServerBusy(message, None, endpoint=endpoint, kind="status")
+    return Broken(f"it sent an error: {message}", kind="status", endpoint=endpoint)
+
+
+def error_in_whole(body: bytes, endpoint: str) -> ClientError:
+    """Return the error for JSON where a stream was asked for: some servers send their errors with the status 200."""
+    try:
+        value = msgspec.json.decode(body)
+    except INVALID_JSON:
+        value = None
+    if error_message(value) is not None:
+        return error_in_stream(value, endpoint)
+    what = "it answers with JSON, though a stream of events was asked for"
+    return Broken(what, kind="malformed", endpoint=endpoint, remedy="ask a server that streams")
+
+
+def _judged(status: int, message: str, after_s: float | None, endpoint: str) -> ClientError:
     match verdict_of(status, message):
         case "full":
             return ServerBusy(message, after_s, endpoint=endpoint)
@@ -41,19 +74,6 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str
             return Refused(status, message, endpoint=endpoint, kind="status")
         case "mistake":
             return Refused(status, message, endpoint=endpoint)
-
-
-def error_in_stream(value: Any, endpoint: str) -> ClientError:
-    """Return the error that an event of a stream holds."""
-    message, error = error_message(value) or "", value["error"]
-    if is_mistake(error):
-        return Refused(400, message, endpoint=endpoint)
-    kinds = {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
-    if kinds & FULL:
-        return ServerBusy(message, None, endpoint=endpoint)
-    if kinds & UNAVAILABLE:
-        return ServerBusy(message, None, endpoint=endpoint, kind="status")
-    return Broken(f"it sent an error: {message}", kind="status", endpoint=endpoint)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -68,13 +88,17 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             return seconds
     try:
         return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
 def hidden(body: bytes, key: str | None) -> bytes:
-    """Return an error's bytes without the key that the server was sent."""
-    return body.replace(key.encode(), b"***") if key else body
+    """Return an error's bytes without the key that the server was sent, as it is or as JSON may have it."""
+    if key:
+        quoted = json.dumps(key)[1:-1]
+        for form in (key, quoted, quoted.replace("/", "\\/")):
+            body = body.replace(form.encode(), b"***")
+    return body
 
 
 def _said(body: bytes) -> str:

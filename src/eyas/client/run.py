@@ -11,6 +11,7 @@ from eyas.client.clock import Clock
 from eyas.client.errors import ClientError, Refused
 from eyas.client.pieces import End, Piece, Timings
 from eyas.client.question import Question
+from eyas.client.refusals import error_in_whole, hidden
 from eyas.client.server import Server
 from eyas.client.stream import Stream
 from eyas.client.tries import Tries
@@ -18,6 +19,7 @@ from eyas.client.whole import first_model
 
 __all__ = ["Run"]
 
+JSON = "application/json"
 CHAT = "/chat/completions"
 USAGE = re.compile("stream_options|include_usage")
 
@@ -52,8 +54,9 @@ class Run:
                 self._stream = await self._ask()
                 return []
             pieces = await self._stream.batch()
-        except (TimeoutError, ClientError) as error:
-            if self._stream is not None and isinstance(error, ClientError):
+        except (TimeoutError, ClientError) as found:
+            error = self._tries.error_of(found)
+            if self._stream is not None:
                 self._stream.reader.keep_in(error)
                 self._stream.close()
                 self._stream = None
@@ -79,6 +82,9 @@ class Run:
 
     async def _ask(self) -> Stream:
         response = await self._send()
+        if response.content_type == JSON:
+            body = await self._server.rest(response, until=self._clock.due)
+            raise error_in_whole(hidden(body, self._server.key), self._server.name)
         try:
             return Stream(self._server, response, self._clock)
         except ClientError:

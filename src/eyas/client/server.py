@@ -7,7 +7,8 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from weakref import WeakSet
 
 import aiohttp
 
@@ -30,14 +31,14 @@ MAX_WHOLE = 64 << 20  # bytes of an answer that is read as a whole
 class Server:
     """An endpoint. Connections are opened at the first request, and closed by `close`; a later request opens others.
 
-    `takes_usage`: it has not refused to be asked for usage.
+    They belong to the event loop of that request. `takes_usage`: it has not refused to be asked for usage.
     """
 
     def __init__(self, base_url: str, *, key: str | None, name: str | None, breaker: Breaker | None) -> None:
         url = base_url.rstrip("/")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            shown = base_url.rpartition("@")[2]
+        parts = _parts_of(url)
+        if parts is None:
+            shown = base_url.rpartition("@")[2].partition("?")[0]
             raise UserError(f"base_url must be http://HOST:PORT or https://HOST, with /v1 or without, not '{shown}'")
         if key and parts.username is not None:
             raise UserError("base_url has a user, and there is an api_key: a request can carry one of them")
@@ -50,7 +51,10 @@ class Server:
         self.breaker = Breaker() if breaker is None else breaker
         self.takes_usage = True
         self.first_model: str | None = None
+        self.num_closed = 0  # times that `close` was called
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()
 
     def enter(self) -> Ticket:
         """Let a request in. Raises CircuitOpen."""
@@ -82,6 +86,7 @@ class Server:
                     method, self.url + path, data=body, headers=self._headers(body), allow_redirects=False
                 )
                 if 200 <= response.status < 300:
+                    self._responses.add(response)
                     return response
                 try:
                     said = await _read(response, MAX_ERROR)
@@ -93,7 +98,10 @@ class Server:
 
     async def whole(self, method: str, path: str, body: bytes | None, *, until: float) -> bytes:
         """Return the whole body of an answer. Raises as `send` does."""
-        response = await self.send(method, path, body, until=until)
+        return await self.rest(await self.send(method, path, body, until=until), until=until)
+
+    async def rest(self, response: aiohttp.ClientResponse, *, until: float) -> bytes:
+        """Return the whole body of an answer whose head has come. Raises as `send` does."""
         try:
             async with _until(until):
                 with self.errors():
@@ -120,20 +128,36 @@ class Server:
             raise Broken(ENDED, kind="broken", endpoint=self.name) from None
 
     async def close(self) -> None:
-        """Close all connections."""
-        session, self._session = self._session, None
+        """Close all connections, and end what is being answered."""
+        self.num_closed += 1
+        session, self._session = self._of_this_loop(), None
         if session is not None:
+            for response in self._responses:  # aiohttp wakes nobody who reads
+                response.content.set_exception(aiohttp.ClientConnectionError())
             await session.close()
             await asyncio.sleep(0)  # their transports are closed in the loop's next round
 
     def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
+        if self._of_this_loop() is None:
+            self._loop = asyncio.get_running_loop()
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S),
             )
+        assert self._session is not None
         return self._session
+
+    def _of_this_loop(self) -> aiohttp.ClientSession | None:
+        """Return the connections, unless their loop is over. Raises UserError if it is another one that runs."""
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            return self._session
+        if self._session is not None:
+            if not self._loop.is_closed():
+                raise UserError(f"the client of {self.name} is used in two event loops at once: make one for each")
+            self._session.detach()  # nothing of it can be closed any more
+            self._session = None
+        return None
 
     def _headers(self, body: bytes | None) -> dict[str, str]:
         headers = {"Accept-Encoding": "identity"}
@@ -142,6 +166,17 @@ class Server:
         if body is not None:
             headers["Content-Type"] = "application/json"
         return headers
+
+
+def _parts_of(url: str) -> SplitResult | None:
+    """Return the parts of an address; None if it is none, or has more than a path."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        is_whole = parts.port != 0 and bool(host) and not parts.query and not parts.fragment
+    except ValueError:  # a UnicodeError is one
+        return None
+    return parts if is_whole and parts.scheme in ("http", "https") else None
 
 
 def _until(until: float) -> asyncio.Timeout:

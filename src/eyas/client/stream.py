@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
+from functools import partial
 
 import aiohttp
 
@@ -22,6 +22,7 @@ EVENT_STREAM = "text/event-stream"
 DONE = b"[DONE]"
 DRAIN_S = 0.25  # for the end of a stream after its last event: then the connection can be used again
 COMMENT = b":"
+GRACE_S = 0.01  # after a budget, for bytes that have come while the program kept the loop busy
 SLOW_S = 0.1  # between two calls of `batch`: a caller that takes longer spends no budget of the server's
 
 
@@ -72,6 +73,8 @@ class Stream:
         elif error is None and now >= clock.due and not self.is_complete:
             self.is_complete = reader.finish_reason is not None
             error = None if self.is_complete else clock.error(now, self._server.name)
+        if self.is_complete:
+            reader.give_calls(pieces)
         if error is not None:
             if not pieces:
                 raise error
@@ -122,6 +125,8 @@ class Stream:
         try:
             return await self._content.readany()
         except (aiohttp.ClientError, OSError) as error:
+            if data := self._content._read_nowait(-1):  # aiohttp's `readany` raises before it gives what came ahead
+                return data
             if self.reader.finish_reason is not None:  # the answer is whole, only its end is missing
                 return b""
             if isinstance(error, ClientError):
@@ -136,8 +141,11 @@ class Stream:
         if said is not None and said.startswith(DONE):
             self.is_complete = True
         elif said is not None:
-            with suppress(ClientError):  # half of an event
+            try:
                 self.reader.read(said, pieces)
+            except Broken as error:
+                if error.kind != "malformed":  # that is half of an event
+                    raise
         if not self.is_complete and self.reader.finish_reason is None:
             raise Broken(ENDED, kind="broken", endpoint=self._server.name)
         self.is_complete = True
@@ -147,14 +155,20 @@ class Stream:
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_at(due, self._look), due
 
-    def _look(self) -> None:
-        """End the waiting if a budget is spent, else look again when it will be."""
+    def _look(self, *, is_late: bool = False) -> None:
+        """End the waiting if a budget is spent, else look again when it will be.
+
+        Spent is what two looks find: if the loop was busy until now, it reads between them what has come meanwhile.
+        """
         self._timer, self._timer_at = None, math.inf
         now, due = self._loop.time(), self._clock.due
         if not self._is_waiting or due == math.inf:
             return
         if now < due:
             self._start(due)
+        elif not is_late:
+            self._timer_at = now + GRACE_S
+            self._timer = self._loop.call_at(self._timer_at, partial(self._look, is_late=True))
         else:
             self._content.set_exception(self._clock.error(now, self._server.name))
 

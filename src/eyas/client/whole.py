@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from eyas.client.clock import Clock
 from eyas.client.errors import Broken, ClientError
+from eyas.client.question import encoded
 from eyas.client.refusals import INVALID_JSON
 from eyas.client.server import Server
 from eyas.client.tries import Tries
@@ -65,14 +66,14 @@ async def vectors_of(
             await tries.begin()
             try:
                 name = model or await first_model(server, until=clock.due)
-                asked = msgspec.json.encode({"model": name, "input": texts, "encoding_format": "float"})
+                asked = encoded({"model": name, "input": texts, "encoding_format": "float"})
                 body = await server.whole("POST", EMBEDDINGS, asked, until=clock.due)
                 found = sorted(_decoded(body, _Embeddings, server).data, key=lambda one: one.index)
                 if len(found) != len(texts):
                     what = f"it sent {len(found)} vectors for {len(texts)} texts"
                     raise Broken(what, kind="malformed", endpoint=server.name)
             except (TimeoutError, ClientError) as error:
-                tries.failed(error)
+                tries.failed(tries.error_of(error))
                 continue
             tries.ended(None)
             return [one.embedding for one in found]

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-__all__ = ["BREAKING", "FAILURES", "FailureKind", "Verdict", "error_message", "is_mistake", "message_of", "verdict_of"]
+__all__ = [
+    "BREAKING",
+    "FAILURES",
+    "FailureKind",
+    "Verdict",
+    "error_message",
+    "is_mistake",
+    "message_of",
+    "status_of",
+    "verdict_of",
+]
 
 # refused: no connection. broken: the connection ended before the answer. status: 5xx. budget: prefill, stall or total
 # spent. malformed: an answer or a stream that is none. The guard ended it: degenerate, one_symbol (repeats one symbol).
@@ -33,10 +43,20 @@ def verdict_of(status: int, message: str) -> Verdict:
     return "failure" if status >= 500 else "mistake"
 
 
+def status_of(error: Any) -> int | None:
+    """Return the HTTP status that an error has as its code, as vLLM's, SGLang's and llama-server's do; None if none."""
+    code = error.get("code") if isinstance(error, Mapping) else None
+    if isinstance(code, str) and len(code) == 3 and code.isdecimal():
+        code = int(code)
+    return code if isinstance(code, int) and 400 <= code < 600 else None
+
+
 def is_mistake(error: Any) -> bool:
     """Return whether an error is about what the client sent, by OpenAI's, vLLM's and Anthropic's types and codes."""
     if not isinstance(error, Mapping):
         return False
+    if (status := status_of(error)) is not None:
+        return 400 <= status < 500 and status not in (401, 407, 429)  # about a key, or about other requests
     kinds = [kind for kind in (error.get("type"), error.get("code")) if isinstance(kind, str)]
     return "invalid_api_key" not in kinds and any(kind.startswith(MISTAKES) for kind in kinds)
 

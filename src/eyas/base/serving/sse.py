@@ -18,6 +18,7 @@ END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?=[^\n]))")
 OVERLAP = 3  # bytes of an END that may have come before the chunk that completes it
 LINE_END = re.compile(rb"\r\n|\n|\r")
 DATA = b"data: "
+BOM = b"\xef\xbb\xbf"  # may be ahead of the first event
 
 
 class EventTooLong(EyasError):
@@ -78,7 +79,7 @@ def data_of(event: bytes) -> bytes | None:
     if event.startswith(DATA) and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
         return event[6:-2]
     lines = []
-    for line in LINE_END.split(event):
+    for line in LINE_END.split(event.removeprefix(BOM)):
         if line.startswith(b"data:"):
             lines.append(line[6:] if line.startswith(DATA) else line[5:])
     return b"\n".join(lines) if lines else None
