@@ -1,9 +1,11 @@
 """One thread for tensors: the test models are tiny, and spinning threads fight over few cores. GPU tests need a GPU."""
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 
+import httpx
 import pytest
 import torch
 from tests.support.slowest import SlowestFiles
@@ -11,6 +13,9 @@ from tests.support.slowest import SlowestFiles
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is imported
+
+# Each client, also of OpenAI's and Anthropic's SDKs, would read the certificates of all authorities: 25 ms of CPU.
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 with suppress(ImportError):  # tests on a GPU do without
     from hypothesis import settings

@@ -20,16 +20,17 @@ def head(model_folder):
     return model_folder / "eagle3"
 
 
-def test_engine(capsys, model_folder, head):
+@pytest.mark.parametrize("batches", [(2,), pytest.param((1, 2), marks=pytest.mark.slow)], ids=str)
+def test_engine(capsys, model_folder, head, batches):
     lines, report = bench(
-        capsys, "engine", model_folder, "--draft", head, "--batch", "1,2", "--drafts", "0,1,auto", "--plain",
-        "--repeats", 2, "--max-tokens", 6, "--prompt-tokens", 40,
+        capsys, "engine", model_folder, "--draft", head, "--batch", ",".join(map(str, batches)),
+        "--drafts", "0,1,auto", "--plain", "--repeats", 2, "--max-tokens", 6, "--prompt-tokens", 40,
     )  # fmt: skip
     assert lines[1].startswith("SIMULATED") and report["simulated"] is True
     assert report["hardware"]["threads"] == 1 and report["versions"]["torch"] and report["ignore_eos"] is True
     figures = report["figures"]
     assert [(f["batch"], f["matmul"], f["draft_tokens"]) for f in figures] == [
-        (batch, *arm) for batch in (1, 2) for arm in (("plain", 0), ("tiled", 0), ("tiled", 1), ("tiled", "auto"))
+        (batch, *arm) for batch in batches for arm in (("plain", 0), ("tiled", 0), ("tiled", 1), ("tiled", "auto"))
     ]
     for figure in figures:
         speed = figure["decode_tok_s"]
@@ -40,13 +41,13 @@ def test_engine(capsys, model_folder, head):
         if figure["matmul"] == "tiled":
             assert figure["same_answers"] == 4 and "vs_plain" in figure
     # Prefill once for each engine; ratios where there is something to compare with.
-    assert [figure["prefill_tok_s"] is not None for figure in figures] == [True, True, True, False] * 2
-    assert ["auto_vs_best" in figure for figure in figures] == [False, False, False, True] * 2
-    assert ["vs_no_draft" in figure for figure in figures] == [True, False, True, True] * 2
+    assert [figure["prefill_tok_s"] is not None for figure in figures] == [True, True, True, False] * len(batches)
+    assert ["auto_vs_best" in figure for figure in figures] == [False, False, False, True] * len(batches)
+    assert ["vs_no_draft" in figure for figure in figures] == [True, False, True, True] * len(batches)
     shown = [line for line in lines if line.startswith("0, plain F.linear") and ".." in line]
     assert [f"{f['decode_tok_s']['median']:,.1f}" in line for f, line in zip(figures[::4], shown, strict=True)] == [
         True
-    ] * 2
+    ] * len(batches)
 
 
 @pytest.mark.slow

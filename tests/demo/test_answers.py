@@ -10,14 +10,8 @@ from tests.demo.support.questions import QUESTIONS, answers, final_text
 from eyas.base.bundled import DEMO
 from eyas.base.harmony.rendering import Message, system_message
 from eyas.base.types import SamplingParams
-from eyas.llm import LLM
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def llm():
-    return LLM("demo", context=1024, seed=0)
 
 
 def say(llm, text):

@@ -3,8 +3,8 @@
 import openai
 import pytest
 import torch
+import transformers
 from tests.support.serving import served
-from transformers import AutoModelForCausalLM, Mxfp4Config
 
 from eyas.base.bundled import DEMO
 from eyas.base.tokens.tokenizer import Tokenizer
@@ -26,8 +26,8 @@ def codec():
 
 @pytest.fixture(scope="module")
 def oracle():
-    model = AutoModelForCausalLM.from_pretrained(
-        DEMO, quantization_config=Mxfp4Config(dequantize=True), attn_implementation="eager"
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        DEMO, quantization_config=transformers.Mxfp4Config(dequantize=True), attn_implementation="eager"
     )
     return model.float().eval()
 

@@ -17,7 +17,6 @@ from eyas.base.harmony.rendering import (
 )
 from eyas.base.harmony.tools import FunctionTool, called_function
 from eyas.base.types import SamplingParams
-from eyas.llm import LLM
 
 HELD_OUT = Path(__file__).parents[1] / "assets" / "demo_heldout_tools.jsonl"
 TOOL = FunctionTool(
@@ -25,11 +24,6 @@ TOOL = FunctionTool(
     description="Runs Python code and returns what it prints.",
     parameters={"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
 )
-
-
-@pytest.fixture(scope="module")
-def llm():
-    return LLM("demo", context=1024, seed=0)
 
 
 def said(llm, conversations):

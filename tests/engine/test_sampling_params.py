@@ -65,7 +65,7 @@ def test_each_parameter_is_tried():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_changes_the_answer(name, request, plain_answers):
-    model = request.getfixturevalue("demo_model" if name == "grammar" else "random_model")
+    model = request.getfixturevalue("random_speaker" if name == "grammar" else "random_model")
     value, others = EFFECTS[name]
     if name == "ignore_eos":
         others = {"logit_bias": {model.config.eos_ids[0]: 100.0}}

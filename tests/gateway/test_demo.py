@@ -123,7 +123,7 @@ WIND = {"type": "function", "function": {"name": "wind", "parameters": UNIT}}
 )
 def test_a_forced_call(demo, choice, names):
     """The demo model never learned to call; the grammar alone makes it."""
-    fields = {"tools": [WIND, CLOCK], "tool_choice": choice, "max_tokens": 400}
+    fields = {"tools": [WIND, CLOCK], "tool_choice": choice, "max_tokens": 400, "temperature": 1, "seed": 0}
     answer = ask(demo, "How is the wind?", **fields)
     (call,) = answer.choices[0].message.tool_calls
     arguments = json.loads(call.function.arguments)

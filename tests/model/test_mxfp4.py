@@ -3,7 +3,6 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from eyas.model.mxfp4 import BLOCK, E2M1_VALUES, Mxfp4Tensor, dequantize, fake_quantize, quantize
 
@@ -16,6 +15,8 @@ def random_packed(seed: int, rows: int = 6, columns: int = 96) -> Mxfp4Tensor:
 
 
 def test_decodes_as_transformers_does():
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
     packed = random_packed(0)
     theirs = convert_moe_packed_tensors(packed.blocks, packed.scales, dtype=torch.bfloat16)  # [E, in, out]
     assert torch.equal(dequantize(packed, torch.bfloat16), theirs.mT)

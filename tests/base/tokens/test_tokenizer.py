@@ -101,7 +101,7 @@ def test_lone_surrogates_and_unknown_ids_become_replacement_characters(small):
     assert small.decode([600, 10**9, -1]) == "\ufffd" * 3
 
 
-@pytest.mark.parametrize("size", [3000, 199_998])
+@pytest.mark.parametrize("size", [3000, pytest.param(199_998, marks=pytest.mark.slow)])
 def test_real_vocabulary_against_tiktoken(ranks, o200k_pattern, tmp_path, size):
     """tokenizer.json from transformers' tiktoken converter, as gpt-oss's was made; its first ranks, and all of them."""
     import tiktoken

@@ -11,7 +11,7 @@ HELD_OUT = Path(__file__).parents[2] / "assets" / "demo_heldout.jsonl"
 
 
 @pytest.mark.parametrize(
-    ("temperature", "limit"), [(0, 6), *(pytest.param(t, 12, marks=pytest.mark.slow) for t in (0, 1))]
+    ("temperature", "limit"), [(0, 3), *(pytest.param(t, 12, marks=pytest.mark.slow) for t in (0, 1))]
 )
 def test_acceptance_on_the_first_held_out_prompts(capsys, temperature, limit):
     argv = [

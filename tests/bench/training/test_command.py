@@ -30,7 +30,7 @@ def bench(*args, capsys):
 
 
 def test_figures_fit_each_other(small, capsys):
-    found, text = bench(small, "--lengths", "96,192", "--supervised", "1,0.25", "--repeats", "2", capsys=capsys)
+    found, text = bench(small, "--lengths", "96,192", "--supervised", "1,0.25", "--repeats", "1", capsys=capsys)
     assert "SIMULATED" in text and found["simulated"] and found["depths"] == 3 and found["versions"]["torch"]
     assert [(one["tokens"], one["supervised"]) for one in found["results"]] == [
         *((96, 1.0), (96, 0.25)),

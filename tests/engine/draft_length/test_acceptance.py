@@ -62,7 +62,7 @@ def test_a_position_that_was_not_tried_is_like_the_one_before():
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.9, 0.1), (0.1, 0.9), (0.8, 0.4)])
-@pytest.mark.parametrize("num_sequences", [1, 8])
+@pytest.mark.parametrize("num_sequences", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_change_is_followed_within_rounds(before, after, num_sequences):
     """40 rounds after 500 others, with as many drafts tried as before."""
     errors = []

@@ -73,7 +73,10 @@ def test_a_confidence_that_says_nothing_costs_nothing(cell):
     assert result.rates[0] >= 0.97 * result.best_rate
 
 
-@pytest.mark.parametrize(("machine", "batch", "gain"), [(H200, 4, 1.08), (H200, 8, 1.1), (SPARK, 2, 1.04)])
+@pytest.mark.parametrize(
+    ("machine", "batch", "gain"),
+    [*(pytest.param(H200, *one, marks=pytest.mark.slow) for one in ((4, 1.08), (8, 1.1))), (SPARK, 2, 1.04)],
+)
 def test_sequences_that_differ_draft_differently(machine, batch, gain):
     """Half of them at 0.9, half at 0.2: no static number for all is as fast."""
 
@@ -112,7 +115,7 @@ def test_on_a_spark_three_drafts_lose_and_at_most_one_is_chosen():
         assert max(static_rate(SPARK, 1, [chance], k) for k in range(2)) >= static_rate(SPARK, 1, [chance], 3)
 
 
-@pytest.mark.parametrize("num_sequences", [1, 4, 16])
+@pytest.mark.parametrize("num_sequences", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
 def test_drafting_stops_and_starts_with_acceptance(num_sequences):
     """Stops within some tens of rounds. Without drafts only probes can see a change, which takes longer."""
     policy = auto(H200, MAX_DRAFTS, BATCHES)
@@ -205,7 +208,7 @@ def test_without_any_timing_it_learns_by_itself():
     assert mean_drafts(play(policy, SPARK, 100, chances=0.1, seed=1)) < 0.2
 
 
-@pytest.mark.parametrize(("machine", "batch"), [(H200, 1), (SPARK, 4)])
+@pytest.mark.parametrize(("machine", "batch"), [(H200, 1), pytest.param(SPARK, 4, marks=pytest.mark.slow)])
 def test_answers_that_copy_are_looked_up(machine, batch):
     """Passages of 60 tokens from the prompt, 20 of their own between them: what the head cannot draft as fast."""
     work = Copies(batch, lambda *_: 0.6)

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from tests.engine.support.exactness import Model, Scripted, build, reference_of, run
-from transformers import AutoModelForCausalLM, Mxfp4Config
 
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.drafters.eagle3 import Eagle3Drafter
@@ -63,9 +63,9 @@ class Recorder(Eagle3Drafter):
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     folder = make_target(TARGET, tmp_path_factory.mktemp("eagle3") / "target", seed=1)
-    oracle = AutoModelForCausalLM.from_pretrained(
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(
         folder,
-        quantization_config=Mxfp4Config(dequantize=True),
+        quantization_config=transformers.Mxfp4Config(dequantize=True),
         attn_implementation="eager",
     ).float()  # some versions leave the experts in bf16 whatever dtype says
     return folder, load_target(folder, device=CPU, dtype=torch.float32), oracle
@@ -203,7 +203,7 @@ def check(target, heads, alone):
     return check
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("temperature", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_rounds_that_accept(check, temperature):
     """Several sequences in one batch, each round committing 1 to 6 tokens, up to the last token of each budget."""
     stats = check(requests_of(4, temperature=temperature), [5, 3, 4, 1], concurrency=4, page_size=8)
@@ -221,7 +221,7 @@ def test_prefix_cache_hits(check):
     assert stats.num_cached_tokens >= 2 * 64
 
 
-@pytest.mark.parametrize("heads", ["specforge", "fc-norm"], indirect=True)
+@pytest.mark.parametrize("heads", ["specforge", pytest.param("fc-norm", marks=pytest.mark.slow)], indirect=True)
 def test_preempted_sequences(check):
     """Swapped out and back while others draft, one step ahead of the host, after rounds without drafts."""
     requests = requests_of(5, prefix=8, own=120, max_tokens=60)

@@ -113,7 +113,7 @@ def check(model, monkeypatch):
     return check
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("temperature", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_rounds_that_accept(check, model, temperature):
     """Each of the K drafts of a pass has the noise of its own position."""
     requests = requests_of(4, model.config.vocab_size, temperature=temperature)

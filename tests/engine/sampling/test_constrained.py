@@ -12,7 +12,7 @@ from eyas.engine.sequences.constraint import NO_TOKEN, GrammarCache
 PROMPT = tuple(range(40, 70))
 SETUPS = [
     {"drafter": "none", "lag": 1},
-    {"drafter": "ngram", "draft_tokens": 3, "lag": 0},
+    pytest.param({"drafter": "ngram", "draft_tokens": 3, "lag": 0}, marks=pytest.mark.slow),
     {"drafter": "eagle3", "draft_tokens": 4, "lag": 1},
 ]
 
@@ -87,8 +87,8 @@ def test_raw_logprobs_do_not_see_the_mask(random_model):
 @pytest.mark.parametrize(
     ("grammar", "reason"), [("start: nowhere", "nowhere"), ("start: A\nA: /b/ & /c/", "cannot be used")]
 )
-def test_a_grammar_without_a_first_token_is_an_event_and_others_go_on(demo_model, grammar, reason):
-    core = build(demo_model, concurrency=2)
+def test_a_grammar_without_a_first_token_is_an_event_and_others_go_on(random_speaker, grammar, reason):
+    core = build(random_speaker, concurrency=2)
     events = events_of(core, ask("bad", grammar=grammar, n=2), ask("good", max_tokens=3, ignore_eos=True))
     bad = [event for event in events if event.request_id == "bad"]
     assert [(event.choice, event.finish) for event in bad] == [(0, FinishReason.INVALID), (1, FinishReason.INVALID)]
@@ -102,8 +102,8 @@ def test_without_a_tokenizer_grammars_are_refused(random_model):
     assert finish is FinishReason.INVALID and "tokenizer.json" in error
 
 
-def test_cancelling_while_the_grammar_is_compiled(demo_model):
-    core, events, compiled = build(demo_model, concurrency=2), [], Future()
+def test_cancelling_while_the_grammar_is_compiled(random_speaker):
+    core, events, compiled = build(random_speaker, concurrency=2), [], Future()
     matcher = core.grammars.compile('start: "yes" | "no"').result()
     core.grammars.compile = lambda grammar: compiled
     core.add(ask(grammar="slow", n=2), events.append)
@@ -123,16 +123,16 @@ def test_cancelling_while_the_grammar_is_compiled(demo_model):
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_limit_of_the_library_ends_the_sequence_that_met_it(demo_model, setup):
-    core = build(demo_model, concurrency=2, **setup)
+def test_a_limit_of_the_library_ends_the_sequence_that_met_it(random_speaker, setup):
+    core = build(random_speaker, concurrency=2, **setup)
     core.grammars = GrammarCache(
         DEMO / "tokenizer.json",
-        vocab_size=demo_model.config.vocab_size,
+        vocab_size=random_speaker.config.vocab_size,
         eos_ids=core.eos_ids,
         limits={"step_max_items": 60},
     )
     grammar = 'start: a <|return|>\na: "x" a | "x" a a | "y"\n'
-    x = demo_model.codec.encode("x")[0]
+    x = random_speaker.codec.encode("x")[0]
     rules = {"temperature": 0, "max_tokens": 40}
     events = events_of(
         core, ask(grammar=grammar, logit_bias={x: 100.0}, **rules), ask("other", ignore_eos=True, **rules)
@@ -143,14 +143,14 @@ def test_a_limit_of_the_library_ends_the_sequence_that_met_it(demo_model, setup)
     assert last_of(events, "other") == [(FinishReason.LENGTH, None)]
 
 
-def test_choices_of_one_grammar_differ_and_each_obeys(demo_model):
-    core = build(demo_model, drafter="eagle3", concurrency=4)
+def test_choices_of_one_grammar_differ_and_each_obeys(random_speaker):
+    core = build(random_speaker, drafter="eagle3", concurrency=4)
     events = events_of(core, ask(grammar="start: /[a-z]{9,30}/ <|return|>", n=4, temperature=1.5, max_tokens=40))
     texts = set()
     for choice in range(4):
         ids = [token for event in events if event.choice == choice for token in event.token_ids]
-        assert ids.pop() == demo_model.codec.special["<|return|>"]
-        text = demo_model.codec.decode(ids)
+        assert ids.pop() == random_speaker.codec.special["<|return|>"]
+        text = random_speaker.codec.decode(ids)
         assert 9 <= len(text) <= 30 and text.isalpha() and text.islower()
         texts.add(text)
     assert len(texts) > 1

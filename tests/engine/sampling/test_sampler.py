@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+import transformers
 from tests.engine.support.exactness import build, run
 from tests.model.support.forward import logits_of
-from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
 from eyas.base.types import Request, SamplingParams
 from eyas.kernels.reference.noise import gumbel
@@ -38,22 +38,24 @@ def scores_of(logits, params, output):
     """vLLM's order: repetition over prompt and output, frequency, presence, bias; temperature, top-k, top-p, min-p."""
     scores = logits[None].clone()
     if params.repetition_penalty != 1:
-        scores = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(torch.tensor([PROMPT + output]), scores)
+        scores = transformers.RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(
+            torch.tensor([PROMPT + output]), scores
+        )
     for token in set(output):
         scores[0, token] -= params.frequency_penalty * output.count(token) + params.presence_penalty
     for token, bias in params.logit_bias.items():
         scores[0, token] += bias
     if params.temperature:
         scores = scores / params.temperature
-        scores = TopKLogitsWarper(params.top_k)(None, scores) if params.top_k else scores
-        scores = TopPLogitsWarper(params.top_p)(None, scores)
-        scores = MinPLogitsWarper(params.min_p)(None, scores)
+        scores = transformers.TopKLogitsWarper(params.top_k)(None, scores) if params.top_k else scores
+        scores = transformers.TopPLogitsWarper(params.top_p)(None, scores)
+        scores = transformers.MinPLogitsWarper(params.min_p)(None, scores)
         key = [torch.tensor([value]) for value in (params.seed, 0, len(PROMPT) + len(output))]
         scores = scores + gumbel(*key, vocab_size=len(logits))
     return scores[0]
 
 
-@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.parametrize("drafter", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_token_is_the_one_that_plain_steps_choose(random_model, name, drafter):
     params = SamplingParams(**SETTINGS[name], seed=11, max_tokens=40, ignore_eos=True)

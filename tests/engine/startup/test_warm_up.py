@@ -56,6 +56,7 @@ def test_prompts_that_end_beside_rounds_need_no_other_graphs(random_model):
     assert stages.keys == known
 
 
+@pytest.mark.slow
 def test_drafting_behind_a_pause_needs_no_other_graphs(random_model):
     core = build(random_model, drafter="eagle3", draft_tokens="auto", concurrency=3)
     stages = keep_keys(core)

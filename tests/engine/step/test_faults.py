@@ -18,7 +18,7 @@ POISON = 77
 SETUPS = [
     {"drafter": "none", "lag": 0},
     {"drafter": "eagle3", "draft_tokens": 4, "lag": 1},
-    {"drafter": "ngram", "draft_tokens": 4, "lag": 0, "chunk_tokens": 64},
+    pytest.param({"drafter": "ngram", "draft_tokens": 4, "lag": 0, "chunk_tokens": 64}, marks=pytest.mark.slow),
 ]
 
 

@@ -88,17 +88,17 @@ def step_until(core, is_done):
 
 
 @pytest.fixture(scope="module")
-def five(demo_model):
+def five(random_speaker):
     """Requests, the first of which is bound by a grammar, and what each says alone."""
     requests = [ask("late", grammar=GRAMMAR), ask("plain"), ask("bound", allowed_token_ids=tuple(range(300, 400)))]
     requests += [ask("next"), ask("last", max_tokens=5)]
-    return requests, {name: tokens for (name, _), (tokens, _, _) in reference_of(demo_model, requests).items()}
+    return requests, {name: tokens for (name, _), (tokens, _, _) in reference_of(random_speaker, requests).items()}
 
 
 @pytest.mark.parametrize("setup", SOME_SETUPS)
-def test_all_others_go_on_while_a_mask_is_computed(demo_model, five, gate, setup):
+def test_all_others_go_on_while_a_mask_is_computed(random_speaker, five, gate, setup):
     requests, expected = five
-    core, log = build(demo_model, concurrency=3, **setup), Log()
+    core, log = build(random_speaker, concurrency=3, **setup), Log()
     for request in requests:
         core.add(request, log)
     step_until(core, lambda: len(log.ends) == 4)
@@ -109,9 +109,9 @@ def test_all_others_go_on_while_a_mask_is_computed(demo_model, five, gate, setup
 
 
 @pytest.mark.parametrize("setup", SOME_SETUPS)
-def test_a_mask_that_takes_too_long_ends_its_request(demo_model, gate, setup, monkeypatch):
+def test_a_mask_that_takes_too_long_ends_its_request(random_speaker, gate, setup, monkeypatch):
     monkeypatch.setattr(core_module, "MASK_TIMEOUT_S", 0.05)
-    core, log = build(demo_model, concurrency=2, **setup), Log()
+    core, log = build(random_speaker, concurrency=2, **setup), Log()
     for request in (ask("late", grammar=GRAMMAR), ask("plain"), ask("next")):
         core.add(request, log)
     step_until(core, lambda: core.is_idle)
@@ -120,8 +120,8 @@ def test_a_mask_that_takes_too_long_ends_its_request(demo_model, gate, setup, mo
     assert core.scheduler.full.num_held == core.scheduler.sliding.num_held == 0
 
 
-def test_a_sequence_may_be_cancelled_while_its_mask_is_computed(demo_model, gate):
-    core, log = build(demo_model, concurrency=1), Log()
+def test_a_sequence_may_be_cancelled_while_its_mask_is_computed(random_speaker, gate):
+    core, log = build(random_speaker, concurrency=1), Log()
     core.add(ask("late", grammar=GRAMMAR), log)
     step_until(core, lambda: log.tokens.get("late") and core.scheduler.running[0].masks.is_busy)
     core.cancel("late")
@@ -194,10 +194,10 @@ def bound_requests(model, max_tokens):
 
 
 @pytest.fixture(scope="module")
-def alone(demo_model, request):
+def alone(random_speaker, request):
     """Requests, how many tokens long, and what each says alone."""
-    requests = bound_requests(demo_model, request.param)
-    return requests, reference_of(demo_model, requests)
+    requests = bound_requests(random_speaker, request.param)
+    return requests, reference_of(random_speaker, requests)
 
 
 @pytest.mark.parametrize(
@@ -209,16 +209,16 @@ def alone(demo_model, request):
     indirect=["alone"],
     scope="module",  # else what each says alone is computed for each set-up
 )
-def test_masks_that_are_late_by_chance_change_no_token(demo_model, alone, setup, monkeypatch):
+def test_masks_that_are_late_by_chance_change_no_token(random_speaker, alone, setup, monkeypatch):
     requests, reference = alone
-    core = build(demo_model, concurrency=4, reference=reference, **setup)
+    core = build(random_speaker, concurrency=4, reference=reference, **setup)
     chance = Chance(monkeypatch, seed=1)
     assert run(core, requests, check=True) == reference
     assert chance.num_late > 20
 
 
-def test_a_round_that_commits_nothing_leaves_the_drafts_as_they_were(demo_model):
-    core = build(demo_model, drafter="eagle3", draft_tokens=4, concurrency=1)
+def test_a_round_that_commits_nothing_leaves_the_drafts_as_they_were(random_speaker):
+    core = build(random_speaker, drafter="eagle3", draft_tokens=4, concurrency=1)
     core.add(ask("r", max_tokens=60), lambda event: None)
     for _ in range(4):
         core.step()

@@ -52,7 +52,7 @@ def requests_of(model, **params):
     ]
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_head_and_lookup_in_one_round(random_model, lag):
     """No token changes, and what the device finds is what the host, which is compared with a search, predicts."""
     requests = requests_of(random_model, max_tokens=40, logit_bias={7: 90.0, 9: 90.0})  # few words repeat themselves

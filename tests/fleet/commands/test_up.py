@@ -83,9 +83,9 @@ def test_ready_waits_for_green(lab):
     ("answer", "role", "why"),
     [
         ("garbage", "text", "garbage came back: '!'"),
-        ("empty", "text", "empty answer"),
+        pytest.param("empty", "text", "empty answer", marks=pytest.mark.slow),
         ("never", "text", "no answer within"),
-        ("garbage", "embeddings", "a vector of zeros came back"),
+        pytest.param("garbage", "embeddings", "a vector of zeros came back", marks=pytest.mark.slow),
         ("blind", "vision", 'HTTP status 500: {"error": {"message": "image input is not supported'),
     ],
 )
@@ -98,7 +98,7 @@ def test_canary_refuses(lab, answer, role, why):
     assert not members(lab.tmp), "a failed start leaves nothing"
 
 
-@pytest.mark.parametrize("role", ["vision", "embeddings"])
+@pytest.mark.parametrize("role", [pytest.param("vision", marks=pytest.mark.slow), "embeddings"])
 def test_canary_asks_what_the_role_can_do(lab, role):
     lab.up(lab.plan(role=role))
     assert lab.row().status == "ready"

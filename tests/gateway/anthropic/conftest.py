@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-import anthropic
 import pytest
 from tests.gateway.conftest import stub_server
 from tests.gateway.support.gateway import Server
@@ -12,8 +11,10 @@ from eyas.base.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture
-def sdk() -> Callable[..., anthropic.Anthropic]:
+def sdk() -> Callable:
     """Return a client of a server that tries once."""
+    import anthropic  # takes more than a second
+
     return lambda server, **options: anthropic.Anthropic(
         **{"base_url": server.url, "api_key": "none", "max_retries": 0, "timeout": 20} | options
     )

@@ -81,19 +81,22 @@ def test_chat_and_messages_ask_the_engine_the_same(
     scripted, turns, system, effort, tools, choice, as_lists, has_schema
 ):
     choice = choice if tools else "auto"
-    chat = {"messages": in_chat(turns), "tools": tools, "tool_choice": choice, "reasoning_effort": effort}
-    fields = [tool["function"] for tool in tools]
+    fields = [{"parameters": {}} | tool["function"] for tool in tools]
+    chat = {
+        "messages": in_chat(turns),
+        "tools": [{"type": "function", "function": field} for field in fields],
+        "tool_choice": choice,
+        "reasoning_effort": effort,
+    }
     messages = {
         "messages": in_blocks(turns, as_lists=as_lists),
         "tools": [
-            {"name": one["name"], "description": one.get("description"), "input_schema": one.get("parameters", {})}
+            {"name": one["name"], "description": one.get("description"), "input_schema": one["parameters"]}
             for one in fields
         ],
         "tool_choice": {"type": CHOICES[choice]},
         "output_config": {"effort": effort},
     }
-    for tool, field in zip(chat["tools"], messages["tools"], strict=True):
-        tool["function"]["parameters"] = field["input_schema"]
     if system is not None:
         chat["messages"].insert(0, {"role": "system", "content": system})
         messages["system"] = system

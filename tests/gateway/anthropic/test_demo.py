@@ -2,7 +2,6 @@
 
 import json
 
-import anthropic
 import openai
 import pytest
 from tests.gateway.support.anthropic import CLOCK, streamed, whole, without_ids
@@ -41,7 +40,7 @@ def test_streamed_whole_and_chat_say_the_same(demo):
     assert message["usage"]["output_tokens"] == chat.usage.completion_tokens
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_same_seed_gives_the_same_content(demo, seed):
     fields = ASKED | {"temperature": 1, "seed": seed, "max_tokens": 40}
     assert without_ids(whole(demo, **fields))["content"] == without_ids(streamed(demo, **fields))["content"]
@@ -59,7 +58,9 @@ def test_a_prefix_is_read_once(demo):
     assert again["input_tokens"] < 80
 
 
-@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "find_city"}])
+@pytest.mark.parametrize(
+    "choice", [pytest.param({"type": "any"}, marks=pytest.mark.slow), {"type": "tool", "name": "find_city"}]
+)
 def test_a_forced_call_has_an_input_of_its_schema(demo, choice):
     tools = [CITIES] if choice["type"] == "any" else [CLOCK, CITIES]
     fields = {"tools": tools, "tool_choice": choice, "max_tokens": 300, "temperature": 0}
@@ -83,6 +84,8 @@ def test_a_tool_that_was_found_can_be_forced(demo):
 
 
 def test_an_answer_of_a_schema(demo):
+    import anthropic
+
     schema = {
         "type": "object",
         "properties": {"module": {"enum": ["os", "re"]}, "sure": {"type": "boolean"}},

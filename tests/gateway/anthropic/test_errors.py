@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import replace
 from threading import Timer
 
-import anthropic
 import httpx
 import pytest
 from tests.gateway.support.anthropic import CLOCK, USER, folded, post, records
@@ -114,6 +113,8 @@ def fail_half_way(codec, finish, error=None, *, num_held=4):
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_an_engine_that_is_busy_or_restarting(serve, sdk, is_stream):
+    import anthropic
+
     server = serve()
     server.engine.submit = refuse(Busy("the queue is full"))
     answer = post(server, stream=is_stream)
@@ -151,6 +152,8 @@ def test_an_engine_that_fails(serve, codec, finish, error, status, kind, words):
 
 
 def test_an_error_event_is_an_error_of_the_sdk(serve, codec, sdk):
+    import anthropic
+
     server = serve()
     server.engine.submit = fail_half_way(codec, FinishReason.ERROR, "out of pages")
     with (

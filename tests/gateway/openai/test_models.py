@@ -1,17 +1,20 @@
 """`/v1/models` for the clients of both vendors."""
 
-import anthropic
 import httpx
 import pytest
 
 
 @pytest.fixture
 def client(server):
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client
 
 
 def test_both_clients_list_and_find_the_model_and_its_alias(server, client):
+    import anthropic
+
     theirs, ours = client.models.list(limit=1000), server.client.models.list()
     assert [model.id for model in theirs] == [model.id for model in ours] == ["stub", "claude-stub"]
     assert theirs.data[0].max_input_tokens == 600 and theirs.data[0].type == "model"

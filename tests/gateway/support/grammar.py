@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 import llguidance
 
@@ -31,10 +32,15 @@ def spelled(text: str) -> list[int]:
     return ids
 
 
-def start(grammar: str) -> llguidance.LLMatcher:
+@lru_cache(maxsize=8)
+def _compiled(grammar: str) -> llguidance.LLMatcher:
     matcher = llguidance.LLMatcher(VOCABULARY, grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     return matcher
+
+
+def start(grammar: str) -> llguidance.LLMatcher:
+    return _compiled(grammar).deep_copy()
 
 
 def allowed(matcher: llguidance.LLMatcher) -> list[int]:

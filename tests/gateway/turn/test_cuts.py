@@ -29,7 +29,7 @@ def test_every_cut_of_every_assistant_message(codec, turn, place):
             assert texts_of(read(codec, answer.ids[:cut], size=1)) == told
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data(), size=st.integers(1, 3))
 def test_every_cut_of_malformed_answers(codec, data, size):
     answer, is_whole = data.draw(malformed(codec))

@@ -198,6 +198,7 @@ def test_compiles_without_a_gpu(monkeypatch, launches):
     assert not faults
 
 
+@pytest.mark.slow
 def test_refills_stay_behind_what_they_overwrite(monkeypatch, tmp_path, launches):
     """Nothing but the order in which ptxas puts them keeps a bulk copy behind the loads of what it overwrites."""
     arch, model, batch = launches

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from eyas.kernels.reference.noise import _to_gumbel, gumbel, philox_4x32
 
@@ -73,7 +73,7 @@ def test_a_value_depends_on_nothing_beside_it():
 def test_moments_are_those_of_a_gumbel():
     count = torch.zeros(200, dtype=torch.int64)
     values = gumbel(count, count, torch.arange(200), vocab_size=5000).double().flatten().numpy()
-    assert stats.kstest(values, stats.gumbel_r.cdf).pvalue > 1e-3
+    assert scipy.stats.kstest(values, scipy.stats.gumbel_r.cdf).pvalue > 1e-3
     assert values.mean() == pytest.approx(np.euler_gamma, abs=0.005)
 
 

@@ -1,9 +1,9 @@
 """Sampled tokens against the softmax, filters against transformers' warpers."""
 
 import pytest
+import scipy
 import torch
-from scipy import stats
-from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+import transformers
 
 from eyas.kernels.reference.sample import SamplingRows, filter_scores, sample
 
@@ -35,9 +35,12 @@ def rows_of(num_rows, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0,
 
 def warped(scores, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
     scores = scores / temperature
-    for wanted, warper in ((top_k > 0, lambda: TopKLogitsWarper(top_k)), (top_p < 1, lambda: TopPLogitsWarper(top_p))):
+    for wanted, warper in (
+        (top_k > 0, lambda: transformers.TopKLogitsWarper(top_k)),
+        (top_p < 1, lambda: transformers.TopPLogitsWarper(top_p)),
+    ):
         scores = warper()(None, scores) if wanted else scores
-    return MinPLogitsWarper(min_p)(None, scores) if min_p else scores
+    return transformers.MinPLogitsWarper(min_p)(None, scores) if min_p else scores
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -66,7 +69,7 @@ def test_the_sampled_distribution_is_the_softmax(name, keyed_by):
     kept = expected > 0
     assert observed[~kept].sum() == 0
     scaled = expected[kept] * (num_draws / expected[kept].sum())
-    assert stats.chisquare(observed[kept].numpy(), scaled.numpy()).pvalue > 1e-3
+    assert scipy.stats.chisquare(observed[kept].numpy(), scaled.numpy()).pvalue > 1e-3
 
 
 @pytest.mark.slow
@@ -80,7 +83,7 @@ def test_flat_logits_at_the_real_vocabulary_are_uniform():
     drawn = torch.cat(drawn)
     for buckets in (drawn * 16 // vocab_size, drawn % 4):
         counts = torch.bincount(buckets)
-        assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+        assert scipy.stats.chisquare(counts.numpy()).pvalue > 1e-3
     assert drawn.unique().numel() > 0.99 * num_draws
 
 

@@ -146,7 +146,7 @@ def test_qkv_rope_write(case, num_heads, num_kv):
 
 @pytest.mark.parametrize("window", [None, 24])
 @pytest.mark.parametrize("sinks", [True, False])
-@pytest.mark.parametrize(("first", "first_key"), [(0, 0), (48, 0), (32, 40)])
+@pytest.mark.parametrize(("first", "first_key"), [pytest.param(0, 0, marks=pytest.mark.slow), (48, 0), (32, 40)])
 def test_flash(case, window, sinks, first, first_key):
     rows, cache, q = case.sequence(first, 45), case.cache(2), case.rows(45, 8, 64)
     cache.k[rows.table_SP[0, 5]] = float("nan")  # positions 80..95 are seen by rows at the end, or by none
@@ -189,7 +189,7 @@ def test_route_and_group(case):
     assert sum(end - first for _, first, end, _ in tiles) == int((flat >= 0).sum())
 
 
-@pytest.mark.parametrize(("width", "inner"), [(96, 160), (64, 32)])
+@pytest.mark.parametrize(("width", "inner"), [(96, 160), pytest.param(64, 32, marks=pytest.mark.slow)])
 def test_experts(case, width, inner):
     num_experts, top_k, num_rows = 16, 4, 21
     normed, residual, norm = case.normed(num_rows, width), case.random(num_rows, width), case.random(width)

@@ -154,17 +154,17 @@ def test_dead_rows_are_left_out():
 
 def test_a_draft_vocabulary_shares_the_noise_of_its_target_ids():
     target_ids = torch.randperm(V, generator=torch.Generator().manual_seed(2))[:90].sort().values.to(DEVICE)
-    scores = random_logits(50, 90)
-    whole = torch.full((50, V), -torch.inf, device=DEVICE)
+    scores = random_logits(20, 90)
+    whole = torch.full((20, V), -torch.inf, device=DEVICE)
     whole[:, target_ids] = scores
-    rows, space = rows_of(50, seeds=True), SampleSpace(50, 90, DEVICE, chunk_size=128)
-    drafts = torch.full((50, 3), -1, device=DEVICE)
-    draw(scores, counted(50), counted(50), rows, space, target_ids_V=target_ids, ids_T=drafts[:, 1])
+    rows, space = rows_of(20, seeds=True), SampleSpace(20, 90, DEVICE, chunk_size=128)
+    drafts = torch.full((20, 3), -1, device=DEVICE)
+    draw(scores, counted(20), counted(20), rows, space, target_ids_V=target_ids, ids_T=drafts[:, 1])
     assert (drafts[:, ::2] == -1).all()
     drafted = drafts[:, 1]
-    target = draw(whole, counted(50), counted(50), rows, SampleSpace(50, V, DEVICE, chunk_size=1024)).ids_T
+    target = draw(whole, counted(20), counted(20), rows, SampleSpace(20, V, DEVICE, chunk_size=1024)).ids_T
     assert torch.equal(drafted, target)
-    assert torch.equal(drafted, target_ids[sample(scores, counted(50), rows, target_ids_V=target_ids)])
+    assert torch.equal(drafted, target_ids[sample(scores, counted(20), rows, target_ids_V=target_ids)])
 
 
 @given(st.integers(0, 2**62), st.integers(0, 15), st.integers(0, 2**17))

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+import transformers
 from tests.model.support.forward import logits_of, row_batch
-from transformers import AutoModelForCausalLM, GptOssForCausalLM, Mxfp4Config
-from transformers import GptOssConfig as HfConfig
 
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.startup.build import EngineOptions, build_engine
@@ -64,9 +63,9 @@ def compare(folder, oracle):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_mxfp4_packed_by_us(shape, tmp_path):
     folder = make_target(SHAPES[shape], tmp_path / "model", seed=1)
-    oracle = AutoModelForCausalLM.from_pretrained(
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(
         folder,
-        quantization_config=Mxfp4Config(dequantize=True),
+        quantization_config=transformers.Mxfp4Config(dequantize=True),
         attn_implementation="eager",
     )
     compare(folder, oracle.float())  # some versions leave the experts in bf16 whatever dtype says
@@ -75,8 +74,8 @@ def test_mxfp4_packed_by_us(shape, tmp_path):
 @pytest.mark.parametrize("num_kv_heads", [2, 4])
 def test_bf16_saved_by_transformers(num_kv_heads, tmp_path):
     torch.manual_seed(3)
-    saved = GptOssForCausalLM(
-        HfConfig(
+    saved = transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(
             vocab_size=300,
             hidden_size=64,
             intermediate_size=96,
@@ -92,7 +91,10 @@ def test_bf16_saved_by_transformers(num_kv_heads, tmp_path):
         )
     ).to(torch.bfloat16)
     saved.save_pretrained(tmp_path)
-    compare(tmp_path, AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager"))
+    compare(
+        tmp_path,
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager"),
+    )
 
 
 def test_the_oracle_notices_a_wrong_window(tmp_path):

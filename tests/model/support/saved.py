@@ -1,13 +1,13 @@
 """A small random gpt-oss as transformers saves it, and its model as the oracle."""
 
 import torch
-from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
+import transformers
 
 
 def save_random(folder, *, vocab_size, seed):
     """Write the checkpoint into `folder` in bf16; returns transformers' model of it in fp32."""
     torch.manual_seed(seed)
-    config = GptOssConfig(
+    config = transformers.GptOssConfig(
         vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=96,
@@ -21,5 +21,5 @@ def save_random(folder, *, vocab_size, seed):
         max_position_embeddings=512,
         initializer_range=0.15,
     )
-    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    transformers.GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")

@@ -14,10 +14,13 @@ COMMANDS = [case["plan"] for cases in CASES.values() for case in cases if "plan"
 FORMATS = ("shell", "compose", "systemd", "sbatch")
 
 
+@pytest.mark.parametrize(
+    "commands", [COMMANDS[::4], pytest.param(COMMANDS, marks=pytest.mark.slow)], ids=["every fourth", "all"]
+)
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_plan_is_written_or_refused(form, tmp_path):
+def test_every_plan_is_written_or_refused(form, commands, tmp_path):
     scripts = []
-    for number, command in enumerate(COMMANDS):
+    for number, command in enumerate(commands):
         try:
             files = import_module(f"eyas.recipes.emit.{form}").render(plan_for(command))
         except UserError as refusal:
@@ -33,7 +36,7 @@ def test_every_plan_is_written_or_refused(form, tmp_path):
                 scripts.append(folder / name)
             elif name.endswith(".yaml"):
                 assert yaml.safe_load(content)
-    assert len(scripts) > len(COMMANDS) / 2
+    assert len(scripts) > len(commands) / 2
     if shutil.which("shellcheck"):
         done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout

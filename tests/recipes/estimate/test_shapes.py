@@ -9,7 +9,7 @@ from math import prod
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+import transformers
 
 from eyas.base.bundled import DEMO, OWN_HEAD
 from eyas.recipes.knowledge.tables import DATA, knowledge, read
@@ -21,25 +21,25 @@ QWEN = {"vocab_size": 151936, "head_dim": 128, "tie_word_embeddings": False}
 QWEN_MOE = {**QWEN, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8}
 LLAMA = {"vocab_size": 128256, "num_key_value_heads": 8, "max_position_embeddings": 131072}
 CONFIGS = {
-    "gpt-oss-120b": lambda: GptOssConfig(num_hidden_layers=36, num_local_experts=128, **GPT_OSS),
-    "gpt-oss-20b": lambda: GptOssConfig(num_hidden_layers=24, num_local_experts=32, **GPT_OSS),
-    "qwen3-235b-a22b-fp4": lambda: Qwen3MoeConfig(
+    "gpt-oss-120b": lambda: transformers.GptOssConfig(num_hidden_layers=36, num_local_experts=128, **GPT_OSS),
+    "gpt-oss-20b": lambda: transformers.GptOssConfig(num_hidden_layers=24, num_local_experts=32, **GPT_OSS),
+    "qwen3-235b-a22b-fp4": lambda: transformers.Qwen3MoeConfig(
         num_hidden_layers=94, hidden_size=4096, moe_intermediate_size=1536, num_attention_heads=64, **QWEN_MOE
     ),
-    "qwen3-coder-30b-a3b": lambda: Qwen3MoeConfig(
+    "qwen3-coder-30b-a3b": lambda: transformers.Qwen3MoeConfig(
         num_hidden_layers=48, hidden_size=2048, moe_intermediate_size=768, num_attention_heads=32, **QWEN_MOE
     ),
-    "qwen3-32b": lambda: Qwen3Config(
+    "qwen3-32b": lambda: transformers.Qwen3Config(
         num_hidden_layers=64, hidden_size=5120, intermediate_size=25600, num_attention_heads=64,
         num_key_value_heads=8, **QWEN,
     ),
-    "llama-3.3-70b-fp4": lambda: LlamaConfig(
+    "llama-3.3-70b-fp4": lambda: transformers.LlamaConfig(
         num_hidden_layers=80, hidden_size=8192, intermediate_size=28672, num_attention_heads=64, **LLAMA
     ),
-    "llama-3.1-8b-fp4": lambda: LlamaConfig(
+    "llama-3.1-8b-fp4": lambda: transformers.LlamaConfig(
         num_hidden_layers=32, hidden_size=4096, intermediate_size=14336, num_attention_heads=32, **LLAMA
     ),
-    "demo": lambda: GptOssConfig(**json.loads((DEMO / "config.json").read_text())),
+    "demo": lambda: transformers.GptOssConfig(**json.loads((DEMO / "config.json").read_text())),
 }  # fmt: skip
 PUBLISHED_TOTALS = {  # metadata.total_size of model.safetensors.index.json
     "gpt-oss-120b": 65_248_815_744,
@@ -53,7 +53,7 @@ IN_BF16 = ("*norm*", "*embed*", "lm_head*", "*.router.*", "*.mlp.gate.*", "*bias
 def parameters(config):
     """name -> number of parameters, of transformers' network."""
     with torch.device("meta"):
-        network = AutoModelForCausalLM.from_config(config)
+        network = transformers.AutoModelForCausalLM.from_config(config)
     return {name: parameter.numel() for name, parameter in network.named_parameters()}
 
 

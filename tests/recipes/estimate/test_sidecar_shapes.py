@@ -2,14 +2,7 @@
 
 import pytest
 import torch
-from transformers import (
-    AutoModel,
-    AutoModelForImageTextToText,
-    Gemma3Config,
-    NomicBertConfig,
-    Qwen2_5_VLConfig,
-    Qwen3Config,
-)
+import transformers
 
 from eyas.recipes.knowledge.tables import DATA, knowledge, read
 from eyas.recipes.records import Model
@@ -46,10 +39,14 @@ NOMIC = {
     "vocab_size": 30528, "type_vocab_size": 2,
 }  # fmt: skip
 NETWORKS = {
-    "qwen2.5-vl-3b": lambda: AutoModelForImageTextToText.from_config(Qwen2_5_VLConfig(**QWEN_VL)),
-    "gemma-3-4b": lambda: AutoModelForImageTextToText.from_config(Gemma3Config(**GEMMA)),
-    "qwen3-embedding-0.6b": lambda: AutoModel.from_config(Qwen3Config(**QWEN_EMBEDDING)),
-    "nomic-embed-text-v1.5": lambda: AutoModel.from_config(NomicBertConfig(**NOMIC), add_pooling_layer=False),
+    "qwen2.5-vl-3b": lambda: transformers.AutoModelForImageTextToText.from_config(
+        transformers.Qwen2_5_VLConfig(**QWEN_VL)
+    ),
+    "gemma-3-4b": lambda: transformers.AutoModelForImageTextToText.from_config(transformers.Gemma3Config(**GEMMA)),
+    "qwen3-embedding-0.6b": lambda: transformers.AutoModel.from_config(transformers.Qwen3Config(**QWEN_EMBEDDING)),
+    "nomic-embed-text-v1.5": lambda: transformers.AutoModel.from_config(
+        transformers.NomicBertConfig(**NOMIC), add_pooling_layer=False
+    ),
 }
 WIDTH = {"bf16": 2, "fp32": 4}  # bytes of a weight
 

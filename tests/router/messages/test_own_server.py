@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-import anthropic
 import pytest
 from tests.gateway.conftest import codec, stub_server  # noqa: F401 - a fixture
 from tests.gateway.support.anthropic import (
@@ -40,7 +39,9 @@ def front(scripted) -> Iterator[Front]:
 
 
 @pytest.fixture
-def sdk(front) -> anthropic.Anthropic:
+def sdk(front):
+    import anthropic
+
     return anthropic.Anthropic(base_url=front.client.url, api_key="none", max_retries=0, timeout=20)
 
 

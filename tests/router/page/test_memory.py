@@ -3,6 +3,7 @@
 import hashlib
 
 import msgspec
+import pytest
 from playwright.sync_api import expect
 from tests.fleet.conftest import lab
 from tests.fleet.support.lab import free_port
@@ -196,6 +197,7 @@ def test_the_last_ten_minutes_are_drawn_with_gaps(open_page, shot):
         shot(page, "router-memory-history-narrow")
 
 
+@pytest.mark.slow
 def test_models_come_and_go(open_page, shot, lab):
     engines = [
         Ballast("large", 120, more={"pinned": True, "priority": "critical"}),

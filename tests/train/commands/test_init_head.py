@@ -60,6 +60,7 @@ def test_ambiguous_taps_are_read_as_the_first_batch_says(tmp_path, capsys):
     assert record["head"]["taps"] == [2, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_reading_can_be_asked_for(tmp_path, capsys):
     head = edited_head(tmp_path / "head", config={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}})
     overrides = "train.steps=1", f"head.init={head}", "head.init_taps=boundary"

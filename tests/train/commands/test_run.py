@@ -77,7 +77,7 @@ def test_both_forms_of_an_exported_head_are_one_head(tmp_path, capsys):
     assert results[0]["acceptance"] == stored["acceptance"]
 
 
-@pytest.mark.parametrize("count", [1, 12])
+@pytest.mark.parametrize("count", [1, pytest.param(12, marks=pytest.mark.slow)])
 def test_one_step_and_more_epochs_than_batches(tmp_path, count):
     """One document in all; and steps that go on into the next epochs."""
     settings = write_settings(tmp_path, data={"held_out_share": 0, "chats": str(tmp_path / "few.jsonl")})
