@@ -132,7 +132,7 @@ class Server:
         self.num_closed += 1
         session, self._session = self._of_this_loop(), None
         if session is not None:
-            for response in self._responses:  # aiohttp wakes nobody who reads
+            for response in self._responses:  # aiohttp does not wake a reader
                 response.content.set_exception(aiohttp.ClientConnectionError())
             await session.close()
             await asyncio.sleep(0)  # their transports are closed in the loop's next round
