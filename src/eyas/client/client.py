@@ -212,8 +212,7 @@ async def _close(servers: Iterable[Server]) -> None:
 def goes_on(error: ClientError) -> bool:
     """Return whether the next endpoint may be asked after an error, if nothing of an answer has come.
 
-    A mistake of the request is one there, too, time that is spent altogether is spent, and a client that is closed asks
-    nobody.
+    A mistake of the request is one there, too, spent time is spent, and a closed client asks no other.
     """
     is_mistake = isinstance(error, Refused) and error.kind is None
     return (

@@ -9,6 +9,7 @@ import pytest
 from tests.gateway.conftest import stub_server
 
 from eyas import cli
+from eyas.base.errors import UserError
 from eyas.bench.http.client import APIS, Connection, Target
 from eyas.bench.http.load import cpu_seconds, run_streams
 from eyas.gateway.operation.auth import digests
@@ -115,6 +116,27 @@ def test_streams_are_counted_within_the_window(server):
 def test_addresses_that_do_not_work(url, message, capsys):
     assert cli.main(["bench", "http", url]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_head_that_ends_with_a_zero_is_not_the_end():
+    async def answers(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"error": {"message": "not today"}}'
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\nx-request-id: a0\r\n\r\n" % len(body))
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(body)
+        writer.close()
+
+    async def main():
+        async with await asyncio.start_server(answers, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            target = Target.parse(url, model="m", key=None, api=APIS["chat"])
+            async with Connection.open(target) as connection:
+                await connection.ask(target.request("Hi", max_tokens=1))
+
+    with pytest.raises(UserError, match="not today"):
+        asyncio.run(main())
 
 
 def test_a_refusal_is_shown(server, capsys):

@@ -21,6 +21,7 @@ from eyas.base.errors import UserError
 __all__ = ["APIS", "Answer", "Api", "Connection", "Target"]
 
 PROMPT_MS = re.compile(rb'"prompt_ms": ?([\d.]+)')
+LAST_CHUNK = b"\r\n0\r\n\r\n"  # a head may end with 0 and an empty line, too
 TAIL_BYTES = 8192  # the last events: usage and timings
 
 
@@ -177,7 +178,7 @@ class Connection(asyncio.Protocol):
             answer.events.append((now, count))
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         is_refusal = answer.first is None and b"text/event-stream" not in self._tail and data.endswith(b"}")
-        if self._done is not None and not self._done.done() and (self._tail.endswith(b"0\r\n\r\n") or is_refusal):
+        if self._done is not None and not self._done.done() and (self._tail.endswith(LAST_CHUNK) or is_refusal):
             self._done.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
