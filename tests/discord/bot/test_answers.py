@@ -10,7 +10,7 @@ from tests.discord.server import LocalDiscord, local_discord
 from tests.discord.support.bots import answer_of, at_work, final, settings_file
 from tests.discord.support.endpoint import Break, Pause, Refuse, Think, WrittenEndpoint, words
 
-GOLDEN = Path(__file__).parents[1] / "assets" / "discord_short_answer.txt"
+GOLDEN = Path(__file__).parents[2] / "assets" / "discord_short_answer.txt"
 DONE, THINKING = "\N{WHITE HEAVY CHECK MARK}", "\N{THINKING FACE}"
 CUT = "-# · The answer was cut off here: the connection to the server broke, or there was none."
 FAST = {"edit_every": "500ms"}
