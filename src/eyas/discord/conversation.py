@@ -59,6 +59,7 @@ class Conversation:
         self._reasoning = ""
         self._verdict: str | None = None  # what stands in the place of an answer that did not come
         self._error: ClientError | None = None
+        self._wanted: Wanted | None = None  # until something changes: to cut a long text takes milliseconds
         self.usage: Usage | None = None
 
     @property
@@ -96,12 +97,14 @@ class Conversation:
 
     def set_notes(self, notes: Sequence[str]) -> None:
         """Set the lines that are said below the answer."""
+        self._wanted = None
         self._notes = list(notes)
 
     def take(self, piece: Piece) -> None:
         """Take the next piece of the client's stream."""
         if self.is_over:
             return
+        self._wanted = None
         match piece:
             case Asked(is_fallback=True):
                 self._falls_back(piece)
@@ -124,6 +127,7 @@ class Conversation:
         """End it with an error of the client, which `line` says in better words; what was shown stays."""
         if self.is_over:
             return
+        self._wanted = None
         self._phase, self._error = "failed", error
         if line is not None:
             self._verdict = line
@@ -143,17 +147,22 @@ class Conversation:
     def stop(self, name: str) -> None:
         """End it since a person called `name` wants so."""
         if not self.is_over:
-            self._phase = "stopped"
+            self._phase, self._wanted = "stopped", None
             self._notes.insert(0, f"Stopped by {name}.")
 
     def end_unfinished(self, line: str) -> None:
         """End it for a reason of the bot's own, in one line."""
         if not self.is_over:
-            self._phase = "failed"
+            self._phase, self._wanted = "failed", None
             self._notes.insert(0, line)
 
     def wanted(self) -> Wanted:
         """Return what should be seen now."""
+        if self._wanted is None:
+            self._wanted = self._made()
+        return self._wanted
+
+    def _made(self) -> Wanted:
         display = self._display
         reaction = {
             "waiting": display.thinking_reaction,
