@@ -53,8 +53,8 @@ class Timings(Struct, frozen=True, kw_only=True, gc=False):
     tokens_per_s: float | None = None
 
 
-class End(Struct, frozen=True, kw_only=True):
-    """The last piece: the answer is complete. `backend` is the router's, if there is one."""
+class _Outcome(Struct, frozen=True, kw_only=True):
+    """Facts of an answer that is complete. `backend` is the router's, if there is one."""
 
     finish_reason: str | None
     usage: Usage | None
@@ -64,18 +64,16 @@ class End(Struct, frozen=True, kw_only=True):
     endpoint: str
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """A whole answer; fields as in `End`."""
+class End(_Outcome, frozen=True, kw_only=True):
+    """The last piece: the answer is complete."""
+
+
+class Answer(_Outcome, frozen=True, kw_only=True):
+    """A whole answer, with what `End` has."""
 
     content: str
     reasoning: str
     calls: tuple[Call, ...]
-    finish_reason: str | None
-    usage: Usage | None
-    timings: Timings
-    model: str | None
-    backend: str | None
-    endpoint: str
 
 
 Piece = Asked | Waiting | Reasoning | Content | Call | End

@@ -13,15 +13,14 @@ from typing import Literal
 from eyas.client.errors import ClientError, Refused, TimedOut
 from eyas.client.pieces import Asked, Call, Content, End, Piece, Reasoning, Usage, Waiting
 from eyas.discord.metrics import Outcome
-from eyas.discord.settings.schema import Display
-from eyas.discord.text.chunks import split
+from eyas.discord.settings.schema import MAX_MESSAGE_CHARS, Display
+from eyas.discord.text.chunks import split, units
 from eyas.discord.words import NO_ANSWER, ONLY_REASONING, note, reason_for_people, waiting_line
 
 __all__ = ["Button", "Conversation", "Shown", "Wanted"]
 
 Button = Literal["stop", "again", "reasoning"]
 Phase = Literal["waiting", "writing", "done", "failed", "stopped"]
-MAX_MESSAGE_CHARS = 2000  # Discord's limit
 BLANK = "-# \u00b7"  # a message that is blank is refused
 
 
@@ -247,12 +246,7 @@ def _with_notes(pieces: list[str], notes: list[str]) -> list[str]:
         return pieces
     below = "\n".join(notes)
     joined = f"{pieces[-1]}\n{below}" if pieces else below
-    return [*pieces[:-1], joined] if _units(joined) <= MAX_MESSAGE_CHARS else [*pieces, below[:MAX_MESSAGE_CHARS]]
-
-
-def _units(text: str) -> int:
-    """Return the number of UTF-16 units: Discord does not say whether it counts those or code points."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+    return [*pieces[:-1], joined] if units(joined) <= MAX_MESSAGE_CHARS else [*pieces, below[:MAX_MESSAGE_CHARS]]
 
 
 def _capital(line: str) -> str:

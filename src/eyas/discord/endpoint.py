@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from eyas.client import AsyncClient
+from eyas.client.endpoint.metrics import COUNTERS, SGLANG_GAUGE, samples_of, sums_of
 from eyas.discord.settings.schema import Endpoint as EndpointSettings
 from eyas.discord.settings.schema import Settings
 
@@ -21,8 +22,7 @@ TIMEOUT_S = 5.0  # of what is asked beside the model
 FRESH_S = 30.0  # how long a list of models is used
 MAX_BYTES = 4 << 20
 RUNNING, QUEUED = "vllm:num_requests_running", "vllm:num_requests_waiting"
-ROUNDS, ACCEPTED = "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_accepted_tokens_total"
-LENGTH = "sglang:spec_accept_length"
+ROUNDS, ACCEPTED, _ = COUNTERS["vllm"]
 T = TypeVar("T")
 
 
@@ -136,16 +136,10 @@ class Endpoint:
 
     async def _samples(self, path: str) -> dict[str, float]:
         """Return the samples of a Prometheus text, each summed over its labels."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        found: dict[str, float] = {}
         try:
-            for family in text_string_to_metric_families((await self._get(path) or b"").decode()):
-                for sample in family.samples:
-                    found[sample.name] = found.get(sample.name, 0.0) + float(sample.value)
+            return sums_of(samples_of((await self._get(path) or b"").decode()))
         except ValueError:
             return {}
-        return found
 
     async def _get(self, path: str) -> bytes | None:
         """Return the body of an answer of success; None for all else."""
@@ -184,5 +178,5 @@ def _figures(samples: dict[str, float]) -> Iterator[str]:
         yield f"{samples[RUNNING]:.0f} answers run, {samples.get(QUEUED, 0):.0f} wait"
     if samples.get(ROUNDS):
         yield f"Acceptance length {1 + samples.get(ACCEPTED, 0) / samples[ROUNDS]:.2f} tokens per round"
-    elif samples.get(LENGTH):
-        yield f"Acceptance length {samples[LENGTH]:.2f} tokens per round"
+    elif samples.get(SGLANG_GAUGE):
+        yield f"Acceptance length {samples[SGLANG_GAUGE]:.2f} tokens per round"

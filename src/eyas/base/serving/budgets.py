@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["LOAD_S", "Budgets", "Spans"]
+__all__ = ["LOAD_S", "Budgets", "Spans", "in_words"]
 
 Spans = Mapping[str, float | None]  # some of the fields of Budgets
 
@@ -28,3 +28,11 @@ class Budgets:
     def with_spans(self, spans: Spans) -> Budgets:
         """Return these budgets with other values for some of them."""
         return replace(self, **spans) if spans else self
+
+
+def in_words(spans: Spans) -> str:
+    """Return budgets for people: `queue 120 s, prefill 120 s, stall 120 s, total none`."""
+    return ", ".join(
+        f"{name.removesuffix('_s')} {'none' if seconds is None else f'{seconds:g} s'}"
+        for name, seconds in spans.items()
+    )

@@ -8,10 +8,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from eyas.base.errors import nearest
+from eyas.base.errors import UserError, nearest
 from eyas.base.settings.config import ENV_KEY
+from eyas.base.sizes import parse_size
 
-__all__ = ["KEY", "Problems", "Section", "key_in", "keys_in", "name", "scalar", "spans", "text", "url"]
+__all__ = [
+    "KEY",
+    "VARIABLE",
+    "Problems",
+    "Section",
+    "key_in",
+    "keys_in",
+    "name",
+    "num_bytes",
+    "scalar",
+    "spans",
+    "text",
+    "true_or_false",
+    "url",
+]
 
 T = TypeVar("T")
 MAX_S = 7 * 24 * 3600.0
@@ -107,6 +122,23 @@ def scalar(parse: Callable[[str], T]) -> Callable[[Any], T]:
         raise ValueError(f"wants a single value, got {reprlib.repr(value)}")
 
     return read
+
+
+def true_or_false(value: Any) -> bool:
+    """Read a truth value."""
+    if not isinstance(value, bool):
+        raise ValueError(f"wants true or false, got {reprlib.repr(value)}")
+    return value
+
+
+def num_bytes(value: Any) -> int | None:
+    """Return the bytes of a size with its unit, such as 90GiB; None for what is no size, or one without a number."""
+    if not isinstance(value, str) or "%" in value:
+        return None
+    try:
+        return parse_size(value, 0)
+    except UserError:
+        return None
 
 
 def name(value: str, kind: str) -> None:

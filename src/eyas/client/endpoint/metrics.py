@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from eyas.base.serving.engines import EngineName
 
-__all__ = ["Acceptance", "acceptance_length"]
+__all__ = ["COUNTERS", "SGLANG_GAUGE", "Acceptance", "acceptance_length", "samples_of", "sums_of"]
 
 TIMEOUT_S = 5.0
 COUNTERS: dict[str, tuple[str, str, str]] = {
@@ -34,6 +34,7 @@ COUNTERS: dict[str, tuple[str, str, str]] = {
     ),
 }
 COUNTERS["eyas"] = COUNTERS["vllm"]
+SGLANG_GAUGE = "sglang:spec_accept_length"
 T = TypeVar("T")
 
 
@@ -117,7 +118,7 @@ def _sglang(client: httpx.Client) -> Acceptance | None:
         known = [length for length in lengths if length]
         if known:
             return Acceptance(length=sum(known) / len(known), source=path)
-    return _gauge(client, "/metrics", "sglang:spec_accept_length")
+    return _gauge(client, "/metrics", SGLANG_GAUGE)
 
 
 def _tensorrt_llm(client: httpx.Client) -> Acceptance | None:
@@ -147,21 +148,30 @@ def _json(client: httpx.Client, path: str, kind: type[T]) -> T | None:
 
 def _sums(client: httpx.Client, path: str, names: tuple[str, ...]) -> tuple[float, ...] | None:
     """Each counter summed over its labels (ranks, models); None where one of them is missing."""
-    found: dict[str, float] = {}
-    for name, value in _text(client, path):
-        found[name] = found.get(name, 0.0) + value
+    found = sums_of(_text(client, path))
     return tuple(found[name] for name in names) if found.keys() >= set(names) else None
 
 
 def _text(client: httpx.Client, path: str) -> Iterable[tuple[str, float]]:
     """Yield (name, value) of every sample of a Prometheus text."""
-    from prometheus_client.parser import text_string_to_metric_families
-
     try:
         response = client.get(path)
-        if response.status_code != 200:
-            return []
-        families = text_string_to_metric_families(response.text)
-        return [(sample.name, float(sample.value)) for family in families for sample in family.samples]
+        return samples_of(response.text) if response.status_code == 200 else []
     except (httpx.HTTPError, ValueError):
         return []
+
+
+def samples_of(text: str) -> list[tuple[str, float]]:
+    """Return (name, value) of every sample of a Prometheus text. Raises ValueError for what is none."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = text_string_to_metric_families(text)
+    return [(sample.name, float(sample.value)) for family in families for sample in family.samples]
+
+
+def sums_of(samples: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the samples by name, each summed over its labels (ranks, models)."""
+    found: dict[str, float] = {}
+    for name, value in samples:
+        found[name] = found.get(name, 0.0) + value
+    return found

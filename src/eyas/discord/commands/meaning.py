@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
+from eyas.base.serving.budgets import in_words
 from eyas.discord.settings.schema import Endpoint, Lists, Settings
 
 __all__ = ["meaning"]
@@ -13,14 +14,11 @@ __all__ = ["meaning"]
 def meaning(settings: Settings) -> str:
     """Return lines of names and values."""
     answers, memory, limits, display = settings.answers, settings.memory, settings.limits, settings.display
-    budgets = ", ".join(
-        f"{name.removesuffix('_s')} {_seconds(value)}" for name, value in asdict(settings.budgets).items()
-    )
     access = settings.access
     rows = [
         ("endpoint", _endpoint(settings.endpoint)),
         *(("fallback", f"{one.name}, {_endpoint(one)}") for one in settings.fallbacks),
-        ("budgets", budgets),
+        ("budgets", in_words(asdict(settings.budgets))),
         ("answers", f"at most {answers.max_tokens} tokens, effort {answers.effort or 'as the model has it'}"),
         ("memory", f"{memory.messages} messages, {memory.tokens} tokens"),
         (
@@ -57,10 +55,6 @@ def _endpoint(one: Endpoint) -> str:
 def _lists(lists: Lists) -> str:
     allowed = f"{len(lists.allow)} allowed" if lists.allow else "all"
     return f"{allowed}, {len(lists.deny)} denied" if lists.deny else allowed
-
-
-def _seconds(value: float | None) -> str:
-    return "none" if value is None else f"{value:g} s"
 
 
 def _limit(value: int | None) -> str:

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from eyas.base.errors import UserError
-from eyas.base.settings.values import Problems, Section
-from eyas.base.sizes import parse_size
+from eyas.base.settings.values import Problems, Section, num_bytes
 
 __all__ = [
     "duration",
@@ -23,7 +21,6 @@ __all__ = [
     "size",
     "snowflake",
     "template",
-    "true_or_false",
 ]
 
 T = TypeVar("T")
@@ -83,11 +80,8 @@ def size(low: int, high: int) -> Reader:
     """Return a reader of a size with its unit, such as 1MiB, within bounds in bytes."""
 
     def read(value: Any) -> int:
-        try:
-            found = parse_size(value, 0) if isinstance(value, str) and "%" not in value else -1
-        except UserError:
-            found = -1
-        if found < 0:
+        found = num_bytes(value)
+        if found is None or found < 0:
             raise ValueError(f"wants a size such as 1MiB or 512KiB, got {reprlib.repr(value)}")
         if not low <= found <= high:
             raise ValueError(f"wants {low} B to {high >> 20} MiB, got {value}")
@@ -111,13 +105,6 @@ def list_of(parse: Reader, *, least: int = 0) -> Reader:
         return tuple(dict.fromkeys(parse(one) for one in values))
 
     return read
-
-
-def true_or_false(value: Any) -> bool:
-    """Read a truth value."""
-    if not isinstance(value, bool):
-        raise ValueError(f"wants true or false, got {reprlib.repr(value)}")
-    return value
 
 
 def snowflake(value: Any) -> int:

@@ -14,8 +14,8 @@ from eyas.base.serving.budgets import Budgets
 from eyas.base.settings import values
 from eyas.base.settings.strict_yaml import read_yaml
 from eyas.base.settings.values import Problems, Section
-from eyas.discord.settings.fields import read_section, true_or_false
-from eyas.discord.settings.schema import Endpoint, Settings
+from eyas.discord.settings.fields import read_section
+from eyas.discord.settings.schema import TOKEN_ENV, Endpoint, Settings
 
 __all__ = ["read", "token"]
 
@@ -24,9 +24,7 @@ SECTIONS: dict[str, Any] = {
     item.name: item.default_factory for item in fields(Settings) if item.default_factory not in (MISSING, Budgets)
 }
 TOP = ("endpoint", "fallbacks", "budgets", "state", "token_env", "message_content", *SECTIONS)
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TOKEN = re.compile(r"[\w-]{23,30}\.[\w-]{6,7}\.[\w-]{27,}", re.ASCII)  # the form of a bot's token
-TOKEN_ENV = "DISCORD_TOKEN"
 FIRST = "endpoint"
 PORTAL = "https://discord.com/developers/applications (Bot, Reset Token)"
 
@@ -48,7 +46,7 @@ def read(path: Path, environ: Mapping[str, str]) -> Settings:
         ),
         state=top.read("state", lambda value: _path(value, path), path.with_suffix(".sqlite")),
         token_env=top.read("token_env", _variable, TOKEN_ENV),
-        message_content=top.read("message_content", true_or_false, False),
+        message_content=top.read("message_content", values.true_or_false, False),
         budgets=Budgets().with_spans(values.spans(top.get("budgets"), "budgets", problems)),
         **sections,
     )
@@ -100,7 +98,7 @@ def _key(value: Any, environ: Mapping[str, str]) -> str:
 
 def _variable(value: Any) -> str:
     """Read the name of an environment variable. What is none may be a key or token, and is not quoted."""
-    if not isinstance(value, str) or not VARIABLE.fullmatch(value) or len(value) > 64:
+    if not isinstance(value, str) or not values.VARIABLE.fullmatch(value) or len(value) > 64:
         raise ValueError("wants the name of an environment variable, not what is in it")
     return value
 

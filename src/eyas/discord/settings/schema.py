@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
+from eyas.base.harmony.rendering import Effort
 from eyas.base.serving.budgets import Budgets
 from eyas.base.settings.config import int_from, one_of
-from eyas.base.settings.values import scalar, text
+from eyas.base.settings.values import scalar, text, true_or_false
 from eyas.discord.settings.fields import (
     duration,
     host,
@@ -20,15 +21,15 @@ from eyas.discord.settings.fields import (
     size,
     snowflake,
     template,
-    true_or_false,
 )
 
 __all__ = [
     "EFFORTS",
+    "MAX_MESSAGE_CHARS",
+    "TOKEN_ENV",
     "Access",
     "Answers",
     "Display",
-    "EffortName",
     "Endpoint",
     "Files",
     "Limits",
@@ -40,8 +41,8 @@ __all__ = [
     "Settings",
 ]
 
-EffortName = Literal["low", "medium", "high"]
-EFFORTS: tuple[EffortName, ...] = ("low", "medium", "high")
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+TOKEN_ENV = "DISCORD_TOKEN"
 MAX_MESSAGE_CHARS = 2000  # of a message of Discord; above it a request is refused
 MIN_CHUNK_CHARS = 200  # below it fences, lists and links leave no room for text
 HOSTS = ("cdn.discordapp.com", "media.discordapp.net")  # where Discord keeps attachments
@@ -82,7 +83,7 @@ class Answers:
 
     max_tokens: int = _setting(2048, scalar(int_from(1, MIB)))
     system: str = _setting("", prose)  # the system prompt; empty: none
-    effort: Literal["low", "medium", "high"] | None = _setting(None, none_or(scalar(one_of(*EFFORTS))))
+    effort: Effort | None = _setting(None, none_or(scalar(one_of(*EFFORTS))))  # noqa: RUF009
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +174,7 @@ class Offer:
 
     models: tuple[str, ...] = _setting((), list_of(text))
     routes: tuple[str, ...] = _setting((), list_of(text))
-    efforts: tuple[EffortName, ...] = _setting(EFFORTS, list_of(scalar(one_of(*EFFORTS)), least=1))
+    efforts: tuple[Effort, ...] = _setting(EFFORTS, list_of(scalar(one_of(*EFFORTS)), least=1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +192,7 @@ class Settings:
     endpoint: Endpoint
     fallbacks: tuple[Endpoint, ...] = ()  # asked in this order
     state: Path  # a file of SQLite
-    token_env: str = "DISCORD_TOKEN"
+    token_env: str = TOKEN_ENV
     message_content: bool = False  # whether the Message Content intent is asked for
     budgets: Budgets = field(default_factory=Budgets)
     answers: Answers = field(default_factory=Answers)

@@ -17,7 +17,7 @@ from itertools import accumulate
 from eyas.discord.text.fences import Fence, fence_after, may_be_fence
 from eyas.discord.text.seams import Seam, Window, best_seam
 
-__all__ = ["Chunk", "Chunks", "split"]
+__all__ = ["Chunk", "Chunks", "split", "units"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,14 +83,14 @@ class _Start:
         return self.fence.opening + (self.fence.prefix if self.is_within_line and self.fence.depth else "")
 
 
-def _size(text: str) -> int:
+def units(text: str) -> int:
     """Return the number of UTF-16 units."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 
 def _tail_size(fence: Fence | None) -> int:
     """Return the most that closing a fence takes, its line's start included."""
-    return 0 if fence is None else 1 + _size(fence.closing)
+    return 0 if fence is None else 1 + units(fence.closing)
 
 
 def _chunk(text: str, start: _Start, end: int, fence: Fence | None) -> Chunk:
@@ -114,7 +114,7 @@ def _walk(window: str, start: _Start, limit: int) -> tuple[int, list[Seam], Fenc
 
     A place fits if all before it do. With a closing fence counted until it is there, the text cannot come to fit later.
     """
-    sizes = list(accumulate((1 + (char > "\uffff") for char in window), initial=_size(start.opening)))
+    sizes = list(accumulate((1 + (char > "\uffff") for char in window), initial=units(start.opening)))
     fence, place, lines = start.fence, 0, [Seam(0, start.fence)]
     if sizes[0] + _tail_size(fence) > limit:
         return 0, lines, fence
@@ -157,7 +157,7 @@ def _is_too_long(text: str, start: _Start, limit: int) -> bool:
     """Return whether the line that a piece starts within, as far as it is there, has no room in a piece."""
     newline = text.find("\n", start.line, start.line + limit + 1)
     line = text[start.line : start.line + limit + 1 if newline < 0 else newline]
-    return _size(start.opening) + _size(line) + _tail_size(start.fence) > limit
+    return units(start.opening) + units(line) + _tail_size(start.fence) > limit
 
 
 def _last_fence(text: str, start: _Start) -> Fence | None:

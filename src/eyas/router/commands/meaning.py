@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from eyas.base.serving.budgets import Spans
+from eyas.base.serving.budgets import in_words
 from eyas.base.units import readable
 from eyas.recipes.plan import Plan
 from eyas.router.commands.tables import table
@@ -38,7 +38,7 @@ def meaning(settings: RouterSettings, plans: Mapping[str, Plan]) -> str:
             [
                 (
                     *(one.name, one.effort, str(one.max_tokens), one.model or resident),
-                    _budgets(one.budgets),
+                    in_words(one.budgets),
                 )
                 for one in settings.routes
             ],
@@ -51,7 +51,7 @@ def meaning(settings: RouterSettings, plans: Mapping[str, Plan]) -> str:
                 f"route/auto {settings.decide}",
                 f"guard      {settings.guard}",
                 f"queue      {settings.max_queue}",
-                f"budgets    {_budgets(asdict(settings.budgets))}",
+                f"budgets    {in_words(asdict(settings.budgets))}",
             )
         ),
     ]
@@ -95,12 +95,5 @@ def _backend(one: BackendSettings, settings: RouterSettings) -> Sequence[str]:
         one.twin_of or "",
         "" if one.key is None else "yes",
         one.guard or "",
-        "" if one.budgets == settings.budgets else _budgets(asdict(one.budgets)),
-    )
-
-
-def _budgets(spans: Spans) -> str:
-    return ", ".join(
-        f"{name.removesuffix('_s')} {'none' if seconds is None else f'{seconds:g} s'}"
-        for name, seconds in spans.items()
+        "" if one.budgets == settings.budgets else in_words(asdict(one.budgets)),
     )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import reprlib
 from typing import Any, get_args
 
-from eyas.base.errors import UserError
 from eyas.base.settings import values
 from eyas.base.settings.config import int_from, one_of
 from eyas.base.settings.values import Problems, Section
-from eyas.base.sizes import parse_size
 from eyas.recipes.estimate.footprint import footprint
 from eyas.recipes.plan import Plan
 from eyas.router.settings.schema import MemorySettings, PoolKind, PoolSettings, Priority
@@ -23,15 +21,9 @@ MAX_S = 86400.0
 
 def size(value: Any) -> int:
     """Read a size with its unit. Raises ValueError."""
-    wants = f"wants a size above 0 such as 90GiB or 512MiB, got {reprlib.repr(value)}"
-    if not isinstance(value, str) or "%" in value:
-        raise ValueError(wants)
-    try:
-        found = parse_size(value, 0)
-    except UserError:
-        found = 0
-    if found <= 0:
-        raise ValueError(wants)
+    found = values.num_bytes(value)
+    if found is None or found <= 0:
+        raise ValueError(f"wants a size above 0 such as 90GiB or 512MiB, got {reprlib.repr(value)}")
     return found
 
 
@@ -109,14 +101,8 @@ def memory_of(section: Section, plan: Plan | None, pools: tuple[PoolSettings, ..
     return {
         "pool": pool,
         "priority": section.read("priority", values.scalar(one_of(*get_args(Priority))), "normal"),
-        "is_exclusive": section.read("exclusive", _yes_or_no, False),
-        "is_pinned": section.read("pinned", _yes_or_no, False),
+        "is_exclusive": section.read("exclusive", values.true_or_false, False),
+        "is_pinned": section.read("pinned", values.true_or_false, False),
         "steady_bytes": steady,
         "peak_bytes": peak,
     }
-
-
-def _yes_or_no(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"wants true or false, got {reprlib.repr(value)}")
-    return value
