@@ -73,7 +73,7 @@ def test_the_gateway_refuses_the_token_while_it_runs(tmp_path):
 
 @pytest.mark.slow
 def test_the_endpoint_comes_later(tmp_path):
-    """The bot comes up, says that nobody answers, and answers when somebody does. SIGTERM ends it well."""
+    """The bot comes up, says that the endpoint does not answer, and answers when it does. SIGTERM ends it well."""
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Here."])

@@ -24,7 +24,7 @@ def kept(question_id: int, person_id: int = 7) -> Kept:
 
 
 class Restarts(RuleBasedStateMachine):
-    """A store beside a plain dictionary, opened anew at any moment."""
+    """A store beside a plain dictionary, opened again at any moment."""
 
     @initialize()
     def begin(self) -> None:

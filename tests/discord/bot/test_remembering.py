@@ -1,4 +1,4 @@
-"""What of a conversation goes to the model: chains, threads and private channels, as they stand when somebody asks."""
+"""What of a conversation goes to the model: chains, threads and private channels, as they stand when a person asks."""
 
 import asyncio
 from typing import Any

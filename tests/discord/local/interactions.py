@@ -144,7 +144,7 @@ class Interactions:
             interaction.modal = data
 
     def reply(self, interaction: Interaction, body: dict[str, Any], files: dict[int, tuple[str, bytes]]) -> Message:
-        """A new message that answers; an ephemeral one is in no channel and tells nobody else."""
+        """A new message that answers; an ephemeral one is in no channel and tells no one else."""
         message: Message = self.hub.make_message(interaction.channel, self.hub.bot, body, files)
         return self.place(interaction, message)
 

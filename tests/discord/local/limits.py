@@ -10,14 +10,14 @@ __all__ = ["RULES", "Limited", "Limits", "Rule"]
 
 @dataclass(frozen=True)
 class Rule:
-    """So many requests in so many seconds, for each channel or token; routes with the same bucket share it."""
+    """A number of requests in a number of seconds, for each channel or token; routes with the same bucket share it."""
 
     bucket: str
     limit: int
     per_s: float
 
 
-# Observed with bots; Discord publishes none of them, and asks that nobody relies on them.
+# Observed with bots; Discord publishes none of them, and asks bots not to rely on them.
 RULES = {
     "send": Rule("send", 5, 5.0),
     "edit": Rule("edit", 5, 5.0),

@@ -117,7 +117,7 @@ class Message:
     mentions: list[User] = field(default_factory=list)
     role_mentions: list[Role] = field(default_factory=list)
     everyone: bool = False
-    pinged: tuple[str, ...] = ()  # names of those who would have been notified when it was sent; edits notify nobody
+    pinged: tuple[str, ...] = ()  # names of those who would have been notified when it was sent; edits notify no one
     reactions: dict[str, list[User]] = field(default_factory=dict)
     interaction: Any = None  # the one that it answers
     thread: "Channel | None" = None
