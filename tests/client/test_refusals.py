@@ -48,6 +48,14 @@ def test_a_server_is_quoted(body, message):
     assert type(error) is Refused and error.message == message and message in str(error)
 
 
+def test_a_spent_queue_is_no_failure():
+    said = {"error": {"message": "waited 9 s", "type": "server_error", "code": "queue_timeout"}}
+    error = error_of(504, {}, json.dumps(said).encode(), "e")
+    assert type(error) is ServerBusy and error.kind is None and "waited 9 s" in str(error)
+    error = error_of(504, {}, b'{"error": {"message": "no backend answered in time", "code": null}}', "e")
+    assert type(error) is Refused and error.kind == "status"
+
+
 @given(st.integers(300, 999), st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_answer_is_an_error(status, body):
     error = error_of(status, {"retry-after": "3"}, body, "e")

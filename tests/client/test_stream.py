@@ -154,6 +154,7 @@ def test_a_slow_reader_gets_what_came_before_the_connection_broke(is_whole, rese
     ([b"data: " + b"x" * (1 << 20)] + [b"x" * (1 << 20)] * 16, Broken, "malformed"),
     ([event({"error": {"message": "too long", "type": "invalid_request_error"}})], Refused, None),
     ([event({"error": {"message": "full", "code": "queue_full"}})], ServerBusy, None),
+    ([event({"error": {"message": "waited 9 s", "code": "queue_timeout"}})], ServerBusy, None),
     ([event({"error": {"message": "stopping", "code": "unavailable"}})], ServerBusy, "status"),
     ([event({"error": "s3cret is wrong"})], Broken, "status"),
     ([event({"error": {"message": "x", "type": "exceed_context_size_error", "code": 400}})], Refused, None),

@@ -20,7 +20,7 @@ INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # rais
 LOADING_S = 2.0  # when a model that is being loaded may be there
 MAX_PLAIN = 200  # characters shown of an error that is no JSON
 # Types and codes of errors inside a stream, as this server, the router and vLLM send them.
-FULL = frozenset({"queue_full", "rate_limit_error", "rate_limit_exceeded"})
+FULL = frozenset({"queue_full", "queue_timeout", "rate_limit_error", "rate_limit_exceeded"})
 UNAVAILABLE = frozenset({"unavailable", "service_unavailable_error", "overloaded_error"})
 
 
@@ -30,19 +30,20 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str
     if 300 <= status < 400:
         detail = f"it answers with a redirect ({status}), which is not followed"
         return Broken(detail, kind="malformed", endpoint=endpoint, remedy="use the address that it leads to")
+    if status == 504 and _kinds(_error_in(_decoded(body))) & FULL:  # the router's budget for its queue
+        return ServerBusy(message, retry_after_s(headers), endpoint=endpoint)
     return _judged(status, message, retry_after_s(headers), endpoint)
 
 
 def error_in_stream(value: Any, endpoint: str) -> ClientError:
     """Return the error that an event of a stream holds: as `error`, or the event itself is one."""
-    said = error_message(value)
-    message, error = (message_of(value), value) if said is None else (said, value["error"])
+    error, message = _error_in(value), error_message(value) or message_of(value)
     status = status_of(error)
     if is_mistake(error):
         return Refused(status or 400, message, endpoint=endpoint)
     if status is not None and verdict_of(status, message) != "failure":
         return _judged(status, message, None, endpoint)
-    kinds = {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
+    kinds = _kinds(error)
     if kinds & FULL:
         return ServerBusy(message, None, endpoint=endpoint)
     if kinds & UNAVAILABLE or status == 503:
@@ -52,10 +53,7 @@ def error_in_stream(value: Any, endpoint: str) -> ClientError:
 
 def error_in_whole(body: bytes, endpoint: str) -> ClientError:
     """Return the error for JSON where a stream was asked for: some servers send their errors with the status 200."""
-    try:
-        value = msgspec.json.decode(body)
-    except INVALID_JSON:
-        value = None
+    value = _decoded(body)
     if error_message(value) is not None:
         return error_in_stream(value, endpoint)
     what = "it answers with JSON, though a stream of events was asked for"
@@ -101,10 +99,22 @@ def hidden(body: bytes, key: str | None) -> bytes:
     return body
 
 
+def _decoded(body: bytes) -> Any:
+    """Return what a body of JSON holds; None if it is none."""
+    try:
+        return msgspec.json.decode(body)
+    except INVALID_JSON:
+        return None
+
+
+def _error_in(value: Any) -> Any:
+    return value["error"] if error_message(value) is not None else value
+
+
+def _kinds(error: Any) -> set[str]:
+    return {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
+
+
 def _said(body: bytes) -> str:
     """Return what an error's body says; its beginning where that is not in a known place."""
-    try:
-        said = message_of(msgspec.json.decode(body))
-    except INVALID_JSON:
-        said = ""
-    return said or " ".join(body[: 8 * MAX_PLAIN].decode("utf-8", "replace").split())[:MAX_PLAIN]
+    return message_of(_decoded(body)) or " ".join(body[: 8 * MAX_PLAIN].decode("utf-8", "replace").split())[:MAX_PLAIN]

@@ -74,7 +74,8 @@ def test_the_budget_of_the_queue():
     run.pass_time(119.9)
     assert run.waits(visits[2])
     run.pass_time(0.2)
-    assert run.refused[visits[2]].status == 504 and "waited 120 s" in run.refused[visits[2]].message
+    refused = run.refused[visits[2]]
+    assert (refused.status, refused.code) == (504, "queue_timeout") and "waited 120 s" in refused.message
     hasty = run.arrive(budgets={"queue_s": 1.0})
     run.pass_time(1.1)
     assert run.refused[hasty].status == 504, "a route's budget comes first"

@@ -54,8 +54,8 @@ class Refused(InvalidRequest):
 class Failure:
     """A failed request. `error` is the cause if there is one, for dialects that format some errors differently.
 
-    Codes: queue_full, unavailable, model_not_found, context_length_exceeded, invalid_api_key, host_not_allowed,
-    origin_not_allowed, body_too_large, or what a dialect's own routes refuse with.
+    Codes: queue_full, queue_timeout (of the router), unavailable, model_not_found, context_length_exceeded,
+    invalid_api_key, host_not_allowed, origin_not_allowed, body_too_large, or what a dialect's own routes refuse with.
     """
 
     status: int

@@ -117,6 +117,7 @@ class Refuse(Struct, frozen=True):
     message: str
     status: int
     retry_after_s: float | None = None
+    code: str | None = None
 
 
 class Changed(Struct, frozen=True):

@@ -105,7 +105,7 @@ class Manager(Desk):
                 self._waiting.pop(effect.visit).go(effect.backend, is_probe=effect.is_probe)
             elif isinstance(effect, Refuse):
                 self.forget(effect.visit).refuse(
-                    NoBackend(effect.message, status=effect.status, retry_after_s=effect.retry_after_s)
+                    NoBackend(effect.message, effect.status, retry_after_s=effect.retry_after_s, code=effect.code)
                 )
             elif isinstance(effect, Changed):
                 self._visits[effect.visit].wake()
@@ -248,7 +248,7 @@ class _Visit:
     def _go_on_or_end(self, why: str, status: int) -> None:
         if self._is_shown:
             self._end()
-            self.verdict = NoBackend(why, status=status)
+            self.verdict = NoBackend(why, status)
         else:
             self._manager.waits(self)
 

@@ -30,7 +30,7 @@ def refusal(
         return _refuse(request, f"no backend of {model!r} has room: {why}", 429, again_s)
     if request.is_spent:
         waited = f"waited {request.queued_s(now):.0f} s for a backend of {model!r}, which is its budget"
-        return _refuse(request, f"{waited}: {why}", 504, None)
+        return Refuse(request.number, f"{waited}: {why}", 504, code="queue_timeout")
     if request.tried and next(reversed(request.tried.values())) == "budget":
         return _refuse(request, f"no backend of {model!r} answered in time: {why}", 504, None)
     times = [_again_s(name, request, backends, now) for name in request.order]

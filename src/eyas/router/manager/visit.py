@@ -45,11 +45,18 @@ class Go:
 
 
 class NoBackend(EyasError):
-    """No backend can answer. `status` is 429 for full queues, 503 for backends that are out, 504 for a spent budget."""
+    """No backend can answer. `status` is 429 for full queues, 503 for backends that are out, 504 for a spent budget.
 
-    def __init__(self, message: str, *, status: int, retry_after_s: float | None = None) -> None:
+    `code` tells a client why: "queue_full", "unavailable", or "queue_timeout" where the time to wait for a place is
+    spent, which is no failure of a backend.
+    """
+
+    def __init__(
+        self, message: str, status: int, *, retry_after_s: float | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code or {429: "queue_full", 503: "unavailable"}.get(status)
         self.retry_after_s = retry_after_s
 
 

@@ -100,8 +100,8 @@ class Exchange:
             await self._answer()
             return
         except NoBackend as error:
-            code = {429: "queue_full", 503: "unavailable"}.get(error.status)
-            failure, retry_after_s = Failure(status=error.status, message=str(error), code=code), error.retry_after_s
+            failure = Failure(status=error.status, message=str(error), code=error.code)
+            retry_after_s = error.retry_after_s
         except EyasError as error:
             failure = failure_of(error)
             retry_after_s = BUSY_RETRY_S if failure.status == 429 else None
@@ -136,7 +136,7 @@ class Exchange:
             go = visit.place() or await self._place(visit)
             if self._loop.time() >= self._until(go):
                 visit.left()
-                raise NoBackend("the request's time is up before a backend had room for it", status=504)
+                raise NoBackend("the request's time is up before a backend had room for it", 504, code="queue_timeout")
             self._backend, self._num_asked = go.backend, self._num_asked + 1
             if self._queue_s is None:
                 self._queue_s = self._loop.time() - self._arrived
@@ -163,7 +163,7 @@ class Exchange:
                     return news
                 self._attend()
                 self._client.hears(news)
-        raise NoBackend("the request was ended", status=503)
+        raise NoBackend("the request was ended", 503)
 
     async def _ask(self, visit: Visit, go: Go, wish: Wish) -> bool:
         """Ask a backend. Returns whether the request is over, with an answer or without; else the next is asked."""

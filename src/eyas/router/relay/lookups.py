@@ -51,10 +51,10 @@ async def answer_stored(shared: Shared, scope: Scope, client: Client, method: st
                 passed = await read_refusal(reply, shared.upstream.address(backend).key)
                 await client.answer(passed.status, [*passed.headers, by], passed.body)
     except UpstreamError as error:
-        raise NoBackend(f"{backend}, which keeps the response, failed: {error.detail}", status=503) from error
+        raise NoBackend(f"{backend}, which keeps the response, failed: {error.detail}", 503) from error
     except Full as full:
         message = f"{backend}, which keeps the response, has no room"
-        raise NoBackend(message, status=429, retry_after_s=full.retry_after_s) from full
+        raise NoBackend(message, 429, retry_after_s=full.retry_after_s) from full
     return backend
 
 
