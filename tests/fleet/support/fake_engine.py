@@ -93,6 +93,7 @@ def write_journal(args):
     line = {
         "name": args.name,
         "pid": os.getpid(),
+        "began": Path("/proc/self/stat").read_text().rsplit(") ", 1)[1].split()[19],
         "session": os.getsid(0),
         "cwd": str(Path.cwd()),
         "argv": sys.argv[1:],

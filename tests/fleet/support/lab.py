@@ -226,11 +226,13 @@ def wait_until(condition, complaint=lambda: ""):
     return value
 
 
-def is_alive(pid):
+def is_alive(pid, began=None):
+    """Whether a process lives; with `began` of its line in a journal, also where its number was given to another."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX"
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     except OSError:
         return False
+    return fields[0] not in "ZX" and began in (None, fields[19])
 
 
 def everything_written(*folders):
