@@ -312,6 +312,25 @@ def test_a_message_to_delete_is_edited_no_more(pacer):
     assert drained(pacer, 9.0) == []
 
 
+def test_messages_that_are_wanted_again_while_they_are_deleted_stand_in_their_order(pacer):
+    """The last one goes first: it is created anew behind the one that was not deleted yet."""
+    for key in ("b", "c"):
+        pacer.adopt(key, "old")
+        pacer.remove(key)
+    (send,) = drained(pacer, 0.0)
+    assert (send.kind, send.key) == ("delete", "c")
+    pacer.want("b", "b1", 0.1, is_final=True)
+    pacer.want("c", "c1", 0.1, is_final=True)
+    (edit,) = drained(pacer, 0.2)
+    assert (edit.kind, edit.key, edit.content) == ("edit", "b", "b1")
+    pacer.done(send, 0.3)
+    pacer.done(edit, 0.3)
+    (create,) = drained(pacer, 0.4)
+    assert (create.kind, create.key, create.content) == ("create", "c", "c1")
+    pacer.done(create, 0.5)
+    assert pacer.is_idle and pacer.knows("c")
+
+
 def test_a_message_that_is_being_created_is_deleted_afterwards(pacer):
     pacer.want("a", "a0", 0.0)
     (create,) = drained(pacer, 0.0)

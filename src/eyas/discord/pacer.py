@@ -107,9 +107,10 @@ class Pacer(Generic[ContentT]):
     def want(self, key: Hashable, content: ContentT, now: float, *, is_final: bool = False) -> None:
         """Set what a message is to show; a new one is created, after those that were wanted before it.
 
-        The last state (`is_final`) waits for no interval.
+        The last state (`is_final`) waits for no interval. One whose deletion is on its way is created anew behind it.
         """
         message = self._messages.setdefault(key, _Message(exists=False))
+        message.is_removed = message.is_removed and self._is_being_deleted(key)
         if not message.is_due:
             message.wanted_at = now
         message.wanted, message.is_final = content, is_final
@@ -161,7 +162,7 @@ class Pacer(Generic[ContentT]):
         if send.kind == "react":
             (message.has.add if send.is_added else message.has.discard)(send.emoji)
         elif send.kind == "delete":
-            del self._messages[send.key]
+            self._deleted(send.key, message)
         else:
             message.exists, message.shown, message.free_at = True, send.content, now + self.edit_every_s
         if send.key in self._messages:
@@ -193,9 +194,21 @@ class Pacer(Generic[ContentT]):
             else:
                 self._drop_if_settled(send.key)
 
+    def _deleted(self, key: Hashable, message: _Message[ContentT]) -> None:
+        """Forget a message, or begin it anew where it is wanted again since."""
+        del self._messages[key]
+        if message.wanted is not None:
+            self._messages[key] = _Message(
+                exists=False, wanted=message.wanted, wanted_at=message.wanted_at, is_final=message.is_final
+            )
+
+    def _is_being_deleted(self, key: Hashable) -> bool:
+        return any(send.kind == "delete" and send.key == key for send in self._away.values())
+
     def _ready(self) -> Iterator[_Ready[ContentT]]:
         """Yield what may go next of each message, where nothing of its kind is on its way: each answer's headers say
-        whether another one may go. Messages are created in the order in which they were wanted.
+        whether another one may go. Messages are created in the order in which they were wanted, and deleted from the
+        last one on: what is wanted again meanwhile has its place behind those that stay.
         """
         away = {send.kind for send in self._away.values()}
         may_create = True
@@ -211,7 +224,9 @@ class Pacer(Generic[ContentT]):
                 kinds = []
             if one.reactions and one.exists:
                 kinds.append(("react", NEVER))
-            yield from (_Ready(kind, key, one, since, order) for kind, since in kinds if kind not in away)
+            for kind, since in kinds:
+                if kind not in away:
+                    yield _Ready(kind, key, one, since, -order if kind == "delete" else order)
 
     def _at(self, ready: _Ready[ContentT]) -> float:
         """Return when something may go at the earliest."""

@@ -36,6 +36,13 @@ class Quotas:
 
     def enter(self, person: int, now: float, *, is_operator: bool = False) -> str | None:
         """Let an answer begin and return None, or return why not and when to ask again. `leave` ends the answer."""
+        refusal = self.refusal(person, now, is_operator=is_operator)
+        if refusal is None:
+            self._open[person] += 1
+        return refusal
+
+    def refusal(self, person: int, now: float, *, is_operator: bool = False) -> str | None:
+        """Return why no answer may begin for a person, and when to ask again; None if one may."""
         limits = self.limits
         used = self.used(person, now)
         if not is_operator and limits.answers_at_once is not None and self._open[person] >= limits.answers_at_once:
@@ -47,7 +54,6 @@ class Quotas:
                 f"You have used {used:,} tokens today, of {limits.tokens_a_day:,} a day. "
                 f"Ask again at <t:{free_at}:t> (<t:{free_at}:R>)."
             )
-        self._open[person] += 1
         return None
 
     def leave(self, person: int, tokens: int, now: float) -> int:

@@ -154,9 +154,11 @@ class Store:
         """Return the questions that an earlier process was answering, if asked before the first is begun."""
         return self._read("WHERE state != 'ended' ORDER BY question_id", ())
 
-    def choice(self, channel_id: int) -> Choice:
-        """Return what was chosen for a channel."""
-        return self._choices.get(channel_id, Choice())
+    def choice(self, channel_id: int, parent_id: int | None = None) -> Choice:
+        """Return what was chosen for a channel; what was not for a thread is as in its channel, `parent_id`."""
+        own = self._choices.get(channel_id, Choice())
+        around = Choice() if parent_id is None else self._choices.get(parent_id, Choice())
+        return Choice(model=own.model or around.model, effort=own.effort or around.effort)
 
     def choose(self, channel_id: int, choice: Choice) -> None:
         """Keep what was chosen for a channel."""

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import re
 
-from eyas.client.errors import CircuitOpen, ClientError, Refused, ServerBusy, Span, TimedOut
+from eyas.client.errors import Broken, CircuitOpen, ClientError, Refused, ServerBusy, Span, TimedOut
 from eyas.client.pieces import Waiting
 from eyas.discord.settings.schema import Display
 
-__all__ = ["NO_ANSWER", "ONLY_REASONING", "about", "note", "reason_for_people", "said_by_model", "waiting_line"]
+__all__ = [
+    "NO_ANSWER",
+    "ONLY_REASONING",
+    "about",
+    "note",
+    "reason_for_log",
+    "reason_for_people",
+    "said_by_model",
+    "waiting_line",
+]
 
 MARK = "-# \u00b7 "  # subtext with a middle dot
 NOTES = re.compile(rf"^{re.escape(MARK)}.*$\n?", re.MULTILINE)
@@ -74,6 +83,20 @@ def reason_for_people(error: ClientError) -> str:
             return f"the server refused it: {_shortened(error.message)}"
         case _:
             return "the connection to the server broke, or there was none"
+
+
+def reason_for_log(error: ClientError) -> str:
+    """Return why an endpoint gave no answer, without the words of a server: they may quote what was asked."""
+    match error:
+        case Refused():
+            reason = f"it answers {error.status}"
+        case ServerBusy():
+            reason = "it is busy"
+        case Broken():
+            reason = f"the connection or the answer broke ({error.kind})"
+        case _:
+            return str(error)
+    return f"{error.endpoint}: {reason}"
 
 
 def _shortened(words: str) -> str:

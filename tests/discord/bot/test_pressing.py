@@ -4,18 +4,12 @@ import asyncio
 
 import pytest
 from tests.discord.server import local_discord
-from tests.discord.support.bots import answer_of, at_work, final, settings_file
+from tests.discord.support.bots import answer_of, at_work, final, settings_file, whispers
 from tests.discord.support.endpoint import Pause, Think, WrittenEndpoint
 
 from eyas.discord.store import Choice
 
 FAST = {"edit_every": "500ms"}
-
-
-def whispers(local, who: str, where: str = "general") -> list[str]:
-    """What only this person sees in a channel."""
-    user = local.person(who)
-    return [one.content for one in local.visible(local.channel(where), user) if one.only_for is user]
 
 
 def test_an_answer_is_stopped_by_who_asked_and_by_operators(tmp_path):

@@ -16,9 +16,13 @@ from eyas.discord.metrics import Metrics
 from eyas.discord.settings.watch import SettingsFile
 from eyas.discord.store import Store
 
-__all__ = ["at_work", "final", "settings_file"]
+__all__ = ["QUIET", "answer_of", "at_work", "final", "settings_file", "whispers"]
 
 READY_S = 20.0
+QUIET = {  # without reactions, which Discord takes one by one
+    "edit_every": "500ms",
+    **dict.fromkeys(("thinking_reaction", "writing_reaction", "done_reaction"), "none"),
+}
 
 
 def settings_file(folder: Path, url: str, **sections: Any) -> Path:
@@ -74,3 +78,9 @@ def answer_of(local: LocalDiscord, question: Message) -> list[Message]:
 def has_reaction(question: Message, emoji: str) -> bool:
     """Whether anybody has reacted so."""
     return bool(question.reactions.get(emoji))
+
+
+def whispers(local: LocalDiscord, who: str, where: str = "general") -> list[str]:
+    """What only this person sees in a channel."""
+    user = local.person(who)
+    return [one.content for one in local.visible(local.channel(where), user) if one.only_for is user]

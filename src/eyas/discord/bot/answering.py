@@ -24,6 +24,7 @@ from eyas.discord.metrics import Metrics
 from eyas.discord.quotas import Quotas, day_of
 from eyas.discord.settings.schema import Settings
 from eyas.discord.store import Choice, Kept, Store
+from eyas.discord.words import reason_for_log
 
 __all__ = ["Answering", "Running"]
 
@@ -44,6 +45,8 @@ class Running:
         self.card = desk.card(kept, conversation.wanted, number)
         self.work: asyncio.Task[None] | None = None
         self.is_done = asyncio.Event()
+        self.model: str | None = None  # as it was asked for
+        self.num_prompt_tokens = 0  # estimated
         self.began = asyncio.get_running_loop().time()
 
     def stop(self, name: str) -> None:
@@ -111,6 +114,13 @@ class Answering:
             self._metrics.asked(is_direct=question.guild is None)
             self._start(question, kept, kept.person_id, is_operator=is_operator, refusal=refusal)
 
+    def refusal(self, person_id: int, *, is_operator: bool) -> str | None:
+        """Return why the limits of a person allow no answer now, and count it; None if they do."""
+        found = self._quotas.refusal(person_id, time.time(), is_operator=is_operator)
+        if found is not None:
+            self._metrics.refused()
+        return found
+
     def ask_again(self, question: discord.Message, kept: Kept, person_id: int, *, is_operator: bool) -> None:
         """Begin to answer a message once more for a person, in the place of its earlier answer."""
         self._start(question, kept, person_id, is_operator=is_operator, number=2 + int(time.time()))
@@ -142,11 +152,9 @@ class Answering:
     ) -> None:
         """Begin an answer for a person; `number` is that of the try."""
         payer = None
-        if refusal is None:
-            refusal = self._quotas.enter(person_id, time.time(), is_operator=is_operator)
-            payer = person_id if refusal is None else None
-            if payer is None:
-                self._metrics.refused()
+        if refusal is None and (refusal := self.refusal(person_id, is_operator=is_operator)) is None:
+            self._quotas.enter(person_id, time.time(), is_operator=is_operator)
+            payer = person_id
         endpoint = self._endpoint()
         conversation = Conversation(
             self._model(question.channel) or endpoint.model,
@@ -196,7 +204,8 @@ class Answering:
         usage, now = conversation.usage, time.time()
         prompt, completion = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
         if running.payer is not None:
-            used = self._quotas.leave(running.payer, prompt + completion, now)
+            tokens = self._estimated(running) if usage is None else prompt + completion
+            used = self._quotas.leave(running.payer, tokens, now)
             self._store.use(day_of(now), running.payer, used)
             self._metrics.ended(conversation.outcome, prompt_tokens=prompt, completion_tokens=completion)
         logger.info(
@@ -211,6 +220,11 @@ class Answering:
                 completion_tokens=completion or None,
             ),
         )
+
+    def _estimated(self, running: Running) -> int:
+        """Return about how many tokens an answer took whose end, with the server's count, never came."""
+        said = running.conversation.reasoning + running.conversation.text
+        return running.num_prompt_tokens + self._estimate(running.model).count(said) if said else 0
 
     async def _guarded(self, running: Running, question: discord.Message) -> None:
         """Let no error of the bot's own leave a question without an end."""
@@ -237,10 +251,10 @@ class Answering:
                 if long is not None and _can_shrink(recalled):
                     max_tokens = recalled.num_tokens // 2
                     continue
-                logger.warning("question %s: %s", running.kept.question_id, error)
+                logger.warning("question %s: %s", running.kept.question_id, reason_for_log(error))
                 running.conversation.fail(error, None if long is None else str(long))
             except ClientError as error:
-                logger.warning("question %s: %s", running.kept.question_id, error)
+                logger.warning("question %s: %s", running.kept.question_id, reason_for_log(error))
                 running.conversation.fail(error)
             return
 
@@ -262,6 +276,7 @@ class Answering:
         """Ask the endpoint and take what comes. Raises ClientError."""
         settings, model = self._settings(), self._model(question.channel)
         conversation = running.conversation
+        running.model, running.num_prompt_tokens = model, recalled.num_tokens
         dropped = recalled.num_dropped
         left_out = [] if not dropped else [_left_out(dropped)]
         conversation.set_notes([*notes, *left_out])
@@ -284,8 +299,9 @@ class Answering:
                     self._learn(model, recalled, piece)
 
     def _learn(self, model: str | None, recalled: Recalled, end: End) -> None:
-        if end.usage is not None:
-            size = sum(len(str(message["content"]).encode(errors="replace")) for message in recalled.messages)
+        texts = [message["content"] for message in recalled.messages]
+        if end.usage is not None and all(isinstance(text, str) for text in texts):  # images are no text
+            size = sum(len(text.encode(errors="replace")) for text in texts)
             self._estimate(model).learn(size, end.usage.prompt_tokens)
         if end.timings.tokens_per_s is not None:
             self.speeds = [*self.speeds[-19:], end.timings.tokens_per_s]
@@ -294,10 +310,8 @@ class Answering:
         return self._estimates.setdefault(model or "", TokenEstimate())
 
     def _choice(self, channel: Any) -> Choice:
-        """Return what was chosen for a channel; for a thread without a choice that of its channel."""
-        choice = self._store.choice(channel.id)
-        parent = getattr(channel, "parent_id", None)
-        return self._store.choice(parent) if choice == Choice() and parent is not None else choice
+        """Return what was chosen for a channel, or for the one that a thread is in."""
+        return self._store.choice(channel.id, getattr(channel, "parent_id", None))
 
     def _model(self, channel: Any) -> str | None:
         return self._choice(channel).model or self._settings().endpoint.model

@@ -6,15 +6,15 @@ import asyncio
 import io
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
-import aiohttp
-
 import discord
 from eyas.discord.bot.buttons import view_of
 from eyas.discord.bot.rates import Heard
+from eyas.discord.bot.troubles import PASSING
 from eyas.discord.conversation import Shown, Wanted
 from eyas.discord.pacer import Pacer, Send
 from eyas.discord.store import Kept, Store
@@ -24,12 +24,16 @@ __all__ = ["Card", "Desk", "nonce_of"]
 logger = logging.getLogger(__name__)
 
 FIRST_REACTION_S = 0.5  # how long a reply waits for the reaction before it
+IDLE_S = 60.0  # after which nothing holds any more that Discord has said of a channel's limits
 AGAIN_S = 2.0  # after an error of Discord's own
 NO_HISTORY = 160002  # error code: a reply needs Read Message History
 FILE_NAME = "answer.md"
 NO_PINGS = discord.AllowedMentions.none()
 Key = tuple[int, int]  # a question and the place of a message in its answer; QUESTION: the question itself
 QUESTION = -1
+MAX_TRIES = (
+    100_000  # numbers of tries that differ: Discord knows a nonce for minutes, and a try is numbered by its second
+)
 
 
 class Card:
@@ -87,6 +91,13 @@ class Desk:
         self._sending: set[asyncio.Task[None]] = set()
         self._pacing: asyncio.Task[None] | None = None
         self._is_forbidden = False
+        self._idle_since = self._loop.time()
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether nothing of it is wanted any more, the limits of its channel included: they are old."""
+        is_idle = self._pacing is None and not self._sending and self._loop.time() >= self._idle_since + IDLE_S
+        return is_idle and not self._is_forbidden  # the log says once where the bot may not write
 
     def card(self, kept: Kept, wanted: Callable[[], Wanted], number: int) -> Card:
         """Put an answer on the desk; `number` is that of the try to answer."""
@@ -131,7 +142,7 @@ class Desk:
                     await self._changed.wait()
             except TimeoutError:
                 pass
-        self._pacing = None
+        self._pacing, self._idle_since = None, self._loop.time()
 
     def _want(self, card: Card, now: float) -> None:
         """Tell the pacer what is wanted of an answer: at first the reaction, at the end the reaction last."""
@@ -143,8 +154,9 @@ class Desk:
             for place, shown in enumerate(wanted.messages):
                 is_full = place + 1 < len(wanted.messages)  # and stays as it is
                 self._pacer.want(card.key(place), shown, now, is_final=wanted.is_final or is_full)
-            for place in range(len(wanted.messages), len(card.message_ids)):
-                self._pacer.remove(card.key(place))
+            for place in card.message_ids:
+                if place >= len(wanted.messages):
+                    self._pacer.remove(card.key(place))
         if card.reaction != wanted.reaction and (not wanted.is_final or card.is_shown):
             if card.reaction is not None:
                 self._pacer.react(card.key(QUESTION), card.reaction, now, is_added=False)
@@ -173,7 +185,7 @@ class Desk:
         except (discord.Forbidden, discord.NotFound) as error:
             self._pacer.failed(send, self._loop.time(), heard.rate)
             self._lose(card, send, error)
-        except (discord.DiscordServerError, discord.RateLimited, aiohttp.ClientError, OSError) as error:
+        except PASSING as error:
             logger.warning("channel %s: Discord did not take a request (%s): %s", self._channel_id, send.kind, error)
             self._pacer.postpone(send, self._loop.time(), getattr(error, "retry_after", AGAIN_S))
         except discord.HTTPException as error:
@@ -205,8 +217,10 @@ class Desk:
             assert self._bot.user is not None
             await target.remove_reaction(send.emoji, self._bot.user)
         elif send.kind == "delete":
-            await target.delete()
+            with suppress(discord.NotFound):  # others have deleted it
+                await target.delete()
             del card.message_ids[place]
+            card.shown.pop(place, None)
             self._store.set_replies(card.question_id, list(card.message_ids.values()))
         else:
             assert send.content is not None
@@ -269,7 +283,7 @@ class Desk:
 
 def nonce_of(question_id: int, place: int, number: int = 1) -> str:
     """Return what makes a message the same if it is sent twice; Discord takes 25 characters."""
-    return f"{question_id}-{place}-{number % 100}"
+    return f"{question_id:x}-{place}-{number % MAX_TRIES}"
 
 
 def _files(shown: Shown) -> list[discord.File]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import discord
+from eyas.discord.bot.troubles import PASSING
 from eyas.discord.store import Kept, Store
 
 __all__ = ["Entry", "History"]
@@ -61,7 +62,7 @@ class History:
         try:
             async for entry in steps:
                 found.append(entry)
-        except discord.HTTPException as error:
+        except (discord.HTTPException, *PASSING) as error:
             logger.warning("channel %s: cannot read what was said before: %s", question.channel.id, error)
         return self._remembered(found[::-1], is_whole=is_whole)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import discord
 from eyas.discord.bot.answering import Answering
 from eyas.discord.bot.history import History
+from eyas.discord.bot.troubles import PASSING
 from eyas.discord.conversation import Button
 from eyas.discord.store import Kept, Store
 
@@ -15,6 +17,8 @@ __all__ = ["Pressable", "press"]
 MAX_SHOWN = 1900  # characters in one message
 NOT_YOURS = "Only who asked, and those who run the bot, can do that."
 NOT_HERE = "You are not answered here."
+ALREADY = "This question is being answered already."
+NOT_NOW = "Discord does not show me the question now. Try again a little later."
 NO_REASONING = "The reasoning behind this answer is not kept any more: only that of the newest answers is, in memory."
 
 
@@ -60,24 +64,38 @@ async def _stop(bot: Pressable, interaction: discord.Interaction[Any], question_
 async def _again(bot: Pressable, interaction: discord.Interaction[Any], question_id: int, person_id: int) -> None:
     running = bot.answering.find(question_id)
     if running is not None and not running.conversation.is_over:
-        await _whisper(interaction, "This question is being answered already.")
+        await _whisper(interaction, ALREADY)
         return
     await interaction.response.defer()
     if running is not None:
         await running.is_done.wait()  # its last reaction
     channel, message = interaction.channel, interaction.message
     assert channel is not None and message is not None
+    old = bot.store.find(question_id)
+    if old is None:  # of a time that is not remembered
+        old = Kept(question_id=question_id, channel_id=channel.id, person_id=person_id, reply_ids=(message.id,))
     bot.history.changed(question_id)
-    question = await bot.history.message(channel, question_id)
-    if question is None:
-        await _follow(interaction, "The question is gone, or I may not read it.")
+    try:
+        question = await bot.history.message(channel, question_id)
+        found = [await bot.history.message(channel, reply_id) for reply_id in old.reply_ids]
+    except (discord.HTTPException, *PASSING):
+        await _follow(interaction, NOT_NOW)
         return
-    kept = bot.store.begin_again(question_id)
-    if kept is None and bot.store.find(question_id) is None:  # of a time that is not remembered
-        kept = Kept(question_id=question_id, channel_id=channel.id, person_id=person_id, reply_ids=(message.id,))
-        bot.store.begin(kept)
-    if kept is not None:
-        bot.answering.ask_again(question, kept, interaction.user.id, is_operator=bot.is_operator(interaction))
+    is_operator = bot.is_operator(interaction)
+    if question is None:
+        refusal: str | None = "The question is gone, or I may not read it."
+    elif question_id <= bot.store.forgotten_to(question.author.id):
+        refusal = "The question is forgotten, since who asked it wanted so. Ask it anew."
+    else:
+        refusal = bot.answering.refusal(interaction.user.id, is_operator=is_operator)
+    if question is None or refusal is not None:
+        await _follow(interaction, refusal or "")
+    elif not (bot.store.begin(replace(old, reply_ids=())) or bot.store.begin_again(question_id) is not None):
+        await _follow(interaction, ALREADY)
+    else:
+        kept = replace(old, state="answering", reply_ids=tuple(one.id for one in found if one is not None))
+        bot.store.set_replies(question_id, kept.reply_ids)
+        bot.answering.ask_again(question, kept, interaction.user.id, is_operator=is_operator)
 
 
 async def _show_reasoning(bot: Pressable, interaction: discord.Interaction[Any], question_id: int) -> None:
