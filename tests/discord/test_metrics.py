@@ -68,5 +68,7 @@ def test_the_page_is_served_and_a_port_in_use_named():
         assert samples(answer.read())["edits_total",] == 1
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        with pytest.raises(UserError, match="label too long"):
+            Metrics().serve("a" * 70, 0)
         with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port}: .*; choose another metrics\.port"):
             Metrics().serve("127.0.0.1", port)

@@ -97,8 +97,8 @@ class Metrics:
         """Serve the page in a thread of its own and return the port. Raises UserError if it cannot listen there."""
         try:
             server, _ = start_http_server(port, addr=host, registry=self._registry)
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # a name of a host with a part of more than 63 characters
+            reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"metrics cannot listen on {host}:{port}: {reason}; choose another metrics.port") from None
         return server.server_port
 

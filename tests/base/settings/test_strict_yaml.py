@@ -12,6 +12,15 @@ def test_a_file(tmp_path):
     assert read_yaml(path) == {"a": {"b": [1, False]}}
 
 
+def test_an_anchor_may_stand_in_several_places(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "a: &a [1]\nb: [*a, *a]\n"
+        + "".join(f"c{n}: &c{n} [*c{n - 1}, *c{n - 1}]\n" for n in range(1, 40)).replace("*c0", "*a")
+    )
+    assert read_yaml(path)["b"] == [[1], [1]]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -21,6 +30,8 @@ def test_a_file(tmp_path):
         ("key: !!python/object:os.system secret\n", "line 1"),
         ("[" * 100_000, "not YAML"),
         ("key: \x00secret", "not YAML"),
+        ("&a [secret, *a]", "not YAML: an anchor stands for something that it is in itself"),
+        ("key: &a {secret: [*a]}", "not YAML: an anchor stands for something that it is in itself"),
         ("# " + "x" * MAX_FILE_BYTES, "larger than 1 MiB"),
     ],
 )

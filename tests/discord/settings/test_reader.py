@@ -147,6 +147,8 @@ access: {people: {allow: [bob, 7], deny: []}}
         ("{}", "endpoint wants a base_url"),
         (MINIMAL + "display: {thinking_reaction: abc}", "display.thinking_reaction wants an emoji"),
         (MINIMAL + "display: {edit_every: 100ms}", "display.edit_every wants 0.5 to 60 seconds, got '100ms'"),
+        (MINIMAL + f"display: {{edit_every: 1{'0' * 400}}}", "display.edit_every wants 0.5 to 60 seconds, got 1000"),
+        (MINIMAL + f"budgets: {{queue: 1{'0' * 400}}}", "budgets.queue wants seconds above 0"),
         (MINIMAL + "display: {fallback: '{model}'}", "display.fallback has a place that means nothing: {model}"),
         (MINIMAL + "files: {hosts: ['https://cdn.discordapp.com']}", "files.hosts wants host names"),
         (MINIMAL + "files: {hosts: []}", "files.hosts wants at least 1, got an empty list"),

@@ -19,7 +19,9 @@ def read_yaml(path: Path, *, hint: str = "") -> Any:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UserError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; it is no settings file")
-        return yaml.load(path.read_text(encoding="utf-8"), loader())
+        content = yaml.load(path.read_text(encoding="utf-8"), loader())
+        _check_ends(content, set(), set())
+        return content
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}{hint}") from error
     except yaml.MarkedYAMLError as error:  # as text it quotes the file, which may hold a key
@@ -28,6 +30,19 @@ def read_yaml(path: Path, *, hint: str = "") -> Any:
         raise UserError(f"{path} is not YAML: {error.problem}{where}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _check_ends(value: Any, around: set[int], checked: set[int]) -> None:
+    """Raise ValueError for a list or mapping that holds itself, as an anchor allows; `around` are those it is in."""
+    if not isinstance(value, dict | list) or id(value) in checked:
+        return
+    if id(value) in around:
+        raise ValueError("an anchor stands for something that it is in itself")
+    around.add(id(value))
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_ends(inner, around, checked)
+    around.discard(id(value))
+    checked.add(id(value))
 
 
 def loader() -> Any:

@@ -230,7 +230,7 @@ def spans(content: Any, where: str, problems: Problems) -> dict[str, float | Non
 def _seconds(value: Any) -> float | None:
     if value == "none":
         return None
-    seconds = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    seconds = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
     if not 0 < seconds <= MAX_S:
         raise ValueError(f"wants seconds above 0, at most {MAX_S:.0f}, or none for no limit, got {reprlib.repr(value)}")
-    return seconds
+    return float(seconds)

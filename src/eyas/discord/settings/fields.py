@@ -66,12 +66,12 @@ def duration(low: float, high: float) -> Reader:
         if match is not None:
             seconds = float(match[1]) * SECONDS[match[2]]
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            seconds = float(value)
+            seconds = value
         else:
             raise ValueError(f"wants a time such as 2s, 500ms or 2min, got {reprlib.repr(value)}")
         if not low <= seconds <= high:
             raise ValueError(f"wants {low:g} to {high:g} seconds, got {reprlib.repr(value)}")
-        return seconds
+        return float(seconds)
 
     return read
 
