@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,15 +10,17 @@ from contextlib import suppress
 import discord
 from eyas.discord.bot.buttons import view_of
 from eyas.discord.bot.desk import nonce_of
-from eyas.discord.settings.schema import Display
+from eyas.discord.bot.troubles import PASSING
+from eyas.discord.settings.schema import MAX_MESSAGE_CHARS, Display
 from eyas.discord.store import Kept, Store
+from eyas.discord.text.chunks import units
 from eyas.discord.words import note, said_by_model
 
 __all__ = ["finish_off"]
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_CHARS = 2000
+AGAIN_S = 10.0
 LOOKED_AT = 100  # messages after a question
 NO_TEXT = note("The bot was restarted before the answer came.")
 CUT_OFF = note("The bot was restarted while it wrote this; the answer may be cut off.")
@@ -25,18 +28,30 @@ NO_PINGS = discord.AllowedMentions.none()
 
 
 async def finish_off(bot: discord.Client, store: Store, left: Sequence[Kept], display: Display) -> None:
-    """Finish off the answers to the questions in `left`, one after the other."""
-    for kept in left:
-        channel = bot.get_partial_messageable(kept.channel_id)
-        try:
-            if kept.state == "answering":
-                store.set_replies(kept.question_id, await _close(bot, channel, kept, display))
-        except discord.HTTPException as error:
-            logger.warning("question %s: its answer cannot be finished off: %s", kept.question_id, error)
+    """Finish off the answers to the questions in `left`, one after the other; again while Discord has troubles."""
+    num_left, rest = len(left), list(left)
+    while rest:
+        rest = [kept for kept in rest if not await _finish(bot, store, kept, display)]
+        if rest:
+            await asyncio.sleep(AGAIN_S)
+    if num_left:
+        logger.info("finished off %d answers that were being written when the bot ended", num_left)
+
+
+async def _finish(bot: discord.Client, store: Store, kept: Kept, display: Display) -> bool:
+    """Finish off one answer and return whether that is over, well or not."""
+    channel = bot.get_partial_messageable(kept.channel_id)
+    try:
+        if kept.state == "answering":
+            store.set_replies(kept.question_id, await _close(bot, channel, kept, display))
         await _clear_reactions(bot, channel, kept, display)
-        store.end(kept.question_id)
-    if left:
-        logger.info("finished off %d answers that were being written when the bot ended", len(left))
+    except PASSING as error:
+        logger.warning("question %s: its answer cannot be finished off now: %s", kept.question_id, error)
+        return False
+    except discord.HTTPException as error:
+        logger.warning("question %s: its answer cannot be finished off: %s", kept.question_id, error)
+    store.end(kept.question_id)
+    return True
 
 
 async def _close(
@@ -49,13 +64,15 @@ async def _close(
     if not found:
         return [(await _reply(channel, kept, view)).id]
     *earlier, last = found
+    ids = [message.id for message in found]
+    if last.content.endswith((NO_TEXT, CUT_OFF)):  # it was said already, and the answer of Discord was lost
+        return ids
     for message in earlier:
         if message.components:
             await message.edit(view=None, allowed_mentions=NO_PINGS)
     has_text = bool(said_by_model(last.content, display))
     content = f"{last.content}\n{CUT_OFF}" if has_text else NO_TEXT if not earlier else CUT_OFF
-    ids = [message.id for message in found]
-    if len(content) <= MAX_MESSAGE_CHARS:
+    if units(content) <= MAX_MESSAGE_CHARS:
         await last.edit(content=content, view=view, allowed_mentions=NO_PINGS)
         return ids
     await last.edit(view=None, allowed_mentions=NO_PINGS)
@@ -106,5 +123,9 @@ async def _clear_reactions(
     question = channel.get_partial_message(kept.question_id)
     for emoji in (display.thinking_reaction, display.writing_reaction):
         if emoji is not None and bot.user is not None:
-            with suppress(discord.HTTPException):  # it is not there, or the question is not
+            try:
                 await question.remove_reaction(emoji, bot.user)
+            except PASSING:
+                raise
+            except discord.HTTPException:
+                pass  # it is not there, or the question is not

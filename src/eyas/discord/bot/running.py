@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -18,6 +17,7 @@ from eyas.discord.metrics import Metrics
 from eyas.discord.settings.reader import token
 from eyas.discord.settings.watch import SettingsFile
 from eyas.discord.store import Store
+from eyas.discord.words import about
 
 __all__ = ["run"]
 
@@ -63,16 +63,14 @@ async def _run(file: SettingsFile, secret: str) -> None:
 async def _connect(bot: Bot, secret: str, token_env: str, stopped: asyncio.Event) -> None:
     """Log in, once, and stay until `stopped`. Raises UserError for what no further try would change."""
     try:
-        await bot.login(secret)
-        connection = asyncio.create_task(bot.connect())
+        connection = asyncio.create_task(bot.start(secret))
         waiting = asyncio.create_task(stopped.wait())
         await asyncio.wait((connection, waiting), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if not connection.done():
             await bot.close()
             connection.cancel()
-            with suppress(asyncio.CancelledError):
-                await connection
+            await asyncio.gather(connection, return_exceptions=True)
         else:
             connection.result()
     except discord.LoginFailure:
@@ -87,5 +85,8 @@ async def _connect(bot: Bot, secret: str, token_env: str, stopped: asyncio.Event
         raise UserError(f"Discord ended the connection for good (code {error.code}); start the bot again") from None
     except discord.HTTPException as error:
         raise UserError(f"Discord does not let the bot in now ({error.status}); start it again later") from None
+    except discord.RateLimited as error:
+        again = f"start it again in {about(error.retry_after)}"
+        raise UserError(f"Discord does not let the bot in now (too many requests); {again}") from None
     except (aiohttp.ClientError, OSError) as error:
         raise UserError(f"cannot reach Discord: {error}; look at the network of this machine") from None
