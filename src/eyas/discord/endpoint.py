@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 import aiohttp
@@ -43,6 +44,7 @@ class _Backend(Struct):
     reason: str = ""
     eta_s: int | None = None
     breaker: str = "closed"
+    url: str | None = None
 
 
 class _Queue(Struct):
@@ -70,6 +72,7 @@ class Endpoint:
             budgets=settings.budgets,
             fallbacks=[_client(one, settings) for one in settings.fallbacks],
         )
+        self._base = self._first.base_url.rstrip("/").removesuffix("/v1")
         self._session: aiohttp.ClientSession | None = None
         self._models: tuple[_Model, ...] = ()
         self._listed_at: float | None = None
@@ -81,12 +84,17 @@ class Endpoint:
             return self._first.model
         return self._models[0].id if self._models else UNKNOWN
 
-    async def names(self) -> tuple[str, ...]:
-        """Return the models and routes that may be chosen: those that the file offers, else those that are listed."""
+    async def names(self, *, within_s: float | None = None) -> tuple[str, ...]:
+        """Return the models and routes that may be chosen: those that the file offers, else those that are listed.
+
+        If the list does not come in time, it is the last one.
+        """
         offered = (*self._offer.models, *self._offer.routes)
         if offered:
             return offered
-        await self.look()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.look()
         return tuple(model.id for model in self._models)
 
     def context(self, model: str | None) -> int | None:
@@ -107,19 +115,24 @@ class Endpoint:
         return True
 
     async def status(self) -> list[str]:
-        """Return lines about the endpoint: of a router its backends and queues, of another server what it counts."""
+        """Return lines about the endpoint: of a router its backends and queues, of another server what it counts.
+
+        A router knows the state of its backends; what they count themselves comes from each, if it can be reached.
+        """
+        self._listed_at = None  # not what was so half a minute ago
         router, samples, answers = await asyncio.gather(
-            self._json("/router/status", _RouterStatus), self._samples("/metrics"), self.look()
+            self._json("/router/status", _RouterStatus), self._samples(self._base), self.look()
         )
         if router is not None:
-            lines = [_line(one) for one in router.backends]
+            counted = await asyncio.gather(*(self._samples(one.url) for one in router.backends))
+            lines = [_line(one, list(_acceptance(its))) for one, its in zip(router.backends, counted, strict=True)]
             waiting = [f"{one.queued} for {one.name}" for one in router.models if one.queued]
             lines.append(f"Queue: {', '.join(waiting) or 'empty'}")
         elif not answers:
             return ["The endpoint does not answer."]
         else:
             lines = ["The endpoint answers."]
-        return lines + list(_figures(samples))
+        return [*lines, *_figures(samples), *map(_capital, _acceptance(samples))]
 
     async def close(self) -> None:
         """Close all connections."""
@@ -128,29 +141,33 @@ class Endpoint:
             await self._session.close()
 
     async def _json(self, path: str, kind: type[T]) -> T | None:
-        body = await self._get(path)
+        body = await self._get(self._base + path, key=self._first.api_key)
         try:
             return None if body is None else msgspec.json.decode(body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
-    async def _samples(self, path: str) -> dict[str, float]:
-        """Return the samples of a Prometheus text, each summed over its labels."""
+    async def _samples(self, url: str | None) -> dict[str, float]:
+        """Return the samples of the Prometheus text of a server, each summed over its labels.
+
+        Only the endpoint itself gets its key.
+        """
+        if url is None:
+            return {}
+        base = url.rstrip("/").removesuffix("/v1")
+        body = await self._get(f"{base}/metrics", key=self._first.api_key if base == self._base else None)
         try:
-            return sums_of(samples_of((await self._get(path) or b"").decode()))
+            return sums_of(samples_of((body or b"").decode()))
         except ValueError:
             return {}
 
-    async def _get(self, path: str) -> bytes | None:
+    async def _get(self, url: str, *, key: str | None) -> bytes | None:
         """Return the body of an answer of success; None for all else."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
-        key = self._first.api_key
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         try:
-            async with self._session.get(
-                self._first.base_url.rstrip("/").removesuffix("/v1") + path, headers=headers, allow_redirects=False
-            ) as response:
+            async with self._session.get(url, headers=headers, allow_redirects=False) as response:
                 body = await response.content.read(MAX_BYTES) if response.status == 200 else None
                 while body is not None and len(body) < MAX_BYTES and (more := await response.content.read(MAX_BYTES)):
                     body += more
@@ -163,20 +180,28 @@ def _client(one: EndpointSettings, settings: Settings) -> AsyncClient:
     return AsyncClient(one.base_url, api_key=one.api_key, model=one.model, name=one.name, budgets=settings.budgets)
 
 
-def _line(one: _Backend) -> str:
+def _line(one: _Backend, counted: list[str]) -> str:
     more = [f"{one.in_flight} of {one.concurrency} answers"]
     if one.eta_s is not None:
         more.append(f"ready in about {one.eta_s} s")
     if one.breaker != "closed":
         more.append(f"breaker {one.breaker}")
-    return f"{one.name}: {one.state}, {', '.join(more)}"
+    return f"{one.name}: {one.state}, {', '.join([*more, *counted])}"
 
 
 def _figures(samples: dict[str, float]) -> Iterator[str]:
-    """Yield what an engine's own metrics say."""
+    """Yield what an engine's own metrics say of its load."""
     if RUNNING in samples:
         yield f"{samples[RUNNING]:.0f} answers run, {samples.get(QUEUED, 0):.0f} wait"
+
+
+def _acceptance(samples: dict[str, float]) -> Iterator[str]:
+    """Yield what an engine's own metrics say of its speculation, if they do."""
     if samples.get(ROUNDS):
-        yield f"Acceptance length {1 + samples.get(ACCEPTED, 0) / samples[ROUNDS]:.2f} tokens per round"
+        yield f"acceptance length {1 + samples.get(ACCEPTED, 0) / samples[ROUNDS]:.2f} tokens per round"
     elif samples.get(SGLANG_GAUGE):
-        yield f"Acceptance length {samples[SGLANG_GAUGE]:.2f} tokens per round"
+        yield f"acceptance length {samples[SGLANG_GAUGE]:.2f} tokens per round"
+
+
+def _capital(line: str) -> str:
+    return line[:1].upper() + line[1:]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +53,10 @@ class WrittenEndpoint:
     sent: Callable[[dict[str, Any], str], None] = lambda body, text: None  # told of each text as it is sent
     model: str = "scripted"
     context: int | None = 8192
+    list_after_s: float = 0.0  # how long its list of models takes
+    counts: str | None = None  # its metrics, in Prometheus' text format
     asked: list[dict[str, Any]] = field(default_factory=list)
+    scraped: list[Mapping[str, str]] = field(default_factory=list)  # headers of requests for its metrics
     num_running: int = 0
     url: str = ""
 
@@ -62,6 +65,7 @@ class WrittenEndpoint:
         """Serve in the running loop."""
         app = web.Application(client_max_size=64 << 20)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._answer)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
@@ -73,7 +77,12 @@ class WrittenEndpoint:
         finally:
             await runner.cleanup()
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self.scraped.append(request.headers)
+        return web.Response(status=404) if self.counts is None else web.Response(text=self.counts)
+
     async def _models(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(self.list_after_s)
         entry = {"id": self.model, "object": "model"} | (
             {} if self.context is None else {"max_model_len": self.context}
         )

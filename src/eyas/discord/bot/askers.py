@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import discord
@@ -12,9 +13,11 @@ __all__ = ["asker_of"]
 
 def asker_of(user: discord.User | discord.Member, channel: Any, guild_id: int | None) -> Asker:
     """Return a person in a channel; of a thread its channel counts, too, and the category of either."""
-    parent = getattr(channel, "parent", None)
-    ids = [getattr(channel, name, None) for name in ("id", "parent_id", "category_id")]
-    ids.append(getattr(parent, "category_id", None))
+    ids = [getattr(channel, name, None) for name in ("id", "parent_id")]
+    with suppress(
+        discord.ClientException
+    ):  # a thread in a server that the bot is not in, where only commands come from
+        ids.append(getattr(channel, "category_id", None))
     roles = user.roles if isinstance(user, discord.Member) else []
     return Asker(
         person=user.id,

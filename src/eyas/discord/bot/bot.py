@@ -151,9 +151,9 @@ class Bot(discord.Client):
         """Do what a button below an answer says."""
         await press(self, interaction, button, question_id, person_id)
 
-    async def models(self) -> tuple[str, ...]:
-        """Return the models and routes that may be chosen."""
-        return await self.endpoint.names()
+    async def models(self, *, within_s: float | None = None) -> tuple[str, ...]:
+        """Return the models and routes that may be chosen; those that are known if the list takes longer."""
+        return await self.endpoint.names(within_s=within_s)
 
     def efforts(self) -> tuple[str, ...]:
         """Return the efforts that may be chosen."""
@@ -215,6 +215,7 @@ class Bot(discord.Client):
 
     def _desk_of(self, channel_id: int) -> Desk:
         if (desk := self._desks.get(channel_id)) is None:
+            self._desks = {one: desk for one, desk in self._desks.items() if not desk.is_forsaken}
             desk = self._desks[channel_id] = Desk(
                 self,
                 channel_id,
@@ -279,7 +280,9 @@ class Bot(discord.Client):
                 logger.warning("a restart is needed for what has changed", extra=fields(keys=",".join(reload.waits)))
             self.quotas.limits = reload.settings.limits
             if {"endpoint", "fallbacks", "budgets", "offer"} & set(reload.changed):
-                old, self.endpoint = self.endpoint, Endpoint(reload.settings)
+                new = Endpoint(reload.settings)
+                await new.look()  # for the name of its model
+                old, self.endpoint = self.endpoint, new
                 self._spawn(self.answering.close_later(old))
 
 

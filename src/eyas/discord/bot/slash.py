@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import discord
@@ -14,7 +15,8 @@ __all__ = ["Chooser", "tree_of"]
 FORGOTTEN = "What you have said up to now, and the answers to it, are not sent to the model any more."
 NOT_HERE = "You are not answered here."
 DEFAULT = "default"
-MAX_CHOICES = 25  # of an autocomplete, by Discord
+MAX_CHOICES, MAX_CHOICE_CHARS = 25, 100  # of an autocomplete, by Discord
+COMPLETE_S = 1.5  # Discord waits 3 s for choices
 
 
 class Chooser(Protocol):
@@ -22,8 +24,8 @@ class Chooser(Protocol):
 
     store: Store
 
-    async def models(self) -> tuple[str, ...]:
-        """Return the models and routes that may be chosen."""
+    async def models(self, *, within_s: float | None = None) -> tuple[str, ...]:
+        """Return the models and routes that may be chosen; those that are known if the list takes longer."""
 
     def efforts(self) -> tuple[str, ...]:
         """Return the efforts that may be chosen."""
@@ -49,10 +51,10 @@ def tree_of(client: discord.Client, bot: Chooser) -> app_commands.CommandTree[An
     tree = _Tree(client, bot)
 
     async def complete_model(interaction: discord.Interaction[Any], current: str) -> list[app_commands.Choice[str]]:
-        names = [DEFAULT, *await bot.models()]
-        return [app_commands.Choice(name=name[:100], value=name[:100]) for name in names if current in name][
-            :MAX_CHOICES
-        ]
+        return _choices(await bot.models(within_s=COMPLETE_S), current)
+
+    async def complete_effort(interaction: discord.Interaction[Any], current: str) -> list[app_commands.Choice[str]]:
+        return _choices(bot.efforts(), current)
 
     @tree.command(name="model", description="Choose the model or route that answers in this channel")
     @app_commands.describe(name="a model, a route, or default; without it: which one answers now")
@@ -63,7 +65,7 @@ def tree_of(client: discord.Client, bot: Chooser) -> app_commands.CommandTree[An
 
     @tree.command(name="effort", description="Choose how much the model reasons in this channel")
     @app_commands.describe(level="low, medium, high, or default; without it: which one holds now")
-    @app_commands.choices(level=[app_commands.Choice(name=one, value=one) for one in (DEFAULT, *bot.efforts())])
+    @app_commands.autocomplete(level=complete_effort)
     @app_commands.default_permissions(manage_channels=True)
     async def effort(interaction: discord.Interaction[Any], level: str | None = None) -> None:
         await _effort(bot, interaction, level)
@@ -101,40 +103,51 @@ class _Tree(app_commands.CommandTree[Any]):
 
 async def _model(bot: Chooser, interaction: discord.Interaction[Any], name: str | None) -> None:
     await interaction.response.defer(ephemeral=True, thinking=True)  # the list may take longer than Discord waits
-    channel_id = interaction.channel_id
-    choice = Choice() if channel_id is None else bot.store.choice(channel_id)
     names = await bot.models()
     if name is None:
-        text = f"Here answers `{choice.model or bot.default_model()}`. There is {_listed(names)}."
+        text = f"Here answers `{_here(bot, interaction).model or bot.default_model()}`. There is {_listed(names)}."
     elif not bot.may_choose(interaction):
         text = "To choose the model of this channel you need the permission Manage Channels."
     elif name != DEFAULT and names and name not in names:
         text = f"There is no model or route `{name[:80]}`{nearest(name, names)}. There is {_listed(names)}."
-    elif channel_id is not None:
-        bot.store.choose(channel_id, Choice(model=None if name == DEFAULT else name, effort=choice.effort))
-        text = f"From now on `{bot.default_model() if name == DEFAULT else name}` answers in this channel."
+    elif (channel_id := interaction.channel_id) is not None:
+        effort = bot.store.choice(channel_id).effort
+        bot.store.choose(channel_id, Choice(model=None if name == DEFAULT else name, effort=effort))
+        now = _here(bot, interaction).model or bot.default_model()
+        text = f"From now on `{now}` answers in this channel."
     await interaction.followup.send(text[:2000], ephemeral=True, allowed_mentions=discord.AllowedMentions.none())
 
 
 async def _effort(bot: Chooser, interaction: discord.Interaction[Any], level: str | None) -> None:
-    channel_id = interaction.channel_id
-    choice = Choice() if channel_id is None else bot.store.choice(channel_id)
     if level is None:
-        text = f"The effort here is {choice.effort or DEFAULT}. There is {_listed(bot.efforts())}."
+        text = f"The effort here is {_here(bot, interaction).effort or DEFAULT}. There is {_listed(bot.efforts())}."
     elif not bot.may_choose(interaction):
         text = "To choose the effort of this channel you need the permission Manage Channels."
     elif level != DEFAULT and level not in bot.efforts():
         text = f"There is no effort `{level[:80]}`{nearest(level, bot.efforts())}. There is {_listed(bot.efforts())}."
-    elif channel_id is not None:
-        bot.store.choose(channel_id, Choice(model=choice.model, effort=None if level == DEFAULT else level))
-        text = f"From now on the effort in this channel is {level}."
+    elif (channel_id := interaction.channel_id) is not None:
+        model = bot.store.choice(channel_id).model
+        bot.store.choose(channel_id, Choice(model=model, effort=None if level == DEFAULT else level))
+        text = f"From now on the effort in this channel is {_here(bot, interaction).effort or DEFAULT}."
     await _say(interaction, text)
+
+
+def _here(bot: Chooser, interaction: discord.Interaction[Any]) -> Choice:
+    """Return the choice that holds in the channel of an interaction."""
+    if interaction.channel_id is None:
+        return Choice()
+    return bot.store.choice(interaction.channel_id, getattr(interaction.channel, "parent_id", None))
 
 
 async def _say(interaction: discord.Interaction[Any], text: str) -> None:
     await interaction.response.send_message(
         text[:2000], ephemeral=True, allowed_mentions=discord.AllowedMentions.none()
     )
+
+
+def _choices(names: Sequence[str], typed: str) -> list[app_commands.Choice[str]]:
+    found = [name for name in (DEFAULT, *names) if typed.lower() in name.lower() and len(name) <= MAX_CHOICE_CHARS]
+    return [app_commands.Choice(name=name, value=name) for name in found[:MAX_CHOICES]]
 
 
 def _listed(names: tuple[str, ...]) -> str:
