@@ -1,11 +1,12 @@
 """What of a conversation goes to the model: chains, threads and private channels, as they stand when a person asks."""
 
 import asyncio
+from base64 import b64encode
 from typing import Any
 
 import pytest
 from tests.discord.server import local_discord
-from tests.discord.support.bots import at_work, final, settings_file
+from tests.discord.support.bots import QUIET, at_work, final, settings_file
 from tests.discord.support.endpoint import Refuse, WrittenEndpoint
 
 Messages = list[dict[str, Any]]
@@ -23,7 +24,11 @@ def echo(messages: Messages) -> list[str]:
 def test_a_chain_of_replies_is_remembered_as_it_stands_now(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(echo)
-        async with local_discord() as local, endpoint.serving(), at_work(local, settings_file(tmp_path, endpoint.url)):
+        async with (
+            local_discord() as local,
+            endpoint.serving(),
+            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET)),
+        ):
             first = local.say("general", "ann", "One", mention=True)
             (one,) = await final(local, first)
             local.say("general", "ben", "Something else")
@@ -145,6 +150,36 @@ def test_attached_texts_are_read_and_others_named(tmp_path):
                     "-# · b.zip is not read: it is no text file.",
                     "-# · c.txt is not read: it is larger than 1.0 KiB.",
                 ]
+
+    asyncio.run(go())
+
+
+def test_images_go_on_to_the_model_where_it_takes_them(tmp_path):
+    """And teach no estimate of tokens: their base64 is no text."""
+    png = b"\x89PNG\r\n\x1a\n" + bytes(2000)
+
+    async def go() -> None:
+        endpoint = WrittenEndpoint(lambda messages: ["Seen."])
+        async with local_discord() as local, endpoint.serving():
+            more = {"hosts": ["127.0.0.1"], "images": True, "max_image_size": "4KiB"}
+            path = settings_file(tmp_path, endpoint.url, files=more, display=QUIET)
+            async with at_work(local, path) as bot:
+                files = {"a.png": png, "b.jpg": b"no image", "c.webp": bytes(5000), "d.txt": b"words"}
+                (reply,) = await final(local, local.say("general", "ann", "What?", mention=True, files=files))
+                (message,) = endpoint.asked[-1]["messages"]
+                assert message["content"] == [
+                    {"type": "text", "text": "What?\n\nFile d.txt:\nwords"},
+                    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(png).decode()}"}},
+                ]
+                assert reply.content.split("\n") == [
+                    "Seen.",
+                    "-# · b.jpg is not read: it is no PNG, JPEG, GIF or WebP.",
+                    "-# · c.webp is not read: it is larger than 4.0 KiB.",
+                ]
+                assert bot.answering._estimate(None).count("a" * 400) == 100
+                await final(local, local.say("general", "ann", "And now?", reply_to=reply))
+                assert [one["content"] for one in endpoint.asked[-1]["messages"]][1:] == ["Seen.", "And now?"]
+                assert endpoint.asked[-1]["messages"][0] == message
 
     asyncio.run(go())
 
