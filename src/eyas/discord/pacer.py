@@ -100,6 +100,10 @@ class Pacer(Generic[ContentT]):
         """Return whether a message is known and not to be deleted."""
         return key in self._messages and not self._messages[key].is_removed
 
+    def is_due(self, key: Hashable) -> bool:
+        """Return whether a message is to show something else than it does."""
+        return key in self._messages and self._messages[key].is_due
+
     def adopt(self, key: Hashable, content: ContentT | None = None) -> None:
         """Take over a message that is there already: one that was sent otherwise, or one that only gets reactions."""
         self._messages.setdefault(key, _Message(exists=True, shown=content))

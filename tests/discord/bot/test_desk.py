@@ -4,10 +4,11 @@ import asyncio
 
 from tests.discord.server import local_discord
 from tests.discord.support.bots import QUIET, at_work, final, settings_file
-from tests.discord.support.endpoint import Pause, WrittenEndpoint
+from tests.discord.support.endpoint import Pause, WrittenEndpoint, words
 
 from eyas.discord.bot import desk
 from eyas.discord.bot.desk import nonce_of
+from eyas.discord.conversation import Conversation
 
 
 def test_desks_of_channels_in_which_nothing_is_answered_any_more_are_given_up(tmp_path, monkeypatch):
@@ -34,3 +35,33 @@ def test_a_nonce_is_short_and_another_one_for_each_try_of_a_day():
     largest = 2**64 - 1
     found = {nonce_of(largest, 19, number) for number in range(1_790_000_000, 1_790_000_000 + 86_400)}
     assert len(found) == 86_400 and max(map(len, found)) <= 25
+
+
+def test_a_text_is_cut_into_messages_when_an_edit_may_go_not_with_each_piece(tmp_path, monkeypatch):
+    """And the reaction of the first text and the end wait for no edit."""
+    cuts = []
+    made = Conversation._made
+
+    def counted(self):
+        cuts.append(self.phase)
+        return made(self)
+
+    monkeypatch.setattr(Conversation, "_made", counted)
+    text = "".join(f"Line {number}.\n" for number in range(400))
+
+    async def go() -> None:
+        endpoint = WrittenEndpoint(lambda messages: words(text, 0.002, size=10))
+        async with (
+            local_discord() as local,
+            endpoint.serving(),
+            at_work(local, settings_file(tmp_path, endpoint.url, display={"edit_every": "500ms"})),
+        ):
+            question = local.say("general", "ann", "Well?", mention=True)
+            found = await final(local, question)
+            joined = "\n".join(one.content for one in found)
+            assert joined.split() == text.split()
+            num_edits = sum(one.name in ("edit", "send") for one in local.journal.requests)
+            assert cuts.count("writing") <= 3 * num_edits + 3
+            assert local.violations() == []
+
+    asyncio.run(go())

@@ -16,6 +16,7 @@ from eyas.client.errors import ClientError, Refused
 from eyas.client.pieces import Asked, End
 from eyas.discord.bot.desk import Desk
 from eyas.discord.bot.reading import Reading
+from eyas.discord.bot.writing import Running
 from eyas.discord.context import too_long
 from eyas.discord.conversation import Conversation
 from eyas.discord.endpoint import Endpoint
@@ -26,7 +27,7 @@ from eyas.discord.settings.schema import Settings
 from eyas.discord.store import Choice, Kept, Store
 from eyas.discord.words import reason_for_log
 
-__all__ = ["Answering", "Running"]
+__all__ = ["Answering"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,35 +35,6 @@ MAX_REASONINGS = 200  # answers whose reasoning is kept in memory
 MAX_REASONING_CHARS = 100_000
 NOTHING_ASKED = "There is nothing to answer in this message. Write what you want to know."
 FLUSH_S = 5.0  # for the last edits when the bot stops
-
-
-class Running:
-    """An answer that is being written."""
-
-    def __init__(self, kept: Kept, conversation: Conversation, desk: Desk, number: int, payer: int | None) -> None:
-        self.kept, self.conversation, self.desk = kept, conversation, desk
-        self.payer = payer  # person whose limits count; None: it was refused before it began
-        self.card = desk.card(kept, conversation.wanted, number)
-        self.work: asyncio.Task[None] | None = None
-        self.is_done = asyncio.Event()
-        self.model: str | None = None  # as it was asked for
-        self.num_prompt_tokens = 0  # estimated
-        self.began = asyncio.get_running_loop().time()
-
-    def stop(self, name: str) -> None:
-        """End it since a person wants so."""
-        self.conversation.stop(name)
-        self._cancel()
-
-    def abandon(self, line: str) -> None:
-        """End it for a reason of the bot's own."""
-        self.conversation.end_unfinished(line)
-        self._cancel()
-
-    def _cancel(self) -> None:
-        self.card.changed()
-        if self.work is not None:
-            self.work.cancel()
 
 
 class Answering:

@@ -13,13 +13,14 @@ from typing import Any, cast
 
 import discord
 from eyas.discord.bot.buttons import view_of
+from eyas.discord.bot.card import Card, Key, Source
 from eyas.discord.bot.rates import Heard
 from eyas.discord.bot.troubles import PASSING
-from eyas.discord.conversation import Shown, Wanted
+from eyas.discord.conversation import Shown
 from eyas.discord.pacer import Pacer, Send
 from eyas.discord.store import Kept, Store
 
-__all__ = ["Card", "Desk", "nonce_of"]
+__all__ = ["Desk", "nonce_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,43 +30,10 @@ AGAIN_S = 2.0  # after an error of Discord's own
 NO_HISTORY = 160002  # error code: a reply needs Read Message History
 FILE_NAME = "answer.md"
 NO_PINGS = discord.AllowedMentions.none()
-Key = tuple[int, int]  # a question and the place of a message in its answer; QUESTION: the question itself
 QUESTION = -1
 MAX_TRIES = (
     100_000  # numbers of tries that differ: Discord knows a nonce for minutes, and a try is numbered by its second
 )
-
-
-class Card:
-    """One answer on a desk: what is wanted of it, and which of its messages are there."""
-
-    def __init__(self, kept: Kept, wanted: Callable[[], Wanted], changed: Callable[[], None], number: int) -> None:
-        self.kept, self.wanted, self.changed = kept, wanted, changed
-        self.number = number  # messages of another try are other ones
-        self.message_ids = dict(enumerate(kept.reply_ids))
-        self.shown: dict[int, Shown] = {}
-        self.first = wanted()  # is shown in any case, however fast the answer comes
-        self.last: Wanted | None = None
-        self.reaction: str | None = None
-        self.may_show = False  # the first reaction is there, or was late
-        self.is_gone = False  # nothing can be shown any more
-        self.are_shown = asyncio.Event()  # the messages as they are wanted at the end
-        self.is_settled = asyncio.Event()  # and the reactions
-
-    @property
-    def question_id(self) -> int:
-        return self.kept.question_id
-
-    def key(self, place: int) -> Key:
-        return self.kept.question_id, place
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether all messages are as they are wanted."""
-        wanted = self.wanted().messages
-        return len(wanted) == len(self.message_ids) and all(
-            self.shown.get(place) == shown for place, shown in enumerate(wanted)
-        )
 
 
 class Desk:
@@ -99,9 +67,9 @@ class Desk:
         is_idle = self._pacing is None and not self._sending and self._loop.time() >= self._idle_since + IDLE_S
         return is_idle and not self._is_forbidden  # the log says once where the bot may not write
 
-    def card(self, kept: Kept, wanted: Callable[[], Wanted], number: int) -> Card:
+    def card(self, kept: Kept, source: Source, number: int) -> Card:
         """Put an answer on the desk; `number` is that of the try to answer."""
-        card = Card(kept, wanted, self._changed.set, number)
+        card = Card(kept, source, self._changed.set, number)
         self._cards[card.question_id] = card
         self._pacer.edit_every_s = self._edit_every_s()
         self._pacer.adopt(card.key(QUESTION))
@@ -115,7 +83,7 @@ class Desk:
 
     def remove(self, card: Card) -> None:
         """Take a card away as it is."""
-        for place in (QUESTION, *card.message_ids, *range(len(card.wanted().messages))):
+        for place in (QUESTION, *card.message_ids, *range(len(card.wanted.messages))):
             self._pacer.forget(card.key(place))
         self._cards.pop(card.question_id, None)
         self._changed.set()
@@ -131,26 +99,34 @@ class Desk:
             self._changed.clear()
             now = self._loop.time()
             for card in self._cards.values():
-                self._want(card, now)
-            while (send := self._pacer.next(now)) is not None:
+                self._want(card, now, is_going=False)
+            while (at := self._pacer.next_at()) is not None and at <= now:
+                for card in self._cards.values():
+                    self._want(card, now, is_going=True)
+                if (send := self._pacer.next(now)) is None:
+                    break
                 task = asyncio.create_task(self._send(send))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
-            at = self._pacer.next_at()
             try:
-                async with asyncio.timeout_at(at):
+                async with asyncio.timeout_at(self._pacer.next_at()):
                     await self._changed.wait()
             except TimeoutError:
                 pass
         self._pacing, self._idle_since = None, self._loop.time()
 
-    def _want(self, card: Card, now: float) -> None:
-        """Tell the pacer what is wanted of an answer: at first the reaction, at the end the reaction last."""
+    def _want(self, card: Card, now: float, *, is_going: bool) -> None:
+        """Tell the pacer what is wanted of an answer: at first the reaction, at the end the reaction last.
+
+        A text that grows is cut into messages when a request may go, not with each piece that comes.
+        """
         if card.is_gone:
             return
-        wanted = card.wanted() if card.shown else card.first
-        if card.may_show and wanted != card.last:
-            card.last = wanted
+        if card.is_stale and card.shown and (is_going or card.source.phase != card.phase or not self._waits(card)):
+            card.renew()
+        wanted = card.wanted
+        if card.may_show and wanted != card.told:
+            card.told = wanted
             for place, shown in enumerate(wanted.messages):
                 is_full = place + 1 < len(wanted.messages)  # and stays as it is
                 self._pacer.want(card.key(place), shown, now, is_final=wanted.is_final or is_full)
@@ -169,6 +145,10 @@ class Desk:
                 self._pacer.release(card.key(QUESTION))
                 if not self._pacer.knows(card.key(QUESTION)):
                     card.is_settled.set()
+
+    def _waits(self, card: Card) -> bool:
+        """Return whether a message of an answer waits to show something else already."""
+        return any(self._pacer.is_due(card.key(place)) for place in range(len(card.wanted.messages)))
 
     async def _send(self, send: Send[Shown]) -> None:
         """Carry one request out, and tell the pacer and the card what became of it."""
