@@ -313,7 +313,7 @@ def test_a_message_to_delete_is_edited_no_more(pacer):
 
 
 def test_messages_that_are_wanted_again_while_they_are_deleted_stand_in_their_order(pacer):
-    """The last one goes first: it is created anew behind the one that was not deleted yet."""
+    """The last one goes first: it is created again behind the one that was not deleted yet."""
     for key in ("b", "c"):
         pacer.adopt(key, "old")
         pacer.remove(key)

@@ -111,7 +111,7 @@ class Pacer(Generic[ContentT]):
     def want(self, key: Hashable, content: ContentT, now: float, *, is_final: bool = False) -> None:
         """Set what a message is to show; a new one is created, after those that were wanted before it.
 
-        The last state (`is_final`) waits for no interval. One whose deletion is on its way is created anew behind it.
+        The last state (`is_final`) waits for no interval. One whose deletion is on its way is created again behind it.
         """
         message = self._messages.setdefault(key, _Message(exists=False))
         message.is_removed = message.is_removed and self._is_being_deleted(key)
@@ -199,7 +199,7 @@ class Pacer(Generic[ContentT]):
                 self._drop_if_settled(send.key)
 
     def _deleted(self, key: Hashable, message: _Message[ContentT]) -> None:
-        """Forget a message, or begin it anew where it is wanted again since."""
+        """Forget a message, or begin it again where it is wanted since."""
         del self._messages[key]
         if message.wanted is not None:
             self._messages[key] = _Message(

@@ -9,6 +9,8 @@ from tests.discord.server import local_discord
 from tests.discord.support.bots import QUIET, at_work, final, settings_file
 from tests.discord.support.endpoint import Refuse, WrittenEndpoint
 
+from eyas.discord.bot import reading
+
 Messages = list[dict[str, Any]]
 
 
@@ -150,6 +152,32 @@ def test_attached_texts_are_read_and_others_named(tmp_path):
                     "-# · b.zip is not read: it is no text file.",
                     "-# · c.txt is not read: it is larger than 1.0 KiB.",
                 ]
+
+    asyncio.run(go())
+
+
+def test_files_of_messages_that_do_not_go_on_are_not_read(tmp_path, monkeypatch):
+    """A private channel gives a hundred messages, of which each may have ten files."""
+    read = []
+    real = reading.read_attachments
+
+    async def counted(session, attached, *args, **options):
+        read.extend(one.name for one in attached)
+        return await real(session, attached, *args, **options)
+
+    monkeypatch.setattr(reading, "read_attachments", counted)
+
+    async def go() -> None:
+        endpoint = WrittenEndpoint(echo)
+        async with local_discord() as local, endpoint.serving():
+            for number in range(5):
+                local.say(local.dm("ann"), "ann", f"Number {number}", files={f"{number}.txt": b"words"})
+            files, memory = {"hosts": ["127.0.0.1"]}, {"messages": 3, "tokens": 6000}
+            path = settings_file(tmp_path, endpoint.url, display=QUIET, files=files, memory=memory)
+            async with at_work(local, path):
+                (reply,) = await final(local, local.say(local.dm("ann"), "ann", "Now?"))
+                assert sorted(read) == ["3.txt", "4.txt"] and "The oldest 3 messages" in reply.content
+                assert len(endpoint.asked[-1]["messages"]) == 3
 
     asyncio.run(go())
 

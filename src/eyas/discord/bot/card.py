@@ -15,7 +15,7 @@ Key = tuple[int, int]  # a question and the place of a message in its answer; QU
 
 
 class Source(Protocol):
-    """What an answer looks like now. To make it of a long text takes milliseconds."""
+    """The look of an answer now. To make it of a long text takes milliseconds."""
 
     @property
     def phase(self) -> str:
@@ -26,7 +26,7 @@ class Source(Protocol):
 
 
 class Card:
-    """What is wanted of an answer, and which of its messages are there."""
+    """Holds what is wanted of an answer, and which of its messages are there."""
 
     def __init__(self, kept: Kept, source: Source, wake: Callable[[], None], number: int) -> None:
         self.kept, self.source, self._wake = kept, source, wake
@@ -36,7 +36,7 @@ class Card:
         self.phase = source.phase
         self.wanted = source.wanted()  # the first one is shown in any case, however fast the answer comes
         self.is_stale = False  # there is a newer one
-        self.told: Wanted | None = None  # to the pacer
+        self.handed: Wanted | None = None  # to the pacer
         self.reaction: str | None = None
         self.may_show = False  # the first reaction is there, or was late
         self.is_gone = False  # nothing can be shown any more

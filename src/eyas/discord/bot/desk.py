@@ -125,8 +125,8 @@ class Desk:
         if card.is_stale and card.shown and (is_going or card.source.phase != card.phase or not self._waits(card)):
             card.renew()
         wanted = card.wanted
-        if card.may_show and wanted != card.told:
-            card.told = wanted
+        if card.may_show and wanted != card.handed:
+            card.handed = wanted
             for place, shown in enumerate(wanted.messages):
                 is_full = place + 1 < len(wanted.messages)  # and stays as it is
                 self._pacer.want(card.key(place), shown, now, is_final=wanted.is_final or is_full)

@@ -85,7 +85,7 @@ async def _again(bot: Pressable, interaction: discord.Interaction[Any], question
     if question is None:
         refusal: str | None = "The question is gone, or I may not read it."
     elif question_id <= bot.store.forgotten_to(question.author.id):
-        refusal = "The question is forgotten, since who asked it wanted so. Ask it anew."
+        refusal = "The question is forgotten, since who asked it wanted so. Ask it once more."
     else:
         refusal = bot.answering.refusal(interaction.user.id, is_operator=is_operator)
     if question is None or refusal is not None:

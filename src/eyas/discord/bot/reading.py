@@ -38,16 +38,20 @@ class Reading:
 
         No turns come back where nothing is asked. A mention without words asks about what it replies to.
         """
-        turns = [turn for entry in await self._history.before(question) if (turn := await self._turn(entry, []))]
+        turns: list[Turn] = []
+        most = self._settings().memory.messages - 1  # older ones do not go on, so their files need not be read
+        for entry in reversed(await self._history.before(question)):
+            if (turn := await self._turn(entry, [], with_files=len(turns) < most)) is not None:
+                turns.insert(0, turn)
         notes: list[str] = []
         turn = await self._turn(Entry(messages=(question,), is_ours=False), notes)
         if turn is not None:
             return [*turns, turn], notes
         return (turns if turns and turns[-1].role == "user" else []), notes
 
-    async def _turn(self, entry: Entry, notes: list[str]) -> Turn | None:
+    async def _turn(self, entry: Entry, notes: list[str], *, with_files: bool = True) -> Turn | None:
         name = entry.messages[0].author.display_name
-        files = [file for message in entry.messages for file in message.attachments]
+        files = [file for message in entry.messages for file in message.attachments] if with_files else []
         contents = await self._read(files)
         if entry.is_ours:
             display = self._settings().display

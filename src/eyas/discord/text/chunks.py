@@ -1,8 +1,9 @@
 """Cuts the text of an answer, while it grows, into messages whose Markdown is whole.
 
 A piece is cut at a paragraph, else at a line, else at a word. A code fence that is cut is closed, and opened again in
-the next piece; the last piece closes what is open at the moment. Sizes are UTF-16 units: Discord does not say whether
-it counts those or code points, and there are never fewer of them.
+the next piece; the last piece closes what is open at the moment. Sizes are UTF-16 units: Discord's page does not say
+what it counts, its people say code points (https://github.com/discord/discord-api-docs/issues/1315), and there are
+never fewer units than those.
 
 Where a piece ends depends on the text up to the first character that it has no room for, and on nothing behind it. So
 what is full stays as it is when the text grows, and its message need not be edited again.
