@@ -21,10 +21,10 @@ def test_desks_of_channels_in_which_nothing_is_answered_any_more_are_given_up(tm
             async with at_work(local, path) as bot:
                 slow = local.say("slow", "ann", "Slow", mention=True)
                 await local.journal.until(lambda: endpoint.num_running)
-                for number in range(4):
+                for number in range(2):
                     await final(local, local.say(f"room-{number}", "ann", "Quick", mention=True))
                     await local.journal.until(lambda: len(bot.answering) <= 1)
-                assert set(bot._desks) <= {local.channel("slow").id, local.channel("room-3").id}
+                assert set(bot._desks) <= {local.channel("slow").id, local.channel("room-1").id}
                 (reply,) = await final(local, slow)
                 assert reply.content == "Yes."
 
@@ -38,7 +38,6 @@ def test_a_nonce_is_short_and_another_one_for_each_try_of_a_day():
 
 
 def test_a_text_is_cut_into_messages_when_an_edit_may_go_not_with_each_piece(tmp_path, monkeypatch):
-    """And the reaction of the first text and the end wait for no edit."""
     cuts = []
     made = Conversation._made
 
@@ -54,7 +53,7 @@ def test_a_text_is_cut_into_messages_when_an_edit_may_go_not_with_each_piece(tmp
         async with (
             local_discord() as local,
             endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display={"edit_every": "500ms"})),
+            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET)),
         ):
             question = local.say("general", "ann", "Well?", mention=True)
             found = await final(local, question)

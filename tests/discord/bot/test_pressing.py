@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.discord.server import local_discord
-from tests.discord.support.bots import answer_of, at_work, final, settings_file, whispers
+from tests.discord.support.bots import QUIET, answer_of, at_work, final, settings_file, whispers
 from tests.discord.support.endpoint import Pause, Think, WrittenEndpoint
 
 from eyas.discord.store import Choice
@@ -17,7 +17,7 @@ def test_an_answer_is_stopped_by_who_asked_and_by_operators(tmp_path):
         endpoint = WrittenEndpoint(lambda messages: ["Half", Pause(60)])
         async with local_discord() as local, endpoint.serving():
             boss = local.person("boss")
-            path = settings_file(tmp_path, endpoint.url, display=FAST, operators={"people": [boss.id]})
+            path = settings_file(tmp_path, endpoint.url, display=QUIET, operators={"people": [boss.id]})
             async with at_work(local, path):
                 for who, name in (("ann", "Ann"), ("boss", "Boss")):
                     question = local.say("general", "ann", "Well?", mention=True)
@@ -73,7 +73,8 @@ def test_commands_choose_for_a_channel(tmp_path):
         endpoint = WrittenEndpoint(lambda messages: ["Yes."], model="large")
         async with local_discord() as local, endpoint.serving():
             local.grant("chief", local.role("chiefs", "manage_channels"))
-            path = settings_file(tmp_path, endpoint.url, offer={"models": ["large", "small"], "routes": ["route/MATH"]})
+            offer = {"models": ["large", "small"], "routes": ["route/MATH"]}
+            path = settings_file(tmp_path, endpoint.url, display=QUIET, offer=offer)
             async with at_work(local, path) as bot:
                 channel = local.channel("general")
                 offered = local.complete("general", "chief", "model", "name", "s")

@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 from tests.discord.server import local_discord
-from tests.discord.support.bots import answer_of, at_work, final, settings_file
+from tests.discord.support.bots import QUIET, answer_of, at_work, final, settings_file
 from tests.support.serving import served
 
 from eyas.client.pieces import Content
@@ -34,7 +34,7 @@ def test_the_answer_is_the_models(tmp_path):
 
         async def go() -> None:
             async with local_discord() as local:
-                sections = {"answers": {"max_tokens": 120}, "files": {"hosts": ["127.0.0.1"]}}
+                sections = {"answers": {"max_tokens": 120}, "files": {"hosts": ["127.0.0.1"]}, "display": QUIET}
                 async with at_work(local, settings_file(tmp_path, server.url, **sections)) as bot:
                     said = record(bot)
                     for text in QUESTIONS:

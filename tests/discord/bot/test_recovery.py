@@ -18,8 +18,7 @@ def tries_often(monkeypatch):
     monkeypatch.setattr(recovery, "AGAIN_S", 0.05)
 
 
-@pytest.mark.parametrize("route", ["history", "edit", "unreact"])
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("route", "after"), [("history", False), ("edit", True), ("unreact", False)])
 def test_it_is_tried_again_while_connections_break(tmp_path, route, after):
     """Also where only the answer of Discord was lost: nothing is said twice then."""
 

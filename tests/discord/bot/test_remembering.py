@@ -142,7 +142,8 @@ def test_attached_texts_are_read_and_others_named(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Read."])
         async with local_discord() as local, endpoint.serving():
-            path = settings_file(tmp_path, endpoint.url, files={"hosts": ["127.0.0.1"], "max_size": "1KiB"})
+            more = {"hosts": ["127.0.0.1"], "max_size": "1KiB"}
+            path = settings_file(tmp_path, endpoint.url, files=more, display=QUIET)
             async with at_work(local, path):
                 files = {"a.py": b"print(1)", "b.zip": b"PK\x03\x04", "c.txt": b"x" * 2000}
                 (reply,) = await final(local, local.say("general", "ann", "What?", mention=True, files=files))

@@ -7,6 +7,8 @@ from tests.discord.server import local_discord
 from tests.discord.support.bots import QUIET, at_work, final, settings_file, whispers
 from tests.discord.support.endpoint import Pause, WrittenEndpoint
 
+from eyas.discord.bot import slash
+
 OFFER = {"models": ["large", "small"]}
 
 
@@ -37,7 +39,10 @@ def test_a_thread_has_what_was_chosen_for_its_channel_but_for_what_was_chosen_fo
     asyncio.run(go())
 
 
-def test_choices_come_in_time_from_a_slow_server(tmp_path):
+def test_choices_come_in_time_from_a_slow_server(tmp_path, monkeypatch):
+    assert slash.COMPLETE_S < interactions.ACKNOWLEDGE_S - 1
+    monkeypatch.setattr(slash, "COMPLETE_S", 0.1)
+
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Yes."])
         async with local_discord() as local, endpoint.serving():
@@ -55,8 +60,8 @@ def test_choices_come_in_time_from_a_slow_server(tmp_path):
 
 def test_an_answer_outlives_the_token_of_the_press_that_asked_for_it(tmp_path, monkeypatch):
     """And its Stop and Reasoning are presses of their own."""
-    monkeypatch.setattr(interactions, "TOKEN_S", 0.3)
-    texts = iter([["First."], ["Second", Pause(0.8), " answer", Pause(30)]])
+    monkeypatch.setattr(interactions, "TOKEN_S", 0.1)
+    texts = iter([["First."], ["Second", Pause(0.3), " answer", Pause(30)]])
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: next(texts))
