@@ -128,13 +128,14 @@ PACKAGES = {
         floors=(("commands",),),
     ),
     "discord": Package(
-        knows="a Discord bot: what is shown when, memory, limits of people; one room talks to Discord",
+        knows="a Discord bot: what is shown when, memory, limits of people; two rooms talk to Discord",
         imports=("client", "base"),
         libraries=("aiohttp", "msgspec", "discord"),
         floors=(
             ("settings", "text"),
             ("attachments", "endpoint", "permissions", "quotas", "words"),
             ("conversation",),
+            ("showing",),
             ("bot",),
             ("commands",),
         ),

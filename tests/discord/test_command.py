@@ -145,7 +145,7 @@ def test_without_the_library(tmp_path, monkeypatch, capsys):
 
     import sys
 
-    for name in [one for one in sys.modules if one.startswith("eyas.discord.bot")]:
+    for name in [one for one in sys.modules if one.startswith(("eyas.discord.bot", "eyas.discord.showing"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["discord", str(settings_file(tmp_path, "http://127.0.0.1:9"))]) == 1

@@ -1,1 +1,1 @@
-"""The part that talks to Discord: the only files that import discord.py."""
+"""The bot on Discord: events in, answers out. Only it and `showing` import discord.py."""

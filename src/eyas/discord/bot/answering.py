@@ -14,7 +14,6 @@ import discord
 from eyas.base.logs import fields
 from eyas.client.errors import ClientError, Refused
 from eyas.client.pieces import Asked, End
-from eyas.discord.bot.desk import Desk
 from eyas.discord.bot.reading import Reading
 from eyas.discord.bot.writing import Running
 from eyas.discord.context import too_long
@@ -24,6 +23,7 @@ from eyas.discord.memory import Recalled, TokenEstimate, Turn, recall
 from eyas.discord.metrics import Metrics
 from eyas.discord.quotas import Quotas, day_of
 from eyas.discord.settings.schema import Settings
+from eyas.discord.showing.desk import Desk
 from eyas.discord.store import Choice, Kept, Store
 from eyas.discord.words import reason_for_log
 

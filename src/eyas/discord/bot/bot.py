@@ -12,11 +12,8 @@ import discord
 from eyas.base.logs import fields
 from eyas.discord.bot.answering import Answering
 from eyas.discord.bot.askers import asker_of
-from eyas.discord.bot.buttons import AnswerButton
-from eyas.discord.bot.desk import Desk
 from eyas.discord.bot.history import History
 from eyas.discord.bot.pressing import press
-from eyas.discord.bot.rates import trace
 from eyas.discord.bot.reading import Reading
 from eyas.discord.bot.recovery import finish_off
 from eyas.discord.bot.slash import tree_of
@@ -28,6 +25,9 @@ from eyas.discord.permissions import denial, is_operator
 from eyas.discord.quotas import Quotas, day_of
 from eyas.discord.settings.schema import Settings
 from eyas.discord.settings.watch import SettingsFile
+from eyas.discord.showing.buttons import AnswerButton
+from eyas.discord.showing.desk import Desk
+from eyas.discord.showing.rates import trace
 from eyas.discord.store import Store
 
 __all__ = ["Bot"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import discord
-from eyas.discord.bot.troubles import PASSING
+from eyas.discord.showing.troubles import PASSING
 from eyas.discord.store import Kept, Store
 
 __all__ = ["Entry", "History"]

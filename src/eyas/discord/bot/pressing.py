@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import discord
 from eyas.discord.bot.answering import Answering
 from eyas.discord.bot.history import History
-from eyas.discord.bot.troubles import PASSING
 from eyas.discord.conversation import Button
+from eyas.discord.showing.troubles import PASSING
 from eyas.discord.store import Kept, Store
 
 __all__ = ["Pressable", "press"]

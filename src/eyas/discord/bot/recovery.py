@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import discord
-from eyas.discord.bot.buttons import view_of
-from eyas.discord.bot.desk import nonce_of
-from eyas.discord.bot.troubles import PASSING
 from eyas.discord.settings.schema import MAX_MESSAGE_CHARS, Display
+from eyas.discord.showing.buttons import view_of
+from eyas.discord.showing.desk import nonce_of
+from eyas.discord.showing.troubles import PASSING
 from eyas.discord.store import Kept, Store
 from eyas.discord.text.chunks import units
 from eyas.discord.words import note, said_by_model

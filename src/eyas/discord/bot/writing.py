@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from eyas.discord.bot.desk import Desk
 from eyas.discord.conversation import Conversation
+from eyas.discord.showing.desk import Desk
 from eyas.discord.store import Kept
 
 __all__ = ["Running"]

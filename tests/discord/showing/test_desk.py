@@ -6,9 +6,9 @@ from tests.discord.server import local_discord
 from tests.discord.support.bots import QUIET, at_work, final, settings_file
 from tests.discord.support.endpoint import Pause, WrittenEndpoint, words
 
-from eyas.discord.bot import desk
-from eyas.discord.bot.desk import nonce_of
 from eyas.discord.conversation import Conversation
+from eyas.discord.showing import desk
+from eyas.discord.showing.desk import nonce_of
 
 
 def test_desks_of_channels_in_which_nothing_is_answered_any_more_are_given_up(tmp_path, monkeypatch):

@@ -12,12 +12,12 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import discord
-from eyas.discord.bot.buttons import view_of
-from eyas.discord.bot.card import Card, Key, Source
-from eyas.discord.bot.rates import Heard
-from eyas.discord.bot.troubles import PASSING
 from eyas.discord.conversation import Shown
 from eyas.discord.pacer import Pacer, Send
+from eyas.discord.showing.buttons import view_of
+from eyas.discord.showing.card import Card, Key, Source
+from eyas.discord.showing.rates import Heard
+from eyas.discord.showing.troubles import PASSING
 from eyas.discord.store import Kept, Store
 
 __all__ = ["Desk", "nonce_of"]
