@@ -55,10 +55,9 @@ def _gpu_is_left_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def is_longest(item: pytest.Item) -> bool:
-    """Whether a test may take more than twice as long as the run lets its tests take."""
+    """Whether a test may take more than twice as long as tests may usually take."""
     marker = item.get_closest_marker("timeout")
-    usual = item.config.getoption("timeout", None) or item.config.getini("timeout")
-    return marker is not None and marker.args[0] > 2 * float(usual)
+    return marker is not None and marker.args[0] > 2 * float(item.config.getini("timeout"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
