@@ -26,11 +26,12 @@ UNAVAILABLE = frozenset({"unavailable", "service_unavailable_error", "overloaded
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -> ClientError:
     """Return the error for an answer whose status is none of success."""
-    message = _said(body) or "without a word why"
+    value = _decoded(body)
+    message = _said(value, body) or "without a word why"
     if 300 <= status < 400:
         detail = f"it answers with a redirect ({status}), which is not followed"
         return Broken(detail, kind="malformed", endpoint=endpoint, remedy="use the address that it leads to")
-    if status == 504 and _kinds(_error_in(_decoded(body))) & FULL:  # the router's budget for its queue
+    if status == 504 and _kinds(_error_in(value)) & FULL:  # the router's budget for its queue
         return ServerBusy(message, retry_after_s(headers), endpoint=endpoint)
     return _judged(status, message, retry_after_s(headers), endpoint)
 
@@ -115,6 +116,6 @@ def _kinds(error: Any) -> set[str]:
     return {str(error.get(name)) for name in ("type", "code")} if isinstance(error, Mapping) else set()
 
 
-def _said(body: bytes) -> str:
-    """Return what an error's body says; its beginning where that is not in a known place."""
-    return message_of(_decoded(body)) or " ".join(body[: 8 * MAX_PLAIN].decode("utf-8", "replace").split())[:MAX_PLAIN]
+def _said(value: Any, body: bytes) -> str:
+    """Return what an error's body says, `value` once decoded; its beginning where that is not in a known place."""
+    return message_of(value) or " ".join(body[: 8 * MAX_PLAIN].decode("utf-8", "replace").split())[:MAX_PLAIN]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.discord.server import local_discord
-from tests.discord.support.bots import QUIET, answer_of, at_work, final, settings_file, whispers
+from tests.discord.support.bots import QUIET, answer_of, at_work, final, on_duty, settings_file, whispers
 from tests.discord.support.endpoint import Pause, WrittenEndpoint
 
 SMALL = QUIET | {"chunk_chars": 200}
@@ -19,11 +19,7 @@ def test_messages_that_are_wanted_again_while_they_are_deleted(tmp_path):
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: [next(answers)])
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=SMALL)),
-        ):
+        async with on_duty(tmp_path, endpoint, display=SMALL) as local:
             question = local.say("general", "ann", "Well?", mention=True)
             old = await final(local, question)
             local.fail("delete", "slow", times=2, retry_after_s=0.3)
@@ -43,11 +39,7 @@ def test_messages_that_are_wanted_again_while_they_are_deleted(tmp_path):
 def test_an_answer_that_others_have_deleted_in_part(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: [TWO])
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=SMALL)),
-        ):
+        async with on_duty(tmp_path, endpoint, display=SMALL) as local:
             question = local.say("general", "ann", "Well?", mention=True)
             old = await final(local, question)
             local.delete(old[0], "ben")
@@ -62,11 +54,7 @@ def test_an_answer_that_others_have_deleted_in_part(tmp_path):
 def test_what_a_limit_does_not_allow_leaves_the_old_answer(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["A fine answer."])
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET, limits={"tokens_a_day": 5})),
-        ):
+        async with on_duty(tmp_path, endpoint, display=QUIET, limits={"tokens_a_day": 5}) as local:
             question = local.say("general", "ann", "Well?", mention=True)
             (reply,) = await final(local, question)
             await local.answered(local.press(reply, "Again", "ann"))
@@ -97,11 +85,7 @@ def test_what_is_forgotten_is_not_asked_again_by_operators_either(tmp_path):
 def test_a_discord_that_fails_is_said(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["Yes."])
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET)),
-        ):
+        async with on_duty(tmp_path, endpoint, display=QUIET) as local:
             (reply,) = await final(local, local.say("general", "ann", "Well?", mention=True))
             local.fail("fetch", "reset", times=3)
             await local.answered(local.press(reply, "Again", "ann"))
@@ -115,11 +99,7 @@ def test_a_discord_that_fails_is_said(tmp_path):
 def test_a_stopped_answer_counts_for_the_limit_of_a_day(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ["word " * 40, Pause(60)])
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET, limits={"tokens_a_day": 20})),
-        ):
+        async with on_duty(tmp_path, endpoint, display=QUIET, limits={"tokens_a_day": 20}) as local:
             question = local.say("general", "ann", "Well?", mention=True)
             await local.journal.until(lambda: any("word" in one.content for one in local.replies(question)))
             await local.answered(local.press(local.replies(question)[0], "Stop", "ann"))

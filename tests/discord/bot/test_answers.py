@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.discord.local.world import Message
 from tests.discord.server import LocalDiscord, local_discord
-from tests.discord.support.bots import answer_of, at_work, final, settings_file
+from tests.discord.support.bots import answer_of, at_work, final, on_duty, settings_file
 from tests.discord.support.endpoint import Break, Pause, Refuse, Think, WrittenEndpoint, words
 
 GOLDEN = Path(__file__).parents[2] / "assets" / "discord_short_answer.txt"
@@ -74,11 +74,7 @@ def test_every_end_is_a_proper_message(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: ENDS[messages[-1]["content"]][0])
         limits = {"answers_at_once": "none"}
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, limits=limits)),
-        ):
+        async with on_duty(tmp_path, endpoint, limits=limits) as local:
             questions = {name: local.say(f"room-{name}", "ann", name, mention=True) for name in ENDS}
             for name, (steps, shown, reaction) in ENDS.items():
                 (reply,) = await final(local, questions[name])
@@ -102,11 +98,7 @@ def test_a_long_answer_takes_several_messages_and_a_file(tmp_path):
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: words(text, 0.002, size=400))
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=FAST)),
-        ):
+        async with on_duty(tmp_path, endpoint, display=FAST) as local:
             question = local.say("general", "ann", "All of it", mention=True)
             found = await final(local, question)
             shown = [message.content for message in found]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.discord.local.world import Message
 from tests.discord.server import LocalDiscord, local_discord
-from tests.discord.support.bots import answer_of, at_work, settings_file
+from tests.discord.support.bots import answer_of, at_work, on_duty, settings_file
 from tests.discord.support.endpoint import Step, WrittenEndpoint, words
 
 EDIT_S = 2.0
@@ -153,11 +153,7 @@ def test_what_is_shown_is_at_most_four_seconds_behind(tmp_path):
 
     async def go() -> None:
         endpoint = WrittenEndpoint(write, sent=sent)
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, limits={"answers_at_once": "none"})),
-        ):
+        async with on_duty(tmp_path, endpoint, limits={"answers_at_once": "none"}) as local:
             questions = [local.say(f"room-{room}", "ann", str(room), mention=True) for room in range(5)]
             await all_over(local, questions, 100)
             for room, question in enumerate(questions):

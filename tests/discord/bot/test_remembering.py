@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.discord.server import local_discord
-from tests.discord.support.bots import QUIET, at_work, final, settings_file
+from tests.discord.support.bots import QUIET, at_work, final, on_duty, settings_file
 from tests.discord.support.endpoint import Refuse, WrittenEndpoint
 
 from eyas.discord.bot import reading
@@ -26,11 +26,7 @@ def echo(messages: Messages) -> list[str]:
 def test_a_chain_of_replies_is_remembered_as_it_stands_now(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(echo)
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET)),
-        ):
+        async with on_duty(tmp_path, endpoint, display=QUIET) as local:
             first = local.say("general", "ann", "One", mention=True)
             (one,) = await final(local, first)
             local.say("general", "ben", "Something else")
@@ -90,11 +86,7 @@ def test_private_channels_and_threads_are_remembered_whole(tmp_path):
 def test_the_oldest_turns_go_and_the_reply_says_how_many(tmp_path):
     async def go() -> None:
         endpoint = WrittenEndpoint(echo)
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, memory={"messages": 3, "tokens": 6000})),
-        ):
+        async with on_duty(tmp_path, endpoint, memory={"messages": 3, "tokens": 6000}) as local:
             reply = None
             for number in range(3):
                 question = local.say("general", "ann", f"Number {number}", reply_to=reply, mention=reply is None)

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.discord.local import interactions
 from tests.discord.server import local_discord
-from tests.discord.support.bots import QUIET, at_work, final, settings_file, whispers
+from tests.discord.support.bots import QUIET, at_work, final, on_duty, settings_file, whispers
 from tests.discord.support.endpoint import Pause, WrittenEndpoint
 
 from eyas.discord.bot import slash
@@ -65,11 +65,7 @@ def test_an_answer_outlives_the_token_of_the_press_that_asked_for_it(tmp_path, m
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: next(texts))
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET)),
-        ):
+        async with on_duty(tmp_path, endpoint, display=QUIET) as local:
             question = local.say("general", "ann", "Well?", mention=True)
             (reply,) = await final(local, question)
             press = local.press(reply, "Again", "ann")

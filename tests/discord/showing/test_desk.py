@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.discord.server import local_discord
-from tests.discord.support.bots import QUIET, at_work, final, settings_file
+from tests.discord.support.bots import QUIET, at_work, final, on_duty, settings_file
 from tests.discord.support.endpoint import Pause, WrittenEndpoint, words
 
 from eyas.discord.conversation import Conversation
@@ -50,11 +50,7 @@ def test_a_text_is_cut_into_messages_when_an_edit_may_go_not_with_each_piece(tmp
 
     async def go() -> None:
         endpoint = WrittenEndpoint(lambda messages: words(text, 0.002, size=10))
-        async with (
-            local_discord() as local,
-            endpoint.serving(),
-            at_work(local, settings_file(tmp_path, endpoint.url, display=QUIET)),
-        ):
+        async with on_duty(tmp_path, endpoint, display=QUIET) as local:
             question = local.say("general", "ann", "Well?", mention=True)
             found = await final(local, question)
             joined = "\n".join(one.content for one in found)

@@ -9,14 +9,15 @@ from typing import Any
 import yaml
 from tests.discord.local.client import pointed_at
 from tests.discord.local.world import Message
-from tests.discord.server import LocalDiscord
+from tests.discord.server import LocalDiscord, local_discord
+from tests.discord.support.endpoint import WrittenEndpoint
 
 from eyas.discord.bot.bot import Bot
 from eyas.discord.metrics import Metrics
 from eyas.discord.settings.watch import SettingsFile
 from eyas.discord.store import Store
 
-__all__ = ["QUIET", "answer_of", "at_work", "final", "settings_file", "whispers"]
+__all__ = ["QUIET", "answer_of", "at_work", "final", "on_duty", "settings_file", "whispers"]
 
 READY_S = 20.0
 QUIET = {  # without reactions, which Discord takes one by one
@@ -51,6 +52,17 @@ async def at_work(local: LocalDiscord, path: Path) -> AsyncIterator[Bot]:
             if connection is not None:
                 await asyncio.gather(connection, return_exceptions=True)
             store.close()
+
+
+@asynccontextmanager
+async def on_duty(folder: Path, endpoint: WrittenEndpoint, **sections: Any) -> AsyncIterator[LocalDiscord]:
+    """A local Discord with the bot of such a file at work in it, in front of an endpoint."""
+    async with (
+        local_discord() as local,
+        endpoint.serving(),
+        at_work(local, settings_file(folder, endpoint.url, **sections)),
+    ):
+        yield local
 
 
 async def final(local: LocalDiscord, question: Message, timeout_s: float = 20.0) -> list[Message]:

@@ -88,10 +88,12 @@ class Answering:
 
     def refusal(self, person_id: int, *, is_operator: bool) -> str | None:
         """Return why the limits of a person allow no answer now, and count it; None if they do."""
-        found = self._quotas.refusal(person_id, time.time(), is_operator=is_operator)
-        if found is not None:
+        return self._counted(self._quotas.refusal(person_id, time.time(), is_operator=is_operator))
+
+    def _counted(self, refusal: str | None) -> str | None:
+        if refusal is not None:
             self._metrics.refused()
-        return found
+        return refusal
 
     def ask_again(self, question: discord.Message, kept: Kept, person_id: int, *, is_operator: bool) -> None:
         """Begin to answer a message once more for a person, in the place of its earlier answer."""
@@ -124,9 +126,9 @@ class Answering:
     ) -> None:
         """Begin an answer for a person; `number` is that of the try."""
         payer = None
-        if refusal is None and (refusal := self.refusal(person_id, is_operator=is_operator)) is None:
-            self._quotas.enter(person_id, time.time(), is_operator=is_operator)
-            payer = person_id
+        if refusal is None:
+            refusal = self._counted(self._quotas.enter(person_id, time.time(), is_operator=is_operator))
+            payer = person_id if refusal is None else None
         endpoint = self._endpoint()
         conversation = Conversation(
             self._model(question.channel) or endpoint.model,

@@ -14,9 +14,7 @@ __all__ = ["asker_of"]
 def asker_of(user: discord.User | discord.Member, channel: Any, guild_id: int | None) -> Asker:
     """Return a person in a channel; of a thread its channel counts, too, and the category of either."""
     ids = [getattr(channel, name, None) for name in ("id", "parent_id")]
-    with suppress(
-        discord.ClientException
-    ):  # a thread in a server that the bot is not in, where only commands come from
+    with suppress(discord.ClientException):  # a thread of a server that the bot is not in, where commands come from
         ids.append(getattr(channel, "category_id", None))
     roles = user.roles if isinstance(user, discord.Member) else []
     return Asker(

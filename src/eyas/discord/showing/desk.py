@@ -31,9 +31,7 @@ NO_HISTORY = 160002  # error code: a reply needs Read Message History
 FILE_NAME = "answer.md"
 NO_PINGS = discord.AllowedMentions.none()
 QUESTION = -1
-MAX_TRIES = (
-    100_000  # numbers of tries that differ: Discord knows a nonce for minutes, and a try is numbered by its second
-)
+MAX_TRIES = 100_000  # that differ: a try is numbered by its second, and Discord knows a nonce for minutes
 
 
 class Desk:

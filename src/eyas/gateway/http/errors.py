@@ -14,6 +14,7 @@ from eyas.base.errors import Busy, EyasError, InvalidRequest, Unavailable
 from eyas.gateway.http.outcome import CLIENT_LEFT
 
 __all__ = [
+    "CODES",
     "ERROR_FORMAT",
     "INTERNAL",
     "EngineFailed",
@@ -35,6 +36,7 @@ ERROR_FORMAT = "error_format"  # key in a scope's state: the ErrorFormat of the 
 INTERNAL = "internal error; the server's log has the details"
 BUSY_RETRY_S = 1
 UNAVAILABLE_RETRY_S = 5
+CODES = {429: "queue_full", 503: "unavailable"}  # by status, where a failure has no code of its own
 
 
 class EngineFailed(EyasError):
@@ -101,8 +103,7 @@ def failure_of(error: EyasError) -> Failure:
     if isinstance(error, InvalidRequest):
         code = error.code if isinstance(error, Refused) else None
         return Failure(status=status, message=str(error), param=error.param, code=code, error=error)
-    code = {429: "queue_full", 503: "unavailable"}.get(status)
-    return Failure(status=status, message=str(error), code=code, error=error)
+    return Failure(status=status, message=str(error), code=CODES.get(status), error=error)
 
 
 def error_body(scope: Mapping[str, Any], failure: Failure) -> bytes:

@@ -15,6 +15,7 @@ from eyas.base.errors import EyasError
 from eyas.base.serving.budgets import Budgets, Spans
 from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.waiting import Waiting
+from eyas.gateway.http.errors import CODES
 
 __all__ = ["Desk", "Go", "NoBackend", "Visit", "Wanted"]
 
@@ -56,7 +57,7 @@ class NoBackend(EyasError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.code = code or {429: "queue_full", 503: "unavailable"}.get(status)
+        self.code = code or CODES.get(status)
         self.retry_after_s = retry_after_s
 
 
