@@ -25,7 +25,8 @@ import uvloop
 
 from eyas.bench.http.client import Target
 from eyas.bench.http.load import Singles, run_sequential, run_streams
-from eyas.bench.http.servers import machine, null_server, started
+from eyas.bench.http.servers import null_server, started
+from eyas.bench.machine import machine
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, percentile
 from eyas.router.routes.classifier import Classifier

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.router.support.pooled import Ballast, pooled, write_file
 
 
@@ -41,3 +42,22 @@ def test_they_take_turns_and_all_requests_are_answered(lab):
 
     asyncio.run(again())
     assert sorted(line["name"] for line in lab.journal_lines()) == ["a", "a", "b", "c"]
+
+
+@pytest.mark.slow
+def test_an_emergency_cuts_an_answer_and_the_request_is_answered_all_the_same(lab):
+    """Two that fit as declared: one is asked, the other takes four times as much while it loads."""
+    engines = [Ballast("a", 60, answer_s=3.0), Ballast("b", 30, peak=200, load_s=1.0, declared=0.25)]
+    path = write_file(lab.tmp, engines, 200, lab.journal)
+
+    async def main():
+        async with pooled(path) as box:
+            first = asyncio.create_task(box.ask("a"))
+            await box.until(lambda: box.router.num_in_flight() and box.loaded() == {"a"})
+            second = asyncio.create_task(box.ask("b"))
+            assert (await first)[0] == 200, box.told()
+            assert any(text.startswith("unload a: emergency") for text in box.told()), box.told()
+            assert (await second)[0] == 503  # it can never fit
+
+    asyncio.run(main())
+    assert [line["name"] for line in lab.journal_lines()].count("a") == 2

@@ -1,5 +1,6 @@
 """What the conditions of backends mean for requests, and which sessions stay where."""
 
+import pytest
 from tests.router.support.policy_runs import OUT, READY, PolicyRun, backend, opened, router
 
 from eyas.base.serving.waiting import Waiting
@@ -21,6 +22,42 @@ def test_a_load_is_waited_for_and_no_failure():
     run.report("a", READY)
     assert list(run.at) == visits[:2] and run.waits(visits[2]) == Waiting(state="queued", position=1)
     assert run.snapshot().backends["a"].failures == 0
+
+
+UNLOADING = Condition(state="unloading", reason="emergency: 91% of the memory is used")
+
+
+@pytest.mark.parametrize("kind", ["refused", "broken", "status", "malformed"])
+def test_a_request_without_an_answer_waits_again_for_a_backend_that_was_unloaded_beneath_it_once(kind):
+    run = PolicyRun(router(A))
+    visit, shown = run.arrivals(2)
+    run.show(shown)
+    run.report("a", UNLOADING)
+    run.fail(visit, kind)
+    run.fail(shown, kind)
+    assert run.waits(visit).state == "loading" and run.policy.to_load(run.now) == {"a": run.now}
+    assert run.snapshot().backends["a"].failures == 0 and not run.refused
+    run.report("a", Condition(state="idle"))
+    run.report("a", LOADING)
+    run.report("a", READY)
+    assert run.sent[visit] == ["a", "a"]
+    run.report("a", UNLOADING)
+    run.fail(visit, kind)
+    assert run.refused[visit].status == 503
+
+
+def test_what_fails_at_a_backend_that_was_not_unloaded_or_has_had_its_time_is_a_failure():
+    run = PolicyRun(router(A))
+    run.report("a", UNLOADING)
+    run.report("a", LOADING)
+    run.report("a", READY)
+    run.pass_time(1.0)
+    early, late = run.arrivals(2)
+    run.fail(early, "broken")
+    run.report("a", UNLOADING)
+    run.fail(late, "budget")
+    assert run.refused[early].status == 503 and run.refused[late].status == 504
+    assert run.snapshot().backends["a"].failures == 2
 
 
 def test_a_load_is_no_part_of_the_budget_of_the_queue():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from eyas.base.serving.breaker import Breaker
@@ -27,7 +28,7 @@ class Backend:
     """State of one backend. Changed by the policy alone."""
 
     __slots__ = (
-        *("breaker", "condition", "hold_s", "in_flight", "name", "num_sent", "settings", "waits_until"),
+        *("breaker", "condition", "hold_s", "in_flight", "name", "num_sent", "settings", "unloaded_at", "waits_until"),
         *("_reported_at", "_since", "_symbols"),
     )
 
@@ -39,6 +40,7 @@ class Backend:
         self.hold_s: float | None = None  # the mean time of an answer
         self.condition = Condition()
         self.waits_until = now + FIRST_LOOK_S  # requests wait so long for it to be ready
+        self.unloaded_at = -math.inf  # the router began to unload it
         self._since = self._reported_at = now
         self._symbols: float | None = None
 
@@ -61,6 +63,8 @@ class Backend:
         before, self.condition, self._reported_at = self.condition, condition, now
         if condition.state != before.state:
             self._since = now
+            if condition.state == "unloading":
+                self.unloaded_at = now
             if before.state in ("loading", "unknown", "idle") and condition.state == "ready":
                 self.breaker.retry(now)
         if condition.state == "unknown":

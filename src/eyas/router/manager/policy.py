@@ -1,7 +1,8 @@
 """Decides which backend answers which request: events in, effects out, with the time given and without input or output.
 
 A request goes to the first backend of its model that has a place; it waits where places are taken or a backend loads,
-and is refused where neither will help. A failure before the first content sends it on, to each backend once.
+and is refused where neither will help. A failure before the first content sends it on, to each backend once; where the
+router had unloaded the backend beneath it, it waits for that one again.
 """
 
 from __future__ import annotations
@@ -152,8 +153,12 @@ class Policy:
         if request.is_shown:
             self._end(request, now, "failed", event.detail, event.kind)
             return
+        may_come_back = request.is_cut(event.kind) and not request.is_back
         backend = self._free(request, now, "failed", event.detail, event.kind)
-        request.tried[backend.name] = event.kind
+        if may_come_back:  # once: its own answer may be what takes the memory
+            request.is_back = True
+        else:
+            request.tried[backend.name] = event.kind
         if event.kind not in BREAKING and not request.wanted.must_stick:
             twins = [name for name in self._twins[backend.name] if name not in request.tried]
             request.order = (*twins, *(name for name in request.order if name not in twins))
@@ -230,7 +235,7 @@ class Policy:
 
     def _has_room(self, request: Request, now: float) -> bool:
         """Make room in a full queue for a request, or refuse it. Those that come back have waited before."""
-        if request.tried or not self._queue.is_full:
+        if request.tried or request.is_back or not self._queue.is_full:
             return True
         other = self._queue.displaced_by(request.client)
         self._refuse(other or request, now, is_crowded=True)
@@ -280,7 +285,7 @@ class Policy:
         if kind == "done":
             backend.breaker.succeeded(ticket)
             backend.took(now - request.sent_at)
-        elif failure in BREAKING:
+        elif failure in BREAKING and not request.is_cut(failure):
             backend.breaker.failed(ticket, now)
         else:
             backend.breaker.give_back(ticket)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from eyas.base.serving.breaker import Ticket
 from eyas.base.serving.budgets import LOAD_S
-from eyas.base.serving.failures import FailureKind
+from eyas.base.serving.failures import BREAKING, FailureKind
 from eyas.base.serving.waiting import Waiting
 from eyas.router.manager.backend import Backend
 from eyas.router.manager.visit import Wanted
@@ -41,7 +41,13 @@ class Request:
     outlook_since: float = 0.0
     queued_before_s: float = 0.0
     wake_at: float = math.inf  # when time alone changes something for it
+    is_back: bool = False  # from a backend that was unloaded beneath it: so it comes back once
     is_spent: bool = False  # its budget for the queue, for a backend that could have answered
+
+    def is_cut(self, failure: FailureKind | None) -> bool:
+        """Return whether such a failure is the router's own doing: it unloaded the backend that has the request."""
+        is_doing = failure in BREAKING and failure != "budget"
+        return is_doing and self.backend is not None and self.backend.unloaded_at >= self.sent_at
 
     def queued_s(self, now: float) -> float:
         """Return how long it has queued, at all backends; waiting for one that loads is no queueing."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from msgspec import structs
+
 from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import Effort
 from eyas.base.serving.budgets import Budgets
@@ -17,7 +19,8 @@ from eyas.base.settings.config import ENV_KEY, ServeConfig, int_from, one_of
 from eyas.base.settings.strict_yaml import read_yaml
 from eyas.base.settings.values import Problems, Section
 from eyas.fleet.preflight.plan_file import read_plan
-from eyas.recipes.emit import blocks
+from eyas.recipes.engines.common import base_url
+from eyas.recipes.engines.front import without_router
 from eyas.recipes.plan import Plan
 from eyas.router.settings import places
 from eyas.router.settings.check import check
@@ -148,10 +151,11 @@ def _plan(file: Path | None, section: Section, problems: Problems) -> Plan | Non
     if file is None:
         return None
     try:
-        return read_plan(file)
+        plan = read_plan(file)
     except UserError as error:
         problems.add(f"{section.place('plan')}:", str(error))
         return None
+    return structs.replace(plan, emission=without_router(plan.emission))  # this router stands in front of it
 
 
 def _url_of(plan: Plan, section: Section) -> str | None:
@@ -159,7 +163,7 @@ def _url_of(plan: Plan, section: Section) -> str | None:
     choice = plan.choice
     node = choice.nodes[0]
     if node.ssh is None:
-        return blocks.base_url(choice)
+        return base_url(choice)
     if choice.listen in places.LOOPBACK:
         section.problems.add(
             section.where,
