@@ -28,7 +28,8 @@ import msgspec
 import yaml
 
 from eyas.base.bundled import DEMO
-from eyas.bench.http.servers import machine, started
+from eyas.bench.http.servers import started
+from eyas.bench.machine import machine
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread
 from eyas.fleet.preflight.plan_file import read_plan

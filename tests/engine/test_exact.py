@@ -48,11 +48,13 @@ def some_under_each(requests):
 
 def compare(model, requests, shares, *, min_tokens=64):
     """The requests of each share together under its set-up, each against itself alone, cold, without drafts."""
-    reference = reference_of(model, requests)
-    assert all(len(tokens) >= min_tokens for tokens, _, _ in reference.values())
+    references = {kv_dtype: reference_of(model, requests, kv_dtype=kv_dtype) for kv_dtype in FACTORS["kv_dtype"]}
+    assert all(len(tokens) >= min_tokens for each in references.values() for tokens, _, _ in each.values())
+    assert references["auto"] != references["fp8"]
     totals = dict.fromkeys(("num_draft_tokens", "num_accepted_tokens", "num_preemptions", "num_cached_tokens"), 0)
     num_compared = 0
     for setup, share in shares:
+        reference = references[setup["kv_dtype"]]
         own = {(r.request_id, choice): reference[r.request_id, choice] for r in share for choice in range(r.params.n)}
         wrong, stats = differing(model, share, own, setup)
         assert not wrong, f"{setup} changes {wrong}"

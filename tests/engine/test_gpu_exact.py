@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from tests.engine.support.exactness import Model, build, covering_array, differing, requests_for, run
 
 from eyas.base.bundled import DEMO
 from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.engine.startup.load import load_model
+from eyas.model.checkpoints.device_layout import add_copies, num_copies, remove_copies
 
 pytestmark = pytest.mark.gpu
 
@@ -23,6 +25,7 @@ FACTORS = {
     "memory": ("plenty", "tight"),
     "lag": (0, 1),
     "chunk_tokens": (37, 64, 8192),
+    "kv_dtype": ("auto", "fp8"),
 }
 
 
@@ -47,11 +50,11 @@ def gpu_requests(model):
     return requests
 
 
-def one_after_the_other(model, requests):
+def one_after_the_other(model, requests, kv_dtype):
     """Without drafts; only the choices of one request are there at once."""
     results = {}
     for num_choices in {request.params.n for request in requests}:
-        core = build(model, concurrency=num_choices)
+        core = build(model, concurrency=num_choices, kv_dtype=kv_dtype)
         for request in requests:
             if request.params.n == num_choices:
                 results |= run(core, [request])
@@ -62,13 +65,14 @@ def one_after_the_other(model, requests):
 def test_100_requests(gpu_model):
     """All of them under each number of drafts, some of them under every pair of settings."""
     requests = gpu_requests(gpu_model)
-    reference = one_after_the_other(gpu_model, requests)
-    assert all(len(tokens) >= MIN_TOKENS for tokens, _, _ in reference.values())
+    references = {kv_dtype: one_after_the_other(gpu_model, requests, kv_dtype) for kv_dtype in FACTORS["kv_dtype"]}
+    assert all(len(tokens) >= MIN_TOKENS for each in references.values() for tokens, _, _ in each.values())
+    assert references["auto"] != references["fp8"]
     totals = dict.fromkeys(("num_draft_tokens", "num_accepted_tokens", "num_preemptions", "num_cached_tokens"), 0)
     num_compared, first, wrong, whole = 0, 0, {}, set()
     setups = covering_array(FACTORS)
     for setup in setups:
-        concurrency = setup["concurrency"]
+        concurrency, reference = setup["concurrency"], references[setup["kv_dtype"]]
         share = [requests[(first + i) % NUM_REQUESTS] for i in range(5 * concurrency)]
         if concurrency == MANY:
             share = requests
@@ -85,3 +89,29 @@ def test_100_requests(gpu_model):
     print(f"\n{num_compared} answers compared, tokens and logprobs, under {len(setups)} set-ups; {totals}")
     assert not wrong, wrong
     assert all(totals.values()), f"something was never exercised: {totals}"
+
+
+def with_wide_rows(weights):
+    """Queries, keys, values and outputs of scales that differ by some orders of magnitude."""
+
+    def widened(matrix):
+        scales = torch.randn(matrix.data[:, :1, :, :1].shape, device=matrix.data.device).exp()
+        return replace(matrix, data=(matrix.data * scales).bfloat16())
+
+    layers = (replace(layer, qkv_NH=widened(layer.qkv_NH), o_HN=widened(layer.o_HN)) for layer in weights.layers)
+    return replace(weights, layers=tuple(layers))
+
+
+@pytest.mark.parametrize("change", [remove_copies, with_wide_rows], ids=["demo", "wide rows"])
+@pytest.mark.parametrize(
+    "setup", [{"draft_tokens": 0}, {"drafter": "eagle3", "draft_tokens": 3}], ids=["none", "eagle3"]
+)
+def test_12_bits_change_no_token(gpu_model, change, setup):
+    """Tokens and log-probabilities, with rounds of fewer and of more rows than the copies are read for."""
+    requests = gpu_requests(gpu_model)[:40]
+    plain = replace(gpu_model, weights=remove_copies(change(gpu_model.weights)))
+    copied = replace(plain, weights=add_copies(plain.weights))
+    assert num_copies(copied.weights) == 2 * plain.config.num_layers
+    for concurrency in (1, 4, MANY):
+        expected, ours = (run(build(model, concurrency=concurrency, **setup), requests) for model in (plain, copied))
+        assert len(expected) >= len(requests) and ours == expected

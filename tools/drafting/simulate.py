@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import NamedTuple
 
 from tools.drafting.machines import Machine
 
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, RoundOutcome, Tried
 from eyas.engine.draft_length.confidence import Cut, level_of
+from eyas.engine.draft_length.round_limit import most_drafts
 from eyas.engine.draft_length.step_costs import RoundCosts, Timing
 from eyas.engine.sequences.ngram_index import LookupMatch, LookupOutcome, NgramIndex
 
@@ -131,18 +133,23 @@ def run(
     num_tokens: int,
     seed: int = 0,
     use_confidence: bool = True,
+    prompt_rows: Sequence[int] = (0,),
 ) -> float:
-    """Tokens per second over `num_tokens` in all. The times of rounds are noisy, those of static choices too."""
+    """Tokens per second over `num_tokens` in all. The times of rounds are noisy, those of static choices too.
+
+    In turn, steps read as many rows of prompts besides as `prompt_rows` says.
+    """
     rng = random.Random(seed)
     slots = list(range(work.batch))
     running = [_Running(work, slot, rng) for slot in slots]
     for slot in slots:
         policy.enter(slot)
         running[slot].come(rng.randrange(work.length - 1))
-    tokens, elapsed = 0, 0.0
+    tokens, elapsed, beside = 0, 0.0, cycle(prompt_rows)
     while tokens < num_tokens:
         matches = [sequence.match for sequence in running]
-        choice = policy.choose(slots, [max(0, sequence.left - 1) for sequence in running], matches)
+        num_prompt_rows, caps = next(beside), [max(0, sequence.left - 1) for sequence in running]
+        choice = policy.choose(slots, caps, matches)
         tried, cut = [], policy.cut(slots, choice)
         for slot, limit, by_lookup in zip(slots, choice.limits, choice.by_lookup, strict=True):
             draft = None if by_lookup else work.draft(slot, tokens / num_tokens, limit, rng)
@@ -152,11 +159,13 @@ def run(
             tried.append(Tried(slot, limit, accepted, verified, by_lookup, levels, lookups))
             tokens += accepted + 1
         rows = work.batch + sum(of_one.verified for of_one in tried)
-        seconds = machine.seconds(work.batch, rows, choice.head_drafts) * rng.gauss(1, NOISE)
+        seconds = machine.seconds(work.batch, rows, choice.head_drafts) + machine.prompt_seconds(num_prompt_rows)
+        seconds *= rng.gauss(1, NOISE)
         if rng.random() < SLOW_ROUNDS:
             seconds *= rng.uniform(*SLOWER)
         elapsed += seconds
-        policy.observe(RoundOutcome(tried, Timing(work.batch, rows, choice.head_drafts, seconds)))
+        timing = Timing(work.batch, rows, choice.head_drafts, seconds, num_prompt_rows)
+        policy.observe(RoundOutcome(tried, timing))
         for slot in slots:
             if running[slot].left <= 0:
                 running[slot] = _Running(work, slot, rng)
@@ -164,10 +173,13 @@ def run(
     return tokens / elapsed
 
 
-def static_rate(machine: Machine, batch: int, chances: Sequence[float], num_drafts: int) -> float:
+def static_rate(
+    machine: Machine, batch: int, chances: Sequence[float], num_drafts: int, *, prompt_rows: Sequence[int] = (0,)
+) -> float:
     """Tokens per second to expect of a number of drafts that stays, each of `chances` for as many tokens."""
     slower = 1 + SLOW_ROUNDS * (sum(SLOWER) / 2 - 1)
-    seconds = slower * machine.seconds(batch, batch * (num_drafts + 1), num_drafts)
+    beside = sum(map(machine.prompt_seconds, prompt_rows)) / len(prompt_rows)
+    seconds = slower * (machine.seconds(batch, batch * (num_drafts + 1), num_drafts) + beside)
     return len(chances) / sum(seconds / (batch * expected_tokens(chance, num_drafts)) for chance in chances)
 
 
@@ -177,14 +189,20 @@ def expected_tokens(chance: float, num_drafts: int) -> float:
 
 
 def auto(
-    machine: Machine, max_drafts: int, batches: tuple[int, ...], *, seed: int = 0, has_lookup: bool = False
+    machine: Machine,
+    max_drafts: int,
+    batches: tuple[int, ...],
+    *,
+    seed: int = 0,
+    has_lookup: bool = False,
+    max_rows: int | None = None,
 ) -> AutoDraftLength:
     """The policy with what its timer would have measured at start-up."""
     rng = random.Random(seed)
-    costs = RoundCosts(max_drafts)
+    costs = RoundCosts(max_drafts, max_rows=max_rows)
     costs.learn(
         Timing(s, s * (k + 1), k, machine.seconds(s, s * (k + 1), k) * rng.gauss(1, 0.02))
         for s in batches
-        for k in range(max_drafts + 1)
+        for k in range(most_drafts(s, max_drafts, max_rows) + 1)
     )
     return AutoDraftLength(max_drafts, costs, has_lookup=has_lookup)

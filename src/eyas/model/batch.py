@@ -28,7 +28,8 @@ class RowBatch:
 
     Nothing of dead rows is used: keys and values go to page 0 or nowhere, and they route to no expert.
 
-    `max_length` is a bound on position + 1 that the host knows, `ops` the operations of the rows' role.
+    `max_length` is a bound on position + 1 that the host knows, `max_lengths` one for each sequence where they differ
+    much, `ops` the operations of the rows' role.
     """
 
     tokens_SR: Tensor  # int64
@@ -37,7 +38,8 @@ class RowBatch:
     tables: PageTables
     max_length: int
     ops: Ops
+    max_lengths: tuple[int, ...] | None = None
 
     def rows(self, table_SP: Tensor) -> Rows:
         """Return the rows over the pages of one group."""
-        return Rows(self.positions_SR, self.live_SR, table_SP, self.max_length)
+        return Rows(self.positions_SR, self.live_SR, table_SP, self.max_length, self.max_lengths)

@@ -26,9 +26,10 @@ def chunk_bytes(
     return num_rows * max(of_target, reader_row_bytes) * 3 // 2
 
 
-def layer_page_bytes(target: GptOssConfig, page_size: int, dtype: torch.dtype) -> int:
-    """Return the bytes of one page of keys and values of one layer."""
-    return 2 * page_size * target.num_kv_heads * target.head_dim * dtype.itemsize
+def layer_page_bytes(target: GptOssConfig, page_size: int, dtype: torch.dtype, *, in_fp8: bool = False) -> int:
+    """Return the bytes of one page of keys and values of one layer; in 8 bits each of a token and head has a scale."""
+    of_head = target.head_dim + 1 if in_fp8 else target.head_dim * dtype.itemsize
+    return 2 * page_size * target.num_kv_heads * of_head
 
 
 def expert_bytes(target: GptOssConfig, dtype: torch.dtype) -> int:

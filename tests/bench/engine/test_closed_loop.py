@@ -1,5 +1,7 @@
 """A closed loop on a real engine: how many run, which are measured, and what arrivals say of an answer."""
 
+import time
+
 import pytest
 
 from eyas.base.errors import UserError
@@ -24,7 +26,7 @@ def requests(name, *, num_tokens=20, max_tokens=6):
 @pytest.mark.parametrize("lag", [0, 1])
 def test_the_loop_stays_full_and_measures_whole_answers(model, lag):
     core = model.build(concurrency=3, lag=lag).core
-    num_running, lengths = [], {}
+    num_running, lengths, ended_at = [], {}, {}
     step, add = core.step, core.add
 
     def counted_step():
@@ -33,11 +35,19 @@ def test_the_loop_stays_full_and_measures_whole_answers(model, lag):
 
     def noted_add(request, deliver):
         lengths[request.request_id] = request.params.max_tokens
-        add(request, deliver)
+
+        def noted(event):
+            if event.finish is not None:
+                ended_at[request.request_id] = time.perf_counter()
+            deliver(event)
+
+        add(request, noted)
 
     core.step, core.add = counted_step, noted_add
     done = run_closed_loop(core, requests("loop"), concurrency=3, num_measured=4)
     assert [answer.num_tokens for answer in done.answers] == [6] * 4
+    firsts = list(lengths)[:3]
+    assert max(ended_at[name] for name in firsts) <= min(answer.start for answer in done.answers)
     assert list(lengths.values())[:3] == [2, 4, 6] and set(list(lengths.values())[3:]) == {6}
     steps_to_end = num_running.index(0) if 0 in num_running else len(num_running)
     assert set(num_running[:steps_to_end]) == {3}

@@ -12,6 +12,12 @@ from eyas.engine.draft_length.acceptance import FIRST_GUESS, Acceptance
 MAX_DRAFTS = 4
 
 
+def observe(acceptance, *parts):
+    """Slots, tried and accepted drafts, and chances of drafts that were not seen."""
+    *numbers, unseen = parts if len(parts) == 4 else (*parts, [0.0] * len(parts[0]))
+    acceptance.observe(*map(np.array, numbers), np.array(unseen))
+
+
 def right(rng, chances):
     """Drafts accepted of a chain with these conditional chances."""
     count = 0
@@ -25,7 +31,7 @@ def learned(profiles, num_rounds, *, acceptance=None, seed=0):
     acceptance, rng = acceptance or Acceptance(MAX_DRAFTS), random.Random(seed)
     for _ in range(num_rounds):
         accepted = [right(rng, profile) for profile in profiles]
-        acceptance.observe(range(len(profiles)), [len(p) for p in profiles], accepted)
+        observe(acceptance, range(len(profiles)), [len(p) for p in profiles], accepted)
     return acceptance
 
 
@@ -38,7 +44,7 @@ def test_each_position_is_found():
 
 def test_each_sequence_is_found():
     acceptance = learned([(0.9,) * 3, (0.2,) * 3] * 4, 100)
-    first = acceptance.chances(range(8))[:, 0]
+    first = acceptance.chances(np.arange(8))[:, 0]
     assert first[::2].min() > 0.75 and first[1::2].max() < 0.35
 
 
@@ -69,7 +75,7 @@ def test_a_change_is_followed_within_rounds(before, after, num_sequences):
     for seed in range(6):
         acceptance = learned([(before,) * 2] * num_sequences, 500, seed=seed)
         learned([(after,) * 2] * num_sequences, 40, acceptance=acceptance, seed=seed + 100)
-        errors += list(acceptance.chances(range(num_sequences))[:, 0] - after)
+        errors += list(acceptance.chances(np.arange(num_sequences))[:, 0] - after)
     assert abs(np.mean(errors)) < 0.12
 
 
@@ -85,21 +91,21 @@ def test_slots_beyond_the_first_few():
     for slot in (3, 40, 17):
         acceptance.enter(slot)
     for _ in range(50):
-        acceptance.observe([40, 3], [2, 2], [2, 0])
+        observe(acceptance, [40, 3], [2, 2], [2, 0])
     assert acceptance.chances([40])[0, 0] > 0.8 and acceptance.chances([3])[0, 0] < 0.2
 
 
 def test_a_draft_that_was_not_verified_counts_by_its_chance():
     acceptance = Acceptance(1)
     for _ in range(300):
-        acceptance.observe([0], [1], [0], [0.7])
+        observe(acceptance, [0], [1], [0], [0.7])
     assert acceptance.chances([0])[0, 0] == pytest.approx(0.7, abs=0.02)
 
 
 def test_rounds_without_drafts_teach_nothing():
     acceptance = learned([(0.9,) * 3], 50)
     before = acceptance.chances([0])
-    acceptance.observe([0], [0], [0])
+    observe(acceptance, [0], [0], [0])
     assert (acceptance.chances([0]) == before).all()
 
 
@@ -111,6 +117,6 @@ def test_chances_stay_chances(rounds):
     for tried, accepted, enters in rounds:
         if enters:
             acceptance.enter(1)
-        acceptance.observe([0, 1], [tried, 1], [min(accepted, tried), 1])
+        observe(acceptance, [0, 1], [tried, 1], [min(accepted, tried), 1])
     chances = acceptance.chances([0, 1])
     assert np.isfinite(chances).all() and (chances > 0).all() and (chances < 1).all()

@@ -223,7 +223,7 @@ def test_where_nothing_repeats_nothing_is_looked_up():
     work, rates = Sequences(2, lambda *_: 0.6), []
     for has_lookup in (False, True):
         policy = auto(H200, MAX_DRAFTS, BATCHES, has_lookup=has_lookup)
-        rates.append(run(policy, H200, work, num_tokens=4_000))
+        rates.append(run(policy, H200, work, num_tokens=2_000))
     assert rates[0] == rates[1]
 
 
@@ -258,7 +258,7 @@ def test_choices_follow_the_table():
     """The policy adds probes to `best_choice`, nothing else."""
     policy = auto(H200, MAX_DRAFTS, BATCHES)
     choice = policy.choose((0, 1), (1000, 3))
-    assert choice == best_choice(policy.costs.table(2), policy.head.chances((0, 1)), np.array([1000, 3]))
+    assert choice == best_choice(policy.costs.table(2), policy.head.chances(np.array([0, 1])), np.array([1000, 3]))
 
 
 def test_the_timer_times_every_number():

@@ -127,3 +127,38 @@ def test_a_row_is_worth_the_tokens_that_its_time_brings():
     seconds = np.array([[1.0, 9], [1.0, 1.5]])
     choice = best_choice(seconds, np.array([[0.9]]), np.array([1]))
     assert choice.limits == (1,) and choice.min_chance == pytest.approx(1.9 / 1.5 * 0.5)
+
+
+def plain_choice(seconds, chances, caps, lookup):
+    """The plain formula: every number of head drafts with the most likely drafts first, all in one array."""
+    num_sequences, num_drafts = chances.shape
+    is_allowed, best = np.arange(num_drafts) < caps[:, None], None
+    for head_drafts in range(num_drafts + 1):
+        survival = chances.cumprod(1) * is_allowed * (np.arange(num_drafts) < head_drafts)
+        looked_up = lookup.cumprod(1) * is_allowed
+        survival = np.where((looked_up.sum(1) > survival.sum(1))[:, None], looked_up, survival)
+        order = np.argsort(-survival, axis=None, kind="stable")
+        tokens = num_sequences + np.concatenate(([0.0], survival.flat[order].cumsum()))
+        rates = tokens / seconds[head_drafts]
+        rows = int(rates.argmax())
+        if best is None or rates[rows] > best[0]:
+            limits = np.bincount(order[:rows] // num_drafts, minlength=num_sequences)
+            best = rates[rows], tuple(limits.tolist()), head_drafts, tokens[rows]
+    return best
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 17]), st.sampled_from([1, 2, 3]))
+def test_the_choice_is_that_of_the_plain_formula(seed, num_sequences, decimals):
+    """With equal chances too, of which the first sequences get their rows."""
+    rng = np.random.default_rng(seed)
+    chances, lookup = rng.random((2, num_sequences, MAX_DRAFTS)).round(decimals).clip(0.01, 0.99)
+    lookup[rng.random(num_sequences) < rng.random()] = 0.0
+    caps = rng.integers(0, MAX_DRAFTS + 3, num_sequences)
+    seconds = rng.random() + rng.random((MAX_DRAFTS + 1, chances.size + 1)).cumsum(0).cumsum(1) * rng.choice([0, 0.01])
+    _, limits, head_drafts, tokens = max(
+        (plain_choice(seconds, chances, caps, given) for given in (lookup, np.zeros_like(lookup))), key=lambda c: c[0]
+    )
+    choice = best_choice(seconds, chances, caps, lookup)
+    assert (choice.limits, choice.head_drafts) == (limits, head_drafts)
+    assert choice.tokens == pytest.approx(tokens)

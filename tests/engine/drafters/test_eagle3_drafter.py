@@ -222,6 +222,7 @@ def test_prefix_cache_hits(check):
 
 
 @pytest.mark.parametrize("heads", ["specforge", pytest.param("fc-norm", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.slow
 def test_preempted_sequences(check):
     """Swapped out and back while others draft, one step ahead of the host, after rounds without drafts."""
     requests = requests_of(5, prefix=8, own=120, max_tokens=60)
@@ -231,6 +232,7 @@ def test_preempted_sequences(check):
 
 
 @pytest.mark.parametrize("heads", ["specforge"], indirect=True)
+@pytest.mark.slow
 def test_drafts_beyond_the_budget_touch_no_page_of_others(check):
     """Answers that end with a page, in slots whose page tables still name pages of longer answers before them."""
     requests = []

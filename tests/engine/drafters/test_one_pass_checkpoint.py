@@ -56,6 +56,7 @@ def complaint(call, *args, **options):
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_folder_drafts_as_the_head_in_memory(folders, monkeypatch):
     drafts = []
 

@@ -131,6 +131,7 @@ def test_prefix_hits_bring_its_caches(check, model):
     assert stats.num_cached_tokens >= 2 * 64
 
 
+@pytest.mark.slow
 def test_preemption_brings_its_caches(check, model):
     requests = requests_of(5, model.config.vocab_size, prefix=8, own=120, max_tokens=60)
     stats = check(requests, [*[0] * 26, *[3] * 400], concurrency=5, memory="tight", lag=1)
@@ -177,7 +178,7 @@ def test_pages_count_its_caches_and_no_taps(model):
         next(c.k for c, s in zip(runner.caches, model.config.layer_is_sliding, strict=True) if s == kind).shape[0]
         for kind in (False, True)
     )
-    tensors = [part for cache in (*runner.caches, *runner.drafter.caches) for part in cache]
+    tensors = [part for cache in (*runner.caches, *runner.drafter.caches) for part in cache.tensors]
     size = page_bytes(model.config, runner.drafter.needs, 16, torch.float32)
     assert sum(part.nbytes for part in tensors) == full * size.full + sliding * size.sliding
     assert runner.tap_pages_PC.nbytes == 0  # a position's taps are its own: no prefix hit needs any

@@ -57,6 +57,7 @@ def asked(request, demo_model):
     return shares, run(build(demo_model, concurrency=8), requests)
 
 
+@pytest.mark.slow
 def test_answers_are_valid(demo_model, asked):
     plain = asked[1]
     assert len(SCHEMAS) == 20 and len({request_id.rpartition(" ")[0] for request_id, _ in plain}) in (10, 20)
@@ -69,6 +70,7 @@ def test_answers_are_valid(demo_model, asked):
         jsonschema_rs.validator_for(schema, validate_formats=True).validate(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ARMS)
 def test_speculation_changes_no_token(demo_model, asked, arm):
     shares, plain = asked

@@ -4,22 +4,32 @@ import pytest
 
 from eyas.base.errors import UserError
 from eyas.base.settings.config import EngineConfig, ServeConfig
-from eyas.engine.startup import load
+from eyas.engine.startup import build, load
 from eyas.engine.startup.backend import check_round_size
-from eyas.kernels.cuda.attend import MAX_SEQS
+from eyas.engine.startup.build import EngineOptions
+from eyas.kernels.cuda.attend_plan import MAX_SEQS
 from eyas.recipes.knowledge.tables import knowledge
 
 
-@pytest.mark.parametrize(("concurrency", "max_drafts"), [(64, 7), (64, 0), (30, 16), (1, 16)])
-def test_rounds_that_fit(concurrency, max_drafts):
-    check_round_size(concurrency, max_drafts)
+def test_rounds_that_fit():
+    check_round_size(1)
+    check_round_size(MAX_SEQS)
+
+
+def test_a_number_that_does_not_fit_large_rounds_is_taken_and_said(caplog):
+    caplog.set_level("INFO")
+    options = EngineOptions(context=64, concurrency=512, drafter="eagle3", draft_tokens=7)
+    few = "512 conversations at once 3 tokens are drafted, 7 with up to 256"
+    for max_rows, said in ((None, []), (4096, []), (2048, [few])):
+        caplog.clear()
+        assert build._draft_length(options, None, None, max_rows).num_drafts == 7
+        assert [record.message.split(": with ")[1] for record in caplog.records] == said
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"concurrency": 65}, "at most 64 sequences.*--concurrency 64"),
-        ({"concurrency": 32, "draft_tokens": 16}, "lower --concurrency to 30 or --draft-tokens to 15"),
+        ({"concurrency": MAX_SEQS + 1}, f"at most {MAX_SEQS} sequences.*--concurrency {MAX_SEQS}"),
         ({"context": 1 << 20}, "longer than the model's"),
     ],
 )

@@ -1,6 +1,7 @@
 """Heads as settings ask for them, in the form of a GPU's kernels: packing and drawing need no GPU."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from tests.model.support.random_gguf import write_tokenizer
 from eyas.base.errors import UserError
 from eyas.base.settings.config import EngineConfig
 from eyas.engine.drafters.registry import DRAFTERS
-from eyas.engine.startup import load
+from eyas.engine.startup import load, random_model
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.model.checkpoints.device_layout import has_device_layout, is_packed
 from eyas.model.checkpoints.head_kinds import HEAD_KINDS
@@ -82,18 +83,20 @@ def test_shapes_that_the_kernels_lack(loaded, folder):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """`load_shape` of the small shape, as if this machine had a GPU."""
+    """`random_model` of the small shape, as if this machine had a GPU."""
     cpu, draw = torch.device("cpu"), RANDOM_HEADS["eagle3"]
-    monkeypatch.setattr(load, "PRESETS", {"small": SHAPE})
-    monkeypatch.setattr(load, "pick_device", lambda name: (torch.device("cuda", 0), torch.bfloat16))
+    monkeypatch.setattr(random_model, "PRESETS", {"small": SHAPE})
+    monkeypatch.setattr(random_model, "pick_device", lambda name: (torch.device("cuda", 0), torch.bfloat16))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(load, "random_target", lambda target, device: random_target(target, cpu))
+    monkeypatch.setattr(random_model, "check_room", lambda *args, **options: None)
+    draw_target = partial(random_target, device=cpu)
+    monkeypatch.setattr(random_model, "random_target", lambda target, _, **options: draw_target(target, **options))
     monkeypatch.setitem(RANDOM_HEADS, "eagle3", lambda target, weights, _, size: draw(target, weights, cpu, size))
-    return lambda **options: load.load_shape("small", EngineConfig(model="", draft_tokens=3, **options))
+    return lambda **options: random_model.random_model("small", EngineConfig(model="", draft_tokens=3, **options))
 
 
 def test_shapes_are_drawn_with_the_head_that_draft_names(drawn):
-    assert drawn().head is None and drawn(draft="ngram").options.drafter == "none"
+    assert drawn().head is None and drawn(draft="ngram").options.drafter == "ngram"
     model = drawn(draft="eagle3", draft_vocab=64, draft_weights="fp8")
     weights = model.head.weights
     assert model.options.drafter == "eagle3" and is_packed(model.weights) and model.simulated
@@ -109,6 +112,7 @@ def test_shapes_are_drawn_with_the_head_that_draft_names(drawn):
         ({"draft_vocab": 528}, "small can have a draft vocabulary of multiples of 16 up to 512"),
         ({"draft_vocab": 64, "draft_counts": "x"}, "leave out --draft-counts"),
         ({"draft": "none", "draft_vocab": 64}, "are for a draft head"),
+        ({"draft": "lmsys/head"}, "have no head 'lmsys/head'; --draft names a kind: eagle3"),
     ],
     ids=str,
 )
@@ -119,7 +123,7 @@ def test_heads_that_no_shape_is_drawn_with(drawn, options, message):
 
 def test_a_kind_without_random_weights(drawn, monkeypatch):
     monkeypatch.delitem(RANDOM_HEADS, "eagle3")
-    with pytest.raises(UserError, match="--shape cannot draw an EAGLE-3 head"):
+    with pytest.raises(UserError, match="no random weights of an EAGLE-3 head can be drawn"):
         drawn(draft="eagle3")
 
 

@@ -5,8 +5,8 @@ import torch
 
 from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
-from eyas.engine.startup.load import load_shape
 from eyas.engine.startup.memory_map import driver_peak
+from eyas.engine.startup.random_model import random_model
 from eyas.engine.startup.warm_up import warm_up
 
 pytestmark = pytest.mark.gpu
@@ -14,9 +14,10 @@ pytestmark = pytest.mark.gpu
 
 def test_the_memory_map_is_what_the_driver_counts():
     config = EngineConfig(draft="eagle3", draft_tokens=3, context=16384, concurrency=4)
-    built = load_shape("gpt-oss-20b", config).build()
+    built = random_model("gpt-oss-20b", config).build()
     warm_up(built.core)
     owners = built.memory_bytes
+    assert owners["screen"] > 590e6
     for index in range(4):
         prompt = tuple(range(index, index + 16_000))
         params = SamplingParams(max_tokens=8, ignore_eos=True, seed=index)

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.gpu
         (17, ()),
         (32, ("--draft", "none")),
         (64, ()),
+        (512, ()),
     ],
 )
 def test_a_server_starts_and_answers_that_many(concurrency, flags):

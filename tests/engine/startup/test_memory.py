@@ -12,8 +12,20 @@ from tests.engine.support.exactness import build, least_bytes, run
 from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
 from eyas.base.units import readable
-from eyas.engine.startup.build import EngineOptions, build_engine
-from eyas.engine.startup.memory import GPU_RESERVE, PageBytes, kv_budget, page_bytes, page_counts
+from eyas.engine.startup import memory
+from eyas.engine.startup.build import EngineOptions, _rough_lm_head, build_engine
+from eyas.engine.startup.memory import (
+    GPU_RESERVE,
+    LEAST_SCREENED,
+    SCREEN_ROOM,
+    PageBytes,
+    kv_budget,
+    page_bytes,
+    page_counts,
+    screen_pays,
+)
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.int8 import rough_bytes
 from eyas.model.devices import available_bytes
 from eyas.model.weights import tensors_of
 
@@ -61,13 +73,15 @@ def test_pages_fit_the_budget_and_one_conversation_fits_the_pages(
     assert page_counts(size, budget=2 * budget, **wanted).full >= pages.full
 
 
-@pytest.mark.parametrize("drafter", ["none", "eagle3"])
-def test_page_bytes_are_those_of_the_tensors(random_model, drafter):
-    runner = build(random_model, drafter=drafter, concurrency=2, page_size=16).runner
-    tensors = [cache for pair in runner.caches for cache in pair]
+@pytest.mark.parametrize(("drafter", "kv_dtype"), [("none", "auto"), ("eagle3", "auto"), ("eagle3", "fp8")])
+def test_page_bytes_are_those_of_the_tensors(random_model, drafter, kv_dtype):
+    runner = build(random_model, drafter=drafter, concurrency=2, page_size=16, kv_dtype=kv_dtype).runner
+    tensors = [part for cache in runner.caches for part in cache.tensors]
+    assert {t.dtype for t in tensors} == {torch.uint8 if kv_dtype == "fp8" else torch.float32}
     if drafter == "eagle3":
-        tensors += [*runner.drafter.caches[0], runner.tap_pages_PC]
-    size = page_bytes(random_model.config, runner.drafter.needs, 16, torch.float32)
+        assert {t.dtype for t in runner.drafter.caches[0].tensors} == {torch.float32}
+        tensors += [*runner.drafter.caches[0].tensors, runner.tap_pages_PC]
+    size = page_bytes(random_model.config, runner.drafter.needs, 16, torch.float32, in_fp8=kv_dtype == "fp8")
     is_sliding = random_model.config.layer_is_sliding
     full_pages = next(c.k for c, s in zip(runner.caches, is_sliding, strict=True) if not s).shape[0]
     sliding_pages = runner.caches[0].k.shape[0]
@@ -99,8 +113,35 @@ def test_what_a_gpu_has_free(monkeypatch, is_shared):
     free = available_bytes(device)
     assert free > 100 << 20 if is_shared else free == 5 << 20
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1 << 40, 1 << 40))
-    left = (1 << 40) - kv_budget(device, prompt_bytes=1 << 30, logit_bytes=1 << 20)
+    left = (1 << 40) - kv_budget(device, prompt_bytes=1 << 30, round_bytes=1 << 20)
     assert left == (1 << 30) + (1 << 20) + GPU_RESERVE + ((1 << 40) // 10 if is_shared else 0)
+
+
+def test_a_screen_is_for_a_large_lm_head_and_a_tenth_of_what_is_left():
+    lm_head, rough = 201_088 * 2_880 * 2, rough_bytes(201_088, 2_880)
+    assert rough < 0.52 * lm_head
+    assert screen_pays(lm_head, rough, SCREEN_ROOM * rough) and not screen_pays(lm_head, rough, SCREEN_ROOM * rough - 1)
+    assert not screen_pays(LEAST_SCREENED - 1, 1, 1 << 40)
+
+
+def test_a_rough_lm_head_is_made_where_it_pays(random_model, monkeypatch):
+    monkeypatch.setattr(memory, "LEAST_SCREENED", 0)
+    lm_head = random_model.weights.lm_head_VH.bfloat16()
+    packed, num_bytes = (
+        replace(random_model.weights, lm_head_VH=BlockedMatrix.pack(lm_head)),
+        rough_bytes(*lm_head.shape),
+    )
+    assert _rough_lm_head(random_model.weights, 1 << 40) is None
+    assert _rough_lm_head(packed, SCREEN_ROOM * num_bytes - 1) is None
+    assert _rough_lm_head(packed, SCREEN_ROOM * num_bytes).nbytes == num_bytes + 8 * len(lm_head)
+    monkeypatch.undo()
+    assert _rough_lm_head(packed, 1 << 40) is None
+
+
+def test_the_memory_map_has_a_screen(random_model):
+    built = build_engine(random_model.config, random_model.weights, EngineOptions(context=256, kv_bytes=1 << 26))
+    built.core.runner.screen = SimpleNamespace(nbytes=77)
+    assert built.memory_bytes["screen"] == 77
 
 
 @pytest.mark.parametrize(

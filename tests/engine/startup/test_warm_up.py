@@ -3,6 +3,7 @@
 import pytest
 from tests.engine.support.exactness import Scripted, build
 from tests.engine.support.graphs import keep_keys
+from tests.engine.support.steady import answer_all_kinds
 
 from eyas.base.types import MAX_CHOICES, Request, SamplingParams
 from eyas.engine.startup.warm_up import warm_up
@@ -10,15 +11,12 @@ from eyas.engine.startup.warm_up import warm_up
 PROMPT = tuple(range(40, 70))
 
 
-def test_prompts_of_every_size_are_read_that_has_kernels_of_its_own(random_model, monkeypatch):
-    core = build(random_model, drafter="eagle3", draft_tokens=2, concurrency=1, chunk_tokens=256)
-    keep_keys(core)
-    read, prefill = [], core.runner._prefill
-    monkeypatch.setattr(
-        core.runner, "_prefill", lambda chunk: (read.append(chunk.end - chunk.start), prefill(chunk))[1]
-    )
+def test_prompt_passes_of_every_size_are_captured(random_model):
+    core = build(random_model, drafter="eagle3", draft_tokens=2, concurrency=3, chunk_tokens=256)
+    stages = keep_keys(core)
     warm_up(core, 0.1)
-    assert {64, 128, 256} <= set(read) and max(read) == 256
+    assert {key[1] for key in stages.keys if key[0] == "prompt"} == {1, 2, 3, 4, 5}
+    assert {key[1] for key in stages.keys if key[0] == "first tokens"} == {1, 2, 3}
     assert core.is_idle and core.stats().num_prompt_tokens == 0
 
 
@@ -29,7 +27,7 @@ def test_rounds_run_with_every_number_of_sequences_that_is_captured(random_model
     warm_up(core, 600.0)
     numbers = range(core.scheduler.config.max_drafts + 1) if draft_tokens == "auto" else (3,)
     wanted = {(size, number) for size in (1, 2, 4, 6) for number in numbers}
-    assert wanted <= {key[1][:2] for key in stages.keys if key[0] == "round"}
+    assert wanted <= {key[1][:2] for key in stages.keys if key[0] == "verify"}
     assert {pair for pair in wanted if pair[1]} <= {key[1:] for key in stages.keys if key[0] == "chain"}
 
 
@@ -38,7 +36,7 @@ def test_rounds_run_with_more_sequences_than_a_request_has_choices(random_model)
     core = build(random_model, drafter="none", concurrency=MAX_CHOICES + 4)
     stages = keep_keys(core)
     warm_up(core, 60.0)
-    assert {1, 2, 4, 8, 16, 20} <= {key[1][0] for key in stages.keys if key[0] == "round"}
+    assert {1, 2, 4, 8, 16, 20} <= {key[1][0] for key in stages.keys if key[0] == "verify"}
     assert core.is_idle
 
 
@@ -72,6 +70,23 @@ def test_drafting_behind_a_pause_needs_no_other_graphs(random_model):
             core.step()
         assert len(core.draft_length.outcomes) >= len(schedule)
     assert stages.keys == known
+
+
+@pytest.mark.parametrize(
+    ("drafter", "draft_tokens"),
+    [
+        ("none", 0),
+        ("eagle3", 3),
+        *(pytest.param(*rare, marks=pytest.mark.slow) for rare in (("ngram", 2), ("eagle3", "auto"))),
+    ],
+)
+def test_no_request_needs_a_stage_that_did_not_run_before(random_speaker, drafter, draft_tokens):
+    core = build(random_speaker, drafter=drafter, draft_tokens=draft_tokens, concurrency=5, memory="tight", lag=1)
+    stages = keep_keys(core)
+    warm_up(core, 600.0)
+    known, stages.keys = stages.keys, set()
+    answer_all_kinds(core, random_speaker)
+    assert len(stages.keys) > 5 and stages.keys <= known
 
 
 def test_it_is_not_reported(random_model):

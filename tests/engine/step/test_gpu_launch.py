@@ -11,6 +11,8 @@ from tests.engine.support.exactness import run
 from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.draft_length.choice import FixedDraftLength
+from eyas.engine.startup import memory
+from eyas.engine.startup.warm_up import warm_up
 from eyas.local import load_model
 
 pytestmark = pytest.mark.gpu
@@ -37,10 +39,12 @@ def waiting_fails():
 
 @pytest.mark.parametrize("drafter", ["none", "eagle3"])
 def test_the_host_waits_for_nothing(drafter, monkeypatch):
-    """Prompts in one chunk and in several, beside answers; behind a first run, which compiles and captures."""
+    """Prompts in one chunk and in several, beside answers, after a warm-up and a run that compiles for such wishes."""
+    monkeypatch.setattr(memory, "LEAST_SCREENED", 0)
     model = load_model(EngineConfig(model="demo", device="cuda"))
     core = model.build(drafter=drafter, draft_tokens=3, concurrency=4, context=1024, busy_chunk_tokens=128).core
     core.draft_length = FixedDraftLength(0 if drafter == "none" else 3)
+    warm_up(core)
     launch, num_launched = core._launch, 0
 
     def strictly(plan):

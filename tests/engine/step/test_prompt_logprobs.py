@@ -71,6 +71,7 @@ def test_as_many_as_asked_for_beside_other_log_probabilities(both, wanted):
     assert [len(item.top) for item in first.logprobs] == [1]
 
 
+@pytest.mark.slow
 def test_preemption_changes_nothing(both):
     model, _ = both
     prompt = prompt_of(300)

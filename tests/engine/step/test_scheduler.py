@@ -118,11 +118,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         least, self.is_roomy = -(-MAX_LENGTH // size), pick(0, 1)
         own = sliding_pages(window, max_drafts, size)
         self.config = SchedulerConfig(
+            tile=pick(1, 4),
             page_size=size,
             window=window,
             chunk_tokens=chunk,
             busy_chunk_tokens=pick(1, chunk),
             max_drafts=max_drafts,
+            gather_from=pick(1, 4),
             num_full_pages=num_slots * least if self.is_roomy else least + pick(0, 8),
             num_sliding_pages=own * num_slots + -(-chunk // size)
             if self.is_roomy
@@ -180,8 +182,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._step(rng.randint(0, self.config.max_drafts), rng.randint)
 
     def _step(self, num_drafts, draw):
+        num_prompts = sum(sequence.phase is Phase.PREFILL for sequence in self.scheduler.running)
+        num_prompts += len(self.scheduler.waiting)
         plan = self.scheduler.plan(RoundDrafts(num_drafts=num_drafts))
-        self._check(plan)
+        self._check(plan, num_prompts)
         if not plan.is_empty:
             self.launched.append(self.device.run(plan, draw))
         if self.launched and (plan.is_empty or len(self.launched) > self.lag):
@@ -193,16 +197,19 @@ class SchedulerMachine(RuleBasedStateMachine):
                         self.scheduler.finish(sequence)
                         self.live.remove(sequence)
 
-    def _check(self, plan):
-        limit = self.config.busy_chunk_tokens if plan.decode else self.config.chunk_tokens
+    def _check(self, plan, num_prompts):
+        limit = self.config.busy_chunk_tokens if len(plan.decode) > num_prompts else self.config.chunk_tokens
         assert sum(chunk.end - chunk.start for chunk in plan.chunks) <= limit
-        assert len(plan.chunks) <= -(-limit // max(limit // 4, 1)), "too many passes"
+        read = [chunk.sequence for chunk in plan.chunks]
+        prompts = [s for s in self.scheduler.running if s.phase is Phase.PREFILL or s in read]
+        assert not read or read[0] is prompts[0], "a prompt waits for a later one"
         assert all(chunk.start < chunk.end for chunk in plan.chunks)
         rows = [chunk.sequence for chunk in plan.chunks] + plan.decode
         assert len(set(rows)) == len(rows)
         assert not {swap.sequence for swap in plan.swap_out} & set(rows)
-        arrivals = [s.arrival for s in self.scheduler.running] + [s.arrival for s in self.scheduler.waiting]
-        assert arrivals == sorted(arrivals), "not first come, first served"
+        for sequences in (self.scheduler.running, self.scheduler.waiting, [chunk.sequence for chunk in plan.chunks]):
+            arrivals = [sequence.arrival for sequence in sequences]
+            assert arrivals == sorted(arrivals)
 
     @invariant()
     def accounted_for(self):
@@ -230,7 +237,7 @@ class Prompts:
 
     def __init__(self, **fields):
         settings = dict(
-            page_size=1, window=3, chunk_tokens=4, busy_chunk_tokens=4, max_drafts=0,
+            page_size=1, window=3, chunk_tokens=4, busy_chunk_tokens=4, max_drafts=0, tile=1,
             num_full_pages=200, num_sliding_pages=sliding_pages(3, 0, 1) + 4 + 8, num_slots=1,
         )  # fmt: skip
         self.page_size = fields.get("page_size", 1)
@@ -279,6 +286,93 @@ def test_the_beginning_of_a_long_prompt_is_read_on_from_the_nearest_place_before
     for number, shared in enumerate((12_345, 5000, 9000), 1):
         prompt = [*range(shared), *range(number * 100_000, number * 100_000 + 500)]
         assert num_cached(f"shares {shared}", prompt) == shared // 2048 * 2048
+
+
+def prompt_of(name, length):
+    prompt = tuple((name, position) for position in range(length))
+    return Sequence(
+        request=Request(request_id=str(name), prompt_ids=tuple(range(length))), choice=0, seed=0, budget=8,
+        stop_ids=(), keys=prompt[15::16], deliver=print,
+    )  # fmt: skip
+
+
+def waiting_prompts(lengths, **changes):
+    """Return a scheduler in whose queue prompts of these lengths wait, and its sequences."""
+    config = {
+        "page_size": 16, "window": 128, "num_full_pages": 9000, "num_sliding_pages": 9000, "num_slots": 64,
+        "chunk_tokens": 8192, "busy_chunk_tokens": 2048, "max_drafts": 0,
+    }  # fmt: skip
+    scheduler = Scheduler(SchedulerConfig(**config | changes))
+    sequences = [prompt_of(name, length) for name, length in enumerate(lengths)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    return scheduler, sequences
+
+
+def lengths_of(plan):
+    return [chunk.end - chunk.start for chunk in plan.chunks]
+
+
+def test_a_step_reads_as_many_prompts_as_fit():
+    scheduler, sequences = waiting_prompts(64 * [128])
+    plan = scheduler.plan()
+    assert [chunk.sequence for chunk in plan.chunks] == sequences
+    assert all(chunk.is_last and chunk.start == 0 for chunk in plan.chunks)
+    assert len(scheduler.plan().decode) == 64
+
+
+def test_prompts_fill_tiles_not_tokens():
+    """Those of 100 tokens take two tiles of 64 rows each."""
+    scheduler, _ = waiting_prompts(64 * [100], chunk_tokens=1024, busy_chunk_tokens=1024)
+    assert [lengths_of(scheduler.plan()) for _ in range(8)] == 8 * [8 * [100]]
+
+
+def test_short_prompts_beside_a_long_one_wait_for_one_chunk_at_most():
+    scheduler, (long, *short) = waiting_prompts([32_000, 500, 500])
+    first, second = scheduler.plan(), scheduler.plan()
+    assert [chunk.sequence for chunk in first.chunks] == [long, *short]
+    assert lengths_of(first) == [8192 - 2 * 512, 500, 500]
+    assert second.decode == short and [chunk.sequence for chunk in second.chunks] == [long]
+
+
+def test_a_long_prompt_keeps_three_quarters_of_each_step():
+    scheduler, (long, *_) = waiting_prompts([32_000, *60 * [512]], busy_chunk_tokens=8192)
+    num_steps = 0
+    while long.phase is not Phase.DECODE:
+        plan = scheduler.plan()
+        num_steps += 1
+        assert lengths_of(plan)[0] >= 6144 or plan.chunks[0].is_last
+    assert num_steps <= 6
+
+
+def test_chunks_are_small_while_more_decode_than_wait():
+    scheduler, _ = waiting_prompts([64, 64, 64])
+    assert lengths_of(scheduler.plan()) == [64, 64, 64]
+    for name in ("a", "b", "c", "d"):
+        scheduler.add(prompt_of(name, 4096))
+    assert lengths_of(scheduler.plan()) == [4096, 4096]
+    assert lengths_of(scheduler.plan()) == [2048] and lengths_of(scheduler.plan()) == [2048]
+
+
+def test_chunks_grow_with_the_answers_beside_them():
+    scheduler, _ = waiting_prompts(256 * [64], num_slots=300, num_full_pages=20_000, num_sliding_pages=20_000)
+    assert [len(scheduler.plan().chunks) for _ in range(5)] == [128, 32, 32, 32, 32]
+    scheduler.add(prompt_of("a", 9000))
+    assert [lengths_of(scheduler.plan()) for _ in range(3)] == [[4096], [4096], [9000 - 2 * 4096]]
+
+
+def test_beside_many_answers_prompts_wait_up_to_two_rounds_for_others():
+    scheduler, _ = waiting_prompts(40 * [64], gather_from=32)
+    scheduler.plan()
+    scheduler.add(prompt_of("a", 64))
+    assert [lengths_of(scheduler.plan()) for _ in range(3)] == [[], [], [64]]
+    scheduler.add(prompt_of("b", 64))
+    assert lengths_of(scheduler.plan()) == []
+    scheduler.add(prompt_of("c", 1984))
+    assert lengths_of(scheduler.plan()) == [64, 1984]  # as many as a step reads
+    assert len(scheduler.plan().decode) == 43
+    scheduler.add(prompt_of("long", 5000))
+    assert [lengths_of(scheduler.plan()) for _ in range(3)] == [[2048], [2048], [904]]
 
 
 TestScheduler = SchedulerMachine.TestCase

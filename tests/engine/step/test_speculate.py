@@ -15,6 +15,8 @@ from eyas.engine.draft_length.choice import FixedDraftLength
 from eyas.engine.draft_length.confidence import NUM_LEVELS, Cut
 from eyas.engine.draft_length.goodput import DraftChoice
 from eyas.engine.startup.build import MAX_BACKLOG
+from eyas.engine.step.runner import PROMPT_STAGES
+from eyas.engine.step.speculate import FINISH, VERIFY
 from eyas.local import load_model
 
 MOST = 5
@@ -30,7 +32,7 @@ class Mixed(FixedDraftLength):
         super().__init__(MOST)
         self._cuts, self._number, self.outcomes = cuts, count(), []
 
-    def choose(self, slots, caps, matches=None):
+    def choose(self, slots, caps, matches=None, **_):
         number = next(self._number)
         by_lookup = tuple((slot + number) % 3 > 0 if number % 3 else number % 2 > 0 for slot in slots)
         limits = tuple(MOST if looks_up else 1 + number % MOST for looks_up in by_lookup)
@@ -82,7 +84,7 @@ def test_any_two_draft_lengths_in_turn_need_no_graph_of_their_own(random_model):
     known = set(stages.keys)
     while len(policy.outcomes) < len(schedule) + len(pairs):
         core.step()
-    assert stages.keys == known and {key[0] for key in known} == {"catch up", "chain", "round"}
+    assert stages.keys == known and {key[0] for key in known} == {"catch up", "chain", VERIFY, FINISH, *PROMPT_STAGES}
 
 
 @pytest.mark.parametrize("drafter", ["none", "eagle3"])
@@ -110,7 +112,9 @@ def test_the_head_keeps_up_while_others_draft(random_model):
     """So that it has seen every token when it drafts again."""
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=2)
     core.draft_length = policy = Mixed()
-    policy.choose = lambda slots, caps, _: DraftChoice((MOST,) * len(slots), 0, (True,) * len(slots), 0.0, 0.0, 0.0)
+    policy.choose = lambda slots, caps, _, **__: DraftChoice(
+        (MOST,) * len(slots), 0, (True,) * len(slots), 0.0, 0.0, 0.0
+    )
     for request in requests_of(random_model, max_tokens=MAX_BACKLOG + 20)[:2]:
         core.add(request, lambda event: None)
     state, most = core.runner.state, 0
@@ -124,7 +128,7 @@ def test_a_chain_ends_where_it_is_not_worth_a_row(random_model):
     requests = requests_of(random_model, max_tokens=20)
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3)
     core.draft_length = policy = Mixed(cuts=True)
-    policy.choose = lambda slots, caps, _: FixedDraftLength.choose(policy, slots, caps)
+    policy.choose = lambda slots, caps, _, **__: FixedDraftLength.choose(policy, slots, caps)
     assert run(core, requests) == reference_of(random_model, requests)
     tried = [of_one for outcome in policy.outcomes for of_one in outcome.tried]
     for of_one in tried:

@@ -4,6 +4,7 @@ import pytest
 from tests.engine.support.exactness import build
 
 from eyas.base.types import Request, SamplingParams
+from eyas.engine.step.runner import PROMPT_STAGES
 from eyas.engine.step.timed import timed_stages
 
 
@@ -19,6 +20,7 @@ def test_every_stage_is_timed_while_it_lasts(random_model, drafter, drafts):
         while not core.is_idle:
             core.step()
     totals = timed.totals()
-    assert totals.keys() == {"verify", "finish"} | drafts and all(ms > 0 for _, ms in totals.values())
+    assert totals.keys() == {"verify", "finish", *PROMPT_STAGES} | drafts and all(ms > 0 for _, ms in totals.values())
+    assert [totals.pop(name)[0] for name in PROMPT_STAGES] == [1, 1]
     assert len({count for count, _ in totals.values()}) == 1
     assert core.runner.stages is own and getattr(core.runner.drafter, "stages", own) is own

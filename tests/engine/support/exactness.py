@@ -32,6 +32,7 @@ FACTORS = {
     "memory": ("plenty", "tight"),
     "lag": (0, 1),
     "chunk_tokens": (37, 64, 512),
+    "kv_dtype": ("auto", "fp8"),
 }
 
 
@@ -75,9 +76,9 @@ class Scripted(FixedDraftLength):
         super().__init__(0)
         self._schedule, self.outcomes = itertools.cycle(schedule), []
 
-    def choose(self, slots, caps, matches=None):
+    def choose(self, slots, caps, matches=None, **facts):
         self.num_drafts = next(self._schedule)
-        return super().choose(slots, caps, matches)
+        return super().choose(slots, caps, matches, **facts)
 
     def observe(self, outcome):
         self.outcomes.append(outcome)

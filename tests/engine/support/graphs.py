@@ -1,14 +1,14 @@
 """Which graphs a GPU would capture, seen on a CPU."""
 
-from eyas.engine.round.stages import Stages
+from eyas.engine.round.stages import FixedShapes
+from eyas.engine.step.scheduler import max_tiles
 
 
-class Keys(Stages):
+class Keys(FixedShapes):
     """Runs stages as they are, as if it captured them; keeps what graphs there would be."""
 
-    has_fixed_shapes = True
-
-    def __init__(self):
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
         self.keys = set()
 
     def run(self, key, stage, *inputs):
@@ -18,5 +18,9 @@ class Keys(Stages):
 
 def keep_keys(core):
     """Have an engine use such stages, which are returned."""
-    stages = core.runner.stages = core.runner.drafter.stages = Keys()
+    config = core.scheduler.config
+    stages = Keys(max_sequences=config.num_slots, max_tiles=max_tiles(config.chunk_tokens))
+    core.runner.stages = core.runner.drafter.stages = stages
+    if core.runner.ngram_drafter is not None:
+        core.runner.ngram_drafter.stages = stages
     return stages

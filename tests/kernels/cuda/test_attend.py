@@ -2,148 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from tests.kernels.cuda.emulator import emulated
+from tests.kernels.support import attention
+from tests.kernels.support.attention import DIM, EPS, HIDDEN, PAGE, SHAPES, Case, device_of, launch, make_case
 from torch import Tensor
 
-from eyas.kernels.cuda import attend as module
-from eyas.kernels.cuda.attend import attend, attend_workspace
+from eyas.kernels.cuda import attend_plan
+from eyas.kernels.cuda.attend_plan import Launch, most_pieces, plan
 from eyas.kernels.layouts.device import Limits
 from eyas.kernels.reference.attend import attend_ref
-from eyas.kernels.reference.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.reference.ops import Rows
 from eyas.kernels.reference.rope_write import rotate
 
-PAGE, DIM, NUM_SLICES, HIDDEN = 16, 64, 3, 96
-EPS = 1e-5
 
-
-@dataclass(frozen=True)
-class Case:
-    """Sequences of different lengths with everything that a launch needs; caches are NaN where nothing was written."""
-
-    group: int
-    num_kv: int
-    max_pages: int
-    bias_N: Tensor | None
-    sinks_Q: Tensor | None
-    rope: RopeTable
-    k_cache: Tensor
-    v_cache: Tensor
-    table_SP: Tensor
-    partials_SLN: Tensor  # [slices, sequences, position, features]: what each position's product is
-    square_sums_SLP: Tensor | None
-    window: int | None = None
-    first_key: int = 0
-
-
-def make_case(
-    device: torch.device,
-    lengths: list[int],
-    *,
-    group: int = 8,
-    num_kv: int = 2,
-    plain: bool = False,
-    window: int | None = None,
-    first_key: int = 0,
-    ahead: int = 8,
-) -> Case:
-    """`lengths`: keys written before the launch. `plain`: no bias, no norm and no sinks, as in a draft head."""
-    num_seqs, longest = len(lengths), max(lengths) + ahead
-    max_pages = -(-longest // PAGE)
-    num_features = (group + 2) * num_kv * DIM
-    num_pages = num_seqs * max_pages + 3
-
-    def randn(*shape: int) -> Tensor:
-        return torch.randn(shape, device=device)
-
-    table_SP = (torch.randperm(num_pages - 1, device=device)[: num_seqs * max_pages] + 1).view(num_seqs, max_pages)
-    shape = (num_pages, PAGE, num_kv, DIM)
-    k_cache, v_cache = (torch.full(shape, torch.nan, dtype=torch.bfloat16, device=device) for _ in range(2))
-    for seq, length in enumerate(lengths):
-        at = torch.arange(first_key, length, device=device)
-        slots = table_SP[seq, at // PAGE] * PAGE + at % PAGE
-        k_cache.view(-1, num_kv, DIM)[slots] = (2 * randn(len(at), num_kv, DIM)).bfloat16()
-        v_cache.view(-1, num_kv, DIM)[slots] = randn(len(at), num_kv, DIM).bfloat16()
-    angles = torch.outer(
-        torch.arange(longest, device=device).float(), 50.0 ** -torch.linspace(0, 1, DIM // 2, device=device)
-    )
-    return Case(
-        group=group,
-        num_kv=num_kv,
-        max_pages=max_pages,
-        bias_N=None if plain else randn(num_features),
-        sinks_Q=None if plain else randn(group * num_kv),
-        rope=RopeTable(1.1 * angles.cos(), 1.1 * angles.sin()),
-        k_cache=k_cache,
-        v_cache=v_cache,
-        table_SP=table_SP,
-        partials_SLN=randn(NUM_SLICES, num_seqs, longest, num_features),
-        square_sums_SLP=None if plain else randn(num_seqs, longest, 6).square() * 30,
-        window=window,
-        first_key=first_key,
-    )
-
-
-def run(
-    case: Case,
-    starts: list[int],
-    num_rows: int,
-    *,
-    seqs: list[int] | None = None,
-    live_SR: Tensor | None = None,
-    max_length: int | None = None,
-    num_multiprocessors: int = 5,
-    shared_limit: int = 227 * 1024,
-    heads: tuple[tuple[int, int], ...] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows `starts[i] ..` of sequence `seqs[i]`: the output [S, R, Q, D] and the caches after it.
-
-    In front of the tables stands what shows if it is read: pages far outside of the cache, cosines and sines of NaN.
-    `heads`: what the workspace is made for, the case's own by default.
-    """
-    device = case.k_cache.device
-    seqs = list(range(len(starts))) if seqs is None else seqs
-    positions_SR = torch.tensor(starts, device=device).unsqueeze(1) + torch.arange(num_rows, device=device)
-    k_cache, v_cache = case.k_cache.clone(), case.v_cache.clone()
-    index = torch.tensor(seqs, device=device).unsqueeze(1)
-    workspace = attend_workspace(
-        len(starts),
-        num_rows,
-        heads or ((case.group * case.num_kv, case.num_kv),),
-        device,
-        Limits(num_multiprocessors, shared_limit),
-    )
-    out = torch.full((len(starts) * num_rows, case.group * case.num_kv * DIM), torch.nan, device=device).bfloat16()
-    attend(
-        Product(
-            case.partials_SLN[:, index, positions_SR].flatten(1, 2).contiguous(),
-            None
-            if case.square_sums_SLP is None
-            else case.square_sums_SLP[index, positions_SR].flatten(0, 1).contiguous(),
-            HIDDEN,
-        ),
-        Rows(
-            positions_SR,
-            torch.ones_like(positions_SR, dtype=torch.bool) if live_SR is None else live_SR,
-            F.pad(case.table_SP[seqs], (2, 0), value=2**31 - 1)[:, 2:],
-            max_length or case.max_pages * PAGE,
-        ),
-        LayerCache(k_cache, v_cache),
-        RopeTable(*(F.pad(table, (0, 0, 32, 0), value=torch.nan)[32:] for table in case.rope)),
-        eps=EPS,
-        bias_N=case.bias_N,
-        sinks_Q=case.sinks_Q,
-        window=case.window,
-        first_key=case.first_key,
-        workspace=workspace,
-        out=out,
-    )
-    assert not workspace.tickets.any()
-    return out.view(len(starts), num_rows, -1, DIM), k_cache, v_cache
+def run(case: Case, starts: list[int], num_rows: int, **options: object) -> tuple[Tensor, Tensor, Tensor]:
+    """A launch: its output, keys and values."""
+    out, cache = launch(case, starts, num_rows, **options)
+    return out, cache.k, cache.v
 
 
 def expected(case: Case, starts: list[int], num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,19 +68,7 @@ def check(case: Case, starts: list[int], num_rows: int, **limits: int) -> None:
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    torch.manual_seed(0)
-    if request.param == "emulated":
-        monkeypatch.setattr(module, "load", emulated)
-        return torch.device("cpu")
-    return torch.device("cuda")
-
-
-SHAPES = {
-    "full": {},
-    "window": {"window": 128},
-    "head": {"plain": True, "first_key": 1},
-    "demo": {"group": 4},
-}
+    return device_of(request.param, monkeypatch)
 
 
 def each_shape_with_each(*numbers: int) -> pytest.MarkDecorator:
@@ -320,31 +186,126 @@ def test_what_the_kernel_lacks_is_an_error(device: torch.device):
         run(case, [4], 1)
 
 
-def test_a_workspace_made_for_less_is_an_error(device: torch.device):
-    """As a draft head with more key/value heads than its target; told of both, it has room for both."""
-    starts = [40, 7, 20, 100]
-    case = make_case(device, starts, group=4, num_kv=4)
-    with pytest.raises(ValueError, match="made for smaller launches"):
-        run(case, starts, 5, num_multiprocessors=1, heads=((8, 1),))
-    ours, _, _ = run(case, starts, 5, num_multiprocessors=1, heads=((8, 1), (16, 4)))
-    assert torch.equal(ours, run(case, starts, 5)[0])
+def test_a_missing_or_foreign_plan_is_an_error(device: torch.device):
+    """A plan belongs to numbers of sequences, rows and heads, and to a device."""
+    case, other = make_case(device, [4]), make_case(device, [4], num_kv=4)
+    planned = []
+
+    def foreign(rows: Rows, *_: object, **__: object) -> attend_plan.Plan | None:
+        return planned[0] if planned else None
+
+    for cases in ([], [other]):
+        with pytest.MonkeyPatch.context() as patch:
+            planned = [plan_of(each) for each in cases]
+            patch.setattr(attention, "plan", foreign)
+            with pytest.raises(ValueError, match="has prepared for these heads"):
+                run(case, [4], 1)
 
 
-@pytest.mark.parametrize("num_rows", [1, 4, 5, 9, 32])
-@pytest.mark.parametrize("group", [4, 8])
-def test_there_is_room_for_every_launch(group: int, num_rows: int):
-    """The cut of attend_plan.cuh, done here, never has more pieces than the bound."""
-    num_kv = 2
-    row_blocks = -(-num_rows * group // 16)
-    tiles = min(2, row_blocks)
-    for grid in (1, 3, 8, 50):
-        for leaves in ([1], [1] * 9, [7, 1], [100, 3, 1], [40, 41, 5, 17]):
-            pairs = row_blocks * num_kv
-            if sum(leaves) * pairs > grid:
-                pairs = -(-num_rows // (16 * tiles // group)) * num_kv
-            shift = 0
-            while sum(leaves) * pairs >> shift > grid and max(leaves) - 1 >> shift:
-                shift += 1
-            units = sum(-(-count // (1 << shift)) for count in leaves)
-            bound = module._most_pieces(grid, len(leaves), num_kv, row_blocks)
-            assert max(units, len(leaves)) * pairs <= bound
+def plan_of(case: Case) -> attend_plan.Plan:
+    positions_SR = torch.full((1, 1), 4, device=case.k_cache.device)
+    rows = Rows(positions_SR, positions_SR > 0, case.table_SP, case.max_pages * PAGE)
+    return plan(rows, case.group * case.num_kv, case.num_kv, Limits(5, 227 * 1024))
+
+
+def cut(device: torch.device, last: list[int], num_rows: int, num_kv: int, limits: Limits) -> tuple[Launch, list]:
+    """How a pass over sequences that end at positions `last` (-1: dead) is cut; and what each block has to do: the
+    leaves of its pieces, in order.
+    """
+    last_S1 = torch.tensor(last, device=device).unsqueeze(1)
+    rows = Rows(
+        torch.where(last_S1 < 0, 7, last_S1) - num_rows + 1 + torch.arange(num_rows, device=device),
+        (last_S1 >= 0).expand(-1, num_rows).contiguous(),
+        last_S1,
+        max(last) + 1,
+    )
+    found = plan(rows, 8 * num_kv, num_kv, limits)
+    launch, ((num_units, shift, tiles, _), *units) = found.launch, found.units.tolist()
+    pairs = launch.small_pairs if tiles == 1 else launch.large_pairs
+    assert tiles in (1, launch.config.tiles)
+    leaf = 64 * launch.config.warps
+    covered: dict[int, list] = {}
+    pieces, cut_pieces = [], 0
+    for at, (seq, words, live, first) in enumerate(units[:num_units]):
+        index, count = words & 0xFFFF, words >> 16
+        leaves = max(0, last[seq]) // leaf + 1
+        assert count == (leaves + (1 << shift) - 1) >> shift
+        assert (first, live & 0xFFFFFFFF) == (
+            int(rows.positions_SR[seq, 0]),
+            (1 << num_rows) - 1 if last[seq] >= 0 else 0,
+        )
+        covered.setdefault(seq, []).append(at - index)
+        pieces += [min(leaves - (index << shift), 1 << shift)] * pairs
+        if count > 1:
+            cut_pieces += pairs
+            assert len(pieces) == cut_pieces  # they stand first
+    assert sorted(covered) == list(range(len(last)))
+    for starts in covered.values():
+        assert len(set(starts)) == 1 and len(starts) == units[starts[0]][1] >> 16
+    assert cut_pieces <= most_pieces(launch.grid)
+    return launch, [pieces[block :: launch.grid] for block in range(launch.grid)]
+
+
+LENGTHS = {
+    "one": [40_000],
+    "two": [100, 130_000],
+    "equal": [1_000] * 32,
+    "a few more than blocks": [3_000] * 17,
+    "many": [1_000] * 257,
+    "dead": [900, -1, 5, -1] * 64,
+    "one long among many": [200_000] + [300] * 511,
+    "mixed": [37 * i * i % 20_011 for i in range(512)],
+}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_work_is_cut_into_equal_shares(device: torch.device, lengths: str):
+    """Every leaf once; no block has much more than its share, unless there are fewer leaves than blocks."""
+    for num_rows, num_kv in ((1, 8), (4, 8), (32, 8), (3, 1)):
+        launch, work = cut(device, LENGTHS[lengths], num_rows, num_kv, Limits(132, 227 * 1024))
+        times = [sum(pieces) for pieces in work]
+        assert max(times) <= 1.6 * max(1, sum(times) / launch.grid) + (max(times) if max(map(len, work)) == 1 else 0)
+
+
+def check_many(device: torch.device, num_seqs: int, num_rows: int, num_multiprocessors: int, **shape: object) -> None:
+    """Sequences of a large launch agree with the twins, and have the bits of launches of one or two sequences."""
+    first = 1 if shape.get("first_key") else 0
+    lengths = [first + 37 * i % 561 for i in range(num_seqs)]
+    case = make_case(device, lengths, ahead=num_rows, **shape)
+    check(case, lengths, num_rows, num_multiprocessors=num_multiprocessors)
+    whole, k_cache, v_cache = run(case, lengths, num_rows, num_multiprocessors=num_multiprocessors)
+    for seqs in ([0, 1], [num_seqs // 2], [num_seqs - 1]):
+        few, k_few, v_few = run(case, [lengths[seq] for seq in seqs], num_rows, seqs=seqs)
+        assert torch.equal(few, whole[seqs])
+        pages = case.table_SP[seqs].flatten()
+        assert torch.equal(k_few[pages].nan_to_num(-9.0), k_cache[pages].nan_to_num(-9.0))
+        assert torch.equal(v_few[pages].nan_to_num(-9.0), v_cache[pages].nan_to_num(-9.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_many_sequences_emulated(shape: str, monkeypatch: pytest.MonkeyPatch):
+    device_of("emulated", monkeypatch)
+    torch.manual_seed(0)
+    check_many(torch.device("cpu"), 65, 2, 5, **SHAPES[shape] | {"num_kv": 1})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("num_seqs", "num_rows"), [(65, 4), (128, 1), (257, 2), (512, 1), (512, 4), (512, 32)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_many_sequences(shape: str, num_seqs: int, num_rows: int):
+    torch.manual_seed(0)
+    check_many(torch.device("cuda"), num_seqs, num_rows, 132, **SHAPES[shape])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_multiprocessors", [8, 132])
+def test_a_long_sequence_among_many(num_multiprocessors: int):
+    """It is cut into pieces while the others stay whole."""
+    torch.manual_seed(0)
+    starts = [20_000, *(5 * i for i in range(64))]
+    case = make_case(torch.device("cuda"), starts, group=4, num_kv=1)
+    check(case, starts, 4, num_multiprocessors=num_multiprocessors)
+    whole, _, _ = run(case, starts, 4, num_multiprocessors=num_multiprocessors)
+    for seq in (0, 1, 64):
+        assert torch.equal(run(case, [starts[seq]], 4, seqs=[seq])[0][0], whole[seq])

@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import linear as ops
-from eyas.kernels.cuda.attend import MAX_ROWS, MAX_SEQS
+from eyas.kernels.cuda.attend_plan import MAX_ROWS, MAX_SEQS
+from eyas.kernels.layouts import bits12
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import Limits
+from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.reference.norm import Normed, prepare_norm
 
 EPS = 1e-5
@@ -78,7 +80,7 @@ def test_add_prepares_the_next_norm(device, shape, num_rows):
 
 
 def test_the_longest_first_pass_of_a_head_in_8_bits_has_tickets(monkeypatch):
-    """64 sequences of 32 rows at a start, and the widest model that has kernels; launches themselves are left out."""
+    """512 sequences of 32 rows at a start, and the widest model that has kernels; launches themselves are left out."""
     grids = []
 
     class Skipped:
@@ -94,7 +96,7 @@ def test_the_longest_first_pass_of_a_head_in_8_bits_has_tickets(monkeypatch):
     data = torch.empty(shape[0] // 16, shape[1] // 32, 16, 32, dtype=torch.float8_e4m3fn)
     rows = torch.empty(MAX_SEQS * MAX_ROWS, shape[1], dtype=torch.bfloat16)
     ops.linear(rows, BlockedMatrix(data, factors_N=torch.ones(shape[0])), ops.Workspace("cpu"))
-    assert grids == [(132, 128)]
+    assert grids == [(132, 1024)]
 
 
 @pytest.mark.parametrize("num_rows", [2, 20])
@@ -156,6 +158,65 @@ def test_a_row_has_the_same_bits_in_every_launch(device, shape, numbers):
                 assert torch.equal(whole[where], part)
 
 
+def wide_weights(*shape, device):
+    """Rows of all scales; one tile in which three weights are far below the others, one with four."""
+    weight = normal(*shape, device=device)
+    weight = torch.where(weight.abs() < 0.01, 0.5, weight) * normal(shape[0], 1, device=device, scale=2).exp()
+    for row, column in [(0, 0), (7, 31), (14, 9), (16, 1), (21, 2), (21, 3), (30, 4)]:
+        weight[row, column] = -1e-9 if row < 16 else 0.0
+    return weight.bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_rows"),
+    [(SHAPES[1], 2), *(pytest.param(shape, n, marks=pytest.mark.slow) for shape in SHAPES for n in (1, 11, 20))],
+)
+def test_12_bits_give_the_bits_of_the_plain_matrix(device, monkeypatch, shape, num_rows):
+    monkeypatch.setattr(bits12, "MAX_PLAIN_SHARE", 1.0)
+    weight, rows = wide_weights(*shape, device=device), normal(num_rows, shape[1], device=device).bfloat16()
+    normed = Normed(rows, normal(num_rows, 7, device=device).square() * shape[1])
+    residual, norm = normal(num_rows, shape[0], device=device), normal(shape[0], device=device)
+    workspace = ops.Workspace(device)
+
+    def outputs(matrix, gated):
+        total, after = ops.add(rows, matrix, norm, residual, norm, workspace)
+        several = [ops.project(normed, matrix), total, *after, ops.linear(rows, matrix, workspace, bias_N=norm)]
+        if ops.num_shares(shape[1]) == 1:
+            several += [ops.router(normed, matrix, norm, EPS), ops.gated(normed, gated, EPS)]
+        return several
+
+    matrices = [BlockedMatrix.pack(weight, gated=gated) for gated in (False, True)]
+    copies = [matrix.with_12_bits() for matrix in matrices]
+    marked, plain = copies[0].tiles12[:2, 0, 768:776].view(torch.int16).unbind(0)
+    assert marked.count_nonzero() == 4 and marked[0] & 0x80 == 0 and plain[0] & 0x80
+    for ours, expected in zip(outputs(*copies), outputs(*matrices), strict=True):
+        assert ours.isfinite().all() and torch.equal(ours, expected)
+    if num_rows <= ops.FEW_ROWS:  # it is the copy that they read
+        copies[0].tiles12[:, :, :512] ^= 1
+        assert not torch.equal(ops.project(rows, copies[0]), ops.project(rows, matrices[0]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(5120, 2880), (2880, 4096)], ids=["qkv", "output"])
+@pytest.mark.parametrize("weights", [normal, wide_weights], ids=["normal", "wide"])
+def test_12_bits_at_the_shapes_of_the_120b(shape, weights):
+    """Every number of rows, again and again: copies are refilled while others are read."""
+    device = "cuda"
+    matrix = BlockedMatrix.pack(weights(*shape, device=device).bfloat16())
+    copied = matrix.with_12_bits()
+    assert copied.tiles12 is not None
+    norm, workspace = normal(shape[0], device=device), ops.Workspace(device)
+    for num_rows in range(1, ops.FEW_ROWS + 2):
+        rows = normal(num_rows, shape[1], device=device).bfloat16()
+        residual = normal(num_rows, shape[0], device=device)
+        expected = ops.project(rows, matrix)
+        total, after = ops.add(rows, matrix, norm, residual, norm, workspace)
+        for _ in range(50):
+            assert torch.equal(ops.project(rows, copied), expected)
+            again, then = ops.add(rows, copied, norm, residual, norm, workspace)
+            assert torch.equal(again, total) and all(map(torch.equal, then, after))
+
+
 @each_shape_with_each(2, 11, 20)
 def test_8_bits_give_the_bits_of_their_numbers_in_bf16(device, shape, num_rows):
     weight = normal(*shape, device=device) * torch.logspace(-6, 2, shape[0], device=device).unsqueeze(1)
@@ -177,3 +238,59 @@ def test_8_bits_give_the_bits_of_their_numbers_in_bf16(device, shape, num_rows):
     assert not torch.equal(rounded[0].plain(), weight.bfloat16())
     for ours, expected in zip(outputs(*rounded), outputs(*(matrix.in_bf16() for matrix in rounded)), strict=True):
         assert torch.equal(ours, expected)
+
+
+SCREENED = [(176, 544), (96, 288)]  # uneven slices; some of them empty
+PASS_OVER = [(0, 0), (1, 0), (0, 3)]
+
+
+def normed_of(rows, device):
+    return Normed(rows, normal(len(rows), 7, device=device).square() * rows.shape[1])
+
+
+@pytest.mark.parametrize("num_rows", [3, pytest.param(11, marks=pytest.mark.slow)])
+def test_whole_numbers_in_a_rough_copy_give_the_bits_of_bf16(device, num_rows):
+    """And powers of two of them, which differ by block."""
+    weight = torch.randint(-127, 128, (48, 288), device=device).float().unflatten(1, (-1, 32))
+    weight[..., 7] = 127
+    weight *= 2.0 ** torch.randint(-30, 1, (48, 9, 1), device=device)
+    weight[:, 4] = weight[:, 4] * 0 + 127  # the largest
+    weight = weight.flatten(1).bfloat16()
+    normed, packed = normed_of(normal(num_rows, 288, device=device).bfloat16(), device), BlockedMatrix.pack(weight)
+    wanted = torch.zeros(2, dtype=torch.int32, device=device)
+    ours = ops.logits(normed, RoughMatrix.of(packed).matrix, EPS, wanted=wanted)
+    assert torch.equal(ours, ops.logits(normed, packed, EPS))
+
+
+@pytest.mark.parametrize("shape", SCREENED[:1])
+def test_a_rough_product_is_near_or_left_out(device, shape):
+    weight = normal(*shape, device=device) * normal(*shape, device=device).exp()
+    rough = RoughMatrix.of(BlockedMatrix.pack(weight.bfloat16()))
+    normed = normed_of(normal(5, shape[1], device=device).bfloat16(), device)
+    scale = torch.rsqrt(normed.square_sums_TP.double().sum(1, keepdim=True) / shape[1] + EPS)
+    for pair in PASS_OVER:
+        out = torch.full((5, shape[0]), 7.0, device=device)
+        ops.logits(normed, rough.matrix, EPS, out=out, wanted=torch.tensor(pair, dtype=torch.int32, device=device))
+        if any(pair):
+            assert (out == 7).all()
+        else:
+            close(out, (normed.rows_TH.double() @ rough.plain().to(device).T) * scale)
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_rows"), [(SCREENED[0], 3), pytest.param(SCREENED[1], 11, marks=pytest.mark.slow)]
+)
+def test_listed_tiles_have_the_bits_of_all(device, shape, num_rows):
+    """In any order, each once; the number of all tiles alone stands for all in order."""
+    packed = BlockedMatrix.pack(normal(*shape, device=device).bfloat16())
+    normed = normed_of(normal(num_rows, shape[1], device=device).bfloat16(), device)
+    expected, num_tiles = ops.logits(normed, packed, EPS), shape[0] // 16
+    for tiles in ([], [3], [num_tiles - 1, 0, 2], list(range(num_tiles - 1)), None):
+        numbers = [num_tiles] if tiles is None else [len(tiles), *tiles]
+        wanted = torch.full((1 + num_tiles,), -1, dtype=torch.int32, device=device)
+        wanted[: len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
+        out = torch.full_like(expected, 7.0)
+        ops.logits(normed, packed, EPS, out=out, wanted=wanted)
+        is_listed = torch.zeros(num_tiles, dtype=torch.bool, device=device)
+        is_listed[slice(None) if tiles is None else torch.tensor(tiles, dtype=torch.long)] = True
+        assert torch.equal(out, torch.where(is_listed.repeat_interleave(16), expected, 7.0))

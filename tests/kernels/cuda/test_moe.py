@@ -26,14 +26,14 @@ class _Dense:
 
 
 class _Layer:
-    def __init__(self, hidden: int, intermediate: int, num_experts: int, device: str):
+    def __init__(self, hidden: int, intermediate: int, num_experts: int, device: str, max_rows: int = 64):
         self.hidden, self.intermediate, self.num_experts, self.device = hidden, intermediate, num_experts, device
         self.gate_up, self.gate_up_dense = self._experts(2 * intermediate, hidden)
         self.down, self.down_dense = self._experts(hidden, intermediate, high=130)  # exponent 2
         self.gate_up_bias = torch.randn(num_experts, 2 * intermediate, device=device)
         self.down_bias = torch.randn(num_experts, hidden, device=device)
         self.norm = torch.rand(hidden, device=device) + 0.5
-        self.workspaces = {top_k: moe.Workspace(512, top_k, hidden, intermediate, device) for top_k in (2, 4)}
+        self.workspaces = {top_k: moe.Workspace(max_rows, top_k, hidden, intermediate, device) for top_k in (2, 4)}
 
     def _experts(self, num_rows: int, num_columns: int, high: int = 123):
         shape = self.num_experts, num_rows, num_columns // 32
@@ -54,6 +54,7 @@ class _Layer:
         workspace = self.workspaces[top_k]
         up = moe.moe_up(normed, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT, eps=EPS)
         down = moe.moe_down(up, logits, live, self.down, self.down_bias, residual, self.norm, workspace)
+        assert not workspace.routed
         mine, other = workspace.act_2TKI.flip(0) if workspace.state[1] == 0 else workspace.act_2TKI
         assert all(tensor.view(torch.int16).eq(-1).all() for tensor in (other, workspace.partials_TKH))
         return mine[: len(live)].clone(), *down
@@ -95,9 +96,9 @@ def _check(layer: _Layer, num_rows: int, dead: tuple[int, ...] = (), top_k: int 
 @pytest.mark.parametrize("shared_kib", [99, 227])
 def test_the_largest_shapes_fit(shared_kib: int):
     limits = Limits(1, shared_kib << 10)
-    column_tiles = moe._column_tiles(moe.MAX_ROWS, limits)
+    column_tiles = moe._column_tiles(moe.FEW_ROWS, limits)
     depth, ring = moe._ring(moe.MAX_COLUMNS, moe.MAX_COLUMNS, column_tiles, limits)
-    tables = moe._table_bytes(moe.MAX_ROWS, moe.MAX_EXPERTS, moe.MAX_TOP_K, column_tiles)
+    tables = moe._table_bytes(moe.FEW_ROWS, moe.MAX_EXPERTS, moe.MAX_TOP_K, column_tiles)
     assert depth >= 1 and tables <= moe.TABLE_BYTES and ring + moe.TABLE_BYTES <= limits.shared_bytes
 
 
@@ -137,6 +138,58 @@ def test_emulated_with_two_tiles(emulator, monkeypatch):
     _check(_Layer(64, 32, 4, "cpu"), 21)
 
 
+@pytest.mark.parametrize(
+    ("shape", "num_rows", "dead", "top_k"),
+    [((64, 32, 4), 21, (3,), 4), pytest.param((64, 32, 40), 9, (), 2, marks=pytest.mark.slow)],
+)
+def test_emulated_with_rows_routed_once(emulator, monkeypatch, shape, num_rows: int, dead, top_k: int):
+    """The same bits as if every block found the routing of all rows, which is what it does for few."""
+    torch.manual_seed(num_rows)
+    layer = _Layer(*shape, "cpu")
+    normed, logits, residual = layer.rows(num_rows)
+    live = torch.ones(num_rows, dtype=torch.bool)
+    live[list(dead)] = False
+    by_all = layer.run(normed, logits, residual, live, top_k)
+    monkeypatch.setattr(moe, "FEW_ROWS", 8)
+    for _ in range(2):
+        act, out, after = layer.run(normed, logits, residual, live, top_k)
+        assert torch.equal(act[live], by_all[0][live]) and torch.equal(out, by_all[1])
+        assert all(map(torch.equal, after, by_all[2]))
+
+
+def test_pairs_are_sorted_by_expert(emulator):
+    """What the launch before leaves, for as many rows as a round has, and an odd number of pairs."""
+    torch.manual_seed(0)
+    num_rows, num_experts, top_k = 717, 128, 3
+    sums, logits = torch.rand(num_rows, 2), torch.randn(num_rows, num_experts)
+    live = torch.rand(num_rows) < 0.9
+    constants = {"UP_COLUMNS": 32, "COLUMN_TILES": 2, "NUM_EXPERTS": num_experts, "TOP_K": top_k}
+    workspace = moe.Workspace(1, top_k, 32, 32, "cpu")
+    packed = pack_experts(torch.zeros(1, 32, 1, 16, dtype=torch.uint8), torch.full((1, 32, 1), 120, dtype=torch.uint8))
+    up = moe.moe_up(Normed(sums, sums), packed, sums, top_k=top_k, limit=LIMIT, eps=EPS)
+    memory = moe.route(up, logits, live, constants, workspace)
+    ids, weights = route(logits, live, top_k)
+    words, most_groups = memory.view(torch.int32), num_experts + num_rows * top_k // 16
+    num_groups, experts, first = torch.split(
+        words[num_experts:], [1, most_groups, len(words) - num_experts - 1 - most_groups]
+    )
+    scales, weights_got, rest = torch.split(
+        first[most_groups + 1 :], [num_rows, num_rows * top_k, len(first) - most_groups - 1 - num_rows * (1 + top_k)]
+    )
+    torch.testing.assert_close(scales.view(torch.float32), 2.0**packed.exponent * (sums.sum(1) / 32 + EPS).rsqrt())
+    torch.testing.assert_close(weights_got.view(torch.float32).view(-1, top_k)[live], weights[live])
+    pairs = rest.view(torch.int16)
+    expected = torch.argsort(ids.flatten(), stable=True)[int((ids < 0).sum()) :]
+    assert torch.equal(pairs[: len(expected)].long(), expected)
+    at = 0
+    for group in range(int(num_groups)):
+        end = int(first[group + 1])
+        assert first[group] == at and 0 < end - at <= 16
+        assert (ids.flatten()[expected[at:end]] == experts[group]).all()
+        at = end
+    assert at == len(expected) and not workspace.routed
+
+
 def test_emulated_with_little_shared_memory(emulator, monkeypatch):
     monkeypatch.setattr(moe, "MAX_DEPTH", 2)
     _check(_Layer(64, 32, 8, "cpu"), 3)
@@ -170,19 +223,20 @@ def test_emulated_rows_do_not_depend_on_company(emulator, company: int):
 
 def test_too_many_rows(emulator):
     layer = _Layer(64, 32, 4, "cpu")
-    with pytest.raises(ValueError, match="at most 512"):
-        layer.run(*layer.rows(513), torch.ones(513, dtype=torch.bool))
+    with pytest.raises(ValueError, match="at most 64"):
+        layer.run(*layer.rows(65), torch.ones(65, dtype=torch.bool))
 
 
 @pytest.fixture(scope="module")
 def true_layer():
     torch.manual_seed(0)
-    return _Layer(2880, 2880, 32, "cuda")
+    return _Layer(2880, 2880, 32, "cuda", moe.MAX_ROWS)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("num_rows", "dead"), [(1, ()), (2, (0,)), (5, ()), (8, ()), (33, (4, 32)), (128, ()), (512, (7,))]
+    ("num_rows", "dead"),
+    [(1, ()), (2, (0,)), (5, ()), (8, ()), (33, (4, 32)), (128, ()), (512, (7,)), (513, ()), (2048, (9, 2047))],
 )
 def test_true_shapes(true_layer, num_rows: int, dead):
     torch.manual_seed(num_rows)
@@ -190,7 +244,7 @@ def test_true_shapes(true_layer, num_rows: int, dead):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 8, 9, 16, 33, 64, 128, 225, 512])
+@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 8, 9, 16, 33, 64, 128, 225, 512, 513, 1025, 2048])
 def test_rows_do_not_depend_on_company(true_layer, num_rows: int):
     torch.manual_seed(num_rows)
     normed, logits, residual = true_layer.rows(num_rows)

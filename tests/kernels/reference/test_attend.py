@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from eyas.kernels.layouts.fp8_cache import from_fp8, to_fp8_pair
 from eyas.kernels.reference.attend import KEY_BLOCK, attend_ref
 from eyas.kernels.reference.ops import LayerCache, Product, RopeTable, Rows
 from eyas.kernels.reference.plain_ops import PlainOps
@@ -120,6 +121,16 @@ def test_a_row_has_the_same_bits_alone_and_in_a_crowd():
         assert torch.equal(longer, crowd)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_8_bits_have_the_bits_of_the_rounded_cache(name):
+    q, arguments, _, _ = laid_out(CASES[name])
+    k, v, scales = to_fp8_pair(arguments["k_cache_PBGD"].nan_to_num(), arguments["v_cache_PBGD"].nan_to_num())
+    caches = {"k_cache_PBGD": from_fp8(k, scales[..., 0]), "v_cache_PBGD": from_fp8(v, scales[..., 1])}
+    in_fp8 = {"k_cache_PBGD": k, "v_cache_PBGD": v, "scales_PG2B": scales.permute(0, 2, 3, 1)}
+    out = attend_ref(q, **arguments | in_fp8)
+    assert out.isfinite().all() and torch.equal(out, attend_ref(q, **arguments | caches))
+
+
 def vars_of(case):
     return {name: getattr(case, name) for name in case.__dataclass_fields__}
 
@@ -151,5 +162,5 @@ def test_rows_before_the_start_are_dead_and_change_nothing(window):
 
     (out, cache), (alone, right) = run(num_dead), run(0)
     assert torch.equal(out[num_dead:], alone) and out.isfinite().all()
-    for ours, expected in zip(cache, right, strict=True):
+    for ours, expected in zip(cache.tensors, right.tensors, strict=True):
         assert torch.equal(ours[1:], expected[1:])  # page 0 takes what dead rows write

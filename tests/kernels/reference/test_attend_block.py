@@ -30,9 +30,9 @@ def test_equals_dense_attention_and_writes_nothing(is_causal, num_live):
     context = torch.randn(2, len(firsts), 40, KV, DIM, generator=generator)  # rotated before
     for s, first in enumerate(firsts):
         for position in range(first):
-            for part, dense in zip(cache, context, strict=True):
+            for part, dense in zip(cache.tensors, context, strict=True):
                 part[table[s, position // PAGE], position % PAGE] = dense[s, position]
-    before = [part.clone() for part in cache]
+    before = [part.clone() for part in cache.tensors]
     qkv = torch.randn(len(firsts) * ROWS, (HEADS + 2 * KV) * DIM, generator=generator)
     positions = torch.tensor(firsts)[:, None] + torch.arange(ROWS)
     live = (torch.arange(ROWS) < num_live).expand(len(firsts), -1)
@@ -40,7 +40,7 @@ def test_equals_dense_attention_and_writes_nothing(is_causal, num_live):
     out = OPS.attend_block(
         Product(qkv[None], None, 1), rows, cache, rope, eps=0.0, bias_N=None, is_causal=is_causal
     ).view(len(firsts), ROWS, HEADS, DIM)
-    assert all(torch.equal(part, old) for part, old in zip(cache, before, strict=True))
+    assert all(torch.equal(part, old) for part, old in zip(cache.tensors, before, strict=True))
     own = qkv.view(len(firsts), ROWS, HEADS + 2 * KV, DIM)
     for s, first in enumerate(firsts):
         keys = [turned(own[s, r, HEADS : HEADS + KV], first + r, inverse) for r in range(ROWS)]

@@ -4,9 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from eyas.kernels.layouts.fp8_cache import to_fp8_pair
 from eyas.kernels.reference.linear import linear, self_test
 from eyas.kernels.reference.moe import moe_down_ref, moe_up_ref, swiglu_clamped
 from eyas.kernels.reference.norm import Normed, inverse_rms, prepare_norm, rms_norm
+from eyas.kernels.reference.ops import LayerCache
 from eyas.kernels.reference.plain_ops import PlainOps
 from eyas.kernels.reference.rope_write import finish, rope_write_ref
 from eyas.kernels.reference.router import route
@@ -174,15 +176,16 @@ def test_swiglu_has_no_lower_clamp_on_the_gate():
     torch.testing.assert_close(out[0].double(), torch.stack(expected), rtol=1e-5, atol=1e-18)
 
 
-def run_qkv(x, slots, cos, sin, caches):
+def run_qkv(x, slots, cos, sin, cache):
     product = OPS.project(prepare_norm(x, WEIGHTS["norm"], x.dtype), WEIGHTS["qkv"])
     return rope_write_ref(
         finish(product, WEIGHTS["qkv_bias"], EPS),
         cos_TD=cos,
         sin_TD=sin,
-        k_cache_PBGD=caches[0],
-        v_cache_PBGD=caches[1],
+        k_cache_PBGD=cache.k,
+        v_cache_PBGD=cache.v,
         slots_T=slots,
+        scales_PG2B=cache.scales_PG2B,
     )
 
 
@@ -191,7 +194,7 @@ def test_rope_write_rotates_and_writes_only_its_slots():
     x, angles = normal(num_rows, HIDDEN, seed=50), torch.rand(num_rows, DIM // 2) * 6
     caches = torch.full((2, 5, PAGE, KV, DIM), -7.0)
     slots = torch.tensor([8, 9, 10, 31, 32, 17, 39, 24, 12])
-    q = run_qkv(x, slots, angles.cos(), angles.sin(), caches)
+    q = run_qkv(x, slots, angles.cos(), angles.sin(), LayerCache(*caches))
     qkv = norm64(x, WEIGHTS["norm"]) @ WEIGHTS["qkv"].double().T + WEIGHTS["qkv_bias"].double()
     qkv = qkv.unflatten(-1, (-1, DIM))
     # Half-split rotation as multiplication of complex numbers x1 + i x2.
@@ -208,15 +211,31 @@ def test_rope_write_rotates_and_writes_only_its_slots():
     assert (flat[:, untouched] == -7).all()
 
 
+def test_rope_write_rounds_to_8_bits():
+    """As a cache of the rows' own dtype would be rounded; neighbours on a page are left alone."""
+    x, angles = normal(9, HIDDEN, seed=50), torch.rand(9, DIM // 2) * 6
+    slots = torch.tensor([8, 9, 10, 31, 32, 17, 39, 24, 12])
+    plain = LayerCache(*torch.zeros(2, 5, PAGE, KV, DIM))
+    rounded = LayerCache.zeros((5, PAGE, KV, DIM), torch.float32, torch.device("cpu"), in_fp8=True)
+    first, second = (run_qkv(x, slots, angles.cos(), angles.sin(), cache) for cache in (plain, rounded))
+    assert torch.equal(first, second)
+    k, v, scales = to_fp8_pair(plain.k, plain.v)
+    assert torch.equal(rounded.k, k) and torch.equal(rounded.v, v)
+    written = torch.zeros(5 * PAGE, dtype=torch.bool)
+    written[slots] = True
+    scales[~written.view(5, PAGE)] = 0
+    assert torch.equal(rounded.scales_PG2B, scales.permute(0, 2, 3, 1))
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_row_that_is_not_finite_poisons_its_key_and_spares_its_value(poison):
     """So that a masked weight of 0 times the value stays 0; the other rows keep their bits."""
     x, angles = normal(9, HIDDEN, seed=50), torch.rand(9, DIM // 2) * 6
     clean, caches = torch.zeros(2, 3, PAGE, KV, DIM), torch.zeros(2, 3, PAGE, KV, DIM)
     slots = torch.arange(9)
-    run_qkv(x, slots, angles.cos(), angles.sin(), clean)
+    run_qkv(x, slots, angles.cos(), angles.sin(), LayerCache(*clean))
     x[4, 0] = poison
-    run_qkv(x, slots, angles.cos(), angles.sin(), caches)
+    run_qkv(x, slots, angles.cos(), angles.sin(), LayerCache(*caches))
     keys, values = caches.flatten(1, 2)
     assert keys[4].isnan().all() and (values[4] == 0).all()
     others = slots[slots != 4]
@@ -226,7 +245,7 @@ def test_a_row_that_is_not_finite_poisons_its_key_and_spares_its_value(poison):
 def qkv_of_rows(x):
     angles = x[:, : DIM // 2]
     caches = torch.zeros(2, 4, PAGE, KV, DIM)
-    q = run_qkv(x, torch.arange(len(x)), angles.cos(), angles.sin(), caches)
+    q = run_qkv(x, torch.arange(len(x)), angles.cos(), angles.sin(), LayerCache(*caches))
     return torch.cat((q.flatten(1), caches[0].flatten(0, 1).flatten(1)[: len(x)]), dim=1)
 
 

@@ -4,6 +4,7 @@
 tests run it as a process of its own.
 """
 
+import itertools
 import sys
 
 import torch
@@ -15,6 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import Limits
+from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
@@ -26,11 +28,13 @@ from eyas.kernels.triton.edits import Edits, Masks
 from eyas.kernels.triton.lookup import look_up
 from eyas.kernels.triton.ops import PromptOps
 from eyas.kernels.triton.sample import SampleSpace, draw
+from eyas.kernels.triton.screen import ScreenSpace, screen
 
 # Bytes that one block may have (CUDA C++ programming guide, table of compute capabilities).
 SHARED_BYTES = {90: 227 << 10, 100: 227 << 10, 120: 99 << 10, 121: 99 << 10}
 _DTYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+    torch.uint8: "*u8",
 }  # fmt: skip
 _HIDDEN, _HEADS, _KV_HEADS, _EXPERTS, _INNER = 2880, 64, 8, 128, 2880  # gpt-oss-120b
 
@@ -88,14 +92,17 @@ def prompt(num_rows):
 
     ops, norm, live = PromptOps(), fake(_HIDDEN), fake(1, num_rows, dtype=torch.bool)
     rows = Rows(fake(1, num_rows, dtype=torch.int64), live, fake(1, 100, dtype=torch.int64), num_rows)
-    cache = LayerCache(*(fake(100, 16, _KV_HEADS, 64, dtype=torch.bfloat16) for _ in range(2)))
+    cache, in_fp8 = (
+        LayerCache.zeros((100, 16, _KV_HEADS, 64), torch.bfloat16, torch.device("cpu"), in_fp8=fp8)
+        for fp8 in (False, True)
+    )
     rope = RopeTable(fake(num_rows, 32), fake(num_rows, 32))
     tokens, table = fake(num_rows, dtype=torch.int64), fake(10, _HIDDEN, dtype=torch.bfloat16)
     num_features = (_HEADS + 2 * _KV_HEADS) * 64
     residual, normed = ops.embed(tokens, table, norm)
-    for window in (None, 128):
+    for window, kv in itertools.product((None, 128), (cache, in_fp8)):
         attn = ops.attend(
-            ops.project(normed, matrix(num_features, _HIDDEN)), rows, cache, rope,
+            ops.project(normed, matrix(num_features, _HIDDEN)), rows, kv, rope,
             eps=1e-5, bias_N=fake(num_features), sinks_Q=fake(_HEADS), window=window,
         )  # fmt: skip
     residual, normed = ops.add(attn, matrix(_HIDDEN, _HEADS * 64), norm, residual, norm)
@@ -133,8 +140,14 @@ def sampling():
     space = SampleSpace(1, vocab_size, "cpu", chunk_size=4096)
     logits = torch.empty(32, vocab_size, device="meta")
     live = slots.bool()
-    draw(logits, slots, slots, settings, space, live_T=live, edits=edits, ancestors_SK=fake(32, 3), num_top_S=slots)
-    draw(logits, slots, slots, settings, space, edits=edits, masks=masks, num_top_S=slots)
+    common = {"edits": edits, "num_top_S": slots, "live_T": live, "wanted": fake(1, dtype=torch.int32)}
+    draw(logits, slots, slots, settings, space, ancestors_SK=fake(32, 3), **common)
+    draw(logits, slots, slots, settings, space, masks=masks, **common)
+    few, screened = logits[:8], ScreenSpace(1, vocab_size, "cpu", chunk_size=2048)
+    rows, sums = fake(8, _HIDDEN, dtype=torch.bfloat16), fake(8, _HIDDEN // 16, dtype=torch.float32)
+    rough = RoughMatrix(BlockedMatrix(fake(1)), fake(1, dtype=torch.float32), 1.0)
+    screened.scratch = screened.scratch._replace(peaks_TC=fake(8, screened.num_chunks, dtype=torch.float32))
+    screen(few, Normed(rows, sums), 1e-5, rough, slots[:4], slots, live, settings, screened)
     draft_space = SampleSpace(1, 32000, "cpu", chunk_size=4096)
     drafts = logits[:, :32000].contiguous()
     draw(drafts, slots, slots, settings, draft_space, target_ids_V=fake(32000), num_top_S=slots)

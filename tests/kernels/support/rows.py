@@ -32,19 +32,22 @@ def shared_launch(space, launch, logits, slots, length, rows):
         return launch(logits, slots, length, rows, space)
     for tensor in (*space.scratch, *space.drawn):
         tensor.share_memory_()
+    run_beside(len(logits) * space.num_chunks, launch, logits, slots, length, rows, space)
+    return space.drawn
+
+
+def run_beside(num_programs, launch, *arguments):
+    """Interpret each program of a launch in a process of its own: what it writes must be in shared memory."""
     context = multiprocessing.get_context("fork")
-    arguments = (launch, logits, slots, length, rows, space)
-    programs = range(len(logits) * space.num_chunks)
-    processes = [context.Process(target=_run_one, args=(program, arguments)) for program in programs]
+    processes = [context.Process(target=_run_one, args=(program, launch, arguments)) for program in range(num_programs)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
     assert all(process.exitcode == 0 for process in processes)
-    return space.drawn
 
 
-def _run_one(program, arguments):
+def _run_one(program, launch, arguments):
     """In a child: the grid is one program, which takes itself for `program`."""
     from triton.runtime import interpreter
 
@@ -53,5 +56,4 @@ def _run_one(program, arguments):
     builder.set_grid_idx = lambda x, y, z: set_index(program, 0, 0)
     builder.set_grid_dim = lambda x, y, z: set_dimensions(program + 1, 1, 1)
     executor.__init__ = lambda self, fn, names, grid, hooks: prepare(self, fn, names, (1,), hooks)
-    launch, *rest = arguments
-    launch(*rest)
+    launch(*arguments)

@@ -17,6 +17,15 @@ else:
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = _patch
+    _convert_float = interpreter._convert_float
+
+    def _convert(data, source, target, rounding_mode):
+        if (source, target) != (triton.language.float32, triton.language.float8e4nv):
+            return _convert_float(data, source, target, rounding_mode)
+        # Triton 3.6 cuts what becomes subnormal, which a GPU rounds.
+        return torch.from_numpy(data.copy()).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+
+    interpreter._convert_float = _convert
 
 
 @pytest.fixture

@@ -51,8 +51,7 @@ def state_of(params, generator):
     state.repetition_S[:] = params.get("repetition_penalty", 1.0)
     state.output_counts_SV = torch.randint(0, 40, (rows, V), generator=generator).sub(36).clamp(min=0).int().to(DEVICE)
     state.in_prompt_SV = (torch.rand(rows, V, generator=generator) < 0.05).to(DEVICE)
-    for slot in range(rows):
-        state._enter_bias(slot, params.get("logit_bias", {}))
+    state._enter_bias(torch.arange(rows, device=DEVICE), [params.get("logit_bias", {})] * rows)
     state.sampling = rows_of(rows, temperature=0.0)
     return state
 

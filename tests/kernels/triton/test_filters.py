@@ -1,5 +1,6 @@
 """Which tokens the filters keep, one by one, against the plain filters; ties at the cut."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ def cases(draw):
 
 @given(cases())
 @settings(max_examples=12, deadline=None)
+@pytest.mark.slow
 def test_small_rows(case):
     scores, filters = torch.tensor(case[0]), case[1:]
     kept = kept_one_by_one(scores, *filters)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE, from_fp8, to_fp8_pair
 from eyas.kernels.layouts.mxfp4 import pack_experts
 from eyas.kernels.reference.attend import attend_ref
 from eyas.kernels.reference.moe import moe_down_ref, moe_up_ref
@@ -168,6 +169,86 @@ def test_flash(case, window, sinks, first, first_key):
     seen = rows.positions_SR[0] < 80
     assert out[~seen].isnan().all()
     case.close(out[seen], expected[seen])
+
+
+def in_fp8(cache):
+    k, v, scales = to_fp8_pair(cache.k, cache.v)
+    return LayerCache(k, v, scales.permute(0, 2, 3, 1).contiguous())
+
+
+def test_rows_are_rounded_to_fp8_as_by_the_twin(case):
+    """Against the same launch over a cache of the rows' own dtype; one head is broken, one too large, one small."""
+    num_heads, num_kv, (rows, normed) = 8, 4, (case.sequence(32, 21, dead=2), case.normed(21, 64))
+    weight = case.random((num_heads + 2 * num_kv) * 64, 64, scale=0.125)
+    bias = case.random(weight.shape[0])
+    heads = bias.view(-1, 64)
+    heads[num_heads, 3], heads[num_heads + num_kv + 1, 5] = 60_000.0, float("inf")
+    heads[num_heads + 2].mul_(1e-30), weight.view(-1, 64, 64)[num_heads + 2].mul_(1e-30)
+    rope = RopeTable(case.random(64, 32).clamp(-1, 1), case.random(64, 32).clamp(-1, 1))
+    cache, plain = case.cache(num_kv), case.cache(num_kv)
+    rounded = in_fp8(cache)
+    for each in (rounded, plain):
+        q = qkv.qkv_rope_write(normed, case.blocked(weight), bias, rows, each, rope, eps=EPS)
+    assert q.isfinite().all()
+    expected = in_fp8(plain)
+    slots = write_slots(rows, PAGE)[rows.live_SR.flatten()]
+    for ours, right in ((rounded.k, expected.k), (rounded.v, expected.v)):
+        assert torch.equal(ours.flatten(0, 1)[slots], right.flatten(0, 1)[slots])
+    ours, right = (each.scales_PG2B[slots // PAGE, :, :, slots % PAGE] for each in (rounded, expected))
+    assert torch.equal(ours, right)
+    assert (ours[:, 1, 0] == BROKEN).all() and (ours[:, 3] < LARGEST_SCALE).all()
+    assert (ours[:, 0, 0] == BROKEN).any()
+
+
+@pytest.mark.parametrize(("window", "first_key"), [(None, 0), (24, 0), (None, 40)])
+def test_flash_over_fp8_has_the_bits_of_the_rounded_cache(case, window, first_key):
+    rows, rounded, q = case.sequence(32, 45), in_fp8(case.cache(2)), case.rows(45, 8, 64)
+    k, v = (
+        from_fp8(part, rounded.scales_PG2B[:, :, i].transpose(1, 2)).to(case.dtype)
+        for i, part in enumerate((rounded.k, rounded.v))
+    )
+    options = {"sinks_Q": case.random(8), "window": window, "first_key": first_key}
+    out = flash.flash_attend(q, rows, rounded, **options)
+    assert out.isfinite().all()
+    assert torch.equal(out, flash.flash_attend(q, rows, LayerCache(k, v), **options))
+    rounded.k[rows.table_SP[0, 5]] = 0x7F  # a broken key at positions 80..95
+    broken = flash.flash_attend(q, rows, rounded, **options).isnan().all(1)
+    assert broken.tolist() == (rows.positions_SR[0] >= 80).tolist()
+
+
+@pytest.mark.parametrize("window", [None, 24])
+def test_rows_of_several_sequences(case, window):
+    """Queries, keys, values and attention of three sequences in one launch, beside each alone."""
+    num_rows, num_heads, num_kv, width, num_pages = 32, 8, 2, 64, 25
+    normed, weight = case.normed(3 * num_rows, width), case.random((num_heads + 2 * num_kv) * 64, width, scale=0.125)
+    bias, sinks = case.random(weight.shape[0]), case.random(num_heads)
+    rope = RopeTable(case.random(128, 32), case.random(128, 32))
+    order = torch.randperm(num_pages - 1, generator=case.generator) + 1
+    table = order.view(3, 8).to(case.device)
+    positions = torch.tensor([[64], [0], [32]]) + torch.arange(num_rows)
+    live = torch.arange(num_rows) < torch.tensor([[32], [20], [32]])
+    whole = Rows(positions.to(case.device), live.to(case.device), table, 96)
+    empty = case.cache(num_kv, num_pages)
+
+    def run(rows, x):
+        cache = LayerCache(empty.k.clone(), empty.v.clone())
+        q = qkv.qkv_rope_write(x, case.blocked(weight), bias, rows, cache, rope, eps=EPS)
+        out = flash.flash_attend(q, rows, cache, sinks_Q=sinks, window=window)
+        return out.unflatten(0, rows.live_SR.shape)[rows.live_SR], cache
+
+    together, cache = run(whole, normed)
+    alone, own = [], []
+    for seq in range(3):
+        own_rows = Rows(*(value[seq : seq + 1] for value in whole[:3]), 96)
+        part, mine = run(own_rows, normed.take(slice(num_rows * seq, num_rows * (seq + 1))))
+        alone.append(part)
+        own.append((mine.k[table[seq]], mine.v[table[seq]]))
+    case.close(together, torch.cat(alone))
+    for seq, (k, v) in enumerate(own):
+        case.close(cache.k[table[seq]], k)
+        case.close(cache.v[table[seq]], v)
+    if torch.device(case.device).type == "cuda":
+        assert torch.equal(together, torch.cat(alone))
 
 
 def test_route_and_group(case):

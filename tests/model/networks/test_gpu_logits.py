@@ -7,7 +7,7 @@ import torch
 from tests.model.support.poisoned import TILE, draw_target, packed, paged, poison_token
 
 from eyas.engine.drafters.base import Drafter, DrafterNeeds
-from eyas.engine.startup.backend import kernel_backend
+from eyas.engine.startup.backend import KERNEL_CHUNK, kernel_backend
 from eyas.kernels.reference.plain_ops import PlainOps
 from eyas.kernels.reference.router import route
 from eyas.model.batch import PageTables, RowBatch
@@ -153,8 +153,8 @@ def by_prompt_kernels(cache, seq, tokens_N, cuts):
 def by_decode_kernels(cache, tokens):
     """The last tokens of all sequences behind prompts in the cache; in each launch one sequence is dead."""
     device, num_seqs = tokens[0].device, len(tokens)
-    sizes = {"concurrency": num_seqs + 1, "max_drafts": ROWS - 1, "max_backlog": ROWS}
-    ops = kernel_backend(CONFIG, Drafter, DrafterNeeds(), device, **sizes).row_ops
+    sizes = {"concurrency": num_seqs + 1, "max_drafts": ROWS - 1}
+    ops = kernel_backend(CONFIG, Drafter, DrafterNeeds(), device, chunk_tokens=KERNEL_CHUNK, **sizes).row_ops
     steps = []
     for first in range(0, NUM_DECODED, ROWS):
         starts = [len(t) - NUM_DECODED + first for t in tokens]

@@ -7,7 +7,8 @@ import torch
 from tests.model.support.poisoned import PAGE_SIZE, draw_target, packed, poison, poison_token, shuffled_tables
 
 from eyas.engine.drafters.base import Drafter, DrafterNeeds
-from eyas.engine.startup.backend import kernel_backend
+from eyas.engine.startup.backend import KERNEL_CHUNK, kernel_backend
+from eyas.kernels.layouts.fp8_cache import to_fp8_pair
 from eyas.kernels.reference.ops import LayerCache
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.making.presets import PRESETS, default_head
@@ -17,31 +18,40 @@ from eyas.model.networks.gpt_oss import GptOss
 
 pytestmark = pytest.mark.gpu
 
-# Sequences x rows of each: 1, 2, 3, 4, 5, 8, 16, 17, 31, 32, 64, 100, 128, 256 and 512 rows
+# Sequences x rows of each: 1, 2, 3, 4, 5, 8, 16, 17, 31, 32, 64, 100, 128, 256, 512, 65, 514, 1,024 and 2,048 rows
 LAUNCHES = (
     *((1, 1), (2, 1), (1, 3), (4, 1), (1, 5), (2, 4), (16, 1), (17, 1)),
     *((31, 1), (4, 8), (64, 1), (25, 4), (32, 4), (64, 4), (64, 8)),
+    *((65, 1), (257, 2), (128, 8), (512, 4), (256, 8)),
 )
-NUM_SEQS, NUM_ROWS = 64, 8
-LENGTHS = [1 + 37 * seq for seq in range(NUM_SEQS)]  # keys before the rows: 1 .. 2,332
+NUM_SEQS, NUM_ROWS = 512, 8
+LENGTHS = [1 + 5 * seq for seq in range(NUM_SEQS)]  # keys before the rows: 1 .. 2,556
 MAX_LENGTH = max(LENGTHS) + NUM_ROWS
 
 
 class TargetPass:
     """The target and its lm_head; what a row gives are its logits and taps."""
 
+    in_fp8 = False
+
     def __init__(self, shape, device):
         self.target = replace(PRESETS[shape], num_layers=2, layer_is_sliding=(True, False))
         weights = packed(draw_target(self.target, device))
         self.model = GptOss(self.target, weights, max_positions=MAX_LENGTH, taps=(1, 2))
         self.tables, num_pages = shuffled_tables([length + NUM_ROWS for length in LENGTHS], device)
-        self.caches = self.model.new_cache(num_pages, num_pages, PAGE_SIZE)
+        self.caches = self.model.new_cache(num_pages, num_pages, PAGE_SIZE, in_fp8=self.in_fp8)
         self.groups = (self.tables.sliding, self.tables.full)
         self.extra = torch.zeros(NUM_SEQS, NUM_ROWS, 0, device=device)
 
     def __call__(self, batch, extra):
         output = self.model.forward(batch, self.caches)
         return self.model.logits(output.normed, batch.ops), output.taps_TC
+
+
+class Fp8TargetPass(TargetPass):
+    """The same with keys and values in 8 bits."""
+
+    in_fp8 = True
 
 
 class HeadPass:
@@ -67,7 +77,7 @@ class Launcher:
     def __init__(self, network, device):
         self.network, self.device = network, device
         config = network.target
-        sizes = {"concurrency": NUM_SEQS, "max_drafts": NUM_ROWS - 1, "max_backlog": NUM_ROWS}
+        sizes = {"concurrency": 2048 // NUM_ROWS, "max_drafts": NUM_ROWS - 1, "chunk_tokens": KERNEL_CHUNK}
         backend = kernel_backend(config, Drafter, DrafterNeeds(), device, **sizes)
         self.ops, self.stages = backend.row_ops, backend.stages
         self.starts_S = torch.tensor(LENGTHS, device=device)
@@ -102,7 +112,25 @@ class Launcher:
 
 
 def bits(tensor):
-    return tensor.view({2: torch.int16, 4: torch.int32}[tensor.itemsize])
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.itemsize])
+
+
+def fill(cache):
+    k, v = torch.randn((2, *cache.k.shape), device=cache.k.device)
+    if cache.scales_PG2B is None:
+        cache.k.copy_(k), cache.v.copy_(v)
+    else:
+        k, v, scales_PBG2 = to_fp8_pair(k, v)
+        cache.k.copy_(k), cache.v.copy_(v), cache.scales_PG2B.copy_(scales_PBG2.permute(0, 2, 3, 1))
+
+
+def copy_of(caches):
+    return [LayerCache(*(part.clone() for part in cache.tensors)) for cache in caches]
+
+
+def slots_of(cache, part, pages, offsets):
+    """The index of tokens in one of the cache's tensors."""
+    return (pages, slice(None), slice(None), offsets) if part is cache.scales_PG2B else (pages, offsets)
 
 
 def slots(table_SP, starts_S, seqs_S, num_rows):
@@ -120,7 +148,7 @@ def each_alone(launcher):
             rows.append([output.clone() for output in launcher.run(seqs_S, row, live_11)])
     outputs = [torch.cat(parts).unflatten(0, (NUM_SEQS, NUM_ROWS)) for parts in zip(*rows, strict=True)]
     assert all(output.isfinite().all() for output in outputs)
-    return outputs, [LayerCache(cache.k.clone(), cache.v.clone()) for cache in network.caches]
+    return outputs, copy_of(network.caches)
 
 
 def differing(launcher, launch, before, outputs, after):
@@ -133,9 +161,11 @@ def differing(launcher, launch, before, outputs, after):
     expected = []
     for cache, right, old, table in zip(network.caches, after, before, network.groups, strict=True):
         at = tuple(index[live_SR] for index in slots(table, launcher.starts_S, seqs_S, num_rows))
-        for mine, theirs, initial in zip(cache, right, old, strict=True):
+        for mine, theirs, initial in zip(cache.tensors, right.tensors, old.tensors, strict=True):
             mine.copy_(initial)
-            expected.append((mine, initial.clone().index_put_(at, theirs[at])))
+            tokens, changed = slots_of(cache, mine, *at), initial.clone()
+            changed[tokens] = theirs[tokens]
+            expected.append((mine, changed))
     got = launcher.run(seqs_S, 0, live_SR)
     wrong = []
     for name, mine, right in zip(("logits", "states"), got, outputs, strict=True):
@@ -150,7 +180,13 @@ def differing(launcher, launch, before, outputs, after):
 
 @torch.inference_mode()
 @pytest.mark.parametrize(
-    ("network", "shape"), [(TargetPass, "gpt-oss-120b"), (TargetPass, "gpt-oss-20b"), (HeadPass, "gpt-oss-120b")]
+    ("network", "shape"),
+    [
+        (TargetPass, "gpt-oss-120b"),
+        (Fp8TargetPass, "gpt-oss-120b"),
+        (TargetPass, "gpt-oss-20b"),
+        (HeadPass, "gpt-oss-120b"),
+    ],
 )
 def test_a_row_does_not_depend_on_its_launch(network, shape):
     """Logits, hidden states and the caches after it, at a launch's first use and as a graph, among dead rows."""
@@ -158,10 +194,9 @@ def test_a_row_does_not_depend_on_its_launch(network, shape):
     torch.manual_seed(0)
     launcher = Launcher(network(shape, device), device)
     for cache, table in zip(launcher.network.caches, launcher.network.groups, strict=True):
-        cache.k.normal_()
-        cache.v.normal_()
+        fill(cache)
         poison(cache, table, LENGTHS)
-    before = [LayerCache(cache.k.clone(), cache.v.clone()) for cache in launcher.network.caches]
+    before = copy_of(launcher.network.caches)
     outputs, after = each_alone(launcher)
     runs = [launch for launch in LAUNCHES for _ in range(2)]
     wrong = [line for launch in runs for line in differing(launcher, launch, before, outputs, after)]

@@ -11,6 +11,7 @@ from math import floor, log2, sqrt
 import torch
 from torch import Tensor
 
+from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE
 from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.device_layout import pack_layer, pack_lm_head
@@ -129,10 +130,10 @@ class Paged:
         return self._batch(tokens_SR, positions_SR, live_SR, seqs, max_length, ops)
 
 
-def paged(target: GptOss, lengths, *, seed=0) -> Paged:
+def paged(target: GptOss, lengths, *, seed=0, in_fp8=False) -> Paged:
     """Room for sequences of these lengths, nothing written yet."""
     tables, num_pages = shuffled_tables(lengths, target.device, seed=seed)
-    caches = target.new_cache(num_pages, num_pages, PAGE_SIZE)
+    caches = target.new_cache(num_pages, num_pages, PAGE_SIZE, in_fp8=in_fp8)
     for cache, sliding in zip(caches, target.config.layer_is_sliding, strict=True):
         poison(cache, tables[sliding], [0] * len(lengths))
     return Paged(target, tables, caches)
@@ -158,8 +159,13 @@ def poison(cache: LayerCache, table_SP: Tensor, lengths) -> None:
     for row, length in zip(table_SP, lengths, strict=True):
         at = torch.arange(length, device=row.device)
         written[row[at // PAGE_SIZE], at % PAGE_SIZE] = True
-    cache.k[~written] = float("nan")
-    cache.v[~written] = torch.finfo(cache.v.dtype).max
     unnamed = torch.ones(len(cache.v), dtype=torch.bool, device=cache.v.device)
     unnamed[table_SP.flatten()] = False
-    cache.v[unnamed] = float("nan")
+    if cache.scales_PG2B is None:
+        cache.k[~written] = float("nan")
+        cache.v[~written] = torch.finfo(cache.v.dtype).max
+        cache.v[unnamed] = float("nan")
+    else:
+        cache.k[~written], cache.v[~written], cache.v[unnamed] = 0x7F, 0x7E, 0x7F
+        scales_PBG2 = cache.scales_PG2B.permute(0, 3, 1, 2)
+        scales_PBG2[~written] = torch.tensor([BROKEN, LARGEST_SCALE], dtype=torch.uint8, device=cache.v.device)

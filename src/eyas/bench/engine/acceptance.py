@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
             "simulated": model.simulated,
             "model": config.model,
             "drafter": model.options.drafter,
+            "kv_dtype": model.options.kv_dtype,
             "draft_tokens": config.draft_tokens,
             **origin,
             "file": str(args.prompts),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean, median
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
@@ -14,13 +15,27 @@ from eyas.bench.engine.drive import Run, prefill_s, run_requests
 from eyas.bench.engine.rounds import Acceptance, count_rounds
 
 if TYPE_CHECKING:
+    from eyas.base.synthetic import SimulatedAcceptance
     from eyas.bench.engine.budget import Budget
-    from eyas.bench.engine.parts import AutoDraftLength, DraftLength, EngineCore, RoundTimer
+    from eyas.bench.engine.parts import AutoDraftLength, DraftLength, EngineCore, LoadedModel, RoundTimer
 
-__all__ = ["Arm", "Drafts", "RoundLimit", "Workload", "measure"]
+__all__ = [
+    "Arm",
+    "Drafts",
+    "RoundLimit",
+    "Tiles",
+    "Workload",
+    "build_arms",
+    "forget",
+    "measure",
+    "parse_drafts",
+    "simulate",
+]
 
 Drafts: TypeAlias = int | Literal["auto"]
+Tiles: TypeAlias = Literal["plain", "whole", "bf16", "tiled"]
 
+MAX_DRAFTS = 16
 WARM_UP_ROUNDS = 48  # at each batch size, after those in which `auto` measures the cost of rounds
 EXPERT_ROUNDS = 32  # in which experts are counted, which takes time
 
@@ -53,7 +68,8 @@ class RoundLimit(NamedTuple):
 class Arm:
     """A way to decode, and its measurements at the current batch size."""
 
-    tiles: Literal["plain", "tiled"]
+    # F.linear; kernels, with the whole lm_head, without copies in fewer bits, or as the engine chooses
+    tiles: Tiles
     drafts: Drafts
     core: EngineCore
     draft_length: DraftLength
@@ -115,6 +131,80 @@ class Workload:
         params = SamplingParams(max_tokens=1)
         chosen = itertools.islice(self.unseen, batch)
         return [Request(request_id=f"bench-{next(self.ids)}", prompt_ids=p, params=params) for p in chosen]
+
+
+def parse_drafts(text: str) -> Drafts:
+    """Parse a number of drafts or `auto` for argparse."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) > MAX_DRAFTS:
+        raise argparse.ArgumentTypeError(f"wants numbers from 0 to {MAX_DRAFTS} or 'auto', got '{text}'")
+    return int(text)
+
+
+def build_arms(
+    model: LoadedModel,
+    drafts: Sequence[Drafts],
+    *,
+    acceptances: Sequence[SimulatedAcceptance] | None,
+    **options: Any,
+) -> list[Arm]:
+    """Build the arms: one without a drafter first, the others in the order given, which share an engine.
+
+    Raises UserError for an acceptance that cannot be simulated.
+    """
+    from eyas.bench.engine.parts import MAX_AUTO_DRAFTS, FixedDraftLength, auto_draft_length, capture
+
+    drafting = [number for number in drafts if number != 0] if model.options.drafter != "none" else []
+    without = model.build(drafter="none", **options).core
+    capture(without)
+    arms = [Arm(tiles="tiled", drafts=0, core=without, draft_length=FixedDraftLength(0))]
+    if acceptances:
+        if not drafting:
+            raise UserError("--simulate-acceptance needs drafts; add --draft eagle3, and --drafts with more than 0")
+        chances = [wanted.chances(_most_drafts(drafting)) for wanted in acceptances]
+        options["simulated_acceptance"] = chances[0]
+    if drafting:
+        most = max(MAX_AUTO_DRAFTS if number == "auto" else number for number in drafting)
+        core = model.build(draft_tokens=most, **options).core
+        capture(core, range(most + 1) if "auto" in drafting else [int(number) for number in drafting])
+        for number in drafting:
+            length = (
+                FixedDraftLength(number)
+                if number != "auto"
+                else auto_draft_length(model.options, model.config, model.weights, core.scheduler.config.max_rows)
+            )
+            arms.append(Arm(tiles="tiled", drafts=number, core=core, draft_length=length))
+    return arms
+
+
+def forget(arms: Sequence[Arm]) -> None:
+    """Reset `auto` between settings: it keeps the cost of rounds and forgets acceptance."""
+    from eyas.bench.engine.parts import AutoDraftLength
+
+    for arm in arms:
+        if isinstance(arm.draft_length, AutoDraftLength):
+            arm.draft_length = arm.draft_length.fresh()
+
+
+def simulate(arms: Sequence[Arm], acceptance: SimulatedAcceptance | None, turn: int) -> None:
+    """Set synthetic acceptance: the same accepted drafts for all arms of a turn, others in the next."""
+    if acceptance is None:
+        return
+    from eyas.bench.engine.parts import SimulatedSampler
+
+    chances = acceptance.chances(_most_drafts([arm.drafts for arm in arms]))
+    for core in {id(arm.core): arm.core for arm in arms}.values():  # arms with drafts share one
+        if isinstance(core.runner.sampler, SimulatedSampler):
+            core.runner.sampler.simulate(chances, seed=turn)
+
+
+def _most_drafts(drafts: Sequence[Drafts]) -> int:
+    """Return the draft length that an acceptance length refers to: the most that `auto` may take if alone."""
+    from eyas.bench.engine.parts import MAX_AUTO_DRAFTS
+
+    numbers = [number for number in drafts if isinstance(number, int)]
+    return max(numbers, default=0) or MAX_AUTO_DRAFTS
 
 
 def measure(

@@ -32,15 +32,17 @@ class Budget(NamedTuple):
 
 def measure_budget(core: EngineCore, requests: Callable[[], Sequence[Request]], batch: int, round_s: float) -> Budget:
     """Return the time breakdown of a round at the core's current settings; `round_s` was measured uninstrumented."""
-    from eyas.bench.engine.parts import timed_stages
+    from eyas.bench.engine.parts import FINISH, PROMPT_STAGES, VERIFY, timed_stages
 
     with timed_stages(core.runner) as timed:
         run_requests(core, requests(), batch=batch, to_end=False)  # captures what has not run in parts before
         timed.clear()
         run_requests(core, requests(), batch=batch, to_end=False)
         totals = timed.totals()
-    num_rounds, verify = totals.pop("verify")
-    _, sample = totals.pop("finish")
+    for name in PROMPT_STAGES:
+        totals.pop(name, None)
+    num_rounds, verify = totals.pop(VERIFY)
+    _, sample = totals.pop(FINISH)
     draft = sum(milliseconds for _, milliseconds in totals.values())  # the head, and what looks up
     draft, verify, sample = (milliseconds / num_rounds for milliseconds in (draft, verify, sample))
     return Budget(draft, verify, sample, max(0.0, 1e3 * round_s - draft - verify - sample))

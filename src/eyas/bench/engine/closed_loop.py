@@ -106,19 +106,21 @@ class _Clients:
 def run_closed_loop(core: EngineCore, requests: Iterator[Request], *, concurrency: int, num_measured: int) -> Loop:
     """Keep `concurrency` answers running until the measured ones have ended.
 
-    The first of each client is not measured. Their lengths differ, so that prompts come one by one afterwards.
+    Nothing is measured until the first answer of each client has ended. Their lengths differ, so that prompts come one
+    by one afterwards.
     """
     clients, everything = _Clients(core), list[Answer]()
     for share, request in enumerate(itertools.islice(requests, concurrency), 1):
         assert request.params.max_tokens is not None
         length = max(1, request.params.max_tokens * share // concurrency)
         everything.append(clients.add(replace(request, params=replace(request.params, max_tokens=length))))
-    measured: list[Answer] = []
+    firsts, measured = list(clients.running), list[Answer]()
     while len(measured) < num_measured or any(answer in measured for answer in clients.running.values()):
         core.step()
+        is_steady = clients.running.keys().isdisjoint(firsts)
         while len(clients.running) < concurrency:
             everything.append(clients.add(next(requests)))
-            if len(measured) < num_measured:
+            if is_steady and len(measured) < num_measured:
                 measured.append(everything[-1])
     start, end = measured[0].start, max(answer.arrivals[-1][0] for answer in measured)
     clients.stop()

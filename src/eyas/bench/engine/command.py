@@ -10,17 +10,18 @@ import argparse
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eyas.base.errors import UserError
 from eyas.base.settings import config as settings
 from eyas.base.settings.config import EngineConfig
+from eyas.base.synthetic import parse_acceptance
 from eyas.base.types import SamplingParams
-from eyas.bench.engine.arms import Arm, Drafts, Workload, measure
+from eyas.bench.engine.arms import Arm, Drafts, Tiles, Workload, build_arms, forget, measure, parse_drafts, simulate
 from eyas.bench.engine.limit import read_limit, round_limit
 from eyas.bench.engine.report import DEFINITIONS, Setting, batch_lines, figures_of, summary_lines
-from eyas.bench.engine.simulate import SimulatedAcceptance, parse_acceptance
 from eyas.bench.gpu_meter import GpuMeter
 from eyas.bench.prompts import question_prompts, random_prompts, read_prompts, unseen_prompts
 from eyas.bench.report import (
@@ -34,12 +35,11 @@ from eyas.bench.report import (
 )
 
 if TYPE_CHECKING:
-    from eyas.bench.engine.parts import LoadedModel
+    from eyas.bench.engine.parts import EngineCore, LoadedModel
 
 __all__ = ["add_arguments", "run"]
 
 DRAFTS: tuple[Drafts, ...] = (0, 1, 2, 3, 4, "auto")
-MAX_DRAFTS = 16
 RANDOM_PROMPT_TOKENS = 64
 
 
@@ -53,11 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="batch sizes to measure (default: 1,4)",
     )
     add(
-        "--drafts", type=listed(_drafts), metavar="LIST",
+        "--drafts", type=listed(parse_drafts), metavar="LIST",
         help="draft lengths to compare with no drafting (default: 1,2,3,4,auto, or what --draft-tokens says)",
     )  # fmt: skip
     add("--shape", metavar="NAME", help="random weights of a shape, made on the GPU: gpt-oss-120b or gpt-oss-20b")
     add("--plain", action="store_true", help="compare with plain F.linear too, which is not row-invariant")
+    add(
+        "--both-lm-heads", action="store_true",
+        help="compare with reading the whole lm_head too, as --whole-lm-head does",
+    )  # fmt: skip
+    add("--bf16", action="store_true", help="compare with weights as published: without --decode-weights' copies")
     add("--repeats", type=positive_int, default=5, metavar="N", help="how often to repeat the measurement (default: 5)")
     add("--prompts", type=existing_file, metavar="FILE", help="JSONL file of prompts (default: a few questions)")
     add(
@@ -77,22 +82,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_arguments(parser, EngineConfig, positional="model")
 
 
-def _drafts(text: str) -> Drafts:
-    if text == "auto":
-        return "auto"
-    if not text.isdecimal() or int(text) > MAX_DRAFTS:
-        raise argparse.ArgumentTypeError(f"wants numbers from 0 to {MAX_DRAFTS} or 'auto', got '{text}'")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
-    from eyas.bench.engine.parts import hardware
+    from eyas.bench.engine.parts import hardware, num_copies
     from eyas.local import load_model, load_shape
 
     config = settings.load(EngineConfig, args, os.environ)
     if args.shape and args.plain:
         raise UserError("--plain computes with plain weights, --shape makes those of the kernels; leave one out")
     model = load_shape(args.shape, config) if args.shape else load_model(config)
+    if args.bf16 and not num_copies(model.weights):
+        raise UserError("--bf16 compares with copies of weights, and there are none; see --decode-weights")
     device = model.weights.embed_VH.device
     limit = read_limit(model)
     numbers = itertools.count()
@@ -103,13 +102,13 @@ def run(args: argparse.Namespace) -> int:
     figures = []
     with GpuMeter(device.index or 0 if device.type == "cuda" else None) as meter:
         for setting in _settings(args):
-            _forget(arms)
+            forget(arms)
             measure(
                 arms,
                 works[setting.prompt_tokens],
                 setting.batch,
                 args.repeats,
-                prepare=partial(_simulate, arms, setting),
+                prepare=partial(simulate, arms, setting.acceptance),
                 with_budget=args.budget,
             )
             if limit is not None:
@@ -128,6 +127,7 @@ def run(args: argparse.Namespace) -> int:
             "read_limit": limit,
             "gpu": meter.json(),
             "drafter": model.options.drafter,
+            "kv_dtype": model.options.kv_dtype,
             **origin,
             "repeats": args.repeats,
             "prompts": str(args.prompts) if args.prompts else "built in",
@@ -147,35 +147,6 @@ def _settings(args: argparse.Namespace) -> list[Setting]:
         for prompt_tokens in args.prompt_tokens
         for batch in args.batch
     ]
-
-
-def _forget(arms: Sequence[Arm]) -> None:
-    """Reset `auto` between settings: it keeps the cost of rounds and forgets acceptance."""
-    from eyas.bench.engine.parts import AutoDraftLength
-
-    for arm in arms:
-        if isinstance(arm.draft_length, AutoDraftLength):
-            arm.draft_length = arm.draft_length.fresh()
-
-
-def _simulate(arms: Sequence[Arm], setting: Setting, turn: int) -> None:
-    """Set synthetic acceptance: the same accepted drafts for all arms of a turn, others in the next."""
-    if setting.acceptance is None:
-        return
-    from eyas.bench.engine.parts import SimulatedSampler
-
-    chances = setting.acceptance.chances(_most_drafts([arm.drafts for arm in arms]))
-    for core in {id(arm.core): arm.core for arm in arms}.values():  # arms with drafts share one
-        if isinstance(core.runner.sampler, SimulatedSampler):
-            core.runner.sampler.simulate(chances, seed=turn)
-
-
-def _most_drafts(drafts: Sequence[Drafts]) -> int:
-    """Return the draft length that an acceptance length refers to: the most that `auto` may take if alone."""
-    from eyas.bench.engine.parts import MAX_AUTO_DRAFTS
-
-    numbers = [number for number in drafts if isinstance(number, int)]
-    return max(numbers, default=0) or MAX_AUTO_DRAFTS
 
 
 def _workload(args: argparse.Namespace, model: LoadedModel, prompt_tokens: int, numbers: Iterator[int]) -> Workload:
@@ -205,41 +176,29 @@ def _workload(args: argparse.Namespace, model: LoadedModel, prompt_tokens: int, 
 
 
 def _arms(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, works: Sequence[Workload]) -> list[Arm]:
-    """Build the arms: without a drafter first, the others in the order given. One engine serves all draft lengths."""
-    from eyas.bench.engine.parts import MAX_AUTO_DRAFTS, PLAIN_OPS, FixedDraftLength, auto_draft_length
+    from eyas.bench.engine.parts import PLAIN_OPS, capture, remove_copies
 
-    asked: tuple[Drafts, ...] = args.drafts or ((config.draft_tokens,) if "draft_tokens" in args else DRAFTS)
-    drafts = [number for number in asked if number != 0] if model.options.drafter != "none" else []
-    common: dict[str, Any] = {"concurrency": max(args.batch)}
+    drafts: tuple[Drafts, ...] = args.drafts or ((config.draft_tokens,) if "draft_tokens" in args else DRAFTS)
+    options: dict[str, Any] = {"concurrency": max(args.batch)}
     if config.context == "auto":
-        common["context"] = max(work.longest_prompt + args.max_tokens for work in works)
-    arms: list[Arm] = []
+        options["context"] = max(work.longest_prompt + args.max_tokens for work in works)
+    others: list[Arm] = []
+
+    def add(kind: Tiles, core: EngineCore) -> None:
+        capture(core)
+        others.append(Arm(tiles=kind, drafts=0, core=core, draft_length=core.draft_length))
+
     if args.plain:
-        plain = model.build(drafter="none", row_ops=PLAIN_OPS, prompt_ops=PLAIN_OPS, **common).core
-        arms.append(Arm(tiles="plain", drafts=0, core=plain, draft_length=FixedDraftLength(0)))
-    without = model.build(drafter="none", **common).core
-    arms.append(Arm(tiles="tiled", drafts=0, core=without, draft_length=FixedDraftLength(0)))
-    if args.simulate_acceptance:
-        common["simulated_acceptance"] = _check_acceptance(args.simulate_acceptance, drafts)
-    if drafts:
-        most = max(MAX_AUTO_DRAFTS if number == "auto" else number for number in drafts)
-        core = model.build(draft_tokens=most, **common).core
-        for number in drafts:
-            length = (
-                FixedDraftLength(number)
-                if number != "auto"
-                else auto_draft_length(model.options, model.config, model.weights)
-            )
-            arms.append(Arm(tiles="tiled", drafts=number, core=core, draft_length=length))
-    return arms
-
-
-def _check_acceptance(wanted: Sequence[SimulatedAcceptance], drafts: Sequence[Drafts]) -> tuple[float, ...]:
-    """Return the first acceptance rates; raises UserError for what cannot be simulated."""
-    if not drafts:
-        raise UserError("--simulate-acceptance needs drafts; add --draft eagle3, and --drafts with more than 0")
-    chances = [acceptance.chances(_most_drafts(drafts)) for acceptance in wanted]
-    return chances[0]
+        add("plain", model.build(drafter="none", row_ops=PLAIN_OPS, prompt_ops=PLAIN_OPS, **options).core)
+    if args.both_lm_heads:
+        add("whole", model.build(drafter="none", whole_lm_head=True, **options).core)
+    if args.bf16:
+        published = replace(model, weights=remove_copies(model.weights))
+        add("bf16", published.build(drafter="none", **options).core)
+    arms = build_arms(model, drafts, acceptances=args.simulate_acceptance, **options)
+    if args.both_lm_heads and arms[0].core.runner.screen is None:
+        raise UserError("--both-lm-heads compares with a screened lm_head, and this is none; see --whole-lm-head")
+    return others + arms
 
 
 def _header(

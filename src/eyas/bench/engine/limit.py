@@ -31,24 +31,28 @@ def round_limit(model: LoadedModel, arm: Arm, *, context: float, batch: int, ban
     if model.head is not None:
         kind = HEAD_KINDS[model.options.drafter]
         head_bytes = kind.round_bytes(model.head.weights, arm.counts.num_drafts / arm.counts.num_rounds)
-    return RoundLimit(_target_bytes(model, arm.experts), batch * _kv_bytes(model, context), head_bytes, bandwidth)
+    num_rows = batch * (1 if arm.drafts == "auto" else arm.drafts + 1)
+    return RoundLimit(_target_bytes(model, arm, num_rows), batch * _kv_bytes(model, context), head_bytes, bandwidth)
 
 
-def _target_bytes(model: LoadedModel, experts: float) -> float:
-    """Count the bytes of the target's weights: all but the embedding, with `experts` distinct experts a layer."""
-    from eyas.bench.engine.parts import num_bytes
+def _target_bytes(model: LoadedModel, arm: Arm, num_rows: int) -> float:
+    """Count the bytes of the target's weights that `num_rows` rows read: all but the embedding and idle experts."""
+    from eyas.bench.engine.parts import num_bytes, remove_copies, unread_bytes
 
-    weights = model.weights
+    weights = remove_copies(model.weights) if arm.tiles == "bf16" else model.weights
     stacks = sum(
         num_bytes((layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)) for layer in weights.layers
     )
-    return num_bytes(weights) - weights.embed_VH.nbytes - stacks * (1 - experts / model.config.num_experts)
+    idle = weights.embed_VH.nbytes + unread_bytes(weights, num_rows)
+    return num_bytes(weights) - idle - stacks * (1 - arm.experts / model.config.num_experts)
 
 
 def _kv_bytes(model: LoadedModel, context: float) -> float:
-    """Count the KV bytes of one sequence in the dtype of the weights; a sliding layer reads its window only."""
+    """Count the KV bytes of one sequence; a sliding layer reads its window only."""
+    from eyas.bench.engine.parts import layer_page_bytes
+
     config: GptOssConfig = model.config
-    token = 2 * config.num_kv_heads * config.head_dim * model.weights.embed_VH.dtype.itemsize
-    return token * sum(
+    in_fp8 = model.options.kv_dtype == "fp8"
+    return layer_page_bytes(config, 1, model.weights.embed_VH.dtype, in_fp8=in_fp8) * sum(
         min(context, config.sliding_window) if is_sliding else context for is_sliding in config.layer_is_sliding
     )

@@ -8,19 +8,22 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from eyas.base.errors import UserError
 from eyas.base.settings import config as settings
 from eyas.base.settings.config import EngineConfig
+from eyas.base.synthetic import SimulatedAcceptance, parse_acceptance
 from eyas.base.types import Request, SamplingParams
+from eyas.bench.engine.arms import Arm, build_arms, forget, parse_drafts, simulate
 from eyas.bench.engine.closed_loop import JITTER_ROUNDS, Jitter, Loop, random_requests, run_closed_loop, run_jitter
 from eyas.bench.engine.drive import prefill_s, run_requests
+from eyas.bench.engine.mixed_report import Figures, LoopRow, burst_lines, jitter_lines, loop_lines
 from eyas.bench.gpu_meter import GpuMeter
-from eyas.bench.report import SIMULATED, listed, positive_int, print_json, provenance, table
-from eyas.bench.stats import Spread, percentile
+from eyas.bench.report import SIMULATED, SIMULATED_ACCEPTANCE, listed, positive_int, print_json, provenance
 
 if TYPE_CHECKING:
     from eyas.bench.engine.parts import EngineCore, LoadedModel
@@ -31,14 +34,19 @@ RUNNING = 4  # answers that decode during the prefill of a long prompt
 EXPERT_ROUNDS = 8
 
 DEFINITIONS = """\
-closed loop  each client sends its next request when its answer ends. The first answer of each is not
-             measured, and of different length, so that prompts do not come all at once. No prompt is in the cache
+closed loop  each client sends its next request when its answer ends. The first answers are of different length, so
+             that prompts do not come all at once, and not measured, nor what comes before all of them have ended. No
+             prompt is in the cache
+burst        prompts that come at once while nothing else runs; the time to the last of their first tokens
 chunk        prompt tokens that a step reads at most while any answer is under way (--busy-chunk-tokens)
-token        inter-token latency: time from an answer's first token to its last, over the tokens after the first; p50
-             and p99 of answers
+token        inter-token latency: time from an answer's first token to its last, over the tokens after the first;
+             percentiles of answers
 gap          time between two deliveries of one answer; a delivery is what a round commits
 first        time to first token, from submitting the request
 tok/s        tokens of all answers over time, while measured requests ran
+drafts       draft tokens a round; rows of one number of clients run in turn in each repeat, on one engine without a
+             head and one with it for all others
+of none      paired ratio to the row without drafts: of tok/s, and of the p95 of token
 experts      distinct experts that a round reads in a layer, mean of rounds before the loop
 percentiles  by nearest rank; times in ms; of the repeats' figures the median (min..max)"""
 
@@ -54,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-tokens", type=positive_int, default=1024, metavar="N", help="tokens of each answer (default: 1024)")
     add("--rounds", type=positive_int, default=2, metavar="N", help="measured answers of each client (default: 2)")
     add(
+        "--drafts", type=listed(parse_drafts), metavar="LIST",
+        help="draft lengths to compare with no drafting in the closed loop (default: only what --draft-tokens says)",
+    )  # fmt: skip
+    add(
+        "--simulate-acceptance", type=listed(parse_acceptance), metavar="LIST",
+        help="synthetic acceptance of --drafts: random drafts accepted at a set rate, such as 0.6, or a length",
+    )  # fmt: skip
+    add(
         "--chunks",
         type=listed(positive_int),
         metavar="LIST",
@@ -65,6 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"also measure {RUNNING} answers during the prefill of a prompt of N tokens",
     )
+    add(
+        "--bursts",
+        type=listed(positive_int),
+        default=(),
+        metavar="LIST",
+        help="also measure the last first token of as many prompts at once, of --burst-tokens each",
+    )
+    add("--burst-tokens", type=positive_int, default=128, metavar="N", help="tokens of those prompts (default: 128)")
     add("--repeats", type=positive_int, default=3, metavar="N", help="how often to repeat the measurement (default: 3)")
     add("--temperature", type=float, default=1.0, metavar="T", help="sampling temperature (default: 1)")
     settings.add_arguments(parser, EngineConfig, positional="model")
@@ -74,11 +98,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class Bench:
     """An engine and the load to run on it."""
 
-    core: EngineCore
+    arms: Sequence[Arm]
     args: argparse.Namespace
     chunks: Sequence[int]
     vocab_size: int
     num_runs: int = 0
+
+    @property
+    def core(self) -> EngineCore:
+        """Return the engine of what is measured once, not for each arm."""
+        return self.arms[0].core
 
     def requests(self, *, num_tokens: int | None = None, max_tokens: int | None = None) -> Iterator[Request]:
         """Return new requests at each call."""
@@ -94,29 +123,9 @@ class Bench:
         )
 
     def set_chunk(self, chunk: int) -> None:
-        scheduler = self.core.scheduler
-        scheduler.config = replace(scheduler.config, busy_chunk_tokens=min(chunk, scheduler.config.chunk_tokens))
-
-
-@dataclass(slots=True)
-class Figures:
-    """Figures by name, one value a repeat."""
-
-    values: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, name: str, values: Sequence[float], percents: Sequence[float] = (50, 99)) -> None:
-        """Add percentiles in ms of values in seconds; 100 is the largest."""
-        for percent in percents:
-            self.values.setdefault(f"{name}_ms_p{percent:g}", []).append(1e3 * percentile(values, percent))
-
-    def median(self, name: str) -> str:
-        return f"{Spread(tuple(self.values[name])).median:,.2f}"
-
-    def spread(self, name: str) -> str:
-        return Spread(tuple(self.values[name])).text(2 if name.endswith("ms_p50") else 0)
-
-    def json(self) -> dict[str, Any]:
-        return {name: Spread(tuple(values)).json() for name, values in self.values.items()}
+        for arm in self.arms:
+            scheduler = arm.core.scheduler
+            scheduler.config = replace(scheduler.config, busy_chunk_tokens=min(chunk, scheduler.config.chunk_tokens))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,30 +142,41 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(_header(args, config, model, lines)))
     loops, jitter = [], {}
     with progress_line() as show, GpuMeter(device.index or 0 if device.type == "cuda" else None) as meter:
-        for clients in args.clients:
-            rows = _closed_loops(bench, clients, show)
-            print("\n".join(["", *_loop_table(rows)]), flush=True)
-            loops += rows
+        for acceptance in args.simulate_acceptance or (None,):
+            for clients in args.clients:
+                rows = _closed_loops(bench, acceptance, clients, show)
+                print("\n".join(["", *loop_lines(rows)]), flush=True)
+                loops += rows
         if args.long_prompt:
             jitter = _jitter(bench, show)
-            print("\n".join(["", *_jitter_lines(jitter, args.long_prompt)]))
+            print("\n".join(["", *jitter_lines(jitter, args.long_prompt, RUNNING)]))
+        bursts = _bursts(bench, show)
+        if bursts:
+            print("\n".join(["", *burst_lines(bursts, args.burst_tokens)]))
     print("\n".join(["", *([f"GPU: {meter.text()}", ""] if meter.text() else []), DEFINITIONS, ""]))
     print_json(
         {
             "bench": "mixed",
-            "simulated": model.simulated,
+            "simulated": model.simulated or args.simulate_acceptance is not None,
             "model": args.shape or config.model,
             "drafter": model.options.drafter,
+            "kv_dtype": model.options.kv_dtype,
             "gpu": meter.json(),
             **origin,
             **{name: getattr(args, name) for name in ("prompt_tokens", "max_tokens", "rounds", "repeats")},
             "temperature": args.temperature,
-            "closed_loop": [fixed | figures.json() for fixed, figures in loops],
+            "closed_loop": [row.json() for row in loops],
             "long_prompt": {
                 "tokens": args.long_prompt,
                 "by_chunk": [{"chunk": chunk} | figures.json() for chunk, figures in jitter.items()],
             }
             if jitter
+            else None,
+            "bursts": {
+                "tokens": args.burst_tokens,
+                "by_prompts": [{"prompts": count} | figures.json() for count, figures in bursts.items()],
+            }
+            if bursts
             else None,
         }
     )
@@ -166,36 +186,56 @@ def run(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -> Bench:
     from eyas.bench.engine.parts import MAX_AUTO_DRAFTS, warm_up
 
-    changes: dict[str, Any] = {"concurrency": max(*args.clients, RUNNING + 1 if args.long_prompt else 1)}
+    most = max(*args.clients, *args.bursts, RUNNING + 1 if args.long_prompt else 1)
+    changes: dict[str, Any] = {"concurrency": most}
     if config.context == "auto":
         context = args.prompt_tokens + max(args.max_tokens, EXPERT_ROUNDS)
+        if args.bursts:
+            context = max(context, args.burst_tokens + 1)
         if args.long_prompt:
             shortest = args.prompt_tokens + 2 * JITTER_ROUNDS * (MAX_AUTO_DRAFTS + 1)
             context = max(context, args.long_prompt + 1, min(shortest, model.config.max_context))
         changes["context"] = context
-    core = model.build(**changes).core
-    warm_up(core)  # learns what rounds cost, as a server's engine does
+    if args.drafts:
+        arms = build_arms(model, args.drafts, acceptances=args.simulate_acceptance, **changes)
+    elif args.simulate_acceptance:
+        raise UserError("--simulate-acceptance is of --drafts: name the draft lengths to compare")
+    else:
+        core = model.build(**changes).core
+        arms = [Arm(tiles="tiled", drafts=config.draft_tokens, core=core, draft_length=core.draft_length)]
+    for arm in arms:
+        if len(arms) == 1 or arm.drafts == "auto":  # else `build_arms` has captured what there is
+            arm.core.draft_length = arm.draft_length
+            warm_up(arm.core)  # learns what rounds cost, as a server's engine does
     return Bench(
-        core=core,
+        arms=arms,
         args=args,
         chunks=args.chunks or (config.busy_chunk_tokens,),
         vocab_size=model.config.vocab_size,
     )
 
 
-def _closed_loops(bench: Bench, clients: int, show: Callable[[str], None]) -> list[tuple[dict[str, Any], Figures]]:
-    """Return one row a chunk size; in each repeat the chunk sizes run in turn."""
+def _closed_loops(
+    bench: Bench, acceptance: SimulatedAcceptance | None, clients: int, show: Callable[[str], None]
+) -> list[LoopRow]:
+    """Return one row a chunk size and arm; in each repeat they run in turn."""
     show(f"{clients} clients: experts")
-    experts, rows = _experts(bench, clients), {chunk: Figures() for chunk in bench.chunks}
-    for repeat in range(bench.args.repeats):
-        for chunk, figures in rows.items():
-            show(f"{clients} clients, chunks of {chunk}: run {repeat + 1} of {bench.args.repeats}")
-            bench.set_chunk(chunk)
-            count = clients * bench.args.rounds
-            done = run_closed_loop(bench.core, bench.requests(), concurrency=clients, num_measured=count)
-            _note_loop(figures, done)
-    fixed = {"clients": clients, "answers": clients * bench.args.rounds, "experts_per_layer_and_round": experts}
-    return [(fixed | {"chunk": chunk}, figures) for chunk, figures in rows.items()]
+    experts, count = _experts(bench, clients), clients * bench.args.rounds
+    text = None if acceptance is None else acceptance.text
+    forget(bench.arms)
+    rows = [
+        (arm, LoopRow(clients, count, chunk, arm.drafts, text, experts)) for chunk in bench.chunks for arm in bench.arms
+    ]
+    for repeat in range(1, bench.args.repeats + 1):
+        simulate(bench.arms, acceptance, repeat)
+        # Forwards, then backwards: a machine that slows down slows no row more than the others.
+        for arm, row in rows if repeat % 2 else reversed(rows):
+            show(f"{clients} clients, {row.name}: run {repeat} of {bench.args.repeats}")
+            bench.set_chunk(row.chunk)
+            arm.core.draft_length = arm.draft_length
+            done = run_closed_loop(arm.core, bench.requests(), concurrency=clients, num_measured=count)
+            _note_loop(row.figures, done)
+    return [row for _, row in rows]
 
 
 def _experts(bench: Bench, clients: int) -> float | None:
@@ -208,9 +248,9 @@ def _experts(bench: Bench, clients: int) -> float | None:
 
 
 def _note_loop(figures: Figures, done: Loop) -> None:
-    figures.add("token", [seconds for answer in done.answers if (seconds := answer.token_s) is not None])
-    figures.add("gap", [gap for answer in done.answers for gap in answer.gaps_s], (50, 99, 100))
-    figures.add("first", [answer.first_s for answer in done.answers])
+    figures.add("token", [seconds for answer in done.answers if (seconds := answer.token_s) is not None], (50, 95, 99))
+    figures.add("gap", [gap for answer in done.answers for gap in answer.gaps_s], (50, 95, 99, 100))
+    figures.add("first", [answer.first_s for answer in done.answers], (50, 95, 99))
     figures.values.setdefault("tok_s", []).append(done.tokens_per_s)
 
 
@@ -238,33 +278,24 @@ def _note_jitter(figures: Figures, done: Jitter, alone: float) -> None:
     figures.add("first_mixed", [done.first_s], (50,))
 
 
+def _bursts(bench: Bench, show: Callable[[str], None]) -> dict[int, Figures]:
+    """Measure prompts that come at once, by their number."""
+    rows = {count: Figures() for count in bench.args.bursts}
+    for repeat in range(bench.args.repeats):
+        for count, figures in rows.items():
+            show(f"bursts of {count}: run {repeat + 1} of {bench.args.repeats}")
+            requests = bench.requests(num_tokens=bench.args.burst_tokens, max_tokens=1)
+            figures.add("last_first", [prefill_s(bench.core, list(islice(requests, count)))], (50,))
+    return rows
+
+
 def _header(args: argparse.Namespace, config: EngineConfig, model: LoadedModel, origin: list[str]) -> list[str]:
     return [
         f"eyas bench mixed {args.shape or config.model}",
-        *([SIMULATED] if model.simulated else []),
+        *([SIMULATED_ACCEPTANCE] if args.simulate_acceptance else [SIMULATED] if model.simulated else []),
         *origin,
         f"model     {model.config.num_layers} layers of {model.config.num_experts} experts, "
         f"{model.config.experts_per_token} a token; drafter {model.options.drafter}",
         f"method    random prompts of {args.prompt_tokens} tokens, answers of {args.max_tokens}, temperature "
         f"{args.temperature:g}; {args.rounds} measured answers a client, {args.repeats} repeats",
     ]
-
-
-def _loop_table(loops: Sequence[tuple[dict[str, Any], Figures]]) -> list[str]:
-    names = ("token_ms_p99", "gap_ms_p50", "gap_ms_p99", "gap_ms_p100", "first_ms_p50", "first_ms_p99")
-    head = ["clients", "chunk", "token p50", "p99", "gap p50", "p99", "max", "first p50", "p99", "tok/s", "experts"]
-    rows = []
-    for fixed, figures in loops:
-        experts = fixed["experts_per_layer_and_round"]
-        cells = [figures.spread("token_ms_p50"), *(figures.median(name) for name in names), figures.spread("tok_s")]
-        rows.append([str(fixed["clients"]), str(fixed["chunk"]), *cells, "-" if experts is None else f"{experts:.1f}"])
-    return table(head, rows)
-
-
-def _jitter_lines(jitter: dict[int, Figures], tokens: int) -> list[str]:
-    head = ["chunk", "gap p50", "p99", "max", "without p50", "p99", "max", "first", "alone"]
-    names = [f"{kind}_ms_p{percent}" for kind in ("mixed", "quiet") for percent in (50, 99, 100)]
-    names += ["first_mixed_ms_p50", "first_alone_ms_p50"]
-    rows = [[str(chunk), *(figures.median(name) for name in names)] for chunk, figures in jitter.items()]
-    title = f"{RUNNING} answers during the prefill of {tokens} tokens, and without; its first token then, and alone"
-    return [title, *table(head, rows)]

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from eyas.base.synthetic import SimulatedAcceptance
 from eyas.bench.engine.arms import Arm
-from eyas.bench.engine.simulate import SimulatedAcceptance
 from eyas.bench.report import table
 from eyas.bench.stats import Spread, paired_ratio, ratio_of_medians
 
 __all__ = ["DEFINITIONS", "Setting", "batch_lines", "figures_of", "summary_lines"]
 
+NAMES = {"plain": "plain F.linear", "whole": "whole lm_head", "bf16": "bf16"}  # of arms to compare with
 DEFINITIONS = """\
 prefill   prompt tokens over the time until each prompt of the batch has its first token; nothing was cached
 decode    tokens committed over time, in rounds in which the whole batch decodes and no prompt is read; all of it
           before the prefills, which leave a GPU hot and its clock low for a while
-drafts    per round; 0 is without a drafter; plain F.linear has no row tiles and is not exact
+drafts    per round; 0 is without a drafter; plain F.linear has no row tiles and is not exact; whole lm_head is
+          without the 8-bit copy that screens it; bf16 reads no copies of weights in 12 bits
 against   ratios of runs of the same repeat; above 1 is faster. Repeats have other prompts and seeds, as far as there
           are; all arms of a repeat the same. `auto` has learned from those of the warm-up, as a server has from others
 [95 %]    percentile bootstrap over the repeats; of fewer than 5 no more than the range of their ratios
@@ -26,7 +28,7 @@ rounds    share that committed 1, 2, ... tokens
 experts   distinct experts that a round reads in a layer, mean
 same      answers with exactly the tokens of those without drafts
 limit     bytes that a round reads (weights with the distinct experts, keys and values, the head), each once,
-          over the bandwidth of a streaming read in the same run"""
+          over the bandwidth of a streaming read in the same run; all of the lm_head, though a screen reads half"""
 
 
 class Setting(NamedTuple):
@@ -42,8 +44,8 @@ class Setting(NamedTuple):
 
 
 def _ratios(arm: Arm, arms: Sequence[Arm]) -> dict[str, Spread]:
-    """Return the speedup over no drafting in row-invariant tiles and, if measured, with plain F.linear."""
-    names = {"tiled": "vs_no_draft", "plain": "vs_plain"}
+    """Return the speedup over no drafting and, if measured, with each other way to compute."""
+    names = {"tiled": "vs_no_draft", "plain": "vs_plain", "whole": "vs_whole", "bf16": "vs_bf16"}
     return {
         names[base.tiles]: paired_ratio(Spread(tuple(arm.decode)), Spread(tuple(base.decode)))
         for base in arms
@@ -150,14 +152,14 @@ def summary_lines(figures: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _speed_table(arms: Sequence[Arm]) -> list[str]:
-    has_plain = any(arm.tiles == "plain" for arm in arms)
-    names = ("vs_no_draft", "vs_plain")[: 1 + has_plain]
+    others = [arm.tiles for arm in arms if arm.tiles != "tiled"]
+    names = ["vs_no_draft", *(f"vs_{name}" for name in others)]
     rows = []
     for arm in arms:
         ratios = _ratios(arm, arms)
         cells = [ratios[name].text(2) if name in ratios else "-" for name in names]
         rows.append([_drafts_text(arm), Spread(tuple(arm.decode)).text(1), *cells])
-    return table(["drafts", "decode tok/s", "against 0 drafts", "against plain"][: 2 + len(names)], rows)
+    return table(["drafts", "decode tok/s", "against 0 drafts", *(f"against {name}" for name in others)], rows)
 
 
 def _round_table(arms: Sequence[Arm], *, has_same: bool) -> list[str]:
@@ -185,10 +187,10 @@ def _auto_against_best(arms: Sequence[Arm]) -> tuple[Arm, Spread] | None:
 def _drafts_text(arm: Arm) -> str:
     if arm.drafts == "auto":
         return f"auto, mean {arm.counts.num_drafts / arm.counts.num_rounds:.1f}"
-    return "0, plain F.linear" if arm.tiles == "plain" else str(arm.drafts)
+    return f"0, {NAMES[arm.tiles]}" if arm.tiles in NAMES else str(arm.drafts)
 
 
 def _engine_name(arm: Arm) -> str:
     if arm.drafts == 0:
-        return "plain F.linear" if arm.tiles == "plain" else "no drafter"
+        return NAMES.get(arm.tiles, "no drafter")
     return "with drafter"

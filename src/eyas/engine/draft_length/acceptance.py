@@ -8,7 +8,7 @@ long one steadies the estimate and the short one follows a change within a few r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,29 +45,27 @@ class Acceptance:
             self._own.grow(2 * slot, self._shared.chances_SK[0])
         self._own.forget(slot, self._shared.chances_SK[0])
 
-    def chances(self, slots: Sequence[int]) -> Floats:
+    def chances(self, slots_S: Ints) -> Floats:
         """Return the chance [S, K] of each draft, given that all before it were accepted."""
-        return self._own.chances_SK[list(slots)]
+        return self._own.chances_SK[slots_S]
 
-    def observe(
-        self, slots: Sequence[int], tried: Sequence[int], accepted: Sequence[int], unseen: Sequence[float] = ()
-    ) -> None:
+    def observe(self, slots_S: Ints, tried_S: Ints, accepted_S: Ints, unseen_S: Floats) -> None:
         """Learn from what a round tried in each sequence; drafts after the first wrong one teach nothing.
 
-        `unseen`: the chance of the first draft that was not verified, where a chain was cut before it; else 0.
+        `unseen_S`: the chance of the first draft that was not verified, where a chain was cut before it; else 0.
         """
-        tried_S, accepted_S = np.array(tried), np.array(accepted)[:, None]
+        accepted_S1 = accepted_S[:, None]
         in_reach_SK = self._column < tried_S[:, None]
-        tries_SK = ((self._column <= accepted_S) & in_reach_SK).astype(float)
+        tries_SK = ((self._column <= accepted_S1) & in_reach_SK).astype(float)
         if not tries_SK.any():
             return
-        hits_SK = ((self._column < accepted_S) & in_reach_SK).astype(float)
-        if any(unseen):
-            hits_SK += ((self._column == accepted_S) & in_reach_SK) * np.array(unseen)[:, None]
+        hits_SK = ((self._column < accepted_S1) & in_reach_SK).astype(float)
+        if unseen_S.any():
+            hits_SK += ((self._column == accepted_S1) & in_reach_SK) * unseen_S[:, None]
         hits_K, tries_K = hits_SK.sum(0, keepdims=True), tries_SK.sum(0, keepdims=True)
         self._shared.add(np.zeros(1, dtype=np.int64), hits_K, tries_K, _shared_estimates)
         shared_K = self._shared.chances_SK[0]
-        self._own.add(np.array(slots), hits_SK, tries_SK, lambda hits, tries: _own_estimates(hits, tries, shared_K))
+        self._own.add(slots_S, hits_SK, tries_SK, lambda hits, tries: _own_estimates(hits, tries, shared_K))
 
 
 class _Histories:
@@ -98,8 +96,10 @@ class _Histories:
     def add(self, rows: Ints, hits_SK: Floats, tries_SK: Floats, estimates: Callable[[Floats, Floats], Floats]) -> None:
         was_tried_SK = tries_SK > 0
         old_MSK, trust_MS = self._estimates_MSK[:, rows], self._trust_MS[:, rows]
-        likelihood_MSK = old_MSK**hits_SK * (1 - old_MSK) ** (tries_SK - hits_SK)
-        trust_MS = trust_MS * likelihood_MSK.prod(2) + 1e-30
+        most = int(was_tried_SK.any(0).sum())  # later positions have no likelihood
+        hit_SK, missed_SK, chance_MSK = hits_SK[:, :most], (tries_SK - hits_SK)[:, :most], old_MSK[:, :, :most]
+        nats_MS = (hit_SK * np.log(chance_MSK) + missed_SK * np.log(1 - chance_MSK)).sum(2)
+        trust_MS = trust_MS * np.exp(nats_MS - nats_MS.max(0)) + 1e-30
         trust_MS /= trust_MS.sum(0)
         trust_MS += (1 / len(trust_MS) - trust_MS) * (SHARE * was_tried_SK[:, 0])
         keep_MSK = np.where(was_tried_SK, self._keep_M11, 1.0)

@@ -6,8 +6,6 @@ than the mean acceptance suggests: chains that go well are long, the others cost
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +15,7 @@ __all__ = ["Chains"]
 
 NUM_CHAINS = 64  # newest chains that count
 FEWEST = 32
-REFRESH = 8  # chains between two updates of the means
+REFRESH = 8  # chains after which a round updates the means
 THRESHOLDS = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
 
 Floats = NDArray[np.float64]
@@ -29,20 +27,29 @@ class Chains:
     def __init__(self, max_drafts: int) -> None:
         self._max_drafts = max_drafts
         self._chances_CK = np.zeros((NUM_CHAINS, max_drafts))
-        self._num_seen = 0
+        self._num_seen = self._num_refreshed = self._num_rounds = 0
         self._means_TK: tuple[Floats, Floats] | None = None  # accepted and verified drafts up to a position
 
-    def add(self, chances: Sequence[float]) -> None:
-        """Add a chain: the chance of each draft if those before it are right. Drafts not drawn count as the last."""
-        row = self._chances_CK[self._num_seen % NUM_CHAINS]
-        row[: len(chances)], row[len(chances) :] = chances, chances[-1]
-        self._num_seen += 1
-        if self._num_seen % REFRESH == 0:
+    def add(self, chances_CK: Floats, num_C: NDArray[np.int64]) -> None:
+        """Add the chains of a round: the chance of each draft if those before it are right.
+
+        Each has `num_C` drafts, at least 1; those not drawn count as the last. Of more chains than are kept every
+        second, third, ... is taken, each round others.
+        """
+        stride = -(-len(num_C) // NUM_CHAINS)
+        taken = slice(self._num_rounds % stride, None, stride)
+        chances_CK, num_C = chances_CK[taken], num_C[taken]
+        column = np.minimum(np.arange(self._max_drafts), num_C[:, None] - 1)
+        places = (self._num_seen + np.arange(len(num_C))) % NUM_CHAINS
+        self._chances_CK[places] = np.take_along_axis(chances_CK, column, axis=1)
+        self._num_seen, self._num_rounds = self._num_seen + len(num_C), self._num_rounds + 1
+        if self._num_seen - self._num_refreshed >= REFRESH:
+            self._num_refreshed = self._num_seen
             survival_CK = self._chances_CK[: self._num_seen].cumprod(1)
             kept_TCK = survival_CK >= THRESHOLDS[:, None, None]
             self._means_TK = (survival_CK * kept_TCK).mean(1).cumsum(1), kept_TCK.mean(1).cumsum(1)
 
-    def best_choice(self, seconds: Floats, caps: Sequence[int]) -> DraftChoice | None:
+    def best_choice(self, seconds: Floats, caps: NDArray[np.int64]) -> DraftChoice | None:
         """Return the draft length, the same for all, and the threshold with the most tokens per second.
 
         While few chains are known it is None. `seconds` and `caps` are those of `goodput.best_choice`.
@@ -51,14 +58,14 @@ class Chains:
             return None
         num_sequences, all_rows = len(caps), np.arange(seconds.shape[1])
         right_TK, verified_TK = (num_sequences * means for means in self._means_TK)
-        lengths = range(1, min(self._max_drafts, max(caps)) + 1)
+        lengths = range(1, min(len(seconds) - 1, int(caps.max())) + 1)
         columns = [np.interp(verified_TK[:, length - 1], all_rows, seconds[length]) for length in lengths]
         if not columns:
             return None
         seconds_TK, tokens_TK = np.stack(columns, axis=1), num_sequences + right_TK[:, : len(columns)]
         t, k = np.unravel_index(int((tokens_TK / seconds_TK).argmax()), seconds_TK.shape)
         return DraftChoice(
-            tuple(min(int(k) + 1, cap) for cap in caps),
+            tuple(np.minimum(k + 1, caps).tolist()),
             int(k) + 1,
             (False,) * num_sequences,
             float(tokens_TK[t, k]),

@@ -1,13 +1,14 @@
 """Draft length: fixed, or for each round and sequence the one that maximises expected throughput, 0 included.
 
-`step_costs` estimates the time of a round, `acceptance` the worth of a draft; `goodput` combines them. This file keeps
-both up to date; draft lengths that have not been used lately are probed within 1 % of run time. A choice depends only
-on what was observed, and it never changes a token.
+`step_costs` estimates the time of a round, `prompt_costs` that of prompts beside it, `acceptance` the worth of a draft;
+`goodput` combines them. This file keeps all up to date; draft lengths that have not been used lately are probed within
+1 % of run time. A choice depends only on what was observed, and it never changes a token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from statistics import median_low
 from typing import NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from eyas.engine.draft_length.acceptance import Acceptance
 from eyas.engine.draft_length.chains import Chains
 from eyas.engine.draft_length.confidence import ConfidenceCurve, Cut
 from eyas.engine.draft_length.goodput import DraftChoice, best_choice, rate_choice
+from eyas.engine.draft_length.prompt_costs import PromptCosts
 from eyas.engine.draft_length.step_costs import RoundCosts, Timing
 from eyas.engine.sequences.ngram_index import LookupCurve, LookupMatch, LookupOutcome
 
@@ -45,7 +47,7 @@ class Tried(NamedTuple):
 
 
 class RoundOutcome(NamedTuple):
-    """The outcome of a round. `timing` is None where other work ran in the same step."""
+    """The outcome of a round. `timing` is None where work other than prompts ran in the same step."""
 
     tried: Sequence[Tried]
     timing: Timing | None
@@ -61,11 +63,17 @@ class DraftLength(Protocol):
     def enter(self, slot: int) -> None: ...
 
     def choose(
-        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
+        self,
+        slots: Sequence[int],
+        caps: Sequence[int],
+        matches: Sequence[LookupMatch] | None = None,
+        *,
+        most: int | None = None,
     ) -> DraftChoice:
         """Return draft lengths for the sequences of a round.
 
-        At most `caps` drafts of each can be accepted; `matches` are those of prompt lookup.
+        At most `caps` drafts of each can be accepted, and `most` of each fit the round, None without a limit;
+        `matches` are those of prompt lookup.
         """
 
     def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
@@ -84,9 +92,15 @@ class FixedDraftLength:
         pass
 
     def choose(
-        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
+        self,
+        slots: Sequence[int],
+        caps: Sequence[int],
+        matches: Sequence[LookupMatch] | None = None,
+        *,
+        most: int | None = None,
     ) -> DraftChoice:
-        return DraftChoice((self.num_drafts,) * len(slots), self.num_drafts, (False,) * len(slots), 0.0, 0.0, 0.0)
+        num_drafts = self.num_drafts if most is None else min(self.num_drafts, most)
+        return DraftChoice((num_drafts,) * len(slots), num_drafts, (False,) * len(slots), 0.0, 0.0, 0.0)
 
     def cut(self, slots: Sequence[int], choice: DraftChoice) -> Cut:
         return Cut()
@@ -105,6 +119,7 @@ class AutoDraftLength:
     RETIME_OFTEN = 16  # least rounds between two rounds without drafts, where drafts pay
     RETIME_SELDOM = 256  # the bound to which the distance doubles while their times are as expected
     RETIME_SHORTER = 64  # rounds until one draft less than in use is timed again
+    PROMPT_STEPS = 64  # steps over which the time of prompts is shared out
     AS_EXPECTED = 0.1  # largest relative error of a time that is as expected
 
     def __init__(
@@ -120,6 +135,7 @@ class AutoDraftLength:
         self.cuts = cuts
         self.max_drafts = max_drafts
         self.costs = costs or RoundCosts(max_drafts)
+        self.prompts = PromptCosts()
         self.head = Acceptance(max_drafts) if has_head else None
         self.lookup = LookupCurve(max_drafts) if has_lookup else None
         self.confidence = ConfidenceCurve()
@@ -131,6 +147,7 @@ class AutoDraftLength:
         self._retime_every = self.RETIME_OFTEN
         self._again = False
         self._head_paused = False
+        self._beside_s = 0.0  # of prompts, in a step of late
         self._best: DraftChoice | None = None
 
     def fresh(self) -> AutoDraftLength:
@@ -167,15 +184,24 @@ class AutoDraftLength:
         self.costs.learn(timings)
 
     def choose(
-        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
+        self,
+        slots: Sequence[int],
+        caps: Sequence[int],
+        matches: Sequence[LookupMatch] | None = None,
+        *,
+        most: int | None = None,
     ) -> DraftChoice:
         seconds, caps_S = self.costs.table(len(slots)), np.asarray(caps)
-        chances_SK = np.zeros((len(slots), self.max_drafts)) if self.head is None else self.head.chances(slots)
+        most = min(len(seconds) - 1, self.max_drafts if most is None else most)
+        seconds = seconds[: most + 1, : len(slots) * most + 1] + self._beside_s
+        chances_SK = np.zeros((len(slots), most))
+        if self.head is not None:
+            chances_SK = self.head.chances(np.asarray(slots))[:, :most]
         lookup_SK = None
         if self.lookup is not None and matches is not None and any(match.length for match in matches):
-            lookup_SK = self.lookup.chances(matches)
+            lookup_SK = self.lookup.chances(matches)[:, :most]
         self._best = best = best_choice(seconds, chances_SK, caps_S, lookup_SK)
-        with_cut = self.chains.best_choice(seconds, caps) if self.cuts and self.confidence.is_trusted else None
+        with_cut = self.chains.best_choice(seconds, caps_S) if self.cuts and self.confidence.is_trusted else None
         if with_cut is not None and with_cut.tokens * best.seconds > best.tokens * with_cut.seconds:
             self._best = best = with_cut
         self.elapsed_s += best.seconds
@@ -217,7 +243,7 @@ class AutoDraftLength:
         Prompt lookup needs no probes: its outcomes are observed with any drafter.
         """
         limits_S, by_lookup_S = np.asarray(best.limits), np.asarray(best.by_lookup)
-        longer_S = np.where(by_lookup_S, limits_S, np.minimum(limits_S + 1, np.minimum(caps_S, self.max_drafts)))
+        longer_S = np.where(by_lookup_S, limits_S, np.minimum(limits_S + 1, np.minimum(caps_S, chances_SK.shape[1])))
         if self.head is None or (longer_S == limits_S).all():
             return None
         probe = rate_choice(seconds, chances_SK, longer_S, lookup_SK, by_lookup_S)
@@ -248,31 +274,51 @@ class AutoDraftLength:
         best, num_sequences = self._best, timing.num_sequences
         if best is None or any(best.limits) or num_accepted == 0:
             return False
-        table = self.costs.table(num_sequences)
+        none_s = float(self.costs.table(num_sequences)[0, 0]) + self._beside_s
         gain = (num_sequences + num_accepted) / num_sequences
-        return bool(gain * table[0, 0] > table[timing.head_drafts, timing.num_rows - num_sequences])
+        return gain * none_s > self.costs.expected(timing) + self._beside_s
 
     def _observe_timing(self, timing: Timing) -> None:
+        has_paused, self._head_paused = self._head_paused, timing.head_drafts == 0
+        if timing.num_prompt_rows:
+            self._observe_mixed(timing, counts=not (has_paused and timing.head_drafts))
+        self._beside_s += (self.prompts.seconds(timing.num_prompt_rows) - self._beside_s) / self.PROMPT_STEPS
+        if timing.num_prompt_rows:
+            return
         if timing.num_rows == timing.num_sequences and timing.head_drafts == 0:
-            expected = self.costs.table(timing.num_sequences)[0, 0]
+            expected = self.costs.expected(timing)
             is_expected = abs(timing.seconds / expected - 1) < self.AS_EXPECTED
             self._retime_every = min(2 * self._retime_every, self.RETIME_SELDOM) if is_expected else self.RETIME_OFTEN
-        if timing.head_drafts == 0 or not self._head_paused:
+        if timing.head_drafts == 0 or not has_paused:
             self.costs.observe(timing)
-        self._head_paused = timing.head_drafts == 0
+
+    def _observe_mixed(self, timing: Timing, *, counts: bool) -> None:
+        """Divide the time of a step with prompts among them and the round, of which either is known already."""
+        if not counts or not self.costs.knows_scale:
+            return
+        left_s = timing.seconds - self.costs.expected(timing)
+        if self.prompts.is_known:
+            self.costs.observe(timing, self.prompts.seconds(timing.num_prompt_rows))
+        self.prompts.observe(timing.num_prompt_rows, left_s)
 
     def _observe_head(self, head: Acceptance, tried: Sequence[Tried]) -> None:
         """Learn from the head's drafts; if a chain was cut after an accepted draft, the next counts by its chance."""
-        unseen, by_history_SK = [], head.chances([of_one.slot for of_one in tried])
-        for of_one, by_history_K in zip(tried, by_history_SK.tolist(), strict=True):
-            self.confidence.observe(of_one.slot, of_one.levels[: of_one.verified], of_one.accepted, by_history_K)
-            was_cut = of_one.accepted == of_one.verified < len(of_one.levels)
-            chances = self.confidence.chances(of_one.slot)
-            if of_one.levels:
-                self.chains.add(chances[list(of_one.levels)].tolist())
-            unseen.append(float(chances[of_one.levels[of_one.verified]]) if was_cut else 0.0)
-        slots, asked, accepted = zip(*(of_one[:3] for of_one in tried), strict=True)
-        head.observe(slots, asked, accepted, unseen)
+        slots, asked, accepted, verified, _, levels, _ = zip(*tried, strict=True)
+        slots_S, asked_S, accepted_S, verified_S = (np.array(part) for part in (slots, asked, accepted, verified))
+        unseen_S = np.zeros(len(tried))
+        num_S = np.fromiter(map(len, levels), dtype=np.int64, count=len(tried))
+        longest = int(num_S.max())
+        if longest:
+            is_drawn_SK = np.arange(longest) < num_S[:, None]
+            levels_SK = np.zeros((len(tried), longest), dtype=np.int64)
+            levels_SK[is_drawn_SK] = np.fromiter(chain.from_iterable(levels), dtype=np.int64, count=int(num_S.sum()))
+            by_history_SK = head.chances(slots_S)[:, :longest]
+            self.confidence.observe(slots_S, levels_SK, np.minimum(verified_S, num_S), accepted_S, by_history_SK)
+            chances_SK = np.take_along_axis(self.confidence.chances(slots_S), levels_SK, axis=1)
+            self.chains.add(chances_SK[num_S > 0], num_S[num_S > 0])
+            row = ((accepted_S == verified_S) & (verified_S < num_S)).nonzero()[0]
+            unseen_S[row] = chances_SK[row, verified_S[row]]
+        head.observe(slots_S, asked_S, accepted_S, unseen_S)
 
     def _paid(self, probe: DraftChoice, best: DraftChoice) -> DraftChoice:
         loss = _loss(probe, best)
@@ -313,12 +359,19 @@ class RoundTimer:
         pass
 
     def choose(
-        self, slots: Sequence[int], caps: Sequence[int], matches: Sequence[LookupMatch] | None = None
+        self,
+        slots: Sequence[int],
+        caps: Sequence[int],
+        matches: Sequence[LookupMatch] | None = None,
+        *,
+        most: int | None = None,
     ) -> DraftChoice:
         num_sequences = len(slots)
         trials = self._trials.get(num_sequences)
         if trials is None:
             numbers = self._for_one if num_sequences == 1 else self._for_several
+            if most is not None:
+                numbers = sorted({min(number, most) for number in numbers})
             trials = self._trials[num_sequences] = [k for k in numbers for _ in range(self.TRIALS)]
         num_drafts = min(trials.pop() if trials else 0, *caps)
         by_lookup = (not self.has_head,) * num_sequences
@@ -331,7 +384,7 @@ class RoundTimer:
         return self._trials.get(num_sequences) == []
 
     def observe(self, outcome: RoundOutcome) -> None:
-        if outcome.timing is not None:
+        if outcome.timing is not None and not outcome.timing.num_prompt_rows:
             key = outcome.timing[:3]
             self._seconds.setdefault(key, []).append(outcome.timing.seconds)
 

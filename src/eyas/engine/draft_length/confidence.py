@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from eyas.engine.sequences.decaying import add_outcomes
 
 __all__ = ["LEVELS", "NUM_LEVELS", "ConfidenceCurve", "Cut", "level_of"]
 
@@ -23,13 +26,15 @@ KEEP = 1 - 1 / 400  # about the last 400 drafts of a level count
 GUESS_TRIES = 8.0
 OWN_KEEP = 1 - 1 / 24  # and the last 24 of a sequence
 OWN_GUESS_TRIES = 8.0
-REFRESH = 32  # chains between two updates of the curve
+REFRESH = 32  # chains after which a round updates the curve
 EVIDENCE_KEEP = 1 - 1 / 512  # about the last 512 drafts of all sequences judge the levels
 EVIDENCE = 4.0  # nats by which levels must have predicted better than history
 LEAST = 1e-3  # smallest chance that is not 0
 STEP = 0.1  # rounding of the threshold's logarithm, so that the device seldom needs a new one
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 class Cut(NamedTuple):
@@ -45,44 +50,54 @@ def level_of(probability: float) -> int:
 
 
 class ConfidenceCurve:
-    """Acceptance rate by level of confidence: one non-decreasing curve, scaled by the odds of each sequence."""
+    """Acceptance rate by level of confidence: one non-decreasing curve, scaled by the odds of each sequence.
+
+    Shape letters: S sequences, K positions, N levels.
+    """
 
     def __init__(self) -> None:
         edges = (0.0, *LEVELS, 1.0)
         self._centres = (np.array(edges[1:]) + np.array(edges[:-1])) / 2
         self._hits, self._tries = np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)
-        self._num_seen = 0
-        self._own: dict[int, _SequenceOdds] = {}
+        self._num_seen = self._num_refreshed = 0
+        self._own = _SequenceOdds()
         self._curve = self._centres  # until drafts are seen, the head's own probabilities
         self._evidence = 0.0
 
     def enter(self, slot: int) -> None:
-        self._own[slot] = _SequenceOdds()
+        self._own.enter(slot)
 
     @property
     def is_trusted(self) -> bool:
         """Whether levels predict drafts better than sequence and position do."""
         return self._evidence > EVIDENCE
 
-    def observe(self, slot: int, levels: Sequence[int], num_accepted: int, by_history: Sequence[float]) -> None:
-        """Learn from one sequence's verified drafts, in order; `by_history` are their chances without levels."""
-        own = self._own.setdefault(slot, _SequenceOdds())
-        for position, level in enumerate(levels[: num_accepted + 1]):
-            is_right, by_level = position < num_accepted, float(own.adjusted(self._curve[level]))
-            ratio = by_level / by_history[position] if is_right else (1 - by_level) / (1 - by_history[position])
-            self._evidence = self._evidence * EVIDENCE_KEEP + math.log(ratio)
-            self._hits[level] = self._hits[level] * KEEP + is_right
-            self._tries[level] = self._tries[level] * KEEP + 1
-            own.observe(float(self._curve[level]), is_right)
-        self._num_seen += 1
-        if self._num_seen % REFRESH == 0:
+    def observe(self, slots: Ints, levels_SK: Ints, num_S: Ints, accepted_S: Ints, by_history_SK: Floats) -> None:
+        """Learn from the verified drafts of a round: the first `num_S` of each sequence, of which some were accepted.
+
+        `by_history_SK` are their chances without levels. The drafts count one by one, those of a sequence in a row.
+        """
+        column = np.arange(levels_SK.shape[1])
+        is_seen_SK = column < np.minimum(accepted_S + 1, num_S)[:, None]
+        if not is_seen_SK.any():
+            return
+        is_right_SK, curve_SK = column < accepted_S[:, None], self._curve[levels_SK]
+        by_level_SK = _scaled(curve_SK, self._own.observe(slots, curve_SK, is_right_SK, is_seen_SK.sum(1)))
+        right, by_level, by_history = is_right_SK[is_seen_SK], by_level_SK[is_seen_SK], by_history_SK[is_seen_SK]
+        nats = np.log(np.where(right, by_level / by_history, (1 - by_level) / (1 - by_history)))
+        fading = EVIDENCE_KEEP ** np.arange(len(nats) - 1, -1, -1)
+        self._evidence = self._evidence * EVIDENCE_KEEP ** len(nats) + float(nats @ fading)
+        add_outcomes(self._hits, self._tries, levels_SK[is_seen_SK], right, KEEP)
+        self._num_seen += int(is_seen_SK[:, 0].sum())
+        if self._num_seen - self._num_refreshed >= REFRESH:
+            self._num_refreshed = self._num_seen
             weights = self._tries + GUESS_TRIES
             rising = _rising((self._hits + GUESS_TRIES * self._centres) / weights, weights)
             self._curve = rising.clip(LEAST, 1 - LEAST)
 
-    def chances(self, slot: int) -> Floats:
-        """Return the chance of a draft of each level."""
-        return self._own.setdefault(slot, _SequenceOdds()).adjusted(self._curve)
+    def chances(self, slots: Ints) -> Floats:
+        """Return the chance [S, N] of a draft of each level."""
+        return _scaled(self._curve, self._own.of(slots)[:, None])
 
     def cut(self, slots: Sequence[int], min_chance: float) -> Cut:
         """Return the cut of chains whose chance falls below `min_chance`; 0 cuts none."""
@@ -90,29 +105,62 @@ class ConfidenceCurve:
             return Cut()
         logs = np.empty((len(slots), 1 + NUM_LEVELS))
         logs[:, 0] = round(math.log(min_chance) / STEP) * STEP
-        for row, slot in enumerate(slots):
-            logs[row, 1:] = np.log(self.chances(slot))
+        logs[:, 1:] = np.log(self.chances(np.array(slots)))
         return Cut(tuple(slots), logs.round(2))
 
 
 class _SequenceOdds:
-    """The odds of one sequence's recent drafts relative to what their levels predict."""
+    """The odds of each sequence's recent drafts relative to what their levels predict, by slot."""
 
     def __init__(self) -> None:
-        self._hits = self._expected = self._tries = 0.0
-        self.odds = 1.0
+        self._sums_3S = np.zeros((3, 0))  # decaying sums: drafts that were right, those expected to be, all
+        self._odds_S = np.ones(0)
 
-    def adjusted(self, chances: Floats) -> Floats:
-        odds = chances / (1 - chances) * self.odds
-        return odds / (1 + odds)
+    def enter(self, slot: int) -> None:
+        self._reach(slot)
+        self._sums_3S[:, slot], self._odds_S[slot] = 0.0, 1.0
 
-    def observe(self, chance: float, is_right: bool) -> None:
-        self._hits = self._hits * OWN_KEEP + is_right
-        self._expected = self._expected * OWN_KEEP + chance
-        self._tries = self._tries * OWN_KEEP + 1
-        expected = self._expected / self._tries
-        found = (self._hits + OWN_GUESS_TRIES * expected) / (self._tries + OWN_GUESS_TRIES)
-        self.odds = found / (1 - found) * (1 - expected) / expected
+    def of(self, slots: Ints) -> Floats:
+        self._reach(int(slots.max()))
+        return self._odds_S[slots]
+
+    def observe(self, slots: Ints, curve_SK: Floats, is_right_SK: Bools, num_S: Ints) -> Floats:
+        """Learn from the first `num_S` drafts of each sequence. Returns the odds before each of them."""
+        self._reach(int(slots.max()))
+        weights_KK1, kept_K1 = _weights(curve_SK.shape[1])
+        added = np.stack((is_right_SK.astype(float), curve_SK, np.ones_like(curve_SK))) @ weights_KK1
+        sums = self._sums_3S[:, slots, None] * kept_K1 + added
+        right, expected, tries = sums[:, :, 1:]
+        expected = expected / tries
+        found = (right + OWN_GUESS_TRIES * expected) / (tries + OWN_GUESS_TRIES)
+        odds = np.empty(sums.shape[1:])
+        odds[:, 0] = self._odds_S[slots]
+        odds[:, 1:] = found / (1 - found) * (1 - expected) / expected
+        row = np.arange(len(slots))
+        self._sums_3S[:, slots], self._odds_S[slots] = sums[:, row, num_S], odds[row, num_S]
+        return odds[:, :-1]
+
+    def _reach(self, slot: int) -> None:
+        more = slot + 1 - len(self._odds_S)
+        if more > 0:
+            more = max(more, len(self._odds_S))
+            self._sums_3S = np.pad(self._sums_3S, ((0, 0), (0, more)))
+            self._odds_S = np.pad(self._odds_S, (0, more), constant_values=1.0)
+
+
+@cache
+def _weights(num_drafts: int) -> tuple[Floats, Floats]:
+    """Return the weight of each draft, and of what was before them, after 0, 1, ... of `num_drafts` drafts."""
+    kept_K1 = np.array([OWN_KEEP**count for count in range(num_drafts + 1)])
+    age = np.arange(num_drafts + 1) - 1 - np.arange(num_drafts)[:, None]
+    weights_KK1: Floats = np.where(age >= 0, kept_K1[age.clip(0)], 0.0)
+    return weights_KK1, kept_K1
+
+
+def _scaled(chances: Floats, odds: Floats) -> Floats:
+    """Return the chances whose odds are those of `chances` times `odds`."""
+    odds = chances / (1 - chances) * odds
+    return odds / (1 + odds)
 
 
 def _rising(values: Floats, weights: Floats) -> Floats:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 __all__ = ["DraftChoice", "best_choice", "rate_choice"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class DraftChoice(NamedTuple):
@@ -31,9 +32,7 @@ class DraftChoice(NamedTuple):
     min_chance: float
 
 
-def best_choice(
-    seconds: Floats, chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None = None
-) -> DraftChoice:
+def best_choice(seconds: Floats, chances_SK: Floats, caps_S: Ints, lookup_SK: Floats | None = None) -> DraftChoice:
     """Return the draft lengths with the most expected tokens per second.
 
     `seconds` [head drafts, draft rows] never fall along either axis; `chances` are conditional on the drafts before;
@@ -46,34 +45,48 @@ def best_choice(
     return _best(seconds, chances_SK, caps_S, None)
 
 
-def _best(seconds: Floats, chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None) -> DraftChoice:
-    survival_NSK, by_lookup_NS = _survival(chances_SK, caps_S, lookup_SK)
-    num_sequences = len(chances_SK)
-    flat = survival_NSK.reshape(len(survival_NSK), -1)
-    tokens = np.empty((len(flat), flat.shape[1] + 1))
-    tokens[:, 0] = num_sequences
-    np.cumsum(-np.sort(-flat, axis=1), axis=1, out=tokens[:, 1:])
-    tokens[:, 1:] += num_sequences
-    rates = tokens / seconds[: len(flat)]
-    head_drafts, rows = divmod(int(rates.argmax()), rates.shape[1])
-    limits = _most_likely(survival_NSK[head_drafts], rows)
-    by_lookup = by_lookup_NS[head_drafts] & (limits > 0)
+def _best(seconds: Floats, chances_SK: Floats, caps_S: Ints, lookup_SK: Floats | None) -> DraftChoice:
+    num_sequences, num_drafts = chances_SK.shape
+    is_allowed_SK = np.arange(num_drafts) < caps_S[:, None]
+    head_SK, looked_up_SK = chances_SK.cumprod(1) * is_allowed_SK, np.zeros_like(chances_SK)
+    looks_up_S, by_head_S = np.zeros(num_sequences, dtype=np.bool_), np.zeros(num_sequences)
+    if lookup_SK is not None:
+        looked_up_SK = lookup_SK.cumprod(1) * is_allowed_SK
+    by_lookup_S, best = looked_up_SK.sum(1), (-1.0, 0, 0, 0.0, looks_up_S)  # tokens per second, where and of whom
+    for head_drafts in range(num_drafts + 1):
+        if head_drafts:
+            by_head_S = by_head_S + head_SK[:, head_drafts - 1]
+        if lookup_SK is None:
+            drafts = head_SK[:, :head_drafts].flatten()
+        else:
+            looks_up_S = by_lookup_S > by_head_S
+            drafts = np.concatenate((head_SK[~looks_up_S, :head_drafts], looked_up_SK[looks_up_S]), axis=None)
+        drafts.sort()
+        tokens = np.full(len(drafts) + 1, float(num_sequences))
+        tokens[1:] += drafts[::-1].cumsum()
+        rates = tokens / seconds[head_drafts, : len(tokens)]
+        rows = int(rates.argmax())
+        if rates[rows] > best[0]:
+            best = float(rates[rows]), head_drafts, rows, float(tokens[rows]), looks_up_S
+    rate, head_drafts, rows, num_tokens, looks_up_S = best
+    in_reach_SK = head_SK * (np.arange(num_drafts) < head_drafts)
+    limits = _most_likely(np.where(looks_up_S[:, None], looked_up_SK, in_reach_SK), rows)
     fewer = max(0, rows - num_sequences)
     slope = (seconds[head_drafts, rows] - seconds[head_drafts, fewer]) / max(1, rows - fewer)
     return DraftChoice(
         tuple(limits.tolist()),
         head_drafts,
-        tuple(by_lookup.tolist()),
-        float(tokens[head_drafts, rows]),
+        tuple((looks_up_S & (limits > 0)).tolist()),
+        num_tokens,
         float(seconds[head_drafts, rows]),
-        float(slope * rates[head_drafts, rows]),
+        float(slope * rate),
     )
 
 
 def rate_choice(
     seconds: Floats,
     chances_SK: Floats,
-    limits_S: NDArray[np.int64],
+    limits_S: Ints,
     lookup_SK: Floats | None = None,
     by_lookup_S: NDArray[np.bool_] | None = None,
 ) -> DraftChoice:
@@ -95,31 +108,12 @@ def rate_choice(
     )
 
 
-def _survival(
-    chances_SK: Floats, caps_S: NDArray[np.int64], lookup_SK: Floats | None
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the chance that a draft and all before it are accepted, and whether a sequence looks its drafts up.
-
-    Both are for N = 0, 1, ... head drafts.
-    """
-    num_sequences, num_drafts = chances_SK.shape
-    column = np.arange(num_drafts)
-    is_allowed = column < caps_S[:, None]
-    in_reach = column < np.arange(num_drafts + 1)[:, None, None]
-    survival_NSK = (chances_SK.cumprod(1) * is_allowed) * in_reach
-    if lookup_SK is None:
-        return survival_NSK, np.zeros((num_drafts + 1, num_sequences), dtype=np.bool_)
-    looked_up_SK = lookup_SK.cumprod(1) * is_allowed
-    by_lookup_NS = looked_up_SK.sum(1) > survival_NSK.sum(2)
-    return np.where(by_lookup_NS[:, :, None], looked_up_SK, survival_NSK), by_lookup_NS
-
-
-def _most_likely(survival_SK: Floats, rows: int) -> NDArray[np.int64]:
+def _most_likely(survival_SK: Floats, rows: int) -> Ints:
     """Return how many of the `rows` most likely drafts are of each sequence; ties go to the first sequences."""
     if not rows:
         return np.zeros(len(survival_SK), dtype=np.int64)
-    least = np.sort(survival_SK, axis=None)[-rows]
-    limits: NDArray[np.int64] = (survival_SK > least).sum(1)
+    least = np.partition(survival_SK, -rows, axis=None)[-rows]
+    limits: Ints = (survival_SK > least).sum(1)
     equal = (survival_SK == least).sum(1)
     before = np.cumsum(equal) - equal
     limits += np.clip(rows - int(limits.sum()) - before, 0, equal)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eyas.engine.draft_length.round_limit import most_drafts
+
 __all__ = ["HeadWork", "RoundCosts", "Timing", "chain_work"]
 
 Floats = NDArray[np.float64]
@@ -33,12 +35,16 @@ CLIP = 3.0  # usual deviations at which a slow round is clipped; no round is fas
 
 
 class Timing(NamedTuple):
-    """The time of a round that verified `num_rows` rows, last tokens included, with `head_drafts` a sequence."""
+    """The time of a round that verified `num_rows` rows, last tokens included, with `head_drafts` a sequence.
+
+    Where the step read prompts too, their time is part of it.
+    """
 
     num_sequences: int
     num_rows: int
     head_drafts: int
     seconds: float
+    num_prompt_rows: int = 0
 
 
 class HeadWork(NamedTuple):
@@ -57,10 +63,19 @@ class RoundCosts:
     """Seconds by sequences, verified rows, and the passes and rows of the head that the drafts take."""
 
     def __init__(
-        self, max_drafts: int, *, expert_share: float = 4 / 128, work: Callable[[int], HeadWork] = chain_work
+        self,
+        max_drafts: int,
+        *,
+        max_rows: int | None = None,
+        expert_share: float = 4 / 128,
+        work: Callable[[int], HeadWork] = chain_work,
     ) -> None:
-        """`expert_share` is the part of a layer's experts that one token reads, `work` the head's work for K drafts."""
+        """`expert_share` is the part of a layer's experts that one token reads, `work` the head's work for K drafts.
+
+        No round has more than `max_rows` rows.
+        """
         self.max_drafts = max_drafts
+        self.max_rows = max_rows
         self.expert_share = expert_share
         self._passes_K, self._head_rows_K = np.array([work(k) for k in range(max_drafts + 1)]).T
         self._parts = np.array(GUESS)
@@ -86,22 +101,34 @@ class RoundCosts:
         self._tables.clear()
         self.is_measured = True
 
-    def observe(self, timing: Timing) -> None:
-        """Correct the costs by the time of a round. One slow round changes little."""
+    @property
+    def knows_scale(self) -> bool:
+        """Whether any round was timed."""
+        return self.is_measured or bool(self._live.weight.any())
+
+    def expected(self, timing: Timing) -> float:
+        """Return the expected seconds of the round of a timing."""
+        return float(self.table(timing.num_sequences)[timing.head_drafts, timing.num_rows - timing.num_sequences])
+
+    def observe(self, timing: Timing, beside_s: float = 0.0) -> None:
+        """Correct the costs by the time of a round. One slow round changes little.
+
+        `beside_s` are the expected seconds of other work in the same step. The noise of a step is a share of all its
+        time, so the smaller the round's part, the less it says of the round.
+        """
         self._round += 1
-        table, live = self.table(timing.num_sequences), self._live
-        cell = self._cell(*timing[:3])
-        expected = float(table[timing.head_drafts, timing.num_rows - timing.num_sequences])
+        live, cell, expected = self._live, self._cell(*timing[:3]), self.expected(timing)
         before = live.log[cell] if live.weight[cell] else live.near(cell, self._round)
-        surprise = math.log(timing.seconds / expected)
-        if live.weight.any() or self.is_measured:
+        share, surprise = expected / (expected + beside_s), math.log(timing.seconds / (expected + beside_s))
+        if self.knows_scale:
             bound = CLIP * self._deviation
             self._deviation += (min(abs(surprise), bound + 0.01) - self._deviation) / 16
-            surprise = min(surprise, bound)
-            weight = min(live.faded(cell, self._round), MEMORY - 1) + (1 if live.weight[cell] else 2)
+            surprise = min(surprise, bound) if share == 1 else min(max(surprise, -bound), bound)
+            prior = 0.0 if live.weight[cell] else 1.0  # what is near counts as one timing
+            weight = min(live.faded(cell, self._round), MEMORY - share**2) + share**2 + prior
         else:
             weight = 1.0  # the very first timing sets the scale
-        live.log[cell] = before + surprise / weight
+        live.log[cell] = before + surprise * share / weight  # of surprise / share, its information: share ** 2
         live.weight[cell], live.last[cell] = weight, self._round
         if weight < REFRESH or self._round % REFRESH == 0:
             self._tables.clear()
@@ -111,22 +138,25 @@ class RoundCosts:
         return int(self._round - self._live.last[self._cell(num_sequences, num_rows, head_drafts)])
 
     def table(self, num_sequences: int) -> Floats:
-        """Return seconds [head drafts, draft rows], which never fall along either axis."""
+        """Return seconds [head drafts, draft rows], which never fall along either axis, as far as rounds may go."""
         found = self._tables.get(num_sequences)
         if found is None:
             found = self._tables[num_sequences] = self._make(num_sequences)
         return found
 
     def _make(self, num_sequences: int) -> Floats:
-        head_drafts = np.arange(self.max_drafts + 1).reshape(-1, 1)
-        drafts = np.arange(num_sequences * self.max_drafts + 1)
-        seconds = self._columns(num_sequences, num_sequences + drafts, head_drafts) @ self._parts
+        most = most_drafts(num_sequences, self.max_drafts, self.max_rows)
+        numbers, drafts = np.arange(most + 1), np.arange(num_sequences * most + 1)
+        # The columns of heads do not depend on the rows, nor those of rows on the heads.
+        of_rows = self._columns(num_sequences, num_sequences + drafts, 0) @ self._parts
+        of_heads = self._columns(num_sequences, 0, numbers) @ self._parts
+        seconds = of_rows + (of_heads - of_heads[0])[:, None]
         bucket = _bucket(num_sequences)
-        logs = (self._missed.of(bucket, self._round) + self._live.of(bucket, self._round))[self._passes_K]
-        depth, part = np.divmod(drafts, num_sequences)
-        between = part / num_sequences
-        above = np.minimum(depth + 1, self.max_drafts)
-        return _monotone(seconds * np.exp(logs[:, depth] * (1 - between) + logs[:, above] * between))
+        logs = (self._missed.of(bucket, self._round) + self._live.of(bucket, self._round))[self._passes_K[numbers]]
+        between = np.arange(num_sequences) / num_sequences
+        below, above = logs[:, :most, None], logs[:, 1 : most + 1, None]
+        between_depths = (below * (1 - between) + above * between).reshape(most + 1, -1)
+        return _monotone(seconds * np.exp(np.append(between_depths, logs[:, most : most + 1], axis=1)))
 
     def _columns(self, sequences: Numbers, rows: Numbers, head_drafts: Numbers) -> Floats:
         """Return [..., 5]: the factor of each part of the cost."""
@@ -205,6 +235,8 @@ def _bucket(num_sequences: int) -> int:
 
 def _monotone(seconds: Floats) -> Floats:
     """Return a table that never falls along either axis: halfway between the tightest ones above and below."""
+    if (seconds[1:] >= seconds[:-1]).all() and (seconds[:, 1:] >= seconds[:, :-1]).all():
+        return seconds
     above = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
     below = seconds[::-1, ::-1]
     below = np.minimum.accumulate(np.minimum.accumulate(below, axis=0), axis=1)[::-1, ::-1]

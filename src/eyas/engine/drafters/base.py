@@ -52,7 +52,6 @@ class DrafterNeeds:
     caches: tuple[CacheShape, ...] = ()
     prompt_row_bytes: int = 0  # memory per prompt row while the drafter reads it
     draft_vocab_size: int | None = None  # number of logits of a draft; None without logits
-    attention_heads: tuple[int, int] | None = None  # query heads, key and value heads
 
     @property
     def page_tap_width(self) -> int:
@@ -105,6 +104,9 @@ class Drafter:
         """Propose `num_drafts` tokens after the end of each sequence; `max_length` bounds the lengths."""
         empty = torch.zeros(len(slots_S), num_drafts, dtype=torch.int64, device=state.device)
         return Drafts(empty, torch.zeros_like(slots_S))
+
+    def capture_backlogs(self, state: DeviceState, slots_S: Tensor, num_drafts: int, max_length: int) -> None:
+        """Run, on dead sequences, the stages that reading committed tokens takes, for all numbers of them."""
 
     def read(self, batch: RowBatch, taps_TC: Tensor) -> None:
         """Fill the caches at committed positions from the taps paired with them; also used for prompt chunks."""

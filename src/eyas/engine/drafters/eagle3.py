@@ -46,7 +46,6 @@ class Eagle3Drafter(HeadDrafter):
             # At the end of the gated matrices: residuals in fp32, matrix inputs in `dtype`.
             prompt_row_bytes=8 * config.hidden_size + dtype.itemsize * (wide + 7 * config.hidden_size),
             draft_vocab_size=config.draft_vocab_size,
-            attention_heads=(config.num_heads, config.num_kv_heads),
         )
 
     def read(self, batch: RowBatch, taps_TC: Tensor) -> None:
@@ -55,10 +54,7 @@ class Eagle3Drafter(HeadDrafter):
     def propose(
         self, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
     ) -> Drafts:
-        size = len(slots_S)
-        if self.stages.has_fixed_shapes and size not in self._newest:
-            self.backlog = self.max_backlog  # captured now, not at a request after the first pause
-        num_rows = self.take_backlog()
+        size, num_rows = len(slots_S), self.take_backlog()
 
         def catch_up(slots_S: Tensor) -> None:
             batch, taps_TC = self.unseen(state, slots_S, num_rows, max_length)

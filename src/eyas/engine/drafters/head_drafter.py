@@ -39,6 +39,14 @@ class HeadDrafter(Drafter):
     def note_commit(self, max_tokens: int) -> None:
         self.backlog = min(self.backlog + max_tokens, self.max_backlog)
 
+    def capture_backlogs(self, state: DeviceState, slots_S: Tensor, num_drafts: int, max_length: int) -> None:
+        for num_rows in (self.max_backlog, *range(FEW_ROWS, 0, -1)):
+            self.backlog = num_rows
+            self.propose(state, slots_S, [], num_drafts, max_length)
+        self.backlog = self.max_backlog
+        self.read_backlog(state, slots_S, 1, max_length)
+        self.backlog = 1
+
     def read_backlog(self, state: DeviceState, slots_S: Tensor, num_coming: int, max_length: int) -> None:
         if self.backlog + num_coming <= self.max_backlog:
             return

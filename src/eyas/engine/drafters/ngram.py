@@ -37,16 +37,15 @@ class NgramDrafter(Drafter):
 
     def replace(self, state: DeviceState, slots_S: Tensor, drafts: Drafts, num_drafts: int, max_length: int) -> Drafts:
         """Return the drafts of another drafter, replaced for sequences that use prompt lookup."""
-        num_others = drafts.ids_SK.shape[1]
+        others_SK = torch.nn.functional.pad(drafts.ids_SK, (0, num_drafts - drafts.ids_SK.shape[1]))
 
-        def stage(slots_S: Tensor, ids_SK: Tensor, num_valid_S: Tensor) -> Drafts:
+        def stage(slots_S: Tensor, others_SK: Tensor, num_valid_S: Tensor) -> Drafts:
             own, looks_up_S = self._drafts(state, slots_S, num_drafts, max_length), state.by_lookup_S[slots_S]
-            others_SK = torch.nn.functional.pad(ids_SK, (0, num_drafts - num_others))
             ids_SK = torch.where(looks_up_S.unsqueeze(1), own.ids_SK, others_SK)
             return Drafts(ids_SK, torch.where(looks_up_S, own.num_valid_S, num_valid_S))
 
-        key = ("lookup", len(slots_S), num_others, num_drafts)
-        return self.stages.run(key, stage, slots_S, *drafts[:2])._replace(levels_SN=drafts.levels_SN)
+        key = ("lookup", len(slots_S), num_drafts)
+        return self.stages.run(key, stage, slots_S, others_SK, drafts.num_valid_S)._replace(levels_SN=drafts.levels_SN)
 
     def _drafts(self, state: DeviceState, slots_S: Tensor, num_drafts: int, max_length: int) -> Drafts:
         found = self._look_up(state.tokens_SN, slots_S, state.length_S, num_drafts, max_length=max_length)

@@ -14,7 +14,7 @@ import time
 from dataclasses import fields
 from typing import Literal
 
-from eyas.base.settings.config import ENV_PREFIX, EngineConfig
+from eyas.base.settings.config import ENV_PREFIX, EngineConfig, ServeConfig
 from eyas.engine.ports.stall import StallClock, processor_seconds
 from eyas.engine.ports.wire import FROM_ENGINE, Alive, FromEngine, Reader, Start, WireError, frame
 
@@ -32,7 +32,8 @@ class Child:
     def __init__(self, config: EngineConfig, log_format: Literal["text", "json"]) -> None:
         # The settings come as a message, and only the engine's: keys stay in this process.
         own = EngineConfig(**{item.name: getattr(config, item.name) for item in fields(EngineConfig)})
-        start = frame(Start(own, log_format))
+        acceptance = config.simulate_acceptance if isinstance(config, ServeConfig) else None
+        start = frame(Start(own, log_format, acceptance))
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         ours, theirs = socket.socketpair()
         with theirs:

@@ -24,7 +24,7 @@ from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import EngineStats, FinishReason, ModelInfo, Request, StepReport, TokenEvent
 from eyas.engine.startup.build import BuiltEngine
-from eyas.engine.startup.load import load_engine_parts
+from eyas.engine.startup.load import LoadedEngine, load_engine_parts
 
 __all__ = ["Engine"]
 
@@ -73,7 +73,11 @@ class Engine:
         max_queue: int = MAX_QUEUE,
     ) -> Engine:
         """Load the engine of `config` and start its thread. Raises UserError."""
-        loaded = load_engine_parts(config, progress=progress)
+        return cls.of(load_engine_parts(config, progress=progress), max_queue=max_queue)
+
+    @classmethod
+    def of(cls, loaded: LoadedEngine, *, max_queue: int = MAX_QUEUE) -> Engine:
+        """Start the thread of a loaded engine."""
         return cls(loaded.built, loaded.tokenizer, loaded.info, folder=loaded.folder, max_queue=max_queue)
 
     @property

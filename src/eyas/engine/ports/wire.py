@@ -46,10 +46,14 @@ class WireError(EyasError):
 
 
 class Start(Struct, frozen=True, tag=True, array_like=True):
-    """The first message: the settings of the engine to load."""
+    """The first message: the settings of the engine to load.
+
+    `simulate_acceptance` belongs to a server's settings, and goes with random weights only.
+    """
 
     config: EngineConfig
     log_format: Literal["text", "json"]
+    simulate_acceptance: str | None = None
 
 
 class Submit(Struct, frozen=True, tag=True, array_like=True):

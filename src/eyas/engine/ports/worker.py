@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NoReturn
 from eyas.base import logs
 from eyas.base.bundled import DEMO
 from eyas.base.errors import EyasError, InvalidRequest, UserError
-from eyas.base.settings.config import EngineConfig
 from eyas.base.types import FinishReason, Request, StepReport, TokenEvent
 from eyas.engine.ports.wire import (
     TO_ENGINE,
@@ -42,6 +41,7 @@ from eyas.engine.ports.wire import (
 )
 
 if TYPE_CHECKING:
+    from eyas.engine.ports.random_text import RandomText
     from eyas.engine.ports.stub import StubEngine
     from eyas.engine.ports.threaded import Engine
 
@@ -65,7 +65,7 @@ class _Worker:
         self._sock = sock
         self._reader = Reader(sock, TO_ENGINE)
         self._lock = threading.Lock()
-        self._engine: Engine | StubEngine | None = None
+        self._engine: Engine | StubEngine | RandomText | None = None
         self._last_progress = 0.0
         self._reporting = threading.Lock()
         self._num_steps = 0  # the last report's number
@@ -77,7 +77,7 @@ class _Worker:
         logs.setup(start.log_format)
         threading.Thread(target=self._beat, name="eyas-alive", daemon=True).start()
         try:
-            engine, folder = _load(start.config, self._progress)
+            engine, folder = _load(start, self._progress)
         except EyasError as error:
             self._send(Failed(str(error), isinstance(error, UserError)))
             return 1
@@ -95,7 +95,7 @@ class _Worker:
                     return 0
         os._exit(1)  # the parent is gone, so a running step has no reader
 
-    def _submit(self, engine: Engine | StubEngine, request: Request) -> None:
+    def _submit(self, engine: Engine | StubEngine | RandomText, request: Request) -> None:
         try:
             engine.submit(request, lambda event: None)  # the observer sends every event
         except Exception as error:
@@ -151,18 +151,28 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _load(config: EngineConfig, progress: Callable[[int, int], None]) -> tuple[Engine | StubEngine, Path]:
+def _load(start: Start, progress: Callable[[int, int], None]) -> tuple[Engine | StubEngine | RandomText, Path]:
     """Load the engine, and return it with the folder of its checkpoint. Raises UserError."""
-    from eyas.base.bundled import is_null
+    from eyas.base.bundled import is_null, random_shape
     from eyas.engine.ports.null import load_null
 
+    config = start.config
     if is_null(config.model):
         return load_null(config), DEMO
     try:
         from eyas.engine.ports.threaded import Engine
+        from eyas.engine.startup.garbage import collect_seldom
     except ModuleNotFoundError as error:
         raise UserError(f"this needs {error.name}; install it with: pip install 'eyas[engine]'") from error
+    if random_shape(config.model) is not None:
+        from eyas.engine.ports.random_text import RandomText
+        from eyas.engine.startup.random_model import load_random_engine
+
+        engine = Engine.of(load_random_engine(config, start.simulate_acceptance), max_queue=sys.maxsize)
+        collect_seldom()
+        return RandomText(engine), engine.model_folder
     engine = Engine.load(config, progress=progress, max_queue=sys.maxsize)  # the other side of the socket counts
+    collect_seldom()
     return engine, engine.model_folder
 
 

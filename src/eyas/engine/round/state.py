@@ -7,7 +7,8 @@ Shape letters: S slots, N positions, P pages a sequence, V vocabulary, W tap rin
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Sequence as Seq
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class DeviceState:
         self.draft_limit_S = zeros()
         self.by_lookup_S = zeros(dtype=torch.bool)  # uses prompt lookup, where a head drafts for others
         self.cut_SN = zeros(1 + NUM_LEVELS, dtype=torch.float32)  # a `Cut`: the threshold, then the chances
-        self._draft_limits: list[tuple[int, bool]] = []  # as last copied to the device
+        self._draft_limits = np.zeros((2, num_slots + 1), dtype=np.int64)  # and by lookup, as last copied to the device
         self.level_edges_N = torch.tensor(LEVELS, device=device).log()
         self._cut_SN = np.zeros((num_slots + 1, 1 + NUM_LEVELS), dtype=np.float32)
         num_pages = -(-max_positions // page_size)
@@ -97,45 +98,74 @@ class DeviceState:
     def nbytes(self) -> int:
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
-    def enter(self, sequence: Sequence) -> None:
-        """Write the row of a sequence that was given a slot. It becomes live when its first token is drawn."""
-        slot, params, sampling = sequence.slot, sequence.request.params, self.sampling
-        assert slot is not None
-        prompt = torch.tensor(sequence.request.prompt_ids, dtype=torch.int64, pin_memory=self.device.type == "cuda")
-        self.tokens_SN[slot, : len(prompt)] = prompt.to(self.device, non_blocking=True)
-        stops = torch.full((MAX_STOPS,), -1)
-        stops[: len(sequence.stop_ids)] = torch.tensor(sequence.stop_ids)
-        self.stop_ids_SN[slot] = stops.to(self.device, non_blocking=True)
-        for field_S, value in (
-            (self.length_S, len(prompt)),
-            (self.live_S, False),
-            (self.remaining_S, sequence.budget),
-            (sampling.temperature, params.temperature if params.temperature >= GREEDY_BELOW else 0.0),
-            *((getattr(sampling, name), value) for name, value in params.filters().items()),
-            (sampling.seed, sequence.seed),
-            (sampling.choice, sequence.choice),
-            (self.first_stop_S, len(prompt) + params.min_tokens),
-            (self.presence_S, params.presence_penalty),
-            (self.frequency_S, params.frequency_penalty),
-            (self.repetition_S, params.repetition_penalty),
-            (self.num_top_S, params.logprobs or 0),
-            (self.head_length_S, 1),  # position 0 has no hidden state before it
-        ):
-            field_S[slot].fill_(value)  # an assignment would copy from the host and wait for all queued work
-        self._enter_bias(slot, params.logit_bias)
-        if uses_penalties(sequence):
-            self._enter_counts(slot, prompt)
+    def enter(self, sequences: Seq[Sequence]) -> None:
+        """Write the rows of sequences that were given slots. Each becomes live when its first token is drawn."""
+        if not sequences:
+            return
+        params = [sequence.request.params for sequence in sequences]
+        lengths = [sequence.prompt_length for sequence in sequences]
+        slots = [sequence.slot for sequence in sequences]
+        slots_S = self.on_device(slots)
+        self._write(self.tokens_SN, slots, [sequence.request.prompt_ids for sequence in sequences])
+        stops_SN = torch.full((len(sequences), MAX_STOPS), -1)
+        for row, sequence in enumerate(sequences):
+            stops_SN[row, : len(sequence.stop_ids)] = torch.tensor(sequence.stop_ids)
+        self.stop_ids_SN[slots_S] = self.on_device(stops_SN)
+        filters = [p.filters() for p in params]
+        ints: list[tuple[Tensor, list[int]]] = [
+            (self.length_S, lengths),
+            (self.remaining_S, [sequence.budget for sequence in sequences]),
+            (self.sampling.seed, [sequence.seed for sequence in sequences]),
+            (self.sampling.choice, [sequence.choice for sequence in sequences]),
+            (self.first_stop_S, [length + p.min_tokens for length, p in zip(lengths, params, strict=True)]),
+            (self.num_top_S, [p.logprobs or 0 for p in params]),
+            (self.num_bias_S, [len(p.logit_bias) for p in params]),
+            (self.head_length_S, [1] * len(params)),  # position 0 has no hidden state before it
+            (self.live_S, [0] * len(params)),
+            (self.sampling.top_k, [int(values["top_k"]) for values in filters]),
+        ]
+        floats = [
+            (self.sampling.temperature, [p.temperature if p.temperature >= GREEDY_BELOW else 0.0 for p in params]),
+            (self.sampling.top_p, [values["top_p"] for values in filters]),
+            (self.sampling.min_p, [values["min_p"] for values in filters]),
+            (self.presence_S, [p.presence_penalty for p in params]),
+            (self.frequency_S, [p.frequency_penalty for p in params]),
+            (self.repetition_S, [p.repetition_penalty for p in params]),
+        ]
+        groups: Any = (ints, torch.int64), (floats, torch.float32)
+        for fields, dtype in groups:
+            columns = self.on_device(torch.tensor([values for _, values in fields], dtype=dtype))
+            for (field_S, _), column in zip(fields, columns, strict=True):
+                field_S[slots_S] = column.to(field_S.dtype)
+        self._enter_bias(slots_S, [p.logit_bias for p in params])
+        for sequence in sequences:
+            if uses_penalties(sequence):
+                self._enter_counts(sequence)
 
-    def _enter_bias(self, slot: int, bias: Mapping[int, float]) -> None:
-        self.num_bias_S[slot].fill_(len(bias))
-        self.bias_SN[slot].fill_(0)
-        self.bias_ids_SN[slot].fill_(0)
-        if bias:
-            ids, values = (
-                torch.tensor(part).to(self.device, non_blocking=True) for part in zip(*bias.items(), strict=True)
-            )
-            self.bias_ids_SN[slot, : len(ids)] = ids
-            self.bias_SN[slot, : len(ids)] = values
+    def on_device(self, numbers: Any) -> Tensor:
+        """Return numbers on the device without waiting for queued work, as copies of unpinned memory may."""
+        tensor = torch.as_tensor(numbers)
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+
+    def _write(self, table_SN: Tensor, slots: Seq[int | None], rows: Seq[Seq[int]]) -> None:
+        """Write the first numbers of some rows of a table, as many as there are of each, with one copy for all."""
+        sizes = [len(row) for row in rows]
+        flat = np.empty((3, sum(sizes)), dtype=np.int64)
+        flat[0] = np.repeat(np.array(slots), sizes)
+        for end, size, row in zip(np.cumsum(sizes), sizes, rows, strict=True):
+            flat[1, end - size : end] = np.arange(size)
+            flat[2, end - size : end] = row
+        slots_T, columns_T, numbers_T = self.on_device(flat)
+        table_SN[slots_T, columns_T] = numbers_T
+
+    def _enter_bias(self, slots_S: Tensor, biases: Seq[Mapping[int, float]]) -> None:
+        ids_SN = np.zeros((len(biases), MAX_LOGIT_BIAS), dtype=np.int64)
+        bias_SN = np.zeros((len(biases), MAX_LOGIT_BIAS), dtype=np.float32)
+        for row, bias in enumerate(biases):
+            ids_SN[row, : len(bias)] = list(bias)
+            bias_SN[row, : len(bias)] = list(bias.values())
+        self.bias_ids_SN[slots_S] = self.on_device(ids_SN)
+        self.bias_SN[slots_S] = self.on_device(bias_SN)
 
     def allocate_counts(self) -> None:
         """Allocate the token counts for penalties, for all slots."""
@@ -144,34 +174,38 @@ class DeviceState:
             self.output_counts_SV = torch.zeros(shape, dtype=torch.int32, device=self.device)
             self.in_prompt_SV = torch.zeros(shape, dtype=torch.bool, device=self.device)
 
-    def _enter_counts(self, slot: int, prompt: Tensor) -> None:
+    def _enter_counts(self, sequence: Sequence) -> None:
         self.allocate_counts()
         assert self.output_counts_SV is not None and self.in_prompt_SV is not None
-        self.output_counts_SV[slot].fill_(0)
-        self.in_prompt_SV[slot].fill_(False).index_fill_(0, prompt.to(self.device, non_blocking=True), True)
+        self.output_counts_SV[sequence.slot].fill_(0)
+        prompt = self.on_device(sequence.request.prompt_ids)
+        self.in_prompt_SV[sequence.slot].fill_(False).index_fill_(0, prompt, True)
 
     def limit_drafts(self, limits: Mapping[int, int], by_lookup: Collection[int] = ()) -> None:
         """Set the draft limit of each slot and which slots use prompt lookup; only changes are copied."""
-        wanted = [(limits.get(slot, 0), slot in by_lookup) for slot in range(len(self.draft_limit_S))]
-        if wanted != self._draft_limits:
-            numbers, look_up = zip(*wanted, strict=True)
-            self.draft_limit_S.copy_(torch.tensor(numbers), non_blocking=True)
-            self.by_lookup_S.copy_(torch.tensor(look_up), non_blocking=True)
+        wanted = np.zeros_like(self._draft_limits)
+        wanted[0, list(limits)] = list(limits.values())
+        wanted[1, list(by_lookup)] = 1
+        if (wanted != self._draft_limits).any():
+            self.draft_limit_S.copy_(torch.from_numpy(wanted[0]), non_blocking=True)
+            self.by_lookup_S.copy_(torch.from_numpy(wanted[1] > 0), non_blocking=True)
             self._draft_limits = wanted
 
     def cut_drafts(self, cut: Cut) -> None:
         """Set where chains end: at the cut in its slots, nowhere in the others."""
-        wanted = np.full_like(self._cut_SN, -np.inf)
-        wanted[:, 1:] = self._cut_SN[:, 1:]
+        wanted = self._cut_SN.copy()
+        wanted[:, 0] = -np.inf
         wanted[list(cut.slots)] = cut.logs_SN
         if (wanted != self._cut_SN).any():
             self.cut_SN.copy_(torch.from_numpy(wanted), non_blocking=True)
             self._cut_SN = wanted
 
-    def set_pages(self, sequence: Sequence) -> None:
-        slot = sequence.slot
-        for table, pages in zip(self.tables, (sequence.full_pages, sequence.sliding_pages), strict=True):
-            table[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int64).to(self.device, non_blocking=True)
+    def set_pages(self, sequences: Seq[Sequence]) -> None:
+        """Write the page tables of sequences."""
+        if sequences:
+            slots = [sequence.slot for sequence in sequences]
+            self._write(self.tables.full, slots, [sequence.full_pages for sequence in sequences])
+            self._write(self.tables.sliding, slots, [sequence.sliding_pages for sequence in sequences])
 
     def tables_of(self, slots_S: Tensor) -> PageTables:
         return PageTables(self.tables.full[slots_S], self.tables.sliding[slots_S])

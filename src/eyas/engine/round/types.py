@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -10,8 +10,20 @@ from torch import Tensor
 
 from eyas.engine.sequences.sequence import Sequence
 from eyas.kernels.reference.chain import ChainEnd
+from eyas.kernels.reference.norm import Normed
 
-__all__ = ["Drafts", "Guess", "Logprobs", "RoundOutput", "RowMasks", "Sampled", "Sampler", "Verified"]
+__all__ = [
+    "Drafts",
+    "Guess",
+    "Logprobs",
+    "RoundOutput",
+    "RoundSpace",
+    "RowMasks",
+    "Sampled",
+    "Sampler",
+    "Screen",
+    "Verified",
+]
 
 
 class Drafts(NamedTuple):
@@ -46,12 +58,24 @@ class RowMasks(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """Target outputs for the verified rows."""
+    """Target outputs for the verified rows. `wanted` is that of `Screen.logits`, where a screen was asked."""
 
     logits_SRV: Tensor
     taps_TC: Tensor | None
     router_logits: tuple[Tensor, ...]  # [T, E] of each layer; empty unless experts are counted
     live_SR: Tensor
+    wanted: Tensor | None = None
+
+
+class RoundSpace(NamedTuple):
+    """Memory in which rounds of all sizes leave the target's logits fp32 [T, V] and tapped states [T, C]."""
+
+    logits_TV: Tensor
+    taps_TC: Tensor | None
+
+    def of(self, num_rows: int) -> RoundSpace:
+        """Return the space of a round's rows."""
+        return RoundSpace(self.logits_TV[:num_rows], None if self.taps_TC is None else self.taps_TC[:num_rows])
 
 
 class Logprobs(NamedTuple):
@@ -88,7 +112,8 @@ class RoundOutput(NamedTuple):
     logprobs: Logprobs | None
     router_logits: tuple[Tensor, ...]
     live_T: Tensor
-    prompt_logprobs: Logprobs | None = None  # [positions], [positions, n]: with a prompt's first token
+    # Of a prompt whose first token it is, by sequence: [positions], [positions, n].
+    prompt_logprobs: Mapping[int, Logprobs] = MappingProxyType({})
     levels_SN: Tensor | None = None  # as in `Drafts`
     num_ready: Mapping[int, int] = MappingProxyType({})  # on the host, by sequence: masks, where some were late
 
@@ -108,3 +133,21 @@ class Sampler(Protocol):
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None
     ) -> RoundOutput:
         """Draw the target's tokens, accept drafts, append what is committed and advance the sequences."""
+
+
+class Screen(Protocol):
+    """Computes the logits of a round that may hold its tokens, and -inf for the others."""
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest round for which it pays."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes beside the weights."""
+
+    def expect(self, sequences: Iterable[Sequence], has_masks: bool) -> None:
+        """Say what the next rounds sample; not part of a captured stage. All logits come where a request needs them."""
+
+    def logits(self, normed: Normed, slots_S: Tensor, live_SR: Tensor, out_TV: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return fp32 [T, V], in `out_TV` where it is given, and what was wanted (`kernels.triton.screen`)."""

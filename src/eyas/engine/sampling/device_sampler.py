@@ -11,11 +11,12 @@ from torch import Tensor
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.layouts.dense import TILE_ROWS
 from eyas.kernels.reference.chain import ChainEnd
 from eyas.kernels.triton.chain import end_chains
 from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
-from eyas.kernels.triton.sample import Drawn, SampleSpace, draw
+from eyas.kernels.triton.sample import SampleSpace, draw
 
 __all__ = ["DeviceSampler"]
 
@@ -30,22 +31,22 @@ class DeviceSampler:
         max_rows: int,
         draft_vocab_size: int | None = None,
         drafts_a_pass: int = 1,
-        copies_results: bool = False,
     ) -> None:
         """A launch has up to `max_rows` rows; a head pass draws `drafts_a_pass` tokens of each sequence.
 
         Counts for penalties are allocated at once, because graphs hold addresses.
-        The next call of `finish` overwrites the result of the last one, unless `copies_results`.
+        The next call of `finish` overwrites the result of the last one.
         """
         state.allocate_counts()
         assert state.output_counts_SV is not None and state.in_prompt_SV is not None
         self._state = state
-        self._copies_results = copies_results
         self._space = SampleSpace(max_rows, state.vocab_size, state.device)
         self._draft_space: SampleSpace | None = None
         if draft_vocab_size is not None:
             self._draft_space = SampleSpace(len(state.live_S) * drafts_a_pass, draft_vocab_size, state.device)
         self._no_top_S = torch.zeros_like(state.num_top_S)
+        # Always a tensor, so that kernels are not compiled once with a screen and once without.
+        self._whole = torch.full((1,), state.vocab_size // TILE_ROWS, dtype=torch.int32, device=state.device)
         self._all_ready_S = torch.full((max_rows,), max_rows, device=state.device)
         self._edits = Edits(
             presence_S=state.presence_S,
@@ -121,9 +122,8 @@ class DeviceSampler:
             ancestors_SK=drafts.ids_SK if drafts.ids_SK.shape[1] else None,
             masks=None if masks is None else _device_masks(masks, *shape),
             num_top_S=state.num_top_S,
+            wanted=self._whole if verified.wanted is None else verified.wanted,
         )
-        if self._copies_results:
-            drawn = Drawn(*(tensor.clone() for tensor in drawn))
         ids_SR = drawn.ids_T.view(shape)
         committed = commit(
             self._ledger,

@@ -111,7 +111,7 @@ def sample_rows(
         none_left_SR = (scores_SRV.amax(-1) == float("-inf")) & (failed_SR == 0)
         failed_SR = failed_SR.masked_fill(none_left_SR, NO_TOKEN_LEFT)
     rows = state.sampling_of(slots_S, state.flags_of(sequences)).take(
-        torch.arange(len(sequences), device=slots_S.device).repeat_interleave(num_rows)
+        torch.arange(len(slots_S), device=slots_S.device).repeat_interleave(num_rows)
     )
     ids_SR = sample(scores_SRV.flatten(0, 1), positions_SR.flatten(), rows).view(-1, num_rows)
     wanted = [p.logprobs for p in params if p.logprobs is not None]

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eyas.engine.sequences.decaying import add_outcomes
+
 __all__ = ["LookupCurve", "LookupMatch", "LookupOutcome", "NgramIndex"]
 
 # Acceptance rates for matches of 0, 1, 2..3, 4..7, 8..15, ... tokens, measured on Python source after Python source.
@@ -49,29 +51,32 @@ class NgramIndex:
     def __init__(self, tokens: Sequence[int], sizes: Sequence[int]) -> None:
         """`sizes` are the n-gram sizes to look for, the preferred one first."""
         self._tokens = list(tokens)
-        self._places = {size: _places(self._tokens, size) for size in sizes}  # by hash: end of the latest one
-        self._place = -1
-        self.match = 0
-        self._find()
+        self._places = [(size, _places(self._tokens, size)) for size in sizes]  # by hash: end of the latest one
+        self._place, self.match = self._find(-1, 0)
 
     def extend(self, tokens: Sequence[int]) -> list[LookupOutcome]:
         """Append tokens, and return the outcome of lookup for those that it would have drafted."""
-        lookups = []
+        lookups, known, place, match = [], self._tokens, self._place, self.match
         for token in tokens:
-            if self.match:
-                lookups.append(LookupOutcome(self.match, token == self._tokens[self._place]))
-            self._tokens.append(token)
-            self._find()
+            if match:
+                lookups.append(LookupOutcome(match, token == known[place]))
+            known.append(token)
+            place, match = self._find(place, match)
+        self._place, self.match = place, match
         return lookups
 
-    def _find(self) -> None:
-        end, found, match = len(self._tokens), -1, 0
-        for size, places in self._places.items():
-            key = hash(tuple(self._tokens[-size:]))
-            if found < 0 and (found := places.get(key, -1)) >= 0:
-                match = self.match + 1 if found == self._place + 1 else size
+    def _find(self, place: int, match: int) -> tuple[int, int]:
+        """Return where the last tokens occurred before and the match there; `place` and `match` are the last ones."""
+        tokens, found, found_match = self._tokens, -1, 0
+        end = len(tokens)
+        for size, places in self._places:
+            key = hash(tuple(tokens[-size:]))
+            if found < 0:
+                found = places.get(key, -1)
+                if found >= 0:
+                    found_match = match + 1 if found == place + 1 else size
             places[key] = end
-        self._place, self.match = found, match
+        return found, found_match
 
 
 def _places(tokens: list[int], size: int) -> dict[int, int]:
@@ -91,10 +96,10 @@ class LookupCurve:
         self._levels = np.array([_level(match) for match in range(2 * LONGEST)])
 
     def observe(self, lookups: Sequence[LookupOutcome]) -> None:
-        for match, is_right in lookups:
-            level = _level(match)
-            self._hits[level] = self._hits[level] * KEEP + is_right
-            self._tries[level] = self._tries[level] * KEEP + 1
+        if lookups:
+            matches, is_right = (np.array(part) for part in zip(*lookups, strict=True))
+            levels = self._levels[matches.clip(max=LONGEST)]
+            add_outcomes(self._hits, self._tries, levels, is_right, KEEP)
 
     def chances(self, matches: Sequence[LookupMatch]) -> Floats:
         """Return the chance [S, K] of each draft, given that all before it are right.
@@ -103,7 +108,7 @@ class LookupCurve:
         """
         by_level = (self._hits + GUESS_TRIES * self._guesses) / (self._tries + GUESS_TRIES)
         of_match = by_level[self._levels]
-        match_S, num_unknown_S = np.array(matches, dtype=np.int64).reshape(-1, 2).T
+        match_S, num_unknown_S = (np.array(part) for part in zip(*matches, strict=True))
         match_S = match_S.clip(max=LONGEST)
         now_S = (match_S + num_unknown_S).clip(max=LONGEST)
         chances_SK: Floats = of_match[now_S[:, None] + self._column]

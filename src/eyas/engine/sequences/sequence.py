@@ -53,19 +53,22 @@ class Sequence:
     prompt_logprobs: list[Any] = field(default_factory=list)  # of the chunks computed so far; only the runner reads it
     swapped: Any = None  # the runner's copy of the pages of a swapped sequence
     resume_phase: Phase = Phase.DECODE
+    prompt_length: int = field(init=False)
+    max_length: int = field(init=False)  # prompt and answer
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.request.prompt_ids)
+        self.max_length = self.prompt_length + self.budget
 
     @property
-    def prompt_length(self) -> int:
-        return len(self.request.prompt_ids)
+    def awaits_leader(self) -> bool:
+        """Whether the prompt pages that it shares are still to be written."""
+        return self.leader is not None and self.leader.phase in (Phase.WAITING, Phase.PREFILL, Phase.SWAPPED)
 
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether prompt log-probabilities are wanted, which need the whole prompt computed, cached or not."""
         return self.choice == 0 and self.request.params.prompt_logprobs is not None
-
-    @property
-    def max_length(self) -> int:
-        return self.prompt_length + self.budget
 
     @property
     def length_bound(self) -> int:

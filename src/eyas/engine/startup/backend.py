@@ -11,8 +11,11 @@ from eyas.base.errors import UserError
 from eyas.engine.drafters.base import Drafter, DrafterNeeds
 from eyas.engine.round.stages import CudaGraphs, Stages
 from eyas.engine.round.state import DeviceState
-from eyas.engine.round.types import Sampler
+from eyas.engine.round.types import Sampler, Screen
 from eyas.engine.sampling.sampler import PlainSampler
+from eyas.engine.step.scheduler import max_tiles
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.reference.lookup import LookUp, look_up_ref
 from eyas.kernels.reference.ops import Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, ROW_OPS
@@ -35,7 +38,8 @@ class Backend:
     """Parts of an engine that depend on the device.
 
     `new_samplers(state, max_rows)` makes a sampler for rounds of up to `max_rows` rows, and one for the first tokens
-    after prompts.
+    after prompts; `new_screen(lm_head, rough, state, eps)` what computes the logits of small rounds from a rough copy
+    of the lm_head.
     """
 
     row_ops: Ops
@@ -44,6 +48,8 @@ class Backend:
     new_samplers: Callable[[DeviceState, int], tuple[Sampler, Sampler]]
     look_up: LookUp
     chunk_tokens: int
+    max_rows: int | None = None  # rows of a round, None: no limit
+    new_screen: Callable[[BlockedMatrix, RoughMatrix, DeviceState, float], Screen] | None = None
 
 
 def plain_backend() -> Backend:
@@ -57,21 +63,19 @@ def plain_backend() -> Backend:
     )
 
 
-def check_round_size(concurrency: int, max_drafts: int) -> None:
-    """Raises UserError for more sequences or rows in a round than the kernels take."""
-    from eyas.kernels.cuda.attend import MAX_SEQS
+def check_round_size(concurrency: int) -> None:
+    """Raises UserError for more sequences in a round than the kernels take.
+
+    More rows are no error: large rounds draft fewer tokens (`engine.draft_length.round_limit`).
+    """
+    from eyas.kernels.cuda.attend_plan import MAX_SEQS
     from eyas.kernels.cuda.moe import MAX_ROWS
 
-    if concurrency > MAX_SEQS:
+    most = min(MAX_SEQS, MAX_ROWS)
+    if concurrency > most:
         raise UserError(
-            f"a round on a GPU has at most {MAX_SEQS} sequences, got --concurrency {concurrency}; "
-            f"with --concurrency {MAX_SEQS} more requests wait in the queue"
-        )
-    if concurrency * (max_drafts + 1) > MAX_ROWS:
-        raise UserError(
-            f"a round on a GPU has at most {MAX_ROWS} rows, got {concurrency} sequences of {max_drafts + 1} "
-            f"(--draft-tokens {max_drafts} and one more); lower --concurrency to {MAX_ROWS // (max_drafts + 1)} "
-            f"or --draft-tokens to {MAX_ROWS // concurrency - 1}"
+            f"a round on a GPU has at most {most} sequences, got --concurrency {concurrency}; "
+            f"with --concurrency {most} more requests wait in the queue"
         )
 
 
@@ -83,15 +87,17 @@ def kernel_backend(
     *,
     concurrency: int,
     max_drafts: int,
-    max_backlog: int,
+    chunk_tokens: int,
 ) -> Backend:
-    """Return the backend of kernels and CUDA graphs. Raises UserError for more rows in a round than kernels take."""
+    """Return the backend of kernels and CUDA graphs. Raises UserError for more sequences than kernels take."""
     from eyas.engine.sampling.device_sampler import DeviceSampler
+    from eyas.engine.sampling.screened_logits import ScreenedLogits
+    from eyas.kernels.cuda.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
     from eyas.kernels.triton.lookup import look_up
     from eyas.kernels.triton.ops import PromptOps
 
-    check_round_size(concurrency, max_drafts)
+    check_round_size(concurrency)
     passes = drafter.work(max_drafts).passes
     drafts_a_pass = -(-max_drafts // passes) if passes else 0
 
@@ -99,24 +105,21 @@ def kernel_backend(
         of_rounds = DeviceSampler(
             state, max_rows=max_rows, draft_vocab_size=needs.draft_vocab_size, drafts_a_pass=drafts_a_pass
         )
-        # Several prompts may end in one step, before the host has copied the first result.
-        return of_rounds, DeviceSampler(state, max_rows=1, copies_results=True)
+        return of_rounds, DeviceSampler(state, max_rows=concurrency)
 
     return Backend(
         row_ops=DecodeOps(
             device,
-            max_sequences=concurrency,
-            max_rows=max(max_drafts + 1, max_backlog),
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
+            max_rows=concurrency * (max_drafts + 1),
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             top_k=config.experts_per_token,
-            draft_heads=needs.attention_heads,
         ),
         prompt_ops=PromptOps(),
-        stages=CudaGraphs(max_sequences=concurrency),
+        stages=CudaGraphs(max_sequences=concurrency, max_tiles=max_tiles(chunk_tokens)),
         new_samplers=new_samplers,
         look_up=look_up,
-        chunk_tokens=KERNEL_CHUNK,
+        chunk_tokens=chunk_tokens,
+        max_rows=MAX_ROWS,
+        new_screen=ScreenedLogits,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,20 +12,24 @@ import torch
 from eyas.base.errors import UserError
 from eyas.base.settings.config import BUSY_CHUNK_TOKENS
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength
+from eyas.engine.draft_length.round_limit import most_drafts
 from eyas.engine.draft_length.step_costs import RoundCosts
 from eyas.engine.drafters.base import DrafterNeeds, DrafterParts
 from eyas.engine.drafters.ngram import NgramDrafter
 from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.round.stages import buckets
 from eyas.engine.round.state import DeviceState
+from eyas.engine.round.types import RoundSpace
 from eyas.engine.sampling.synthetic import SimulatedSampler
 from eyas.engine.sequences.constraint import GrammarCache
-from eyas.engine.startup.backend import Backend, kernel_backend, plain_backend
-from eyas.engine.startup.memory import PageCounts, kv_budget, page_bytes, page_counts
+from eyas.engine.startup.backend import KERNEL_CHUNK, Backend, kernel_backend, plain_backend
+from eyas.engine.startup.memory import PageCounts, kv_budget, page_bytes, page_counts, screen_pays
 from eyas.engine.startup.memory_map import memory_map
 from eyas.engine.step.core import EngineCore
 from eyas.engine.step.runner import Runner
-from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, sliding_pages
+from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, max_tiles, sliding_pages
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.int8 import RoughMatrix, rough_bytes
 from eyas.kernels.reference.attend import KEY_BLOCK
 from eyas.kernels.reference.linear import self_test
 from eyas.kernels.reference.ops import LayerCache, Ops
@@ -50,16 +55,22 @@ __all__ = [
 MAX_AUTO_DRAFTS = 7  # with the last token, they fill one tile of 8 rows
 LEAST_MATCH = 5  # n-gram size of prompt lookup next to a head
 MAX_BACKLOG = 32  # most rows of the head's catch-up pass
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineOptions:
     """Options of an engine. `kv_bytes` None: all free memory. `lag` None: 1 on a GPU, 0 on a CPU (see EngineCore).
 
+    `kv_dtype` is that of the target's keys and values: 'auto' that of its weights. A head's stay in that of its own:
+    of an EAGLE-3 head they are a twentieth of the bytes, and rounding them could only cost acceptance.
+
     Operations and prompt tokens per step default to the backend's; `busy_chunk_tokens` bounds the latter while any
     sequence decodes.
 
     `tokenizer_json` is read when the first grammar arrives; without it grammars are refused.
+
+    With `whole_lm_head` no 8-bit copy of it is made, which takes memory (`engine.sampling.screened_logits`).
 
     `simulated_acceptance` are the rates of synthetic acceptance, for benchmarks only (see
     `engine.sampling.synthetic`).
@@ -73,7 +84,9 @@ class EngineOptions:
     page_size: int = 16
     chunk_tokens: int | None = None
     busy_chunk_tokens: int = BUSY_CHUNK_TOKENS
+    target_itl_s: float | None = None
     kv_bytes: int | None = None
+    kv_dtype: Literal["auto", "fp8"] = "auto"
     lag: int | None = None
     row_ops: Ops | None = None
     prompt_ops: Ops | None = None
@@ -81,6 +94,7 @@ class EngineOptions:
     track_experts: bool = False
     tokenizer_json: Path | None = None
     simulated_acceptance: tuple[float, ...] | None = None
+    whole_lm_head: bool = False
 
     @property
     def max_drafts(self) -> int:
@@ -95,12 +109,11 @@ class BuiltEngine:
     core: EngineCore
     weights: TargetWeights
     head: Head | None
-    prompt_bytes: int  # memory in which the prompt tokens of a step are computed
 
     @property
     def memory_bytes(self) -> dict[str, int]:
         """Return the bytes in use now, by owner: see `memory_map`."""
-        return memory_map(self.weights, self.head, self.core.runner, prompt_bytes=self.prompt_bytes)
+        return memory_map(self.weights, self.head, self.core.runner)
 
 
 def build_engine(
@@ -121,11 +134,23 @@ def build_engine(
     else:
         needs = drafter.needs_of(head.config, dtype)
     backend = _backend(config, weights, options, needs, max_drafts)
+    prompt_rows = max_tiles(backend.chunk_tokens) * PROMPT_TILE
     prompt_bytes = chunk_bytes(
-        config, backend.chunk_tokens, dtype, tap_width=needs.tap_width, reader_row_bytes=needs.prompt_row_bytes
+        config, prompt_rows, dtype, tap_width=needs.tap_width, reader_row_bytes=needs.prompt_row_bytes
     )
-    pages = _size(config, needs, options, weights.embed_VH, max_drafts, backend.chunk_tokens, prompt_bytes)
-    runner = _runner(config, weights, options, head, needs, max_drafts, backend, pages)
+    device = weights.embed_VH.device
+    row_bytes = 4 * config.vocab_size + dtype.itemsize * needs.tap_width  # of `RoundSpace`
+    round_bytes = row_bytes * _most_rows(options, backend.max_rows)
+
+    def kv_bytes() -> int:
+        if options.kv_bytes is not None:
+            return options.kv_bytes
+        return kv_budget(device, prompt_bytes=prompt_bytes, round_bytes=round_bytes)
+
+    screens = backend.new_screen is not None and not options.whole_lm_head
+    rough = _rough_lm_head(weights, kv_bytes()) if screens else None
+    pages = _size(config, needs, options, weights.embed_VH, backend, kv_bytes())
+    runner = _runner(config, weights, options, head, needs, max_drafts, backend, pages, rough)
     scheduler = Scheduler(
         SchedulerConfig(
             page_size=options.page_size,
@@ -136,20 +161,22 @@ def build_engine(
             chunk_tokens=backend.chunk_tokens,
             busy_chunk_tokens=min(options.busy_chunk_tokens, backend.chunk_tokens),
             max_drafts=max_drafts,
+            max_rows=backend.max_rows,
         )
     )
     core = EngineCore(
         runner,
         scheduler,
-        _draft_length(options, max_drafts, config, weights),
+        _draft_length(options, config, weights, backend.max_rows),
         GrammarCache(options.tokenizer_json, vocab_size=config.vocab_size, eos_ids=config.eos_ids),
         context=options.context,
         eos_ids=config.eos_ids,
         seed=options.seed,
         lag=int(runner.state.device.type == "cuda") if options.lag is None else options.lag,
         track_experts=options.track_experts,
+        target_itl_s=options.target_itl_s,
     )
-    return BuiltEngine(core, weights, head, prompt_bytes)
+    return BuiltEngine(core, weights, head)
 
 
 def _backend(
@@ -169,7 +196,7 @@ def _backend(
             weights.embed_VH.device,
             concurrency=options.concurrency,
             max_drafts=max_drafts,
-            max_backlog=MAX_BACKLOG,
+            chunk_tokens=options.chunk_tokens or KERNEL_CHUNK,
         )
     return replace(
         backend,
@@ -188,6 +215,7 @@ def _runner(
     max_drafts: int,
     backend: Backend,
     pages: PageCounts,
+    rough: RoughMatrix | None,
 ) -> Runner:
     device, dtype = weights.embed_VH.device, weights.embed_VH.dtype
     # Positions for the drafts after the last token, padded to whole tiles of prompt rows.
@@ -199,7 +227,8 @@ def _runner(
         taps=needs.taps,
         expert_cache_bytes=_expert_cache_bytes(config, weights, options),
     )
-    caches = target.new_cache(pages.full + 1, pages.sliding + 1, options.page_size)
+    in_fp8 = options.kv_dtype == "fp8"
+    caches = target.new_cache(pages.full + 1, pages.sliding + 1, options.page_size, in_fp8=in_fp8)
     state = DeviceState(
         num_slots=options.concurrency,
         max_positions=max_positions,
@@ -210,7 +239,8 @@ def _runner(
         tap_dtype=dtype,
         device=device,
     )
-    sampler, prompt_sampler = backend.new_samplers(state, options.concurrency * (max_drafts + 1))
+    num_rows = _most_rows(options, backend.max_rows)
+    sampler, prompt_sampler = backend.new_samplers(state, num_rows)
     if options.simulated_acceptance is not None:
         sampler = SimulatedSampler(sampler, state, options.simulated_acceptance)
     parts = DrafterParts(
@@ -236,8 +266,23 @@ def _runner(
         sampler=sampler,
         prompt_sampler=prompt_sampler,
         stages=backend.stages,
+        max_prompt_rows=max_tiles(backend.chunk_tokens) * PROMPT_TILE,
+        space=_round_space(num_rows, target, needs.tap_width) if backend.stages.has_fixed_shapes else None,
         ngram_drafter=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
+        screen=None
+        if rough is None or backend.new_screen is None
+        else backend.new_screen(weights.lm_head_VH, rough, state, config.rms_norm_eps),
     )
+
+
+def _rough_lm_head(weights: TargetWeights, kv_bytes: int) -> RoughMatrix | None:
+    """Return the 8-bit copy of an lm_head that kernels read, where it pays and `kv_bytes` leave room for it."""
+    lm_head = weights.lm_head_VH
+    if not isinstance(lm_head, BlockedMatrix):
+        return None
+    if not screen_pays(lm_head.data.nbytes, rough_bytes(lm_head.num_rows, lm_head.num_columns), kv_bytes):
+        return None
+    return RoughMatrix.of(lm_head)
 
 
 def check_options(config: GptOssConfig, options: EngineOptions) -> None:
@@ -255,26 +300,34 @@ def _size(
     needs: DrafterNeeds,
     options: EngineOptions,
     like: torch.Tensor,
-    max_drafts: int,
-    chunk_tokens: int,
-    prompt_bytes: int,
+    backend: Backend,
+    budget: int,
 ) -> PageCounts:
-    """Return the numbers of pages of caches on the device and in the dtype of `like`."""
-    device, dtype = like.device, like.dtype
-    budget = options.kv_bytes
-    if budget is None:
-        num_drafts = range(max_drafts + 1) if options.draft_tokens == "auto" else (max_drafts,)
-        num_rows = sum(size * (drafts + 1) for size in buckets(options.concurrency) for drafts in num_drafts)
-        budget = kv_budget(device, prompt_bytes=prompt_bytes, logit_bytes=4 * num_rows * config.vocab_size)
+    """Return the numbers of pages of caches in the dtype of `like` that fit into `budget` bytes."""
     return page_counts(
-        page_bytes(config, needs, options.page_size, dtype),
+        page_bytes(config, needs, options.page_size, like.dtype, in_fp8=options.kv_dtype == "fp8"),
         budget=budget,
         page_size=options.page_size,
         context=options.context,
         num_sequences=options.concurrency,
-        sliding_pages=sliding_pages(config.sliding_window, max_drafts, options.page_size),
-        chunk_tokens=chunk_tokens,
+        sliding_pages=sliding_pages(config.sliding_window, options.max_drafts, options.page_size),
+        chunk_tokens=backend.chunk_tokens,
     )
+
+
+def _largest_rounds(options: EngineOptions, max_rows: int | None) -> list[tuple[int, int]]:
+    """Return the batch sizes of rounds, and the most drafts of each."""
+    return [(size, most_drafts(size, options.max_drafts, max_rows)) for size in buckets(options.concurrency)]
+
+
+def _most_rows(options: EngineOptions, max_rows: int | None) -> int:
+    return max(size * (drafts + 1) for size, drafts in _largest_rounds(options, max_rows))
+
+
+def _round_space(num_rows: int, target: GptOss, tap_width: int) -> RoundSpace:
+    logits_TV = torch.empty(num_rows, target.config.vocab_size, dtype=torch.float32, device=target.device)
+    taps_TC = torch.empty(num_rows, tap_width, dtype=target.dtype, device=target.device) if tap_width else None
+    return RoundSpace(logits_TV, taps_TC)
 
 
 def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: EngineOptions) -> int:
@@ -293,23 +346,35 @@ def _drafter_caches(
 ) -> tuple[LayerCache, ...]:
     """Return zeroed keys and values over the pages of the full layers, on the device and in the dtype of `like`."""
     return tuple(
-        LayerCache(*(like.new_zeros(pages.full + 1, page_size, cache.num_kv_heads, cache.head_dim) for _ in range(2)))
+        LayerCache.zeros((pages.full + 1, page_size, cache.num_kv_heads, cache.head_dim), like.dtype, like.device)
         for cache in needs.caches
     )
 
 
-def auto_draft_length(options: EngineOptions, config: GptOssConfig, weights: TargetWeights) -> AutoDraftLength:
+def auto_draft_length(
+    options: EngineOptions, config: GptOssConfig, weights: TargetWeights, max_rows: int | None = None
+) -> AutoDraftLength:
     """Return the policy of `--draft-tokens auto`, before any round was timed."""
     drafter, share = DRAFTERS[options.drafter], config.experts_per_token / config.num_experts
-    costs = RoundCosts(MAX_AUTO_DRAFTS, expert_share=share, work=drafter.work)
+    costs = RoundCosts(MAX_AUTO_DRAFTS, max_rows=max_rows, expert_share=share, work=drafter.work)
     cuts = is_packed(weights)  # plain operations compute dead rows too
     return AutoDraftLength(MAX_AUTO_DRAFTS, costs, has_head=drafter.has_head, has_lookup=True, cuts=cuts)
 
 
-def _draft_length(options: EngineOptions, max_drafts: int, config: GptOssConfig, weights: TargetWeights) -> DraftLength:
-    if options.draft_tokens == "auto" and max_drafts:
-        return auto_draft_length(options, config, weights)
-    return FixedDraftLength(max_drafts)
+def _draft_length(
+    options: EngineOptions, config: GptOssConfig, weights: TargetWeights, max_rows: int | None
+) -> DraftLength:
+    """Return the policy of the options. It drafts no more than fits a round, which is said once where that is less."""
+    if options.draft_tokens == "auto" and options.max_drafts:
+        return auto_draft_length(options, config, weights, max_rows)
+    rounds = _largest_rounds(options, max_rows)
+    size, most = rounds[-1]
+    if most < options.max_drafts:
+        log.info(
+            "a round has at most %d rows: with %d conversations at once %d tokens are drafted, %d with up to %d",
+            max_rows, size, most, options.max_drafts, max(n for n, k in rounds if k == options.max_drafts),
+        )  # fmt: skip
+    return FixedDraftLength(options.max_drafts)
 
 
 def row_invariant(weights: TargetWeights, device_dtype: torch.dtype) -> bool:

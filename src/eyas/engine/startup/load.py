@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from eyas.base.bundled import DEMO_NAME, OWN_HEAD, is_null
-from eyas.base.errors import UserError, nearest
+from eyas.base.bundled import DEMO_NAME, OWN_HEAD, is_null, random_shape
+from eyas.base.errors import UserError
 from eyas.base.settings.config import EngineConfig
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.base.types import ModelInfo
@@ -25,30 +25,31 @@ from eyas.engine.startup.build import (
     check_options,
     row_invariant,
 )
+from eyas.engine.startup.decode_weights import check_decode_weights, fit_decode_weights
 from eyas.engine.startup.draft_head import check_head_options, check_kind, keep_tokens, pack_head, round_head
 from eyas.engine.startup.warm_up import warm_up
-from eyas.kernels.layouts.dense import TILE_ROWS
-from eyas.model.checkpoints.device_layout import has_device_layout, pack_layer, pack_lm_head
+from eyas.model.checkpoints.device_layout import num_copies, pack_layer, pack_lm_head
 from eyas.model.checkpoints.head_kinds import HEAD_KINDS, find_kind
 from eyas.model.checkpoints.hub import resolve
 from eyas.model.checkpoints.loader import inspect_target, load_head, load_target
 from eyas.model.checkpoints.placing import can_use_kernels, check_room
 from eyas.model.checkpoints.shards import read_headers
 from eyas.model.config import GptOssConfig
-from eyas.model.devices import KERNEL_CAPABILITY, pick_device
+from eyas.model.devices import pick_device
 from eyas.model.making.make import has_random_weights
-from eyas.model.making.presets import PRESETS
-from eyas.model.making.random_weights import RANDOM_HEADS, random_target
 from eyas.model.weights import Head, TargetWeights
 
 __all__ = [
+    "SMALL_HIDDEN",
     "LoadedEngine",
     "LoadedModel",
+    "engine_options",
     "find_checkpoints",
+    "info_of",
     "load_engine_parts",
     "load_model",
-    "load_shape",
     "load_tokenizer",
+    "ready_engine",
 ]
 
 AUTO_CONTEXT = 32 * 1024
@@ -85,8 +86,12 @@ class LoadedModel:
 def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None) -> LoadedEngine:
     """Load and warm up an engine. Raises UserError for errors in the settings."""
     model = load_model(config, progress=progress)
-    tokenizer = load_tokenizer(model)
-    info = ModelInfo(
+    return ready_engine(model, load_tokenizer(model), info_of(config, model))
+
+
+def info_of(config: EngineConfig, model: LoadedModel) -> ModelInfo:
+    """Return the facts about a loaded model that the HTTP side needs."""
+    return ModelInfo(
         name=_name(config.model),
         context=model.options.context,
         vocab_size=model.config.vocab_size,
@@ -96,7 +101,11 @@ def load_engine_parts(config: EngineConfig, *, progress: Progress | None = None)
         page_size=model.options.page_size,
         simulated=model.simulated,
     )
-    built = model.build()
+
+
+def ready_engine(model: LoadedModel, tokenizer: Tokenizer, info: ModelInfo, **changes: Any) -> LoadedEngine:
+    """Build an engine with these changes to the model's options, and warm it up."""
+    built = model.build(**changes)
     try:
         built.core.grammars.prepare()
     except UserError as error:
@@ -114,6 +123,10 @@ def _details(config: EngineConfig, model: LoadedModel) -> dict[str, str]:
             details["draft vocabulary"] = str(config.draft_vocab)
         if config.draft_weights != "bf16":
             details["draft weights"] = config.draft_weights
+    if config.kv_dtype != "auto":
+        details["keys and values"] = config.kv_dtype
+    if num_copies(model.weights):
+        details["decode weights"] = "attention in 12 bits too"
     if model.options.drafter != "none":
         details["draft tokens"] = str(config.draft_tokens)
     return details
@@ -128,7 +141,10 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     check_room([*stored.values(), *head_stored.values()], device, dtype)
     inspected = inspect_target(folder, stored)
     has_kernels = can_use_kernels(device, inspected[0])
-    options = _options(config, inspected[0], drafter, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels)
+    options = engine_options(
+        config, inspected[0], drafter, tokenizer_json=folder / "tokenizer.json", has_kernels=has_kernels
+    )
+    check_decode_weights(config, has_kernels=has_kernels)
     kind = HEAD_KINDS.get(drafter)
     if kind is not None:
         check_kind(config, kind, has_kernels=has_kernels)
@@ -155,6 +171,8 @@ def load_model(config: EngineConfig, *, progress: Progress | None = None) -> Loa
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # frees the tensors from which weights were packed
+    if has_kernels:
+        weights = fit_decode_weights(config, weights)
     if not has_kernels and not row_invariant(weights, dtype):
         log.warning(
             "matmul on this device is not row-invariant; "
@@ -177,38 +195,14 @@ def find_checkpoints(config: EngineConfig) -> tuple[Path, str, Path | None]:
             f"'{config.model}' is not a model: it only serves ('eyas serve null'), and 'eyas bench http' measures it; "
             "name a model, e.g. demo"
         )
+    if random_shape(config.model) is not None:
+        raise UserError(
+            f"'{config.model}' has no checkpoint: its weights are random, and 'eyas serve' alone makes them"
+        )
     if config.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub reads it at import
     folder = _folder(config.model, config.revision)
     return folder, *_drafter(config, folder)
-
-
-def load_shape(name: str, config: EngineConfig) -> LoadedModel:
-    """Draw random weights of a published shape on the GPU, with a head of the usual shape if `--draft` names a kind."""
-    shapes = [known for known, shape in PRESETS.items() if has_device_layout(shape)]
-    if name not in shapes:
-        raise UserError(f"no shape '{name}'{nearest(name, shapes) or '; there are: ' + ', '.join(shapes)}")
-    device, _ = pick_device(config.device)
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < KERNEL_CAPABILITY:
-        raise UserError(
-            "--shape draws its weights on a GPU from Hopper on; for a CPU write a small model: eyas models make"
-        )
-    target, kind, size = PRESETS[name], HEAD_KINDS.get(config.draft), config.draft_vocab
-    drafter = "none" if kind is None else config.draft
-    options = _options(config, target, drafter, tokenizer_json=None, has_kernels=True)
-    check_head_options(config, has_head=kind is not None)
-    if kind is not None:
-        check_kind(config, kind, has_kernels=True)
-        if drafter not in RANDOM_HEADS:
-            raise UserError(f"--shape cannot draw {kind.title}; it can draw these: {', '.join(RANDOM_HEADS)}")
-        if config.draft_counts is not None:
-            raise UserError("--shape draws the draft vocabulary at random; leave out --draft-counts")
-        if size is not None and (size % TILE_ROWS or not 0 < size <= target.vocab_size):
-            raise UserError(f"{name} can have a draft vocabulary of multiples of 16 up to {target.vocab_size}")
-    weights, head = random_target(target, device), None
-    if kind is not None:
-        head = round_head(config, kind, RANDOM_HEADS[drafter](target, weights, device, size))
-    return LoadedModel(folder=Path(name), config=target, weights=weights, head=head, options=options, simulated=True)
 
 
 def load_tokenizer(model: LoadedModel) -> Tokenizer:
@@ -246,7 +240,7 @@ def _drafter(config: EngineConfig, folder: Path) -> tuple[str, Path | None]:
     return find_kind(head), head
 
 
-def _options(
+def engine_options(
     config: EngineConfig, target: GptOssConfig, drafter: str, *, tokenizer_json: Path | None, has_kernels: bool
 ) -> EngineOptions:
     """Return the options of engines, checked before any weights are read. Raises UserError."""
@@ -255,11 +249,14 @@ def _options(
         concurrency=config.concurrency,
         drafter=drafter,
         draft_tokens=config.draft_tokens,
+        kv_dtype=config.kv_dtype,
         busy_chunk_tokens=config.busy_chunk_tokens,
+        target_itl_s=config.target_itl / 1e3 if config.target_itl else None,
         seed=config.seed,
         tokenizer_json=tokenizer_json,
+        whole_lm_head=config.whole_lm_head,
     )
     check_options(target, options)
     if has_kernels:
-        check_round_size(options.concurrency, options.max_drafts)
+        check_round_size(options.concurrency)
     return options

@@ -20,9 +20,12 @@ __all__ = [
     "kv_budget",
     "page_bytes",
     "page_counts",
+    "screen_pays",
 ]
 
 GPU_RESERVE = 3 << 29
+LEAST_SCREENED = 256 << 20  # bytes of an lm_head: a screen's launches cost as much as reading 100 MB
+SCREEN_ROOM = 10  # times the bytes of a screen are left for keys and values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,25 +44,34 @@ class PageCounts:
     sliding: int
 
 
-def kv_budget(device: torch.device, *, prompt_bytes: int, logit_bytes: int) -> int:
+def kv_budget(device: torch.device, *, prompt_bytes: int, round_bytes: int) -> int:
     """Return the part of free memory for keys and values.
 
     On a CPU half is left for activations and other programs. On a GPU memory is left for a prompt chunk, for
-    `logit_bytes`, the logits of one round of each shape (rounds with masks keep theirs), and for kernels, workspaces,
-    other graphs and the allocator's slack, 0.7 GB on an H200. A GPU that shares the host's memory leaves a tenth to
-    other programs.
+    `round_bytes`, what the target leaves of the largest round, and for kernels, workspaces, other graphs and the
+    allocator's slack, 0.7 GB on an H200. A GPU that shares the host's memory leaves a tenth to other programs.
     """
     room = available_bytes(device)
     if device.type == "cpu":
         return room // 2
     if shares_memory(device):
         room -= room // 10
-    return room - prompt_bytes - logit_bytes - GPU_RESERVE
+    return room - prompt_bytes - round_bytes - GPU_RESERVE
 
 
-def page_bytes(target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype: torch.dtype) -> PageBytes:
-    """Return the bytes of a page: keys and values of target and drafter, and the taps that a page keeps."""
-    layer = layer_page_bytes(target, page_size, dtype)
+def screen_pays(lm_head_bytes: int, screen_bytes: int, kv_bytes: int) -> bool:
+    """Whether an lm_head is worth a screen, and `kv_bytes` for keys and values, which it takes of, leave it room."""
+    return lm_head_bytes >= LEAST_SCREENED and SCREEN_ROOM * screen_bytes <= kv_bytes
+
+
+def page_bytes(
+    target: GptOssConfig, needs: DrafterNeeds, page_size: int, dtype: torch.dtype, *, in_fp8: bool = False
+) -> PageBytes:
+    """Return the bytes of a page: keys and values of target and drafter, and the taps that a page keeps.
+
+    `in_fp8` are the target's alone.
+    """
+    layer = layer_page_bytes(target, page_size, dtype, in_fp8=in_fp8)
     num_sliding = sum(target.layer_is_sliding)
     of_drafter = page_size * sum(cache.width for cache in needs.caches) + needs.page_tap_width
     full = layer * (target.num_layers - num_sliding) + of_drafter * dtype.itemsize

@@ -1,7 +1,7 @@
 """The memory in use by owner: the engine's tensors, and on a GPU all other use of it.
 
-On a GPU the owners add up to what the driver counts as used, also by other programs, after the longest possible
-prompts; `free` is what is then left.
+On a GPU the owners add up to what the driver counts as used, also by other programs, once all passes are captured;
+`free` is what is then left.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from eyas.model.weights import Head, TargetWeights, tensors_of
 __all__ = ["driver_peak", "memory_map"]
 
 
-def memory_map(weights: TargetWeights, head: Head | None, runner: Runner, *, prompt_bytes: int) -> dict[str, int]:
-    """Return bytes by owner. `prompt_bytes` are those in use while the rows of a prompt are computed.
+def memory_map(weights: TargetWeights, head: Head | None, runner: Runner) -> dict[str, int]:
+    """Return bytes by owner.
 
     state        tokens, page tables, parameters and waiting taps of the running sequences
+    screen       the 8-bit copy of the lm_head, where there is one
     expert cache dequantised experts, once it is full (CPU)
     workspaces   tensors of kernels, samplers and rotary tables (GPU, like all that follow)
-    graphs       memory pool of captured rounds
-    prompts      memory in which prompts are computed, as the allocator keeps it
+    graphs       memory pool of captured rounds and prompt passes
+    allocator    blocks that it keeps for what is computed outside of graphs
     driver       context, kernels, nodes of graphs, and other programs
     """
     owned = {id(tensor) for tensor in tensors_of(weights)}
-    kv = sum(cache.k.nbytes + cache.v.nbytes for cache in (*runner.caches, *runner.drafter.caches))
+    kv = sum(part.nbytes for cache in (*runner.caches, *runner.drafter.caches) for part in cache.tensors)
     head_tensors = () if head is None else tensors_of(head.weights)
     named = {
         "weights": sum(tensor.nbytes for tensor in tensors_of(weights)),
@@ -36,14 +37,16 @@ def memory_map(weights: TargetWeights, head: Head | None, runner: Runner, *, pro
         "kv": kv + runner.tap_pages_PC.nbytes,
         "state": runner.state.nbytes,
     }
+    if runner.screen is not None:
+        named["screen"] = runner.screen.nbytes
     device, cache = runner.state.device, runner.target.expert_cache
     if device.type == "cuda":
-        return named | _rest_of_gpu(device, sum(named.values()), prompt_bytes)
+        return named | _rest_of_gpu(device, sum(named.values()))
     free = max(0, available_bytes(device) - cache.budget_bytes + cache.used_bytes)
     return named | {"expert cache": cache.budget_bytes, "free": free}
 
 
-def _rest_of_gpu(device: torch.device, named_bytes: int, prompt_bytes: int) -> dict[str, int]:
+def _rest_of_gpu(device: torch.device, named_bytes: int) -> dict[str, int]:
     torch.cuda.synchronize(device)
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
@@ -55,14 +58,12 @@ def _rest_of_gpu(device: torch.device, named_bytes: int, prompt_bytes: int) -> d
             allocated += segment["allocated_size"]
         else:  # graphs have a memory pool of their own
             graphs += segment["total_size"]
-    kept = reserved - graphs - allocated
-    prompts = max(prompt_bytes, kept)
     return {
         "workspaces": max(0, allocated - named_bytes),
         "graphs": graphs,
-        "prompts": prompts,
+        "allocator": reserved - graphs - allocated,
         "driver": total - free - reserved,
-        "free": max(0, free - (prompts - kept)),
+        "free": free,
     }
 
 

@@ -6,55 +6,61 @@ costs.
 
 from __future__ import annotations
 
+import math
 import random
 import time
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.draft_length.choice import AutoDraftLength, RoundTimer
+from eyas.engine.draft_length.round_limit import most_drafts
 from eyas.engine.round.stages import buckets
 
 if TYPE_CHECKING:
     from eyas.engine.step.core import EngineCore
 
-__all__ = ["warm_up"]
+__all__ = ["capture", "warm_up"]
 
 LIMIT_S = 3.0
-CAPTURE_LIMIT_S = 10.0  # with graphs, which are captured for each draft length
 
 
 def warm_up(core: EngineCore, seconds: float | None = None) -> None:
-    """Run a new engine for at most about `seconds` after all compilation, then reset its counters and reports."""
-    captures = core.runner.stages.has_fixed_shapes
-    if captures:
-        _read_prompts(core)
+    """Run a new engine for about `seconds` after all compilation, then reset its counters and reports.
+
+    With graphs it takes as long as it takes to capture all of them: none is captured beside answers.
+    """
+    captures, chosen = core.runner.stages.has_fixed_shapes, core.draft_length
+    capture(core)
     _run_rounds(core, 1, None, 0.0)
-    end = time.perf_counter() + ((CAPTURE_LIMIT_S if captures else LIMIT_S) if seconds is None else seconds)
-    chosen, timer = core.draft_length, None
-    if isinstance(chosen, AutoDraftLength):
-        timer = chosen.timer(every=captures)
-    elif captures:
-        number = (core.scheduler.config.max_drafts,)
-        timer = RoundTimer(number, number)
-    if timer is not None:
+    end = math.inf if captures else time.perf_counter() + (LIMIT_S if seconds is None else seconds)
+    if isinstance(chosen, AutoDraftLength) and (timer := chosen.timer(every=captures)) is not None:
         core.draft_length = timer
         for size in buckets(core.scheduler.config.num_slots):
             if time.perf_counter() < end:
                 _run_rounds(core, size, timer, end)
         core.draft_length = chosen
-        if isinstance(chosen, AutoDraftLength):
-            chosen.learn(timer.timings)
+        chosen.learn(timer.timings)
     core.reset_counters()
 
 
-def _read_prompts(core: EngineCore) -> None:
-    """Prefill prompts of 64, 128, ... tokens: kernels differ with the number of rows."""
-    num_tokens, most = 64, min(core.scheduler.config.chunk_tokens, core.context - 1)
-    while num_tokens <= most and core.scheduler.fits(num_tokens + 1):
-        _add(core, num_tokens, SamplingParams(max_tokens=1))
-        while not core.is_idle:
-            core.step()
-        num_tokens *= 2
+def capture(core: EngineCore, numbers: Collection[int] | None = None) -> None:
+    """Run once, where stages are captured, all that requests can come to.
+
+    `numbers` of drafts are those of rounds, by default those that the engine's policy comes to.
+    """
+    if not core.runner.stages.has_fixed_shapes:
+        return
+    config = core.scheduler.config
+    if numbers is None:
+        is_auto = isinstance(core.draft_length, AutoDraftLength)
+        numbers = range(config.max_drafts + 1) if is_auto else (config.max_drafts,)
+
+    def numbers_of(size: int) -> Sequence[int]:
+        most = most_drafts(size, config.max_drafts, config.max_rows)
+        return sorted({0, *(min(number, most) for number in numbers)})  # 0 where the masks of all are slow
+
+    core.runner.capture(numbers_of)
 
 
 def _run_rounds(core: EngineCore, num_sequences: int, timer: RoundTimer | None, end: float) -> None:

@@ -27,6 +27,7 @@ from eyas.base.types import (
 )
 from eyas.engine.draft_length.choice import DraftLength, RoundOutcome, Tried
 from eyas.engine.draft_length.round_drafts import RoundDrafts
+from eyas.engine.draft_length.round_limit import most_drafts
 from eyas.engine.draft_length.step_costs import Timing
 from eyas.engine.round.types import Logprobs, RoundOutput
 from eyas.engine.sequences.constraint import (
@@ -41,14 +42,26 @@ from eyas.engine.sequences.mask_jobs import MaskThreads, SequenceMasks, wait_for
 from eyas.engine.sequences.ngram_index import LookupMatch, NgramIndex
 from eyas.engine.sequences.pages import page_keys
 from eyas.engine.sequences.sequence import Phase, Sequence
-from eyas.engine.step.results import FAILED, NUM_COMMITTED, NUM_DRAFTS, HostRound, Launched, Stopwatch, to_host
+from eyas.engine.step.results import (
+    FAILED,
+    NUM_COMMITTED,
+    NUM_DRAFTS,
+    NUM_NUMBERS,
+    HostRound,
+    Launched,
+    Stopwatch,
+    to_host,
+)
 from eyas.engine.step.runner import Runner
 from eyas.engine.step.scheduler import Scheduler, StepPlan
+from eyas.engine.step.target_itl import TargetItl
 from eyas.kernels.reference.failures import NOT_FINITE
 from eyas.kernels.reference.router import route
 
 __all__ = ["EngineCore"]
 
+DECODE, DONE = Phase.DECODE, Phase.DONE  # slow to look up in an enumeration
+NO_MATCH = LookupMatch(0, 0)
 POLL_S = 0.01  # wait of a step that has nothing to do until a grammar or mask is ready
 MASK_TIMEOUT_S = 10.0
 TOO_SLOW = (
@@ -71,6 +84,7 @@ class EngineCore:
         seed: int | None = None,
         lag: int = 0,
         track_experts: bool = False,
+        target_itl_s: float | None = None,
     ) -> None:
         """`lag` steps are launched before the first result is read: 1 keeps a GPU busy, 0 suits a CPU."""
         self.runner = runner
@@ -80,6 +94,10 @@ class EngineCore:
         self.context = context
         self.eos_ids = eos_ids
         self.lag = lag
+        self.target_itl: TargetItl | None = None
+        if target_itl_s:
+            config = scheduler.config
+            self.target_itl = TargetItl(target_itl_s, tile=config.tile, usual_rows=config.busy_chunk_tokens)
         self.expert_counts: list[int] | None = [] if track_experts else None
         self._seeds = random.Random(seed)
         self._paused: set[Sequence] = set()  # sequences that the last plan left out
@@ -199,14 +217,13 @@ class EngineCore:
         step = self._launched.popleft()
         self._read(step)
         self._num_steps += 1
-        num_prompt_tokens = sum(chunk.end - chunk.start for chunk in step.plan.chunks)
         num_drafts = step.plan.drafts.num_drafts if step.plan.decode else 0
-        return self._report(step.watch.seconds() * 1e3, num_drafts, num_prompt_tokens)
+        return self._report(step.watch.seconds() * 1e3, num_drafts, step.plan.num_prompt_tokens)
 
     def _pausing(self) -> set[Sequence]:
         """Return the sequences with late masks, which the next round leaves out. Ends those that wait too long."""
         pausing = set()
-        for sequence in [s for s in self.scheduler.running if s.phase is Phase.DECODE and s.masks is not None]:
+        for sequence in [s for s in self.scheduler.running if s.phase is DECODE and s.masks is not None]:
             assert sequence.masks is not None
             if sequence.masks.busy_s > MASK_TIMEOUT_S:
                 self._emit(sequence, (), FinishReason.ERROR, error=TOO_SLOW)
@@ -215,30 +232,40 @@ class EngineCore:
         return pausing
 
     def _plan(self, pausing: set[Sequence]) -> StepPlan:
-        decoding = [s for s in self.scheduler.running if s.phase is Phase.DECODE and s not in pausing]
-        running = {s.slot: s for s in decoding if s.slot is not None}
-        if not running:
+        decoding = [s for s in self.scheduler.running if s.phase is DECODE and s not in pausing]
+        if not decoding:
             self._paused |= pausing
             return self.scheduler.plan(pausing=pausing)
-        caps = [max(0, s.max_length - s.known_length - 1) for s in running.values()]
-        matches = [self._lookup_match(slot, sequence) for slot, sequence in running.items()]
-        choice = self.draft_length.choose(list(running), caps, matches)
+        slots = [s.slot for s in decoding if s.slot is not None]
+        caps = [max(0, s.max_length - s.known_length - 1) for s in decoding]
+        matches = self._lookup_matches(decoding) if self.draft_length.looks_up else None
+        config = self.scheduler.config
+        most = most_drafts(self.runner.stages.rows(len(slots)), config.max_drafts, config.max_rows)
+        choice = self.draft_length.choose(slots, caps, matches, most=most)
         was_paused, self._paused = not self._paused.isdisjoint(decoding), pausing
         drafts = RoundDrafts.of(
-            list(running),
+            slots,
             choice,
-            self.draft_length.cut(list(running), choice),
-            without={slot for slot, s in running.items() if s.masks and s.masks.is_slow},
+            self.draft_length.cut(slots, choice),
+            without={slot for slot, s in zip(slots, decoding, strict=True) if s.masks and s.masks.is_slow},
             # Tokens committed in the last round before the pause.
-            num_missed=self.scheduler.config.max_drafts + 1 if was_paused else 0,
+            num_missed=config.max_drafts + 1 if was_paused else 0,
         )
-        return self.scheduler.plan(drafts, pausing)
+        if self.target_itl is None:
+            return self.scheduler.plan(drafts, pausing)
+        plan = self.scheduler.plan(drafts, pausing, prompt_rows=self.target_itl.rows())
+        self.target_itl.read(plan.num_prompt_tokens)
+        return plan
 
-    def _lookup_match(self, slot: int, sequence: Sequence) -> LookupMatch:
-        if sequence.ngram_index is None:
-            return LookupMatch(0, 0)
-        most = [step.plan.drafts.limits.get(slot, 0) + 1 for step in self._launched if step.plan.decode]
-        return LookupMatch(sequence.ngram_index.match, sum(most))
+    def _lookup_matches(self, decoding: list[Sequence]) -> list[LookupMatch]:
+        limits = [step.plan.drafts.limits for step in self._launched if step.plan.decode]
+        matches = []
+        for sequence in decoding:
+            match, slot = sequence.ngram_index.match if sequence.ngram_index else 0, sequence.slot
+            assert slot is not None
+            most = sum(of_step.get(slot, 0) + 1 for of_step in limits) if match else 0
+            matches.append(LookupMatch(match, most) if match else NO_MATCH)
+        return matches
 
     def take_report(self) -> StepReport | None:
         """Return a report of the events not reported yet, or None. For use after `fail_all` or a failed step."""
@@ -253,13 +280,12 @@ class EngineCore:
             events=events,
             stats=self.stats(),
             pages=tuple(
-                PageOwner(
-                    request_id=sequence.request.request_id,
-                    choice=sequence.choice,
-                    num_full=len(sequence.full_pages),
-                    num_sliding=len(sequence.sliding_pages) - sequence.num_sliding_left,
-                )
-                for sequence in self.scheduler.running
+                [
+                    PageOwner(
+                        s.request.request_id, s.choice, len(s.full_pages), len(s.sliding_pages) - s.num_sliding_left
+                    )
+                    for s in self.scheduler.running
+                ]
             ),
             num_prompt_tokens=num_prompt_tokens,
         )
@@ -272,7 +298,9 @@ class EngineCore:
             sequence.began = now
             self.draft_length.enter(sequence.slot)
         output = self.runner.run(plan, keeps_routing=self.expert_counts is not None)
-        rounds = [([sequence], 1, to_host(first)) for sequence, first in output.first_tokens]
+        rounds = []
+        if output.first_tokens is not None:
+            rounds.append((output.first_tokens.sequences, 1, to_host(output.first_tokens.output)))
         if output.round is not None:
             rounds.append((plan.decode, plan.drafts.num_drafts + 1, to_host(output.round)))
         watch.stop()
@@ -282,68 +310,82 @@ class EngineCore:
         self._counters["num_cached_tokens"] += sum(s.num_cached for s in plan.admitted if s.choice == 0)
 
     def _read(self, step: Launched) -> None:
-        plan, tried = step.plan, []
+        plan, tried = step.plan, list[Tried]()
         for sequences, reserved, results in step.rounds:
             if results.event is not None:
                 results.event.synchronize()
+            numbers = results.packed.tolist()
             # The newest first: its first token is delivered first, and the others' inter-token latency is unchanged.
-            for row, sequence in reversed(list(enumerate(sequences))):
-                if sequence.phase is not Phase.DONE:  # cancelled or ended after this step was launched
-                    tried += self._deliver(sequence, reserved, results, row, plan)
+            for row in range(len(sequences) - 1, -1, -1):
+                sequence = sequences[row]
+                if sequence.phase is not DONE:  # cancelled or ended after this step was launched
+                    outcome = self._deliver(sequence, reserved, results, row, numbers[row], plan.drafts)
+                    if outcome is not None:
+                        tried.append(outcome)
         if plan.decode:
             self._counters["num_rounds"] += 1
-            self.draft_length.observe(RoundOutcome(tried, self._timing(step)))
+            timing = self._timing(step)
+            self.draft_length.observe(RoundOutcome(tried, timing))
+            if self.target_itl is not None and timing is not None:
+                self.target_itl.observe(timing.num_prompt_rows, timing.seconds)
 
     def _timing(self, step: Launched) -> Timing | None:
-        """Return the time of a step's round; None if prefill or swapping shared the step, a mask was late, or expert
+        """Return the time of a step's round and prompts; None if swapping shared the step, a mask was late, or expert
         tracking was on.
 
         Sequences that had ended before the launch, which the host learns later, were not computed and do not count.
         """
-        plan, packed = step.plan, step.rounds[-1][2].packed
+        plan, packed = step.plan, step.rounds[-1][2].packed.numpy()
         num_live = int(((packed[:, NUM_COMMITTED] > 0) | (packed[:, FAILED] > 0)).sum())
-        is_mixed = plan.chunks or plan.swap_in or plan.swap_out or step.rounds[-1][2].num_ready
+        is_mixed = plan.swap_in or plan.swap_out or step.rounds[-1][2].num_ready
         if is_mixed or self.expert_counts is not None or not num_live:
             return None
         num_rows = num_live + int(packed[:, NUM_DRAFTS].sum())
-        return Timing(num_live, num_rows, plan.drafts.head_drafts, step.watch.seconds())
+        return Timing(num_live, num_rows, plan.drafts.head_drafts, step.watch.seconds(), plan.num_prompt_tokens)
 
-    def _deliver(self, sequence: Sequence, reserved: int, results: HostRound, row: int, plan: StepPlan) -> list[Tried]:
-        """Emit a sequence's new tokens, and return its drafts and their outcome, empty for its first token."""
-        committed, accepted, stopped, ended, failed, num_drafts, *rest = results.packed[row].tolist()
-        num_rows = results.num_rows
-        tokens, drafts, levels = rest[:committed], rest[num_rows:][:num_drafts], rest[2 * num_rows - 1 :]
+    def _deliver(
+        self, sequence: Sequence, reserved: int, results: HostRound, row: int, numbers: list[int], drafts: RoundDrafts
+    ) -> Tried | None:
+        """Emit a sequence's new tokens, and return its drafts and their outcome; None for its first token.
+
+        `numbers` are its row of `results.packed`.
+        """
+        committed, accepted, stopped, ended, failed, num_drafts = numbers[:NUM_NUMBERS]
         is_first = sequence.known_length == sequence.prompt_length
-        slot, room = sequence.slot, sequence.max_length - sequence.known_length - 1
-        room = min(room, results.num_ready.get(row, room))
+        room = sequence.max_length - sequence.known_length - 1
         self.scheduler.committed(sequence, reserved, committed)
         if committed == 0 and not failed:
-            return []
-        trace: RoundTrace | None = None
-        tried: list[Tried] = []
+            return None
+        tokens, num_rows = numbers[NUM_NUMBERS : NUM_NUMBERS + committed], results.num_rows
+        trace, tried, slot, index = None, None, sequence.slot, sequence.ngram_index
         if not is_first:
-            trace = RoundTrace(draft_ids=tuple(drafts), num_accepted=accepted)
+            first = NUM_NUMBERS + num_rows
+            trace = RoundTrace(tuple(numbers[first : first + num_drafts]), accepted)
             self._counters["num_draft_tokens"] += num_drafts
             self._counters["num_accepted_tokens"] += accepted
             # Drafts that the token budget or a late mask cut do not count as wrong; drafts that a drafter lacked do.
             assert slot is not None
-            asked, by_lookup = min(plan.drafts.limits[slot], room), slot in plan.drafts.by_lookup
-            lookups = sequence.ngram_index.extend(tokens) if sequence.ngram_index else ()
-            levels = [] if by_lookup else levels[:asked]
-            tried = [Tried(slot, asked, accepted, min(num_drafts, room), by_lookup, levels, lookups)]
+            if results.num_ready:
+                room = min(room, results.num_ready.get(row, room))
+            asked, by_lookup = min(drafts.limits[slot], room), slot in drafts.by_lookup
+            lookups = index.extend(tokens) if index is not None else ()
+            levels = () if by_lookup else numbers[first + num_rows - 1 :][:asked]
+            tried = Tried(slot, asked, accepted, min(num_drafts, room), by_lookup, levels, lookups)
         elif self.draft_length.looks_up:
             sequence.ngram_index = NgramIndex((*sequence.request.prompt_ids, *tokens), self.runner.lookup_sizes)
         self._counters["num_generated_tokens"] += committed
         if sequence.masks is not None:
             sequence.masks.delivered(tokens)
-        finish, error = (FinishReason.STOP if stopped else FinishReason.LENGTH) if ended else None, None
+        finish, error = None, None
         if failed:
             finish, error = FinishReason.ERROR, self._failure_of(sequence, failed)
+        elif ended:
+            finish = FinishReason.STOP if stopped else FinishReason.LENGTH
         num_top, logprobs, prompt_logprobs = sequence.request.params.logprobs, None, None
         if num_top is not None and results.logprobs is not None:
             logprobs = _token_logprobs(Logprobs(*(tensor[row] for tensor in results.logprobs)), num_top, committed)
         if is_first and sequence.wants_prompt_logprobs and not failed:
-            prompt_logprobs = _prompt_logprobs(sequence, results)
+            prompt_logprobs = _prompt_logprobs(sequence, results.prompt_logprobs.get(row))
         self._emit(
             sequence,
             tuple(tokens),
@@ -436,12 +478,12 @@ def _token_logprobs(rows: Logprobs, num_top: int, count: int) -> tuple[TokenLogp
     )
 
 
-def _prompt_logprobs(sequence: Sequence, results: HostRound) -> tuple[TokenLogprob, ...]:
+def _prompt_logprobs(sequence: Sequence, scored: Logprobs | None) -> tuple[TokenLogprob, ...]:
     wanted, count = sequence.request.params.prompt_logprobs, sequence.prompt_length - 1
-    if results.prompt_logprobs is None or wanted is None:  # a prompt of one token
+    if scored is None or wanted is None:  # a prompt of one token
         return ()
     sequence.prompt_logprobs.clear()
-    return _token_logprobs(results.prompt_logprobs, wanted, count)
+    return _token_logprobs(scored, wanted, count)
 
 
 def _distinct_experts(output: RoundOutput, top_k: int) -> list[int]:

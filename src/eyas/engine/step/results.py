@@ -14,10 +14,11 @@ from eyas.engine.round.types import Logprobs, RoundOutput
 from eyas.engine.sequences.sequence import Sequence
 from eyas.engine.step.scheduler import StepPlan
 
-__all__ = ["FAILED", "NUM_COMMITTED", "NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
+__all__ = ["FAILED", "NUM_COMMITTED", "NUM_DRAFTS", "NUM_NUMBERS", "HostRound", "Launched", "Stopwatch", "to_host"]
 
 
 NUM_COMMITTED, FAILED, NUM_DRAFTS = 0, 4, 5  # columns of `HostRound.packed`; drafts are the verified ones
+NUM_NUMBERS = 6  # columns before the tokens
 
 
 class HostRound(NamedTuple):
@@ -25,7 +26,7 @@ class HostRound(NamedTuple):
 
     packed: Tensor  # int64 [S, ...]: numbers as in `to_host`, then tokens, draft ids and levels of confidence
     logprobs: Logprobs | None
-    prompt_logprobs: Logprobs | None
+    prompt_logprobs: Mapping[int, Logprobs]
     num_rows: int
     event: torch.cuda.Event | None
     num_ready: Mapping[int, int]  # rows with masks, of sequences that lacked some
@@ -76,7 +77,8 @@ def to_host(output: RoundOutput) -> HostRound:
     levels = () if output.levels_SN is None else (output.levels_SN,)
     numbers = torch.stack([c.long() for c in columns], 1)
     packed = torch.cat((numbers, output.sampled_SR, output.draft_SK, *levels), dim=1)
-    tensors = (packed, *(output.logprobs or ()), *(output.prompt_logprobs or ()))
+    prompt_logprobs = output.prompt_logprobs
+    tensors = (packed, *(output.logprobs or ()), *(part for scored in prompt_logprobs.values() for part in scored))
     event = None
     if packed.is_cuda:
         copies = tuple(torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors)
@@ -86,6 +88,13 @@ def to_host(output: RoundOutput) -> HostRound:
         event.record()
         tensors = copies
     packed, *rest = tensors
-    logprobs = Logprobs(*rest[:3]) if output.logprobs is not None else None
-    prompt_logprobs = Logprobs(*rest[-3:]) if output.prompt_logprobs is not None else None
-    return HostRound(packed, logprobs, prompt_logprobs, output.sampled_SR.shape[1], event, output.num_ready)
+    triples = [Logprobs(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
+    logprobs = triples.pop(0) if output.logprobs is not None else None
+    return HostRound(
+        packed,
+        logprobs,
+        dict(zip(prompt_logprobs, triples, strict=True)),
+        output.sampled_SR.shape[1],
+        event,
+        output.num_ready,
+    )

@@ -1,24 +1,33 @@
 """Schedules steps: takes sequences and page counts, returns a StepPlan. Pure host logic, no tensors and no clock.
 
-Sequences run in order of arrival. Each step continues prompts within a token budget and decodes every running sequence;
-the budget is small while any sequence decodes, since all of them wait for the prompts of a step. When pages run out,
-the latest arrival is preempted: its pages are copied to host memory and back, never recomputed.
+Sequences run in order of arrival. Each step decodes every running sequence and reads as many prompts as fit its budget
+of rows. The budget is small while more sequences decode than prompts wait, since all of them wait for the prompts of a
+step. When pages run out, the latest arrival is preempted: its pages are copied to host memory and back, never
+recomputed.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 
 from eyas.engine.draft_length.round_drafts import RoundDrafts
 from eyas.engine.sequences.pages import PagePool
 from eyas.engine.sequences.sequence import Phase, Sequence
+from eyas.kernels.reference.roles import PROMPT_TILE
 
-__all__ = ["Chunk", "Scheduler", "SchedulerConfig", "StepPlan", "SwapIn", "SwapOut"]
+__all__ = ["Chunk", "Scheduler", "SchedulerConfig", "StepPlan", "SwapIn", "SwapOut", "max_tiles"]
 
 REENTRY_TOKENS = 2048  # of a shared beginning no more are computed again where prompts part for the first time
-MAX_PROMPTS = 4  # prompts of a step: each takes a pass that reads most experts, however short it is
+GATHER_FROM, GATHER_ROUNDS = 96, 2  # decoding sequences beside which prompts wait for others, and for how long
+BUSY_SEQUENCES = 128  # beside twice as many decoding sequences a step has twice as many prompt rows
+SHORT_SHARE = 4  # beside a prompt that takes several steps, short ones behind it get a quarter of a step
+PREFILL, DECODE, SWAPPED = Phase.PREFILL, Phase.DECODE, Phase.SWAPPED  # slow to look up in an enumeration
+MAX_PASSED = 16  # prompts in the queue that short ones may pass in a step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +37,12 @@ class SchedulerConfig:
     num_sliding_pages: int
     window: int
     num_slots: int
-    chunk_tokens: int  # most prompt tokens per step
-    busy_chunk_tokens: int  # the same while any sequence decodes
+    chunk_tokens: int  # most prompt rows per step, see `max_tiles`
+    busy_chunk_tokens: int  # the same while more sequences decode than prompts wait, for each BUSY_SEQUENCES of them
     max_drafts: int
+    max_rows: int | None = None  # rows that a round can have (`draft_length.round_limit`), None: no limit
+    gather_from: int = GATHER_FROM  # decoding sequences beside which prompts wait for others
+    tile: int = PROMPT_TILE  # rows of the grid on which prompts lie: a chunk takes whole tiles of it
 
 
 def sliding_pages(window: int, max_drafts: int, page_size: int) -> int:
@@ -39,6 +51,11 @@ def sliding_pages(window: int, max_drafts: int, page_size: int) -> int:
     Prefill of one step needs its own pages in addition. A window begins within a page, and so does a chunk.
     """
     return -(-(window + 2 * (max_drafts + 1)) // page_size) + 2
+
+
+def max_tiles(chunk_tokens: int) -> int:
+    """Return the most tiles of a step's prompt rows: a prompt longer than a step may begin and end within one."""
+    return -(-chunk_tokens // PROMPT_TILE) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +101,10 @@ class StepPlan:
     drafts: RoundDrafts = field(default_factory=RoundDrafts)
 
     @property
+    def num_prompt_tokens(self) -> int:
+        return sum(chunk.end - chunk.start for chunk in self.chunks)
+
+    @property
     def is_empty(self) -> bool:
         return not (self.swap_out or self.swap_in or self.chunks or self.decode)
 
@@ -96,6 +117,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of arrival, swapped ones included
         self.num_preemptions = 0
+        self._num_gathered = 0  # rounds that the prompts in the queue have waited for others
         self._free_slots = list(range(config.num_slots - 1, -1, -1))
         self._arrivals = 0
 
@@ -135,30 +157,36 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self, drafts: RoundDrafts | None = None, pausing: Collection[Sequence] = ()) -> StepPlan:
+    def plan(
+        self,
+        drafts: RoundDrafts | None = None,
+        pausing: Collection[Sequence] = (),
+        *,
+        prompt_rows: int | None = None,
+    ) -> StepPlan:
         """Plan the next step and reserve its pages. Lengths advance as if it had run; `committed` corrects them.
 
-        Sequences in `pausing` keep what they hold and are not decoded.
+        Sequences in `pausing` keep what they hold and are not decoded. `prompt_rows` bounds those beside the ones that
+        are; with 0 no prompt is read.
         """
         plan = StepPlan(drafts=drafts or RoundDrafts())
         for sequence in self.running:
             self._leave_window(sequence)
-        for sequence in [s for s in self.running if s.phase is Phase.DECODE and s not in pausing]:
-            if sequence.phase is Phase.DECODE:  # an earlier one may have preempted it
-                self._plan_decode(sequence, plan)
+        num_drafts, page_size = plan.drafts.num_drafts, self.config.page_size
+        for sequence in [s for s in self.running if s.phase is DECODE and s not in pausing]:
+            if sequence.phase is DECODE:  # an earlier one may have preempted it
+                end = min(sequence.known_length + sequence.num_in_flight + num_drafts, sequence.max_length)
+                if end <= len(sequence.full_pages) * page_size or self._reserve(sequence, end, plan):
+                    plan.decode.append(sequence)
         self._resume(plan)
-        budget = self.config.busy_chunk_tokens if plan.decode else self.config.chunk_tokens
-        least = budget // MAX_PROMPTS
-        for sequence in [s for s in self.running if s.phase is Phase.PREFILL]:
-            if budget > 0 and sequence.phase is Phase.PREFILL:
-                budget -= max(self._plan_chunk(sequence, budget, plan), least)
-        swapped = any(s.phase is Phase.SWAPPED for s in self.running)
-        while budget > 0 and not swapped and self._admit(budget, plan):
-            budget -= max(self._plan_chunk(self.running[-1], budget, plan), least)
+        budget = self._budget(plan, prompt_rows)
+        for sequence, num_tokens in [] if not budget or self._gathers(plan, budget) else self._share_out(plan, budget):
+            if sequence.phase is PREFILL:  # an earlier one may have preempted it
+                self._plan_chunk(sequence, num_tokens, plan)
         # A prompt may have preempted a later arrival; chunks are planned in order of arrival and stay.
-        plan.decode = [s for s in plan.decode if s.phase is Phase.DECODE]
+        plan.decode = [s for s in plan.decode if s.phase is DECODE]
         for sequence in plan.decode:
-            sequence.num_in_flight += plan.drafts.num_drafts + 1
+            sequence.num_in_flight += num_drafts + 1
         for chunk in plan.chunks:
             self._after_chunk(chunk)
         return plan
@@ -168,18 +196,87 @@ class Scheduler:
         sequence.known_length += num_committed
         sequence.num_in_flight -= num_reserved
 
-    def _plan_decode(self, sequence: Sequence, plan: StepPlan) -> None:
-        end = min(sequence.length_bound + plan.drafts.num_drafts, sequence.max_length)
-        if self._reserve(sequence, end, plan):
-            plan.decode.append(sequence)
-
-    def _plan_chunk(self, sequence: Sequence, budget: int, plan: StepPlan) -> int:
+    def _plan_chunk(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> None:
         start = sequence.num_prefilled
-        end = min(start + budget, sequence.prompt_length)
-        if not self._reserve(sequence, end, plan):
-            return budget
-        plan.chunks.append(Chunk(sequence, start, end))
-        return end - start
+        end = min(start + num_tokens, sequence.prompt_length)
+        if self._reserve(sequence, end, plan):
+            plan.chunks.append(Chunk(sequence, start, end))
+
+    def _budget(self, plan: StepPlan, prompt_rows: int | None) -> int:
+        """Return the prompt rows of a step."""
+        if plan.decode and prompt_rows is not None:
+            return min(prompt_rows, self.config.chunk_tokens)
+        num_prompts = sum(s.phase is PREFILL for s in self.running)
+        num_prompts += min(len(self.waiting), len(self._free_slots))
+        is_busy = plan.decode and len(plan.decode) >= num_prompts
+        if not is_busy:
+            return self.config.chunk_tokens
+        share = max(1, len(plan.decode) // BUSY_SEQUENCES)
+        return min(self.config.busy_chunk_tokens * share, self.config.chunk_tokens)
+
+    def _gathers(self, plan: StepPlan, budget: int) -> bool:
+        """Return whether prompts wait for more: a pass takes most of its time to read weights, and all answers wait.
+
+        With A answers of N tokens each, A / N prompts come a round: a round's wait pays where A > sqrt(N round / pass).
+        """
+        is_alone = not self.waiting or len(plan.decode) < self.config.gather_from
+        if is_alone or any(sequence.phase is PREFILL for sequence in self.running):
+            self._num_gathered = 0
+            return False
+        first = islice(self.waiting, max(1, budget // self.config.tile))
+        is_full = sum(self._rows(0, sequence) for sequence in first) >= budget
+        is_over = is_full or self._num_gathered == GATHER_ROUNDS
+        self._num_gathered = 0 if is_over else self._num_gathered + 1
+        return not is_over
+
+    def _share_out(self, plan: StepPlan, left: int) -> list[tuple[Sequence, int]]:
+        """Admit prompts, and return which of all the `left` rows of a step are for, in order of arrival, and how many.
+
+        They are taken whole in order of arrival until one does not fit: it gets the rest of the step, less up to a
+        quarter for prompts behind it that fit in there whole. It never waits for what those hold: slots and pages of
+        prompts that are passed stay free for them, and where one has to wait for memory, all behind it do.
+        """
+        for_short = left // SHORT_SHARE
+        room = _Room(self)
+        shares: dict[Sequence, int] = {}
+        long: Sequence | None = None
+        candidates = [s for s in self.running if s.phase is PREFILL]
+        if not any(s.phase is SWAPPED for s in self.running):
+            candidates += islice(self.waiting, MAX_PASSED + len(self._free_slots))
+        for sequence in candidates:
+            if shares and (left if long is None else for_short) < self.config.tile:
+                break
+            hit: tuple[list[int], list[int]] | None = None
+            if sequence.phase is Phase.WAITING:
+                if not room.has_slot:
+                    break
+                hit = self._longest_hit(sequence)
+                if not room.has_pages(sequence, hit, left):
+                    break
+            start = sequence.num_prefilled if hit is None else len(hit[0]) * self.config.page_size
+            rows, is_passed = self._rows(start, sequence), sequence.awaits_leader
+            if not is_passed and rows <= (left if long is None else for_short):
+                shares[sequence] = rows
+                left -= rows
+                for_short -= 0 if long is None else rows
+            elif not is_passed and long is None:
+                long, for_short = sequence, min(for_short, left // 2)
+            else:
+                is_passed = True
+            if hit is not None:
+                if is_passed:
+                    room.keep_slot()
+                else:
+                    self._admit(sequence, hit, plan)
+            room.promise(sequence, 0 if is_passed else shares.get(sequence, left))
+        if long is not None:
+            shares[long] = left
+        return sorted(shares.items(), key=lambda item: item[0].arrival)
+
+    def _rows(self, start: int, sequence: Sequence) -> int:
+        """Return the rows of a prompt from `start` to its end, in whole tiles."""
+        tile = self.config.tile
+        return (-(-sequence.prompt_length // tile) - start // tile) * tile
 
     def _after_chunk(self, chunk: Chunk) -> None:
         """Record a planned chunk: its full pages become findable, and after the last chunk decoding starts."""
@@ -189,27 +286,13 @@ class Scheduler:
             self.full.publish(sequence.full_pages[index], sequence.keys[index])
             self.sliding.publish(sequence.sliding_pages[index], sequence.keys[index])
         if chunk.is_last:
-            sequence.phase = Phase.DECODE
+            sequence.phase = DECODE
             sequence.known_length, sequence.num_in_flight = sequence.prompt_length, 1
 
-    def _admit(self, budget: int, plan: StepPlan) -> bool:
-        if not self.waiting or not self._free_slots:
-            return False
-        sequence = self.waiting[0]
-        leader = sequence.leader
-        if leader is not None and leader.phase in (Phase.WAITING, Phase.PREFILL, Phase.SWAPPED):
-            return False
-        hit = self._longest_hit(sequence)
-        needed = -(-sequence.prompt_length // self.config.page_size)
-        idle = sum(self.full.is_idle(page) for page in hit[0])
-        idle_sliding = sum(self.sliding.is_idle(page) for page in hit[1])
-        missing = needed - len(hit[0])
-        first_chunk = min(missing, -(-budget // self.config.page_size))
-        if missing > self.full.num_available - idle or first_chunk > self.sliding.num_available - idle_sliding:
-            return False
-        self.waiting.popleft()
+    def _admit(self, sequence: Sequence, hit: tuple[list[int], list[int]], plan: StepPlan) -> None:
+        self.waiting.remove(sequence)
         sequence.slot = self._free_slots.pop()
-        sequence.phase = Phase.PREFILL
+        sequence.phase = PREFILL
         full, sliding = hit
         for page in full:
             self.full.hold(page)
@@ -219,9 +302,8 @@ class Scheduler:
         sequence.full_pages, sequence.sliding_pages = list(full), list(sliding)
         sequence.num_sliding_left = sum(page == 0 for page in sliding)
         sequence.num_prefilled = sequence.num_cached = len(full) * self.config.page_size
-        self.running.append(sequence)
+        insort(self.running, sequence, key=attrgetter("arrival"))
         plan.admitted.append(sequence)
-        return True
 
     def _longest_hit(self, sequence: Sequence) -> tuple[list[int], list[int]]:
         """Return shared pages for the longest usable prefix: full pages from 0, sliding pages for the last window.
@@ -253,7 +335,7 @@ class Scheduler:
         if missing <= 0:
             return True
         while self.full.num_available < missing or self.sliding.num_available < missing:
-            victim = next((s for s in reversed(self.running) if s.phase in (Phase.PREFILL, Phase.DECODE)), sequence)
+            victim = next((s for s in reversed(self.running) if s.phase in (PREFILL, DECODE)), sequence)
             self._swap_out(victim, plan)
             if victim is sequence:
                 return False
@@ -269,10 +351,14 @@ class Scheduler:
 
     def _leave_window(self, sequence: Sequence) -> None:
         """Release sliding pages that no row still to be computed can see."""
-        if sequence.phase not in (Phase.PREFILL, Phase.DECODE):
+        phase = sequence.phase
+        if phase is not DECODE and phase is not PREFILL:
             return
-        is_prompt = sequence.phase is Phase.PREFILL
-        gone = self._first_seen(sequence.num_prefilled if is_prompt else sequence.known_length - 1)
+        next_row = sequence.known_length - 1 if phase is DECODE else sequence.num_prefilled
+        config = self.config
+        if next_row < (sequence.num_sliding_left + 1) * config.page_size + config.window - 1:
+            return  # as nearly always
+        gone = self._first_seen(next_row)
         for index in range(sequence.num_sliding_left, min(gone, len(sequence.sliding_pages))):
             self.sliding.release(sequence.sliding_pages[index], is_wanted=self._is_wanted(sequence, index))
             sequence.sliding_pages[index] = 0
@@ -306,13 +392,13 @@ class Scheduler:
         resumed = next((swap for swap in plan.swap_in if swap.sequence is sequence), None)
         if resumed is not None:  # resumed by this same plan: its copy in host memory is still whole
             plan.swap_in.remove(resumed)
-            sequence.phase = Phase.SWAPPED
+            sequence.phase = SWAPPED
             self._release_pages(sequence)
             sequence.num_sliding_left = resumed.num_sliding_left
             return
         self.num_preemptions += 1
         plan.swap_out.append(SwapOut(sequence, tuple(sequence.full_pages), tuple(sequence.sliding_pages[left:])))
-        sequence.resume_phase, sequence.phase = sequence.phase, Phase.SWAPPED
+        sequence.resume_phase, sequence.phase = sequence.phase, SWAPPED
         self._release_pages(sequence)
         sequence.num_sliding_left = left
 
@@ -322,17 +408,17 @@ class Scheduler:
         assert sequence.slot is not None
         self._free_slots.append(sequence.slot)
         sequence.slot, sequence.phase, sequence.num_prefilled, sequence.num_cached = None, Phase.WAITING, 0, 0
-        self.waiting.appendleft(sequence)
+        insort(self.waiting, sequence, key=attrgetter("arrival"))
 
     def _resume(self, plan: StepPlan) -> None:
         """Resume swapped sequences, earliest first, where their pages and one more round fit."""
         out_now = {swap.sequence for swap in plan.swap_out}
         for sequence in self.running:
-            if sequence.phase is not Phase.SWAPPED or sequence in out_now:
+            if sequence.phase is not SWAPPED or sequence in out_now:
                 continue
             num_full, num_sliding = sequence.swapped.num_full, sequence.swapped.num_sliding
             margin = -(-(self.config.max_drafts + 1) // self.config.page_size) + 1
-            alone = not any(s.phase in (Phase.PREFILL, Phase.DECODE) for s in self.running)
+            alone = not any(s.phase in (PREFILL, DECODE) for s in self.running)
             margin = 0 if alone else margin
             if self.full.num_available < num_full + margin or self.sliding.num_available < num_sliding + margin:
                 return
@@ -346,7 +432,8 @@ class Scheduler:
 
     @staticmethod
     def _touch(sequence: Sequence, plan: StepPlan) -> None:
-        if sequence not in plan.page_updates:
+        # Only a sequence that is resumed can get further pages in the same step.
+        if not plan.swap_in or sequence not in plan.page_updates:
             plan.page_updates.append(sequence)
 
     # -- invariants ---------------------------------------------------------------------------------------------------
@@ -363,3 +450,40 @@ class Scheduler:
         assert {p for s in holders for p in s.sliding_pages if p} == set(self.sliding._holders)
         for sequence in self.waiting:
             assert sequence.phase is Phase.WAITING and not sequence.full_pages and sequence.slot is None
+
+
+class _Room:
+    """Slots and pages that new prompts of a step may take: those that no earlier prompt is still to get."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._num_slots_kept = self._num_full = self._num_sliding = 0
+
+    @property
+    def has_slot(self) -> bool:
+        return len(self._scheduler._free_slots) > self._num_slots_kept
+
+    def has_pages(self, sequence: Sequence, hit: tuple[list[int], list[int]], num_tokens: int) -> bool:
+        """Return whether there are pages for a prompt, and sliding ones for its first `num_tokens` beyond a hit."""
+        full, sliding = self._scheduler.full, self._scheduler.sliding
+        num_full, num_sliding = self._missing(sequence, len(hit[0]), num_tokens)
+        num_full += sum(full.is_idle(page) for page in hit[0])
+        num_sliding += sum(sliding.is_idle(page) for page in hit[1])
+        return (
+            self._num_full + num_full <= full.num_available and self._num_sliding + num_sliding <= sliding.num_available
+        )
+
+    def keep_slot(self) -> None:
+        """Leave a slot to a prompt that is passed."""
+        self._num_slots_kept += 1
+
+    def promise(self, sequence: Sequence, num_tokens: int) -> None:
+        """Leave to a prompt the pages that it lacks, and sliding ones for `num_tokens`."""
+        num_full, num_sliding = self._missing(sequence, len(sequence.full_pages), num_tokens)
+        self._num_full += num_full
+        self._num_sliding += num_sliding
+
+    def _missing(self, sequence: Sequence, num_held: int, num_tokens: int) -> tuple[int, int]:
+        size = self._scheduler.config.page_size
+        missing = max(0, -(-sequence.prompt_length // size) - num_held)
+        return missing, min(missing, -(-num_tokens // size))

@@ -15,14 +15,16 @@ from eyas.engine.drafters.base import Drafter
 from eyas.engine.drafters.ngram import NgramDrafter
 from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
-from eyas.engine.round.types import Drafts, RoundOutput, Sampler, Verified
+from eyas.engine.round.types import Drafts, RoundOutput, RoundSpace, Sampler, Screen, Verified
 from eyas.engine.sampling.masking import read_for_masks
 from eyas.engine.sequences.sequence import Sequence
 from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.model.batch import RowBatch
 from eyas.model.networks.gpt_oss import GptOss
 
-__all__ = ["speculative_round"]
+__all__ = ["FINISH", "VERIFY", "speculative_round"]
+
+VERIFY, FINISH = "verify", "finish"  # stages of a round
 
 
 def speculative_round(
@@ -35,15 +37,19 @@ def speculative_round(
     planned: RoundDrafts,
     max_length: int,
     ops: Ops,
+    space: RoundSpace | None,
     sampler: Sampler,
     stages: Stages,
     *,
     ngram_drafter: NgramDrafter | None,
+    screen: Screen | None,
     keeps_routing: bool,
 ) -> RoundOutput:
     """Run one round. `max_length` bounds the sequences' lengths; `slots_S` may end with dead slots beyond `sequences`.
 
+    What the target computes is left in `space`, if it is given, so that graphs of all sizes share it.
     If some sequences use prompt lookup, `ngram_drafter` drafts for them and `drafter` only for the others.
+    `screen` computes the logits of rounds that are not too large for it.
     """
     num_drafts = planned.num_drafts
     mixes = ngram_drafter is not None and num_drafts > 0 and planned.by_lookup
@@ -57,26 +63,30 @@ def speculative_round(
     if mask_input is not None and mask_input.is_ready:
         mask_input.ask(state.vocab_size)
     shape = (len(slots_S), num_drafts, keeps_routing)
+    if screen is not None and len(slots_S) * (num_drafts + 1) > screen.max_rows:
+        screen = None
+    if screen is not None:
+        screen.expect(sequences, mask_input is not None)
 
     def verify(slots_S: Tensor, *drafts: Tensor) -> Verified:
         batch = _verify_rows(state, slots_S, Drafts(*drafts), max_length, ops)
-        output = target.forward(batch, caches)
-        logits_SRV = target.logits(output.normed, ops).unflatten(0, batch.tokens_SR.shape)
-        return Verified(logits_SRV, output.taps_TC, output.choices if keeps_routing else (), batch.live_SR)
+        own = None if space is None else space.of(batch.tokens_SR.numel())
+        output = target.forward(batch, caches, own and own.taps_TC)
+        logits_TV = own and own.logits_TV
+        if screen is None:
+            logits_TV, wanted = target.logits(output.normed, ops, logits_TV), None
+        else:
+            logits_TV, wanted = screen.logits(output.normed, slots_S, batch.live_SR, logits_TV)
+        logits_SRV = logits_TV.unflatten(0, batch.tokens_SR.shape)
+        return Verified(logits_SRV, output.taps_TC, output.choices if keeps_routing else (), batch.live_SR, wanted)
 
     def finish(verified: Verified, slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
         return sampler.finish(verified, slots_S, sequences, Drafts(*drafts), None)
 
-    def verify_and_finish(slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
-        return finish(verify(slots_S, *drafts), slots_S, *drafts)
-
-    if mask_input is None and not stages.splits_rounds:
-        output = stages.run(("round", shape), verify_and_finish, slots_S, *drafts[:2])
-        return output._replace(levels_SN=drafts.levels_SN)
-    # On a GPU the host waits for the drafts, and computes masks while the device verifies.
-    verified = stages.run(("verify", shape), verify, slots_S, *drafts[:2])
+    # Two stages: the host waits for drafts and computes masks while the device verifies, whether or not there are any.
+    verified = stages.run((VERIFY, shape), verify, slots_S, *drafts[:2])
     if mask_input is None:
-        output = stages.run(("finish", shape), partial(finish, verified), slots_S, *drafts[:2])
+        output = stages.run((FINISH, shape), partial(finish, verified), slots_S, *drafts[:2])
     else:
         masks, num_ready = mask_input.masks(state.vocab_size)
         output = sampler.finish(verified, slots_S, sequences, drafts, masks)._replace(num_ready=num_ready)

@@ -21,9 +21,7 @@ T = TypeVar("T")
 
 
 class TimedStages(Stages):
-    """Wraps stages with a timer around each. Rounds are split in two, so that sampling is timed alone."""
-
-    splits_rounds = True
+    """Wraps stages with a timer around each."""
 
     def __init__(self, inner: Stages, device: torch.device) -> None:
         self.has_fixed_shapes = inner.has_fixed_shapes
@@ -40,6 +38,9 @@ class TimedStages(Stages):
 
     def rows(self, num_sequences: int) -> int:
         return self._inner.rows(num_sequences)
+
+    def tiles(self, num_tiles: int) -> int:
+        return self._inner.tiles(num_tiles)
 
     def _mark(self) -> Any:
         if not self._is_cuda:

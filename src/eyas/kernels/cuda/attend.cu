@@ -8,11 +8,12 @@
 // next kernel, which reads ahead.) What a row does not see is the identity of each of these steps, so its bits depend on
 // nothing but its position and its keys. In a layer with a window all that a row sees lies in steps of different warps.
 //
-// How work is cut is in attend_plan.cuh, how rows are finished in attend_rows.cuh, how keys are in attend_step.cuh.
+// How work is cut is in attend_plan.cu and .cuh, how rows are finished in attend_rows.cuh, how keys are in
+// attend_step.cuh.
 //
 // Defines: GROUP (query heads per key/value head, 4 or 8), NUM_KV, WARPS (8, or 4 where shared memory is small), TILES
 // (of 16 row-heads, most in a block: 1, 2), DEPTH (halves of steps, keys or values, that a warp has under way),
-// RESIDENT (blocks per multiprocessor).
+// RESIDENT (blocks per multiprocessor), KV_FP8 (keys and values in 8 bits).
 #include "attend_plan.cuh"
 #include "attend_rows.cuh"
 #include "attend_step.cuh"
@@ -70,12 +71,15 @@ template <class Visit>
 DEVICE void join_pieces(float* room, const float* states, int stride, int count, int num_row_heads, Visit visit) {
     const int group = threadIdx.x / 16, dim = threadIdx.x % 16 * 4;
     State nodes[TILES * ITEMS][LEVELS];
-    for (int base = 0; base < count; base += SPAN) {
-        const int pieces = min(SPAN, count - base);
+    // In 8 bits twice as many blocks have pieces. There they lie without gaps, so that all of a row's fit at once.
+    const int piece_words = KV_FP8 ? num_row_heads * STATE_WORDS : PIECE_STATE;
+    const int span = KV_FP8 ? min(32, ROOM_BYTES / 4 / piece_words & ~7) : SPAN;
+    for (int base = 0; base < count; base += span) {
+        const int pieces = min(span, count - base);
         if (base > 0) __syncthreads();
         for (int piece = group; piece < pieces; piece += THREADS / 16) {
             const float* const source = states + static_cast<i64>(base + piece) * stride;
-            float* const target = room + piece * PIECE_STATE;
+            float* const target = room + piece * piece_words;
 #pragma unroll 4
             for (int i = 0; i < num_row_heads * STATE_WORDS; i += STATE_WORDS)
                 copy_async_16(target + i + dim, source + i + dim);
@@ -90,41 +94,45 @@ DEVICE void join_pieces(float* room, const float* states, int stride, int count,
             State* const mine = nodes[row_head / (THREADS / 16)];
 #pragma unroll 1
             for (int i = 0; i < pieces; i += 8)
-                push(mine, (base + i) / 8, join_as_tree<8>(room + i * PIECE_STATE + row_head * STATE_WORDS, PIECE_STATE,
+                push(mine, (base + i) / 8, join_as_tree<8>(room + i * piece_words + row_head * STATE_WORDS, piece_words,
                                                            dim, pieces - i));
-            if (base + SPAN >= count) visit(row_head, dim, root(mine, (count + 7) / 8));
+            if (base + span >= count) visit(row_head, dim, root(mine, (count + 7) / 8));
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
     attend(u16* out, const float* partials, int num_slices, const float* square_sums, int num_parts, float eps,
-           int hidden_size, const float* bias, const float* cosines, const float* sines, u16* k_cache, u16* v_cache,
-           const i64* table, int table_stride, const i64* positions, const u8* live, const float* sinks, int window,
-           int first_key, int num_seqs, int num_rows, float* piece_states, u32* tickets) {
+           int hidden_size, const float* bias, const float* cosines, const float* sines, Element* k_cache,
+           Element* v_cache, u8* scales, const i64* table, int table_stride, const i64* positions, const u8* live,
+           const float* sinks, int window, int first_key, int num_seqs, int num_rows, int tiles, const uint4* units, float* piece_states,
+           u32* tickets) {
     SHARED(u8, shared);
     float* const warp_states = reinterpret_cast<float*>(shared + RING_BYTES);  // [WARPS] tiles
     u32* const queries = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
-    u8* const new_keys = reinterpret_cast<u8*>(queries + TILES * TILE_WORDS);  // bf16 [num_rows][D]
-    u8* const new_values = new_keys + num_rows * ROW_BYTES;
+    u8* const new_keys = reinterpret_cast<u8*>(queries + TILES * TILE_WORDS);
+    u8* const new_scales = new_keys + 2 * num_rows * ROW_BYTES;
+    const NewRows fresh = {new_keys, new_keys + num_rows * ROW_BYTES, new_scales, new_scales + num_rows};
+    const Cache cache = {k_cache, v_cache, scales};
 
     const int warp = warp_id(), dim = threadIdx.x % 16 * 4;
     const Product product = {partials, num_slices, num_seqs * num_rows, square_sums, num_parts, eps,
                              hidden_size, bias, cosines, sines};
     const Output output = {out, sinks};
-    const Plan plan = plan_all(positions, live, num_seqs, num_rows, window);
+    Plan plan = {};
+    plan.read(units, num_seqs, num_rows, tiles);
 
     bool waited = false;
-    for (int number = blockIdx.x; number < plan.units * plan.pairs; number += gridDim.x) {
+    for (int number = blockIdx.x; number < plan.num_units * plan.pairs; number += gridDim.x) {
         const Piece piece = piece_of(plan, number, positions, live, num_rows, window, first_key);
         const int num_leaves = max(1, (piece.end - piece.begin + LEAF_STEPS - 1) / LEAF_STEPS);
         const i64* const seq_table = table + static_cast<i64>(piece.unit.seq) * table_stride;
-        Stream stream = {k_cache, v_cache, seq_table, shared + warp * HALF_BYTES,
+        Stream stream = {cache, seq_table, shared + warp * HALF_BYTES,
                          piece.begin + ((warp - piece.begin) & (WARPS - 1)), 0};
 #pragma unroll 1
         for (int half = 0; half < DEPTH; ++half) stream.fetch(piece, half);
         const float sink = output.sink(piece.kv * GROUP + threadIdx.x / 16 % GROUP);
-        finish_rows(product, {queries, new_keys, new_values, k_cache, v_cache, seq_table}, piece, num_rows, waited);
+        finish_rows(product, {queries, fresh, cache, seq_table}, piece, num_rows, waited);
         __syncthreads();
 
         auto write_out = [&](int row_head, int four, const State& all) {
@@ -140,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             for (int tile = 0; tile < TILES; ++tile) cells[tile].peak[0] = cells[tile].peak[1] = NEVER;
 #pragma unroll 1
             for (int i = CHAIN * leaf; i < CHAIN * (leaf + 1) && stream.first + WARPS * i < piece.end; ++i)
-                add_step(cells, stream, piece, i, queries, new_keys, new_values);
+                add_step(cells, stream, piece, i, queries, fresh);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
                 const int num_row_heads = piece.num_rows * GROUP - 16 * tile;
@@ -167,10 +175,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
             }
         }
 
-        u32* const ticket = tickets + piece.unit.seq * plan.pairs + number % plan.pairs;
-        if (piece.unit.count > 1 && arrive_last(ticket, piece.unit.count))
-            join_pieces(reinterpret_cast<float*>(shared),
-                        piece_states + static_cast<i64>(number - piece.unit.index * plan.pairs) * PIECE_STATE,
+        const int first_number = number - piece.unit.index * plan.pairs;  // of this sequence, rows and head
+        if (piece.unit.count > 1 && arrive_last(tickets + first_number, piece.unit.count))
+            join_pieces(reinterpret_cast<float*>(shared), piece_states + static_cast<i64>(first_number) * PIECE_STATE,
                         plan.pairs * PIECE_STATE, piece.unit.count, piece.num_rows * GROUP, write_out);
         __syncthreads();
     }

@@ -1,4 +1,4 @@
-// How a launch of attend.cu is cut into pieces: by every warp for itself, from the positions on the device.
+// What the blocks of attend.cu have to do: how the launch is cut, and the pieces of it.
 //
 // Defines: as in attend.cu.
 #pragma once
@@ -10,7 +10,7 @@ constexpr int PAGE = 16;
 constexpr int STEP = 32;                   // keys that a warp takes at once
 constexpr int CHAIN = 2;                   // steps of a warp in a leaf
 constexpr int LEAF_STEPS = WARPS * CHAIN;
-constexpr int SEQ_STEPS = 2;               // each lane plans for as many sequences
+static_assert(RESIDENT == 1 || TILES == 1);
 
 // Live rows of a sequence: their bits, and the position of its row 0 and of the last live one (-1 without any). Rows
 // that stand before the start of the sequence, at negative positions, are dead.
@@ -19,99 +19,51 @@ struct Rows {
     int first, last;
 };
 
-DEVICE int last_live(u32 live, int first) { return live ? first + 31 - __clz(static_cast<int>(live)) : -1; }
+DEVICE Rows make_rows(u32 live, int first) {
+    return {live, first, live ? first + 31 - __clz(static_cast<int>(live)) : -1};
+}
 
 DEVICE Rows rows_of(int seq, const i64* positions, const u8* live, int num_rows) {
     const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
-    const u32 bits = __ballot_sync(FULL_WARP, lane_id() < num_rows && live[seq * num_rows + lane_id()]);
-    return {bits, first, last_live(bits, first)};
+    return make_rows(__ballot_sync(FULL_WARP, lane_id() < num_rows && live[seq * num_rows + lane_id()]), first);
 }
-
-// How the launch is cut: rows in blocks, and leaves in units of 2^shift. A piece is a unit of one of the `pairs` of row
-// block and key/value head.
-struct Plan {
-    int shift, units, pairs, block_size;
-    int leaves[SEQ_STEPS], first_unit[SEQ_STEPS];  // of sequences lane + 32 i
-
-    __device__ void cut_rows(int tiles, int num_rows) {
-        block_size = 16 * tiles / GROUP;
-        pairs = (num_rows + block_size - 1) / block_size * NUM_KV;
-    }
-    __device__ int count(int i) const { return (leaves[i] + (1 << shift) - 1) >> shift; }
-};
 
 struct Unit {
     int seq, index, count;  // `index` among the `count` units of `seq`
 };
 
-// Of each lane's sequences.
-DEVICE void count_leaves(Plan& plan, const i64* positions, const u8* live, int num_seqs, int num_rows, int window) {
-#pragma unroll
-    for (int i = 0; i < SEQ_STEPS; ++i) {
-        const int seq = lane_id() + 32 * i;
-        if (seq >= num_seqs) continue;
-        plan.leaves[i] = 1;
-        if (window) continue;
-        const int first = static_cast<int>(positions[static_cast<i64>(seq) * num_rows]);
-        u32 bits = 0;
-#pragma unroll 1
-        for (int r = 0; r < num_rows; ++r) bits |= live[seq * num_rows + r] ? 1u << r : 0u;
-        plan.leaves[i] = max(0, last_live(bits, first)) / (STEP * LEAF_STEPS) + 1;
-    }
-}
+// How the launch is cut: rows in blocks, and leaves in units of 2^shift. A piece is a unit of one of the `pairs` of row
+// block and key/value head.
+struct Plan {
+    const uint4* units;  // as attend_plan.cu writes them; null in layers with a window, where a sequence is a unit
+    uint4 first;         // the unit of this block's first piece, where registers are many
+    int shift, num_units, pairs, block_size;
 
-// Numbers the units of all sequences.
-DEVICE void number_units(Plan& plan) {
-    plan.units = 0;
-#pragma unroll
-    for (int i = 0; i < SEQ_STEPS; ++i) {
-        int end = plan.count(i);
-#pragma unroll 1
-        for (int step = 1; step < 32; step <<= 1) {
-            const int other = __shfl_up_sync(FULL_WARP, end, step);
-            if (lane_id() >= step) end += other;
+    __device__ void cut_rows(int tiles, int num_rows) {
+        block_size = 16 * tiles / GROUP;
+        pairs = (num_rows + block_size - 1) / block_size * NUM_KV;
+    }
+
+    // `tiles`: of a block, where there are no `planned` units or no more than one.
+    __device__ void read(const uint4* planned, int num_seqs, int num_rows, int tiles) {
+        units = planned, shift = 0, num_units = num_seqs;
+        cut_rows(tiles, num_rows);
+        if (units == nullptr) return;
+        if (RESIDENT > 1) {
+            const uint4 header = load_l2_16_if(units, true);
+            num_units = header.x, shift = header.y;
+            return;
         }
-        plan.first_unit[i] = plan.units + end - plan.count(i);
-        plan.units += __shfl_sync(FULL_WARP, end, 31);
+        // The first unit is asked for before it is known which of two it is.
+        cut_rows(TILES, num_rows);
+        const uint4 large = load_l2_16_if(units + 1 + blockIdx.x / pairs, true);
+        cut_rows(1, num_rows);
+        const uint4 small = load_l2_16_if(units + 1 + blockIdx.x / pairs, true), header = load_l2_16_if(units, true);
+        num_units = header.x, shift = header.y;
+        cut_rows(header.z, num_rows);
+        first = header.z > 1 ? large : small;
     }
-}
-
-DEVICE Plan plan_all(const i64* positions, const u8* live, int num_seqs, int num_rows, int window) {
-    Plan plan = {};
-    count_leaves(plan, positions, live, num_seqs, num_rows, window);
-    u32 total = 0, most = 0;
-#pragma unroll
-    for (int i = 0; i < SEQ_STEPS; ++i) {
-        total += plan.leaves[i];
-        most = max(most, static_cast<u32>(plan.leaves[i]));
-    }
-    total = __reduce_add_sync(FULL_WARP, total);
-    most = __reduce_max_sync(FULL_WARP, most);
-    // Small blocks of rows where that leaves no block idle that would have worked; otherwise keys are read once.
-    plan.cut_rows(1, num_rows);
-    if (total * plan.pairs > gridDim.x) plan.cut_rows(TILES, num_rows);
-    while ((total * plan.pairs >> plan.shift) > gridDim.x && (most - 1) >> plan.shift) ++plan.shift;
-    number_units(plan);
-    // One round of blocks, where the sequences alone do not need more.
-    while (num_seqs * plan.pairs <= gridDim.x && plan.units * plan.pairs > gridDim.x) {
-        ++plan.shift;
-        number_units(plan);
-    }
-    return plan;
-}
-
-DEVICE Unit find_unit(const Plan& plan, int unit) {
-    Unit found = {};
-#pragma unroll
-    for (int i = 0; i < SEQ_STEPS; ++i) {
-        const int index = unit - plan.first_unit[i], count = plan.count(i);
-        const u32 here = __ballot_sync(FULL_WARP, index >= 0 && index < count);
-        const int lane = max(0, __ffs(static_cast<int>(here)) - 1);
-        const int its_index = __shfl_sync(FULL_WARP, index, lane), its_count = __shfl_sync(FULL_WARP, count, lane);
-        if (here) found = {lane + 32 * i, its_index, its_count};
-    }
-    return found;
-}
+};
 
 // What a block computes at once: some rows of a sequence, a key/value head, and the steps of one unit.
 struct Piece {
@@ -136,11 +88,19 @@ struct Piece {
 DEVICE Piece piece_of(const Plan& plan, int number, const i64* positions, const u8* live, int num_rows, int window,
                       int first_key) {
     Piece piece = {};
-    piece.unit = find_unit(plan, number / plan.pairs);
+    const int unit = number / plan.pairs;
+    if (plan.units == nullptr) {
+        piece.unit = {unit, 0, 1};
+        piece.rows = rows_of(unit, positions, live, num_rows);
+    } else {
+        const bool is_first = RESIDENT == 1 && number == static_cast<int>(blockIdx.x);
+        const uint4 words = is_first ? plan.first : load_l2_16_if(plan.units + 1 + unit, true);
+        piece.unit = {static_cast<int>(words.x), static_cast<int>(words.y & 0xffff), static_cast<int>(words.y >> 16)};
+        piece.rows = make_rows(words.z, static_cast<int>(words.w));
+    }
     piece.kv = number % NUM_KV;
     piece.first_row = number % plan.pairs / NUM_KV * plan.block_size;
     piece.num_rows = min(plan.block_size, num_rows - piece.first_row);
-    piece.rows = rows_of(piece.unit.seq, positions, live, num_rows);
     piece.first_pos = piece.rows.first + piece.first_row;
     piece.last_pos = min(piece.rows.last, piece.first_pos + piece.num_rows - 1);
     piece.window = window;

@@ -22,12 +22,12 @@ struct Product {
     const float *bias, *cosines, *sines;
 };
 
-// Where finished rows go: queries as score() reads them, keys and values as bf16 [row of the sequence][D], and both
-// into the caches, by the block that has the row.
+// Where finished rows go: queries as score() reads them, keys and values into shared memory, and into the cache by the
+// block that has the row.
 struct Finished {
     u32* queries;
-    u8 *keys, *values;
-    u16 *k_cache, *v_cache;
+    NewRows fresh;
+    Cache cache;
     const i64* table;
 };
 
@@ -127,25 +127,77 @@ DEVICE void put_query(u32* queries, int row_head, float4 low, float4 high) {
 
 DEVICE bool finite(u32 pair) { return (pair & 0x7f80u) != 0x7f80u && (pair & 0x7f800000u) != 0x7f800000u; }
 
+// Eight numbers of a row's key or value as the cache has them: four dimensions, four that are D / 2 further, and the
+// byte of their power of two.
+#if KV_FP8
+constexpr int SMALLEST_SCALE = 10, LARGEST_SCALE = 134, BROKEN = 255;  // as in kernels/layouts/fp8_cache.py
+
+struct Entry {
+    u32 first, second;
+    u8 scale;
+};
+
+// The power of two is that of the whole row, which 8 lanes share. Where a key or value has a number that does not fit,
+// as in kernels/layouts/fp8_cache.py, the key is NaN and the value 0.
+DEVICE Entry make_entry(const Task& task, float4 low, float4 high) {
+    const u32 words[4] = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y),
+                          pack_bf16(high.z, high.w)};
+    u32 largest = 0;  // bits of a bf16, without the sign
+#pragma unroll
+    for (int i = 0; i < 4; ++i) largest = max(largest, max(words[i] & 0x7fffu, words[i] >> 16 & 0x7fffu));
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) largest = max(largest, __shfl_xor_sync(FULL_WARP, largest, step));
+    const int exponent = static_cast<int>(largest + 0x20 >> 7) - 8;
+    if (__any_sync(FULL_WARP, task.active && exponent > LARGEST_SCALE))
+        return {task.is_value ? 0u : 0x7f7f7f7fu, task.is_value ? 0u : 0x7f7f7f7fu,
+                static_cast<u8>(task.is_value ? SMALLEST_SCALE : BROKEN)};
+    const u8 scale = max(exponent, SMALLEST_SCALE);
+    const float to_fit = __uint_as_float((254u - scale) << 23);
+    auto part = [&](u32 ab, u32 cd) {
+        return pack_e4m3(from_bf16(ab & 0xffff) * to_fit, from_bf16(ab >> 16) * to_fit,
+                         from_bf16(cd & 0xffff) * to_fit, from_bf16(cd >> 16) * to_fit);
+    };
+    return {part(words[0], words[1]), part(words[2], words[3]), scale};
+}
+#else
+struct Entry {
+    uint2 first, second;
+};
+
 // A value that is not finite is written as 0 under a key of NaN.
-DEVICE void put_key_value(const Finished& finished, const Piece& piece, const Task& task, float4 low, float4 high) {
+DEVICE Entry make_entry(const Task& task, float4 low, float4 high) {
     uint2 first = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w)};
     uint2 second = {pack_bf16(high.x, high.y), pack_bf16(high.z, high.w)};
     const bool good = finite(first.x) && finite(first.y) && finite(second.x) && finite(second.y);
     if (__any_sync(FULL_WARP, task.is_value && !good))
         first.x = first.y = second.x = second.y = task.is_value ? 0u : 0x7fff7fffu;
+    return {first, second};
+}
+#endif
+
+template <class Half>
+DEVICE void put_halves(void* row, int eighth, Half first, Half second) {
+    reinterpret_cast<Half*>(row)[eighth] = first;
+    reinterpret_cast<Half*>(row)[eighth + 8] = second;
+}
+
+DEVICE void put_key_value(const Finished& finished, const Piece& piece, const Task& task, float4 low, float4 high) {
+    const Entry entry = make_entry(task, low, high);
     if (!task.active) return;
     const int eighth = lane_id() % 8;
-    u8* const target = (task.is_value ? finished.values : finished.keys) + task.row * ROW_BYTES + eighth * 8;
-    *reinterpret_cast<uint2*>(target) = first;
-    *reinterpret_cast<uint2*>(target + D) = second;
+    const NewRows& fresh = finished.fresh;
+    put_halves((task.is_value ? fresh.values : fresh.keys) + task.row * ROW_BYTES, eighth, entry.first, entry.second);
+#if KV_FP8
+    if (eighth == 0) (task.is_value ? fresh.value_scales : fresh.key_scales)[task.row] = entry.scale;
+#endif
     if (task.row < piece.first_row || task.row >= piece.first_row + piece.num_rows) return;
     const int position = piece.rows.first + task.row;
-    const i64 slot = finished.table[position / PAGE] * PAGE + position % PAGE;
-    u16* const cache = task.is_value ? finished.v_cache : finished.k_cache;
-    u16* const place = cache + slot * TOKEN + piece.kv * D + eighth * 4;
-    *reinterpret_cast<uint2*>(place) = first;
-    *reinterpret_cast<uint2*>(place + D / 2) = second;
+    const i64 page = finished.table[position / PAGE];
+    Element* const cache = task.is_value ? finished.cache.values : finished.cache.keys;
+    put_halves(cache + (page * PAGE + position % PAGE) * TOKEN + piece.kv * D, eighth, entry.first, entry.second);
+#if KV_FP8
+    if (eighth == 0) finished.cache.scales_of(page, piece.kv, task.is_value)[position % PAGE] = entry.scale;
+#endif
 }
 
 DEVICE void finish(const Product& product, const Finished& finished, const Piece& piece, const Task& task,

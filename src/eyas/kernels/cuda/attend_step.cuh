@@ -5,6 +5,10 @@
 // between lanes, as in FlashAttention-2 (Dao, 2023). All row-heads of a block share the copy of the keys, and the
 // fragments that are read of it.
 //
+// In 8 bits (KV_FP8) keys and values are e4m3 with a power of two for each token and head, as
+// kernels/layouts/fp8_cache.py has them. They become bf16 when they are read from shared memory, and lanes hold what
+// they would have held of a bf16 cache with these numbers, so the bits are those of such a cache.
+//
 // Defines: as in attend.cu.
 #pragma once
 
@@ -12,13 +16,34 @@
 #include "softmax_tree.cuh"
 
 constexpr int TOKEN = NUM_KV * D;              // elements from token to token in a cache
-constexpr int ROW_BYTES = D * 2;
-constexpr int HALF_BYTES = STEP * ROW_BYTES;   // keys, or values, of a step
+constexpr int ROW_BYTES = KV_FP8 ? D : D * 2;
+constexpr int KEY_BYTES = STEP * ROW_BYTES;    // keys, or values, of a step
+constexpr int HALF_BYTES = KEY_BYTES + (KV_FP8 ? STEP : 0);  // with the bytes of their powers of two
+constexpr int ROW_CHUNKS = ROW_BYTES / 16;
+constexpr int COPY_ROWS = 32 / ROW_CHUNKS;     // that a warp copies at once
 constexpr int TILE_WORDS = 16 * D / 2;         // queries of 16 row-heads
 static_assert(STEP == 2 * PAGE);
 
-// 16-byte chunk c of row r stands at chunk c ^ swizzle(r): no bank conflicts for fragments of keys nor of values.
-DEVICE int swizzle(int r) { return (r & 6) ^ ((r & 1) << 2); }
+#if KV_FP8
+using Element = u8;
+#else
+using Element = u16;
+#endif
+
+struct Cache {
+    Element *keys, *values;
+    u8* scales;  // [page][NUM_KV][keys, values][PAGE], null in 16 bits
+
+    __device__ u8* scales_of(i64 page, int kv, int is_value) const {
+        return scales + ((page * NUM_KV + kv) * 2 + is_value) * PAGE;
+    }
+};
+
+// Where a half has its row r: no bank conflicts for fragments of keys nor of values. In 8 bits two rows share 128 bytes.
+DEVICE int place_of(int r, int chunk) {
+    if (KV_FP8) return (r >> 1) * 128 + (((r & 1) << 2 | chunk) ^ (r & 6)) * 16;
+    return r * ROW_BYTES + (chunk ^ (r & 6) ^ ((r & 1) << 2)) * 16;
+}
 
 // The low `count` bits, any count; and bits moved up, or down.
 DEVICE u32 below(int count) { return count >= 32 ? FULL_WARP : count <= 0 ? 0u : (1u << count) - 1; }
@@ -26,7 +51,7 @@ DEVICE u32 shifted(u32 bits, int up) { return up >= 32 || up <= -32 ? 0u : up >=
 
 // The keys and values of a warp's steps of a piece, first, first + WARPS, ..: each step is two halves, in turn.
 struct Stream {
-    const u16 *k_cache, *v_cache;
+    Cache cache;
     const i64* table;  // of the sequence
     u8* ring;          // DEPTH places of HALF_BYTES, WARPS * HALF_BYTES apart
     int first;
@@ -34,9 +59,7 @@ struct Stream {
 
     __device__ u8* place(int half) const { return ring + half % DEPTH * (WARPS * HALF_BYTES); }
 
-    __device__ const u16* page_of(const u16* cache, int lane) const {
-        return cache + static_cast<i64>(__shfl_sync(FULL_WARP, pages, lane)) * (PAGE * TOKEN);
-    }
+    __device__ i64 page_of(int lane) const { return __shfl_sync(FULL_WARP, pages, lane); }
 
     // Asks for what is in the cache before this launch, and for zeros instead of all else.
     __device__ void fetch(const Piece& piece, int half) {
@@ -46,32 +69,42 @@ struct Stream {
                 const int page = 2 * (step + WARPS * (lane >> 1)) + (lane & 1);
                 if (page < 2 * piece.end && page <= piece.last_pos / PAGE) pages = static_cast<int>(table[page]);
             }
-            const int copy_row = lane >> 3, chunk = lane & 7;
-            u8* const target = place(half) + copy_row * ROW_BYTES;
-            u8* const targets[2] = {target + (chunk ^ swizzle(copy_row)) * 16,
-                                    target + (chunk ^ swizzle(copy_row + 4)) * 16};
-            const u16* const cache = (half & 1 ? v_cache : k_cache) + copy_row * TOKEN + piece.kv * D + chunk * 8;
-            const u16* const sources[2] = {page_of(cache, i % 16 * 2), page_of(cache, i % 16 * 2 + 1)};
-            auto copy = [&](u32 stored) {
+            const int copy_row = lane / ROW_CHUNKS, chunk = lane % ROW_CHUNKS;
+            // What follows is at the same chunk every 8 rows.
+            u8* const targets[2] = {place(half) + place_of(copy_row, chunk),
+                                    place(half) + place_of(copy_row + 4, chunk) - 4 * ROW_BYTES};
+            const i64 pages_here[2] = {page_of(i % 16 * 2), page_of(i % 16 * 2 + 1)};
+            const Element* const source =
+                (half & 1 ? cache.values : cache.keys) + copy_row * TOKEN + piece.kv * D + chunk * (D / ROW_CHUNKS);
+            const Element* const sources[2] = {source + pages_here[0] * (PAGE * TOKEN),
+                                               source + pages_here[1] * (PAGE * TOKEN)};
+            auto copy = [&](u32 stored, u32 mine) {
 #pragma unroll
-                for (int r = 0; r < STEP; r += 4)
+                for (int r = 0; r < STEP; r += COPY_ROWS)
                     copy_async_16(targets[r / 4 % 2] + r * ROW_BYTES, sources[r / PAGE] + r % PAGE * TOKEN,
-                                  stored >> r & 1);
+                                  mine >> r & 1);
+#if KV_FP8
+                if (lane < 2)
+                    copy_async_16(place(half) + KEY_BYTES + lane * PAGE,
+                                  cache.scales_of(lane ? pages_here[1] : pages_here[0], piece.kv, half & 1),
+                                  (stored >> lane * PAGE & 0xffffu) != 0);
+#endif
             };
             const int position = step * STEP;
             if (position >= piece.lowest_key && position + STEP <= piece.rows.first) {
-                copy(FULL_WARP);
+                copy(FULL_WARP, FULL_WARP);
             } else {
-                const u32 stored = below(piece.last_pos + 1 - position) & ~below(piece.lowest_key - position);
-                copy((stored & ~shifted(piece.rows.live, piece.rows.first - position)) >> copy_row);
+                const u32 seen = below(piece.last_pos + 1 - position) & ~below(piece.lowest_key - position);
+                const u32 stored = seen & ~shifted(piece.rows.live, piece.rows.first - position);
+                copy(stored, stored >> copy_row);
             }
         }
         copy_async_commit();
     }
 };
 
-// A half is in shared memory, with the rows of this launch (bf16 [row][D]) put in their places.
-DEVICE void complete(u8* half, const Piece& piece, int position, const u8* new_rows) {
+// A half is in shared memory, with the rows of this launch ([row][D], then in 8 bits their scales) put in their places.
+DEVICE void complete(u8* half, const Piece& piece, int position, const u8* new_rows, const u8* new_scales) {
     copy_async_wait<DEPTH - 1>();
     __syncwarp();
     if (position + STEP <= piece.rows.first) return;
@@ -79,11 +112,60 @@ DEVICE void complete(u8* half, const Piece& piece, int position, const u8* new_r
 #pragma unroll 1
     for (int r = max(0, position - piece.rows.first); r < min(piece.new_end, position + STEP - piece.rows.first); ++r) {
         const int row = piece.rows.first + r - position;
-        if (lane < 8 && (piece.rows.live >> r & 1))
-            *reinterpret_cast<uint4*>(half + row * ROW_BYTES + (lane ^ swizzle(row)) * 16) =
+        if (!(piece.rows.live >> r & 1)) continue;
+        if (lane < ROW_CHUNKS)
+            *reinterpret_cast<uint4*>(half + place_of(row, lane)) =
                 *reinterpret_cast<const uint4*>(new_rows + r * ROW_BYTES + lane * 16);
+        if (KV_FP8 && lane == 31) half[KEY_BYTES + row] = new_scales[r];
     }
     __syncwarp();
+}
+
+// 2^120 times the power of two that a byte of the cache means, as bf16. `most` is what larger bytes give: NaN for keys,
+// as theirs are broken, and a number for values, so that what was never written counts as 0 with a weight of 0.
+constexpr u32 ANY_KEY = 0x7fff, ANY_VALUE = 0x7f00;
+DEVICE u32 factor_of(u8 scale, u32 most) { return min((scale + 120u) << 7, most); }
+
+// Two e4m3, bytes `low` and `high` of two words (4 .. 7: of the second), times their factors. Their bits at the end of
+// those of a bf16 are the numbers times 2^-120, subnormals too. Each byte comes with a byte of its sign in front of it,
+// so that one shift and one mask bring both parts to their places.
+DEVICE u32 widen_e4m3(u32 first, u32 second, u32 low, u32 high, u32 factors) {
+    const u32 selector = low | (low | 8) << 4 | high << 8 | (high | 8) << 12;
+    return mul_bf16x2(byte_perm_signs(first, second, selector) << 4 & 0x87f087f0u, factors);
+}
+
+// Dimensions 8 c .. 8 c + 7 of row r of a half's keys, bf16.
+DEVICE uint4 load_key(const u8* keys, int r, int c) {
+#if KV_FP8
+    const uint2 key = *reinterpret_cast<const uint2*>(keys + place_of(r, c >> 1) + (c & 1) * 8);
+    const u32 factors = factor_of(keys[KEY_BYTES + r], ANY_KEY) * 0x10001u;
+    return {widen_e4m3(key.x, 0u, 0, 1, factors), widen_e4m3(key.x, 0u, 2, 3, factors),
+            widen_e4m3(key.y, 0u, 0, 1, factors), widen_e4m3(key.y, 0u, 2, 3, factors)};
+#else
+    return *reinterpret_cast<const uint4*>(keys + place_of(r, c));
+#endif
+}
+
+// Dimensions 8 c .. 8 c + 7 of rows r and r + 1 of a half's values, bf16: of each dimension, the two rows.
+DEVICE void load_values(u32 (&pairs)[8], const u8* values, int r, int c) {
+#if KV_FP8
+    const int place = (c & 1) * 8;
+    const uint2 first = *reinterpret_cast<const uint2*>(values + place_of(r, c >> 1) + place);
+    const uint2 second = *reinterpret_cast<const uint2*>(values + place_of(r + 1, c >> 1) + place);
+    const u32 scales = *reinterpret_cast<const u16*>(values + KEY_BYTES + r);
+    const u32 factors = factor_of(scales & 0xff, ANY_VALUE) | factor_of(scales >> 8, ANY_VALUE) << 16;
+    const u32 lows[2] = {first.x, first.y}, highs[2] = {second.x, second.y};
+#pragma unroll
+    for (int dim = 0; dim < 8; ++dim)
+        pairs[dim] = widen_e4m3(lows[dim / 4], highs[dim / 4], dim % 4, 4 + dim % 4, factors);
+#else
+    const uint4 first = *reinterpret_cast<const uint4*>(values + place_of(r, c));
+    const uint4 second = *reinterpret_cast<const uint4*>(values + place_of(r + 1, c));
+    const u32 lows[4] = {first.x, first.y, first.z, first.w}, highs[4] = {second.x, second.y, second.z, second.w};
+#pragma unroll
+    for (int dim = 0; dim < 8; ++dim)
+        pairs[dim] = __byte_perm(lows[dim / 2], highs[dim / 2], dim & 1 ? 0x7632u : 0x5410u);
+#endif
 }
 
 // A warp's softmax of a tile, for row-heads g (side 0) and g + 8: acc[n] holds dimensions 16 t + n and 16 t + 8 + n.
@@ -107,8 +189,7 @@ DEVICE void score(float (&s)[TILES][4][4], const u32* queries, const u8* keys) {
             }
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-            const uint4 key =
-                *reinterpret_cast<const uint4*>(keys + (n * 8 + g) * ROW_BYTES + ((4 * half + t) ^ swizzle(g)) * 16);
+            const uint4 key = load_key(keys, n * 8 + g, 4 * half + t);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
                 mma_bf16(s[tile][n], a[tile][0], key.x, key.y);
@@ -159,26 +240,13 @@ DEVICE void add_values(Cell (&cells)[TILES], const u32 (&p)[TILES][2][4], const 
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int page = 0; page < 2; ++page) {
-        uint4 value[4];
+        u32 low[8], high[8];
+        load_values(low, values, page * PAGE + 2 * t, g);
+        load_values(high, values, page * PAGE + 2 * t + 8, g);
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-            const int row = 2 * t + (n & 1);
-            value[n] = *reinterpret_cast<const uint4*>(values + (page * PAGE + (n & 2) * 4 + row) * ROW_BYTES +
-                                                       (g ^ swizzle(row)) * 16);
-        }
+        for (int n = 0; n < 8; ++n)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            auto word = [j](uint4 v) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; };
-#pragma unroll
-            for (int odd = 0; odd < 2; ++odd) {
-                const u32 pick = odd ? 0x7632u : 0x5410u;
-                const u32 low = __byte_perm(word(value[0]), word(value[1]), pick);
-                const u32 high = __byte_perm(word(value[2]), word(value[3]), pick);
-#pragma unroll
-                for (int tile = 0; tile < TILES; ++tile)
-                    mma_bf16(cells[tile].acc[2 * j + odd], p[tile][page], low, high);
-            }
-        }
+            for (int tile = 0; tile < TILES; ++tile) mma_bf16(cells[tile].acc[n], p[tile][page], low[n], high[n]);
     }
 }
 
@@ -190,12 +258,18 @@ DEVICE void mask_tile(float (&s)[4][4], const Piece& piece, int tile, int positi
     mask<1>(s, position, piece.lowest_visible(second), second);
 }
 
-// Step i of the stream; `queries` as score() reads them, new keys and values as complete() does.
+// Keys and values of this launch's tokens in shared memory, as complete() reads them; scales in 8 bits.
+struct NewRows {
+    u8 *keys, *values;  // [row of the sequence][D]
+    u8 *key_scales, *value_scales;
+};
+
+// Step i of the stream; `queries` as score() reads them.
 DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, int i, const u32* queries,
-                     const u8* new_keys, const u8* new_values) {
+                     const NewRows& fresh) {
     const int position = (stream.first + WARPS * i) * STEP;
     u8 *const keys = stream.place(2 * i), *const values = stream.place(2 * i + 1);
-    complete(keys, piece, position, new_keys);
+    complete(keys, piece, position, fresh.keys, fresh.key_scales);
     float s[TILES][4][4] = {};
     score(s, queries, keys);
     __syncwarp();
@@ -211,7 +285,7 @@ DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, i
         // No branch where there are two tiles: it would keep the instructions of their sides apart.
         if (TILES > 1 || piece.num_rows * GROUP > 8) soften<1>(cells[tile], p[tile], s[tile]);
     }
-    complete(values, piece, position, new_values);
+    complete(values, piece, position, fresh.values, fresh.value_scales);
     add_values(cells, p, values);
     __syncwarp();
     stream.fetch(piece, 2 * i + 1 + DEPTH);

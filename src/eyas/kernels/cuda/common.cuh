@@ -163,6 +163,31 @@ DEVICE u32 mul_bf16x2_high(u32 a, u32 b) {
     return product;
 }
 
+DEVICE u32 sub_bf16x2(u32 a, u32 b) {
+    u32 difference;
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+    return difference;
+}
+
+// ---- e4m3 --------------------------------------------------------------------------------------------------------
+
+// As __byte_perm, where 8 added to a digit of the selector means eight times the sign of that byte.
+DEVICE u32 byte_perm_signs(u32 x, u32 y, u32 selector) {
+    u32 picked;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(x), "r"(y), "r"(selector));
+    return picked;
+}
+
+// Four to a word, the first in the lowest byte, rounded to nearest even; numbers up to 448.
+DEVICE u32 pack_e4m3(float a, float b, float c, float d) {
+    u32 packed;
+    asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3;\n"
+        "mov.b32 %0, {l, h}; }"
+        : "=r"(packed)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+    return packed;
+}
+
 // ---- matrix instruction ------------------------------------------------------------------------------------------
 // c[16][8] += a[16][16] b[16][8], bf16 in, fp32 out. Lane 4 g + t holds
 //   a: {row g, k 2t 2t+1}, {row g+8, same k}, {row g, k 2t+8 2t+9}, {row g+8, same k};  b: k 2t 2t+1 | k 2t+8 2t+9 of column g
@@ -265,13 +290,16 @@ DEVICE float warp_sum(float v) {
     return v;
 }
 
-// Sum over the block's warps in the order of their numbers. `scratch`: one float per warp, in shared memory, free
+DEVICE u32 warp_sum(u32 v) { return __reduce_add_sync(FULL_WARP, v); }
+
+// Sum over the block's warps in the order of their numbers. `scratch`: one number per warp, in shared memory, free
 // again when the function returns. Every thread of the block calls it.
-DEVICE float block_sum(float v, float* scratch) {
+template <typename T>
+DEVICE T block_sum(T v, T* scratch) {
     v = warp_sum(v);
     if (lane_id() == 0) scratch[warp_id()] = v;
     __syncthreads();
-    float total = 0.f;
+    T total = 0;
     for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) total += scratch[w];
     __syncthreads();
     return total;

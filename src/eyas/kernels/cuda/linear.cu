@@ -8,7 +8,9 @@
 //
 // Defines: COLUMN_TILES (n-tiles of 8 rows: 1, 2), NUM_BLOCKS (K / 32), SHARES, GROUPS (of a share: 1, 2, 4), CHUNK
 // (blocks of a bulk copy), DEPTH (copies that a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of
-// one feature), FP8.
+// one feature), FP8, BITS12 (then `plain` is the same matrix in bf16); INT8 and LISTED, of a screen
+// (kernels/triton/screen.py): the rough product, which is left out where one of two numbers is not 0, and the exact one
+// of the tiles in a list, which begins with their number.
 #include "linear.cuh"
 
 constexpr int COLUMNS = 8 * COLUMN_TILES;
@@ -18,6 +20,28 @@ constexpr int CHUNKS = (BLOCKS + CHUNK - 1) / CHUNK;      // copies per slice an
 constexpr int CHUNK_BYTES = CHUNK * BLOCK_BYTES;
 constexpr int FINISHERS = 4 * COLUMN_TILES;  // warps that add the slices of one tile
 constexpr int PARTIAL = TILE * COLUMNS;      // floats
+static_assert(SHARES == 1 || !LISTED, "partial sums are of all tiles");
+
+// Blocks of a copy.
+DEVICE int blocks_of(int chunk, bool whole) { return min(CHUNK, BLOCKS - chunk * CHUNK) - (chunk == CHUNKS - 1 && !whole); }
+
+// c += the blocks of a copy times the rows' fragments b. `plain`: the same blocks in bf16, for those with MARKS.
+template <bool MARKS>
+DEVICE void multiply(float (&c)[COLUMN_TILES][4], const uint4 (&b)[COLUMN_TILES][BLOCKS], const u8* source,
+                     const u8* plain, int chunk, int blocks) {
+#pragma unroll
+    for (int k = 0; k < CHUNK; ++k) {
+        const int j = chunk * CHUNK + k;
+        if (j >= BLOCKS || (j == BLOCKS - 1 && k >= blocks)) break;
+        u32 first[4], second[4];
+        load_block<MARKS>(source + k * BLOCK_BYTES, first, second, plain + k * PLAIN_BYTES);
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; ++n) {
+            mma_bf16(c[n], first, b[n][j].x, b[n][j].y);
+            mma_bf16(c[n], second, b[n][j].z, b[n][j].w);
+        }
+    }
+}
 
 // Where (feature r, row c) of a slice's sums lies: stored as fragments, read by rows, both without bank conflicts.
 DEVICE int partial_index(int r, int c) { return (c >> 3) * 128 + r * 8 + ((c & 7) ^ ((r >> 2) * 2)); }
@@ -25,7 +49,8 @@ DEVICE int partial_index(int r, int c) { return (c >> 3) * 128 + r * 8 + ((c & 7
 extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
     linear(const u16* rows, i64 row_stride, const u8* matrix, int num_rows, int num_tiles, const float* square_sums,
            int num_parts, float eps, const float* bias, const float* residual, const float* norm, float* out,
-           u16* out_bf16, u16* normed, float* out_square_sums, float* partials, u32* tickets, const float* factors) {
+           u16* out_bf16, u16* normed, float* out_square_sums, float* partials, u32* tickets, const float* factors,
+           const u8* plain, const int* list) {
     SHARED(u8, shared);
     float* const sums = reinterpret_cast<float*>(shared + SLICES * DEPTH * CHUNK_BYTES);  // [2][SLICES][PARTIAL]
     float* const scales = sums + 2 * SLICES * PARTIAL;                                    // [COLUMNS]
@@ -36,9 +61,25 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
     const int share = blockIdx.x % SHARES, first_tile = blockIdx.x / SHARES, stride = gridDim.x / SHARES;
     const int begin = (share * SLICES + warp) * NUM_BLOCKS / PARTS;
     const bool whole = (share * SLICES + warp + 1) * NUM_BLOCKS / PARTS - begin == BLOCKS;  // or one block less
+#if INT8
+    if ((list[0] | list[1]) != 0) {  // older than the chain
+        pdl_trigger();
+        pdl_wait();
+        return;
+    }
+#endif
+#if LISTED
+    pdl_wait();  // for the list
+    const int num_wanted = list[0];
+    // Tile number n of those that are wanted; a list of all is not read.
+    auto tile_at = [&](int n) { return num_wanted < num_tiles ? list[1 + n] : n; };
+#else
+    const int num_wanted = num_tiles;
+    auto tile_at = [](int n) { return n; };
+#endif
 
     auto copy = [&](int place, int tile, int chunk) {
-        const int blocks = min(CHUNK, BLOCKS - chunk * CHUNK) - (chunk == CHUNKS - 1 && !whole);
+        const int blocks = blocks_of(chunk, whole);
         copy_barrier_expect(barriers + place, blocks * BLOCK_BYTES);
         if (blocks > 0)
             copy_bulk(ring + place * CHUNK_BYTES,
@@ -51,8 +92,8 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
         copy_barrier_fence();
 #pragma unroll
         for (int i = 0; i < DEPTH; ++i) {
-            const int tile = first_tile + i / CHUNKS * stride;
-            if (tile < num_tiles) copy(i, tile, i % CHUNKS);
+            const int n = first_tile + i / CHUNKS * stride;
+            if (n < num_wanted) copy(i, tile_at(n), i % CHUNKS);
         }
     }
     __syncwarp();
@@ -97,13 +138,14 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
 #endif
     };
 
-    for (int i = 0, tile = first_tile; tile < num_tiles; ++i, tile += stride) {
+    for (int i = 0, order = first_tile; order < num_wanted; ++i, order += stride) {
+        const int tile = tile_at(order);
         // FINISHERS warps finish this tile, others the next.
         const int finisher = (warp + i * FINISHERS) % SLICES, column = finisher * 2 + (lane >> 4);
         const bool live = finisher < FINISHERS && first_row + column < num_rows;
         const int feature = tile * TILE + r;
         const i64 place = static_cast<i64>(first_row + column) * num_features + feature;
-        const float weight_factor = FP8 && live ? factors[feature] : 1.f;
+        const float weight_factor = (FP8 || INT8) && live ? factors[feature] : 1.f;
         const float addend = SHARES == 1 && live ? output.addend(feature, place) : 0.f;
         const float factor = SHARES == 1 && live && norm != nullptr ? norm[feature] : 0.f;
 
@@ -113,23 +155,18 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
             const int number = i * CHUNKS + chunk, place_in_ring = number % DEPTH;
             copy_barrier_wait(barriers + place_in_ring, number / DEPTH & 1);
             const u8* const source = ring + place_in_ring * CHUNK_BYTES;
+            const u8* const same = plain + (static_cast<i64>(tile) * NUM_BLOCKS + begin + chunk * CHUNK) * PLAIN_BYTES;
+            const int blocks = blocks_of(chunk, whole);
+            bool marks = false;
 #pragma unroll
-            for (int k = 0; k < CHUNK; ++k) {
-                const int j = chunk * CHUNK + k;
-                if (j >= BLOCKS || (j == BLOCKS - 1 && !whole)) break;
-                u32 first[4], second[4];
-                load_block(source + k * BLOCK_BYTES, first, second);
-#pragma unroll
-                for (int n = 0; n < COLUMN_TILES; ++n) {
-                    mma_bf16(c[n], first, b[n][j].x, b[n][j].y);
-                    mma_bf16(c[n], second, b[n][j].z, b[n][j].w);
-                }
-            }
+            for (int k = 0; k < CHUNK; ++k) marks |= k < blocks && has_marks(source + k * BLOCK_BYTES);
+            if (marks) multiply<true>(c, b, source, same, chunk, blocks);
+            else multiply<false>(c, b, source, same, chunk, blocks);
             // A copy must not overtake the reads of what it overwrites: the products need their results.
             issued_before(c);
             __syncwarp();
-            const int next_tile = tile + (chunk + DEPTH) / CHUNKS * stride;
-            if (lane == 0 && next_tile < num_tiles) copy(place_in_ring, next_tile, (chunk + DEPTH) % CHUNKS);
+            const int next = order + (chunk + DEPTH) / CHUNKS * stride;
+            if (lane == 0 && next < num_wanted) copy(place_in_ring, tile_at(next), (chunk + DEPTH) % CHUNKS);
         }
         float* const tile_sums = sums + (i & 1) * SLICES * PARTIAL;
 #pragma unroll

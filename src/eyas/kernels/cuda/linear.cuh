@@ -5,10 +5,17 @@
 #ifndef FP8
 #define FP8 0  // of the matrix: e4m3 with a factor a feature, or bf16
 #endif
+#ifndef INT8
+#define INT8 0  // or int8 with an exponent for 32 of them and a factor a feature
+#endif
+#ifndef BITS12
+#define BITS12 0  // of a bf16 matrix: in 12 bits a weight
+#endif
 
-constexpr int TILE = 16;                       // features
-constexpr int BLOCK_BYTES = FP8 ? 512 : 1024;  // 16 features x 32 of K, see layout.py
-constexpr int SLICES = 16;                     // of a share of K
+constexpr int TILE = 16;           // features
+constexpr int PLAIN_BYTES = 1024;  // 16 features x 32 of K in bf16, see layouts/dense.py
+constexpr int BLOCK_BYTES = INT8 ? 528 : FP8 ? 512 : BITS12 ? 784 : PLAIN_BYTES;  // the same as it is read
+constexpr int SLICES = 16;                                                        // of a share of K
 
 struct Range {
     int begin, end;
@@ -25,9 +32,77 @@ DEVICE void widen_fp8(u32 four, u32& even, u32& odd) {
     odd = mul_bf16x2((four & SIGNS) | (four >> 4 & REST), TWO_TO_120);
 }
 
-// A block of a tile in shared memory as the weights of two matrix instructions: k 8t .. 8t + 3 and 8t + 4 .. 8t + 7.
-DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4]) {
-#if FP8
+// Four int8 times a power of two, which both halves of `scale` hold, as bf16. Seven bits at the end of those of 128 are
+// 128 + the number, or 256 + it where it is negative, and the eighth makes 256 of 128 in the same way: all is exact.
+DEVICE void widen_int8(u32 four, u32 scale, u32& even, u32& odd) {
+    constexpr u32 SIGNS = 0x00800080u, REST = 0x007f007fu, IS_128 = 0x43004300u;
+    const u32 other = four >> 8;
+    even = mul_bf16x2(sub_bf16x2((four & REST) | IS_128, (four & SIGNS) | IS_128), scale);
+    odd = mul_bf16x2(sub_bf16x2((other & REST) | IS_128, (other & SIGNS) | IS_128), scale);
+}
+
+// Weights of two matrix instructions: k 8t .. 8t + 3 and 8t + 4 .. 8t + 7, of rows g (low) and g + 8 (high).
+DEVICE void fragments(uint4 low, uint4 high, u32 (&first)[4], u32 (&second)[4]) {
+    first[0] = low.x, first[1] = high.x, first[2] = low.y, first[3] = high.y;
+    second[0] = low.z, second[1] = high.z, second[2] = low.w, second[3] = high.w;
+}
+
+#if BITS12
+constexpr u32 MARKED = 0xffff0080u;  // in the first word of a header: a first mark, or that the block is left plain
+
+// Whether a block has weights that load_block finds only with MARKS.
+DEVICE bool has_marks(const u8* block) { return *reinterpret_cast<const u32*>(block + 768) & MARKED; }
+
+// High bytes of up to three weights are less than their code says: lane, place and by how much, see layouts/bits12.py.
+DEVICE void lower_marked(u32 (&high)[4], uint4 header) {
+    const u32 marks[3] = {header.x >> 16, header.y & 0xffff, header.y >> 16};
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+        const u32 mark = marks[i], less = (mark & 31) == lane_id() ? mark >> 9 << (mark >> 2 & 24) : 0;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) high[w] -= (mark >> 7 & 3) == w ? less : 0;
+    }
+}
+
+// A block in shared memory, in 12 bits. `plain` has the same in bf16, in global memory, where few are read.
+template <bool MARKS>
+DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4], const u8* plain) {
+    constexpr u32 ONES = 0x01010101u, CODES = 0x87u * ONES, FIRST_TWO = 0x5140, LAST_TWO = 0x7362;
+    const int lane = lane_id(), shift = lane & 28;  // 4 g
+    const uint4 low = *reinterpret_cast<const uint4*>(block + lane * 16);
+    const uint2 codes = *reinterpret_cast<const uint2*>(block + 512 + lane * 8);
+    const uint4 header = *reinterpret_cast<const uint4*>(block + 768);
+    if (MARKS && header.x & 0x80) {
+        const u8* const mine = plain + lane * 16;
+        fragments(load_16_if(mine, true), load_16_if(mine + PLAIN_BYTES / 2, true), first, second);
+        return;
+    }
+    const u32 base = (header.x & 0x7f) * ONES;
+    const u32 of_g = base - (header.z >> shift & 15) * ONES, of_g8 = base - (header.w >> shift & 15) * ONES;
+    u32 high[4] = {(codes.x & CODES) + of_g, (__funnelshift_r(codes.x, codes.x, 4) & CODES) + of_g,
+                   (codes.y & CODES) + of_g8, (__funnelshift_r(codes.y, codes.y, 4) & CODES) + of_g8};
+    if (MARKS) lower_marked(high, header);
+    first[0] = __byte_perm(low.x, high[0], FIRST_TWO), first[2] = __byte_perm(low.x, high[0], LAST_TWO);
+    second[0] = __byte_perm(low.y, high[1], FIRST_TWO), second[2] = __byte_perm(low.y, high[1], LAST_TWO);
+    first[1] = __byte_perm(low.z, high[2], FIRST_TWO), first[3] = __byte_perm(low.z, high[2], LAST_TWO);
+    second[1] = __byte_perm(low.w, high[3], FIRST_TWO), second[3] = __byte_perm(low.w, high[3], LAST_TWO);
+}
+#else
+DEVICE bool has_marks(const u8*) { return false; }
+
+// A block of a tile in shared memory.
+template <bool MARKS = false>
+DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4], const u8* = nullptr) {
+#if INT8
+    const uint2 low = *reinterpret_cast<const uint2*>(block + lane_id() * 8);
+    const uint2 high = *reinterpret_cast<const uint2*>(block + 256 + lane_id() * 8);
+    const u32 exponents = *reinterpret_cast<const u16*>(block + 512 + lane_id() / 4 * 2);
+    const u32 low_scale = (exponents & 0xff) * 0x00800080u, high_scale = (exponents >> 8) * 0x00800080u;
+    widen_int8(low.x, low_scale, first[0], first[2]);
+    widen_int8(high.x, high_scale, first[1], first[3]);
+    widen_int8(low.y, low_scale, second[0], second[2]);
+    widen_int8(high.y, high_scale, second[1], second[3]);
+#elif FP8
     const uint2 low = *reinterpret_cast<const uint2*>(block + lane_id() * 8);
     const uint2 high = *reinterpret_cast<const uint2*>(block + BLOCK_BYTES / 2 + lane_id() * 8);
     widen_fp8(low.x, first[0], first[2]);
@@ -35,12 +110,11 @@ DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4]) {
     widen_fp8(low.y, second[0], second[2]);
     widen_fp8(high.y, second[1], second[3]);
 #else
-    const uint4 low = *reinterpret_cast<const uint4*>(block + lane_id() * 16);
-    const uint4 high = *reinterpret_cast<const uint4*>(block + BLOCK_BYTES / 2 + lane_id() * 16);
-    first[0] = low.x, first[1] = high.x, first[2] = low.y, first[3] = high.y;
-    second[0] = low.z, second[1] = high.z, second[2] = low.w, second[3] = high.w;
+    fragments(*reinterpret_cast<const uint4*>(block + lane_id() * 16),
+              *reinterpret_cast<const uint4*>(block + BLOCK_BYTES / 2 + lane_id() * 16), first, second);
 #endif
 }
+#endif
 
 // What follows in the program is issued after the matrix instructions that made c, hence after the loads they used.
 // This holds the compiler; that ptxas keeps to it is looked up in its code (tests/kernels/support/refills.py).

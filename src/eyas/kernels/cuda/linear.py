@@ -2,7 +2,7 @@
 
 Each output is a sum of slices of K whose borders and order depend on the matrix alone, computed by one instruction
 family, so a row's bits do not depend on other rows. `linear.cu` serves up to 16 rows (and matrices of a few
-tiles, or in 8 bits), `linear_tiles.cu` more.
+tiles, or in 8 bits), from a copy in 12 bits where there is one, `linear_tiles.cu` more.
 
 Shape letters: T rows, K inputs, N features, H hidden, S shares of K, P parts of a row's square sum.
 """
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
+from eyas.kernels.layouts import bits12
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.device import Limits, device_limits
 from eyas.kernels.reference.norm import Normed
@@ -25,7 +26,7 @@ __all__ = ["MAX_OWN_INPUTS", "Workspace", "add", "gated", "linear", "logits", "n
 SLICES = 16  # of a share: the warps of a block
 MAX_BLOCKS = 9  # of 32 inputs in a slice: their rows stay in registers
 MAX_OWN_INPUTS = BLOCK_COLUMNS * SLICES * MAX_BLOCKS  # of a share; `logits`, `router` and `gated` have one alone
-MAX_TICKETS = 1 << 16  # 2,048 rows (64 sequences of 32) in sixteens, MAX_OWN_INPUTS features in sixteens: 36,864
+MAX_TICKETS = 1 << 19  # 16,384 rows (512 sequences of 32) in sixteens, MAX_OWN_INPUTS features in sixteens: 294,912
 CHUNK = 3  # blocks of a bulk copy; in 8 bits one copy has all of a slice
 RING_BYTES = 150 << 10  # of the matrix under way in a block: more was not faster
 FEW_ROWS = 16
@@ -33,6 +34,7 @@ FEW_TILES = 16  # a matrix so small that its blocks do not fill the GPU: rows ar
 MANY_TILES = 1024  # from here on blocks do not divide K
 MAX_PARTS = 8  # blocks of a cluster
 MUCH_SHARED = 160 << 10  # bytes, for 128 rows in a block
+BLOCK_BYTES = {"BF16": 1024, "BITS12": bits12.TILE_BYTES, "FP8": 512, "INT8": 528}
 TILES_OF_BLOCK = 2, 4, 6, 8, 12, 16
 MAX_STAGES = 8
 
@@ -84,10 +86,23 @@ def router(normed: Normed, weight: BlockedMatrix, bias_E: Tensor, eps: float) ->
     return logits(normed, weight, eps, bias_E)
 
 
-def logits(normed: Normed, weight: BlockedMatrix, eps: float, bias_N: Tensor | None = None) -> Tensor:
-    """norm(x) W^T + b as fp32 [T, N]."""
-    out = normed.rows_TH.new_empty(normed.rows_TH.shape[0], weight.num_rows, dtype=torch.float32)
-    _launch(normed.rows_TH, weight, square_sums=normed.square_sums_TP, eps=eps, bias=bias_N, out=out)
+def logits(
+    normed: Normed,
+    weight: BlockedMatrix,
+    eps: float,
+    bias_N: Tensor | None = None,
+    out: Tensor | None = None,
+    wanted: Tensor | None = None,
+) -> Tensor:
+    """norm(x) W^T + b as fp32 [T, N], in `out` where it is given.
+
+    With int32 `wanted` and up to 16 rows, only what it says, which is read on the device: its first number of tiles of
+    16 features, named by those that follow, or all N / 16 in order; of the rough copy of a matrix all, or nothing where
+    one of its two numbers is not 0. The two numbers must be older than the chain of launches.
+    """
+    if out is None:
+        out = normed.rows_TH.new_empty(normed.rows_TH.shape[0], weight.num_rows, dtype=torch.float32)
+    _launch(normed.rows_TH, weight, square_sums=normed.square_sums_TP, eps=eps, bias=bias_N, out=out, wanted=wanted)
     return out
 
 
@@ -124,6 +139,13 @@ def _are_few(num_rows: int, weight: BlockedMatrix) -> bool:
     return num_rows <= FEW_ROWS or few_tiles or other
 
 
+def _kind(weight: BlockedMatrix) -> str:
+    """Return the define of linear.cu for how it reads a matrix."""
+    if weight.tiles12 is not None:
+        return "BITS12"
+    return {torch.bfloat16: "BF16", torch.float8_e4m3fn: "FP8", torch.int8: "INT8"}[weight.data.dtype]
+
+
 def _launch(
     rows: Tensor,
     weight: BlockedMatrix,
@@ -137,16 +159,22 @@ def _launch(
     normed: Normed | None = None,
     partials: Tensor | None = None,
     workspace: Workspace | None = None,
+    wanted: Tensor | None = None,
 ) -> None:
     num_rows, num_features, num_inputs = rows.shape[0], weight.num_rows, weight.num_columns
     assert rows.shape[1] == num_inputs and rows.stride(1) == 1 and rows.stride(0) % 8 == 0
     assert all(tensor is None or tensor.dtype == torch.float32 for tensor in (square_sums, bias, residual, norm))
     assert all(tensor is None or tensor.is_contiguous() for tensor in (square_sums, bias, residual, norm, out))
     shares, num_tiles, num_blocks = num_shares(num_inputs), num_features // TILE_ROWS, num_inputs // BLOCK_COLUMNS
-    limits, in_fp8 = device_limits(rows.device), weight.factors_N is not None
+    limits, kind, matrix = device_limits(rows.device), _kind(weight), weight.data
+    assert wanted is None or (num_rows <= FEW_ROWS and shares == 1)
+    assert wanted is not None or kind != "INT8"
+    is_listed = wanted is not None and kind != "INT8"
     of_few_rows: tuple[Tensor | None, ...] = ()
     if _are_few(num_rows, weight):
-        plan = _few_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, in_fp8, limits)
+        plan = _few_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, kind, is_listed, limits)
+        if weight.tiles12 is not None:
+            matrix = weight.tiles12
         tickets = None
         if shares > 1 and partials is None:
             assert workspace is not None
@@ -154,7 +182,7 @@ def _launch(
             if num_tiles * plan.grid[1] > len(tickets):
                 raise ValueError(f"{num_rows} rows of {num_features} features: more sums than there are tickets")
             partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
-        of_few_rows = partials, tickets, weight.factors_N
+        of_few_rows = partials, tickets, weight.factors_N, weight.data, wanted
     else:
         plan = _more_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, limits)
     load(plan.source, plan.defines).kernel(plan.source).launch(
@@ -162,7 +190,7 @@ def _launch(
         plan.threads,
         rows,
         rows.stride(0),
-        weight.data,
+        matrix,
         num_rows,
         num_features // TILE_ROWS,
         square_sums,
@@ -190,22 +218,40 @@ class Plan(NamedTuple):
 
 @functools.cache
 def _few_rows(
-    num_rows: int, num_tiles: int, num_blocks: int, shares: int, gated: bool, fp8: bool, limits: Limits
+    num_rows: int,
+    num_tiles: int,
+    num_blocks: int,
+    shares: int,
+    gated: bool,
+    kind: str,
+    is_listed: bool,
+    limits: Limits,
 ) -> Plan:
     column_tiles = 1 if num_rows <= 8 else 2
     blocks = -(-num_blocks // (shares * SLICES))
     fixed = 2 * SLICES * 512 * column_tiles + 32 * column_tiles  # slices' sums, rows' scales
     room = min(limits.shared_bytes - 1024, RING_BYTES + fixed) - fixed
-    block = 512 if fp8 else 1024  # bytes
-    chunk = blocks if fp8 else min(CHUNK, blocks)
+    block = BLOCK_BYTES[kind]
+    chunk = blocks if kind in ("FP8", "INT8") else min(CHUNK, blocks)
     while chunk > 1 and room // (SLICES * (chunk * block + 8)) < 2:
         chunk -= 1
     depth = room // (SLICES * (chunk * block + 8))
     grid = min(num_tiles, limits.num_sms // shares) * shares
-    defines = {"NUM_BLOCKS": num_blocks, "SHARES": shares, "GROUPS": num_groups(num_tiles, shares)}
     return Plan(
         "linear",
-        {"COLUMN_TILES": column_tiles, "GATED": int(gated), "FP8": int(fp8), "CHUNK": chunk, "DEPTH": depth, **defines},
+        {
+            "COLUMN_TILES": column_tiles,
+            "NUM_BLOCKS": num_blocks,
+            "SHARES": shares,
+            "GROUPS": num_groups(num_tiles, shares),
+            "CHUNK": chunk,
+            "DEPTH": depth,
+            "GATED": int(gated),
+            "FP8": int(kind == "FP8"),
+            "BITS12": int(kind == "BITS12"),
+            "INT8": int(kind == "INT8"),
+            "LISTED": int(is_listed),
+        },
         (grid, -(-num_rows // (8 * column_tiles))),
         SLICES * 32,
         fixed + SLICES * depth * (chunk * block + 8),

@@ -1,7 +1,7 @@
 // The mixture of experts for a few rows: each distinct expert is read once, whatever the number of rows.
 //
 // Every block finds the top k of all rows from the logits, so all agree on the list of groups: up to GROUP rows of one
-// expert. (Group, tile of 16 matrix rows) in that order are the items, of gate/up and then of down; each block takes
+// expert; where rows are many, moe_route.cu has done it for all. (Group, tile of 16 matrix rows) in that order are the items, of gate/up and then of down; each block takes
 // one contiguous share of both, in bulk copies, DEPTH ahead. Blocks do not meet between the two: an activation says by
 // its bits whether it has arrived. 15 warps multiply: warp s owns SLICE units of 64 columns, keeps its fragments of the
 // rows (B) while the group stays the same, unpacks the weights (kernels/layouts/mxfp4.py) and leaves a partial sum in
@@ -12,7 +12,7 @@
 // columns; the borders follow from the number of columns alone.
 //
 // Defines: UP_COLUMNS, DOWN_COLUMNS (of the matrices, multiples of 32), COLUMN_TILES (of 8 rows in a group), DEPTH
-// (items a block has under way), NUM_EXPERTS, TOP_K.
+// (items a block has under way), NUM_EXPERTS, TOP_K, ROUTED (0; 1 where moe_route.cu has written the tables).
 #include "moe.cuh"
 
 // ---- the stream of items -----------------------------------------------------------------------------------------
@@ -281,17 +281,17 @@ DEVICE void combine(float* partials, const u8* live, int num_rows, const float* 
 
 // rows bf16 [T, H], square_sums [T, NUM_PARTS], logits [T, E], up_bias [E, 2 I] with gate and up alternating, act bf16
 // [2, act_rows, TOP_K, I], down_bias [E, H], residual [T, H], norm [H]. Writes residual_out [T, H], normed bf16 [T, H],
-// out_square_sums [T, H / 16]; act, partials [T, TOP_K, H] and state [3] are those of `Workspace` in moe.py; factors:
+// out_square_sums [T, H / 16]; act, partials [T, TOP_K, H] and state are those of `Workspace` in moe.py; factors:
 // 2^exponent of the packed experts. All blocks must be resident.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     moe(const u16* rows, const float* square_sums, float eps, const float* logits, const u8* live, int num_rows,
         const u8* up_words, const u8* up_scales, const float* up_bias, float up_factor, float limit, u16* act,
         int act_rows, const u8* down_words, const u8* down_scales, const float* down_bias, float down_factor,
         const float* residual, const float* norm, float* residual_out, u16* normed, float* out_square_sums,
-        float* partials, u32* state) {
+        float* partials, u32* state, u8* tables) {
     constexpr int NUM_INNER = DOWN_COLUMNS, NUM_FEATURES = UP_COLUMNS;
     SHARED(u8, shared);
-    const Shared s = carve(shared, num_rows);
+    const Shared s = carve(shared, num_rows, tables);
     const int finisher = warp_id() - MATH_WARPS, g = lane_id() >> 2;
     if (threadIdx.x == MATH_WARPS * 32) init_barriers(s);
     pdl_trigger();

@@ -1,8 +1,8 @@
 """The experts of decode rows: gate/up with clamped SwiGLU, and down with the weighted sum over ranks, from MXFP4.
 
 Each distinct expert is read once a launch. The kernels find the routing in the router's logits themselves (`choose` in
-moe.cu: as torch.topk, and the lower id first where logits are equal, which torch leaves open). A row's bits do not
-depend on the other rows.
+moe_route.cuh: as torch.topk, and the lower id first where logits are equal, which torch leaves open): every block for
+itself, or, where rows are many, a launch before. A row's bits do not depend on the other rows.
 
 Shape letters: T rows, H hidden, E experts, k experts of a row, I intermediate, P parts of a row's square sum.
 """
@@ -21,12 +21,15 @@ from eyas.kernels.reference.norm import Normed
 
 __all__ = ["MAX_COLUMNS", "MAX_EXPERTS", "MAX_ROWS", "MAX_TOP_K", "Activations", "Workspace", "moe_down", "moe_up"]
 
-MAX_ROWS = 512
+MAX_ROWS = 2048
+FEW_ROWS = 512  # up to here each block finds the routing of all rows for itself
 MAX_EXPERTS, MAX_TOP_K = 128, 4  # whose tables fit into TABLE_BYTES
 MAX_COLUMNS = 8192  # of either matrix: one place of the ring must fit into 99 KiB of shared memory
 MATH_WARPS, MOST_FINISHERS = 15, 3
 TILE = 16
-TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: MAX_ROWS rows of MAX_TOP_K of MAX_EXPERTS, and some
+TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: FEW_ROWS rows of MAX_TOP_K of MAX_EXPERTS, and some
+FIXED_TABLE_BYTES = 24  # without those of the routing
+ROUTE_WARPS = 16  # of a block of moe_route.cu, which has them too
 MAX_DEPTH = 6
 ONE_TILE_ROWS = 224
 
@@ -36,7 +39,8 @@ class Workspace:
     that there is no value yet.
 
     Launches take turns with the two halves of `act`, and each clears what the one before has used; who reads `partials`
-    clears them. `state`: blocks that know whose turn it is; the turn; rows of the launch before.
+    clears them. `state`: blocks that know whose turn it is; the turn; rows of the launch before. `routed`: blocks that
+    have chosen their rows' experts; 0 between launches.
     """
 
     def __init__(self, max_rows: int, top_k: int, hidden: int, intermediate: int, device: torch.device | str) -> None:
@@ -45,6 +49,7 @@ class Workspace:
         self.act_2TKI = act.view(torch.bfloat16)
         self.partials_TKH = torch.full((max_rows, top_k, hidden), -1, dtype=torch.int32, device=device)
         self.state = torch.zeros(3, dtype=torch.int32, device=device)
+        self.routed = torch.zeros(1, dtype=torch.int32, device=device)
 
 
 class Activations(NamedTuple):
@@ -82,7 +87,7 @@ def moe_down(
 
     Both matrices in one launch: the weights of the second stream in while the first ends.
     `kernels.reference.moe.moe_down_ref`. Logits, bias, residual and norm fp32; live bool. Dead rows keep their
-    residual. T <= rows of the workspace <= 512.
+    residual. T <= rows of the workspace <= 2,048.
     """
     (rows, square_sums), gate_up, up_bias, top_k, limit, eps = activations
     num_rows, num_experts = logits_TE.shape
@@ -93,16 +98,16 @@ def moe_down(
     assert rows.dtype == torch.bfloat16 and live_T.dtype == torch.bool
     assert all(tensor.dtype == torch.float32 for tensor in floats)
     assert all(tensor.is_contiguous() for tensor in (*floats, rows, live_T))
-    assert gate_up.num_columns == down.num_rows and gate_up.num_rows == 2 * down.num_columns
-    assert square_sums.shape[1] == gate_up.num_columns // 16
-    assert workspace.act_2TKI.shape[2:] == (top_k, down.num_columns)
-    assert workspace.partials_TKH.shape[1:] == (top_k, down.num_rows)
+    _check_shapes(square_sums, gate_up, down, top_k, workspace)
     limits = device_limits(rows.device)
     column_tiles = _column_tiles(num_rows, limits)
     depth, stages_bytes = _ring(gate_up.num_columns, down.num_columns, column_tiles, limits)
-    constants = {"UP_COLUMNS": gate_up.num_columns, "DOWN_COLUMNS": down.num_columns, "COLUMN_TILES": column_tiles}
-    constants |= {"DEPTH": depth, "NUM_EXPERTS": num_experts, "TOP_K": top_k}
-    tables = _table_bytes(num_rows, num_experts, top_k, column_tiles)
+    constants = {"UP_COLUMNS": gate_up.num_columns, "COLUMN_TILES": column_tiles}
+    constants |= {"NUM_EXPERTS": num_experts, "TOP_K": top_k}
+    tables, table_bytes = None, _table_bytes(num_rows, num_experts, top_k, column_tiles)
+    if num_rows > FEW_ROWS:
+        tables, table_bytes = route(activations, logits_TE, live_T, constants, workspace), FIXED_TABLE_BYTES
+    constants |= {"DOWN_COLUMNS": down.num_columns, "DEPTH": depth, "ROUTED": int(tables is not None)}
     out = torch.empty_like(residual_TH)
     after = Normed(torch.empty_like(rows), out.new_empty(num_rows, down.num_rows // TILE))
     load("moe", constants).kernel("moe").launch(
@@ -132,10 +137,43 @@ def moe_down(
         after.square_sums_TP,
         workspace.partials_TKH,
         workspace.state,
+        tables,
         # One block per multiprocessor: two must not crowd where the kernel before this one ends first.
-        shared=max(stages_bytes + tables, limits.shared_bytes // 2 + 1024),
+        shared=max(stages_bytes + table_bytes, limits.shared_bytes // 2 + 1024),
     )
     return out, after
+
+
+def _check_shapes(
+    square_sums_TP: Tensor, gate_up: PackedExperts, down: PackedExperts, top_k: int, workspace: Workspace
+) -> None:
+    assert gate_up.num_columns == down.num_rows and gate_up.num_rows == 2 * down.num_columns
+    assert square_sums_TP.shape[1] == gate_up.num_columns // 16
+    assert workspace.act_2TKI.shape[2:] == (top_k, down.num_columns)
+    assert workspace.partials_TKH.shape[1:] == (top_k, down.num_rows)
+
+
+def route(
+    activations: Activations, logits_TE: Tensor, live_T: Tensor, constants: dict[str, int], workspace: Workspace
+) -> Tensor:
+    """Return the routing of all rows: bytes as `Tables` of moe_route.cuh has them."""
+    (num_rows, num_experts), top_k = logits_TE.shape, activations.top_k
+    num_bytes = _table_bytes(num_rows, num_experts, top_k, constants["COLUMN_TILES"]) - FIXED_TABLE_BYTES
+    tables = logits_TE.new_empty(num_bytes, dtype=torch.uint8)
+    load("moe_route", constants).kernel("moe_route").launch(
+        -(-num_rows // ROUTE_WARPS),
+        32 * ROUTE_WARPS,
+        tables,
+        logits_TE,
+        activations.normed.square_sums_TP,
+        live_T,
+        num_rows,
+        float(activations.eps),
+        2.0**activations.gate_up.exponent,
+        workspace.routed,
+        shared=4 * (-(-num_rows * top_k // 2) * 2 + (ROUTE_WARPS + 1) * num_experts),
+    )
+    return tables
 
 
 def _column_tiles(num_rows: int, limits: Limits) -> int:
@@ -158,6 +196,7 @@ def _ring(up_columns: int, down_columns: int, column_tiles: int, limits: Limits)
 
 
 def _table_bytes(num_rows: int, num_experts: int, top_k: int, column_tiles: int) -> int:
-    """Return the bytes that `carve` of moe.cuh takes after the ring."""
+    """Return the bytes that `carve` of moe.cuh takes after the ring, tables of the routing included."""
     num_groups = num_experts + num_rows * top_k // (8 * column_tiles)
-    return 4 * (num_experts + 2 * num_groups + 8) + num_rows * (4 + 8 * top_k)
+    ids = 2 * 4 * -(-num_rows * top_k // 2)  # and pairs, in whole words
+    return FIXED_TABLE_BYTES + 4 * (num_experts + 2 * num_groups + 2) + num_rows * 4 * (1 + top_k) + ids

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eyas.kernels.cuda import attend, linear, moe, norm
+from eyas.kernels.cuda import attend, attend_plan, linear, moe, norm
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts
 from eyas.kernels.reference.norm import Normed
@@ -23,24 +23,19 @@ class DecodeOps:
         self,
         device: torch.device,
         *,
-        max_sequences: int,
         max_rows: int,
-        num_heads: int,
-        num_kv_heads: int,
         hidden_size: int,
         intermediate_size: int,
         top_k: int,
-        draft_heads: tuple[int, int] | None = None,
     ) -> None:
-        """Allocate for launches of up to `max_sequences` sequences of up to `max_rows` rows each.
-
-        `draft_heads`: query heads and key/value heads of a draft head, where they may be others than the target's.
-        """
-        heads = [(num_heads, num_kv_heads), *([] if draft_heads is None else [draft_heads])]
-        self._attend = attend.attend_workspace(max_sequences, max_rows, heads, device)
+        """Allocate. `max_rows` bounds the rows of a launch that go to experts."""
+        self._attend = attend.attend_workspace(device)
         self._linear = linear.Workspace(device)
-        moe_rows = min(moe.MAX_ROWS, max_sequences * max_rows)
-        self._moe = moe.Workspace(moe_rows, top_k, hidden_size, intermediate_size, device)
+        self._moe = moe.Workspace(min(moe.MAX_ROWS, max_rows), top_k, hidden_size, intermediate_size, device)
+
+    def plan(self, rows: Rows, *, num_heads: int, num_kv_heads: int, in_fp8: bool = False) -> Rows:
+        limits = self._attend.limits
+        return rows._replace(plan=attend_plan.plan(rows, num_heads, num_kv_heads, limits, in_fp8=in_fp8))
 
     def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
         return norm.embed(tokens_T, embed_VH, norm_H)
@@ -139,8 +134,8 @@ class DecodeOps:
     ) -> tuple[Tensor, Normed]:
         return moe.moe_down(activations, logits_TE, live_T, down, bias_EH, residual_TH, norm_H, self._moe)
 
-    def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float) -> Tensor:
-        return linear.logits(normed, lm_head_VH, eps)
+    def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float, out: Tensor | None = None) -> Tensor:
+        return linear.logits(normed, lm_head_VH, eps, out=out)
 
     def linear(self, x_TK: Tensor, weight_NK: BlockedMatrix) -> Tensor:
         return linear.linear(x_TK, weight_NK, self._linear)

@@ -12,18 +12,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["KEY_BLOCK", "attend_ref"]
+from eyas.kernels.layouts.fp8_cache import from_fp8
+
+__all__ = ["KEY_BLOCK", "attend_ref", "read_pages"]
 
 KEY_BLOCK = 128  # positions; page sizes must divide it
 
 
-def _gather_blocks(cache_PBGD: Tensor, table_SP: Tensor, first_S: Tensor, num_blocks: int) -> Tensor:
-    """Gather [S, G, num_blocks, KEY_BLOCK, D] starting at block `first_S` of each sequence."""
+def read_pages(cache_PBGD: Tensor, scales_PGB: Tensor | None, pages: Tensor) -> Tensor:
+    """Return keys or values fp32 [*pages, page size, G, D]; with scales the cache is in 8 bits."""
+    if scales_PGB is None:
+        return cache_PBGD[pages].float()
+    return from_fp8(cache_PBGD[pages], scales_PGB[pages].transpose(-1, -2))
+
+
+def _gather_blocks(
+    cache_PBGD: Tensor, scales_PGB: Tensor | None, table_SP: Tensor, first_S: Tensor, num_blocks: int
+) -> Tensor:
+    """Gather fp32 [S, G, num_blocks, KEY_BLOCK, D] starting at block `first_S` of each sequence."""
     page_size = cache_PBGD.shape[1]
     per_block = KEY_BLOCK // page_size
     offsets = torch.arange(num_blocks * per_block, device=table_SP.device)
     columns = (first_S.unsqueeze(1) * per_block + offsets).clamp_(max=table_SP.shape[1] - 1)
-    pages = cache_PBGD[table_SP.gather(1, columns)].flatten(1, 2)
+    pages = read_pages(cache_PBGD, scales_PGB, table_SP.gather(1, columns)).flatten(1, 2)
     return torch.unflatten(pages, 1, (num_blocks, KEY_BLOCK)).permute(0, 3, 1, 2, 4)
 
 
@@ -31,6 +42,7 @@ def _attend_tile(
     q_SRQD: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    scales_PG2B: Tensor | None,
     table_SP: Tensor,
     positions_SR: Tensor,
     sinks_Q: Tensor | None,
@@ -43,8 +55,9 @@ def _attend_tile(
     first_S = positions_SR[:, 0] * 0
     if window is not None:
         first_S = (positions_SR[:, 0] - window + 1).clamp(min=0) // KEY_BLOCK
-    keys = _gather_blocks(k_cache, table_SP, first_S, num_blocks).float()
-    values = _gather_blocks(v_cache, table_SP, first_S, num_blocks).float()
+    k_scales, v_scales = (None, None) if scales_PG2B is None else scales_PG2B.unbind(2)
+    keys = _gather_blocks(k_cache, k_scales, table_SP, first_S, num_blocks)
+    values = _gather_blocks(v_cache, v_scales, table_SP, first_S, num_blocks)
     # [S, G, 1, R * group, D]: the query heads of one key/value head are adjacent.
     queries = q_SRQD.float().unflatten(2, (num_kv, -1)).permute(0, 2, 1, 3, 4).flatten(2, 3).unsqueeze(2)
     scores = torch.matmul(queries, keys.transpose(-1, -2)) * dim**-0.5
@@ -86,6 +99,7 @@ def attend_ref(
     max_length: int,
     tile: int | None,
     first_key: int = 0,
+    scales_PG2B: Tensor | None = None,
 ) -> Tensor:
     """Compute attention of R rows for each of S sequences, as [S, R, Q, D].
 
@@ -114,6 +128,7 @@ def attend_ref(
                 q_SRQD[:, rows],
                 k_cache_PBGD,
                 v_cache_PBGD,
+                scales_PG2B,
                 table_SP,
                 positions_SR[:, rows],
                 sinks_Q,

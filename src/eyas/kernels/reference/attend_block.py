@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from eyas.kernels.reference.attend import read_pages
 from eyas.kernels.reference.ops import LayerCache, Rows
 
 __all__ = ["attend_block_ref"]
@@ -22,7 +23,11 @@ def attend_block_ref(
     with `is_causal` those before it alone.
     """
     num_pages = min(-(-rows.max_length // cache.k.shape[1]), rows.table_SP.shape[1])
-    cached_SNGD, values_SNGD = (part[rows.table_SP[:, :num_pages]].flatten(1, 2) for part in cache)
+    scales = (None, None) if cache.scales_PG2B is None else cache.scales_PG2B.unbind(2)
+    cached_SNGD, values_SNGD = (
+        read_pages(part, own, rows.table_SP[:, :num_pages]).flatten(1, 2)
+        for part, own in zip((cache.k, cache.v), scales, strict=True)
+    )
     first_S11 = rows.positions_SR[:, :1].clamp(min=0).unsqueeze(2)
     num_rows, num_cached, num_kv = q_SRQD.shape[1], cached_SNGD.shape[1], cached_SNGD.shape[2]
     is_before_SRN = (torch.arange(num_cached, device=q_SRQD.device) < first_S11).expand(-1, num_rows, -1)
@@ -31,7 +36,7 @@ def attend_block_ref(
     if is_causal:
         beside_SRR = beside_SRR & torch.ones_like(own_RR).tril()
     sees_SRN = torch.cat((is_before_SRN, beside_SRR), dim=2)
-    keys, values = torch.cat((cached_SNGD, k_SRGD), dim=1).float(), torch.cat((values_SNGD, v_SRGD), dim=1).float()
+    keys, values = torch.cat((cached_SNGD, k_SRGD.float()), dim=1), torch.cat((values_SNGD, v_SRGD.float()), dim=1)
     queries = q_SRQD.float().unflatten(2, (num_kv, -1))
     scores = torch.einsum("srghd,sngd->srghn", queries, keys) * q_SRQD.shape[-1] ** -0.5
     scores = scores.masked_fill(~sees_SRN[:, :, None, None], float("-inf"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from eyas.kernels.reference.norm import Normed
@@ -46,25 +47,58 @@ class LayerCache(NamedTuple):
     """Keys and values of one layer, [pages, page size, G, D] each.
 
     Page 0 takes what plain and prompt operations write for dead rows; the decode kernel writes nothing for them.
+    With scales both are e4m3 in bytes; of a page and head, those of its keys stand before those of its values
+    (`kernels.layouts.fp8_cache`).
     """
 
     k: Tensor
     v: Tensor
+    scales_PG2B: Tensor | None = None  # bytes [pages, G, 2, page size]
+
+    @classmethod
+    def zeros(
+        cls, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, *, in_fp8: bool = False
+    ) -> LayerCache:
+        """Allocate for [pages, page size, G, D]."""
+        k, v = (torch.zeros(shape, dtype=torch.uint8 if in_fp8 else dtype, device=device) for _ in range(2))
+        num_pages, page_size, num_kv, _ = shape
+        scales = torch.zeros(num_pages, num_kv, 2, page_size, dtype=torch.uint8, device=device) if in_fp8 else None
+        return cls(k, v, scales)
+
+    @property
+    def in_fp8(self) -> bool:
+        return self.scales_PG2B is not None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that a page has, by page."""
+        return (self.k, self.v) if self.scales_PG2B is None else (self.k, self.v, self.scales_PG2B)
 
 
 class Rows(NamedTuple):
     """Places of the rows: R consecutive positions of each of S sequences, and the pages of one group.
 
-    Positions of dead rows may be negative: before the start of a sequence that is shorter than R.
+    Positions of dead rows may be negative: before the start of a sequence that is shorter than R. Where the lengths
+    differ much, `max_lengths` bounds each sequence's own, so that plain operations do not attend to all S longest.
     """
 
     positions_SR: Tensor  # int64
     live_SR: Tensor  # bool
     table_SP: Tensor  # int64
     max_length: int  # above every position, known to the host
+    max_lengths: tuple[int, ...] | None = None
+    plan: Any = None  # of `Ops.plan`
 
 
 class Ops(Protocol):
+    def plan(self, rows: Rows, /, *, num_heads: int, num_kv_heads: int, in_fp8: bool = False) -> Rows:
+        """Prepare the rows of a pass for `attend` and `write` in its layers without a window, with their heads.
+
+        `in_fp8` says that the caches of those layers are in 8 bits.
+
+        Once a pass, before its `embed` or `pair`: kernels count on an operation between this and `attend`.
+        """
+
     def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
         """The residual stream fp32 [T, H] of `tokens_T`, and its norm for the first product."""
 
@@ -153,8 +187,8 @@ class Ops(Protocol):
     ) -> tuple[Tensor, Normed]:
         """residual + the experts' outputs weighted by a softmax over the top k, added by rank; and the next norm."""
 
-    def logits(self, normed: Normed, lm_head_VH: Matrix, eps: float) -> Tensor:
-        """Return the logits, fp32 [T, V]."""
+    def logits(self, normed: Normed, lm_head_VH: Matrix, eps: float, out: Tensor | None = None) -> Tensor:
+        """Return the logits, fp32 [T, V], in `out` where it is given."""
 
     def linear(self, x_TK: Tensor, weight_NK: Matrix) -> Tensor:
         """Compute W x in the compute dtype."""

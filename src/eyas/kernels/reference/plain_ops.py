@@ -31,6 +31,9 @@ class PlainOps:
     dense: int | None
     experts: int | None
 
+    def plan(self, rows: Rows, *, num_heads: int, num_kv_heads: int, in_fp8: bool = False) -> Rows:
+        return rows
+
     def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
         rows = embed_VH[tokens_T]
         residual = rows.float()
@@ -67,19 +70,27 @@ class PlainOps:
         window: int | None,
         first_key: int = 0,
     ) -> Tensor:
-        q = _write(qkv, rows, cache, rope, bias_N, eps)
-        out = attend_ref(
-            q.unflatten(0, rows.positions_SR.shape),
-            k_cache_PBGD=cache.k,
-            v_cache_PBGD=cache.v,
-            table_SP=rows.table_SP,
-            positions_SR=rows.positions_SR,
-            sinks_Q=sinks_Q,
-            window=window,
-            max_length=rows.max_length,
-            tile=self.dense,
-            first_key=first_key,
-        )
+        q_SRQD = _write(qkv, rows, cache, rope, bias_N, eps).unflatten(0, rows.positions_SR.shape)
+
+        def attended(seqs: slice, max_length: int) -> Tensor:
+            return attend_ref(
+                q_SRQD[seqs],
+                k_cache_PBGD=cache.k,
+                v_cache_PBGD=cache.v,
+                table_SP=rows.table_SP[seqs],
+                positions_SR=rows.positions_SR[seqs],
+                sinks_Q=sinks_Q,
+                window=window,
+                max_length=max_length,
+                tile=self.dense,
+                first_key=first_key,
+                scales_PG2B=cache.scales_PG2B,
+            )
+
+        if rows.max_lengths is None:
+            out = attended(slice(None), rows.max_length)
+        else:
+            out = torch.cat([attended(slice(s, s + 1), length) for s, length in enumerate(rows.max_lengths)])
         return out.flatten(0, 1).flatten(1)
 
     def attend_block(
@@ -144,8 +155,9 @@ class PlainOps:
         residual = moe_down_ref(act_TKI, ids, weights, residual_TH, down=down, bias_EH=bias_EH, tile=self.experts)
         return residual, prepare_norm(residual, norm_H, act_TKI.dtype)
 
-    def logits(self, normed: Normed, lm_head_VH: Matrix, eps: float) -> Tensor:
-        return linear(normed.rows_TH, lm_head_VH, None, tile=self.dense).float() * inverse_rms(normed, eps)
+    def logits(self, normed: Normed, lm_head_VH: Matrix, eps: float, out: Tensor | None = None) -> Tensor:
+        product = linear(normed.rows_TH, lm_head_VH, None, tile=self.dense).float()
+        return torch.mul(product, inverse_rms(normed, eps), out=out)
 
     def linear(self, x_TK: Tensor, weight_NK: Matrix) -> Tensor:
         return linear(x_TK, weight_NK, None, tile=self.dense)
@@ -166,4 +178,5 @@ def _write(qkv: Product, rows: Rows, cache: LayerCache, rope: RopeTable, bias_N:
         k_cache_PBGD=cache.k,
         v_cache_PBGD=cache.v,
         slots_T=write_slots(rows, cache.k.shape[1]),
+        scales_PG2B=cache.scales_PG2B,
     )

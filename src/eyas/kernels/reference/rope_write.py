@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from eyas.kernels.layouts.fp8_cache import to_fp8_pair
 from eyas.kernels.reference.ops import Product, Rows
 
 __all__ = ["finish", "rope_write_ref", "rotate", "write_slots"]
@@ -48,19 +49,27 @@ def rope_write_ref(
     k_cache_PBGD: Tensor,
     v_cache_PBGD: Tensor,
     slots_T: Tensor,
+    scales_PG2B: Tensor | None = None,
 ) -> Tensor:
     """Rotated queries [T, Q, D]; keys and values of the rows go to `slots_T`.
 
     A value that is not finite is written as 0 under a NaN key: rows that see the key become NaN, and rows that do not
-    are spared, since a masked weight of 0 times NaN would be NaN.
+    are spared, since a masked weight of 0 times NaN would be NaN. With scales the caches are in 8 bits, and keys and
+    values are rounded twice: to the dtype of `qkv_TN`, then to e4m3.
     """
     num_kv, dim = k_cache_PBGD.shape[-2:]
     qkv = qkv_TN.unflatten(-1, (-1, dim))
     num_heads = qkv.shape[1] - 2 * num_kv
     rotated = rotate(qkv[:, : num_heads + num_kv], cos_TD, sin_TD)
-    keys = rotated[:, num_heads:].to(k_cache_PBGD.dtype)
-    values = qkv[:, num_heads + num_kv :].to(v_cache_PBGD.dtype)
-    finite = values.isfinite().all(-1, keepdim=True)
-    k_cache_PBGD.view(-1, num_kv, dim)[slots_T] = torch.where(finite, keys, float("nan"))
-    v_cache_PBGD.view(-1, num_kv, dim)[slots_T] = torch.where(finite, values, 0.0)
+    keys, values = rotated[:, num_heads:], qkv[:, num_heads + num_kv :]
+    if scales_PG2B is None:
+        keys, values = keys.to(k_cache_PBGD.dtype), values.to(v_cache_PBGD.dtype)
+        finite = values.isfinite().all(-1, keepdim=True)
+        keys, values = torch.where(finite, keys, float("nan")), torch.where(finite, values, 0.0)
+    else:
+        keys, values, scales_TG2 = to_fp8_pair(keys.to(qkv.dtype), values)
+        page_size = k_cache_PBGD.shape[1]
+        scales_PG2B[slots_T // page_size, :, :, slots_T % page_size] = scales_TG2
+    k_cache_PBGD.view(-1, num_kv, dim)[slots_T] = keys
+    v_cache_PBGD.view(-1, num_kv, dim)[slots_T] = values
     return rotated[:, :num_heads]

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from eyas.kernels.triton.order import LOWEST, key_of, pack, packed_id, score_of
 
-__all__ = ["BINS", "SHARED", "choose"]
+__all__ = ["BINS", "SHARED", "choose", "meet"]
 
 SHARED = 4  # fp32 numbers that a program publishes at a time
 BINS = 32  # or counts
@@ -30,8 +30,8 @@ _BEHIND = tl.constexpr(-3e38)  # instead of -inf, so that differences are number
 
 
 @triton.jit
-def _meet(arrived_ptr, round, CHUNKS: tl.constexpr):
-    """Wait until all programs of the row have published. Rounds have two buffers: no program is two rounds ahead."""
+def meet(arrived_ptr, round, CHUNKS: tl.constexpr):
+    """Wait until all programs of a count have published. Rounds have two buffers: no program is two rounds ahead."""
     tl.debug_barrier()
     count = tl.atomic_add(arrived_ptr, 1, sem="acq_rel") + 1
     while count < (round + 1) * CHUNKS:
@@ -55,7 +55,7 @@ def _floor_of_top_k(
     """
     chunks, bins = tl.arange(0, PADDED), tl.arange(0, _BINS)
     tl.store(numbers_ptr + chunk * _SHARED, tl.max(scores))
-    _meet(arrived_ptr, 0, CHUNKS)
+    meet(arrived_ptr, 0, CHUNKS)
     peaks = tl.load(numbers_ptr + chunks * _SHARED, mask=chunks < CHUNKS, other=float("-inf"), cache_modifier=".cg")
     peak = tl.max(peaks)
     keys = key_of(scores + 0.0)  # -0 counts as +0
@@ -79,7 +79,7 @@ def _floor_of_top_k(
         own = tl.histogram(part, _BINS, mask=(keys >= lo) & (keys < hi))
         table_ptr = counts_ptr + (round % 2) * (CHUNKS * _BINS)
         tl.store(table_ptr + chunk * _BINS + bins, own)
-        _meet(arrived_ptr, round, CHUNKS)
+        meet(arrived_ptr, round, CHUNKS)
         table = tl.load(
             table_ptr + chunks[:, None] * _BINS + bins[None, :],
             mask=(chunks[:, None] < CHUNKS) & (bins[None, :] >= 0),
@@ -152,7 +152,7 @@ def choose(
             tl.max(tl.where(ids == packed_id(next_best), scores, float("-inf"))),
         )
         tl.store(round_bests_ptr + chunk, next_best)
-        _meet(arrived_ptr, round, CHUNKS)
+        meet(arrived_ptr, round, CHUNKS)
         round += 1
         sums = tl.load(round_ptr + chunks * _SHARED, mask=known, other=0.0, cache_modifier=".cg")
         peaks = tl.load(round_ptr + chunks * _SHARED + 1, mask=known, other=_BEHIND, cache_modifier=".cg")

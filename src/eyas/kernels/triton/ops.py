@@ -1,4 +1,4 @@
-"""The operations of prompt rows in Triton: the rows of one sequence, in chunks that start at multiples of 64.
+"""The operations of prompt rows in Triton: consecutive rows of sequences, in chunks that start at multiples of 64.
 
 Implements `kernels.reference.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. What one
 operation leaves to the next is held back until its launch has all that it fuses.
@@ -43,6 +43,9 @@ class RoutedRows(NamedTuple):
 
 
 class PromptOps:
+    def plan(self, rows: Rows, *, num_heads: int, num_kv_heads: int, in_fp8: bool = False) -> Rows:
+        return rows
+
     def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
         return norm.embed(tokens_T, embed_VH, norm_H)
 
@@ -139,8 +142,9 @@ class PromptOps:
         outputs = experts.experts_down(rows.act_PI, rows.routing, rows.groups, down, bias_EH)
         return experts.combine(outputs, rows.routing, residual_TH, norm_H)
 
-    def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float) -> Tensor:
-        return gemm.linear(normed, lm_head_VH, eps=eps, dtype=torch.float32)
+    def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float, out: Tensor | None = None) -> Tensor:
+        product = gemm.linear(normed, lm_head_VH, eps=eps, dtype=torch.float32)
+        return product if out is None else out.copy_(product)
 
     def linear(self, x_TK: Tensor, weight_NK: BlockedMatrix) -> Tensor:
         return gemm.linear(x_TK, weight_NK)

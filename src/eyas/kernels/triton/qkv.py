@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE, SMALLEST_SCALE
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms
@@ -16,6 +17,7 @@ from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rm
 __all__ = ["HEAD_DIM", "qkv_rope_write"]
 
 HEAD_DIM = 64
+_SMALLEST, _LARGEST, _BROKEN = tl.constexpr(SMALLEST_SCALE), tl.constexpr(LARGEST_SCALE), tl.constexpr(BROKEN)
 
 
 def _config(num_rows: int, device: torch.device) -> dict[str, int]:
@@ -27,10 +29,27 @@ def _config(num_rows: int, device: torch.device) -> dict[str, int]:
 
 
 @triton.jit
+def _in_fp8(pairs, BLOCK_T: tl.constexpr):
+    """Keys and values [BLOCK_T, 128] as bytes, and their scales [BLOCK_T, 2]: see `kernels.layouts.fp8_cache`."""
+    halves = pairs.to(tl.float32).reshape(BLOCK_T, 2, 64)
+    # As integers, magnitudes keep their order, and NaN is above them all.
+    largest = tl.max(halves.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 2)
+    exponents = (largest + 0x200000 >> 23) - 8
+    fits = (tl.max(exponents, 1) <= _LARGEST)[:, None]
+    is_key = (tl.arange(0, 2) == 0)[None, :]
+    scales = tl.maximum(tl.where(fits, exponents, _SMALLEST), _SMALLEST)
+    factors = (254 - scales << 23).to(tl.float32, bitcast=True)
+    rounded = (tl.where(fits[:, :, None], halves, 0.0) * factors[:, :, None]).to(tl.float8e4nv)
+    broken = tl.where(is_key, 0x7F, 0).to(tl.uint8)
+    out = tl.where(fits[:, :, None], rounded.to(tl.uint8, bitcast=True), broken[:, :, None])
+    return out.reshape(BLOCK_T, 128), tl.where(fits | (is_key == 0), scales, _BROKEN).to(tl.uint8)
+
+
+@triton.jit
 def _qkv_kernel(
     x_ptr, sums_ptr, w_ptr, bias_ptr, cos_ptr, sin_ptr, positions_ptr, live_ptr, table_ptr,
-    q_ptr, k_ptr, v_ptr,
-    num_rows, num_parts, K, num_pages, eps,
+    q_ptr, k_ptr, v_ptr, scales_ptr,
+    num_rows, rows_a_sequence, num_parts, K, num_pages, eps,
     Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
     PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
@@ -62,15 +81,21 @@ def _qkv_kernel(
     if kv_head < 0:
         tl.store(q_ptr + t.to(tl.int64)[:, None] * (Q * 64) + feature[None, :], out, mask=inside[:, None])
     else:
-        finite = tl.abs(out.to(tl.float32)) < float("inf")
-        broken = tl.max(tl.where(finite | (n < 64)[None, :], 0, 1), axis=1)[:, None] != 0
-        out = tl.where(broken, tl.where(n < 64, float("nan"), 0.0)[None, :].to(out.dtype), out)
         live = tl.load(live_ptr + rows) != 0
-        page = tl.load(table_ptr + tl.minimum(position // PAGE, num_pages - 1), mask=live, other=0)
+        column = tl.minimum(position // PAGE, num_pages - 1)
+        page = tl.load(table_ptr + (rows // rows_a_sequence).to(tl.int64) * num_pages + column, mask=live, other=0)
         token = page * PAGE + position % PAGE
         offsets = ((token * G + kv_head) * 64)[:, None] + (n % 64)[None, :]
-        tl.store(k_ptr + offsets, out, mask=inside[:, None] & (n < 64)[None, :])
-        tl.store(v_ptr + offsets, out, mask=inside[:, None] & (n >= 64)[None, :])
+        if scales_ptr is not None:
+            entries, scales = _in_fp8(out, BLOCK_T)
+            of_pair = tl.arange(0, 2)[None, :] * PAGE + (page * (2 * G * PAGE) + kv_head * (2 * PAGE))[:, None]
+            tl.store(scales_ptr + of_pair + (position % PAGE)[:, None], scales, mask=inside[:, None])
+        else:
+            finite = tl.abs(out.to(tl.float32)) < float("inf")
+            broken = tl.max(tl.where(finite | (n < 64)[None, :], 0, 1), axis=1)[:, None] != 0
+            entries = tl.where(broken, tl.where(n < 64, float("nan"), 0.0)[None, :].to(out.dtype), out)
+        tl.store(k_ptr + offsets, entries, mask=inside[:, None] & (n < 64)[None, :])
+        tl.store(v_ptr + offsets, entries, mask=inside[:, None] & (n >= 64)[None, :])
 
 
 def qkv_rope_write(
@@ -83,7 +108,7 @@ def qkv_rope_write(
     *,
     eps: float,
 ) -> Tensor:
-    """Rotated queries [T, Q, 64] of one sequence's rows; keys and values go to their pages.
+    """Rotated queries [T, Q, 64] of rows; keys and values go to the pages of their sequences.
 
     A value that is not finite is written as 0 under a NaN key, as in `kernels.reference.rope_write`. A plain `x` is
     normed already. Q is even.
@@ -97,8 +122,8 @@ def qkv_rope_write(
     config = _config(num_rows, x_rows.device)
     _qkv_kernel[(triton.cdiv(num_rows, config["BLOCK_T"]) * (num_heads // 2 + num_kv),)](
         x_rows, sums, weight.data, sums if bias_N is None else bias_N, rope.cos, rope.sin,
-        rows.positions_SR, rows.live_SR, rows.table_SP, q, cache.k, cache.v,
-        num_rows, num_parts, width, rows.table_SP.shape[1], eps,
+        rows.positions_SR, rows.live_SR, rows.table_SP, q, cache.k, cache.v, cache.scales_PG2B,
+        num_rows, rows.positions_SR.shape[1], num_parts, width, rows.table_SP.shape[1], eps,
         Q=num_heads, G=num_kv, PAGE=page_size, NORMED=isinstance(x, Normed), BIAS=bias_N is not None,
         PARTS=triton.next_power_of_2(num_parts), **config,
     )  # fmt: skip

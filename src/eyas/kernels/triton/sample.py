@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eyas.kernels.layouts.dense import TILE_ROWS
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.failures import NO_TOKEN_LEFT, NOT_FINITE
 from eyas.kernels.reference.sample import SamplingRows
@@ -28,6 +29,7 @@ from eyas.kernels.triton.order import LOWEST, pack, packed_id, packed_score
 __all__ = ["MAX_TOP", "Drawn", "SampleSpace", "draw"]
 
 MAX_TOP = 20  # most likely tokens that a row can report
+_TILE = tl.constexpr(TILE_ROWS)
 _MAX_TOP = tl.constexpr(32)  # a power of two
 _SHARED = tl.constexpr(SHARED)
 _BINS = tl.constexpr(BINS)
@@ -106,17 +108,27 @@ def _chunk_size(vocab_size: int, device: torch.device | str) -> int:
 
 
 @triton.jit
-def _look(raw, ids, inside, row, chunk, num_top, scratch, CHUNKS: tl.constexpr):
+def _expected(raw, inside, wanted_ptr, V):
+    """Whether there is to be a finite logit: a screen leaves -inf where it has ruled a token out."""
+    expected = inside
+    if wanted_ptr is not None:
+        is_screened = tl.load(wanted_ptr) < V // _TILE
+        expected = inside & ((raw != float("-inf")) | (is_screened == 0))
+    return expected
+
+
+@triton.jit
+def _look(raw, ids, expected, row, chunk, num_top, scratch, CHUNKS: tl.constexpr):
     """Publish what the report needs of a chunk's raw logits: peak, mass (NaN if one is not finite), the largest."""
     highest = tl.max(raw)
-    mass = tl.where(tl.abs(raw) < float("inf"), tl.exp(raw - highest), tl.where(inside, float("nan"), 0.0))
+    mass = tl.where(tl.abs(raw) < float("inf"), tl.exp(raw - highest), tl.where(expected, float("nan"), 0.0))
     stats_ptr = scratch.stats_TC + row * (2 * CHUNKS) + chunk
     tl.store(stats_ptr, highest)
     tl.store(stats_ptr + CHUNKS, tl.sum(mass))
     tops_ptr = scratch.tops_TCN + (row * CHUNKS + chunk) * _MAX_TOP
     n = 0
     if num_top > 0:
-        rest = tl.where(inside, pack(raw, ids), LOWEST)
+        rest = tl.where(expected, pack(raw, ids), LOWEST)
         while n < num_top:
             best = tl.max(rest)
             tl.store(tops_ptr + n, best)
@@ -224,6 +236,7 @@ def _draw(
     masks,
     num_top_ptr,
     target_ids_ptr,
+    wanted_ptr,
     scratch,
     drawn,
     ids_ptr,
@@ -254,7 +267,7 @@ def _draw(
     position = (tl.load(length_ptr + slot) + offset + row % R).to(tl.int32)
     if num_top_ptr is not None:
         num_top = tl.load(num_top_ptr + slot)
-        _look(raw, ids, inside, row, chunk, num_top, scratch, CHUNKS)
+        _look(raw, ids, _expected(raw, inside, wanted_ptr, V), row, chunk, num_top, scratch, CHUNKS)
     scores = edit_chunk(
         raw, ids, inside, row, slot, position, edits, masks, ancestors_ptr, first, ancestors, V,
         NUM_BIAS, NUM_STOPS, SIZE,
@@ -295,6 +308,7 @@ def draw(
     masks: Masks | None = None,
     num_top_S: Tensor | None = None,
     target_ids_V: Tensor | None = None,
+    wanted: Tensor | None = None,
     ids_T: Tensor | None = None,
     logprobs_T: Tensor | None = None,
 ) -> Drawn:
@@ -304,8 +318,10 @@ def draw(
     for each slot, `live_T` and the index of `masks` one for each row. Rows that are not live get token 0 and cost
     nothing. With `num_top_S` (0..20 tokens to report) rows are checked for numbers that are not finite, and
     log-probabilities are filled in; without it `ids_T` alone is. `target_ids_V` int64 names the target id of each
-    column of a draft vocabulary: the noise is that of the target ids, and target ids come out. `ids_T` int64 of
-    any stride receives the tokens in place of the space's own, `logprobs_T` fp32 the log-probabilities.
+    column of a draft vocabulary: the noise is that of the target ids, and target ids come out. `wanted` is that of
+    `kernels.triton.screen`: where it is not all tiles, the -inf of the others are no failure, and log-probabilities are
+    undefined. `ids_T` int64 of any stride receives the tokens in place of the space's own, `logprobs_T` fp32 the
+    log-probabilities.
     """
     num_rows, vocab_size = logits_TV.shape
     assert logits_TV.is_contiguous() and logits_TV.dtype == torch.float32 and vocab_size == space.vocab_size
@@ -327,6 +343,7 @@ def draw(
         masks,
         num_top_S,
         target_ids_V,
+        wanted,
         space.scratch,
         drawn._replace(ids_T=None),
         drawn.ids_T,

@@ -44,8 +44,14 @@ def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, *, packed:
     )
 
 
-def check_room(tensors: Iterable[StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
-    """Raises UserError before loading if the weights cannot fit: matrices in `dtype`, packed experts only on a GPU."""
-    needed, room = weight_bytes(tensors, dtype, packed=device.type == "cuda"), available_bytes(device)
+def check_room(
+    tensors: Iterable[StoredTensor], device: torch.device, dtype: torch.dtype, *, is_mapped: bool = True
+) -> None:
+    """Raises UserError before loading if the weights cannot fit: matrices in `dtype`, and packed experts.
+
+    On a CPU these stay in the mapped files, if there are files.
+    """
+    packed = device.type == "cuda" or not is_mapped
+    needed, room = weight_bytes(tensors, dtype, packed=packed), available_bytes(device)
     if needed > room:
         raise UserError(f"too little memory: the weights need {readable(needed)}, {device} has {readable(room)} free")

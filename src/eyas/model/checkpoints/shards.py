@@ -16,7 +16,16 @@ from typing import Any
 
 from eyas.base.errors import UserError
 
-__all__ = ["INDEX_NAME", "Progress", "StoredTensor", "TensorSource", "read_headers", "read_json", "write_shards"]
+__all__ = [
+    "INDEX_NAME",
+    "Progress",
+    "StoredTensor",
+    "TensorSource",
+    "num_bytes_of",
+    "read_headers",
+    "read_json",
+    "write_shards",
+]
 
 INDEX_NAME = "model.safetensors.index.json"
 DTYPE_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2}
@@ -36,6 +45,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     num_bytes: int
     start: int | None = None
+
+
+def num_bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Return the bytes of a tensor; `dtype` is a name of the format. Raises KeyError for one that it lacks."""
+    return DTYPE_BYTES[dtype] * prod(shape)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -138,7 +152,7 @@ def _stored(file: str, name: str, entry: Any, data_start: int) -> tuple[StoredTe
     """Return the tensor, and its end relative to `data_start`."""
     try:
         dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        num_bytes = DTYPE_BYTES[dtype] * prod(shape)
+        num_bytes = num_bytes_of(dtype, shape)
         valid = 0 <= start <= end and end - start == num_bytes and all(size >= 0 for size in shape)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"bad header entry for {name}") from error
@@ -158,7 +172,7 @@ class TensorSource:
 
     @property
     def num_bytes(self) -> int:
-        return DTYPE_BYTES[self.dtype] * prod(self.shape)
+        return num_bytes_of(self.dtype, self.shape)
 
 
 def write_shards(folder: Path, sources: Iterable[TensorSource], *, shard_bytes: int, progress: Progress | None) -> None:

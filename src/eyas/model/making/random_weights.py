@@ -1,4 +1,6 @@
-"""Weights of a given shape, drawn at random on the device in the form that kernels read: for speed, never for text.
+"""Weights of a given shape, drawn at random on the device: for speed, never for text.
+
+They are in the form that kernels read, or plain where there are no kernels (`is_packed`).
 
 The embedding is drawn large, so that each token keeps a direction of its own through the layers and routing stays close
 to uniform; with a small one all rows of a sequence collapse to the same few experts. Benchmarks with such
@@ -13,9 +15,11 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
-from eyas.kernels.layouts.mxfp4 import PackedExperts, empty_experts, scale_words
+from eyas.kernels.layouts.mxfp4 import empty_experts, scale_words
+from eyas.kernels.reference.ops import Matrix
 from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.making.presets import default_head
+from eyas.model.mxfp4 import BLOCK, Mxfp4Tensor
 from eyas.model.weights import Eagle3Weights, Head, LayerWeights, TargetWeights
 
 __all__ = ["RANDOM_HEADS", "random_head", "random_target"]
@@ -25,19 +29,27 @@ SCALES = (108, 115)  # E8M0 bytes from..to
 
 
 class _Source:
-    def __init__(self, device: torch.device, seed: int) -> None:
+    def __init__(self, device: torch.device, seed: int, *, is_packed: bool) -> None:
         self._device = device
         self._generator = torch.Generator(device).manual_seed(seed)
+        self._is_packed = is_packed
 
-    def normal(self, *shape: int, std: float, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    def normal(self, *shape: int, std: float) -> Tensor:
+        dtype = torch.float32 if self._device.type == "cpu" and not self._is_packed else torch.bfloat16
         return torch.empty(shape, dtype=dtype, device=self._device).normal_(0.0, std, generator=self._generator)
 
-    def matrix(self, rows: int, columns: int, std: float = MATRIX_STD, *, gated: bool = False) -> BlockedMatrix:
+    def matrix(self, rows: int, columns: int, std: float = MATRIX_STD, *, gated: bool = False) -> Matrix:
+        if not self._is_packed:
+            return self.normal(rows, columns, std=std)
         shape = (rows // TILE_ROWS, columns // BLOCK_COLUMNS, TILE_ROWS, BLOCK_COLUMNS)
         return BlockedMatrix(self.normal(*shape, std=std), gated)
 
-    def experts(self, count: int, rows: int, columns: int) -> PackedExperts:
+    def experts(self, count: int, rows: int, columns: int) -> Matrix:
         """Draw experts. Every code is as likely as any other; a padded second block of 32 columns must stay zero."""
+        if not self._is_packed:
+            blocks = torch.empty(count, rows, columns // BLOCK, BLOCK // 2, dtype=torch.uint8, device=self._device)
+            scales = torch.randint(*SCALES, blocks.shape[:-1], generator=self._generator, device=self._device)
+            return Mxfp4Tensor(blocks.random_(0, 256, generator=self._generator), scales.to(torch.uint8))
         packed = empty_experts(count, rows, columns, self._device)
         packed.words.random_(-(1 << 31), 1 << 31, generator=self._generator)
         if columns % (2 * BLOCK_COLUMNS):
@@ -53,8 +65,11 @@ class _Source:
         return torch.zeros(shape, device=self._device)
 
 
-def random_target(config: GptOssConfig, device: torch.device, *, seed: int = 0) -> TargetWeights:
-    source, hidden, experts = _Source(device, seed), config.hidden_size, config.num_experts
+def random_target(
+    config: GptOssConfig, device: torch.device, *, seed: int = 0, is_packed: bool = True
+) -> TargetWeights:
+    source = _Source(device, seed, is_packed=is_packed)
+    hidden, experts = config.hidden_size, config.num_experts
     queries = config.num_heads * config.head_dim
     qkv = queries + 2 * config.num_kv_heads * config.head_dim
     layers = [
@@ -85,7 +100,8 @@ def random_target(config: GptOssConfig, device: torch.device, *, seed: int = 0) 
 
 def random_head(config: Eagle3Config, target: TargetWeights, device: torch.device, *, seed: int = 1) -> Head:
     """Draw a head that shares the target's embedding; its draft vocabulary is a random choice of the target's."""
-    source, hidden = _Source(device, seed), config.hidden_size
+    source = _Source(device, seed, is_packed=isinstance(target.lm_head_VH, BlockedMatrix))
+    hidden = config.hidden_size
     queries = config.num_heads * config.head_dim
     ids = None
     if config.draft_vocab_size < config.vocab_size:

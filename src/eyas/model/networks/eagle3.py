@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.reference.norm import Normed, rms_norm
-from eyas.kernels.reference.ops import LayerCache, Ops, Qkv
+from eyas.kernels.reference.ops import LayerCache, Ops, Qkv, Rows
 from eyas.model.batch import RowBatch
 from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
@@ -57,10 +57,11 @@ class Eagle3Head:
         The output is that of the `wanted` rows: of the others nothing but keys and values is ever used.
         """
         weights, ops, eps = self.weights, batch.ops, self.config.rms_norm_eps
+        rows = self._rows(batch)
         qkv, normed_TH = self._qkv(batch, hidden_TH)
         attn = ops.attend(
             qkv,
-            batch.rows(batch.tables.full),
+            rows,
             cache,
             self._rope,
             eps=eps,
@@ -76,9 +77,13 @@ class Eagle3Head:
 
     def write(self, batch: RowBatch, hidden_TH: Tensor, cache: LayerCache) -> None:
         """Write the keys and values of `forward` alone: all that a prompt leaves in a head of one layer."""
+        rows = self._rows(batch)
         qkv, _ = self._qkv(batch, hidden_TH)
-        rows, eps = batch.rows(batch.tables.full), self.config.rms_norm_eps
-        batch.ops.write(qkv, rows, cache, self._rope, eps=eps, bias_N=None)
+        batch.ops.write(qkv, rows, cache, self._rope, eps=self.config.rms_norm_eps, bias_N=None)
+
+    def _rows(self, batch: RowBatch) -> Rows:
+        config, rows = self.config, batch.rows(batch.tables.full)
+        return batch.ops.plan(rows, num_heads=config.num_heads, num_kv_heads=config.num_kv_heads)
 
     def _qkv(self, batch: RowBatch, hidden_TH: Tensor) -> tuple[Qkv, Tensor]:
         """The rows' queries, keys and values, and their normed hidden states."""

@@ -56,21 +56,32 @@ class GptOss:
             return experts
         return ExpertStack(experts, self.dtype, self.expert_cache)
 
-    def new_cache(self, num_full_pages: int, num_sliding_pages: int, page_size: int) -> list[LayerCache]:
+    def new_cache(
+        self, num_full_pages: int, num_sliding_pages: int, page_size: int, *, in_fp8: bool = False
+    ) -> list[LayerCache]:
         """Zeroed keys and values of all layers; the page counts include page 0."""
-        caches = []
-        for sliding in self.config.layer_is_sliding:
-            pages = num_sliding_pages if sliding else num_full_pages
-            shape = (pages, page_size, self.config.num_kv_heads, self.config.head_dim)
-            k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
-            caches.append(LayerCache(k, v))
-        return caches
+        of_page = page_size, self.config.num_kv_heads, self.config.head_dim
+        return [
+            LayerCache.zeros(
+                (num_sliding_pages if sliding else num_full_pages, *of_page), self.dtype, self.device, in_fp8=in_fp8
+            )
+            for sliding in self.config.layer_is_sliding
+        ]
 
-    def forward(self, batch: RowBatch, caches: list[LayerCache]) -> TargetOutput:
-        """Run all layers over the T = S R rows and write their keys and values."""
+    def forward(self, batch: RowBatch, caches: list[LayerCache], taps_TC: Tensor | None = None) -> TargetOutput:
+        """Run all layers over the T = S R rows and write their keys and values.
+
+        What is tapped is left in `taps_TC`, if it is given.
+        """
         config, layers, ops = self.config, self.weights.layers, batch.ops
         eps, top_k = config.rms_norm_eps, config.experts_per_token
-        rows = {True: batch.rows(batch.tables.sliding), False: batch.rows(batch.tables.full)}
+        full = ops.plan(
+            batch.rows(batch.tables.full),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            in_fp8=any(cache.in_fp8 for cache in caches),
+        )
+        rows = {True: batch.rows(batch.tables.sliding), False: full}
         live_T = batch.live_SR.flatten()
         norms = [*(layer.input_norm_H for layer in layers[1:]), self.weights.norm_H]
 
@@ -100,16 +111,17 @@ class GptOss:
             residual, normed = ops.moe_down(act, chosen, live_T, down, layer.down_bias, residual, next_norm_H)
             routing.append(chosen)
         boundaries[config.num_layers] = residual
-        return TargetOutput(normed, self._collect(boundaries), tuple(routing))
+        return TargetOutput(normed, self._collect(boundaries, taps_TC), tuple(routing))
 
-    def _collect(self, boundaries: dict[int, Tensor]) -> Tensor | None:
+    def _collect(self, boundaries: dict[int, Tensor], out: Tensor | None) -> Tensor | None:
         if not self.taps:
             return None
         last = boundaries[self.config.num_layers]
         if FINAL_NORM_TAP in self.taps:
             boundaries[FINAL_NORM_TAP] = rms_norm(last, self.weights.norm_H, self.config.rms_norm_eps)
-        return torch.cat([boundaries[tap] for tap in self.taps], dim=-1).to(self.dtype)
+        taps_TC = torch.cat([boundaries[tap] for tap in self.taps], dim=-1)
+        return taps_TC.to(self.dtype) if out is None else out.copy_(taps_TC)
 
-    def logits(self, normed: Normed, ops: Ops) -> Tensor:
-        """Compute fp32 [T, V] of `TargetOutput.normed`, or some of its rows."""
-        return ops.logits(normed, self.weights.lm_head_VH, self.config.rms_norm_eps)
+    def logits(self, normed: Normed, ops: Ops, out: Tensor | None = None) -> Tensor:
+        """Compute fp32 [T, V] of `TargetOutput.normed`, or some of its rows, in `out` where it is given."""
+        return ops.logits(normed, self.weights.lm_head_VH, self.config.rms_norm_eps, out)

@@ -78,6 +78,15 @@ static inline u32 __ballot_sync(u32 mask, int predicate) {
         std::fill(all, all + 32, bits);
     });
 }
+static inline u32 __match_any_sync(u32 mask, u32 value) {
+    emulate::check_mask(mask);
+    return emulate::collective("__match_any_sync", value, [](u32* all) {
+        u32 bits[32] = {};
+        for (int lane = 0; lane < 32; ++lane)
+            for (int other = 0; other < 32; ++other) bits[lane] |= u32(all[other] == all[lane]) << other;
+        std::copy(bits, bits + 32, all);
+    });
+}
 static inline int __any_sync(u32 mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __all_sync(u32 mask, int predicate) { return __ballot_sync(mask, predicate) == 0xffffffffu; }
 template <class F>
@@ -208,6 +217,20 @@ DEVICE u16 to_bf16(float value) {
     const u32 bits = __float_as_uint(value);
     return static_cast<u16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+DEVICE u32 byte_perm_signs(u32 x, u32 y, u32 selector) { return __byte_perm(x, y, selector); }
+// To nearest even: 3 bits of mantissa, and steps of 2^-9 below 2^-6.
+static inline u32 emulated_e4m3(float value) {
+    const u32 sign = __float_as_uint(value) >> 24 & 0x80;
+    const float magnitude = fabsf(value);
+    if (magnitude != magnitude) return 0x7f;
+    if (magnitude >= 448.f) return sign | 0x7e;
+    if (magnitude < 0.015625f) return sign | static_cast<u32>(nearbyintf(magnitude * 512.f));
+    const u32 bits = __float_as_uint(magnitude);
+    return sign | ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3);
+}
+DEVICE u32 pack_e4m3(float a, float b, float c, float d) {
+    return emulated_e4m3(a) | emulated_e4m3(b) << 8 | emulated_e4m3(c) << 16 | emulated_e4m3(d) << 24;
+}
 DEVICE u32 pack_bf16(float low, float high) { return to_bf16(low) | u32(to_bf16(high)) << 16; }
 DEVICE float from_bf16(u16 bits) { return __uint_as_float(u32(bits) << 16); }
 static inline float emulated_low(u32 packed) { return __uint_as_float(packed << 16); }
@@ -215,6 +238,7 @@ static inline float emulated_high(u32 packed) { return __uint_as_float(packed & 
 DEVICE u32 mul_bf16x2(u32 a, u32 b) { return pack_bf16(emulated_low(a) * emulated_low(b), emulated_high(a) * emulated_high(b)); }
 DEVICE u32 mul_bf16x2_low(u32 a, u32 b) { return mul_bf16x2(a, (b & 0xffff) * 0x10001u); }
 DEVICE u32 mul_bf16x2_high(u32 a, u32 b) { return mul_bf16x2(a, (b >> 16) * 0x10001u); }
+DEVICE u32 sub_bf16x2(u32 a, u32 b) { return pack_bf16(emulated_low(a) - emulated_low(b), emulated_high(a) - emulated_high(b)); }
 
 // The sum of 16 products and c is rounded once; the tensor cores' own rounding differs in the last bits.
 DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {

@@ -32,7 +32,7 @@ struct uint3 { u32 x, y, z; };
 namespace emulate {
 
 constexpr int WARP = 32, MAX_THREADS = 1024, MAX_BARRIERS = 16, SLOT_BYTES = 64, MAX_LOOKS = 1000;
-constexpr size_t STACK_BYTES = 128 << 10, PAGE = 4096;
+constexpr size_t STACK_BYTES = 128 << 10, PAGE = 4096, KEPT_FIBERS = 128;
 
 struct Launch {  // filled by the Python side, see __init__.py
     u32 grid[3], block[3];
@@ -183,8 +183,10 @@ static void fiber_main() {
 }
 
 static Fiber* new_fiber() {
-    auto* map = static_cast<unsigned char*>(mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE,
-                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    void* room = mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0);
+    if (room == MAP_FAILED) fail("no memory for a thread's stack (vm.max_map_count?)");
+    auto* map = static_cast<unsigned char*>(room);
     mprotect(map, PAGE, PROT_NONE);  // a stack that overflows meets this page
     auto* f = new Fiber;
     getcontext(&f->context);
@@ -193,6 +195,15 @@ static Fiber* new_fiber() {
     f->context.uc_link = nullptr;
     makecontext(&f->context, fiber_main, 0);
     return f;
+}
+
+// A process may have 65,530 mappings, a stack is two, and each build of a kernel has its own.
+static void free_stacks() {
+    for (; state.free_fibers.size() > KEPT_FIBERS; state.free_fibers.pop_back()) {
+        Fiber* f = state.free_fibers.back();
+        munmap(static_cast<unsigned char*>(f->context.uc_stack.ss_sp) - PAGE, STACK_BYTES + PAGE);
+        delete f;
+    }
 }
 
 // ---- what fibers wait for ----------------------------------------------------------------------------------------
@@ -463,6 +474,7 @@ static void run(const char* kernel, const Launch& launch, std::function<void()> 
     if (sigsetjmp(state.give_up, 1) == 0) {
         if (state.num_threads < 1 || state.num_threads > MAX_THREADS) fail("blocks of %d threads", state.num_threads);
         run_blocks();
+        free_stacks();
     } else {  // blocks and fibers stand in the middle of the failed kernel: left to the end of the process
         state.aside.clear();
     }

@@ -1,8 +1,7 @@
-"""Values of `--simulate-acceptance`, and the acceptance rates that they mean."""
+"""Synthetic acceptance: values of `--simulate-acceptance`, and the acceptance rates that they mean."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import dataclass
 
@@ -31,14 +30,14 @@ class SimulatedAcceptance:
 
 
 def parse_acceptance(text: str) -> SimulatedAcceptance:
-    """Parse `2.6`, `0.7` or `0.9/0.1` for argparse."""
+    """Read `2.6`, `0.7` or `0.9/0.1`. Raises ValueError for anything else."""
     try:
         values = tuple(float(part) for part in text.split("/"))
     except ValueError:
         values = ()
     is_length = len(values) == 1 and 1 < values[0] < math.inf
     if not values or not (is_length or all(0 <= value <= 1 for value in values)):
-        raise argparse.ArgumentTypeError(
+        raise ValueError(
             f"wants an acceptance length such as 2.6, a chance such as 0.7, or chances in turn, 0.9/0.1, got '{text}'"
         )
     return SimulatedAcceptance(text, values)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.bench.engine.simulate import chance_of, parse_acceptance
+from eyas.base.synthetic import chance_of, parse_acceptance
 
 
 @given(num_drafts=st.integers(1, 16), chance=st.floats(0.01, 0.99))
