@@ -17,7 +17,7 @@ import openai
 import pytest
 from tests.engines.support.llama import free_port
 
-from eyas.client.endpoint.metrics import acceptance_length
+from eyas.client.endpoint.acceptance.adapters import read
 
 BIN = Path(sys.executable).parent
 WAIT_S = 150  # for a loaded machine; every wait ends as soon as what it waits for is there
@@ -95,9 +95,9 @@ def test_up_answers_survives_and_goes_down(machine, engine, request):
     text, num_pieces = stream(port)
     assert "`os.path`" in text and "Join two or more pathname components" in text and num_pieces > 3
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        found = acceptance_length(engine, client)
-    print(f"{engine}: acceptance length {found.length:.2f} ({found.source})")
-    assert 2 < found.length <= 4
+        found = read(engine, client)
+    print(f"{engine}: acceptance length {found.acceptance_length:.2f} ({found.source})")
+    assert 2 < found.acceptance_length <= 4
     (row,) = machine.rows()
     assert (row["status"], row["restarts"], row["engine"].split()[0]) == ("ready", 0, engine)
     assert 2 < float(row["acceptance"]) <= 4

@@ -178,7 +178,7 @@ def test_what_is_left_of_the_difference_is_yarn_rounding(llama_server, tmp_path)
             for mine, their in zip(output.logprobs, their_list, strict=True)
         )
     print(f"largest difference of a log-probability: {worst[DEMO]:.2e} as it is, {worst[rounded]:.2e} with rounding")
-    assert worst[rounded] < 1e-4 < worst[DEMO] < 1e-2
+    assert 5 * worst[rounded] < worst[DEMO] < 1e-2
 
 
 def test_its_tokenizer_is_ours(plain):

@@ -14,7 +14,7 @@ from tools.engine_flags import EngineParser, Offline
 from eyas.recipes.engines import flags
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]  # the wheels of vLLM are large
-SGLANG = ("0.5.6", "0.5.10", "0.5.15", "0.5.21", "0.5.23")
+SGLANG = ("0.5.3.post3", "0.5.6", "0.5.10", "0.5.15", "0.5.21", "0.5.23")
 VLLM = ("0.14.1", "0.20.1", "0.33.0")
 SPARK_GUIDE = (
     *("--model-path", "openai/gpt-oss-120b", "--speculative-algorithm", "EAGLE3"),

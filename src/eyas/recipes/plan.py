@@ -19,6 +19,7 @@ __all__ = [
     "Container",
     "Deviation",
     "Download",
+    "Drafts",
     "Emission",
     "EnvVar",
     "EvidenceLevel",
@@ -26,6 +27,7 @@ __all__ = [
     "File",
     "Home",
     "Launch",
+    "Measured",
     "MemoryMap",
     "MemoryRow",
     "Mount",
@@ -95,6 +97,7 @@ class Choice(Data, frozen=True, kw_only=True):
     model_path: str | None = None  # a folder instead of the hub's repository
     engine: EngineName
     version: str
+    is_version_known: bool = True  # else an image's, of which nothing tells it: options that all versions have
     image: str | None  # None: a native process
     method: Literal["none", "eagle3", "draft-model"]
     head: str | None = None  # name in heads.yaml
@@ -111,6 +114,8 @@ class Choice(Data, frozen=True, kw_only=True):
     memory_fraction: float | None = None  # of the GPU, in the sense of the engine's own flag
     memory_cap: int | None = None  # bytes that it may take of one GPU, or of a box with unified memory; --memory
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    has_random_weights: bool = False  # made in memory, for speed without files; SIMULATED
+    simulate_acceptance: str | None = None  # of random weights, as `--simulate-acceptance` says it
     nodes: tuple[Node, ...]
     listen: str = "127.0.0.1"
     port: int
@@ -207,6 +212,11 @@ class Emission(Data, frozen=True, kw_only=True):
     readiness: Readiness
     features: tuple[str, ...] = ()
 
+    @property
+    def server(self) -> Launch:
+        """The launch that answers requests: the last on the first node that keeps running."""
+        return [launch for launch in self.launches if not launch.is_once and launch.node == 0][-1]
+
 
 class Note(Data, frozen=True, kw_only=True):
     """A reason or a warning. `issue` is the id of a known issue or tuning rule, `source` where it is from."""
@@ -284,9 +294,38 @@ class AtContext(Data, frozen=True, kw_only=True):
     at_once: int | None = None  # requests that run, where the others have to wait for room; None: not known
 
 
+Drafts = int | Literal["auto"]
+Finding = Literal["pays", "loses", "not shown"]
+
+
+class Measured(Data, frozen=True, kw_only=True):
+    """Figures of one arm at one load on the machine of the plan: the mean of `windows`, with 95 % intervals.
+
+    Of fewer than three windows or pairs there is no interval worth the name, and it is None. `draft_tokens` is "auto"
+    where the engine chose them itself. `speedup` and `finding` compare with the same engine without drafts. `expected`
+    is what the model of speed said of `tokens_per_second`.
+    """
+
+    engine: EngineName
+    version: str
+    head: str = ""
+    draft_tokens: Drafts = 0
+    context: int  # tokens of the prompts, about
+    concurrency: int
+    windows: int
+    tokens_per_second: float  # over all conversations
+    interval: Range | None
+    expected: Range
+    speedup: Range | None = None
+    finding: Finding = "not shown"
+    first_token_s: float | None = None
+    acceptance_length: float | None = None
+    date: str
+
+
 class SpeedEstimate(Data, frozen=True, kw_only=True):
-    """Ranges, from bytes and bandwidth; never a measurement. Tokens per second are aggregate over `concurrency`, with
-    short contexts; `at_context` has longer ones up to a full context."""
+    """Ranges, from bytes and bandwidth. Tokens per second are aggregate over `concurrency`, with short contexts;
+    `at_context` has longer ones up to a full context. `measured` was, on this machine, and stands beside them."""
 
     round_bytes: float
     baseline_bytes: float
@@ -300,6 +339,7 @@ class SpeedEstimate(Data, frozen=True, kw_only=True):
     at_context: tuple[AtContext, ...] = ()
     published: tuple[Published, ...] = ()
     at_once: int | None = None  # requests that run with short contexts
+    measured: Measured | None = None
 
 
 class Plan(Data, frozen=True, kw_only=True):

@@ -15,16 +15,19 @@ from eyas.base.serving.engines import Role
 
 __all__ = [
     "CPU",
+    "METAL",
     "Acceptance",
     "Engine",
     "Hardware",
     "Head",
     "Image",
+    "KnownImage",
     "Measurement",
     "Model",
     "Record",
 ]
 
+METAL = "metal"  # in place of a compute capability: Apple's GPUs
 CPU = "cpu"  # in place of a compute capability, where there is no GPU
 Architecture = Literal["aarch64", "x86_64"]
 HeadKind = Literal["eagle3", "draft-model"]
@@ -58,8 +61,14 @@ class Hardware(Record, frozen=True, kw_only=True):
     gpus_per_node: int = 8
     disk_bandwidth: float = 0.0  # reading a checkpoint, where it is known
     aliases: tuple[str, ...] = ()
+    unplanned: str = ""  # why nothing is planned for it, and what to do: known, so that the question has an answer
     device_names: tuple[str, ...] = ()  # as the driver prints them, for the probe
     advice: tuple[str, ...] = ()
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is a GPU of NVIDIA's: others' architectures have names instead of numbers."""
+        return self.compute_capability[:1].isdigit()
 
 
 class Model(Record, frozen=True, kw_only=True):
@@ -154,6 +163,19 @@ class Image(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     date: str
 
 
+class KnownImage(Record, frozen=True, kw_only=True):
+    """Images that people name with `--image`. `name` is for people, `repositories` are paths without a registry.
+
+    `versions` maps patterns of tags to versions of the engine. Other tags are versions themselves where `is_numbered`;
+    else they are months, builds or days, and say nothing.
+    """
+
+    engine: str
+    repositories: tuple[str, ...]
+    versions: dict[str, str] = {}
+    is_numbered: bool = True
+
+
 class Engine(Record, frozen=True, kw_only=True):
     """An engine that eyas can plan for. `versions` is the range that its emitter knows, `version` the default.
 
@@ -167,6 +189,8 @@ class Engine(Record, frozen=True, kw_only=True):
     port: int
     images: tuple[Image, ...] = ()  # empty: it runs as a process
     program: str = ""  # that a person installs for it, where there are no images
+    unknown_version: str = ""  # that is planned for where nothing tells an image's: the oldest whose options serve all
+    image_variables: tuple[str, ...] = ()  # that its images may hold its version in
     distribution: str = ""  # Python package whose metadata give its version; empty: its program does
     runtime: Literal["own", "llama.cpp"] = "own"
     compute_capabilities: tuple[str, ...] = ()  # "9.0", "12.*"; empty: all, and the CPU
@@ -201,7 +225,11 @@ class Engine(Record, frozen=True, kw_only=True):
 
 
 class Measurement(Record, frozen=True, kw_only=True):
-    """A published figure. It is shown with estimates, and narrows those of its own setting (`published.py`)."""
+    """A published figure. It is shown with estimates, and moves those of its engine and box (`published.py`).
+
+    `set_apart` says why it is only shown: a build, hardware or unit that is not the plan's, or not stated. Where
+    `is_acceptance_set` the acceptance length was not the head's but set for the measurement (synthetic).
+    """
 
     model: str
     hardware: str  # with count: "spark", "8xb200"
@@ -214,4 +242,6 @@ class Measurement(Record, frozen=True, kw_only=True):
     baseline_tokens_per_second: float | None = None  # the same without speculation
     acceptance_length: float | None = None
     note: str = ""
+    set_apart: str = ""
+    is_acceptance_set: bool = False
     grade: Literal["project", "third party", "one user"] = "third party"

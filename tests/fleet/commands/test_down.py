@@ -152,3 +152,14 @@ def test_a_machine_that_is_gone_for_good(lab, monkeypatch):
     assert "given up: worker (cannot reach gone" in out and "lab is down" in out
     assert not store.launches("lab") and store.get("lab").was_ready
     store.close()
+
+
+def test_a_deleted_state_folder_does_not_orphan_an_engine(lab):
+    """No command would find it any more, so its supervisor stops it, also where a new folder has taken its place."""
+    for is_new in (False, True):
+        lab.up(lab.plan())
+        pid = lab.journal_lines()[-1]["pid"]
+        shutil.rmtree(lab.home)
+        if is_new:
+            assert "nothing is up" in lab.run("ps")[1]
+        wait_until(lambda pid=pid: not is_alive(pid) and not members(lab.tmp))

@@ -4,9 +4,16 @@ import argparse
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from eyas import __version__
 from eyas.cli import main
 from eyas.fleet.commands.plan import add_ask_arguments, ask_of
+from eyas.fleet.machines.measurements import file_of, identity, weights_of, write
+from eyas.fleet.machines.node import LocalNode
+from eyas.fleet.machines.probe import look
+from eyas.recipes.measured import Measurements
+from eyas.recipes.plan import Measured, Range
 from eyas.recipes.planning.ask import Ask
 
 
@@ -52,3 +59,28 @@ def test_flags_that_nobody_gave_ask_for_nothing(monkeypatch):
     parser = argparse.ArgumentParser()
     add_ask_arguments(parser)
     assert ask_of(parser.parse_args(["plan.yaml"])) == Ask(model="plan.yaml")
+
+
+def test_what_was_measured_here_takes_the_models_place_unless_it_shall_not(planned, tmp_path):
+    ask, machine = Ask(model="demo"), look(LocalNode())
+    row = Measured(
+        engine="eyas",
+        version=__version__,
+        context=128,
+        concurrency=4,
+        windows=5,
+        tokens_per_second=4321.0,
+        interval=Range(low=4300.0, high=4340.0),
+        expected=Range(low=100.0, high=200.0),
+        date="2026-11-26",
+    )
+    found = Measurements(machine=identity(machine), model="demo", weights=weights_of(ask), rows=(row,))
+    write(file_of(tmp_path / "eyas", ask), found)
+    plan = planned()
+    assert plan["speed"]["measured"]["tokens_per_second"] == 4321 and plan["choice"]["method"] == "none"
+    assert "4321 tokens per second" in plan["reasons"][0]["text"]
+    assert "measured" not in planned("--no-measurements")["speed"]
+    assert "measured" not in planned("--concurrency", "3")["speed"]
+    assert "measured" not in planned("--on", "h100", "--engine", "eyas")["speed"]
+    write(file_of(tmp_path / "eyas", ask), replace(found, machine="another"))
+    assert "measured" not in planned()["speed"]

@@ -9,7 +9,9 @@ import stat
 import pytest
 from tests.fleet.support.lab import engine, free_port, is_alive, members, wait_until
 
+from eyas.fleet.commands import up
 from eyas.recipes.plan import EnvVar, File, Home, Launch, Ref, Wait
+from eyas.recipes.planning.planner import Ask, make_plan
 
 
 def test_up_ps_logs_down(lab):
@@ -246,3 +248,16 @@ def test_bad_names(lab):
     assert code == 1 and "say which" in err
     assert lab.run("down", "--all")[0] == 0
     assert json.loads(lab.run("ps", "--all", "--json")[1])["status"] == "stopped"
+
+
+def test_the_address_is_the_routers_where_one_stands_in_front(lab):
+    """With the name by which it knows the model: by the engine's it would answer that there is none."""
+    made = make_plan(Ask(model="gpt-oss-20b", on="spark", engine="ollama", purpose="claude-code", nodes=("me@far",)))
+    shown = up.address(made)
+    assert "http://127.0.0.1:8100/v1   model gpt-oss-20b\n" in shown
+    assert "ssh -N -L 8100:127.0.0.1:8100 me@far" in shown
+    store = lab.store()
+    store.put(made)
+    store.record(made.choice.name, "failed", "x")
+    store.close()
+    assert "http://127.0.0.1:8100/v1 on me@far" in lab.run("ps")[1]

@@ -97,6 +97,7 @@ def test_everything_but_the_twins_comes_once_and_is_what_the_hub_has(hub, cache)
     assert hub.fetched() == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_download_goes_on_where_it_stopped(hub, cache):
     big = random.Random(3).randbytes(12 << 20)
     hub.files[REPO] = {"config.json": b"{}", "big.safetensors": big}
@@ -187,6 +188,7 @@ def test_a_plan_with_a_folder_of_its_own_downloads_nothing(hub, cache):
     assert hub.asked == []
 
 
+@pytest.mark.slow
 def test_two_downloads_of_the_same_do_not_meet(hub, cache):
     import fcntl
 
@@ -224,6 +226,7 @@ def test_a_disk_that_fills_up_is_one_line_and_keeps_what_came(hub, tmp_path, mon
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_download_and_what_came_stays(hub, cache, tmp_path):
     hub.files[REPO] = {"big.safetensors": bytes(12 << 20)}
     hub.cut_after, hub.stalls = 11 << 20, True

@@ -138,11 +138,17 @@ def test_vllm_does_not_start_on_less_than_it_takes():
 
 
 def test_engines_that_compute_on_the_cpu_need_no_gpu():
+    """On the machine that the plan was made on; one for a named box is for a machine that is like it."""
     launch = Launch(name="server", argv=("llama-server",))
-    plan = small_plan(engine="llama.cpp", version="0.5.0", launches=(launch,))
+    named = small_plan(engine="llama.cpp", version="0.5.0", launches=(launch,))
+    plan = replace(named, box=replace(named.box, is_probed=True))
     found = findings(replace(SPARK, gpus=()), images={}, program="/bin/llama-server", version="0.5.0")
     assert {item.name: item.level for item in checks(plan, found)}["gpu"] == "warn"
     assert all(item.ok for item in checks(plan, found))
+    gpu = one(named, found, "gpu")
+    assert gpu.level == "fail" and "--node USER@HOST" in gpu.next_step
+    on_a_mac = one(small_plan(box="mac", engine="llama.cpp", version="0.5.0", launches=(launch,)), found, "gpu")
+    assert on_a_mac.level == "fail" and "this machine is none" in on_a_mac.message
 
 
 @pytest.mark.parametrize(

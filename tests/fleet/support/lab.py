@@ -48,7 +48,7 @@ HARDWARE = Hardware(
     bandwidth=1e9,
 )
 HERE = (Node(name="here"),)
-BOX = Box(name="here", hardware=HARDWARE, architecture="x86_64")
+BOX = Box(name="here", hardware=HARDWARE, architecture="x86_64", is_probed=True)
 
 
 def engine(*args, name="server"):

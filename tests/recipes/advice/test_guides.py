@@ -58,6 +58,7 @@ PLANS = {
     "playbook-draft-target": made("tensorrt-llm", "spark", "llama-3.1-8b-fp4", version=TRT, image=f"{RELEASE}:{TRT}"),
     "playbook-two-sparks": made("tensorrt-llm", "2xspark", "qwen3-235b-eagle3", version=TRT, image=f"{RELEASE}:{TRT}"),
     "blog-11": made("tensorrt-llm", "8xb200", "nvidia-v3", expert_parallel=4, version=TRT, image=f"{RELEASE}:{TRT}"),
+    "aimo3-vllm": made("vllm", "8xh800", "aimo3", draft_tokens=3),
 }
 
 
@@ -154,6 +155,10 @@ EXPECTED = [
     ("blog-11", "--trust_remote_code", "", "Python code from the model's repository"),
     ("blog-11", "trust_remote_code: true", "", "Python code from the model's repository"),
     ("blog-11", f"{RELEASE}:1.1.0rc0", f"{RELEASE}:{TRT}", "greedy"),
+    ("aimo3-vllm", "--async-scheduling", "", "by itself"),
+    ("aimo3-vllm", "--kv-cache-dtype fp8", "", "changes answers"),
+    ("aimo3-vllm", "--host 0.0.0.0", "--host 127.0.0.1", "without a key"),
+    ("aimo3-vllm", "-m vllm.entrypoints.openai.api_server", "", "vllm serve"),
     ("blog-11", "--max_seq_len 131072", "--max_seq_len 40960", "your --context"),
 ]
 

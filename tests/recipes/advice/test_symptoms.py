@@ -10,7 +10,8 @@ import pytest
 from eyas.recipes.advice.issues import known_issues
 from eyas.recipes.advice.symptoms import HEAD_CHARS, TAIL_CHARS, explain, symptoms
 
-LOGS = Path(__file__).parents[2] / "assets" / "logs"
+ASSETS = Path(__file__).parents[2] / "assets"
+LOGS = ASSETS / "logs"
 HEADER = re.compile(r"# source: (.+)\n# engine: (.+)\n# shows: ?(.*)\n")
 ENGINES = ("eyas", "sglang", "vllm", "tensorrt-llm", "llama.cpp", "ollama")
 
@@ -25,6 +26,12 @@ def logs():
         yield path.stem, None if header[2] == "any" else header[2], expected, text[header.end() :]
 
 
+def rows(name):
+    """The fields of each line of a table of lines; the engine None where any may have written it."""
+    for line in (ASSETS / name).read_text(encoding="utf-8").splitlines()[1:]:
+        yield tuple(None if field == "any" else field for field in line.split("\t"))
+
+
 @pytest.mark.parametrize(("engine", "expected", "text"), [pytest.param(*log[1:], id=log[0]) for log in logs()])
 def test_a_log_shows_what_its_header_says_and_nothing_else(engine, expected, text):
     found = explain(text, engine)
@@ -35,13 +42,34 @@ def test_a_log_shows_what_its_header_says_and_nothing_else(engine, expected, tex
         assert finding.meaning and finding.remedy and finding.sources
 
 
+def test_lines_of_public_reports_are_explained_rightly():
+    """The line must get the findings of its row and no other; at least 95 of 100 lines do."""
+    failures = list(rows("failures.tsv"))
+    wrong = []
+    for expected, engine, thread, line in failures:
+        names = ", ".join(finding.name for finding in explain(line, engine))
+        if names != expected:
+            wrong.append((thread, line, expected, names))
+    assert len(failures) >= 120 and len({thread for _, _, thread, _ in failures}) >= 90
+    assert len(wrong) <= 0.05 * len(failures), wrong
+
+
+def test_no_alarm_over_healthy_lines():
+    """Whatever engine is named, and for each line alone and for all of them."""
+    lines = list(rows("healthy.tsv"))
+    assert len(lines) >= 200 and sum("!!!!" in line for _, _, line in lines) >= 10
+    for engine, _, line in lines:
+        assert explain(line, engine) == explain(line) == (), line
+    assert explain("\n".join(line for _, _, line in lines)) == ()
+
+
 def test_every_pattern_of_a_symptom_or_an_issue_is_found_in_a_log_of_its_engine():
     unseen = []
+    seen = [(engine, text) for _, engine, _, text in logs()]
+    seen += [(engine, line) for _, engine, _, line in rows("failures.tsv")]
     for known in (*symptoms(), *known_issues()):
         patterns = known.log_patterns if hasattr(known, "log_patterns") else known.patterns
-        texts = [
-            text for _, engine, _, text in logs() if not known.engines or engine is None or engine in known.engines
-        ]
+        texts = [text for engine, text in seen if not known.engines or engine is None or engine in known.engines]
         unseen += [(known.name, pattern) for pattern in patterns if not any(re.search(pattern, one) for one in texts)]
     assert unseen == []
 

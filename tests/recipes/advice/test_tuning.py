@@ -60,7 +60,6 @@ CASES = {
     ),
     "claude-code-prefix-cache": (changed(purpose="claude-code"), SPARK),
     "claude-code-settings": (changed(EYAS, purpose="claude-code"), changed(purpose="claude-code")),
-    "claude-code-system-messages": (changed(LLAMA, purpose="claude-code"), changed(VLLM, purpose="claude-code")),
     "claude-code-longest-output": (changed(VLLM, purpose="claude-code"), changed(VLLM)),
     "block-reuse-off": (changed(TRT, NO_REUSE, purpose="claude-code"), changed(TRT, NO_REUSE)),
     "prefill-budget-bounds-prompts": (changed(TRT, "yaml:enable_chunked_prefill=false"), TRT),

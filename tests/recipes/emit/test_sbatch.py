@@ -3,16 +3,20 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.recipes.support.plans import LINES, SECRET, Machine, container, hostile_plan, plan, put_python
 
 from eyas.base.errors import UserError
 from eyas.recipes.emit.sbatch import render
+from eyas.recipes.emit.slurm_mpi import by_slurm
 from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.plan import EnvVar, File, Home, Launch, Mount, Node, Ref, Wait
+from eyas.recipes.planning.planner import Ask, make_plan
 
 # Records its call. A server says that it is up and serves until it was asked; all else is run.
 SRUN = """\
@@ -34,7 +38,9 @@ sys.exit(subprocess.run(command).returncode)
 def run(machine: Machine, made, **environment):
     put_python(machine.tools / "srun", SRUN)
     (machine.tools / "scontrol").write_text("#!/bin/sh\nprintf 'a\\nb\\n'\n")
-    (machine.tools / "scontrol").chmod(0o755)
+    (machine.tools / "serve").write_text("#!/bin/sh\n")
+    for tool in ("scontrol", "serve"):
+        (machine.tools / tool).chmod(0o755)
     ((name, content),) = render(made).items()
     (machine.folder / name).write_text(content)
     env = {"PATH": f"{machine.tools}:{os.environ['PATH']}", "HOME": str(machine.home), "STAND_INS": str(machine.folder)}
@@ -143,11 +149,59 @@ def test_the_entry_point_comes_before_the_arguments_and_exec_joins_the_container
     assert second[4:] == ["--no-container-mount-home", "--container-name=one-server:exec", "true"]
 
 
+def test_ranks_of_tensorrt_llm_are_tasks_of_slurm(tmp_path):
+    """What the container mounts is there on both machines, and nothing of sshd."""
+    machine = Machine(tmp_path)
+    asked = Ask(model="gpt-oss-120b", on="8xgb200", engine="tensorrt-llm", nodes=("a=10.0.0.1", "b=10.0.0.2"))
+    made = by_slurm(make_plan(asked))
+    (server,) = [launch for launch in made.emission.launches if launch.container is not None]
+    assert server.argv[:2] == ("trtllm-llmapi-launch", "trtllm-serve") and server.inside is None
+    assert [file.path for file in made.emission.files] == ["trtllm.yaml"]
+    assert all(file.nodes == (0, 1) for file in made.emission.files)
+    assert not any("ssh" in str(mount) or "hostfile" in str(mount) for mount in server.container.mounts)
+    plain = replace(server, argv=("serve", "x"), env=(), wait=Wait(log="is up$"))
+    done = run(machine, replace(made, emission=replace(made.emission, launches=(plain,), downloads=())))
+    assert done.returncode == 0, done.stderr
+    (ranks,) = [argv for argv, _ in calls(machine) if "--mpi=pmix" in argv]
+    assert ranks[:6] == [
+        *("--overlap", "--mpi=pmix", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--nodelist=a,b"),
+    ]
+    assert by_slurm(make_plan(Ask(model="gpt-oss-120b", on="8xb200", engine="tensorrt-llm"))).emission.launches[
+        -1
+    ].argv[:2] == ("trtllm-llmapi-launch", "trtllm-serve")
+
+
+def test_ranks_without_a_container():
+    ((_, text),) = render(make_plan(Ask(model="gpt-oss-120b", on="8xb200", engine="tensorrt-llm", native=True))).items()
+    (ranks,) = [line for line in text.splitlines() if "--mpi=pmix" in line]
+    assert "--ntasks=8" in ranks and " trtllm-llmapi-launch trtllm-serve " in ranks and "--container" not in text
+
+
+def test_a_launch_waits_until_the_one_before_it_listens(tmp_path):
+    """Ollama pulls its model from its own server."""
+    machine = Machine(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        first = server(container=None, argv=("serve", "x"), wait=Wait(port=port))
+        then = Launch(name="pull", argv=("true",), is_once=True)
+        assert run(machine, plan([first, then], image=None)).returncode == 0
+    probe, after = [argv for argv, _ in calls(machine) if argv[-1] == "true" or "/dev/tcp/" in argv[-1]][-2:]
+    assert probe[-3:-1] == ["bash", "-c"] and probe[-1].endswith(f"/{port}") and after[-1] == "true"
+    (tmp_path / "late").mkdir()
+    late = run(
+        Machine(tmp_path / "late"),
+        plan([server(container=None, argv=("serve", "x"), wait=Wait(port=1, timeout_s=1)), then]),
+    )
+    assert late.returncode == 1 and "server was not up within 1 s" in late.stderr
+
+
 def test_the_directives():
     ((name, text),) = render(plan([server()], box=parse_box("8xb200"), name="a b")).items()
     assert name == "a-b.sbatch"
     directives = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     assert {"--job-name=a-b", "--nodes=1", "--gpus-per-node=8", "--exclusive"} <= set(directives)
+    ((_, text),) = render(plan([server(container=None)], box=parse_box("cpu"))).items()
+    assert "gpus-per-node" not in text
 
 
 @pytest.mark.parametrize(
@@ -157,6 +211,7 @@ def test_the_directives():
         (plan([server(container=container(options=("--privileged",)))]), "--privileged"),
         (plan([server(container=container(mounts=(Mount(source="/a:b", target="/c"),)))]), "cannot mount"),
         (plan([server(container=container(mounts=(Mount(source=Home("a,b"), target="/c"),)))]), "cannot mount"),
+        (plan([server()], box=parse_box("mac")), "Slurm runs on Linux"),
         (plan([server()], nodes=(Node(name="a", ssh="a b"), Node(name="b", ssh="b"))), "no node by the name of 'a b'"),
     ],
 )

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from tests.recipes.support.plans import LINES, SECRET, Machine, hostile_plan, literal, plan, two_node_plan
 
+from eyas.recipes.emit.blocks import LIBRARY
 from eyas.recipes.emit.shell import render
+from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.plan import Download, EnvVar, File, Launch, Node, Ref, Wait
 
+ON_A_MAC = plan([Launch(name="server", argv=("serve",))], box=parse_box("mac"), image=None)
 needs_shellcheck = pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 
 
@@ -116,10 +119,33 @@ def test_a_variable_that_is_not_set_ends_it_before_anything_happens(machine):
 
 def test_a_port_in_use_ends_it_before_anything_is_written(machine):
     made = hostile_plan(machine.folder)
-    done = machine.run(render(made), "start.sh", PORT_CODE="0")
+    done = machine.run(render(made), "start.sh", PORT_TAKEN=":8000")
     assert done.returncode == 1
     assert "port 8000 is in use" in done.stderr
     assert not Path(made.choice.directory).exists()
+    assert all(argv[argv.index("--noproxy") + 1] == "*" for argv, _, _ in machine.calls("curl"))
+
+
+def test_a_mac_needs_nothing_that_only_linux_has(machine):
+    for name, body in {
+        "setsid": "exit 127",
+        "sysctl": "case $2 in hw.memsize) echo 137438953472 ;; *) exit 1 ;; esac",
+        "serve": "exec sleep 600",
+    }.items():
+        (machine.tools / name).write_text(f"#!/bin/sh\n{body}\n")
+        (machine.tools / name).chmod(0o755)
+    done = machine.run(render(ON_A_MAC), "start.sh")
+    assert done.returncode == 0 and "Paris" in done.stdout, done.stderr
+    pid = int((machine.home / "deployments/one/server.pid").read_text().split()[0])
+    assert os.getpgid(pid) == pid, "a group of its own, which stop.sh ends"
+    assert machine.run(render(ON_A_MAC), "stop.sh").returncode == 0
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+    assert not state.strip() or state.startswith("Z")
+
+
+def test_a_boot_has_a_name_on_a_mac_too():
+    script = LIBRARY + 'cat() { return 1; }\nsysctl() { [ "$2" = kern.bootsessionuuid ] && echo 7E1F; }\nboot\n'
+    assert subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout == "7E1F\n"
 
 
 def test_it_does_not_start_twice_and_stops_once(machine):
@@ -257,7 +283,7 @@ def test_what_several_machines_need_first_comes_along():
 
 
 @needs_shellcheck
-@pytest.mark.parametrize("made", [hostile_plan(Path("/x")), two_node_plan(), processes(Path("/x"))])
+@pytest.mark.parametrize("made", [hostile_plan(Path("/x")), two_node_plan(), processes(Path("/x")), ON_A_MAC])
 def test_shellcheck_has_nothing_to_say(made, tmp_path):
     scripts = []
     for name, content in render(made).items():

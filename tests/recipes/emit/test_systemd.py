@@ -24,6 +24,7 @@ from tests.recipes.support.plans import (
 
 from eyas.base.errors import UserError
 from eyas.recipes.emit.systemd import argument, render, setting
+from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.plan import EnvVar, Home, Launch, Node, Ref, Wait
 
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -156,6 +157,11 @@ def test_each_machine_gets_its_own_script():
     assert set(files) == {"install-0.sh", "install-1.sh", "eyas-one-s0.service", "eyas-one-s1.service"}
     assert "eyas-one-s1.service" in files["install-1.sh"]
     assert "eyas-one-s1.service" not in files["install-0.sh"]
+
+
+def test_a_mac_has_none():
+    with pytest.raises(UserError, match="a Mac has no systemd"):
+        render(plan([Launch(name="server", argv=("serve",))], box=parse_box("mac"), image=None))
 
 
 def test_processes_inside_another_container_are_refused():

@@ -93,6 +93,12 @@ ip link add "$1" type veth peer name "$2"
 mount -t sysfs sysfs /sys
 ip link set "$1" up
 [ "$3" = down ] || ip link set "$2" up
+tries=0  # the kernel notices a moment later that a port is up
+until [ "$3" = down ] || [ "$(cat "/sys/class/net/$1/operstate" "/sys/class/net/$2/operstate" | uniq)" = up ]; do
+    tries=$((tries + 1))
+    [ $tries -lt 100 ] || exit 9
+    sleep 0.1
+done
 code=0
 sh "$0" network 0 || code=$?
 stat -c %a /etc/netplan/40-eyas-link.yaml 2>/dev/null || :

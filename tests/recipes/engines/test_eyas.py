@@ -44,12 +44,16 @@ def test_the_command():
     assert (config.model, config.draft) == ("openai/gpt-oss-120b", "lmsys/EAGLE3-gpt-oss-120b-bf16")
     assert (config.context, config.concurrency, config.host, config.port) == (65536, 4, "127.0.0.1", 8000)
     assert config.draft_tokens == "auto", "it measures by itself what pays"
+    assert config.decode_weights == "auto" and parsed(made(memory_cap=90 << 30)).decode_weights == "bf16"
     assert parsed(made(head="lmsys-120b", draft_tokens=3, are_drafts_fixed=True)).draft_tokens == 3
+    assert (config.kv_dtype, parsed(made(kv_dtype="fp8")).kv_dtype) == ("auto", "fp8")
     assert config.offline and config.served_name == "openai/gpt-oss-120b" == emission.readiness.model
     (server,) = emission.launches
     assert server.env == (EnvVar(name="HF_HOME", value=Home(path=".cache/huggingface")),)
     assert [d.repo for d in emission.downloads] == ["openai/gpt-oss-120b", "lmsys/EAGLE3-gpt-oss-120b-bf16"]
     assert emission.readiness.path == "/ready"
+    assert not config.whole_lm_head
+    assert parsed(made(memory_cap=90 << 30)).whole_lm_head, "it takes no memory for speed alone where that is scarce"
 
 
 def test_the_demo_model_needs_nothing_from_anywhere():
@@ -97,6 +101,17 @@ def test_the_demo_model_in_a_container_needs_no_gpu():
     (server,) = made("demo", box=CPU_BOX, head="demo-head", context=4096, image=eyas_image.TAG).launches
     assert server.argv[:4] == ("serve", "demo", "--draft", "auto") and not server.env
     assert "--gpus" not in server.container.options and not server.container.mounts
+
+
+def test_the_type_of_the_cache_is_passed_on_or_refused():
+    """An engine without the option must not be started as if it had it."""
+    if "--kv-dtype" in flags.options("eyas", __version__):
+        (server,) = made(kv_dtype="fp8").launches
+        assert server.argv[server.argv.index("--kv-dtype") + 1] == "fp8"
+    else:
+        with pytest.raises(ValueError, match="has no option --kv-dtype"):
+            made(kv_dtype="fp8")
+    assert "--kv-dtype" not in made().launches[0].argv
 
 
 def test_what_it_cannot_do():

@@ -82,6 +82,11 @@ def test_the_throughput_head_drafts_one_token():
     assert three.low < 1.26 < three.high
 
 
+def test_far_beyond_what_a_head_has_seen_it_earns_next_to_nothing():
+    inside, near, far = (expected("lmsys-120b", 3, context=context).high - 1 for context in (8192, 16_384, 32_768))
+    assert far < 0.25 * inside < 0.5 * near
+
+
 @given(
     st.sampled_from(list(HEADS)),
     st.integers(1, 8),

@@ -49,12 +49,13 @@ HEAD = Eagle3Config(
 
 @pytest.mark.parametrize(("context", "sequences"), [(4096, 1), (32_768, 8), (131_072, 2)])
 @pytest.mark.parametrize("has_head", [False, True])
-def test_bytes_are_the_engines_own(context, sequences, has_head):
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+def test_bytes_are_the_engines_own(context, sequences, has_head, kv_dtype):
     page = {field.name: field.default for field in fields(EngineOptions)}["page_size"]
     assert (page, KERNEL_CHUNK, PLAIN_CHUNK) == (EYAS_PAGE, EYAS_CHUNK, EYAS_CPU_CHUNK)
     drafts = 3 if has_head else 0
     needs = Eagle3Drafter.needs_of(HEAD, torch.bfloat16) if has_head else DrafterNeeds()
-    size = page_bytes(TARGET, needs, page, torch.bfloat16)
+    size = page_bytes(TARGET, needs, page, torch.bfloat16, in_fp8=kv_dtype == "fp8")
     pages = page_counts(
         size,
         budget=1 << 60,
@@ -66,6 +67,21 @@ def test_bytes_are_the_engines_own(context, sequences, has_head):
     )
     of_engine = pages.full * size.full + pages.sliding * size.sliding
     head = "specdrift-120b" if has_head else None
-    layout = kv_layout(*setup("h200", "eyas", head=head, drafts=drafts, context=context, concurrency=sequences))
+    choice = {"head": head, "drafts": drafts, "context": context, "concurrency": sequences, "kv_dtype": kv_dtype}
+    layout = kv_layout(*setup("h200", "eyas", **choice))
     tokens = context * sequences
     assert math.isclose(layout.target_bytes(tokens, sequences) + layout.head_bytes(tokens), of_engine, rel_tol=0.03)
+
+
+@pytest.mark.parametrize(("has_head", "least"), [(True, 1.8), (False, 1.95)])
+def test_fp8_holds_nearly_twice_the_tokens(has_head, least):
+    """Conversations of 32,768 tokens in 40 GB; a head's keys, values and taps stay in 16 bits."""
+    needs = Eagle3Drafter.needs_of(HEAD, torch.bfloat16) if has_head else DrafterNeeds()
+
+    def tokens(in_fp8):
+        size = page_bytes(TARGET, needs, EYAS_PAGE, torch.bfloat16, in_fp8=in_fp8)
+        sliding = sliding_pages(128, 3, EYAS_PAGE)
+        sizes = {"page_size": EYAS_PAGE, "context": 32_768, "num_sequences": 512, "chunk_tokens": KERNEL_CHUNK}
+        return page_counts(size, budget=40 * 10**9, sliding_pages=sliding, **sizes).full
+
+    assert tokens(True) / tokens(False) >= least

@@ -14,6 +14,14 @@ PORTS = "enp1s0f1np1,enP2p1s0f1np1"
 TOKEN = {"HF_TOKEN": Ref(name="HF_TOKEN")}
 CACHE = Mount(source=Home(path=".cache/huggingface/"), target="/root/.cache/huggingface")
 
+VERSIONS = {
+    "sglang": "0.5.4",
+    "tensorrt-llm": "1.2.0rc6",
+    "llama.cpp": "b10488",
+    "ollama": "0.12.1",
+    "vllm": "0.14.1",
+}
+
 
 def typed(command, *, docker="", image="", env=None, mounts=(), yaml=None):
     """One server, in a container where `docker` names options of `docker run`."""
@@ -31,7 +39,7 @@ def choice(engine, box, model="gpt-oss-120b", **changes):
     fields = {
         "model": model,
         "engine": engine,
-        "version": {"sglang": "0.5.4", "tensorrt-llm": "1.2.0rc6", "llama.cpp": "b10488", "ollama": "0.12.1"}[engine],
+        "version": VERSIONS[engine],
         "image": None,
         "method": "none",
         "context": 8192,
@@ -125,6 +133,13 @@ moe_config:
   backend: TRTLLM
 """,
 )
+AIMO3 = typed(
+    "python -m vllm.entrypoints.openai.api_server --model openai/gpt-oss-120b --served-model-name gpt-oss"
+    " --tensor-parallel-size 8 --max-num-seqs 256 --gpu-memory-utilization 0.9 --host 0.0.0.0 --port 8000 --dtype auto"
+    " --kv-cache-dtype fp8 --max-model-len 40960 --async-scheduling --stream-interval 1 --speculative-config "
+    """'{"method":"eagle3","model":"gpt-oss-120b-eagle3-aimo3","num_speculative_tokens":3,"""
+    """"draft_tensor_parallel_size":1}'"""
+)
 
 
 def two_sparks():
@@ -183,4 +198,5 @@ COMMANDS = {
     "playbook-draft-target": (DRAFT_TARGET, *choice("tensorrt-llm", "spark", "llama-3.3-70b-fp4")),
     "playbook-two-sparks": (two_sparks(), *choice("tensorrt-llm", "2xspark", "qwen3-235b-a22b-fp4")),
     "blog-11": (BLOG_11, *choice("tensorrt-llm", "8xb200")),
+    "aimo3-vllm": (AIMO3, *choice("vllm", "8xh800")),
 }

@@ -171,8 +171,8 @@ if name == "docker":
         time.sleep(600)
 elif name == "curl":
     url = argv[-1]
-    if url.endswith(":8000/"):
-        sys.exit(int(os.environ.get("PORT_CODE", "7")))
+    if url.endswith("/"):  # is the port free?
+        sys.exit(0 if url.endswith(os.environ.get("PORT_TAKEN", "none") + "/") else 7)
     if "--header" in argv and "@-" in argv:
         with open(os.path.join(base, "headers"), "a") as file:
             file.write(sys.stdin.read())
@@ -185,6 +185,8 @@ elif name == "curl":
     elif url.endswith("/v1/chat/completions"):
         open(os.path.join(base, "asked"), "w").close()
     print('{"answer": "Paris"}')
+elif name == "nvidia-smi":
+    print({"driver_version": "580.95.05", "memory.free": "190000\\n" * 8}[argv[0].split("=")[1]])
 elif name == "ssh":
     environment = {key: os.environ[key] for key in ("PATH", "STAND_INS")}
     environment["HOME"] = os.path.join(os.path.dirname(home), "far")
@@ -208,7 +210,7 @@ class Machine:
         self.tools = folder / "tools"
         for path in (self.home, self.far, self.tools, folder / "scripts"):
             path.mkdir()
-        for name in ("docker", "curl", "hf", "ssh"):
+        for name in ("docker", "curl", "hf", "nvidia-smi", "ssh"):
             put_python(self.tools / name, STAND_IN)
 
     def run(self, files: dict[str, str], script: str, **environment: str) -> subprocess.CompletedProcess[str]:

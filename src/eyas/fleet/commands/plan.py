@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
@@ -17,19 +17,24 @@ from eyas.base.errors import UserError
 from eyas.base.serving.engines import EngineName, Role
 from eyas.base.settings.config import ENV_KEY, human_int
 from eyas.base.settings.home import home
+from eyas.fleet.machines.images import image_settings
 from eyas.fleet.machines.machine import Machine
+from eyas.fleet.machines.measurements import measured_here
 from eyas.fleet.machines.node import LocalNode
 from eyas.fleet.machines.probe import box_of, cpu_box, look
 from eyas.fleet.models.cache import cache_folder
 from eyas.fleet.running.state import Store
-from eyas.recipes.plan import Plan
+from eyas.recipes.knowledge.tables import knowledge
+from eyas.recipes.plan import Measured, Plan
 from eyas.recipes.planning.ask import USES, Ask
 from eyas.recipes.planning.planner import make_plan
+from eyas.recipes.planning.screen import screen
 from eyas.recipes.planning.show import show
 
-__all__ = ["add_arguments", "add_ask_arguments", "ask_of", "plan_of", "run"]
+__all__ = ["add_arguments", "add_ask_arguments", "ask_of", "plan_for", "plan_of", "run"]
 
 PAGE_CACHE = 0.7  # of the memory that could be had must be free without asking the page cache
+ENGINES = "{" + ",".join(("auto", *get_args(EngineName))) + "}"
 FORMATS = ("plan", "shell", "compose", "systemd", "sbatch")
 
 
@@ -37,9 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ask_arguments(parser)
     parser.add_argument("--emit", choices=FORMATS, help="write a plan for `eyas up`, or files to start by hand")
     parser.add_argument(
-        "--out", default=".", metavar="DIR", help="folder that --emit writes to (default: the current one)"
+        "--out", metavar="DIR", help="folder that --emit writes to; only a plan goes to the current one without it"
     )
-    parser.add_argument("--explain", action="store_true", help="list every difference from the guides, and why")
+    parser.add_argument(
+        "--no-measurements",
+        action="store_true",
+        help="plan by the model of speed alone, without what eyas tune measured",
+    )
+    parser.add_argument("--explain", action="store_true", help="show all: reasons, every warning, evidence, guides")
     parser.add_argument("--json", action="store_true", help="print the whole plan as JSON")
 
 
@@ -47,17 +57,9 @@ def add_ask_arguments(
     parser: argparse.ArgumentParser, *, model_help: str = "a model's name, hub id or folder: gpt-oss-120b, ..."
 ) -> None:
     """Add the flags that say what is wanted, shared with `eyas up`."""
-    parser.add_argument("model", metavar="MODEL", help=model_help)
-    parser.add_argument(
-        "--on",
-        default="here",
-        metavar="BOX",
-        help="hardware: spark, 2xspark, rtx-pro-6000, h100, 8xb200, ... or here (default)",
-    )
-    engines = ("auto", *get_args(EngineName))
-    parser.add_argument(
-        "--engine", default="auto", choices=engines, help="engine to plan for (default: the one expected to be fastest)"
-    )
+    _add_model_arguments(parser, model_help)
+    fastest = "engine to plan for (default: the one expected to be fastest)"
+    parser.add_argument("--engine", type=_engine, default="auto", metavar=ENGINES, help=fastest)
     parser.add_argument(
         "--engine-version", metavar="VERSION", help="version of the engine (default: that of the image)"
     )
@@ -114,15 +116,32 @@ def add_ask_arguments(
     parser.add_argument("--binary", metavar="PATH", help="program of a native engine that is not on the path")
 
 
+def _add_model_arguments(parser: argparse.ArgumentParser, model_help: str) -> None:
+    parser.add_argument("model", metavar="MODEL", help=model_help)
+    parser.add_argument(
+        "--on",
+        default="here",
+        metavar="BOX",
+        help="hardware: spark, 2xspark, rtx-pro-6000, h100, 8xb200, ... or here (default)",
+    )
+    parser.add_argument(
+        "--simulate-acceptance",
+        metavar="RATE",
+        help="synthetic acceptance of random weights (random:gpt-oss-120b): 0.7 a draft, or a length such as 2.6",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    plan = plan_of(ask_of(args))
+    if args.emit not in (None, "plan") and args.out is None:
+        raise UserError(f"--emit {args.emit} writes several files; name a folder for them, e.g. --out start")
+    plan = plan_of(ask_of(args), uses_measurements=not args.no_measurements)
     if args.emit:
-        for path in write(plan, args.emit, Path(args.out)):
+        for path in write(plan, args.emit, Path(args.out or ".")):
             print(path)
     elif args.json:
         print(msgspec.json.encode(plan).decode())
     else:
-        print(show(plan, explain=args.explain), end="")
+        print(show(plan) if args.explain else screen(plan), end="")
     return 0
 
 
@@ -145,6 +164,7 @@ def ask_of(args: argparse.Namespace) -> Ask:
         draft_tokens=args.draft_tokens,
         kv_dtype=args.kv_dtype,
         memory=args.memory,
+        simulate_acceptance=args.simulate_acceptance,
         tools=args.tools,
         name=args.name,
         nodes=tuple(args.node),
@@ -156,15 +176,32 @@ def ask_of(args: argparse.Namespace) -> Ask:
     )
 
 
-def plan_of(ask: Ask) -> Plan:
-    """Make the plan; probe this machine, and look up what ran on it, where the plan is for it."""
+def plan_of(ask: Ask, *, uses_measurements: bool = True) -> Plan:
+    """Make the plan; probe this machine, and look up what ran and was measured on it, where the plan is for it."""
     if not ask.nodes:
         ask = _for_this_machine(ask)
+    if ask.image and not ask.nodes:  # the box is this machine, or like it: what docker has here is what it would get
+        ask = msgspec.structs.replace(ask, image_settings=image_settings(LocalNode(), ask.image))
     if ask.on != "here":
         return make_plan(ask)
     machine = look(LocalNode())
+    return plan_for(ask, machine, _measured(ask, machine) if uses_measurements and not ask.nodes else ())
+
+
+def plan_for(ask: Ask, machine: Machine, here: Sequence[Measured] = ()) -> Plan:
+    """Make the plan for this machine, as it was found, by what was measured on it."""
     box = box_of(machine) if machine.gpus or machine.problems else cpu_box(machine)
-    return make_plan(ask, box=box, features=tuple(_features(machine)), ran_here=_ran_here())
+    features = tuple(_features(machine))
+    return make_plan(_for_this_machine(ask), box=box, features=features, ran_here=_ran_here(), here=here)
+
+
+def _measured(ask: Ask, machine: Machine) -> tuple[Measured, ...]:
+    """Return what was measured of the model on this machine. Raises UserError for a file that cannot be read."""
+    try:
+        folder = home(os.environ)
+    except UserError:  # planning needs no memory
+        return ()
+    return measured_here(folder, ask, machine)
 
 
 def _for_this_machine(ask: Ask) -> Ask:
@@ -219,6 +256,14 @@ def _number(text: str) -> int:
     try:
         return human_int(text)
     except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _engine(text: str) -> str:
+    """Return the name of the engine that is called `text`."""
+    try:
+        return "auto" if text == "auto" else knowledge().engine(text).name
+    except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

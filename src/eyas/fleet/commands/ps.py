@@ -15,13 +15,13 @@ import msgspec
 
 from eyas.base.errors import EyasError, UserError
 from eyas.base.settings.home import home
-from eyas.client.endpoint.metrics import acceptance_length
+from eyas.client.endpoint.acceptance.adapters import read
 from eyas.fleet.commands.terminal import plain
 from eyas.fleet.running.control import nodes_of
 from eyas.fleet.running.deployment import Deployment, client
 from eyas.fleet.running.state import Row, Standing, Store, is_supervised
 from eyas.fleet.running.supervisor import limits_of
-from eyas.recipes.emit import blocks
+from eyas.recipes.engines import front
 
 __all__ = ["add_arguments", "run"]
 
@@ -82,7 +82,7 @@ def _describe(folder: Path, environ: Mapping[str, str], is_all: bool, name: str)
         "box": row.plan.box.name,
         "status": status,
         "acceptance": _acceptance(row, environ) if status in ("ready", "unsupervised") else "-",
-        "url": f"{blocks.base_url(choice)}/v1" + (f" on {ssh}" if ssh is not None else ""),
+        "url": f"{front.url(row.plan)}/v1" + (f" on {ssh}" if ssh is not None else ""),
         "note": note,
     }
 
@@ -120,7 +120,7 @@ def _acceptance(row: Row, environ: Mapping[str, str]) -> str:
     key = environ.get(row.plan.choice.api_key_env or "")
     try:
         with client(row.plan, nodes_of(row.plan, environ)[0], key) as http:
-            found = acceptance_length(row.plan.choice.engine, http)
+            length = read(row.plan.choice.engine, http).acceptance_length
     except EyasError:
         return "-"
-    return "-" if found is None else f"{found.length:.2f}"
+    return "-" if length is None else f"{length:.2f}"

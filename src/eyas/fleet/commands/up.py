@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import msgspec
 
@@ -20,6 +16,7 @@ from eyas.base.settings.home import home
 from eyas.base.units import readable
 from eyas.fleet.commands.down import show_event
 from eyas.fleet.commands.plan import add_ask_arguments, ask_of, plan_of
+from eyas.fleet.commands.signals import sigterm_like_ctrl_c
 from eyas.fleet.machines.node import NodeRunner
 from eyas.fleet.models.download import Progress
 from eyas.fleet.preflight.check import Check
@@ -27,11 +24,11 @@ from eyas.fleet.preflight.make_ready import make_ready, text_of
 from eyas.fleet.preflight.plan_file import check_plan, read_plan
 from eyas.fleet.running.control import bring_up, follow, take_down
 from eyas.fleet.running.state import Event, Store, is_supervised
-from eyas.recipes.emit import blocks
+from eyas.recipes.engines import front
 from eyas.recipes.plan import Node, Plan
 from eyas.recipes.planning.ask import Ask
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "address", "run"]
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -46,22 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with _sigterm_like_ctrl_c():
+    with sigterm_like_ctrl_c():
         return _run(args)
-
-
-@contextmanager
-def _sigterm_like_ctrl_c() -> Iterator[None]:
-    """Have SIGTERM stop what was started. In the background of a script SIGINT is ignored and only SIGTERM does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -86,7 +69,7 @@ def _run(args: argparse.Namespace) -> int:
         raise
     if row.status != "ready":
         raise UserError(f"{name}: {row.note}; what its engine wrote: eyas logs {name} --explain")
-    print(_address(plan))
+    print(address(plan))
     return 0
 
 
@@ -157,11 +140,12 @@ def _show(event: Event) -> None:
         show_event(event)
 
 
-def _address(plan: Plan) -> str:
-    choice, url = plan.choice, blocks.base_url(plan.choice)
+def address(plan: Plan) -> str:
+    """Return lines on where a plan is reached, and what to type next."""
+    choice, url = plan.choice, front.url(plan)
     ssh = choice.nodes[0].ssh
-    lines = [f"{'url':<10}{url}/v1   model {plan.emission.readiness.model}"]
+    lines = [f"{'url':<10}{url}/v1   model {front.model(plan)}"]
     if ssh is not None:
-        lines.append(f"{'from here':<10}ssh -N -L {choice.port}:{url.removeprefix('http://')} {ssh}")
+        lines.append(f"{'from here':<10}ssh -N -L {url.rpartition(':')[2]}:{url.removeprefix('http://')} {ssh}")
     lines.append(f"{'next':<10}eyas ps, eyas logs {choice.name}, eyas down {choice.name}")
     return "\n".join(lines)

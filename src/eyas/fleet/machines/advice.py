@@ -5,21 +5,15 @@ Preflight runs the checks that a plan needs, doctor all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from eyas.base.units import readable
 from eyas.fleet.machines.machine import Machine
+from eyas.recipes.knowledge.drivers import least_driver
 from eyas.recipes.versions import compare
 
 __all__ = ["Lack", "docker", "driver", "page_cache", "swap"]
-
-MIN_DRIVERS = {  # CUDA release notes: the first driver branch that knows a GPU
-    "12.1": "580",
-    "12.0": "570",
-    "10.0": "570",
-    "9.0": "525",
-}
-OLDEST_DRIVER = "525"
 
 
 class Lack(NamedTuple):
@@ -47,13 +41,12 @@ def docker(machine: Machine, *, for_gpus: bool) -> Lack | None:
     return None
 
 
-def driver(version: str, compute_capability: str, title: str, *, at_least: str = "0", why: str = "") -> Lack | None:
-    """Report that the driver does not know the GPU `title`, or is older than `at_least`, needed because of `why`."""
-    by_gpu = MIN_DRIVERS.get(compute_capability, OLDEST_DRIVER)
-    least = max((by_gpu, f"the GPU needs it ({title})"), (at_least, why), key=lambda one: int(one[0]))
-    if compare(version, least[0]) >= 0:
+def driver(version: str, compute_capability: str, title: str, images: Iterable[str] = ()) -> Lack | None:
+    """Report that the driver does not know the GPU `title`, or is too old for one of the images."""
+    least, why = least_driver(compute_capability, title, images)
+    if compare(version, least) >= 0:
         return None
-    return Lack(f"driver {version} is older than {least[0]}: {least[1]}", f"install driver {least[0]} or later")
+    return Lack(f"driver {version} is older than {least}: {why}", f"install driver {least} or later")
 
 
 def swap(machine: Machine) -> Lack | None:

@@ -138,7 +138,7 @@ def _as_found(hardware: Hardware, gpu: Gpu, machine: Machine, bandwidth: float |
 def _unknown(gpu: Gpu, machine: Machine) -> Hardware:
     """Make hardware from the probe alone. No tool reports bandwidth: it is that of the slowest known relative."""
     major = gpu.compute_capability.partition(".")[0]
-    all_known = [item for item in knowledge().hardware.values() if item.compute_capability[0].isdigit()]
+    all_known = [item for item in knowledge().hardware.values() if item.is_cuda]
     relatives = [item for item in all_known if item.compute_capability.partition(".")[0] == major] or all_known
     slowest = min(relatives, key=lambda item: item.bandwidth)
     memory = gpu.memory_bytes or machine.memory_bytes

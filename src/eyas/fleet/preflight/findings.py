@@ -17,7 +17,7 @@ from eyas.fleet.machines.sections import ask
 from eyas.fleet.models.download import HubError, Need, needs
 from eyas.fleet.models.vocabulary import lacking, wants_vocabulary
 from eyas.recipes.emit.words import shell
-from eyas.recipes.engines import ray, sglang
+from eyas.recipes.engines import front, ray, sglang
 from eyas.recipes.engines.mpi import SSH_PORT
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Plan
@@ -26,7 +26,6 @@ __all__ = [
     "Findings",
     "find",
     "images_of",
-    "needs_cuda",
     "ports_of",
     "program_of",
     "read_image",
@@ -100,7 +99,7 @@ def ports_of(plan: Plan, rank: int) -> tuple[int, ...]:
     """Return ports that must be free on machine `rank`: the server's, those of launches, and rendezvous ports."""
     choice = plan.choice
     waits = [launch.wait.port for launch in plan.emission.launches if launch.node == rank]
-    own = [choice.port] if rank == 0 else []
+    own = [*front.ports(plan)] if rank == 0 else []
     joined_by = knowledge().engines[choice.engine].joined_by if len(choice.nodes) > 1 else None
     if joined_by == "mpi":
         own.append(SSH_PORT)
@@ -113,20 +112,17 @@ def program_of(plan: Plan, rank: int) -> str | None:
     """Return the program of a native engine on machine `rank`; None where all of it runs in containers."""
     for launch in plan.emission.launches:
         is_native = launch.container is None and launch.inside is None and not launch.is_once
+        is_native &= launch.name != front.LAUNCH
         if launch.node == rank and is_native and isinstance(launch.argv[0], str):
             return launch.argv[0]
     return None
-
-
-def needs_cuda(plan: Plan) -> bool:
-    return plan.box.hardware.compute_capability[:1].isdigit()  # others' architectures have names
 
 
 def _image_script(number: int, image: str, plan: Plan) -> str:
     """Write sh that checks that the image is here and sees the GPU, or that the registry would give it to this user."""
     name = shell(image)
     gpu = f"timeout {CONTAINER_S} docker run --rm --network none --gpus all --entrypoint nvidia-smi {name} -L"
-    seen = f"section gpu-{number}; {gpu} 2>&1; printf '\\nexit %s\\n' $?" if needs_cuda(plan) else ":"
+    seen = f"section gpu-{number}; {gpu} 2>&1; printf '\\nexit %s\\n' $?" if plan.box.hardware.is_cuda else ":"
     return f"""
 section image-{number}
 if docker image inspect {name} >/dev/null 2>&1; then

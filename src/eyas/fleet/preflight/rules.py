@@ -15,16 +15,15 @@ from eyas.base.errors import UserError
 from eyas.base.units import readable
 from eyas.fleet.machines import advice as setup
 from eyas.fleet.machines.listeners import holder
-from eyas.fleet.preflight.findings import Findings, images_of, needs_cuda, ports_of, program_of
+from eyas.fleet.preflight.findings import Findings, images_of, ports_of, program_of
+from eyas.recipes.engines.install import how_to_install
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Node, Plan
-from eyas.recipes.records import CPU, Engine
+from eyas.recipes.records import CPU, METAL, Engine
 from eyas.recipes.versions import satisfies
 
 __all__ = ["RULES", "Check", "Site"]
 
-CUDA_13_DRIVER = "580"
-CUDA_13_IMAGES = ("cu13", "nvcr.io/nvidia/tensorrt-llm/release:1.3", "nvcr.io/nvidia/vllm:26", "sglang:spark")
 IMAGE_BYTES = 45 << 30  # room that an engine's image takes while it is unpacked
 SWAPPED_OUT = 1 << 30
 
@@ -71,14 +70,19 @@ class Site(NamedTuple):
 def gpus(site: Site) -> Iterator[Check]:
     """Check that there are as many GPUs of the planned kind as the plan uses."""
     box, machine = site.plan.box, site.found.machine
-    if not needs_cuda(site.plan):
+    if box.hardware.compute_capability == METAL:
+        here = "there: eyas plan ... --emit shell --out DIR, then sh start.sh on the Mac"
+        yield site.fail("gpu", f"the plan is for a {box.hardware.title}, this machine is none", here)
+    if not site.plan.box.hardware.is_cuda:
         return
     alike = [gpu for gpu in machine.gpus if gpu.compute_capability == box.hardware.compute_capability]
     whole = [gpu for gpu in alike if not gpu.is_split]
     again = f"plan for what is here: eyas plan {site.plan.choice.model} --on here"
+    if site.node.ssh is None and not box.is_probed:
+        again += "; or name the machine that it is for: --node USER@HOST"
     if not machine.gpus:
         problem = machine.problems[0] if machine.problems else "there is no NVIDIA GPU"
-        if site.engine.runs_on(CPU):
+        if site.engine.runs_on(CPU) and box.is_probed:
             slow = f"{problem}: {site.plan.choice.engine} will compute on the CPU"
             yield site.warn("gpu", slow, "well enough for a small model; for a large one plan with --on BOX")
         else:
@@ -111,7 +115,7 @@ def docker(site: Site) -> Iterator[Check]:
     """Check that docker is there, that this user may use it, and that it can hand GPUs to containers."""
     if not images_of(site.plan, site.rank):
         return
-    lack = setup.docker(site.found.machine, for_gpus=needs_cuda(site.plan))
+    lack = setup.docker(site.found.machine, for_gpus=site.plan.box.hardware.is_cuda)
     if lack is not None:
         yield site.fail("docker", *lack)
     else:
@@ -149,12 +153,10 @@ def images(site: Site) -> Iterator[Check]:
 def driver(site: Site) -> Iterator[Check]:
     """Check that the driver supports the GPU and the CUDA of the image."""
     version = site.found.machine.driver
-    if not needs_cuda(site.plan) or not version:
+    if not site.plan.box.hardware.is_cuda or not version:
         return
     hardware = site.plan.box.hardware
-    wants_13 = any(mark in image for image in images_of(site.plan, site.rank) for mark in CUDA_13_IMAGES)
-    cuda = {"at_least": CUDA_13_DRIVER, "why": "the image brings CUDA 13"} if wants_13 else {}
-    lack = setup.driver(version, hardware.compute_capability, hardware.title, **cuda)
+    lack = setup.driver(version, hardware.compute_capability, hardware.title, images_of(site.plan, site.rank))
     if lack is not None:
         yield site.fail("driver", *lack)
     else:
@@ -246,9 +248,7 @@ def program(site: Site) -> Iterator[Check]:
     engine = site.engine
     where = f"{engine.title} {choice.version}"
     if not site.found.program:
-        yield site.fail(
-            "program", f"{name} is not installed", f"install {where}, or give --binary PATH, or use an image"
-        )
+        yield site.fail("program", f"{name} is not installed", how_to_install(choice, engine, site.plan.box))
     elif not site.found.version and engine.distribution:
         yield site.fail("program", f"{site.found.program} has no {engine.title}", f"install {where} there")
     elif not site.found.version:

@@ -23,6 +23,7 @@ from eyas.fleet.running.policy import Found, Limits, Observe, Seen
 from eyas.fleet.running.scripts import Mark, Owner
 from eyas.fleet.running.state import LaunchRow, Row, StateError, Store
 from eyas.recipes.emit import blocks
+from eyas.recipes.engines.common import base_url
 from eyas.recipes.plan import Container, Plan
 
 __all__ = ["Deployment", "client", "secrets_of", "stop_launches"]
@@ -44,7 +45,7 @@ def secrets_of(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
 
 def client(plan: Plan, node: NodeRunner, key: str | None = None) -> httpx.Client:
     """Return an HTTP client of the plan's server, by way of `node`, its first machine. Raises NodeError."""
-    url = httpx.URL(blocks.base_url(plan.choice))
+    url = httpx.URL(base_url(plan.choice))
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return httpx.Client(
         base_url=url, headers=headers, transport=node.transport(url.host, plan.choice.port), trust_env=False

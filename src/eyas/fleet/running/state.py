@@ -118,6 +118,7 @@ class Store:
             self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
             raise self._error(error) from None
+        self._inode = self._path.stat().st_ino
         self._do("PRAGMA foreign_keys=ON")
         version = self._version()
         if version == 0:
@@ -134,6 +135,15 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    def is_gone(self) -> bool:
+        """Whether the database was deleted, or another stands in its place: then nothing recorded is found again."""
+        try:
+            return self._path.stat().st_ino != self._inode
+        except FileNotFoundError:
+            return True
+        except OSError:  # a disk that does not answer may come back
+            return False
 
     # -- deployments ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import syslog
 import threading
 import time
 import traceback
@@ -50,6 +51,7 @@ __all__ = ["fork", "limits_of", "log_path", "main", "spawn", "stop_on_signals", 
 
 LIMITS = "EYAS_FLEET_LIMITS"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+GONE_LOOKS = 2  # without a database, one after another, before the deployment is stopped
 
 
 def limits_of(environ: Mapping[str, str]) -> Limits:
@@ -116,16 +118,23 @@ def fork(folder: Path, name: str, lock: int) -> None:
 
 
 def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, stop: threading.Event) -> State:
-    """Supervise a deployment until it has ended; `stop` asks for that. What cannot be recorded is recorded later."""
+    """Supervise a deployment until it has ended; `stop` asks for that. What cannot be recorded is recorded later.
+
+    Where its database is deleted (EYAS_HOME), no command finds the deployment any more, and it is stopped.
+    """
     shape = Shape.of(row.plan)
     state = State(since=time.monotonic(), was_ready=row.was_ready)
     doer = _Doer(deployment, stop)
     recorded: tuple[Status, str] = (row.status, row.note)
-    restarts = 0
+    restarts = gone = 0
     while (what := act(state, limits)) is not None:
         event = doer.do(what)
         now = time.monotonic()
         new = advance(state, event, now, shape, limits)
+        gone = gone + 1 if store.is_gone() else 0
+        if gone == GONE_LOOKS and not stop.is_set():
+            _say(f"{row.name} is stopped: the folder that it is recorded in was deleted (EYAS_HOME)")
+            stop.set()
         if stop.is_set():
             new = asked_down(new, now)
         restarts += state.phase == "waiting" and new.phase == "preparing"
@@ -135,6 +144,12 @@ def supervise(row: Row, deployment: Deployment, store: Store, limits: Limits, st
                 recorded, restarts = (new.status, new.note), 0
         state = new
     return state
+
+
+def _say(text: str) -> None:
+    """Write a line to the system's log, and to the supervisor's own, which may be gone."""
+    syslog.syslog(syslog.LOG_WARNING, f"eyas: {text}")
+    print(text, file=sys.stderr, flush=True)
 
 
 class _Doer:

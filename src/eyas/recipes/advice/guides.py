@@ -97,7 +97,7 @@ def deviations(choice: Choice, box: Box, emission: Emission) -> tuple[Deviation,
 
 def elements_of(choice: Choice, emission: Emission) -> dict[str, str]:
     """The elements of the command that starts the server: the last one on the first machine that keeps running."""
-    server = [launch for launch in emission.launches if not launch.is_once and launch.node == 0][-1]
+    server = emission.server
     around = next((launch for launch in emission.launches if launch.name == server.inside), server)
     found = dict(_around(around))
     found |= {f"env:{variable.name}": text_of(variable.value) for variable in server.env}

@@ -12,19 +12,21 @@ from typing import Any
 
 from eyas.recipes.emit import docker
 from eyas.recipes.emit.words import assignments, heredoc, names_of, script_line, shell
-from eyas.recipes.engines.common import below
-from eyas.recipes.plan import Choice, Container, Download, EnvVar, File, Launch, Plan, Ref, Word
+from eyas.recipes.engines.common import base_url, below, own_host
+from eyas.recipes.plan import Download, EnvVar, File, Launch, Plan, Ref, Word
+from eyas.recipes.records import METAL
 
 __all__ = [
+    "CURL",
     "LIBRARY",
     "ask",
-    "base_url",
-    "check",
     "container_of",
     "down",
     "fetch",
     "files",
     "folders",
+    "listens",
+    "pid_file",
     "references",
     "required",
     "sample",
@@ -43,7 +45,7 @@ started_at() { # PID: nothing for one that has ended, reaped or not
 }
 
 # A process is remembered by its number, its start and the boot, so that a reused number is not taken for it.
-boot() { cat /proc/sys/kernel/random/boot_id; }
+boot() { cat /proc/sys/kernel/random/boot_id 2>/dev/null || sysctl -n kern.bootsessionuuid; }
 remember() { printf '%s %s %s\\n' "$2" "$(started_at "$2")" "$(boot)" >"$1"; }
 recall() { [ -f "$1" ] && read -r pid since booted <"$1" && [ "$booted" = "$(boot)" ]; } # FILE
 runs() { recall "$1" && [ "$(started_at "$pid")" = "$since" ]; } # FILE
@@ -70,21 +72,10 @@ remove() { # CONTAINER
 }
 """
 
-INSTALL = {
-    "docker": "see https://docs.docker.com/engine/install/",
-    "curl": "install it with the package manager",
-    "hf": "install it with: pip install -U huggingface_hub",
-}
-
-
-WHEEL = "dist/eyas-*.whl"  # what the Dockerfile copies
-NO_WHEEL = f"the image is built from {WHEEL} next to this script; put the wheel there (in a checkout: make wheel)"
-BUILD = "build it as its Dockerfile says: in a checkout, or with the files of --emit compose"
 TOKEN = "HF_TOKEN"  # what `hf` reads
-
-DOCKER_ANSWERS = """\
-docker info >/dev/null 2>&1 ||
-    fail 'docker does not answer; is it running, and are you in the docker group?'"""
+CURL = "--silent --noproxy '*'"  # of questions to this machine
+SESSION = ("setsid",)  # starts a program in a session of its own, with all that it starts in one group
+SESSION_ON_MAC = ("perl", "-MPOSIX=setsid", "-e", "'setsid; exec @ARGV or die $!'")  # macOS lacks setsid
 
 
 def references(plan: Plan) -> tuple[str, ...]:
@@ -108,53 +99,6 @@ def secrets(plan: Plan) -> tuple[str, ...]:
 def required(names: Iterable[str]) -> list[str]:
     """Write lines that end the script at once, with the name, where one of the variables is not set."""
     return [f': "${{{name}:?is not set; export {name} first}}"' for name in names]
-
-
-def check(plan: Plan, node: int, *, builds: bool = False) -> list[str]:
-    """Write lines that check what must hold before anything is touched; what will be started must not run already.
-
-    `builds`: the format builds the images that no registry has, next to the script; else they must be there.
-    """
-    launches = [launch for launch in plan.emission.launches if launch.node == node]
-    tools = {"docker": any(launch.container or launch.inside for launch in launches)}
-    tools |= {"curl": node == 0, "hf": bool(plan.emission.downloads)}
-    lines = [f"need {tool} {shell(INSTALL[tool])}" for tool, is_needed in tools.items() if is_needed]
-    if tools["docker"]:
-        lines.append(DOCKER_ANSWERS)
-        lines += _images((launch.container for launch in launches if launch.container is not None), builds)
-    for launch in launches:
-        if not launch.is_once:
-            test = f"runs {shell(_pid_file(plan, launch))}"
-            if launch.container is not None:
-                test = f"is_there {shell(launch.container.name)}"
-            lines.append(f"if {test}; then fail {shell(f'{launch.name} is there already; stop it first')}; fi")
-    if node == 0:
-        lines += [
-            "code=0",
-            f"curl --silent --output /dev/null --max-time 2 {shell(base_url(plan.choice) + '/')} || code=$?",
-            f"[ \"$code\" -eq 7 ] || fail 'port {plan.choice.port} is in use'",
-        ]
-    if plan.box.hardware.unified:
-        lines.append("say 'hint: the page cache counts as used memory here; to drop it:'")
-        lines.append("say \"    sudo sh -c 'sync; echo 3 >/proc/sys/vm/drop_caches'\"")
-    return lines
-
-
-def _images(containers: Iterable[Container], builds: bool) -> list[str]:
-    lines = []
-    for name, is_built in {one.image: one.is_built for one in containers}.items():
-        registry = name.partition("/")[0]
-        login = f"docker login {registry}" if "." in registry else "docker login"
-        quoted = shell(name)
-        here = f"docker image inspect {quoted} >/dev/null 2>&1"
-        if is_built and builds:
-            lines += [f'ls "$(dirname "$0")"/{WHEEL} >/dev/null 2>&1 ||', f"    fail {shell(NO_WHEEL)}"]
-        elif is_built:
-            lines += [f"{here} ||", f"    fail {shell(f'{name} is in no registry and not here; {BUILD}')}"]
-        else:
-            lines.append(f"{here} || docker pull {quoted} ||")
-            lines.append(f"    fail {shell(f'cannot pull {name}; if the registry wants to know who you are: {login}')}")
-    return lines
 
 
 def folders(plan: Plan) -> list[str]:
@@ -214,7 +158,7 @@ def up(plan: Plan, launch: Launch) -> list[str]:
         lines.append(script_line([*command, ">/dev/null"]))
     else:
         lines.append(script_line([*command, f">{shell(_log_file(plan, launch))} 2>&1 </dev/null &"]))
-        lines.append(f'remember {shell(_pid_file(plan, launch))} "$!"')
+        lines.append(f'remember {shell(pid_file(plan, launch))} "$!"')
     return lines + _waiting(plan, launch)
 
 
@@ -227,7 +171,8 @@ def _command(plan: Plan, launch: Launch) -> list[str]:
     else:
         words = [*assignments(launch.env), *map(shell, launch.argv)]
         place = len(words) - len(launch.argv)
-    wrapper = [] if launch.is_once else ["setsid"]
+    is_mac = plan.box.hardware.compute_capability == METAL
+    wrapper = () if launch.is_once else SESSION_ON_MAC if is_mac else SESSION
     return [*words[:place], *wrapper, *words[place:]]
 
 
@@ -240,7 +185,7 @@ def _waiting(plan: Plan, launch: Launch) -> list[str]:
         else:
             test += f" {shell(_log_file(plan, launch))}"
     elif wait.port is not None:
-        test = f"bash -c 'exec 3<>/dev/tcp/127.0.0.1/{wait.port}' 2>/dev/null"
+        test = listens(plan, wait.port)
     else:
         return []
     return [
@@ -253,16 +198,20 @@ def _waiting(plan: Plan, launch: Launch) -> list[str]:
     ]
 
 
+def listens(plan: Plan, port: int) -> str:
+    """Write a command that succeeds where something of the plan listens on `port` of the machine that runs it."""
+    return f"bash -c {shell(f'exec 3<>/dev/tcp/{own_host(plan.choice)}/{port}')} 2>/dev/null"
+
+
 def ask(plan: Plan) -> list[str]:
     """Write lines for the first node that wait until the server is ready, then ask it something."""
     ready = plan.emission.readiness
     url = base_url(plan.choice) + ready.path
-    last = [launch for launch in plan.emission.launches if not launch.is_once and launch.node == 0][-1]
     return [
         f"say {shell(f'waiting for {url}')}",
         f"deadline_in {ready.timeout_s:.0f}",
-        f"until curl --fail --silent --output /dev/null --max-time 30 {shell(url)}; do",
-        f"    {_alive(plan, last)}",
+        f"until curl {CURL} --fail --output /dev/null --max-time 30 {shell(url)}; do",
+        f"    {_alive(plan, plan.emission.server)}",
         f"    in_time || fail 'the server was not ready within {ready.timeout_s:.0f} s'",
         "    sleep 1",
         "done",
@@ -279,7 +228,7 @@ def sample(plan: Plan, curl: Sequence[str] = ("curl",)) -> list[str]:
         path = "/v1/chat/completions"
         question = {"role": "user", "content": "Name the capital of France in one word."}
         body |= {"messages": [question], "max_tokens": 256}
-    command = [*curl, "--fail", "--silent", "--show-error"]
+    command = [*curl, CURL, "--fail", "--show-error"]
     key = plan.choice.api_key_env
     if key is not None:  # through a pipe: arguments are in the list of processes
         command = ["printf", "'Authorization: Bearer %s\\n'", shell(Ref(name=key)), "|", *command, "--header", "@-"]
@@ -296,7 +245,7 @@ def down(plan: Plan, launch: Launch) -> list[str]:
         return []
     if launch.container is not None:
         return [f"remove {shell(launch.container.name)}"]
-    return [f"end {shell(_pid_file(plan, launch))}"]
+    return [f"end {shell(pid_file(plan, launch))}"]
 
 
 def container_of(plan: Plan, name: str) -> str:
@@ -307,23 +256,18 @@ def container_of(plan: Plan, name: str) -> str:
     raise ValueError(f"no launch {name!r} with a container")
 
 
-def base_url(choice: Choice) -> str:
-    """Return the URL at which the server answers on its own machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(choice.listen, choice.listen)
-    return f"http://{f'[{host}]' if ':' in host else host}:{choice.port}"
-
-
 def _alive(plan: Plan, launch: Launch) -> str:
     if launch.container is not None:
         name = launch.container.name
         return f"is_up {shell(name)} || fail {shell(f'{launch.name} ended; see: docker logs {name}')}"
     path = _log_file(plan, launch)
-    return f"runs {shell(_pid_file(plan, launch))} || fail {shell(f'{launch.name} ended; see ')}{shell(path)}"
+    return f"runs {shell(pid_file(plan, launch))} || fail {shell(f'{launch.name} ended; see ')}{shell(path)}"
 
 
 def _log_file(plan: Plan, launch: Launch) -> Word:
     return below(plan.choice.directory, f"logs/{launch.name}.log")
 
 
-def _pid_file(plan: Plan, launch: Launch) -> Word:
+def pid_file(plan: Plan, launch: Launch) -> Word:
+    """Return the file that remembers the process of a launch without a container."""
     return below(plan.choice.directory, f"{launch.name}.pid")

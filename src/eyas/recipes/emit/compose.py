@@ -11,10 +11,11 @@ from typing import Any
 import yaml
 
 from eyas.base.errors import UserError
-from eyas.recipes.emit import blocks
+from eyas.recipes.emit import blocks, checks
 from eyas.recipes.emit.shell import LITERAL
 from eyas.recipes.emit.words import is_name
-from eyas.recipes.engines.common import below
+from eyas.recipes.engines import front
+from eyas.recipes.engines.common import base_url, below
 from eyas.recipes.plan import Home, Launch, Mount, Plan, Ref, Word
 
 __all__ = ["render", "value"]
@@ -51,6 +52,11 @@ def render(plan: Plan) -> dict[str, str]:
     for launch in plan.emission.launches:
         if launch.container is None and launch.is_once and launch.inside is None:
             continue  # `prepare.sh` runs it
+        if launch.name == front.LAUNCH:
+            raise UserError(
+                "eyas router stands in front of this engine (for Claude Code, or for the key), and is a process; use "
+                "--emit shell or --emit systemd, or start a router yourself"
+            )
         if launch.container is None:
             raise UserError(f"{launch.name} is no container; use --emit shell or --emit systemd")
         services[launch.name] = _service(plan, launch, before)
@@ -97,7 +103,7 @@ def _service(plan: Plan, launch: Launch, before: Launch | None) -> dict[str, Any
     if launch is plan.emission.launches[-1]:
         ready = plan.emission.readiness
         service["healthcheck"] = {
-            "test": ["CMD", "python3", "-c", HEALTH, value(blocks.base_url(plan.choice) + ready.path)],
+            "test": ["CMD", "python3", "-c", HEALTH, value(base_url(plan.choice) + ready.path)],
             "interval": "30s",
             "timeout": "30s",
             "retries": 3,
@@ -153,7 +159,7 @@ def _prepare(plan: Plan) -> str:
         LITERAL,
         "set -eu",
     ]
-    lines += ["", blocks.LIBRARY, *blocks.required(blocks.references(plan)), *blocks.check(plan, 0, builds=True)]
+    lines += ["", blocks.LIBRARY, *blocks.required(blocks.references(plan)), *checks.check(plan, 0, builds=True)]
     lines += [*blocks.folders(plan), *blocks.fetch(plan)]
     for launch in plan.emission.launches:
         if launch.is_once and launch.container is None:

@@ -6,10 +6,12 @@ Containers of pyxis share the machine's network, GPUs and limits, so docker's op
 from __future__ import annotations
 
 from eyas.base.errors import UserError
-from eyas.recipes.emit import blocks
+from eyas.recipes.emit import blocks, checks, slurm_mpi
 from eyas.recipes.emit.shell import LITERAL
 from eyas.recipes.emit.words import assignments, heredoc, script_line, shell, slug
+from eyas.recipes.engines.common import base_url
 from eyas.recipes.plan import Home, Launch, Mount, Node, Plan, Word
+from eyas.recipes.records import CPU, METAL
 
 __all__ = ["render"]
 
@@ -18,6 +20,7 @@ IMPLIED = {"--gpus", "--ipc", "--shm-size", "--network", "--ulimit", "--device"}
 LIBRARY = """\
 say() { printf '%s\\n' "$*" >&2; }
 fail() { say "error: $*"; exit 1; }
+need() { command -v "$1" >/dev/null 2>&1 || fail "$1 is not installed here; $2"; }
 deadline_in() { deadline=$(($(date +%s) + $1)); }
 in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
 """
@@ -26,13 +29,17 @@ in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
 def render(plan: Plan) -> dict[str, str]:
     """Render the script. Raises UserError for what pyxis cannot express: options of docker, paths with `:` or `,`."""
     choice = plan.choice
+    if plan.box.hardware.compute_capability == METAL:
+        raise UserError("Slurm runs on Linux, and this plan is for a Mac; use --emit shell")
+    if slurm_mpi.is_mpi(plan):
+        plan = slurm_mpi.by_slurm(plan)
     if any("mpirun" in launch.argv for launch in plan.emission.launches):
         raise UserError("this plan starts MPI over ssh, which Slurm does itself; use --emit shell or `eyas up`")
     lines = ["#!/bin/bash", *_directives(plan), LITERAL, "set -euo pipefail", "", LIBRARY + _hosts(plan)]
-    lines += [*blocks.required(blocks.references(plan)), ""]
-    lines.append("# The same on every node, then the downloads into a cache that all of them see")
+    lines += [*blocks.required(blocks.references(plan)), *checks.for_downloads(plan), ""]
+    lines.append("# Checks and files on every node, then the downloads into a cache that all of them see")
     for rank in range(len(choice.nodes)):
-        script = "set -eu\n" + "\n".join(blocks.files(plan, rank)) + "\n"
+        script = "\n".join(["set -eu", LIBRARY, *checks.in_job(plan, rank), *blocks.files(plan, rank)]) + "\n"
         lines.append(heredoc(f"{_srun(rank)} bash", script, "SCRIPT").removesuffix("\n"))
     lines += [*blocks.fetch(plan), "", "pids=()", "trap 'kill \"${pids[@]}\" 2>/dev/null || :' EXIT", ""]
     for launch in plan.emission.launches:
@@ -46,11 +53,12 @@ def _directives(plan: Plan) -> list[str]:
     settings = {
         "job-name": slug(plan.choice.name),
         "nodes": str(len(nodes)),
-        "ntasks-per-node": "1",
-        "gpus-per-node": str(plan.box.gpus),
+        "ntasks-per-node": str(plan.box.gpus if slurm_mpi.is_mpi(plan) else 1),
         "time": "24:00:00",
         "output": "%x-%j.log",
     }
+    if plan.box.hardware.compute_capability != CPU:
+        settings["gpus-per-node"] = str(plan.box.gpus)
     if len(nodes) > 1 and all(node.ssh for node in nodes):
         settings["nodelist"] = ",".join(map(_host, nodes))
     return [f"#SBATCH --{name}={value}" for name, value in settings.items()] + ["#SBATCH --exclusive"]
@@ -76,8 +84,15 @@ def _srun(rank: int) -> str:
     return f'srun --overlap --nodes=1 --ntasks=1 --nodelist="${{hosts[{rank}]}}"'
 
 
+def _ranks(plan: Plan) -> str:
+    """Return the step of all ranks of TensorRT-LLM, the first of which is on the first machine."""
+    tasks = f"--nodes={len(plan.choice.nodes)} --ntasks={plan.box.num_gpus} --ntasks-per-node={plan.box.gpus}"
+    return f'srun --overlap --mpi=pmix {tasks} --nodelist="$(IFS=,; printf %s "${{hosts[*]}}")"'
+
+
 def _launch(plan: Plan, launch: Launch) -> list[str]:
-    words = [*assignments(launch.env), _srun(launch.node)]
+    is_ranks = slurm_mpi.is_mpi(plan) and launch.name == slurm_mpi.SERVER
+    words = [*assignments(launch.env), _ranks(plan) if is_ranks else _srun(launch.node)]
     if launch.container is not None:
         words += ["--no-container-mount-home", f"--container-name={slug(launch.container.name)}"]
         words.append(f"--container-image={shell(_image(launch.container.image))}")
@@ -96,10 +111,15 @@ def _launch(plan: Plan, launch: Launch) -> list[str]:
     log = f"{slug(launch.name)}-$SLURM_JOB_ID.log"
     lines = [f"say {shell(f'starting {launch.name}')}", script_line([*words, f'>"{log}" 2>&1 &'])]
     lines += ["pid=$!", 'pids+=("$pid")']
+    test = None
     if launch.wait.log is not None:
+        test = f'grep -Eq -e {shell(launch.wait.log)} "{log}"'
+    elif launch.wait.port is not None:
+        test = f"{_srun(launch.node)} {blocks.listens(plan, launch.wait.port)}"
+    if test is not None:
         lines += [
             f"deadline_in {launch.wait.timeout_s:.0f}",
-            f'until grep -Eq -e {shell(launch.wait.log)} "{log}"; do',
+            f"until {test}; do",
             *_while_alive(launch.name, f"was not up within {launch.wait.timeout_s:.0f} s"),
             "done",
         ]
@@ -146,11 +166,11 @@ def _ask(plan: Plan) -> list[str]:
     """Write the question to the server on its machine, which need not be the one where the batch script runs."""
     ready = plan.emission.readiness
     curl = [*([_srun(0)] if len(plan.choice.nodes) > 1 else []), "curl"]
-    url = shell(blocks.base_url(plan.choice) + ready.path)
+    url = shell(base_url(plan.choice) + ready.path)
     return [
-        f"say {shell(f'waiting for {blocks.base_url(plan.choice)}{ready.path}')}",
+        f"say {shell(f'waiting for {base_url(plan.choice)}{ready.path}')}",
         f"deadline_in {ready.timeout_s:.0f}",
-        f"until {' '.join(curl)} --fail --silent --output /dev/null --max-time 30 {url}; do",
+        f"until {' '.join(curl)} {blocks.CURL} --fail --output /dev/null --max-time 30 {url}; do",
         *_while_alive("the server", f"was not ready within {ready.timeout_s:.0f} s"),
         "done",
         *blocks.sample(plan, curl),

@@ -5,7 +5,7 @@ For this machine alone everything is in these two; otherwise each node has its o
 
 from __future__ import annotations
 
-from eyas.recipes.emit import blocks, two_nodes
+from eyas.recipes.emit import blocks, checks, two_nodes
 from eyas.recipes.emit.words import shell
 from eyas.recipes.plan import Plan
 
@@ -58,7 +58,7 @@ def _head(plan: Plan, does: str) -> list[str]:
 def _start_here(plan: Plan) -> str:
     lines = _head(plan, "Starts")
     lines += ['here=$(cd -- "$(dirname -- "$0")" && pwd)', *blocks.required(blocks.references(plan)), ""]
-    lines += ["# What must be so before", *blocks.check(plan, 0), "", GUARD, ""]
+    lines += ["# What must be so before", *checks.check(plan, 0), "", GUARD, ""]
     lines += ["# Files and downloads", *blocks.files(plan, 0), *blocks.fetch(plan), ""]
     for launch in plan.emission.launches:
         lines += [*blocks.up(plan, launch), ""]
@@ -75,7 +75,7 @@ def _stop_here(plan: Plan) -> str:
 def _node(plan: Plan, rank: int) -> str:
     """Write all steps of one node; a call runs one. sh reads it whole before running: it may come through a pipe."""
     steps = {
-        "check": blocks.check(plan, rank),
+        "check": checks.check(plan, rank),
         "files": blocks.files(plan, rank),
         "fetch": blocks.fetch(plan),
     }

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 
 from eyas.base.errors import UserError
-from eyas.recipes.emit import blocks, docker
+from eyas.recipes.emit import blocks, checks, docker
 from eyas.recipes.emit.shell import LITERAL
 from eyas.recipes.emit.words import is_name, shell, slug
 from eyas.recipes.plan import EnvVar, Home, Launch, Plan, Ref, Word
+from eyas.recipes.records import METAL
 
 __all__ = ["argument", "render", "setting"]
 
@@ -21,6 +22,8 @@ ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "%":
 
 def render(plan: Plan) -> dict[str, str]:
     """Render the units. Raises UserError where launches run inside another's container: restarts would need both."""
+    if plan.box.hardware.compute_capability == METAL:
+        raise UserError("a Mac has no systemd; use --emit shell")
     if any(launch.inside for launch in plan.emission.launches):
         raise UserError("systemd cannot watch processes inside another's container; use --emit shell or `eyas up`")
     ranks = range(len(plan.choice.nodes))
@@ -147,7 +150,7 @@ def _install(plan: Plan, rank: int) -> str:
         lines.append(f"grep -q '^{name}=.' {path} 2>/dev/null ||")
         advice = f"write a line {name}=... into ~/{_secrets(plan)}, for your eyes only (chmod 600)"
         lines.append(f"    fail {shell(advice)}")
-    lines += [*blocks.check(plan, rank), *blocks.files(plan, rank), *blocks.fetch(plan)]
+    lines += [*checks.check(plan, rank), *blocks.files(plan, rank), *blocks.fetch(plan)]
     for launch in plan.emission.launches:
         if launch.node == rank and launch.is_once and launch.container is None:
             lines += blocks.up(plan, launch)

@@ -15,12 +15,14 @@ from eyas.recipes.records import Head, Model
 __all__ = [
     "CACHE",
     "Paths",
+    "base_url",
     "below",
     "common_env",
     "container",
     "downloads",
     "fabric_env",
     "is_head_short",
+    "own_host",
     "paths",
     "start_timeout_s",
     "tags",
@@ -53,6 +55,17 @@ def paths(choice: Choice, model: Model, head: Head | None, *, cache: str = CACHE
         return Paths(target_path, None, tuple(mounts))
     head_path = place(choice.head_path, head.repos.get(choice.engine, head.repo), "/models/draft")
     return Paths(target_path, head_path, tuple(mounts))
+
+
+def own_host(choice: Choice) -> str:
+    """Return the address at which what listens on the choice's answers on its own machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(choice.listen, choice.listen)
+
+
+def base_url(choice: Choice, port: int | None = None) -> str:
+    """Return the URL at which the server answers on its own machine; with `port` that of another one beside it."""
+    host = own_host(choice)
+    return f"http://{f'[{host}]' if ':' in host else host}:{choice.port if port is None else port}"
 
 
 def below(folder: Word, name: str) -> Word:

@@ -13,7 +13,7 @@ from eyas.base.errors import UserError
 from eyas.recipes.engines import common, flags
 from eyas.recipes.estimate.kv import CHECKPOINTS, prompt_cache_mib, step_tokens
 from eyas.recipes.plan import Box, Choice, Download, Emission, EnvVar, Launch, Readiness, Ref, Wait, Word
-from eyas.recipes.records import Head, Model
+from eyas.recipes.records import METAL, Head, Model
 
 __all__ = ["emit"]
 
@@ -44,7 +44,8 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
         options += ["-ctk", "q8_0", "-ctv", "q8_0"]  # the nearest that it has
     if box.hardware.unified:
         # Its copies of earlier conversations are in the same memory here, so they get a limit that is planned for.
-        options += ["--load-mode", "none"]
+        if box.hardware.compute_capability != METAL:  # Metal computes from the mapped file
+            options += ["--load-mode", "none"]
         kept = prompt_cache_mib(choice, box)
         options += ["--cache-ram", str(kept), "--ctx-checkpoints", str(CHECKPOINTS if kept else 0)]
     if head is not None:

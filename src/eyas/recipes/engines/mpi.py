@@ -9,11 +9,12 @@ from __future__ import annotations
 from eyas.recipes.engines import common
 from eyas.recipes.plan import Box, Choice, Container, EnvVar, File, Home, Launch, Mount, Wait, Word
 
-__all__ = ["SSH_PORT", "launches"]
+__all__ = ["ENTRY", "HOSTS", "KEYS", "SSH_PORT", "launches"]
 
 SSH_PORT = 2233
 HOSTS = "openmpi-hostfile"
 ENTRY = "entrypoint.sh"
+KEYS = "/tmp/.ssh"  # the person's keys in a container
 OPTIONS = (
     *("--gpus", "all", "--network", "host", "--ipc", "host"),
     *("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
@@ -115,7 +116,7 @@ def _container(choice: Choice, box: Box, rank: int, mounts: tuple[Mount, ...], c
     more = (
         Mount(source=common.below(choice.directory, HOSTS), target=f"/etc/{HOSTS}", read_only=True),
         Mount(source=common.below(choice.directory, ENTRY), target=f"/opt/eyas/{ENTRY}", read_only=True),
-        Mount(source=Home(path=".ssh"), target="/tmp/.ssh", read_only=True),
+        Mount(source=Home(path=".ssh"), target=KEYS, read_only=True),
     )
     return Launch(
         name=name,

@@ -27,7 +27,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     }
     for problem, applies in problems.items():
         if applies:
-            raise UserError(f"Ollama: {problem}")
+            raise UserError(problem)
     assert tag is not None
     host = f"[{choice.listen}]" if ":" in choice.listen else choice.listen
     settings = {

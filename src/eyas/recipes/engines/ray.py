@@ -1,7 +1,8 @@
 """Ray over several machines for vLLM: a head, a worker on each further machine, then the server next to the head.
 
-Follows the DGX Spark playbook's `run_cluster.sh`, without its shell script; NVIDIA's image lacks Ray, so it is
-installed where it is missing.
+Follows vLLM's `run_cluster.sh` and its page on parallelism and scaling (main, 2026), and the DGX Spark playbook's
+edition, without a shell script of theirs. NVIDIA's image lacks Ray, so it is installed where it is missing. As the
+page advises, the server starts when Ray has found all GPUs: else vLLM waits for a placement that cannot come.
 """
 
 from __future__ import annotations
@@ -14,6 +15,19 @@ __all__ = ["launches"]
 
 PORT = 6379
 START = 'command -v ray >/dev/null || python3 -m pip install --quiet "ray[default]>=2.48"; exec ray start --block "$@"'
+# Joining takes seconds; a worker that is not there by then is on another network.
+JOINED = """\
+for attempt in $(seq 60); do
+    python3 -c 'import ray, sys
+ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+found = int(ray.cluster_resources().get("GPU", 0))
+print(found, "of", sys.argv[1], "GPUs have joined")
+sys.exit(found < int(sys.argv[1]))' "$1" && exit 0
+    sleep 2
+done
+echo "Ray did not find $1 GPUs; compare the addresses of ray start with those of the link between the machines"
+exit 1
+"""
 
 
 def launches(
@@ -40,13 +54,22 @@ def launches(
             )
         )
     inside = "ray-head" if choice.image is not None else None
-    server_env = (*env, *key_env, *_network(choice.nodes[0], head))
-    return (*servers, Launch(name="server", argv=command, env=server_env, inside=inside))
+    network = _network(choice.nodes[0], head)
+    check = Launch(
+        name="ray-gpus",
+        argv=("bash", "-c", JOINED, "ray-gpus", str(choice.tensor_parallel)),
+        env=tuple(network),
+        inside=inside,
+        is_once=True,
+        wait=Wait(timeout_s=300.0),
+    )
+    return (*servers, check, Launch(name="server", argv=command, env=(*env, *key_env, *network), inside=inside))
 
 
 def _network(node: Node, head: str) -> list[EnvVar]:
     """Return variables that keep everything that opens sockets to the link between the machines."""
     env = {"VLLM_HOST_IP": node.address, "MASTER_ADDR": head, "RAY_memory_monitor_refresh_ms": "0"}
+    env |= dict.fromkeys(("RAY_NODE_IP_ADDRESS", "RAY_OVERRIDE_NODE_IP_ADDRESS"), node.address)  # of several networks
     if node.interfaces:
         every = ",".join(node.interfaces)
         env |= dict.fromkeys(("UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include"), every)

@@ -1,7 +1,7 @@
 """SGLang: the command of a choice, on one GPU, several, or two machines.
 
-Option names and automatic choices were read in the published packages 0.5.6, 0.5.10 and 0.5.23. What SGLang chooses by
-itself is left to it, unless a version is known to choose badly.
+Option names and automatic choices were read in the published packages 0.5.3.post3, 0.5.6, 0.5.10 and 0.5.23. What
+SGLang chooses by itself is left to it, unless a version is known to choose badly.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def _model_options(choice: Choice, box: Box, model: Model, path: Word) -> list[W
     if choice.memory_fraction is not None:
         options += ["--mem-fraction-static", f"{choice.memory_fraction:g}"]
     options += ["--max-running-requests", str(choice.concurrency)]
-    graphs = "--cuda-graph-max-bs"
-    if f"{graphs}-decode" in flags.options("sglang", choice.version):
-        graphs += "-decode"
-    options += [graphs, str(choice.concurrency)]
+    if choice.is_version_known:  # the option was renamed, so none serves all versions; SGLang has a default
+        graphs = "--cuda-graph-max-bs"
+        if f"{graphs}-decode" in flags.options("sglang", choice.version):
+            graphs += "-decode"
+        options += [graphs, str(choice.concurrency)]
     options += _quantization(choice, model)
     if choice.kv_dtype == "fp8":
         options += ["--kv-cache-dtype", "fp8_e4m3"]

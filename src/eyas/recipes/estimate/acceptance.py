@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from eyas.base.synthetic import parse_acceptance
 from eyas.recipes.plan import Choice, Range
 from eyas.recipes.records import Acceptance, Head
 
@@ -24,6 +25,8 @@ WORKLOADS = {  # words in the workload of a measurement that suit a purpose
 }
 SINGLE_SPREAD = 0.05  # of the accepted drafts, around a measurement that stands alone
 BEYOND_CONTEXT = (0.5, 0.85)  # what is left of the accepted drafts outside of the head's context; an estimate
+FAR = 4  # times the head's longest context: positions that it never saw, and nothing to speak of is accepted
+FAR_BEYOND = (0.0, 0.2)
 BEYOND_DRAFTS = 0.3  # NVIDIA's throughput head: 1.72-1.84 with one draft, 1.25 with three
 
 
@@ -43,6 +46,8 @@ def chance(acceptance_length: float, draft_tokens: int) -> float:
 
 def expected_acceptance(choice: Choice, head: Head, draft_tokens: int) -> Range:
     """Estimate 1..K+1 from the head's measurements, preferring those of the choice's engine and purpose."""
+    if choice.has_random_weights:
+        return _simulated(choice.simulate_acceptance, draft_tokens)
     most = head.max_draft_tokens or draft_tokens
     able = min(draft_tokens, most)
     usual = [one for one in head.acceptance if head.max_draft_tokens is None or one.draft_tokens <= most]
@@ -51,8 +56,17 @@ def expected_acceptance(choice: Choice, head: Head, draft_tokens: int) -> Range:
         low = 1 + BEYOND_DRAFTS * (low - 1)
     shortest, longest = head.intended_context
     if not shortest <= choice.context <= longest:
-        low, high = (1 + left * (value - 1) for left, value in zip(BEYOND_CONTEXT, (low, high), strict=True))
+        left = FAR_BEYOND if choice.context >= FAR * longest else BEYOND_CONTEXT
+        low, high = 1 + left[0] * (low - 1), 1 + left[1] * (high - 1)
     return Range(low=low, high=min(high, draft_tokens + 1))
+
+
+def _simulated(acceptance: str | None, draft_tokens: int) -> Range:
+    """Return the length that is set for random weights; without that hardly a draft is accepted."""
+    values = (0.0,) if acceptance is None else parse_acceptance(acceptance).values
+    lengths = [length(value, draft_tokens) if value <= 1 else min(value, draft_tokens + 1) for value in values]
+    mean = sum(lengths) / len(lengths)
+    return Range(low=mean, high=mean)
 
 
 def _suiting(choice: Choice, measured: Sequence[Acceptance]) -> Sequence[Acceptance]:

@@ -83,12 +83,15 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
     if model.is_encoder:
         return KvLayout(full=0.0, sliding=0.0, head=0.0, ratio=None)
     share = head_share(model, choice.tensor_parallel)
-    layer = 2 * model.num_kv_heads * model.head_dim * (1 if choice.kv_dtype == "fp8" else 2) * share
+    of_head = model.head_dim * (1 if choice.kv_dtype == "fp8" else 2)
+    if choice.engine == "eyas" and choice.kv_dtype == "fp8":
+        of_head += 1  # a scale for each token and head
+    layer = 2 * model.num_kv_heads * of_head * share
     full, sliding = (model.num_layers - model.num_sliding_layers) * layer, model.num_sliding_layers * layer
-    of_head = head.kv_bytes_per_token * share if head is not None else 0.0
+    drafter = head.kv_bytes_per_token * share if head is not None else 0.0
     if choice.engine == "sglang":
         ratio = 1.0 if satisfies(choice.version, "<0.5.10") else SLIDING_POOL_RATIO
-        return KvLayout(full=full, sliding=sliding, head=of_head, ratio=ratio)
+        return KvLayout(full=full, sliding=sliding, head=drafter, ratio=ratio)
     rows = choice.draft_tokens + 1
     window, in_flight = model.window + rows, step_tokens(choice, 0)
     if not knowledge().engines[choice.engine].is_paged:
@@ -97,8 +100,8 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
         chunk = EYAS_CPU_CHUNK if box.hardware.compute_capability == CPU else EYAS_CHUNK
         window = 2 * EYAS_PAGE * (-(-(model.window + 2 * rows) // EYAS_PAGE) + 2)
         in_flight = 2 * chunk
-        of_head += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
-    return KvLayout(full=full, sliding=sliding, head=of_head, ratio=None, window=window, in_flight=in_flight)
+        drafter += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
+    return KvLayout(full=full, sliding=sliding, head=drafter, ratio=None, window=window, in_flight=in_flight)
 
 
 def step_tokens(choice: Choice, otherwise: int) -> int:

@@ -144,6 +144,7 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
     activations, runtime = _activations(choice, box, model), _runtime(choice, box)
     host_cache = host_cache_bytes(choice, box, model, layout)
     shared = f"1/{choice.tensor_parallel} of it" if choice.tensor_parallel > 1 else ""
+    is_cuda = box.hardware.is_cuda
     rows = (
         MemoryRow(owner="weights", num_bytes=ceil(weights), note=shared),
         MemoryRow(owner="vision encoder", num_bytes=projector),
@@ -152,8 +153,8 @@ def _needs(choice: Choice, box: Box, model: Model, head: Head | None, weight_byt
         MemoryRow(owner="KV cache", num_bytes=ceil(kv), note=_kv_note(choice, model)),
         MemoryRow(owner="KV cache of the head", num_bytes=ceil(head_kv)),
         MemoryRow(owner="prompt cache", num_bytes=ceil(host_cache), note="and checkpoints, at most"),
-        MemoryRow(owner="activations and CUDA graphs", num_bytes=ceil(activations), note="estimate"),
-        MemoryRow(owner=f"{'' if _is_cpu(box) else 'CUDA and '}libraries", num_bytes=runtime, note="estimate"),
+        MemoryRow(owner=f"activations{' and CUDA graphs' * is_cuda}", num_bytes=ceil(activations), note="estimate"),
+        MemoryRow(owner=f"{'CUDA and ' * is_cuda}libraries", num_bytes=runtime, note="estimate"),
     )
     return _Needs(
         rows=tuple(row for row in rows if row.num_bytes),

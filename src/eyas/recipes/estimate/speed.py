@@ -1,8 +1,9 @@
 """Estimates the speed of a plan, as ranges: decoding with and without drafts, first token, start.
 
 A round takes the layers' fixed cost, the communication of tensor parallelism, and bytes (`traffic.py`) over bandwidth
-at the engine's efficiency (`calibration.py`). At the better end of a range rows share experts, at the worse end their
-routing is independent. A measurement of the same setting narrows the range (`published.py`).
+at the engine's efficiency (`calibration.py`). A rate is that of the middle, moved by figures of the same engine and box
+(`published.py`), and as wide as such estimates were wrong. What a draft costs runs from a better end, where rows share
+experts, to a worse one, where their routing is independent.
 """
 
 from __future__ import annotations
@@ -13,25 +14,37 @@ from math import sqrt
 from msgspec.structs import replace
 
 from eyas.recipes.estimate.acceptance import expected_acceptance
-from eyas.recipes.estimate.calibration import Losses, calibration
+from eyas.recipes.estimate.calibration import Link, Work, calibration, fit
 from eyas.recipes.estimate.memory import memory_map
-from eyas.recipes.estimate.published import SHORT, drafted, narrowed, pessimism_of, plain, published
+from eyas.recipes.estimate.published import SHORT, Figure, Support, figures, published, support
 from eyas.recipes.estimate.traffic import Load, kv_read_bytes, pass_bytes, round_bytes
 from eyas.recipes.estimate.weights import checkpoint_bytes, dense_share, draft_share, expert_share
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import AtContext, Box, Choice, Range, SpeedEstimate
 from eyas.recipes.records import Head, Measurement, Model
 
-__all__ = ["best_draft_tokens", "cost_ratio", "estimate", "first_token", "load_time", "rate", "round_time"]
+__all__ = [
+    "SHORT",
+    "best_draft_tokens",
+    "cost_ratio",
+    "decoding",
+    "estimate",
+    "first_token",
+    "load_time",
+    "middle",
+    "rate",
+    "round_time",
+    "work",
+]
 
 LONGER = (8192, 32_768, 131_072)
 MOST_DRAFTS = 8
 CAUTION = 2 / 3  # where between the ends drafting is judged: a promise of speed should be kept more often than not
 WORTH = 1.02  # a longer chain must promise this much more
-KV_SLOWDOWN = 1.7  # worse end: long contexts are read slower than weights (vLLM on an RTX PRO 6000 at 128k)
+KV_SLOWDOWN = 2.0  # worse end: caches are read slower than weights (1.4 on an H200, 1.6 on a Spark, 2.3 on an RTX)
 DRAFT_ROW = 0.5  # of a row's cost: the rest is prompts in between, which come with accepted tokens and not with rows
 DRAFT_MODEL_LAYERS = 32  # of the draft models known here; their steps cost layers as the target's do
-REDUCE_S = {"gpus": (5e-6, 12e-6), "nodes": (30e-6, 80e-6)}  # one all-reduce: NVLink; two Sparks (kubis sweep)
+MIDDLE = 0.5  # of the pessimism: where losses are as they were fitted
 PARALLEL_PREFILL = 0.7  # worse end: what is left of the second and each further GPU's arithmetic
 ONE_TOKEN = Range(low=1.0, high=1.0)
 DISK = (6e9, 0.8e9)  # bytes per second, where the box's disk is not known
@@ -59,44 +72,67 @@ def estimate(
     short = min(SHORT, choice.context)
     load = _load(choice, model, head, short, 1.0)
     room = memory_map(choice, box, model, head).max_tokens if max_tokens is None else max_tokens
-    running = _running(choice, room, short)
     measured = tuple(measurements)
-    ends = _agreeing(choice, box, model, measured)
-    whole = rate(running, box, model, head, drafts, short, ends)
-    within = _as_drafted(whole, choice, box, model, head, measured, ends)
+    known = figures(one for one in measured if not one.set_apart)
+    running = _running(choice, room, short)
+    found = _supported(running, box, known)
     longer = [context for context in (*LONGER, choice.context) if short < context <= choice.context]
+    at = {context: _running(choice, room, context) for context in dict.fromkeys(longer)}
     return SpeedEstimate(
         round_bytes=round_bytes(model, head, drafts, load),
         baseline_bytes=round_bytes(model, None, 0, load),
         break_even_length=ratios[1],
         acceptance=accepted,
-        tokens_per_second=within,
-        baseline_tokens_per_second=rate(running, box, model, None, 0, short, ends),
+        tokens_per_second=_range(running, box, model, head, short, found),
+        baseline_tokens_per_second=decoding(replace(running, draft_tokens=0), box, model, None, short, known),
         speedup=Range(low=length.low / max(ratios), high=length.high / min(ratios)),
         first_token_s=first_token(choice, box, model, choice.context),
         load_s=load_time(choice, box, model, head),
         at_context=tuple(
-            _at_context(_running(choice, room, context), box, model, head, context, ends, (whole, within))
-            for context in dict.fromkeys(longer)
+            AtContext(
+                context=context,
+                tokens_per_second=_range(some, box, model, head, context, found),
+                at_once=some.concurrency,
+            )
+            for context, some in at.items()
         ),
         published=tuple(published(choice, box, measured)),
         at_once=running.concurrency,
     )
 
 
-def rate(
+def middle(estimate: SpeedEstimate) -> float:
+    """Return the tokens per second by which plans are compared: measured ones, else the middle of the range."""
+    if estimate.measured is not None:
+        return estimate.measured.tokens_per_second
+    return sqrt(estimate.tokens_per_second.low * estimate.tokens_per_second.high)
+
+
+def decoding(
     choice: Choice,
     box: Box,
     model: Model,
     head: Head | None,
-    draft_tokens: int,
     context: int,
-    ends: tuple[float, float] = (0.0, 1.0),
+    known: Iterable[Figure],
+    *,
+    length: float | None = None,
 ) -> Range:
-    """Return aggregate tokens per second of all requests with `context` tokens each; `ends` are of the pessimism."""
-    length = _accepted(choice, head, draft_tokens) or ONE_TOKEN
-    fast, slow = (round_time(choice, box, model, head, draft_tokens, context, end) for end in ends)
-    return Range(low=choice.concurrency * length.low / slow, high=choice.concurrency * length.high / fast)
+    """Return the range of aggregate tokens per second with `context` tokens each, where figures are known.
+
+    `length` is the acceptance length where it is not the head's own.
+    """
+    return _range(choice, box, model, head, context, _supported(choice, box, known), length)
+
+
+def rate(
+    choice: Choice, box: Box, model: Model, head: Head | None, context: int, *, length: float | None = None
+) -> float:
+    """Return the aggregate tokens per second that the model alone expects, at the middle of its range."""
+    drafts = choice.draft_tokens if head is not None else 0
+    seconds = round_time(choice, box, model, head, drafts, context, MIDDLE)
+    expected = _accepted(choice, head, drafts) or ONE_TOKEN
+    return choice.concurrency * (length or sqrt(expected.low * expected.high)) / seconds
 
 
 def best_draft_tokens(choice: Choice, box: Box, model: Model, head: Head, *, least: int = 0) -> int:
@@ -126,15 +162,26 @@ def round_time(
     choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, context: int, pessimism: float
 ) -> float:
     """The seconds of one round of all requests with `context` tokens each; `pessimism` 0..1 runs through the range."""
-    losses = calibration(choice.engine, box.hardware).at(pessimism)
+    done = work(choice, box, model, head, draft_tokens, context, pessimism)
+    return done.seconds(calibration(choice.engine, box.hardware).at(pessimism))
+
+
+def work(
+    choice: Choice, box: Box, model: Model, head: Head | None, draft_tokens: int, context: int, pessimism: float
+) -> Work:
+    """Count what a round does; `pessimism` 1 has rows of independent routing and the slowest reading of the cache."""
     load = _load(choice, model, head, context, pessimism)
     cache = load.sequences * kv_read_bytes(model, context) * load.kv_share
     slow = 1 + pessimism * (KV_SLOWDOWN - 1)
     num_bytes = round_bytes(model, head, draft_tokens, load) + (slow - 1) * cache
-    bandwidth = box.hardware.bandwidth * losses.efficiency * choice.tensor_parallel
-    passes = _layers(model, head, draft_tokens) * losses.layer_s + draft_tokens * losses.draft_s
-    rows = load.sequences * (1 + DRAFT_ROW * draft_tokens) * losses.row_s
-    return passes + rows + _communication(choice, box, model, pessimism) + num_bytes / bandwidth
+    return Work(
+        layers=_layers(model, head, draft_tokens),
+        drafts=draft_tokens,
+        rows=load.sequences * (1 + DRAFT_ROW * draft_tokens),
+        reductions=_reductions(choice, box, model),
+        link=_link(box),
+        reading_s=num_bytes / (box.hardware.bandwidth * choice.tensor_parallel),
+    )
 
 
 def first_token(choice: Choice, box: Box, model: Model, prompt_tokens: int) -> Range:
@@ -159,57 +206,50 @@ def _running(choice: Choice, max_tokens: int, context: int) -> Choice:
     return replace(choice, concurrency=max(min(choice.concurrency, max_tokens // context), 1))
 
 
-def _agreeing(choice: Choice, box: Box, model: Model, measurements: Iterable[Measurement]) -> tuple[float, float]:
-    """Return the ends of the pessimism that agree with what was measured without drafts."""
-    known = plain(choice, box, measurements)
-    if known is None:
-        return 0.0, 1.0
-    there = replace(choice, concurrency=known.concurrency, kv_dtype="auto")
-    return pessimism_of(
-        known, lambda end: known.concurrency / round_time(there, box, model, None, 0, known.context, end)
+def _supported(choice: Choice, box: Box, known: Iterable[Figure]) -> Support:
+    return support(choice, box, known, lambda one: _expected(one, choice, box))
+
+
+def _expected(one: Figure, choice: Choice, box: Box) -> float:
+    """Return the model's rate in the setting of a figure of the same engine and box."""
+    tables = knowledge()
+    head = tables.heads[one.head] if one.head else None
+    there = replace(
+        choice,
+        model=one.model,
+        head=one.head or None,
+        method=head.kind if head else "none",
+        draft_tokens=one.draft_tokens,
+        concurrency=one.concurrency,
+        context=max(one.context, SHORT),
+        kv_dtype="auto",
     )
+    length = one.acceptance_length if one.is_acceptance_set else None
+    return rate(there, box, tables.models[one.model], head, one.context, length=length)
 
 
-def _as_drafted(
-    within: Range,
+def _range(
     choice: Choice,
     box: Box,
     model: Model,
     head: Head | None,
-    measurements: Iterable[Measurement],
-    ends: tuple[float, float],
-) -> Range:
-    """A range narrowed by what was measured with the same drafts, moved from its concurrency and context to these."""
-    known = drafted(choice, box, measurements) if head is not None else None
-    if known is None:
-        return within
-    there = replace(choice, concurrency=known.concurrency, kv_dtype="auto")
-    expected = rate(there, box, model, head, choice.draft_tokens, known.context, ends)
-    return narrowed(within, known.tokens_per_second * _middle(within) / _middle(expected))
-
-
-def _at_context(
-    running: Choice,
-    box: Box,
-    model: Model,
-    head: Head | None,
     context: int,
-    ends: tuple[float, float],
-    short: tuple[Range, Range],
-) -> AtContext:
-    """Estimate at a context for as many requests as `running` has; the ends move as those of short contexts did."""
-    drafts = running.draft_tokens if head is not None else 0
-    whole = rate(running, box, model, head, drafts, context, ends)
-    low, high = whole.low * (short[1].low / short[0].low), whole.high * (short[1].high / short[0].high)
-    return AtContext(
-        context=context,
-        tokens_per_second=Range(low=min(low, high), high=max(low, high)),
-        at_once=running.concurrency,
-    )
+    found: Support,
+    length: float | None = None,
+) -> Range:
+    """Return the rate of the model moved by figures, and as wide as such estimates were wrong.
 
-
-def _middle(within: Range) -> float:
-    return sqrt(within.low * within.high)
+    It is at least as wide as what is expected to be accepted.
+    """
+    middle = rate(choice, box, model, head, context, length=length) * found.factor
+    drafts = choice.draft_tokens if head is not None else 0
+    guess = calibration(choice.engine, box.hardware).known.guess
+    widths = fit().drafted if drafts else fit().plain
+    width = widths.published if found.is_published else guess.width if guess else widths.nothing
+    expected = _accepted(choice, head, drafts) if length is None else None
+    if expected is not None:
+        width = max(width, sqrt(expected.high / expected.low))
+    return Range(low=middle / width, high=middle * width)
 
 
 def _accepted(choice: Choice, head: Head | None, draft_tokens: int) -> Range | None:
@@ -233,13 +273,15 @@ def _layers(model: Model, head: Head | None, draft_tokens: int) -> int:
     return model.num_layers + drafting
 
 
-def _communication(choice: Choice, box: Box, model: Model, pessimism: float) -> float:
-    """Return the time of two all-reduces a layer, where GPUs work together."""
-    if choice.tensor_parallel == 1:
-        return 0.0
-    is_slow = box.nodes > 1 and box.gpus == 1  # trays of several GPUs share an NVLink domain (GB200)
-    low, high = REDUCE_S["nodes" if is_slow else "gpus"]
-    return 2 * model.num_layers * (low + pessimism * (high - low))
+def _reductions(choice: Choice, box: Box, model: Model) -> int:
+    """Count all-reduces: two a layer, where GPUs work together."""
+    return 2 * model.num_layers if choice.tensor_parallel > 1 else 0
+
+
+def _link(box: Box) -> Link:
+    return (
+        "nodes" if box.nodes > 1 and box.gpus == 1 else "gpus"
+    )  # trays of several GPUs share an NVLink domain (GB200)
 
 
 def _prefill_time(choice: Choice, box: Box, model: Model, prompt_tokens: int, pessimism: float) -> float:
@@ -249,11 +291,8 @@ def _prefill_time(choice: Choice, box: Box, model: Model, prompt_tokens: int, pe
     weights = pass_bytes(model, prompt_tokens, load) / choice.tensor_parallel
     read = weights / (box.hardware.bandwidth * losses.efficiency)
     arithmetic = _prefill_flops(model, prompt_tokens) / (losses.prefill_flops * gpus)
-    return read + arithmetic + _fixed(choice, box, model, losses, pessimism)
-
-
-def _fixed(choice: Choice, box: Box, model: Model, losses: Losses, pessimism: float) -> float:
-    return model.num_layers * losses.layer_s + _communication(choice, box, model, pessimism)
+    fixed = model.num_layers * losses.layer_s + _reductions(choice, box, model) * losses.reduce_s[_link(box)]
+    return read + arithmetic + fixed
 
 
 def _prefill_flops(model: Model, tokens: int) -> float:

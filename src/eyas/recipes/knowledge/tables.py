@@ -16,7 +16,7 @@ import yaml
 from msgspec import Struct
 
 from eyas.base.errors import UserError, nearest
-from eyas.recipes.records import Engine, Hardware, Head, Measurement, Model, Record
+from eyas.recipes.records import Engine, Hardware, Head, KnownImage, Measurement, Model, Record
 
 __all__ = ["DATA", "Knowledge", "find", "knowledge", "load", "read"]
 
@@ -33,6 +33,7 @@ class Knowledge(Struct, frozen=True, kw_only=True):
     models: dict[str, Model]
     heads: dict[str, Head]
     engines: dict[str, Engine]
+    images: dict[str, KnownImage]
     measurements: tuple[Measurement, ...]
 
     def model(self, text: str) -> Model:
@@ -61,6 +62,7 @@ def knowledge() -> Knowledge:
         models={**read(DATA / "models.yaml", Model), **read(DATA / "sidecars.yaml", Model)},
         heads=read(DATA / "heads.yaml", Head),
         engines=read(DATA / "engines.yaml", Engine),
+        images=read(DATA / "images.yaml", KnownImage),
         measurements=tuple(read(DATA / "measurements.yaml", Measurement).values()),
     )
 

@@ -8,17 +8,20 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+from eyas.base.bundled import random_shape
 from eyas.base.errors import UserError
 from eyas.base.serving.engines import EngineName, Role
 from eyas.base.sizes import parse_size
+from eyas.base.synthetic import parse_acceptance
 from eyas.base.units import readable
 from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.knowledge.folders import head_of_folder, model_of_folder, weight_bytes
+from eyas.recipes.knowledge.images import engine_of_image, parse_image
 from eyas.recipes.knowledge.tables import Knowledge
 from eyas.recipes.plan import Box, Home, Node, Purpose, Word
 from eyas.recipes.records import CPU, Head, Model
 
-__all__ = ["Ask", "Target", "settle"]
+__all__ = ["LOOPBACK", "Ask", "Target", "settle"]
 
 CLAUDE_CODE_CONTEXT = 128 << 10  # tokens; its own prompt and tools take 10 to 18 thousand of them
 USES: dict[str, tuple[int, int]] = {  # purpose: (context, concurrency), where they are not given
@@ -45,6 +48,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     engine: EngineName | Literal["auto"] = "auto"
     version: str | None = None
     image: str | None = None
+    image_settings: dict[str, str] = {}  # labels and variables of the image, where it is at hand
     native: bool = False
     in_container: bool = False  # also an engine that usually runs as a process, if it has an image
     role: Role | None = None  # None: the model's usual one
@@ -55,6 +59,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     head: str | None = None
     draft_tokens: int | None = None
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    simulate_acceptance: str | None = None  # of random weights
     memory: str | None = None  # a size, or a share of one GPU's memory: "90GiB", "75%"
     tools: bool = False
     name: str | None = None
@@ -73,6 +78,7 @@ class Target(Struct, frozen=True, kw_only=True):
     box: Box
     model: Model
     model_path: str | None
+    has_random_weights: bool
     role: Role
     weight_bytes: int | None  # of the checkpoint's own index
     head: Head | None  # asked for by name or folder
@@ -98,9 +104,14 @@ def settle(ask: Ask, known: Knowledge, box: Box | None, extra: tuple[str, ...] =
         if ask.on == "here":
             raise UserError("this machine was not looked at; name another one with --on, e.g. --on spark")
         box = parse_box(ask.on)
+    if box.hardware.unplanned:
+        raise UserError(
+            f"{box.name} is known, and nothing is planned for it: {' '.join(box.hardware.unplanned.split())}"
+        )
+    shape = random_shape(ask.model)
     path = Path(ask.model).expanduser()
-    is_folder = path.is_dir()
-    model = model_of_folder(path, known) if is_folder else known.model(ask.model)
+    is_folder = shape is None and path.is_dir()
+    model = model_of_folder(path, known) if is_folder else known.model(shape or ask.model)
     role = _role(ask, model, known)
     usual, concurrency = BESIDE.get(role, USES[ask.purpose])
     context = min(usual, model.native_context) if ask.context is None else ask.context
@@ -113,6 +124,7 @@ def settle(ask: Ask, known: Knowledge, box: Box | None, extra: tuple[str, ...] =
         box=box,
         model=model,
         model_path=str(path.resolve()) if is_folder else None,
+        has_random_weights=shape is not None,
         role=role,
         weight_bytes=weight_bytes(path) if is_folder else None,
         head=head,
@@ -154,6 +166,21 @@ def _check(ask: Ask) -> None:
     for flag, given in (("--engine-version", ask.version), ("--image", ask.image), ("--binary", ask.binary)):
         if given is not None and ask.engine == "auto":
             raise UserError(f"{flag} belongs to one engine; name it with --engine {'|'.join(get_args(EngineName))}")
+    if ask.image is not None:
+        held = engine_of_image(parse_image(ask.image))
+        if held not in (None, ask.engine):
+            raise UserError(f"--image {ask.image} holds {held}, and --engine says {ask.engine}")
+    is_random = random_shape(ask.model) is not None
+    if is_random and ask.listen not in LOOPBACK:
+        raise UserError(
+            f"random weights answer nonsense, and are served to one machine alone; leave out --host {ask.listen}"
+        )
+    if ask.simulate_acceptance is not None and not is_random:
+        raise UserError(f"--simulate-acceptance is for random weights, such as random:{ask.model}")
+    try:
+        parse_acceptance(ask.simulate_acceptance or "0")
+    except ValueError as error:
+        raise UserError(f"--simulate-acceptance {error}") from None
     if ask.spec == "none" and (ask.head is not None or ask.draft_tokens is not None):
         raise UserError("--spec none excludes --draft and --draft-tokens")
 

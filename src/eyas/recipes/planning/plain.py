@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from eyas.base.errors import UserError
+from eyas.recipes.engines.front import behind, has_router, with_router
 from eyas.recipes.estimate import memory, speed
 from eyas.recipes.knowledge.folders import head_of_folder, weight_bytes
 from eyas.recipes.knowledge.tables import Knowledge, knowledge
@@ -48,8 +49,8 @@ def without_speculation(plan: Plan) -> Plan:
 
 
 def _emitted(plan: Plan, model: Model, head: Head | None) -> Emission:
-    emitted: Emission = emitter(plan.choice.engine).emit(plan.choice, plan.box, model, head)
-    return emitted
+    emitted: Emission = emitter(plan.choice.engine).emit(behind(plan.choice), plan.box, model, head)
+    return with_router(plan.choice, emitted) if has_router(plan.emission) else emitted
 
 
 def _head(plan: Plan, model: Model, known: Knowledge) -> Head:

@@ -1,4 +1,4 @@
-"""Shows a plan on one screen: the choice, memory as a bar, expected speed, reasons, warnings, evidence, the command."""
+"""Shows all of a plan: the choice, memory as a bar, expected speed, reasons, warnings, evidence, guides, commands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from eyas.base.units import readable
 from eyas.recipes.emit.words import shell
+from eyas.recipes.engines import front
 from eyas.recipes.plan import Launch, MemoryMap, Note, Plan
+from eyas.recipes.planning.ask import LOOPBACK
+from eyas.recipes.planning.reasons import against_model
 from eyas.recipes.records import CPU
 from eyas.recipes.wording import pays_from, span
 
-__all__ = ["memory_bar", "show"]
+__all__ = ["MARKS", "WHAT_FOR", "address", "memory_marks", "show"]
 
 WIDTH = 110
 BAR = 72
@@ -19,19 +22,18 @@ WHAT_FOR = {"vision": "pictures", "embeddings": "embeddings"}
 MARKS = "#=+*%o:~"  # one for each owner, in order; the rest share the last
 
 
-def show(plan: Plan, *, explain: bool = False) -> str:
-    """Format as plain text, at most 110 columns where words allow it. `explain` adds what speaks against the
-    other engines and heads, and every deviation from the guides."""
+def show(plan: Plan) -> str:
+    """Format as plain text, at most 110 columns where words allow it."""
     sections = [
         _head(plan),
         ("Memory of one GPU" if plan.box.hardware.compute_capability != CPU else "Memory", memory_bar(plan.memory)),
         ("Expected speed (from bytes and bandwidth, not measured)", list(_speed(plan))),
         ("Why", list(_notes(plan.reasons))),
-        ("Why not", list(_notes(plan.refused)) if explain else []),
+        ("Why not", list(_notes(plan.refused))),
         ("Warnings", list(_notes(plan.warnings))),
-        ("Tuning", list(_notes(note for note in plan.tuning if note.issue or explain))),
+        ("Tuning", list(_notes(plan.tuning))),
         ("Evidence", [line for row in plan.evidence for line in _wrapped(f"{row.part}: {row.level}. {row.detail}")]),
-        ("Unlike the guides", list(_deviations(plan)) if explain else []),
+        ("Unlike the guides", list(_deviations(plan))),
         ("What would be started", [line for launch in plan.emission.launches for line in _launch(plan, launch)]),
     ]
     return "\n\n".join("\n".join((title, *lines)) for title, lines in sections if lines) + "\n"
@@ -50,33 +52,48 @@ def _head(plan: Plan) -> tuple[str, list[str]]:
         f"{choice.model} on {box.name}: {choice.engine} {choice.version}, {draft}",
         [
             f"  {gpus}, {box.architecture}"
-            + (f", compute capability {capability}" if capability != CPU else "")
+            + (f", compute capability {capability}" if box.hardware.is_cuda else "")
             + ("" if box.is_probed else " (from the table, not looked at)"),
             f"  {choice.context} tokens of context, {choice.concurrency} at once, for "
             + (choice.purpose if choice.role == "text" else WHAT_FOR[choice.role])
             + (", with tools" if choice.tools else ""),
-            f"  {choice.image or 'a native process'}, http://{choice.listen}:{choice.port}/v1",
+            f"  {choice.image or 'a native process'}, {address(plan)}",
         ],
     )
 
 
+def address(plan: Plan) -> str:
+    """Say where clients reach it: on its own machine, and whether others do."""
+    listen = plan.choice.listen
+    return f"{front.url(plan)}/v1" + ("" if listen in LOOPBACK else f", open to other machines ({listen})")
+
+
 def memory_bar(memory: MemoryMap) -> list[str]:
-    """Draw a bar, a mark for each owner, `|` at the capacity where more is needed than exists; then a line for each."""
-    bar, lines, full = "", [], max(memory.capacity, memory.needed)
+    """Draw the bar, then a line for each owner."""
+    lines = []
     for index, row in enumerate(memory.rows):
         mark = MARKS[min(index, len(MARKS) - 1)]
-        bar += mark * max(round(row.num_bytes / full * BAR), 1 if row.num_bytes else 0)
         lines.append(f"  {mark} {row.owner:<28} {readable(row.num_bytes):>11}  {row.note}".rstrip())
-    free, end = memory.capacity - memory.needed, round(memory.capacity / full * BAR)
-    if free < 0:
-        bar = bar[:end] + "|" + bar[end + 1 :]
+    free = memory.capacity - memory.needed
     return [
-        f"  [{bar[:BAR]:.<{BAR}}]",
+        f"  [{memory_marks(memory, BAR)}]",
         *lines,
         f"  . {'free' if free >= 0 else 'missing':<28} {readable(abs(free)):>11}  of {readable(memory.capacity)}; "
         + (f"{memory.max_tokens} tokens of KV cache fit" if memory.kv_bytes_per_token else "no KV cache is kept"),
         *(f"    {owner:<28} {readable(num_bytes):>11}  {note}".rstrip() for owner, num_bytes, note in _sums(memory)),
     ]
+
+
+def memory_marks(memory: MemoryMap, width: int) -> str:
+    """Draw a mark for each owner's share, `.` for what is free, `|` at the capacity where more is needed."""
+    marks, full = "", max(memory.capacity, memory.needed)
+    for index, row in enumerate(memory.rows):
+        mark = MARKS[min(index, len(MARKS) - 1)]
+        marks += mark * max(round(row.num_bytes / full * width), 1 if row.num_bytes else 0)
+    end = round(memory.capacity / full * width)
+    if memory.needed > memory.capacity:
+        marks = marks[:end] + "|" + marks[end + 1 :]
+    return f"{marks[:width]:.<{width}}"
 
 
 def _sums(memory: MemoryMap) -> Iterator[tuple[str, int, str]]:
@@ -97,6 +114,8 @@ def _speed(plan: Plan) -> Iterator[str]:
         )
         return
     plain = span(speed.baseline_tokens_per_second)
+    if speed.measured is not None:
+        yield f"  {against_model(speed.measured)}; what follows is the model's"
     yield f"  {span(speed.tokens_per_second)} tok/s over {num} at once; {plain} without speculation"
     if speed.at_context:
         longer = ", ".join(
