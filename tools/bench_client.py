@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import openai
 
-from eyas.bench.http.servers import machine, null_server
+from eyas.bench.http.servers import null_server
+from eyas.bench.machine import machine
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, paired_ratio
 from eyas.client import AsyncClient

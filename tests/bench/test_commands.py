@@ -1,6 +1,7 @@
 """`eyas bench` as a person runs it: figures for people, one JSON line last, and both say the same."""
 
 import json
+import re
 
 import pytest
 
@@ -50,6 +51,20 @@ def test_engine(capsys, model_folder, head, batches):
     ] * len(batches)
 
 
+def test_engine_with_and_without_copies_of_weights(capsys, monkeypatch, model_folder):
+    """As where a GPU has copies; here the arms are alike."""
+    argv = ["engine", model_folder, "--draft", "none", "--bf16", "--batch", 1, "--repeats", 1, "--max-tokens", 4]
+    assert cli.main(["bench", *map(str, argv)]) == 1
+    assert "--bf16 compares with copies of weights, and there are none" in capsys.readouterr().err
+    monkeypatch.setattr("eyas.bench.engine.parts.num_copies", lambda weights: 1)
+    monkeypatch.setattr("eyas.bench.engine.parts.remove_copies", lambda weights: weights)
+    lines, report = bench(capsys, *argv)
+    published, copied = report["figures"]
+    assert (published["matmul"], copied["matmul"], copied["same_answers"]) == ("bf16", "tiled", copied["answers"])
+    assert copied["vs_bf16"]["n"] == published["vs_no_draft"]["n"] == 1
+    assert any("against bf16" in line for line in lines) and any(line.startswith("0, bf16") for line in lines)
+
+
 @pytest.mark.slow
 def test_engine_with_simulated_acceptance(capsys, model_folder, head):
     lines, report = bench(
@@ -97,6 +112,11 @@ def test_engine_without_head_or_tokenizer(capsys, model_folder, tmp_path):
     assert any("random ids of 64 to 64 tokens" in line for line in lines)
 
 
+def test_lm_heads_are_compared_where_there_is_a_screen(capsys, model_folder):
+    assert cli.main(["bench", "engine", str(model_folder), "--both-lm-heads", "--batch", "1"]) == 1
+    assert "compares with a screened lm_head, and this is none" in capsys.readouterr().err
+
+
 def test_engine_says_when_nothing_can_be_timed(capsys, model_folder):
     argv = ["bench", "engine", str(model_folder), "--batch", "1", "--max-tokens", "1", "--prompt-tokens", "8"]
     assert cli.main(argv) == 1
@@ -106,9 +126,9 @@ def test_engine_says_when_nothing_can_be_timed(capsys, model_folder):
 def test_mixed(capsys, model_folder):
     lines, report = bench(
         capsys, "mixed", model_folder, "--draft", "none", "--clients", "1,2", "--prompt-tokens", 20, "--max-tokens", 4,
-        "--rounds", 1, "--chunks", "64,128", "--repeats", 1, "--long-prompt", 200,
+        "--rounds", 1, "--chunks", "64,128", "--repeats", 1, "--long-prompt", 200, "--kv-dtype", "fp8",
     )  # fmt: skip
-    assert lines[1].startswith("SIMULATED") and report["simulated"] is True
+    assert lines[1].startswith("SIMULATED") and report["simulated"] is True and report["kv_dtype"] == "fp8"
     loops = report["closed_loop"]
     assert [(f["clients"], f["chunk"], f["answers"]) for f in loops] == [
         (1, 64, 1),
@@ -123,6 +143,25 @@ def test_mixed(capsys, model_folder):
     by_chunk = report["long_prompt"]["by_chunk"]
     assert [figure["chunk"] for figure in by_chunk] == [64, 128]
     assert all(figure["first_mixed_ms_p50"]["median"] > figure["quiet_ms_p50"]["median"] for figure in by_chunk)
+
+
+def test_mixed_compares_draft_lengths(capsys, model_folder, head):
+    lines, report = bench(
+        capsys, "mixed", model_folder, "--draft", head, "--clients", 2, "--prompt-tokens", 20, "--max-tokens", 8,
+        "--rounds", 1, "--repeats", 2, "--drafts", "3,auto", "--simulate-acceptance", "0,1",
+    )  # fmt: skip
+    loops = report["closed_loop"]
+    assert [(f["simulated_acceptance"], f["drafts"]) for f in loops] == [
+        (rate, drafts) for rate in ("0", "1") for drafts in (0, 3, "auto")
+    ]
+    assert loops[4]["gap_ms_p50"]["n"] == 2 and lines[1].startswith("SIMULATED")
+    verdicts = [line for line in lines if line.startswith("auto, 2 clients: ")]
+    assert len(verdicts) == 2 and all(re.search(r"of the best fixed number \([03]\)", line) for line in verdicts)
+
+
+def test_mixed_simulates_acceptance_of_named_lengths_only(capsys, model_folder):
+    assert cli.main(["bench", "mixed", str(model_folder), "--simulate-acceptance", "0.5"]) == 1
+    assert "name the draft lengths to compare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("drafter", ["eagle3", "ngram"])

@@ -5,8 +5,22 @@ import random
 import numpy as np
 import pytest
 import scipy
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eyas.bench.stats import Spread, bootstrap_ratio, paired_ratio, percentile, ratio_difference, ratio_of_medians
+from eyas.bench.stats import (
+    Spread,
+    bootstrap_ratio,
+    geometric_mean,
+    holm,
+    p_value,
+    paired_ratio,
+    percentile,
+    poisson_interval,
+    ratio_difference,
+    ratio_of_medians,
+    t_cdf,
+)
 
 
 def test_spread_is_median_and_range():
@@ -76,3 +90,41 @@ def test_interval_of_a_ratio_is_scipys():
     theirs = bootstrap_ratio(*zip(*parts, strict=True), num_samples=4000)
     ours = ratio_difference([parts], num_samples=4000)
     assert (ours.low, ours.high) == pytest.approx(theirs, rel=0.01)
+
+
+@given(st.floats(-1e3, 1e3), st.integers(1, 60))
+def test_students_distribution_is_scipys(t, degrees):
+    assert t_cdf(t, degrees) == pytest.approx(scipy.stats.t.cdf(t, degrees), abs=1e-12)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=20, unique=True))
+def test_interval_and_p_value_of_ratios_are_those_of_a_t_test_of_their_logarithms(ratios):
+    theirs = scipy.stats.ttest_1samp(np.log(ratios), 0)
+    interval, bounds = geometric_mean(ratios), theirs.confidence_interval(0.95)
+    assert p_value(ratios) == pytest.approx(theirs.pvalue, abs=1e-9)
+    assert (interval.low, interval.high) == pytest.approx(np.exp(bounds), rel=1e-6)
+    assert interval.value == pytest.approx(scipy.stats.gmean(ratios))
+
+
+def test_equal_ratios_have_no_spread():
+    assert geometric_mean([2.0, 2.0, 2.0]).json() == {"value": 2.0, "low": 2.0, "high": 2.0}
+    assert (p_value([2.0, 2.0]), p_value([1.0, 1.0])) == (0.0, 1.0)
+
+
+@given(st.integers(0, 400))
+def test_poisson_interval_is_that_of_chi_squared(count):
+    low, high = poisson_interval(count)
+    assert low == pytest.approx(scipy.stats.chi2.ppf(0.025, 2 * count) / 2 if count else 0.0)
+    assert high == pytest.approx(scipy.stats.chi2.ppf(0.975, 2 * count + 2) / 2)
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
+    assert holm([]) == []
+
+
+def test_holm_keeps_the_rate_of_any_error_where_single_tests_do_not():
+    rng = np.random.default_rng(0)
+    values = rng.random((4000, 5))  # five true hypotheses each
+    assert np.mean([any(row < 0.05) for row in values]) == pytest.approx(1 - 0.95**5, abs=0.02)
+    assert np.mean([any(holm(list(row))) for row in values]) == pytest.approx(0.05, abs=0.01)

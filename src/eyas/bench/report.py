@@ -103,4 +103,11 @@ def existing_file(text: str) -> Path:
 
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     """Return a parser for argparse of comma-separated values, each kept once."""
-    return lambda text: tuple(dict.fromkeys(parse(item.strip()) for item in text.split(",")))
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        try:
+            return tuple(dict.fromkeys(parse(item.strip()) for item in text.split(",")))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_all

@@ -1,22 +1,28 @@
-"""Statistics of benchmarks: median and range, ratios of paired measurements, percentiles, bootstrap intervals."""
+"""Statistics of benchmarks: median and range, ratios of paired measurements, percentiles, intervals, p values."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
 __all__ = [
     "Interval",
     "Spread",
     "bootstrap_ratio",
+    "geometric_mean",
+    "holm",
+    "p_value",
     "paired_ratio",
     "percentile",
+    "poisson_interval",
     "ratio_difference",
     "ratio_of_medians",
+    "student_t",
+    "t_cdf",
 ]
 
 
@@ -124,3 +130,77 @@ def ratio_difference(
 
 def _ratio(parts: Parts, drawn: Sequence[int]) -> float:
     return sum(parts[i][0] for i in drawn) / sum(parts[i][1] for i in drawn)
+
+
+def geometric_mean(ratios: Sequence[float]) -> Interval:
+    """Return the geometric mean of at least two ratios with Student's t interval of their logarithms."""
+    logs = [math.log(ratio) for ratio in ratios]
+    half = student_t(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    return Interval(*(math.exp(mean(logs) + shift) for shift in (0.0, -half, half)))
+
+
+def p_value(ratios: Sequence[float]) -> float:
+    """Return the two-sided p value of Student's t test that the geometric mean of at least two ratios is 1."""
+    logs = [math.log(ratio) for ratio in ratios]
+    deviation = stdev(logs)
+    if deviation == 0:
+        return 1.0 if logs[0] == 0 else 0.0
+    return 2 * t_cdf(-abs(mean(logs)) / deviation * math.sqrt(len(logs)), len(logs) - 1)
+
+
+def t_cdf(t: float, degrees: int) -> float:
+    """Return the distribution function of Student's t for whole degrees of freedom.
+
+    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    angle = math.atan(t / math.sqrt(degrees))
+    cosine, is_odd = math.cos(angle), degrees % 2
+    term, series = (cosine if is_odd else 1.0), 0.0
+    for k in range(1 + is_odd, degrees, 2):
+        series += term
+        term *= cosine**2 * k / (k + 1)
+    inner = 2 / math.pi * (angle + math.sin(angle) * series) if is_odd else math.sin(angle) * series
+    return (1 + inner) / 2
+
+
+def student_t(share: float, degrees: int) -> float:
+    """Return the quantile of Student's t at a share above one half."""
+    return _solve(lambda t: t_cdf(t, degrees), share)
+
+
+def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
+    """Return which hypotheses are rejected so that a false one is among them with probability `alpha` at most.
+
+    Holm, A simple sequentially rejective multiple test procedure (1979).
+    """
+    rejected = [False] * len(p_values)
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[index] > alpha / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected
+
+
+def poisson_interval(count: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of the mean of a Poisson variable that was `count`.
+
+    Garwood, Fiducial limits for the Poisson distribution (1936): outside of it, what was seen or more, or what was seen
+    or less, has a probability below 2.5 %.
+    """
+
+    def at_most(k: int, expected: float) -> float:
+        return sum(math.exp(i * math.log(expected) - expected - math.lgamma(i + 1)) for i in range(k + 1))
+
+    low = 0.0 if count == 0 else _solve(lambda expected: 1 - at_most(count - 1, expected), 0.025)
+    return low, _solve(lambda expected: 1 - at_most(count, expected), 0.975)
+
+
+def _solve(increasing: Callable[[float], float], value: float) -> float:
+    """Return the positive argument where an increasing function has a value, by bisection."""
+    low, high = 0.0, 1.0
+    while increasing(high) < value:
+        low, high = high, high * 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if increasing(middle) < value else (low, middle)
+    return (low + high) / 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -14,9 +14,10 @@ from eyas.claude.answer import Answer, WrongAnswer, answer
 from eyas.claude.server import Server
 from eyas.claude.settings import check_context, max_output_tokens
 
-__all__ = ["Finding", "check"]
+__all__ = ["FEW_LINES", "Finding", "check"]
 
 LINES = 200  # of a prompt of some 3,000 tokens, since whole pages are cached
+FEW_LINES = 20  # for a server with less context than Claude Code needs
 MIN_CACHED = 0.9  # of the repeated prompt; its end fills no page
 MAX_TOKENS = 1024
 TOOL = {
@@ -33,32 +34,39 @@ TOOL = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
+    """Result of a try; `body` is what was sent to `/v1/messages`, None where nothing was."""
+
     name: str
     is_good: bool
     text: str
+    body: Mapping[str, object] | None = None
 
 
-def check(http: httpx.Client, server: Server) -> Iterator[Finding]:
-    """Yield what is found, one after the other as it is tried; `http` is a client of the server."""
+def check(http: httpx.Client, server: Server, *, num_lines: int = LINES) -> Iterator[Finding]:
+    """Yield what is found, one after the other as it is tried; `http` is a client of the server.
+
+    `num_lines` are those of the repeated prompt.
+    """
     yield _context(server)
     nonce = secrets.token_hex(8)  # no prompt that the server has seen
-    lines = "".join(f"{nonce}: line {number} of a text to be read once.\n" for number in range(LINES))
+    lines = "".join(f"{nonce}: line {number} of a text to be read once.\n" for number in range(num_lines))
     body = _body(server, f"Here is a text.\n{lines}\nSay hello.") | {"max_tokens": 64}
     try:
         first = answer(http, body)
-        yield Finding(name="stream", is_good=True, text=f"answers, the first token after {first.first_s or 0:.2f} s")
+        text = f"answers, the first token after {first.first_s or 0:.2f} s"
+        yield Finding(name="stream", is_good=True, text=text, body=body)
     except WrongAnswer as error:
-        yield Finding(name="stream", is_good=False, text=str(error))
+        yield Finding(name="stream", is_good=False, text=str(error), body=body)
     else:
         try:
-            yield _repeat(answer(http, body))
+            yield replace(_repeat(answer(http, body)), body=body)
         except WrongAnswer as error:
-            yield Finding(name="repeat", is_good=False, text=str(error))
+            yield Finding(name="repeat", is_good=False, text=str(error), body=body)
+    body = _body(server, "Paint the wall green.") | {"tools": [TOOL], "tool_choice": {"type": "any"}}
     try:
-        choice = {"tools": [TOOL], "tool_choice": {"type": "any"}}
-        yield _call(answer(http, _body(server, "Paint the wall green.") | choice))
+        yield replace(_call(answer(http, body)), body=body)
     except WrongAnswer as error:
-        yield Finding(name="tools", is_good=False, text=str(error))
+        yield Finding(name="tools", is_good=False, text=str(error), body=body)
 
 
 def _body(server: Server, text: str) -> dict[str, object]:

@@ -1,8 +1,8 @@
-"""Reads the chunks of a streamed chat completion: pieces, calls put together from fragments, figures at the end."""
+"""Reads the chunks of a streamed completion: pieces, calls put together from fragments, figures at the end."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -12,7 +12,9 @@ from eyas.client.errors import Broken, ClientError
 from eyas.client.pieces import Call, Content, Piece, Reasoning, Usage
 from eyas.client.refusals import INVALID_JSON, error_in_stream, hidden
 
-__all__ = ["ChunkReader"]
+__all__ = ["ChunkKind", "ChunkReader"]
+
+ChunkKind = Literal["reasoning", "text", "call"]
 
 
 class _Function(Struct):
@@ -38,6 +40,7 @@ class _Delta(Struct):
 class _Choice(Struct):
     index: int | None = None
     delta: _Delta | None = None
+    text: str | None = None  # of `/v1/completions`, which has no delta
     finish_reason: str | None = None
 
 
@@ -66,12 +69,13 @@ class ChunkReader:
     """Reads one stream; of several choices the first. `key` is kept out of errors.
 
     `has_progress` is set by whatever the model has written, fragments of calls included: their call is a piece only
-    when all of it is there.
+    when all of it is there. `kind` is what the last event brought, None for a role or usage alone; `num_chars` counts
+    the characters of all of them.
     """
 
     __slots__ = (
         *("_calls", "_endpoint", "_key", "_num_given", "_reasoning", "_text"),
-        *("finish_reason", "has_progress", "model", "usage"),
+        *("finish_reason", "has_progress", "kind", "model", "num_chars", "usage"),
     )
 
     def __init__(self, endpoint: str, key: str | None = None) -> None:
@@ -82,6 +86,8 @@ class ChunkReader:
         self._num_given = 0  # of them, as pieces
         self.finish_reason: str | None = None
         self.has_progress = False
+        self.kind: ChunkKind | None = None
+        self.num_chars = 0
         self.model: str | None = None
         self.usage: Usage | None = None
 
@@ -93,6 +99,7 @@ class ChunkReader:
             raise self._unreadable(data) from None
         if chunk.error:
             raise self._unreadable(data)
+        self.kind = None
         if chunk.usage is not None:
             self.usage = _usage(chunk.usage) or self.usage
         if chunk.model is not None:
@@ -108,15 +115,19 @@ class ChunkReader:
         if (delta := choice.delta) is not None:
             if reasoning := delta.reasoning_content or delta.reasoning or delta.thinking:
                 self._reasoning.append(reasoning)  # servers send several names with one text
-                self.has_progress = True
+                self._wrote("reasoning", reasoning)
                 pieces.append(Reasoning(reasoning))
             if content := delta.content or delta.refusal:
                 self._text.append(content)
-                self.has_progress = True
+                self._wrote("text", content)
                 pieces.append(Content(content))
             if delta.tool_calls:
                 for fragment in delta.tool_calls:
                     self._add(fragment)
+        elif choice.text:
+            self._text.append(choice.text)
+            self._wrote("text", choice.text)
+            pieces.append(Content(choice.text))
         if choice.finish_reason:  # some servers send "" until they know it
             self.give_calls(pieces)
             self.finish_reason = choice.finish_reason
@@ -129,6 +140,10 @@ class ChunkReader:
     def calls(self) -> tuple[Call, ...]:
         """Return the calls, as far as they have come."""
         return tuple(Call(call.id, call.name, "".join(call.arguments)) for call in self._calls)
+
+    def written(self) -> str:
+        """Return the reasoning and the text that have come."""
+        return "".join(self._reasoning) + "".join(self._text)
 
     def keep_in(self, error: ClientError) -> None:
         """Let an error tell what had come."""
@@ -148,6 +163,13 @@ class ChunkReader:
                 if not isinstance(arguments, str):
                     arguments = msgspec.json.encode(arguments).decode()
                 call.arguments.append(arguments)
+                self.num_chars += len(arguments)
+        self.kind = self.kind or "call"
+        self.has_progress = True
+
+    def _wrote(self, kind: ChunkKind, text: str) -> None:
+        self.kind = kind
+        self.num_chars += len(text)
         self.has_progress = True
 
     def _call_of(self, fragment: _Fragment) -> _Open | None:

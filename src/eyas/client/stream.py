@@ -29,7 +29,7 @@ SLOW_S = 0.1  # between two calls of `batch`: a caller that takes longer spends 
 class Stream:
     """An answer whose head has come. `batch` returns what is next until `is_complete`; `close` ends it at any time.
 
-    Raises ClientError for what is no stream of events.
+    `reader` reads the data of each event. Raises ClientError for what is no stream of events.
     """
 
     __slots__ = (
@@ -37,7 +37,9 @@ class Stream:
         *("_splitter", "_timer", "_timer_at", "backend", "is_complete", "reader"),
     )
 
-    def __init__(self, server: Server, response: aiohttp.ClientResponse, clock: Clock) -> None:
+    def __init__(
+        self, server: Server, response: aiohttp.ClientResponse, clock: Clock, reader: ChunkReader | None = None
+    ) -> None:
         self._server, self._response, self._clock = server, response, clock
         self._content = response.content
         self._loop = asyncio.get_running_loop()
@@ -47,7 +49,7 @@ class Stream:
         self._error: ClientError | None = None  # for the next call of `batch`
         self._is_waiting = False
         self._left_at = self._loop.time()
-        self.reader = ChunkReader(server.name, server.key)
+        self.reader = ChunkReader(server.name, server.key) if reader is None else reader
         self.backend: str | None = response.headers.get("x-eyas-backend")
         self.is_complete = False
         if response.content_type != EVENT_STREAM:

@@ -30,6 +30,7 @@ def server(codec):
         yield server
 
 
+@pytest.mark.slow
 def test_null_servers(capsys):
     lines, report = bench(capsys, *SMALL, "--pause", "5")
     flat, paced = report["figures"]["flat out"], report["figures"]["paced"]

@@ -29,6 +29,7 @@ def bench(*args, capsys):
     return json.loads(lines[-1]), "\n".join(lines[:-1])
 
 
+@pytest.mark.slow
 def test_figures_fit_each_other(small, capsys):
     found, text = bench(small, "--lengths", "96,192", "--supervised", "1,0.25", "--repeats", "1", capsys=capsys)
     assert "SIMULATED" in text and found["simulated"] and found["depths"] == 3 and found["versions"]["torch"]

@@ -36,7 +36,7 @@ class StandIn:
         }[path]
 
     def events(self, body):
-        prompt = json.dumps(body["messages"])
+        prompt = json.dumps([body.get("system"), body["messages"]])
         cached = len(prompt) // PAGE * PAGE if self.is_caching and prompt in self._prompts else 0
         self._prompts.add(prompt)
         usage = {"input_tokens": len(prompt) - cached, "cache_read_input_tokens": cached, "output_tokens": 1}

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from eyas.client.endpoint.canary import BUDGETS, PATH, ask, conversation, garbage
 
 GOOD = "The four seasons are spring, summer, autumn (or fall) and winter."
+SENTENCE = "The first of the four seasons is the spring, in which the days grow longer and the trees get leaves. "
+PARAGRAPH = "".join(f"{n}. Season {n} comes after season {n - 1} and lasts for {90 + n} days.\n" for n in range(1, 9))
 
 
 @pytest.mark.parametrize(
@@ -36,11 +38,31 @@ def test_garbage(text):
         "Spring!!!!!!!! Summer!!!!!!!! Autumn!!!!!!!! And, last of all, comes the winter, as you know.",
         f"| season |\n{'-' * 40}\n| spring |\n| summer |\n| autumn |\n| winter |\n and that is all there is to say",
         "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
+        PARAGRAPH,
+        "**Spring**, **summer**, **autumn**, **winter**. " * 2,
+        "| spring | 90 days |\n| summer | 92 days |\n| autumn | 91 days |\n| winter | 89 days |\n",
+        "The user asks for the four seasons. We should answer: spring, summer, autumn, winter.",
         "",
     ],
 )
 def test_no_garbage(text):
     assert garbage(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Well, " + SENTENCE * 5,
+        GOOD + SENTENCE * 14,
+        "I think" + " and that is because the user" * 6,
+        PARAGRAPH * 4,
+        ("".join(chr(0x4E00 + n) for n in range(700))) * 8,
+        "Once more: " + SENTENCE * 40 + "The end.",
+    ],
+)
+def test_longer_things_over_and_over_are_garbage(text):
+    verdict = garbage(text)
+    assert "over and over" in verdict and len(verdict) < 120
 
 
 @given(unit=st.text(st.characters(codec="utf-8", exclude_categories=["Z", "Cc", "Cs"]), min_size=1, max_size=12))

@@ -15,7 +15,8 @@ from typing import Any
 from eyas.base.settings.config import key_from
 from eyas.bench.http.client import APIS, Target
 from eyas.bench.http.load import HistoryRun, Singles, StreamRun, run_history, run_sequential, run_streams
-from eyas.bench.http.servers import machine, null_server
+from eyas.bench.http.servers import null_server
+from eyas.bench.machine import machine
 from eyas.bench.report import positive_int, print_json, provenance, table
 from eyas.bench.stats import Spread, percentile
 

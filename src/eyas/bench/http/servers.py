@@ -1,40 +1,18 @@
-"""Servers that are measured, each in a process of its own, and the machine that they run on."""
+"""Servers that are measured, each in a process of its own."""
 
 from __future__ import annotations
 
-import os
-import platform
 import signal
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from eyas.base.errors import UserError
 
-__all__ = ["HttpMachine", "machine", "null_server", "started"]
+__all__ = ["null_server", "started"]
 
 STOP_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HttpMachine:
-    """A machine as `bench/report.py` wants it. A server of the HTTP side computes in one thread."""
-
-    device: str
-    num_cores: int
-    num_threads: int
-    load: float
-
-
-def machine() -> HttpMachine:
-    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-             if line.startswith("model name")]  # fmt: skip
-    cores = len(os.sched_getaffinity(0))
-    device = names[0] if names else platform.machine()
-    return HttpMachine(device=device, num_cores=cores, num_threads=1, load=os.getloadavg()[0])
 
 
 @contextmanager

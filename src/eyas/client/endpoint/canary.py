@@ -1,8 +1,9 @@
 """Canary request: a short question that catches a server whose health check passes but whose output is garbage.
 
-Garbage has happened as one token without end (`!!!!`), as an empty answer, and as none. What the model knows is not
-judged, and a model that only reasons within its budget is well. A model with eyes is shown a picture: one that was
-started without them answers with an error. A model of embeddings is asked for vectors (`vectors.py`).
+Garbage has happened as one token without end (`!!!!`), as a phrase or paragraph without end, as an empty answer, and as
+none. What the model knows is not judged, and a model that only reasons within its budget is well. A model with eyes is
+shown a picture: one that was started without them answers with an error. A model of embeddings is asked for vectors
+(`vectors.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 
 from eyas.base.serving.engines import Role
-from eyas.base.serving.repetition import longest_loop
+from eyas.base.serving.repetition import Detector, Loop, longest_loop
 from eyas.client.endpoint import vectors
 from eyas.client.endpoint.picture import picture
 
@@ -29,6 +30,9 @@ BUDGETS = (32, 160, 1024)
 MIN_CHARS = 24  # below, repetition says nothing
 MAX_UNIT = 12  # characters that repeat
 MIN_COPIES = 8
+END = 1_500  # characters at the end of the text in which longer things are looked for
+MIN_LONG_COPIES = 3
+UNIT_SHOWN = 60
 MAX_SHARE = 0.6  # of a text that one repeated unit may be
 MAX_CHARS = 20_000  # that are looked at
 
@@ -93,11 +97,28 @@ def _status(status: int, text: str) -> str | None:
 
 
 def garbage(text: str) -> str | None:
-    """Return what repeats, in words, if `text` is mostly one short thing over and over; None if it is not."""
+    """Return what repeats, in words, if `text` is mostly one thing over and over; None if it is not."""
     text = text.strip()[:MAX_CHARS]
     if len(text) < MIN_CHARS:
         return None
-    loop = longest_loop(text, max_period=MAX_UNIT, min_copies=MIN_COPIES)
-    if loop is None or loop.span <= MAX_SHARE * len(text):
+    loop = _short_loop(text) or Detector().feed(text) or _long_loop(text[-END:])
+    if loop is None:
         return None
-    return f"garbage came back: {loop.unit!r} over and over"
+    unit = loop.unit if len(loop.unit) <= UNIT_SHOWN else f"{loop.unit[:UNIT_SHOWN]}..."
+    return f"garbage came back: {unit!r} over and over"
+
+
+def _short_loop(text: str) -> Loop | None:
+    loop = longest_loop(text, max_period=MAX_UNIT, min_copies=MIN_COPIES)
+    return loop if loop is not None and loop.span > MAX_SHARE * len(text) else None
+
+
+def _long_loop(text: str) -> Loop | None:
+    """Return the loop in which `text` ends and which is most of it: a phrase, or as much as fits three times.
+
+    A `Detector` waits longer, since it stops answers; this one only judges a question that has a short answer.
+    """
+    loop = longest_loop(text, max_period=len(text) // MIN_LONG_COPIES, min_copies=MIN_LONG_COPIES)
+    if loop is None or loop.position < len(text) or loop.span <= MAX_SHARE * len(text):
+        return None
+    return loop if loop.kind in ("line", "block") else None

@@ -1,0 +1,1 @@
+"""Measuring any OpenAI-compatible endpoint: load, acceptance, losslessness, and whether speculation pays."""

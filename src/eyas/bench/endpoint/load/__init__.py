@@ -1,0 +1,1 @@
+"""Load on endpoints: when requests begin, how they are asked, what a window of it leaves."""
