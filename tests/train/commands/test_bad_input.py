@@ -161,6 +161,7 @@ def test_too_little_memory_names_the_context_that_fits(tmp_path, capsys, monkeyp
 # -- the folder of a run ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_folder_in_use(ended, capsys):
     handle = os.open(ended / "out" / "lock", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)

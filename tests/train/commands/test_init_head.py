@@ -32,6 +32,7 @@ def taps_line(text):
     return next((line for line in text.splitlines() if line.startswith("taps")), None)
 
 
+@pytest.mark.slow
 def test_a_trained_head_begins_where_it_stood(tmp_path, capsys):
     settings = write_settings(tmp_path)
     assert train("run", settings, "train.steps=1", f"out={tmp_path / 'fresh'}") == 0
@@ -48,6 +49,7 @@ def test_a_trained_head_begins_where_it_stood(tmp_path, capsys):
     assert 0 < moved < 0.02
 
 
+@pytest.mark.slow
 def test_ambiguous_taps_are_read_as_the_first_batch_says(tmp_path, capsys):
     """The bundled head reads HS[2], HS[4], HS[5]; as outputs of layers these are 1, 3, 4."""
     head = edited_head(tmp_path / "head", config={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}})

@@ -64,6 +64,7 @@ def describe(found, content, everything):
 
 
 @pytest.mark.parametrize("limit", [3, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_greedy_text(limit):
     """Without chance the counts are the same, so no number of texts has to even anything out."""
     batches, content, everything = written_by_engine(0.0, limit)

@@ -319,6 +319,7 @@ def answers_of_the_demo(draft):
 
 
 @pytest.mark.parametrize("form", ["midlayer", pytest.param("speculators", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_engine_drafts_with_it_and_writes_the_tokens_it_would_without(tmp_path, form):
     target = load_target(DEMO, device=CPU, dtype=torch.float32)[0]
     head = load_file(DEMO / OWN_HEAD / "model.safetensors")

@@ -43,6 +43,7 @@ def bytes_of_token(rows_of_pass):
     return grown / (32 * (many - few))
 
 
+@pytest.mark.slow
 def test_a_token_of_a_longer_batch_costs_its_keys_and_values_alone():
     config = head_config()
     keys_values_and_gradients = 4 * config.num_kv_heads * config.head_dim * 4

@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most tokens of an answer; one that reaches it is left out and ends its chat (default: the endpoint's)",
     )  # fmt: skip
     parser.add_argument("--effort", choices=EFFORTS, help="reasoning effort (default: the chat's, else the endpoint's)")
+    parser.add_argument(
+        "--python", action="store_true",
+        help="offer a 'python' tool in every chat and run its calls here, in a sandbox without network and files",
+    )  # fmt: skip
     parser.add_argument("--limit", type=_int(1), metavar="N", help="answer the first N chats only")
     parser.add_argument(
         "--seed", type=_int(0), metavar="N", help="makes answers repeatable where the endpoint does; each has its own"
@@ -87,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
             patience=args.patience,
             timeout=args.timeout,
             limit=args.limit,
+            python=args.python,
         )
     )
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from eyas.base.errors import EyasError, UserError
+from eyas.sandbox.sandbox import find_sandbox
+from eyas.sandbox.tool import PythonTool
 from eyas.train.regeneration.endpoint import Endpoint, EndpointError, Sampling
 from eyas.train.regeneration.progress import Progress
 from eyas.train.regeneration.prompts import Prompt, PromptFile, scan
@@ -37,6 +39,7 @@ class Job:
     patience: float  # s
     timeout: float  # s
     limit: int | None
+    python: bool = False  # offer a python tool, and run its calls in a sandbox
 
 
 def run(job: Job, *, out: TextIO | None = None, log: TextIO | None = None) -> int:
@@ -48,7 +51,9 @@ def run(job: Job, *, out: TextIO | None = None, log: TextIO | None = None) -> in
     out, log = out or sys.stdout, log or sys.stderr
     prompts = scan(job.prompts, limit=job.limit)
     sampling = replace(job.sampling, model=asyncio.run(_model(job)))
-    with Results(job.out, num_lines=prompts.num_lines, described=_described(prompts, sampling)) as results:
+    with Results(
+        job.out, num_lines=prompts.num_lines, described=_described(prompts, sampling, python=job.python)
+    ) as results:
         progress = Progress(log, total=prompts.num_chats, before=results.counts)
         try:
             asyncio.run(_regenerate_all(job, sampling, prompts, results, progress))
@@ -69,9 +74,9 @@ def run(job: Job, *, out: TextIO | None = None, log: TextIO | None = None) -> in
     return 0
 
 
-def _described(prompts: PromptFile, sampling: Sampling) -> dict[str, object]:
+def _described(prompts: PromptFile, sampling: Sampling, *, python: bool) -> dict[str, object]:
     """Return what decides answers, for the file beside the output. The number of chats (`limit`) may grow."""
-    return {"sha256 of the prompts": prompts.sha256, **asdict(sampling)}
+    return {"sha256 of the prompts": prompts.sha256, **asdict(sampling), **({"python": True} if python else {})}
 
 
 def _goes_on(job: Job, prompts: PromptFile, results: Results) -> str:
@@ -104,11 +109,12 @@ async def _regenerate_all(
     """Let `concurrency` workers take chats in their order; the first error that is not a chat's own ends all."""
     left = prompts.prompts(results.is_done)
     errors: list[EyasError] = []
+    tool = PythonTool(await find_sandbox()) if job.python else None
     async with _endpoint(job, progress) as endpoint:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(job.concurrency):
-                    group.create_task(_work(job, sampling, left, endpoint, results, progress))
+                    group.create_task(_work(job, sampling, left, endpoint, results, progress, tool))
         except* EyasError as group_of_errors:
             errors = [error for error in group_of_errors.exceptions if isinstance(error, EyasError)]
     if errors:
@@ -116,11 +122,19 @@ async def _regenerate_all(
 
 
 async def _work(
-    job: Job, sampling: Sampling, left: Iterator[Prompt], endpoint: Endpoint, results: Results, progress: Progress
+    job: Job,
+    sampling: Sampling,
+    left: Iterator[Prompt],
+    endpoint: Endpoint,
+    results: Results,
+    progress: Progress,
+    tool: PythonTool | None,
 ) -> None:
-    for prompt in left:
+    for recorded in left:
+        prompt = recorded if tool is None else _offered(recorded, tool)
+        execute = {} if tool is None else {tool.name: tool.call}
         try:
-            chat = await regenerate(prompt, partial(endpoint.ask, prompt, sampling))
+            chat = await regenerate(prompt, partial(endpoint.ask, prompt, sampling), execute)
         except Refused as error:
             progress.failed += 1
             if progress.failed <= SHOWN_FAILURES:
@@ -130,3 +144,9 @@ async def _work(
         else:
             results.add(chat, effort=sampling.effort or prompt.effort)
         progress.show(results.counts)
+
+
+def _offered(prompt: Prompt, tool: PythonTool) -> Prompt:
+    """Return the prompt with the tool among those that it offers; one of its own with that name gives way."""
+    others = [other for other in prompt.tools or () if other.get("function", {}).get("name") != tool.name]
+    return replace(prompt, tools=[*others, dict(tool.definition)])

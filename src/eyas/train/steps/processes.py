@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before a group exists: see `joined_processes`
 from torch import Tensor
 
 from eyas.base.errors import UserError
@@ -95,7 +96,12 @@ def local_device(name: str) -> str:
 
 @contextmanager
 def joined_processes(device: torch.device) -> Iterator[Processes]:
-    """Join the processes that torchrun started, until the end of the block. Raises UserError."""
+    """Join the processes that torchrun started, until the end of the block. Raises UserError.
+
+    No thread of the group outlives the block: one that drops a tensor while Python ends aborts the process. Functions
+    of `torch.distributed.nn` have a group as their default, the one that exists at their import, and so keep it for
+    ever; torch's optimizers import them.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield Processes()
