@@ -47,6 +47,7 @@ def crowd(server: Served, num_requests: int) -> tuple[Tally, dict[int, float]]:
     return tally, rss
 
 
+@pytest.mark.slow
 def test_a_mixed_crowd_is_served():
     with served("demo", *FLAGS) as server:
         crowd(server, 80)

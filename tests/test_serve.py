@@ -19,7 +19,7 @@ from eyas.base.errors import UserError
 from eyas.base.settings.config import ServeConfig
 from eyas.gateway.operation.serving import SAME_SIGNAL_S
 from eyas.gateway.server.hosts import Hosts
-from eyas.serve import gateway_options
+from eyas.serve import check_random, gateway_options
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
@@ -194,3 +194,32 @@ def test_options_come_from_settings_and_the_models_folder(tmp_path):
     assert (options.max_body, options.trace, options.served_name) == (4096, Path("steps.jsonl"), "n")
     with pytest.raises(UserError, match="cors takes origins"):
         gateway_options(ServeConfig(cors="x"), tmp_path)
+
+
+@pytest.mark.slow
+def test_random_weights_are_served_as_what_they_are():
+    with served("random:tiny", "--simulate-acceptance", "0.7", "--draft-tokens", "3") as server:
+        assert server.lines[0].startswith("model    random:tiny (SIMULATED: random weights)")
+        assert "drafter  eagle3" in server.lines[1] and "acceptance set to 0.7" in server.lines[1]
+        assert server.get("/v1/models").json()["data"][0]["simulated"].startswith("SIMULATED")
+        with server.ask(stream=True, max_tokens=100, stream_options={"include_usage": True}) as response:
+            *chunks, last, _ = events_of(response.iter_lines())
+        assert sum("content" in chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]) > 20
+        assert last["usage"]["completion_tokens"] == 100
+        metrics = next(chunk["metrics"] for chunk in [*chunks, last] if "metrics" in chunk)
+        length = metrics["speculative_decoding"]["mean_acceptance_length"]
+        assert abs(length - 2.53) < 0.3  # 1 + 0.7 + 0.49 + 0.343
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "random:tiny", "host": "0.0.0.0"}, "leave out --host 0.0.0.0"),
+        ({"model": "random:tiny", "host": "box.example", "api_key": "crow"}, "leave out --host box.example"),
+        ({"model": "demo", "simulate_acceptance": "0.7"}, "'demo' has its own"),
+    ],
+)
+def test_random_weights_are_for_this_machine_and_set_acceptance_for_them(options, message):
+    with pytest.raises(UserError, match=message):
+        check_random(ServeConfig(**options))
+    check_random(ServeConfig(model="random:tiny", host="localhost", simulate_acceptance="0.7"))

@@ -45,12 +45,17 @@ COMMANDS = {
     "serve": Command(module="eyas.serve", help="serve a model over HTTP, with the OpenAI API"),
     "chat": Command(module="eyas.chat", help="talk to a model in the terminal"),
     "generate": Command(module="eyas.generate", help="answer one prompt and report acceptance and speed"),
+    "ask": Command(module="eyas.ask", help="ask any OpenAI endpoint, and run the Python that it calls in a sandbox"),
+    "check": Command(module="eyas.check", help="try what an OpenAI-compatible server does, and advise on tuning it"),
     "doctor": Command(
         module="eyas.fleet.commands.doctor", help="describe this machine, the models that would fit and what is missing"
     ),
     "plan": Command(
         module="eyas.fleet.commands.plan",
         help="choose the engine, draft head and flags for a model on a box, and say why",
+    ),
+    "tune": Command(
+        module="eyas.tune.command", help="measure engines and draft lengths here, and advise; plans then read it"
     ),
     "up": Command(module="eyas.fleet.commands.up", help="start a model or a plan, and wait until it is ready"),
     "down": Command(module="eyas.fleet.commands.down", help="stop deployments on all of their machines"),
@@ -119,6 +124,18 @@ COMMANDS = {
     "bench http": Command(
         module="eyas.bench.http.command",
         help="measure the overhead of the HTTP side: time to first token, CPU per chunk",
+    ),
+    "bench endpoint": Command(
+        module="eyas.bench.endpoint.command",
+        help="put load on OpenAI-compatible endpoints: time to first text, speed, goodput",
+    ),
+    "bench report": Command(
+        module="eyas.bench.endpoint.reports.report_command",
+        help="write a run against an endpoint as HTML, Markdown or JSON",
+    ),
+    "bench compare": Command(
+        module="eyas.bench.endpoint.reports.compare_command",
+        help="say what changed between two runs against endpoints",
     ),
     "export gguf": Command(
         module="eyas.model.commands.export", help="write a model and its draft head as GGUF files for llama.cpp"

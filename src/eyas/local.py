@@ -70,9 +70,9 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
 def load_shape(name: str, config: EngineConfig) -> LoadedModel:
     """Make random weights of a published shape, for benchmarks."""
-    from eyas.engine.startup import load
+    from eyas.engine.startup.random_model import random_model
 
-    return load.load_shape(name, config)
+    return random_model(name, config)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eyas.base import logs
+from eyas.base.bundled import random_shape
+from eyas.base.errors import UserError
 from eyas.base.settings import config as settings
 from eyas.base.settings.config import ServeConfig
 from eyas.base.settings.defaults import sampling_defaults
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from eyas.engine.ports.process import EngineProcess
     from eyas.gateway.server.context import GatewayOptions
 
-__all__ = ["add_arguments", "gateway_options", "run", "start_engine"]
+__all__ = ["add_arguments", "check_random", "gateway_options", "run", "start_engine"]
 
 SWITCH_S = 0.0005  # a thread's turn; with Python's own 5 ms three that read bodies made streams 0.2 s late
 
@@ -43,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     open_standard_streams()
     sys.setswitchinterval(SWITCH_S)
     config = settings.load(ServeConfig, args, os.environ)
+    check_random(config)
     # Complain before anything is loaded.
     digests(config.api_key), origins(config.cors), allowed_hosts(config.allowed_hosts)
     if config.trace is not None:
@@ -55,6 +58,21 @@ def run(args: argparse.Namespace) -> int:
             runner.run(_serve(engine, listener, config, options))
     discard_unwritten_output()
     return 0
+
+
+def check_random(config: ServeConfig) -> None:
+    """Raises UserError for random weights that others than this machine's users would meet, or without need."""
+    from eyas.gateway.server.hosts import is_loopback
+
+    is_random = random_shape(config.model) is not None
+    if is_random and not is_loopback(config.host):
+        raise UserError(
+            f"random weights answer nonsense, and are served to this machine alone; leave out --host {config.host}"
+        )
+    if config.simulate_acceptance is not None and not is_random:
+        raise UserError(
+            f"--simulate-acceptance is for random weights, whose answers mean nothing; '{config.model}' has its own"
+        )
 
 
 def start_engine(config: ServeConfig) -> EngineProcess:

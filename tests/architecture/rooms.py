@@ -52,9 +52,13 @@ PACKAGES = {
             ("ports",),
         ),
     ),
+    "sandbox": Package(
+        knows="running Python programs of a model: no network, no files, limits on everything",
+        imports=("base",),
+    ),
     "train": Package(
         knows="training of draft heads: data and masks, the target's states, losses, the loop, evaluation, export",
-        imports=("model", "kernels", "base"),
+        imports=("model", "kernels", "sandbox", "base"),
         libraries=("torch", "numpy", "safetensors", "httpx"),
         floors=(
             ("settings",),
@@ -88,7 +92,7 @@ PACKAGES = {
         knows="running plans: processes, containers, other machines; health and logs",
         imports=("recipes", "client", "base"),
         libraries=("msgspec", "httpx"),
-        floors=(("machines",), ("running",), ("models",), ("preflight",), ("commands",)),
+        floors=(("machines",), ("running",), ("models",), ("preflight", "advice"), ("commands",)),
     ),
     "gateway": Package(
         knows="HTTP: one folder a vendor's dialect, streaming, metrics, the page. No torch",
@@ -141,14 +145,39 @@ PACKAGES = {
         ),
     ),
     "bench": Package(
-        knows="measuring: the engine, the HTTP side, acceptance, training steps",
+        knows="measuring: the engine, the HTTP side, endpoints, acceptance, training steps",
         imports=("client", "base"),
-        libraries=("rich",),
-        floors=(("engine", "http", "training"),),
+        libraries=("rich", "msgspec", "aiohttp", "httpx"),
+        floors=(("engine", "http", "training", "endpoint", "check"),),
         late=("engine", "train", "model", "kernels"),
         through=("bench.engine.parts", "bench.training.steps"),
     ),
+    "tune": Package(
+        knows="measuring engines here: starts them, what to measure next, advice, the file that plans read",
+        imports=("fleet", "recipes", "bench", "client", "base"),
+        libraries=("msgspec", "httpx"),
+        floors=(
+            ("schedule",),
+            ("arms", "guard", "measure", "sweep"),
+            ("advice", "servers"),
+            ("session",),
+            ("command",),
+        ),
+    ),
 }
 # Files beside the packages. They import no heavy library before they need it; `llm` is imported when it is asked for.
-TOP = ("__init__", "__main__", "cli", "serve", "training", "chat", "generate", "local", "terminal", "key")
+TOP = (
+    "__init__",
+    "__main__",
+    "cli",
+    "serve",
+    "check",
+    "training",
+    "chat",
+    "generate",
+    "ask",
+    "local",
+    "terminal",
+    "key",
+)
 LATE_TOP = {"llm": ("engine", "base")}

@@ -47,6 +47,7 @@ def test_expected_answers_are_what_this_python_documents():
     assert found >= 0.8 * len(rows)
 
 
+@pytest.mark.slow
 def test_greets_counts_and_knows_what_it_is(llm):
     assert "demo" in say(llm, "Hello, who are you?")
     assert "42" in say(llm, "What is 12 + 30?")

@@ -40,6 +40,7 @@ def program(codec, ids):
     return json.loads(last.content)["code"] if called_function(last.recipient, ["python"]) else None
 
 
+@pytest.mark.slow
 def test_calculates_through_a_call(llm):
     conversation = [
         system_message(date="2026-01-31", has_functions=True),
@@ -69,6 +70,7 @@ def test_held_out_prompts_with_tools(llm, count, least):
     assert right >= least, wrong
 
 
+@pytest.mark.slow
 def test_held_out_prompts_fit_the_models_context(llm):
     rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="ascii").splitlines()]
     for row in rows:

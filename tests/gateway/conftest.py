@@ -37,7 +37,8 @@ def serve(codec) -> Iterator[Start]:
     """Start a server on a stub engine: `serve(reply, drafts_per_round=..., round_s=..., num_cached=...)`.
 
     Of the server itself: `gateway=` a dict of GatewayOptions, `limits=` ConnectionLimits; `context=` tokens;
-    `wrap=` puts something between the server and the engine; `dialects=` are those of the server.
+    `wrap=` puts something between the server and the engine; `dialects=` are those of the server; `simulated=` is the
+    model's.
     """
     with ExitStack() as stack:
         yield lambda reply=None, **options: stack.enter_context(stub_server(codec, reply, **options))
@@ -79,10 +80,16 @@ def stub_server(
     context: int = CONTEXT,
     wrap: Callable[[StubEngine], EnginePort] = lambda engine: engine,
     dialects: Sequence[Dialect] = DIALECTS,
+    simulated: bool = False,
     **options: float,
 ) -> Iterator[Server]:
     info = ModelInfo(
-        name="stub", context=context, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
+        name="stub",
+        context=context,
+        vocab_size=codec.vocab_size,
+        eos_ids=stop_ids(codec),
+        drafter="eagle3",
+        simulated=simulated,
     )
     engine = StubEngine(info, reply or (lambda request, choice: reply_ids(codec)), **options)
     gateway_options = GatewayOptions(**{"today": lambda: datetime.date(2026, 11, 20)} | (gateway or {}))

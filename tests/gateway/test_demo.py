@@ -103,6 +103,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.slow
 def test_a_schema_binds_the_answer_with_and_without_drafts(demo, plain):
     fields = {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}}
     texts = [ask(server, temperature=1, seed=2, **fields).choices[0].message.content for server in (demo, plain)]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from eyas.base.errors import InvalidRequest
 
@@ -189,8 +190,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RoundTrace:
+class RoundTrace(NamedTuple):
     """Drafts of one round for one sequence: `num_accepted` counts accepted drafts, the bonus token excluded."""
 
     draft_ids: tuple[int, ...]
@@ -254,8 +254,7 @@ class EngineStats:
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageOwner:
+class PageOwner(NamedTuple):
     """Pages that one choice of a running request holds, shared ones included."""
 
     request_id: str

@@ -12,7 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from eyas.client import AsyncClient
-from eyas.client.endpoint.metrics import COUNTERS, SGLANG_GAUGE, samples_of, sums_of
+from eyas.client.endpoint.acceptance.pages import samples_of, sums_of
+from eyas.client.endpoint.acceptance.sglang import GAUGE
+from eyas.client.endpoint.acceptance.vllm import ACCEPTED, ROUNDS
 from eyas.discord.settings.schema import Endpoint as EndpointSettings
 from eyas.discord.settings.schema import Settings
 
@@ -23,7 +25,6 @@ TIMEOUT_S = 5.0  # of what is asked beside the model
 FRESH_S = 30.0  # how long a list of models is used
 MAX_BYTES = 4 << 20
 RUNNING, QUEUED = "vllm:num_requests_running", "vllm:num_requests_waiting"
-ROUNDS, ACCEPTED, _ = COUNTERS["vllm"]
 T = TypeVar("T")
 
 
@@ -199,8 +200,8 @@ def _acceptance(samples: dict[str, float]) -> Iterator[str]:
     """Yield what an engine's own metrics say of its speculation, if they do."""
     if samples.get(ROUNDS):
         yield f"acceptance length {1 + samples.get(ACCEPTED, 0) / samples[ROUNDS]:.2f} tokens per round"
-    elif samples.get(SGLANG_GAUGE):
-        yield f"acceptance length {samples[SGLANG_GAUGE]:.2f} tokens per round"
+    elif samples.get(GAUGE):
+        yield f"acceptance length {samples[GAUGE]:.2f} tokens per round"
 
 
 def _capital(line: str) -> str:

@@ -30,6 +30,7 @@ def demo():
         yield Server(url, engine, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60))
 
 
+@pytest.mark.slow
 def test_streamed_whole_and_chat_say_the_same(demo):
     message, events = whole(demo, **ASKED, max_tokens=150), streamed(demo, **ASKED, max_tokens=150)
     assert without_ids(message) | {"usage": 0} == without_ids(events) | {"usage": 0}

@@ -45,3 +45,15 @@ def test_pages(server, client):
     for limit in ("0", "1001", "x", "-1", "", "9" * 5000):
         answer = httpx.get(f"{server.url}/v1/models", params={"limit": limit})
         assert answer.status_code == 400 and answer.json()["error"]["param"] == "limit"
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_what_is_simulated_says_so(serve, simulated):
+    server = serve(simulated=simulated)
+    for entry in httpx.get(f"{server.url}/v1/models").json()["data"]:
+        assert entry.get("simulated", "").startswith("SIMULATED: random weights") == simulated
+        assert entry["display_name"] == "stub" + " (SIMULATED)" * simulated
+    assert httpx.get(f"{server.url}/ready").json()["simulated"] is simulated
+    assert (
+        f'eyas:simulated{{engine="0",model_name="stub"}} {float(simulated)}' in httpx.get(f"{server.url}/metrics").text
+    )

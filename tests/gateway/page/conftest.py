@@ -39,9 +39,14 @@ def site(codec) -> Iterator:
     """Start a server: `site(reply=..., round_s=..., port=..., **GatewayOptions)`."""
     with ExitStack() as stack:
 
-        def start(reply=None, *, round_s=0.002, drafts=4, port=0, **options) -> Site:
+        def start(reply=None, *, round_s=0.002, drafts=4, port=0, simulated=False, **options) -> Site:
             info = ModelInfo(
-                name="gpt-oss-20b", context=4096, vocab_size=codec.vocab_size, eos_ids=stop_ids(codec), drafter="eagle3"
+                name="gpt-oss-20b",
+                context=4096,
+                vocab_size=codec.vocab_size,
+                eos_ids=stop_ids(codec),
+                drafter="eagle3",
+                simulated=simulated,
             )
             answer = harmony(codec, CONTENT, REASONING)
             engine = UnevenStub(

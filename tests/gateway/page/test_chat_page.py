@@ -304,3 +304,9 @@ def test_markdown_is_the_same_in_one_piece_and_growing(site, open_page):
         "<p>a*b*c 2 * 3 * 4 snake_case_name <strong>b <em>i</em> b</strong> <code>a`b</code> <em>u</em> <s>s</s> "
         '<a href="https://a.b/c_d_e" '
     )
+
+
+def test_what_is_simulated_says_so(site, open_page):
+    page, name = open_page(site(simulated=True).url), "gpt-oss-20b (SIMULATED: random weights, or none)"
+    expect(page.locator("#model")).to_have_text(name)
+    assert page.title() == f"{name} · eyas"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from eyas.base.errors import UserError, nearest
+from eyas.base.synthetic import parse_acceptance
 
 __all__ = [
     "EngineConfig",
@@ -111,7 +112,8 @@ class EngineConfig:
         metavar="HEAD",
     )
     draft_tokens: int | Literal["auto"] = _setting(
-        "auto", "tokens drafted per round, 0 to 16; 'auto' measures and takes the fastest", metavar="N",
+        "auto", "tokens drafted per round, 0 to 16, fewer in a GPU's large rounds; 'auto' measures, takes the fastest",
+        metavar="N",
         parse=_auto_or(int_from(0, 16)),
     )  # fmt: skip
     draft_vocab: int | None = _setting(
@@ -126,20 +128,40 @@ class EngineConfig:
         "bf16", "weights of the head: as published ('bf16'), or rounded to half the bytes when loaded ('fp8')",
         metavar="FORMAT", parse=one_of("bf16", "fp8"),
     )  # fmt: skip
+    kv_dtype: Literal["auto", "fp8"] = _setting(
+        "auto", "keys and values of the model: as its weights ('auto'), or in 8 bits ('fp8'): half the bytes, rounded",
+        metavar="FORMAT", parse=one_of("auto", "fp8"),
+    )  # fmt: skip
+    decode_weights: Literal["auto", "bf16", "12bit"] = _setting(
+        "auto", "attention's matrices for decoding, on a GPU: as published ('bf16'), or a lossless copy beside them "
+        "that is read faster ('12bit'); 'auto' makes it where it takes at most a twentieth of the free memory",
+        metavar="FORMAT", parse=one_of("auto", "bf16", "12bit"),
+    )  # fmt: skip
     context: int | Literal["auto"] = _setting(
         "auto", "tokens per conversation, prompt and answer, e.g. 32k; 'auto' is the model's own limit, at most 32k",
         metavar="N", parse=_auto_or(int_from(16)),
     )  # fmt: skip
     concurrency: int = _setting(
-        8, "conversations answered at once, on a GPU at most 64; more wait in a queue", metavar="N",
+        8, "conversations answered at once, on a GPU at most 512; more wait in a queue", metavar="N",
         parse=int_from(1, 1024),
     )  # fmt: skip
     busy_chunk_tokens: int = _setting(
         BUSY_CHUNK_TOKENS,
         "prefill tokens per step while any answer decodes (chunked prefill): lower gives steadier inter-token latency "
-        "and a later first token; steps without decoding take more",
+        "and a later first token; steps without decoding take more, and those beside 256 answers twice as many",
         metavar="N",
         parse=int_from(64),
+    )
+    target_itl: int | None = _setting(
+        None, "inter-token latency in ms that 95 % shall stay below: instead of --busy-chunk-tokens a step reads the "
+        "prefill tokens that fit, where none fit some in every 21st step",
+        metavar="MS", parse=int_from(1),
+    )  # fmt: skip
+    whole_lm_head: bool = _setting(
+        False,
+        "read the whole lm_head for every token; else a GPU reads an 8-bit copy first (gpt-oss: 0.6 GB, left out where "
+        "memory is short), which rules out most tokens and changes none",
+        parse=true_or_false,
     )
     device: str = _setting(
         "auto", "'cpu', 'cuda', 'cuda:1', ...; 'auto' takes a GPU where there is one", metavar="DEVICE"
@@ -158,8 +180,9 @@ class ServeConfig(EngineConfig):
 
     model: str = _setting(
         "demo",
-        "folder, hub id (ORG/NAME), 'demo': the one in this package, or, to measure the HTTP side with 'eyas bench "
-        "http', 'null' or 'null:MS': an engine that computes nothing and answers with MS milliseconds a round",
+        "folder, hub id (ORG/NAME), 'demo': the one in this package, 'random:SHAPE': random weights of a true shape, "
+        "to measure speed without files (random:gpt-oss-120b; SIMULATED), or, to measure the HTTP side with "
+        "'eyas bench http', 'null' or 'null:MS': an engine that computes nothing and answers with MS ms a round",
         metavar="MODEL",
     )
     host: str = _setting(
@@ -209,6 +232,12 @@ class ServeConfig(EngineConfig):
         metavar="MODE",
         parse=one_of("auto", "text", "blank", "off"),
     )
+    simulate_acceptance: str | None = _setting(
+        None,
+        "synthetic acceptance of random weights: 0.7 is the rate at which each draft is accepted, 2.6 an acceptance "
+        "length, 0.9/0.1 alternating rates; it drafts with a random EAGLE-3 head unless --draft says otherwise",
+        metavar="RATE", parse=lambda text: parse_acceptance(text).text,
+    )  # fmt: skip
     keep_reasoning: bool = _setting(
         False,
         "leave finished turns their reasoning, against the model's format, so that a conversation's prompt only grows",

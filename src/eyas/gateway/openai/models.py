@@ -65,9 +65,14 @@ def _entry(context: Context, name: str) -> dict[str, object]:
         "parent": None,
         "max_model_len": info.context,
         "type": "model",
-        "display_name": info.name,
+        "display_name": f"{info.name} (SIMULATED)" if info.simulated else info.name,
         "created_at": datetime.datetime.fromtimestamp(context.created, datetime.UTC).isoformat(),
         "lifecycle": "active",
         "max_input_tokens": info.context,
         "max_tokens": info.context,
+        **(
+            {"simulated": "SIMULATED: random weights, or none; speeds are real, answers and acceptance are not"}
+            if info.simulated
+            else {}
+        ),
     }

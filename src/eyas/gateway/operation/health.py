@@ -22,6 +22,7 @@ def routes(context: Context) -> list[BaseRoute]:
         info, failure = context.info, context.engine.failure
         if failure is not None:
             return json_response({"status": "failed", "error": failure}, status=503)
-        return json_response({"status": "ready", "model": info.name, "drafter": info.drafter, "context": info.context})
+        facts = {"model": info.name, "drafter": info.drafter, "context": info.context, "simulated": info.simulated}
+        return json_response({"status": "ready", **facts})
 
     return [Route("/health", health), Route("/ready", ready)]

@@ -153,6 +153,11 @@ class Metrics(Collector):
             "eyas:engine_up", "1 while the engine serves, 0 while it does not.", self._engine.failure is None
         )
         yield self._gauge(
+            "eyas:simulated",
+            "1 where all here is SIMULATED: random weights, or none. Speeds are real, answers and acceptance are not.",
+            self._engine.info.simulated,
+        )
+        yield self._gauge(
             "eyas:step_listeners", "Live views and traces that observe the engine's steps.", self._num_viewers()
         )
         yield from self._tally_families()

@@ -21,7 +21,8 @@ const DRAFTERS = {
 };
 call("/ready")
   .then((response) => response.json())
-  .then(({ model, drafter }) => {
+  .then(({ model: name, drafter, simulated }) => {
+    const model = simulated ? `${name} (SIMULATED: random weights, or none)` : name;
     $("model").textContent = model;
     $("about").textContent = DRAFTERS[drafter] ?? "";
     document.title = `${model} · eyas`;
