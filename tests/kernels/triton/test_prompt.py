@@ -176,13 +176,15 @@ def in_fp8(cache):
     return LayerCache(k, v, scales.permute(0, 2, 3, 1).contiguous())
 
 
-def test_rows_are_rounded_to_fp8_as_by_the_twin(case):
+@pytest.mark.parametrize("bits", [0x7F800000, 0x7FFFFFFF])  # infinity, and the NaN that a GPU's products give
+def test_rows_are_rounded_to_fp8_as_by_the_twin(case, bits):
     """Against the same launch over a cache of the rows' own dtype; one head is broken, one too large, one small."""
     num_heads, num_kv, (rows, normed) = 8, 4, (case.sequence(32, 21, dead=2), case.normed(21, 64))
     weight = case.random((num_heads + 2 * num_kv) * 64, 64, scale=0.125)
     bias = case.random(weight.shape[0])
     heads = bias.view(-1, 64)
-    heads[num_heads, 3], heads[num_heads + num_kv + 1, 5] = 60_000.0, float("inf")
+    heads[num_heads, 3] = 60_000.0
+    heads[num_heads + num_kv + 1, 5] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
     heads[num_heads + 2].mul_(1e-30), weight.view(-1, 64, 64)[num_heads + 2].mul_(1e-30)
     rope = RopeTable(case.random(64, 32).clamp(-1, 1), case.random(64, 32).clamp(-1, 1))
     cache, plain = case.cache(num_kv), case.cache(num_kv)
