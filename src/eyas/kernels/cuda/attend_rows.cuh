@@ -9,7 +9,7 @@
 constexpr int QUERY_TASKS = GROUP * 8 / 32;  // warps for the query heads of one row
 constexpr int NUM_HEADS = NUM_KV * GROUP, NUM_FEATURES = (NUM_HEADS + 2 * NUM_KV) * D;
 constexpr int SLICES_AT_ONCE = 2, PARTS_AT_ONCE = 6;
-constexpr float SCALE = 0.125f * LOG2_E;  // scores come out with base 2
+constexpr float SCALE = 0.125f * LOG2_E * (1ull << QUERY_UP);  // scores come out with base 2
 
 // The product as it comes, and what finishes it.
 struct Product {

@@ -6,8 +6,9 @@
 // fragments that are read of it.
 //
 // In 8 bits (KV_FP8) keys and values are e4m3 with a power of two for each token and head, as
-// kernels/layouts/fp8_cache.py has them. They become bf16 when they are read from shared memory, and lanes hold what
-// they would have held of a bf16 cache with these numbers, so the bits are those of such a cache.
+// kernels/layouts/fp8_cache.py has them. They become bf16 when they are read from shared memory, all times 2^-120, which
+// costs nothing; the powers of two are multiplied into the scores and into the probabilities. Nothing is rounded or
+// added in another place, so the bits are those of a bf16 cache with these numbers.
 //
 // Defines: as in attend.cu.
 #pragma once
@@ -54,6 +55,7 @@ struct Stream {
     Cache cache;
     const i64* table;  // of the sequence
     u8* ring;          // DEPTH places of HALF_BYTES, WARPS * HALF_BYTES apart
+    float* factors;    // in 8 bits STEP words
     int first;
     int pages;  // ids, of this warp's steps 16 n + lane / 2
 
@@ -121,26 +123,48 @@ DEVICE void complete(u8* half, const Piece& piece, int position, const u8* new_r
     __syncwarp();
 }
 
-// 2^120 times the power of two that a byte of the cache means, as bf16. `most` is what larger bytes give: NaN for keys,
-// as theirs are broken, and a number for values, so that what was never written counts as 0 with a weight of 0.
-constexpr u32 ANY_KEY = 0x7fff, ANY_VALUE = 0x7f00;
-DEVICE u32 factor_of(u8 scale, u32 most) { return min((scale + 120u) << 7, most); }
-
-// Two e4m3, bytes `low` and `high` of two words (4 .. 7: of the second), times their factors. Their bits at the end of
-// those of a bf16 are the numbers times 2^-120, subnormals too. Each byte comes with a byte of its sign in front of it,
-// so that one shift and one mask bring both parts to their places.
-DEVICE u32 widen_e4m3(u32 first, u32 second, u32 low, u32 high, u32 factors) {
+// Two e4m3, bytes `low` and `high` of two words (4 .. 7: of the second), as bf16. Their bits at the end of those of a
+// bf16 are the numbers times 2^-120, subnormals too. Each byte comes with a byte of its sign in front of it, so that one
+// shift and one mask bring both parts to their places.
+DEVICE u32 widen_e4m3(u32 first, u32 second, u32 low, u32 high) {
     const u32 selector = low | (low | 8) << 4 | high << 8 | (high | 8) << 12;
-    return mul_bf16x2(byte_perm_signs(first, second, selector) << 4 & 0x87f087f0u, factors);
+    return byte_perm_signs(first, second, selector) << 4 & 0x87f087f0u;
+}
+
+// What scores, or probabilities, of a step are multiplied with, for keys 8 n + 2 t and the next of a lane.
+struct Factors {
+#if KV_FP8
+    float2 pairs[4];
+
+    __device__ float operator()(int n, int j) const { return j ? pairs[n].y : pairs[n].x; }
+#else
+    __device__ float operator()(int, int) const { return 1.f; }
+#endif
+};
+
+// 2^up times what the bytes of a half mean, by way of `room`, STEP words of the warp's own. `most` is what larger bytes
+// give: NaN for keys, as theirs are broken, and a number for values, so that what was never written counts as 0 with a
+// weight of 0. Queries are times 2^QUERY_UP: scores stay within fp32.
+constexpr u32 ANY_KEY = 0x7fffffff, ANY_VALUE = 0x7f000000;
+constexpr int QUERY_UP = KV_FP8 ? 60 : 0, KEY_UP = 120 - QUERY_UP, VALUE_UP = 120;
+
+DEVICE Factors factors_of(float* room, const u8* half, int up, u32 most) {
+    Factors factors;
+#if KV_FP8
+    room[lane_id()] = __uint_as_float(min(static_cast<u32>(half[KEY_BYTES + lane_id()] + up) << 23, most));
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 4; ++n) factors.pairs[n] = *reinterpret_cast<const float2*>(room + 8 * n + 2 * (lane_id() & 3));
+#endif
+    return factors;
 }
 
 // Dimensions 8 c .. 8 c + 7 of row r of a half's keys, bf16.
 DEVICE uint4 load_key(const u8* keys, int r, int c) {
 #if KV_FP8
     const uint2 key = *reinterpret_cast<const uint2*>(keys + place_of(r, c >> 1) + (c & 1) * 8);
-    const u32 factors = factor_of(keys[KEY_BYTES + r], ANY_KEY) * 0x10001u;
-    return {widen_e4m3(key.x, 0u, 0, 1, factors), widen_e4m3(key.x, 0u, 2, 3, factors),
-            widen_e4m3(key.y, 0u, 0, 1, factors), widen_e4m3(key.y, 0u, 2, 3, factors)};
+    return {widen_e4m3(key.x, 0u, 0, 1), widen_e4m3(key.x, 0u, 2, 3), widen_e4m3(key.y, 0u, 0, 1),
+            widen_e4m3(key.y, 0u, 2, 3)};
 #else
     return *reinterpret_cast<const uint4*>(keys + place_of(r, c));
 #endif
@@ -152,12 +176,10 @@ DEVICE void load_values(u32 (&pairs)[8], const u8* values, int r, int c) {
     const int place = (c & 1) * 8;
     const uint2 first = *reinterpret_cast<const uint2*>(values + place_of(r, c >> 1) + place);
     const uint2 second = *reinterpret_cast<const uint2*>(values + place_of(r + 1, c >> 1) + place);
-    const u32 scales = *reinterpret_cast<const u16*>(values + KEY_BYTES + r);
-    const u32 factors = factor_of(scales & 0xff, ANY_VALUE) | factor_of(scales >> 8, ANY_VALUE) << 16;
     const u32 lows[2] = {first.x, first.y}, highs[2] = {second.x, second.y};
 #pragma unroll
     for (int dim = 0; dim < 8; ++dim)
-        pairs[dim] = widen_e4m3(lows[dim / 4], highs[dim / 4], dim % 4, 4 + dim % 4, factors);
+        pairs[dim] = widen_e4m3(lows[dim / 4], highs[dim / 4], dim % 4, 4 + dim % 4);
 #else
     const uint4 first = *reinterpret_cast<const uint4*>(values + place_of(r, c));
     const uint4 second = *reinterpret_cast<const uint4*>(values + place_of(r + 1, c));
@@ -199,6 +221,14 @@ DEVICE void score(float (&s)[TILES][4][4], const u32* queries, const u8* keys) {
     }
 }
 
+template <int SIDE>
+DEVICE void scale(float (&s)[4][4], const Factors& factors) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) s[n][2 * SIDE + j] *= factors(n, j);
+}
+
 // Scores of keys below `low` and above `high` count for nothing. SIDE as in Cell.
 template <int SIDE>
 DEVICE void mask(float (&s)[4][4], int position, int low, int high) {
@@ -211,9 +241,10 @@ DEVICE void mask(float (&s)[4][4], int position, int low, int high) {
         }
 }
 
-// Scores to probabilities `p`, relative to the new peak, to which the cell is brought too. No keys change nothing.
+// Scores to probabilities `p`, relative to the new peak, to which the cell is brought too; times `factors`, which their
+// sum is without. No keys change nothing.
 template <int SIDE>
-DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4]) {
+DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4], const Factors& factors) {
     float peak = NEVER;
 #pragma unroll
     for (int n = 0; n < 4; ++n) peak = fmaxf(peak, fmaxf(s[n][2 * SIDE], s[n][2 * SIDE + 1]));
@@ -225,7 +256,7 @@ DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4]) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
         const float x = fast_exp2(s[n][2 * SIDE] - reference), y = fast_exp2(s[n][2 * SIDE + 1] - reference);
-        p[n / 2][SIDE + n % 2 * 2] = pack_bf16(x, y);
+        p[n / 2][SIDE + n % 2 * 2] = pack_bf16(x * factors(n, 0), y * factors(n, 1));
         total += x + y;
     }
     total += __shfl_xor_sync(FULL_WARP, total, 1);
@@ -271,21 +302,32 @@ DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, i
     u8 *const keys = stream.place(2 * i), *const values = stream.place(2 * i + 1);
     complete(keys, piece, position, fresh.keys, fresh.key_scales);
     float s[TILES][4][4] = {};
+    // No branch where there are two tiles: it would keep the instructions of their sides apart.
+    const bool second = TILES > 1 || piece.num_rows * GROUP > 8;
+    const Factors of_keys = factors_of(stream.factors, keys, KEY_UP, ANY_KEY);
     score(s, queries, keys);
+    if (KV_FP8) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            scale<0>(s[tile], of_keys);
+            if (second) scale<1>(s[tile], of_keys);
+        }
+    }
     __syncwarp();
     stream.fetch(piece, 2 * i + DEPTH);
     if (piece.masked(position)) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) mask_tile(s[tile], piece, tile, position);
     }
+    if (KV_FP8) complete(values, piece, position, fresh.values, fresh.value_scales);
+    const Factors of_values = factors_of(stream.factors, values, VALUE_UP, ANY_VALUE);
     u32 p[TILES][2][4] = {};
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
-        soften<0>(cells[tile], p[tile], s[tile]);
-        // No branch where there are two tiles: it would keep the instructions of their sides apart.
-        if (TILES > 1 || piece.num_rows * GROUP > 8) soften<1>(cells[tile], p[tile], s[tile]);
+        soften<0>(cells[tile], p[tile], s[tile], of_values);
+        if (second) soften<1>(cells[tile], p[tile], s[tile], of_values);
     }
-    complete(values, piece, position, fresh.values, fresh.value_scales);
+    if (!KV_FP8) complete(values, piece, position, fresh.values, fresh.value_scales);
     add_values(cells, p, values);
     __syncwarp();
     stream.fetch(piece, 2 * i + 1 + DEPTH);
