@@ -46,6 +46,9 @@ DEVICE int place_of(int r, int chunk) {
     return r * ROW_BYTES + (chunk ^ (r & 6) ^ ((r & 1) << 2)) * 16;
 }
 
+// Where it has dimensions 8 c .. 8 c + 7 of row r. Eight rows further they are 8 * ROW_BYTES further.
+DEVICE int fragment_place(int r, int c) { return KV_FP8 ? place_of(r, c >> 1) + (c & 1) * 8 : place_of(r, c); }
+
 // The low `count` bits, any count; and bits moved up, or down.
 DEVICE u32 below(int count) { return count >= 32 ? FULL_WARP : count <= 0 ? 0u : (1u << count) - 1; }
 DEVICE u32 shifted(u32 bits, int up) { return up >= 32 || up <= -32 ? 0u : up >= 0 ? bits << up : bits >> -up; }
@@ -159,30 +162,29 @@ DEVICE Factors factors_of(float* room, const u8* half, int up, u32 most) {
     return factors;
 }
 
-// Dimensions 8 c .. 8 c + 7 of row r of a half's keys, bf16.
-DEVICE uint4 load_key(const u8* keys, int r, int c) {
+// A fragment of keys: eight dimensions, bf16.
+DEVICE uint4 load_key(const u8* fragment) {
 #if KV_FP8
-    const uint2 key = *reinterpret_cast<const uint2*>(keys + place_of(r, c >> 1) + (c & 1) * 8);
+    const uint2 key = *reinterpret_cast<const uint2*>(fragment);
     return {widen_e4m3(key.x, 0u, 0, 1), widen_e4m3(key.x, 0u, 2, 3), widen_e4m3(key.y, 0u, 0, 1),
             widen_e4m3(key.y, 0u, 2, 3)};
 #else
-    return *reinterpret_cast<const uint4*>(keys + place_of(r, c));
+    return *reinterpret_cast<const uint4*>(fragment);
 #endif
 }
 
-// Dimensions 8 c .. 8 c + 7 of rows r and r + 1 of a half's values, bf16: of each dimension, the two rows.
-DEVICE void load_values(u32 (&pairs)[8], const u8* values, int r, int c) {
+// Eight dimensions of two rows of values, bf16: of each dimension, the two rows.
+DEVICE void load_values(u32 (&pairs)[8], const u8* first_row, const u8* second_row) {
 #if KV_FP8
-    const int place = (c & 1) * 8;
-    const uint2 first = *reinterpret_cast<const uint2*>(values + place_of(r, c >> 1) + place);
-    const uint2 second = *reinterpret_cast<const uint2*>(values + place_of(r + 1, c >> 1) + place);
+    const uint2 first = *reinterpret_cast<const uint2*>(first_row);
+    const uint2 second = *reinterpret_cast<const uint2*>(second_row);
     const u32 lows[2] = {first.x, first.y}, highs[2] = {second.x, second.y};
 #pragma unroll
     for (int dim = 0; dim < 8; ++dim)
         pairs[dim] = widen_e4m3(lows[dim / 4], highs[dim / 4], dim % 4, 4 + dim % 4);
 #else
-    const uint4 first = *reinterpret_cast<const uint4*>(values + place_of(r, c));
-    const uint4 second = *reinterpret_cast<const uint4*>(values + place_of(r + 1, c));
+    const uint4 first = *reinterpret_cast<const uint4*>(first_row);
+    const uint4 second = *reinterpret_cast<const uint4*>(second_row);
     const u32 lows[4] = {first.x, first.y, first.z, first.w}, highs[4] = {second.x, second.y, second.z, second.w};
 #pragma unroll
     for (int dim = 0; dim < 8; ++dim)
@@ -200,6 +202,7 @@ DEVICE void score(float (&s)[TILES][4][4], const u32* queries, const u8* keys) {
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+        const u8* const fragments = keys + fragment_place(g, 4 * half + t);
         u32 a[TILES][2][4];
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
@@ -211,7 +214,7 @@ DEVICE void score(float (&s)[TILES][4][4], const u32* queries, const u8* keys) {
             }
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-            const uint4 key = load_key(keys, n * 8 + g, 4 * half + t);
+            const uint4 key = load_key(fragments + n * 8 * ROW_BYTES);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
                 mma_bf16(s[tile][n], a[tile][0], key.x, key.y);
@@ -269,11 +272,12 @@ DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4], const Fac
 
 DEVICE void add_values(Cell (&cells)[TILES], const u32 (&p)[TILES][2][4], const u8* values) {
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
+    const u8 *const first = values + fragment_place(2 * t, g), *const second = values + fragment_place(2 * t + 1, g);
 #pragma unroll
     for (int page = 0; page < 2; ++page) {
         u32 low[8], high[8];
-        load_values(low, values, page * PAGE + 2 * t, g);
-        load_values(high, values, page * PAGE + 2 * t + 8, g);
+        load_values(low, first + page * PAGE * ROW_BYTES, second + page * PAGE * ROW_BYTES);
+        load_values(high, first + (page * PAGE + 8) * ROW_BYTES, second + (page * PAGE + 8) * ROW_BYTES);
 #pragma unroll
         for (int n = 0; n < 8; ++n)
 #pragma unroll
