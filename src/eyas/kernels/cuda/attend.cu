@@ -109,9 +109,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
            u32* tickets) {
     SHARED(u8, shared);
     float* const warp_states = reinterpret_cast<float*>(shared + RING_BYTES);  // [WARPS] tiles
-    u32* const queries = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
-    float* const factors = reinterpret_cast<float*>(queries + TILES * TILE_WORDS);  // in 8 bits [WARPS][STEP]
-    u8* const new_keys = reinterpret_cast<u8*>(factors + KV_FP8 * WARPS * STEP);
+    u32* const query_words = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
+    float* const factors = reinterpret_cast<float*>(query_words + TILES * TILE_WORDS);  // in 8 bits [WARPS][STEP]
+    const Queries queries = {query_words, factors + KV_FP8 * WARPS * STEP};             // and [TILES][16]
+    u8* const new_keys = reinterpret_cast<u8*>(queries.factors + KV_FP8 * TILES * 16);
     u8* const new_scales = new_keys + 2 * num_rows * ROW_BYTES;
     const NewRows fresh = {new_keys, new_keys + num_rows * ROW_BYTES, new_scales, new_scales + num_rows};
     const Cache cache = {k_cache, v_cache, scales};

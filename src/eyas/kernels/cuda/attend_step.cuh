@@ -6,9 +6,11 @@
 // fragments that are read of it.
 //
 // In 8 bits (KV_FP8) keys and values are e4m3 with a power of two for each token and head, as
-// kernels/layouts/fp8_cache.py has them. They become bf16 when they are read from shared memory, all times 2^-120, which
-// costs nothing; the powers of two are multiplied into the scores and into the probabilities. Nothing is rounded or
-// added in another place, so the bits are those of a bf16 cache with these numbers.
+// kernels/layouts/fp8_cache.py has them. When they are read from shared memory values become bf16, all times 2^-120,
+// which costs nothing. Keys become f16, which takes one instruction for two; queries are bf16 numbers in f16 then, with
+// a power of two for each row-head. All powers of two are multiplied into scores and probabilities. Nothing is rounded
+// or added in another place, so the bits are those of a bf16 cache with these numbers; but numbers of a query below
+// 2^-32 of its largest lose bits.
 //
 // Defines: as in attend.cu.
 #pragma once
@@ -147,9 +149,9 @@ struct Factors {
 
 // 2^up times what the bytes of a half mean, by way of `room`, STEP words of the warp's own. `most` is what larger bytes
 // give: NaN for keys, as theirs are broken, and a number for values, so that what was never written counts as 0 with a
-// weight of 0. Queries are times 2^QUERY_UP: scores stay within fp32.
+// weight of 0. KEY_UP makes NaN of 255.
 constexpr u32 ANY_KEY = 0x7fffffff, ANY_VALUE = 0x7f000000;
-constexpr int QUERY_UP = KV_FP8 ? 60 : 0, KEY_UP = 120 - QUERY_UP, VALUE_UP = 120;
+constexpr int KEY_UP = 1, VALUE_UP = 120;
 
 DEVICE Factors factors_of(float* room, const u8* half, int up, u32 most) {
     Factors factors;
@@ -162,12 +164,14 @@ DEVICE Factors factors_of(float* room, const u8* half, int up, u32 most) {
     return factors;
 }
 
-// A fragment of keys: eight dimensions, bf16.
+// A fragment of keys: eight dimensions, bf16; from 8 bits f16.
 DEVICE uint4 load_key(const u8* fragment) {
 #if KV_FP8
-    const uint2 key = *reinterpret_cast<const uint2*>(fragment);
-    return {widen_e4m3(key.x, 0u, 0, 1), widen_e4m3(key.x, 0u, 2, 3), widen_e4m3(key.y, 0u, 0, 1),
-            widen_e4m3(key.y, 0u, 2, 3)};
+    const uint2 bytes = *reinterpret_cast<const uint2*>(fragment);
+    uint4 key;
+    unpack_e4m3(bytes.x, key.x, key.y);
+    unpack_e4m3(bytes.y, key.z, key.w);
+    return key;
 #else
     return *reinterpret_cast<const uint4*>(fragment);
 #endif
@@ -217,8 +221,9 @@ DEVICE void score(float (&s)[TILES][4][4], const u32* queries, const u8* keys) {
             const uint4 key = load_key(fragments + n * 8 * ROW_BYTES);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
-                mma_bf16(s[tile][n], a[tile][0], key.x, key.y);
-                mma_bf16(s[tile][n], a[tile][1], key.z, key.w);
+                const auto mma = KV_FP8 ? mma_f16 : mma_bf16;
+                mma(s[tile][n], a[tile][0], key.x, key.y);
+                mma(s[tile][n], a[tile][1], key.z, key.w);
             }
         }
     }
@@ -244,21 +249,23 @@ DEVICE void mask(float (&s)[4][4], int position, int low, int high) {
         }
 }
 
-// Scores to probabilities `p`, relative to the new peak, to which the cell is brought too; times `factors`, which their
-// sum is without. No keys change nothing.
+// Scores, times `of_query` in 8 bits, to probabilities `p`, relative to the new peak, to which the cell is brought too;
+// times `factors`, which their sum is without. No keys change nothing.
 template <int SIDE>
-DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4], const Factors& factors) {
+DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4], float of_query, const Factors& factors) {
     float peak = NEVER;
 #pragma unroll
     for (int n = 0; n < 4; ++n) peak = fmaxf(peak, fmaxf(s[n][2 * SIDE], s[n][2 * SIDE + 1]));
     peak = fmaxf(peak, __shfl_xor_sync(FULL_WARP, peak, 1));
     peak = fmaxf(peak, __shfl_xor_sync(FULL_WARP, peak, 2));
-    peak = fmaxf(peak, cell.peak[SIDE]);
+    peak = fmaxf(KV_FP8 ? peak * of_query : peak, cell.peak[SIDE]);
     const float reference = peak == NEVER ? 0.f : peak, weight = weight_of(cell.peak[SIDE], peak);
     float total = 0.f;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        const float x = fast_exp2(s[n][2 * SIDE] - reference), y = fast_exp2(s[n][2 * SIDE + 1] - reference);
+        const float first = s[n][2 * SIDE], second = s[n][2 * SIDE + 1];
+        const float x = fast_exp2(KV_FP8 ? fmaf(first, of_query, -reference) : first - reference);
+        const float y = fast_exp2(KV_FP8 ? fmaf(second, of_query, -reference) : second - reference);
         p[n / 2][SIDE + n % 2 * 2] = pack_bf16(x * factors(n, 0), y * factors(n, 1));
         total += x + y;
     }
@@ -299,8 +306,14 @@ struct NewRows {
     u8 *key_scales, *value_scales;
 };
 
-// Step i of the stream; `queries` as score() reads them.
-DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, int i, const u32* queries,
+// Queries of a piece in shared memory, as score() reads them; in 8 bits the powers of two of its row-heads.
+struct Queries {
+    u32* words;
+    float* factors;
+};
+
+// Step i of the stream.
+DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, int i, const Queries& queries,
                      const NewRows& fresh) {
     const int position = (stream.first + WARPS * i) * STEP;
     u8 *const keys = stream.place(2 * i), *const values = stream.place(2 * i + 1);
@@ -309,7 +322,7 @@ DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, i
     // No branch where there are two tiles: it would keep the instructions of their sides apart.
     const bool second = TILES > 1 || piece.num_rows * GROUP > 8;
     const Factors of_keys = factors_of(stream.factors, keys, KEY_UP, ANY_KEY);
-    score(s, queries, keys);
+    score(s, queries.words, keys);
     if (KV_FP8) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -328,8 +341,9 @@ DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, i
     u32 p[TILES][2][4] = {};
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
-        soften<0>(cells[tile], p[tile], s[tile], of_values);
-        if (second) soften<1>(cells[tile], p[tile], s[tile], of_values);
+        const float* const of_query = queries.factors + 16 * tile + (lane_id() >> 2);
+        soften<0>(cells[tile], p[tile], s[tile], KV_FP8 ? of_query[0] : 1.f, of_values);
+        if (second) soften<1>(cells[tile], p[tile], s[tile], KV_FP8 ? of_query[8] : 1.f, of_values);
     }
     if (!KV_FP8) complete(values, piece, position, fresh.values, fresh.value_scales);
     add_values(cells, p, values);
