@@ -35,10 +35,12 @@ def in_bf16(cache: LayerCache) -> tuple[Tensor, Tensor]:
 
 
 def exact_rows(case: Case) -> Case:
-    """New keys and values that 8 bits hold, and are not rotated."""
+    """New keys and values that 8 bits hold, and are not rotated; queries, keys and values of many magnitudes."""
     num_kv, partials = case.num_kv, torch.zeros_like(case.partials_SLN)
     partials[0] = case.partials_SLN[0].bfloat16().float()
-    heads = partials[0].unflatten(-1, (-1, DIM))[..., -2 * num_kv :, :]
+    all_heads = partials[0].unflatten(-1, (-1, DIM))
+    queries, heads = all_heads[..., : -2 * num_kv, :], all_heads[..., -2 * num_kv :, :]
+    queries.mul_(10.0 ** torch.randint(-9, 3, (*queries.shape[:-1], 1), device=queries.device))
     heads.mul_(10.0 ** torch.randint(-3, 4, (*heads.shape[:-1], 1), device=heads.device))
     for _ in range(2):  # a number that was rounded up to a row's power of two asks for the next one
         heads.copy_(from_fp8(*to_fp8(heads)))

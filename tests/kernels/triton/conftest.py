@@ -20,10 +20,12 @@ else:
     _convert_float = interpreter._convert_float
 
     def _convert(data, source, target, rounding_mode):
-        if (source, target) != (triton.language.float32, triton.language.float8e4nv):
-            return _convert_float(data, source, target, rounding_mode)
-        # Triton 3.6 cuts what becomes subnormal, which a GPU rounds.
-        return torch.from_numpy(data.copy()).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        # Triton 3.6 cuts what becomes subnormal, which a GPU rounds, and reads the byte of NaN as 480.
+        if (source, target) == (triton.language.float32, triton.language.float8e4nv):
+            return torch.from_numpy(data.copy()).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        if (source, target) == (triton.language.float8e4nv, triton.language.float32):
+            return torch.from_numpy(data.copy()).view(torch.float8_e4m3fn).float().numpy()
+        return _convert_float(data, source, target, rounding_mode)
 
     interpreter._convert_float = _convert
 

@@ -1,6 +1,7 @@
 """Prompt kernels against the plain twins, and the bits of rows over cuts of the prompt and tiles of rows."""
 
 import itertools
+from math import isfinite
 
 import pytest
 import torch
@@ -176,13 +177,15 @@ def in_fp8(cache):
     return LayerCache(k, v, scales.permute(0, 2, 3, 1).contiguous())
 
 
-def test_rows_are_rounded_to_fp8_as_by_the_twin(case):
+@pytest.mark.parametrize("bits", [0x7F800000, 0x7FFFFFFF])  # infinity, and the NaN that a GPU's products give
+def test_rows_are_rounded_to_fp8_as_by_the_twin(case, bits):
     """Against the same launch over a cache of the rows' own dtype; one head is broken, one too large, one small."""
     num_heads, num_kv, (rows, normed) = 8, 4, (case.sequence(32, 21, dead=2), case.normed(21, 64))
     weight = case.random((num_heads + 2 * num_kv) * 64, 64, scale=0.125)
     bias = case.random(weight.shape[0])
     heads = bias.view(-1, 64)
-    heads[num_heads, 3], heads[num_heads + num_kv + 1, 5] = 60_000.0, float("inf")
+    heads[num_heads, 3] = 60_000.0
+    heads[num_heads + num_kv + 1, 5] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
     heads[num_heads + 2].mul_(1e-30), weight.view(-1, 64, 64)[num_heads + 2].mul_(1e-30)
     rope = RopeTable(case.random(64, 32).clamp(-1, 1), case.random(64, 32).clamp(-1, 1))
     cache, plain = case.cache(num_kv), case.cache(num_kv)
@@ -268,6 +271,25 @@ def test_route_and_group(case):
         assert 0 < end - first <= 8
         assert (flat[groups.pairs[first:end].long()] == expert).all()
     assert sum(end - first for _, first, end, _ in tiles) == int((flat >= 0).sum())
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("num_experts", [16, 48])
+def test_rows_that_are_not_finite_go_to_experts_that_there_are(case, num_experts):
+    """NaN in a whole row, in one logit, and infinities of both signs."""
+    normed, weight, bias = case.normed(40, 96), case.random(num_experts, 96), case.random(num_experts)
+    normed.rows_TH[3, 7] = float("nan")
+    normed.rows_TH[4, :] = float("inf")
+    weight[num_experts - 1, 0], normed.rows_TH[5, 0] = 0.0, float("inf")
+    live = torch.arange(40, device=case.device) != 6
+    got = routing.route_rows(normed, live, case.blocked(weight), bias, top_k=4, eps=EPS)
+    assert [t for t, row in enumerate(got.weights_TK.tolist()) if not all(map(isfinite, row))] == [3, 4, 5]
+    ids = got.ids_TK[live].long()
+    assert (ids >= 0).all() and (ids < num_experts).all() and all(len(set(row)) == 4 for row in ids.tolist())
+    assert torch.equal(got.counts_E.long(), ids.flatten().bincount(minlength=num_experts))
+    for expert in range(num_experts):
+        places = got.places_TK[got.ids_TK == expert]
+        assert sorted(places.tolist()) == list(range(len(places)))
 
 
 @pytest.mark.parametrize(("width", "inner"), [(96, 160), pytest.param(64, 32, marks=pytest.mark.slow)])

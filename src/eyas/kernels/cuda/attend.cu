@@ -109,8 +109,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
            u32* tickets) {
     SHARED(u8, shared);
     float* const warp_states = reinterpret_cast<float*>(shared + RING_BYTES);  // [WARPS] tiles
-    u32* const queries = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
-    u8* const new_keys = reinterpret_cast<u8*>(queries + TILES * TILE_WORDS);
+    u32* const query_words = reinterpret_cast<u32*>(warp_states + WARPS * TILE_STATE);
+    float* const factors = reinterpret_cast<float*>(query_words + TILES * TILE_WORDS);  // in 8 bits [WARPS][STEP]
+    const Queries queries = {query_words, factors + KV_FP8 * WARPS * STEP};             // and [TILES][16]
+    u8* const new_keys = reinterpret_cast<u8*>(queries.factors + KV_FP8 * TILES * 16);
     u8* const new_scales = new_keys + 2 * num_rows * ROW_BYTES;
     const NewRows fresh = {new_keys, new_keys + num_rows * ROW_BYTES, new_scales, new_scales + num_rows};
     const Cache cache = {k_cache, v_cache, scales};
@@ -127,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
         const Piece piece = piece_of(plan, number, positions, live, num_rows, window, first_key);
         const int num_leaves = max(1, (piece.end - piece.begin + LEAF_STEPS - 1) / LEAF_STEPS);
         const i64* const seq_table = table + static_cast<i64>(piece.unit.seq) * table_stride;
-        Stream stream = {cache, seq_table, shared + warp * HALF_BYTES,
+        Stream stream = {cache, seq_table, shared + warp * HALF_BYTES, factors + warp * STEP,
                          piece.begin + ((warp - piece.begin) & (WARPS - 1)), 0};
 #pragma unroll 1
         for (int half = 0; half < DEPTH; ++half) stream.fetch(piece, half);

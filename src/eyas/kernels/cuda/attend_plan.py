@@ -85,8 +85,9 @@ class Plan(NamedTuple):
 
 
 def _shared_bytes(warps: int, depth: int, tiles: int, num_rows: int, *, in_fp8: bool = False) -> int:
-    states, entry = 16 * STATE_WORDS * 4, DIM + 1 if in_fp8 else 2 * DIM
-    return warps * (depth * STEP * entry + states) + tiles * 16 * DIM * 2 + num_rows * 2 * entry
+    states, entry, factors = 16 * STATE_WORDS * 4, DIM + 1 if in_fp8 else 2 * DIM, 4 if in_fp8 else 0
+    of_warp, of_tile = depth * STEP * entry + states + factors * STEP, 16 * (DIM * 2 + factors)
+    return warps * of_warp + tiles * of_tile + num_rows * 2 * entry
 
 
 def _config(num_rows: int, group: int, shared_limit: int, *, crowded: bool, in_fp8: bool) -> Config:

@@ -25,7 +25,7 @@ struct Product {
 // Where finished rows go: queries as score() reads them, keys and values into shared memory, and into the cache by the
 // block that has the row.
 struct Finished {
-    u32* queries;
+    Queries queries;
     NewRows fresh;
     Cache cache;
     const i64* table;
@@ -115,14 +115,40 @@ DEVICE void turn(float& a, float& b, float scale, float bias_a, float bias_b, fl
     b = fmaf(x, s, __fmul_rn(y, c));
 }
 
+// The largest of numbers that 8 lanes share, as the bits of a bf16 without its sign. One warp.
+DEVICE u32 largest_of(const u32 (&words)[4]) {
+    u32 largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) largest = max(largest, max(words[i] & 0x7fffu, words[i] >> 16 & 0x7fffu));
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) largest = max(largest, __shfl_xor_sync(FULL_WARP, largest, step));
+    return largest;
+}
+
+// bf16 in f16: times the power of two that brings the largest to 2^14 .. 2^15, the inverse of which, halved for KEY_UP,
+// is returned.
+DEVICE float to_f16(u32 (&words)[4]) {
+    const u32 exponent = max(largest_of(words) >> 7, 16u);
+    const float to_fit = __uint_as_float((268u - exponent) << 23);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        words[i] = pack_f16(from_bf16(words[i] & 0xffff) * to_fit, from_bf16(words[i] >> 16) * to_fit);
+    return __uint_as_float((exponent - 15u) << 23);
+}
+
 // In the order of the left operand: [tile][16 dimensions][lane][4 words].
-DEVICE void put_query(u32* queries, int row_head, float4 low, float4 high) {
+DEVICE void put_query(const Queries& queries, int row_head, float4 low, float4 high) {
     const int lane = lane_id();
-    u32* const target = queries + row_head / 16 * TILE_WORDS + lane % 2 * 128 +
+    u32* const target = queries.words + row_head / 16 * TILE_WORDS + lane % 2 * 128 +
                         (row_head % 8 * 4 + lane % 8 / 2) * 4 + row_head / 8 % 2;
     const float s = SCALE;
-    target[0] = pack_bf16(low.x * s, low.y * s), target[2] = pack_bf16(low.z * s, low.w * s);
-    target[256] = pack_bf16(high.x * s, high.y * s), target[258] = pack_bf16(high.z * s, high.w * s);
+    u32 words[4] = {pack_bf16(low.x * s, low.y * s), pack_bf16(low.z * s, low.w * s),
+                    pack_bf16(high.x * s, high.y * s), pack_bf16(high.z * s, high.w * s)};
+    if (KV_FP8) {
+        const float factor = to_f16(words);
+        if (lane % 8 == 0) queries.factors[row_head] = factor;
+    }
+    target[0] = words[0], target[2] = words[1], target[256] = words[2], target[258] = words[3];
 }
 
 DEVICE bool finite(u32 pair) { return (pair & 0x7f80u) != 0x7f80u && (pair & 0x7f800000u) != 0x7f800000u; }
@@ -142,12 +168,7 @@ struct Entry {
 DEVICE Entry make_entry(const Task& task, float4 low, float4 high) {
     const u32 words[4] = {pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y),
                           pack_bf16(high.z, high.w)};
-    u32 largest = 0;  // bits of a bf16, without the sign
-#pragma unroll
-    for (int i = 0; i < 4; ++i) largest = max(largest, max(words[i] & 0x7fffu, words[i] >> 16 & 0x7fffu));
-#pragma unroll
-    for (int step = 1; step < 8; step *= 2) largest = max(largest, __shfl_xor_sync(FULL_WARP, largest, step));
-    const int exponent = static_cast<int>(largest + 0x20 >> 7) - 8;
+    const int exponent = static_cast<int>(largest_of(words) + 0x20 >> 7) - 8;
     if (__any_sync(FULL_WARP, task.active && exponent > LARGEST_SCALE))
         return {task.is_value ? 0u : 0x7f7f7f7fu, task.is_value ? 0u : 0x7f7f7f7fu,
                 static_cast<u8>(task.is_value ? SMALLEST_SCALE : BROKEN)};

@@ -6,8 +6,11 @@
 // fragments that are read of it.
 //
 // In 8 bits (KV_FP8) keys and values are e4m3 with a power of two for each token and head, as
-// kernels/layouts/fp8_cache.py has them. They become bf16 when they are read from shared memory, and lanes hold what
-// they would have held of a bf16 cache with these numbers, so the bits are those of such a cache.
+// kernels/layouts/fp8_cache.py has them. When they are read from shared memory values become bf16, all times 2^-120,
+// which costs nothing. Keys become f16, which takes one instruction for two; queries are bf16 numbers in f16 then, with
+// a power of two for each row-head. All powers of two are multiplied into scores and probabilities. Nothing is rounded
+// or added in another place, so the bits are those of a bf16 cache with these numbers; but numbers of a query below
+// 2^-32 of its largest lose bits.
 //
 // Defines: as in attend.cu.
 #pragma once
@@ -45,6 +48,9 @@ DEVICE int place_of(int r, int chunk) {
     return r * ROW_BYTES + (chunk ^ (r & 6) ^ ((r & 1) << 2)) * 16;
 }
 
+// Where it has dimensions 8 c .. 8 c + 7 of row r. Eight rows further they are 8 * ROW_BYTES further.
+DEVICE int fragment_place(int r, int c) { return KV_FP8 ? place_of(r, c >> 1) + (c & 1) * 8 : place_of(r, c); }
+
 // The low `count` bits, any count; and bits moved up, or down.
 DEVICE u32 below(int count) { return count >= 32 ? FULL_WARP : count <= 0 ? 0u : (1u << count) - 1; }
 DEVICE u32 shifted(u32 bits, int up) { return up >= 32 || up <= -32 ? 0u : up >= 0 ? bits << up : bits >> -up; }
@@ -54,6 +60,7 @@ struct Stream {
     Cache cache;
     const i64* table;  // of the sequence
     u8* ring;          // DEPTH places of HALF_BYTES, WARPS * HALF_BYTES apart
+    float* factors;    // in 8 bits STEP words
     int first;
     int pages;  // ids, of this warp's steps 16 n + lane / 2
 
@@ -121,46 +128,67 @@ DEVICE void complete(u8* half, const Piece& piece, int position, const u8* new_r
     __syncwarp();
 }
 
-// 2^120 times the power of two that a byte of the cache means, as bf16. `most` is what larger bytes give: NaN for keys,
-// as theirs are broken, and a number for values, so that what was never written counts as 0 with a weight of 0.
-constexpr u32 ANY_KEY = 0x7fff, ANY_VALUE = 0x7f00;
-DEVICE u32 factor_of(u8 scale, u32 most) { return min((scale + 120u) << 7, most); }
-
-// Two e4m3, bytes `low` and `high` of two words (4 .. 7: of the second), times their factors. Their bits at the end of
-// those of a bf16 are the numbers times 2^-120, subnormals too. Each byte comes with a byte of its sign in front of it,
-// so that one shift and one mask bring both parts to their places.
-DEVICE u32 widen_e4m3(u32 first, u32 second, u32 low, u32 high, u32 factors) {
+// Two e4m3, bytes `low` and `high` of two words (4 .. 7: of the second), as bf16. Their bits at the end of those of a
+// bf16 are the numbers times 2^-120, subnormals too. Each byte comes with a byte of its sign in front of it, so that one
+// shift and one mask bring both parts to their places.
+DEVICE u32 widen_e4m3(u32 first, u32 second, u32 low, u32 high) {
     const u32 selector = low | (low | 8) << 4 | high << 8 | (high | 8) << 12;
-    return mul_bf16x2(byte_perm_signs(first, second, selector) << 4 & 0x87f087f0u, factors);
+    return byte_perm_signs(first, second, selector) << 4 & 0x87f087f0u;
 }
 
-// Dimensions 8 c .. 8 c + 7 of row r of a half's keys, bf16.
-DEVICE uint4 load_key(const u8* keys, int r, int c) {
+// What scores, or probabilities, of a step are multiplied with, for keys 8 n + 2 t and the next of a lane.
+struct Factors {
 #if KV_FP8
-    const uint2 key = *reinterpret_cast<const uint2*>(keys + place_of(r, c >> 1) + (c & 1) * 8);
-    const u32 factors = factor_of(keys[KEY_BYTES + r], ANY_KEY) * 0x10001u;
-    return {widen_e4m3(key.x, 0u, 0, 1, factors), widen_e4m3(key.x, 0u, 2, 3, factors),
-            widen_e4m3(key.y, 0u, 0, 1, factors), widen_e4m3(key.y, 0u, 2, 3, factors)};
+    float2 pairs[4];
+
+    __device__ float operator()(int n, int j) const { return j ? pairs[n].y : pairs[n].x; }
 #else
-    return *reinterpret_cast<const uint4*>(keys + place_of(r, c));
+    __device__ float operator()(int, int) const { return 1.f; }
+#endif
+};
+
+// 2^up times what the bytes of a half mean, by way of `room`, STEP words of the warp's own. `most` is what larger bytes
+// give: NaN for keys, as theirs are broken, and a number for values, so that what was never written counts as 0 with a
+// weight of 0. KEY_UP makes NaN of 255.
+constexpr u32 ANY_KEY = 0x7fffffff, ANY_VALUE = 0x7f000000;
+constexpr int KEY_UP = 1, VALUE_UP = 120;
+
+DEVICE Factors factors_of(float* room, const u8* half, int up, u32 most) {
+    Factors factors;
+#if KV_FP8
+    room[lane_id()] = __uint_as_float(min(static_cast<u32>(half[KEY_BYTES + lane_id()] + up) << 23, most));
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 4; ++n) factors.pairs[n] = *reinterpret_cast<const float2*>(room + 8 * n + 2 * (lane_id() & 3));
+#endif
+    return factors;
+}
+
+// A fragment of keys: eight dimensions, bf16; from 8 bits f16.
+DEVICE uint4 load_key(const u8* fragment) {
+#if KV_FP8
+    const uint2 bytes = *reinterpret_cast<const uint2*>(fragment);
+    uint4 key;
+    unpack_e4m3(bytes.x, key.x, key.y);
+    unpack_e4m3(bytes.y, key.z, key.w);
+    return key;
+#else
+    return *reinterpret_cast<const uint4*>(fragment);
 #endif
 }
 
-// Dimensions 8 c .. 8 c + 7 of rows r and r + 1 of a half's values, bf16: of each dimension, the two rows.
-DEVICE void load_values(u32 (&pairs)[8], const u8* values, int r, int c) {
+// Eight dimensions of two rows of values, bf16: of each dimension, the two rows.
+DEVICE void load_values(u32 (&pairs)[8], const u8* first_row, const u8* second_row) {
 #if KV_FP8
-    const int place = (c & 1) * 8;
-    const uint2 first = *reinterpret_cast<const uint2*>(values + place_of(r, c >> 1) + place);
-    const uint2 second = *reinterpret_cast<const uint2*>(values + place_of(r + 1, c >> 1) + place);
-    const u32 scales = *reinterpret_cast<const u16*>(values + KEY_BYTES + r);
-    const u32 factors = factor_of(scales & 0xff, ANY_VALUE) | factor_of(scales >> 8, ANY_VALUE) << 16;
+    const uint2 first = *reinterpret_cast<const uint2*>(first_row);
+    const uint2 second = *reinterpret_cast<const uint2*>(second_row);
     const u32 lows[2] = {first.x, first.y}, highs[2] = {second.x, second.y};
 #pragma unroll
     for (int dim = 0; dim < 8; ++dim)
-        pairs[dim] = widen_e4m3(lows[dim / 4], highs[dim / 4], dim % 4, 4 + dim % 4, factors);
+        pairs[dim] = widen_e4m3(lows[dim / 4], highs[dim / 4], dim % 4, 4 + dim % 4);
 #else
-    const uint4 first = *reinterpret_cast<const uint4*>(values + place_of(r, c));
-    const uint4 second = *reinterpret_cast<const uint4*>(values + place_of(r + 1, c));
+    const uint4 first = *reinterpret_cast<const uint4*>(first_row);
+    const uint4 second = *reinterpret_cast<const uint4*>(second_row);
     const u32 lows[4] = {first.x, first.y, first.z, first.w}, highs[4] = {second.x, second.y, second.z, second.w};
 #pragma unroll
     for (int dim = 0; dim < 8; ++dim)
@@ -178,6 +206,7 @@ DEVICE void score(float (&s)[TILES][4][4], const u32* queries, const u8* keys) {
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+        const u8* const fragments = keys + fragment_place(g, 4 * half + t);
         u32 a[TILES][2][4];
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
@@ -189,14 +218,23 @@ DEVICE void score(float (&s)[TILES][4][4], const u32* queries, const u8* keys) {
             }
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-            const uint4 key = load_key(keys, n * 8 + g, 4 * half + t);
+            const uint4 key = load_key(fragments + n * 8 * ROW_BYTES);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
-                mma_bf16(s[tile][n], a[tile][0], key.x, key.y);
-                mma_bf16(s[tile][n], a[tile][1], key.z, key.w);
+                const auto mma = KV_FP8 ? mma_f16 : mma_bf16;
+                mma(s[tile][n], a[tile][0], key.x, key.y);
+                mma(s[tile][n], a[tile][1], key.z, key.w);
             }
         }
     }
+}
+
+template <int SIDE>
+DEVICE void scale(float (&s)[4][4], const Factors& factors) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) s[n][2 * SIDE + j] *= factors(n, j);
 }
 
 // Scores of keys below `low` and above `high` count for nothing. SIDE as in Cell.
@@ -211,21 +249,24 @@ DEVICE void mask(float (&s)[4][4], int position, int low, int high) {
         }
 }
 
-// Scores to probabilities `p`, relative to the new peak, to which the cell is brought too. No keys change nothing.
+// Scores, times `of_query` in 8 bits, to probabilities `p`, relative to the new peak, to which the cell is brought too;
+// times `factors`, which their sum is without. No keys change nothing.
 template <int SIDE>
-DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4]) {
+DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4], float of_query, const Factors& factors) {
     float peak = NEVER;
 #pragma unroll
     for (int n = 0; n < 4; ++n) peak = fmaxf(peak, fmaxf(s[n][2 * SIDE], s[n][2 * SIDE + 1]));
     peak = fmaxf(peak, __shfl_xor_sync(FULL_WARP, peak, 1));
     peak = fmaxf(peak, __shfl_xor_sync(FULL_WARP, peak, 2));
-    peak = fmaxf(peak, cell.peak[SIDE]);
+    peak = fmaxf(KV_FP8 ? peak * of_query : peak, cell.peak[SIDE]);
     const float reference = peak == NEVER ? 0.f : peak, weight = weight_of(cell.peak[SIDE], peak);
     float total = 0.f;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        const float x = fast_exp2(s[n][2 * SIDE] - reference), y = fast_exp2(s[n][2 * SIDE + 1] - reference);
-        p[n / 2][SIDE + n % 2 * 2] = pack_bf16(x, y);
+        const float first = s[n][2 * SIDE], second = s[n][2 * SIDE + 1];
+        const float x = fast_exp2(KV_FP8 ? fmaf(first, of_query, -reference) : first - reference);
+        const float y = fast_exp2(KV_FP8 ? fmaf(second, of_query, -reference) : second - reference);
+        p[n / 2][SIDE + n % 2 * 2] = pack_bf16(x * factors(n, 0), y * factors(n, 1));
         total += x + y;
     }
     total += __shfl_xor_sync(FULL_WARP, total, 1);
@@ -238,11 +279,12 @@ DEVICE void soften(Cell& cell, u32 (&p)[2][4], const float (&s)[4][4]) {
 
 DEVICE void add_values(Cell (&cells)[TILES], const u32 (&p)[TILES][2][4], const u8* values) {
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
+    const u8 *const first = values + fragment_place(2 * t, g), *const second = values + fragment_place(2 * t + 1, g);
 #pragma unroll
     for (int page = 0; page < 2; ++page) {
         u32 low[8], high[8];
-        load_values(low, values, page * PAGE + 2 * t, g);
-        load_values(high, values, page * PAGE + 2 * t + 8, g);
+        load_values(low, first + page * PAGE * ROW_BYTES, second + page * PAGE * ROW_BYTES);
+        load_values(high, first + (page * PAGE + 8) * ROW_BYTES, second + (page * PAGE + 8) * ROW_BYTES);
 #pragma unroll
         for (int n = 0; n < 8; ++n)
 #pragma unroll
@@ -264,28 +306,46 @@ struct NewRows {
     u8 *key_scales, *value_scales;
 };
 
-// Step i of the stream; `queries` as score() reads them.
-DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, int i, const u32* queries,
+// Queries of a piece in shared memory, as score() reads them; in 8 bits the powers of two of its row-heads.
+struct Queries {
+    u32* words;
+    float* factors;
+};
+
+// Step i of the stream.
+DEVICE void add_step(Cell (&cells)[TILES], Stream& stream, const Piece& piece, int i, const Queries& queries,
                      const NewRows& fresh) {
     const int position = (stream.first + WARPS * i) * STEP;
     u8 *const keys = stream.place(2 * i), *const values = stream.place(2 * i + 1);
     complete(keys, piece, position, fresh.keys, fresh.key_scales);
     float s[TILES][4][4] = {};
-    score(s, queries, keys);
+    // No branch where there are two tiles: it would keep the instructions of their sides apart.
+    const bool second = TILES > 1 || piece.num_rows * GROUP > 8;
+    const Factors of_keys = factors_of(stream.factors, keys, KEY_UP, ANY_KEY);
+    score(s, queries.words, keys);
+    if (KV_FP8) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            scale<0>(s[tile], of_keys);
+            if (second) scale<1>(s[tile], of_keys);
+        }
+    }
     __syncwarp();
     stream.fetch(piece, 2 * i + DEPTH);
     if (piece.masked(position)) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) mask_tile(s[tile], piece, tile, position);
     }
+    if (KV_FP8) complete(values, piece, position, fresh.values, fresh.value_scales);
+    const Factors of_values = factors_of(stream.factors, values, VALUE_UP, ANY_VALUE);
     u32 p[TILES][2][4] = {};
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
-        soften<0>(cells[tile], p[tile], s[tile]);
-        // No branch where there are two tiles: it would keep the instructions of their sides apart.
-        if (TILES > 1 || piece.num_rows * GROUP > 8) soften<1>(cells[tile], p[tile], s[tile]);
+        const float* const of_query = queries.factors + 16 * tile + (lane_id() >> 2);
+        soften<0>(cells[tile], p[tile], s[tile], KV_FP8 ? of_query[0] : 1.f, of_values);
+        if (second) soften<1>(cells[tile], p[tile], s[tile], KV_FP8 ? of_query[8] : 1.f, of_values);
     }
-    complete(values, piece, position, fresh.values, fresh.value_scales);
+    if (!KV_FP8) complete(values, piece, position, fresh.values, fresh.value_scales);
     add_values(cells, p, values);
     __syncwarp();
     stream.fetch(piece, 2 * i + 1 + DEPTH);

@@ -188,6 +188,19 @@ DEVICE u32 pack_e4m3(float a, float b, float c, float d) {
     return packed;
 }
 
+// The f16 of four e4m3, which holds them all.
+DEVICE void unpack_e4m3(u32 four, u32& low, u32& high) {
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
+        : "=r"(low), "=r"(high)
+        : "r"(four));
+}
+
+DEVICE u32 pack_f16(float low, float high) {
+    u32 packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
 // ---- matrix instruction ------------------------------------------------------------------------------------------
 // c[16][8] += a[16][16] b[16][8], bf16 in, fp32 out. Lane 4 g + t holds
 //   a: {row g, k 2t 2t+1}, {row g+8, same k}, {row g, k 2t+8 2t+9}, {row g+8, same k};  b: k 2t 2t+1 | k 2t+8 2t+9 of column g
@@ -195,6 +208,14 @@ DEVICE u32 pack_e4m3(float a, float b, float c, float d) {
 // Which k of memory these sixteen are is free, as long as a and b agree.
 DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same of f16.
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

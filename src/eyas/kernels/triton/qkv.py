@@ -32,9 +32,9 @@ def _config(num_rows: int, device: torch.device) -> dict[str, int]:
 def _in_fp8(pairs, BLOCK_T: tl.constexpr):
     """Keys and values [BLOCK_T, 128] as bytes, and their scales [BLOCK_T, 2]: see `kernels.layouts.fp8_cache`."""
     halves = pairs.to(tl.float32).reshape(BLOCK_T, 2, 64)
-    # As integers, magnitudes keep their order, and NaN is above them all.
+    # As integers, magnitudes keep their order, and NaN is above them all; of a NaN all bits may be set, so shift first.
     largest = tl.max(halves.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 2)
-    exponents = (largest + 0x200000 >> 23) - 8
+    exponents = ((largest >> 21) + 1 >> 2) - 8
     fits = (tl.max(exponents, 1) <= _LARGEST)[:, None]
     is_key = (tl.arange(0, 2) == 0)[None, :]
     scales = tl.maximum(tl.where(fits, exponents, _SMALLEST), _SMALLEST)

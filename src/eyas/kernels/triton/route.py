@@ -73,13 +73,15 @@ def _route_kernel(
     tl.store(rms_ptr + t, rms, mask=inside)
     bias = tl.load(bias_ptr + e)
     logits = acc * rms[None, :] + bias[:, None]
+    # Threads disagree on the largest of NaN. Among infinities it is the first, and the weights are NaN all the same.
+    logits = tl.where(logits == logits, logits, float("inf"))
     logits = tl.where((expert < E)[:, None], logits, float("-inf"))
     live = tl.load(live_ptr + rows, mask=inside, other=0) != 0
     rank = tl.arange(0, RANKS)[None, :]
     values = tl.full((BLOCK_T, RANKS), float("-inf"), tl.float32)
     ids = tl.full((BLOCK_T, RANKS), -1, tl.int32)
     for step in tl.static_range(TOP_K):
-        chosen = tl.minimum(tl.argmax(logits, axis=0), E - 1)  # of a row of NaN it may be a padding expert
+        chosen = tl.argmax(logits, axis=0)
         values = tl.where(rank == step, tl.max(logits, axis=0)[:, None], values)
         ids = tl.where(rank == step, chosen[:, None], ids)
         logits = tl.where(expert[:, None] == chosen[None, :], float("-inf"), logits)

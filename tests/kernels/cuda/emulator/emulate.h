@@ -240,11 +240,35 @@ DEVICE u32 mul_bf16x2_low(u32 a, u32 b) { return mul_bf16x2(a, (b & 0xffff) * 0x
 DEVICE u32 mul_bf16x2_high(u32 a, u32 b) { return mul_bf16x2(a, (b >> 16) * 0x10001u); }
 DEVICE u32 sub_bf16x2(u32 a, u32 b) { return pack_bf16(emulated_low(a) - emulated_low(b), emulated_high(a) - emulated_high(b)); }
 
+static inline float emulated_f16(u16 bits) {
+    _Float16 value;
+    memcpy(&value, &bits, 2);
+    return value;
+}
+static inline float emulated_f16_low(u32 packed) { return emulated_f16(packed); }
+static inline float emulated_f16_high(u32 packed) { return emulated_f16(packed >> 16); }
+DEVICE u32 pack_f16(float low, float high) {
+    const _Float16 both[2] = {static_cast<_Float16>(low), static_cast<_Float16>(high)};
+    u32 packed;
+    memcpy(&packed, both, 4);
+    return packed;
+}
+static inline float emulated_from_e4m3(u32 byte) {
+    const u32 magnitude = byte & 0x7f;
+    if (magnitude == 0x7f) return NAN;
+    return (byte & 0x80 ? -0x1p120f : 0x1p120f) * __uint_as_float(magnitude << 20);
+}
+DEVICE void unpack_e4m3(u32 four, u32& low, u32& high) {
+    low = pack_f16(emulated_from_e4m3(four & 0xff), emulated_from_e4m3(four >> 8 & 0xff));
+    high = pack_f16(emulated_from_e4m3(four >> 16 & 0xff), emulated_from_e4m3(four >> 24));
+}
+
 // The sum of 16 products and c is rounded once; the tensor cores' own rounding differs in the last bits.
-DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+template <float LOW(u32), float HIGH(u32)>
+static void emulated_mma(const char* name, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     struct Lane { u32 a[4], b[2]; float c[4]; };
     const Lane mine{{a[0], a[1], a[2], a[3]}, {b0, b1}, {c[0], c[1], c[2], c[3]}};
-    const Lane result = emulate::collective("mma_bf16", mine, [](Lane* all) {
+    const Lane result = emulate::collective(name, mine, [](Lane* all) {
         using Row = double __attribute__((vector_size(64)));
         double left[16][16];
         Row right[16], sum[16];
@@ -253,12 +277,12 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
             for (int i = 0; i < 4; ++i) {
                 const u32 word = all[lane].a[i];
                 double* const pair = &left[g + i % 2 * 8][2 * t + i / 2 * 8];
-                pair[0] = emulated_low(word), pair[1] = emulated_high(word);
+                pair[0] = LOW(word), pair[1] = HIGH(word);
                 sum[g + i / 2 * 8][2 * t + i % 2] = all[lane].c[i];
             }
             for (int i = 0; i < 2; ++i) {
-                right[2 * t + 8 * i][g] = emulated_low(all[lane].b[i]);
-                right[2 * t + 8 * i + 1][g] = emulated_high(all[lane].b[i]);
+                right[2 * t + 8 * i][g] = LOW(all[lane].b[i]);
+                right[2 * t + 8 * i + 1][g] = HIGH(all[lane].b[i]);
             }
         }
         for (int row = 0; row < 16; ++row)
@@ -268,6 +292,12 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
                 all[lane].c[i] = static_cast<float>(sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
     });
     for (int i = 0; i < 4; ++i) c[i] = result.c[i];
+}
+DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    emulated_mma<emulated_low, emulated_high>("mma_bf16", c, a, b0, b1);
+}
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    emulated_mma<emulated_f16_low, emulated_f16_high>("mma_f16", c, a, b0, b1);
 }
 
 DEVICE void keep_order(float (&)[4]) {}
