@@ -60,10 +60,14 @@ def show(rows: int, cache: Paged) -> None:
     for event in seen.events():
         times[event.name].append(event.device_time_total)
     total = sum(map(sum, times.values())) / TURNS
-    print(f"\n{rows} rows: {pass_us / NUM_LAYERS:.1f} us a layer, {(pass_us - total) / NUM_LAYERS:.1f} without a kernel")
+    print(
+        f"\n{rows} rows: {pass_us / NUM_LAYERS:.1f} us a layer, {(pass_us - total) / NUM_LAYERS:.1f} without a kernel"
+    )
     for name, spent in sorted(times.items(), key=lambda item: -sum(item[1])):
         of_layer = sum(spent) / TURNS / NUM_LAYERS
-        print(f"{of_layer:8.1f} us {len(spent) / TURNS / NUM_LAYERS:5.1f} x {of_layer * NUM_LAYERS / total:5.1%}  {name[:80]}")
+        print(
+            f"{of_layer:8.1f} us {len(spent) / TURNS / NUM_LAYERS:5.1f} x {of_layer * NUM_LAYERS / total:5.1%}  {name[:80]}"
+        )
 
 
 def timed(run) -> float:  # noqa: ANN001

@@ -8,7 +8,6 @@ import torch
 from eyas.model.checkpoints import eagle3
 from eyas.model.checkpoints.device_layout import (
     add_copies,
-    copies_bytes,
     has_device_layout,
     num_copies,
     remove_copies,
@@ -68,7 +67,7 @@ def test_attention_has_copies_where_they_pay():
     assert num_copies(copied) == 2 * shape.num_layers - 1 and copied.layers[1].o_HN.tiles12 is None
     assert copied.layers[0].router_EH.tiles12 is copied.lm_head_VH.tiles12 is None
     added = num_bytes(copied) - num_bytes(target)
-    assert 0 < added < copies_bytes(target) == copies_bytes(copied)
+    assert added > 0
     assert num_copies(remove_copies(copied)) == num_copies(target) == unread_bytes(target, 1) == 0
     matrices = [matrix for layer in copied.layers for matrix in (layer.qkv_NH, layer.o_HN)]
     assert unread_bytes(copied, 17) == added

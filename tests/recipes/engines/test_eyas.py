@@ -44,7 +44,6 @@ def test_the_command():
     assert (config.model, config.draft) == ("openai/gpt-oss-120b", "lmsys/EAGLE3-gpt-oss-120b-bf16")
     assert (config.context, config.concurrency, config.host, config.port) == (65536, 4, "127.0.0.1", 8000)
     assert config.draft_tokens == "auto", "it measures by itself what pays"
-    assert config.decode_weights == "auto" and parsed(made(memory_cap=90 << 30)).decode_weights == "bf16"
     assert parsed(made(head="lmsys-120b", draft_tokens=3, are_drafts_fixed=True)).draft_tokens == 3
     assert (config.kv_dtype, parsed(made(kv_dtype="fp8")).kv_dtype) == ("auto", "fp8")
     assert config.offline and config.served_name == "openai/gpt-oss-120b" == emission.readiness.model

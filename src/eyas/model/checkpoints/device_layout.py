@@ -17,7 +17,6 @@ from torch import Tensor
 
 from eyas.base.errors import UserError
 from eyas.kernels.cuda import attend, attend_plan, linear, moe
-from eyas.kernels.layouts.bits12 import TILE_BYTES
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
 from eyas.kernels.reference.ops import Matrix
@@ -27,7 +26,6 @@ from eyas.model.weights import LayerWeights, TargetWeights
 
 __all__ = [
     "add_copies",
-    "copies_bytes",
     "dense_layout",
     "has_dense_layout",
     "has_device_layout",
@@ -118,11 +116,6 @@ def add_copies(target: TargetWeights) -> TargetWeights:
 
 def remove_copies(target: TargetWeights) -> TargetWeights:
     return _with_attention(target, lambda matrix: replace(matrix, tiles12=None))
-
-
-def copies_bytes(target: TargetWeights) -> int:
-    """Return the bytes of all copies that `add_copies` may add."""
-    return sum(matrix.data.nbytes * TILE_BYTES // matrix.data[0, 0].nbytes for matrix in _attention(target))
 
 
 def num_copies(target: TargetWeights) -> int:

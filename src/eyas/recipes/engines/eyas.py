@@ -37,8 +37,7 @@ def emit(choice: Choice, box: Box, model: Model, head: Head | None) -> Emission:
     if choice.are_drafts_fixed:
         options += ["--draft-tokens", str(choice.draft_tokens)]
     if choice.memory_cap is not None:
-        # Not copies for which it would take memory that is free.
-        options += ["--decode-weights", "bf16", "--whole-lm-head"]
+        options.append("--whole-lm-head")  # no copy for which it would take memory that is free
     downloads: tuple[Download, ...] = ()
     env: list[EnvVar] = []
     if not is_bundled:
