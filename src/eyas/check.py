@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _address(text: str) -> str:
-    from eyas.bench.check.discover import address
+    from eyas.base.serving.address import address
 
     return _argument(address, text)
 

@@ -29,7 +29,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     loads: tuple[Load, ...]
     prompts: tuple[str, ...]
     limits: Limits = Limits()
-    turns: int = 5
+    turns: int = 7
     shared_words: int = 0  # of a text that all prompts begin with
     seed: int = 0
     timeout_s: float = 600.0  # of one answer
