@@ -94,12 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder, found = home(os.environ), look(LocalNode())
+    began, folder, found = time.monotonic(), home(os.environ), look(LocalNode())
     setup = _setup(args, found, folder)
     if (here := client_machine()).load > BUSY * here.num_cores:
         _say(f"warning   other work takes this machine's time (load {here.load:.1f} on {here.num_cores} cores)")
     with sigterm_like_ctrl_c():
-        session = Session(setup, clock=time.monotonic, say=_say)
+        session = Session(setup, began=began, clock=time.monotonic, say=_say)
         try:
             session.run()
         except KeyboardInterrupt:
