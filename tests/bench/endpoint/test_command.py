@@ -33,7 +33,10 @@ def test_two_arms_take_turns_and_each_window_is_kept(tmp_path, capsys, monkeypat
         monkeypatch.setattr("sys.argv", ["eyas", "bench", "endpoint", *words])
         assert bench(*words) == 0
     said = capsys.readouterr()
-    assert "a window after no warm-up; 2 turns" in said.out and "4 windows had no warm-up (--warm-up 0)" in said.out
+    assert (
+        "a window, without warm-up; turns: 2" in said.out
+        and "no warm-up before 4 of 4 windows (--warm-up 0)" in said.out
+    )
     assert " 0 s of warm-up" not in said.out + said.err
     found = json.loads(said.out.strip().rpartition("\n")[2])
     assert found["bench"] == "endpoint" and found["ended"] == "complete"

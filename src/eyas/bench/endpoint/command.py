@@ -133,7 +133,7 @@ def _begin(
 def _method(sides: Sequence[Side], settings: Settings, prompts: Sequence[Prompt], begun: Run) -> list[str]:
     limits = settings.limits
     length = f"{limits.num_requests} requests" if limits.num_requests is not None else f"{limits.duration_s:g} s"
-    warm_up = f"at most {limits.warm_up_s:g} s of warm-up" if limits.warm_up_s else "no warm-up"
+    warm_up = f"after at most {limits.warm_up_s:g} s of warm-up" if limits.warm_up_s else "without warm-up"
     loads = ", ".join(load.text() for load in settings.loads)
     first = settings.loads[0]
     kind = "to their natural end" if first.mode == "natural" else "of fixed length, past their end (ignore_eos)"
@@ -144,7 +144,7 @@ def _method(sides: Sequence[Side], settings: Settings, prompts: Sequence[Prompt]
             f"{'arm' if place == 0 else '':<10}{side.arm.name}: {side.endpoint.text()}"
             for place, side in enumerate(sides)
         ),
-        f"load      {loads}; {length} a window after {warm_up}; {settings.turns} turns",
+        f"load      {loads}; {length} a window, {warm_up}; turns: {settings.turns}",
         f"answers   {kind}, at most {first.max_tokens} tokens; {len(prompts)} prompts of {', '.join(settings.prompts)},"
         f" each begins with a salt" + (f" after {settings.shared_words} shared words" if settings.shared_words else ""),
         *([stamp.simulated] if stamp.simulated else []),

@@ -74,9 +74,13 @@ def _notes(windows: Sequence[Window]) -> list[str]:
         lines.append(f"{len(voids)} of {len(windows)} windows are void and in no figure:")
         lines += [f"  {one.arm}, {one.load.text()}, turn {one.turn + 1}: {one.void}" for one in voids]
     if num_none := sum(not window.is_warm and not window.warm_up_s for window in windows):
-        lines.append(f"{num_none} windows had no warm-up (--warm-up 0): what begins slowly is in the figures")
+        lines.append(
+            f"no warm-up before {num_none} of {len(windows)} windows (--warm-up 0): a slow beginning is in the figures"
+        )
     if num_cold := sum(not window.is_warm and window.warm_up_s > 0 for window in windows):
-        lines.append(f"{num_cold} windows began before two stretches of the warm-up agreed: give --warm-up more time")
+        lines.append(
+            f"the warm-up did not settle before {num_cold} of {len(windows)} windows: give --warm-up more time"
+        )
     figures = [figures_of(window) for window in windows if not window.void]
     if num_short := sum(one.num_short for one in figures):
         total = sum(one.num_measured for one in figures)

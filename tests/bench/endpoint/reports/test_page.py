@@ -313,4 +313,4 @@ def test_what_may_be_wrong_is_said(run):
     assert "~: the server does not count tokens along" in text
     assert "ended before" not in parse(html_of(run)).text()
     none = parse(html_of(with_windows(run, [changed(run.windows[0], is_warm=False, warm_up_s=0.0)]))).text()
-    assert "1 of 1 windows had no warm-up" in none and "began before" not in none
+    assert "no warm-up before 1 of 1 windows" in none and "began before" not in none

@@ -84,7 +84,7 @@ def notes(summary: Summary) -> Iterator[str]:
     for error, count in summary.errors.items():
         yield f"failed: {count} \u00d7 {error}"
     if num_none := sum(not window.is_warm and not window.warm_up_s for window in summary.windows):
-        yield f"{num_none} of {len(summary.windows)} windows had no warm-up: what begins slowly is in the figures"
+        yield f"no warm-up before {num_none} of {len(summary.windows)} windows: what begins slowly is in the figures"
     if num_cold := sum(not window.is_warm and window.warm_up_s > 0 for window in summary.windows):
         yield f"{num_cold} of {len(summary.windows)} windows began before their speed was steady; give more --warm-up"
     if num_short := sum(cell.num_short for cell in summary.cells.values()):
