@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _address(text: str) -> str:
-    from eyas.bench.check.discover import address
+    from eyas.base.serving.address import address
 
     return _argument(address, text)
 
@@ -162,7 +162,7 @@ def _messages(endpoint: Endpoint, url: str, key: str | None) -> Iterator[Result]
     """Yield what `eyas claude check` finds of Anthropic's API where it is offered, whatever the context is."""
     import httpx
 
-    from eyas.bench.check.finding import Request, broken, missing, ok
+    from eyas.bench.check.finding import Request, broken, missing, ok, unclear
     from eyas.bench.check.other_apis import NOT_OFFERED
     from eyas.claude.check import FEW_LINES, check
     from eyas.claude.server import Server, connect
@@ -182,6 +182,9 @@ def _messages(endpoint: Endpoint, url: str, key: str | None) -> Iterator[Result]
         found = list(check(http, server, num_lines=FEW_LINES))
     faults = [one for one in found if not one.is_good and one.name in ("stream", "tools")]
     for one in faults:
+        if one.is_cut:
+            yield unclear("tools: no call within its tokens")
+            continue
         sent = Request(method="POST", path=MESSAGES, body={**(one.body or {}), "stream": True})
         yield broken(f"{one.name}: {' '.join(one.text.split())}", sent)
     if not faults:

@@ -78,3 +78,12 @@ def test_calls_that_are_none(server, spoil, words):
     server.spoil = lambda events: spoil(events) if len(server.bodies) == 3 else events
     (text,) = bad(server).values()
     assert words in text
+
+
+def test_a_call_that_never_came_within_the_tokens_is_told_from_a_wrong_one(server):
+    def cut(events):
+        return [*events[:2], events[-2] | {"delta": {"stop_reason": "max_tokens"}}, events[-1]]
+
+    server.spoil = lambda events: cut(events) if len(server.bodies) == 3 else events
+    found = findings(server)["tools"]
+    assert found.is_cut and not found.is_good and "stop reason max_tokens" in found.text

@@ -17,6 +17,11 @@ BROKEN = {
     "/v1/messages": "stream: content_block_start after content_block_delta",  # thinking does not end before the text
 }
 MISSING = {"long prompt"}  # the demo's context of 4,096 tokens does not hold it
+# Where a call is required, its grammar lets the demo model, which knows other tools, think on until its tokens end.
+NOT_JUDGED = {
+    "tools": "this model calls no tool, not within its tokens",
+    "/v1/messages": "tools: no call within its tokens",
+}
 
 
 @pytest.mark.timeout(3600)
@@ -31,10 +36,11 @@ def test_what_it_finds_of_llama_server(llama_server, llama_tool, tmp_path, capsy
     lines = capsys.readouterr().out.splitlines()
     print("\n".join(lines))
     found = [(line[:11].strip(), line[11:26].strip(), line[26:]) for line in lines[1:] if line[:1].strip()]
-    wrong = {name: text for verdict, name, text in found if verdict == "broken"}
-    assert code == 1 and wrong.keys() == BROKEN.keys()
-    assert all(words in wrong[name] for name, words in BROKEN.items())
+    for verdict, expected in (("broken", BROKEN), ("not judged", NOT_JUDGED)):
+        those = [(name, text) for one, name, text in found if one == verdict]
+        assert sorted(name for name, _ in those) == sorted(expected)
+        assert all(expected[name] in text for name, text in those)
+    assert code == 1
     assert {name for verdict, name, _ in found if verdict == "missing"} == MISSING
-    assert not [name for verdict, name, _ in found if verdict == "not judged"]
     assert {check.name for check in CHECKS} <= {name for _, name, _ in found}
     assert "llamacpp:tokens_predicted_total grew by" in next(text for _, name, text in found if name == "counters")

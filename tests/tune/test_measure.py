@@ -1,6 +1,7 @@
 """Windows of a real server: prompts of the wanted length, as many tokens as it counts, one turn for all arms."""
 
 import signal
+import time
 
 import httpx
 import pytest
@@ -35,6 +36,10 @@ def test_windows_of_two_arms_at_one_server(monkeypatch):
         with monkeypatch.context() as patched, pytest.raises(UserError, match="does not say how many tokens a prompt"):
             patched.setattr(httpx.Client, "post", nothing_counted)
             Measurer(run="r", steady_s=0.5, warm_up_s=0.2, max_tokens=32).windows([("A", server.url)], Cell(512, 1), 0)
+        slow = Measurer(run="r", steady_s=60.0, warm_up_s=0.2, max_tokens=32)
+        began = time.monotonic()
+        assert slow.windows([("A after 512", server.url)], Cell(512, 2), 8, within_s=1.0) == []
+        assert 0.9 < time.monotonic() - began < 5.0
         server.stop(15)
         with pytest.raises(UserError, match="no answer from"):
             measurer.windows([("A after 512", server.url)], Cell(512, 2), 8)

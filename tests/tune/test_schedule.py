@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eyas.tune.schedule import MIN_PAIRS, Arm, Belief, Cell, Contest, Done, Progress, leader, next_step
+from eyas.tune.schedule import MIN_PAIRS, PLAN_WINDOWS, Arm, Belief, Cell, Contest, Done, Progress, leader, next_step
 
 SHORT, LONG = Cell(128, 4), Cell(2048, 1)
 NAMES = ("1", "2", "3", "4")
@@ -116,6 +116,13 @@ def test_a_base_that_must_make_room_is_measured_in_blocks():
     assert all(len(step.arms) == 1 for step in bench.steps)
     assert [step.arms for step in bench.steps[:6]] == [("none",)] * 6  # three windows in each of two cells
     assert bench.starts.count("none") == 2
+
+
+@pytest.mark.parametrize("budget_s", range(17, 60))
+def test_a_short_budget_has_the_windows_of_the_base_that_a_plan_wants(budget_s):
+    bench = Bench(contest(), TRUTH, budget_s=budget_s)
+    assert bench.run() == Done("the time is over")
+    assert bench.progress().base_turns[SHORT] >= PLAN_WINDOWS
 
 
 @settings(deadline=None)

@@ -26,7 +26,7 @@ def contest(is_shared=True, first_turn=0):
 class Swept:
     """One sweep, its windows and what it said."""
 
-    def __init__(self, hands, *, budget_s=900.0, windows=(), one=None):
+    def __init__(self, hands, *, budget_s=900.0, grace_s=0.0, windows=(), one=None):
         self.hands, self.windows, self.kept, self.said = hands, list(windows), [], []
         self.contest = one or contest()
         self.outcome = sweep(
@@ -37,6 +37,7 @@ class Swept:
             overhead_s=3.0,
             answers_s=dict.fromkeys((SHORT, LONG), 1.0),
             deadline=hands.now + budget_s,
+            end=hands.now + budget_s + grace_s,
             clock=hands.clock,
             say=self.said.append,
         )
@@ -62,8 +63,21 @@ def test_the_fastest_of_each_load_is_found_and_everything_is_stopped(is_shared):
 def test_it_ends_in_time_and_learns_how_long_a_start_takes():
     hands = FakeHands(TRUTH, start_s=60.0)
     swept = Swept(hands, budget_s=200.0)
-    assert hands.now <= 200.0 + 60.0  # only the first start is longer than was known
-    assert swept.outcome.reason == "the time is over" and hands.up == []
+    assert hands.now <= 200.0 and swept.outcome.reason == "the time is over" and hands.up == []
+
+
+def test_what_takes_longer_than_anything_before_is_cut_off_at_the_end():
+    hands = FakeHands(TRUTH)
+    hands.slow_s = [4.0, 4.0, 4.0, 1000.0]
+    swept = Swept(hands, budget_s=200.0, grace_s=10.0)
+    assert hands.now == 210.0 and swept.outcome.reason == "the time is over" and hands.up == []
+    assert len(swept.kept) == 6 and swept.said[-1].endswith("is cut off: the time is over")
+
+
+def test_a_start_that_does_not_end_is_given_up_at_the_end():
+    hands = FakeHands(TRUTH, start_s=1000.0)
+    swept = Swept(hands, budget_s=200.0)
+    assert hands.now == 200.0 and swept.outcome.reason == "none: it is not ready"
 
 
 def test_arms_that_do_not_start_or_answer_are_left_out_with_the_reason():
@@ -103,6 +117,7 @@ def test_a_ctrl_c_stops_the_engines_and_what_was_kept_is_gone_on_with():
             overhead_s=3.0,
             answers_s=dict.fromkeys((SHORT, LONG), 1.0),
             deadline=900.0,
+            end=900.0,
             clock=hands.clock,
             say=lambda _: None,
         )

@@ -34,12 +34,16 @@ TOOL = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Result of a try; `body` is what was sent to `/v1/messages`, None where nothing was."""
+    """Result of a try; `body` is what was sent to `/v1/messages`, None where nothing was.
+
+    `is_cut`: no call came within the tokens of the answer, which a model that thinks on may bring about.
+    """
 
     name: str
     is_good: bool
     text: str
     body: Mapping[str, object] | None = None
+    is_cut: bool = False
 
 
 def check(http: httpx.Client, server: Server, *, num_lines: int = LINES) -> Iterator[Finding]:
@@ -98,7 +102,8 @@ def _call(found: Answer) -> Finding:
     calls = [block for block in found.blocks if block.kind == "tool_use"]
     if len(calls) != 1 or found.stop_reason != "tool_use":
         text = f"{len(calls)} calls came back, with stop reason {found.stop_reason}; one was asked for"
-        return Finding(name="tools", is_good=False, text=text)
+        is_cut = not calls and found.stop_reason == "max_tokens"
+        return Finding(name="tools", is_good=False, text=text, is_cut=is_cut)
     try:
         given = json.loads(calls[0].text)
     except ValueError:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import httpx
 
 from eyas.base.errors import UserError, nearest
+from eyas.base.serving.address import bearer
 
-__all__ = ["START_ONE", "Server", "address", "ask", "connect"]
+__all__ = ["START_ONE", "Server", "ask", "connect"]
 
 START_ONE = "eyas serve openai/gpt-oss-20b --context 64k"
 TIMEOUT_S = 10.0
@@ -27,25 +26,9 @@ class Server:
     version: str | None  # of eyas; None if it is another server
 
 
-def address(text: str) -> str:
-    """Return the base URL in `text`, with or without `/v1` at its end. Raises ValueError if it is none."""
-    url = text.strip().rstrip("/").removesuffix("/v1").rstrip("/")
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of brackets and ports
-        is_good = False
-    if not is_good or set("?#@ ") & set(url):
-        raise ValueError(f"wants a URL such as http://127.0.0.1:8000, got {text!r}")
-    return url
-
-
 def connect(url: str, key: str | None) -> httpx.Client:
     """Return a client of the server, which goes there directly, whatever proxy is set. Raises UserError."""
-    if key is not None and not re.fullmatch(r"[!-~]+", key):
-        raise UserError("--api-key must be printable ASCII without spaces, and not empty")
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+    return httpx.Client(base_url=url, headers=bearer(key), timeout=TIMEOUT_S, trust_env=False)
 
 
 def ask(url: str, *, key: str | None = None, model: str | None = None) -> Server:

@@ -18,12 +18,10 @@ from eyas.bench.stats import Interval, geometric_mean, holm
 from eyas.client.endpoint.acceptance.counts import total
 from eyas.recipes.plan import Measured, Range
 from eyas.tune.arms import Candidate, expected
-from eyas.tune.schedule import TURNS, Cell
+from eyas.tune.schedule import PLAN_WINDOWS, TURNS, Cell
 from eyas.tune.sweep import window_name
 
 __all__ = ["Advice", "Recommendation", "advise", "lines", "rows"]
-
-ENOUGH = 3  # windows or pairs, below which an interval says nothing
 
 
 class Recommendation(Struct, frozen=True, kw_only=True):
@@ -143,9 +141,9 @@ def _row(one: Candidate, cell: Cell, windows: Sequence[Window], finding: Finding
         concurrency=cell.concurrency,
         windows=len(speeds),
         tokens_per_second=round(mean(speeds), 2),
-        interval=_range(geometric_mean(speeds)) if len(speeds) >= ENOUGH else None,
+        interval=_range(geometric_mean(speeds)) if len(speeds) >= PLAN_WINDOWS else None,
         expected=expected(one, cell),
-        speedup=None if gain is None or finding is None or len(finding.ratios) < ENOUGH else _range(gain),
+        speedup=None if gain is None or finding is None or len(finding.ratios) < PLAN_WINDOWS else _range(gain),
         finding="not shown" if finding is None else finding.says,
         first_token_s=median(firsts) if firsts else None,
         acceptance_length=None if added is None else added.length,
@@ -167,7 +165,7 @@ def _range(interval: Interval) -> Range:
 
 
 def _per_second(speeds: Sequence[float]) -> str:
-    if len(speeds) < ENOUGH:
+    if len(speeds) < PLAN_WINDOWS:
         return f"{mean(speeds):,.0f} tok/s, {len(speeds)} window{'s' * (len(speeds) != 1)}"
     found = geometric_mean(speeds)
     return f"{found.value:,.0f} tok/s ({found.low:,.0f}..{found.high:,.0f})"
@@ -176,7 +174,7 @@ def _per_second(speeds: Sequence[float]) -> str:
 def _finding(finding: Finding) -> str:
     assert finding.speed_up is not None
     gain, num = f"x{finding.speed_up.value:.2f} of none", len(finding.ratios)
-    if num >= ENOUGH:
+    if num >= PLAN_WINDOWS:
         gain += f" ({finding.speed_up.low:.2f}..{finding.speed_up.high:.2f})"
     why = f": {finding.why}" if finding.why else ""
     return f"{finding.says}{why}, {gain}, {num} pairs"

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--budget", type=_seconds, metavar="TIME",
-        help="time for all of it, starts included: 20m, 90s, 1h (default: 20m, 5m for a model below a GiB)",
+        help="time for all of it but downloads: 20m, 90s, 1h (default: 20m, 5m for a model below a GiB)",
     )  # fmt: skip
     add("--resume", action="store_true", help="go on with the last sweep of this model: only what it lacks is measured")
     add(
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of the longest answer (default: 256, 64 for a model below a GiB)",
     )  # fmt: skip
     add("--draft", metavar="HEAD", help="draft head: name, hub id or folder (default: what suits best)")
-    add("--binary", metavar="PATH", help="program of the one native engine that is named, if it is not on the path")
+    add("--binary", metavar="PATH", help="program of the engine that --engine names, if it is not on the path")
     add(
         "--simulate-acceptance", metavar="RATE",
         help="synthetic acceptance of random weights: 0.7 a draft, or a length such as 2.6",
@@ -94,12 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder, found = home(os.environ), look(LocalNode())
+    began, folder, found = time.monotonic(), home(os.environ), look(LocalNode())
     setup = _setup(args, found, folder)
     if (here := client_machine()).load > BUSY * here.num_cores:
         _say(f"warning   other work takes this machine's time (load {here.load:.1f} on {here.num_cores} cores)")
     with sigterm_like_ctrl_c():
-        session = Session(setup, clock=time.monotonic, say=_say)
+        session = Session(setup, began=began, clock=time.monotonic, say=_say)
         try:
             session.run()
         except KeyboardInterrupt:

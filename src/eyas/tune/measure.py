@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 
 import httpx
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from eyas.base.errors import UserError
 from eyas.bench.endpoint.acceptance import side_of
 from eyas.bench.endpoint.load.pace import Limits, Pace
-from eyas.bench.endpoint.load.session import Settings, Side, Step, run_to_end
+from eyas.bench.endpoint.load.session import OUT_OF_TIME, Settings, Side, Step, run_to_end
 from eyas.bench.endpoint.load.window import INTERRUPTED
 from eyas.bench.endpoint.prompts.builtin import builtin
 from eyas.bench.endpoint.prompts.prompt import Prompt
@@ -36,13 +38,20 @@ class Measurer:
         self._limits = Limits(warm_up_s=warm_up_s, duration_s=steady_s)
         self._chars: dict[str, float] = {}  # per token, by model
 
-    def windows(self, arms: Sequence[tuple[str, str]], cell: Cell, turn: int) -> list[Window]:
+    def windows(
+        self, arms: Sequence[tuple[str, str]], cell: Cell, turn: int, *, within_s: float = math.inf
+    ) -> list[Window]:
         """Measure one window of each (name, URL), one after the other, with the same prompts.
 
-        Raises UserError where an endpoint does not answer, and KeyboardInterrupt after a Ctrl-C, which ends the window.
+        What has not ended after `within_s` is left out. Raises UserError where an endpoint does not answer, and
+        KeyboardInterrupt after a Ctrl-C, which ends the window.
         """
+        ends = time.monotonic() + within_s
         sides = [side_of(arm, identify(arm)) for arm in (Arm(name=name, url=url) for name, url in arms)]
-        chars = self._chars_per_token(sides[0]) if cell.context > CHAT_CONTEXT else 0.0
+        try:
+            chars = self._chars_per_token(sides[0], within_s) if cell.context > CHAT_CONTEXT else 0.0
+        except TimeoutError:
+            return []
         prompts = prompts_for(cell.context, chars, seed=turn)
         settings = Settings(
             loads=(load_of(cell, self._max_tokens),), prompts=("tune",), limits=self._limits, turns=1, seed=turn,
@@ -50,24 +59,30 @@ class Measurer:
         )  # fmt: skip
         found: list[Window] = []
         run = f"{self._run}/{cell.context}/{turn}"
-        why = run_to_end(sides, prompts, settings, run=run, keep=found.append, watcher=_Silent())
+        left_s = ends - time.monotonic()
+        why = run_to_end(sides, prompts, settings, run=run, keep=found.append, watcher=_Silent(), within_s=left_s)
         if why == INTERRUPTED:
             raise KeyboardInterrupt
-        if why:
+        if why and why != OUT_OF_TIME:
             raise UserError(why)
         return [replace(window, turn=turn) for window in found]
 
-    def _chars_per_token(self, side: Side) -> float:
-        """Ask the endpoint how many tokens a text has: nothing here knows its tokenizer."""
+    def _chars_per_token(self, side: Side, within_s: float) -> float:
+        """Ask the endpoint how many tokens a text has: nothing here knows its tokenizer.
+
+        Raises UserError, and TimeoutError where only the time was too short.
+        """
         model = side.endpoint.model
         if model not in self._chars:
             text = builtin("documents")[0].messages[0]["content"][:TRIAL_CHARS]
             body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": text}]}
             try:
-                with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+                with httpx.Client(timeout=max(0.1, min(TIMEOUT_S, within_s)), trust_env=False) as client:
                     answer = client.post(f"{side.endpoint.root}/v1/chat/completions", json=body)
                 num_tokens = msgspec.json.decode(answer.content)["usage"]["prompt_tokens"]
             except httpx.HTTPError as error:
+                if isinstance(error, httpx.TimeoutException) and within_s < TIMEOUT_S:
+                    raise TimeoutError from None
                 raise UserError(f"{side.arm.name} does not answer ({error or type(error).__name__})") from None
             except (msgspec.DecodeError, LookupError, TypeError):
                 said = f"status {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"

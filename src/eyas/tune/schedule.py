@@ -12,7 +12,8 @@ by
 Measured is where that is most, times the weight of the cell, over the seconds it takes: two windows, and the start of
 an engine that is not up. An arm that is far behind by the model or by its first pair is thus soon left alone, and the
 time goes where two arms are close. Where no pair promises a thousandth any more, or the time for it would be missing,
-the arms that lead get the pairs that a verdict wants, the cell with the greatest weight first.
+the arms that lead get the pairs that a verdict wants, the cell with the greatest weight first. There the
+base gets the windows that a plan wants before another arm is started, alone where no pair fits beside them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,24 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-__all__ = ["MIN_PAIRS", "TURNS", "Arm", "Belief", "Cell", "Contest", "Done", "Progress", "Step", "leader", "next_step"]
+__all__ = [
+    "MIN_PAIRS",
+    "PLAN_WINDOWS",
+    "TURNS",
+    "Arm",
+    "Belief",
+    "Cell",
+    "Contest",
+    "Done",
+    "Progress",
+    "Step",
+    "leader",
+    "next_step",
+]
 
 MIN_PAIRS = 5  # that a verdict wants
 TURNS = 1000  # of one contest
+PLAN_WINDOWS = 3  # of an arm: fewer have no interval, and a plan does not go by them
 BLOCK = 3  # windows of the base in a row, where it has to make room for the other arms
 WORTH = 1e-3  # expected gain of speed below which a pair is not measured
 NOISE, NOISE_PAIRS = (
@@ -105,13 +120,20 @@ def next_step(contest: Contest, progress: Progress) -> Step | Done:
     noise = _noise(progress)
     if (step := _base_block(contest, progress)) is not None:
         return step if _fits(contest, progress, step, 0.0) else Done("the time is over")
+    main = max(contest.weights, key=lambda cell: contest.weights[cell])
+    missing = max(PLAN_WINDOWS - progress.base_turns.get(main, 0), 0) if contest.is_shared else 0
+    up = [arm.name for arm in contest.arms if arm.name in progress.up]
+    if missing and up:
+        step = _step(contest, progress, up[0], main)
+        if _fits(contest, progress, step, (missing - 1) * progress.window_s[main]):
+            return step
     gains = {
         (arm.name, cell): weight * _gain(contest, progress, arm, cell, noise)
         for cell, weight in contest.weights.items()
         for arm in contest.arms
     }
     owed = _owed(contest, progress, noise)
-    reserve_s = 0.0 if not owed else _owed_s(contest, progress, owed[0])
+    reserve_s = max(_owed_s(contest, progress, owed[0]) if owed else 0.0, missing * progress.window_s[main])
     best: tuple[float, Step] | None = None
     for arm in contest.arms:
         worth = [cell for cell, weight in contest.weights.items() if gains[arm.name, cell] > WORTH * weight]
@@ -129,8 +151,11 @@ def next_step(contest: Contest, progress: Progress) -> Step | Done:
         return best[1]
     for name, cell in owed:
         step = _step(contest, progress, name, cell)
-        if _fits(contest, progress, step, 0.0):
+        if _fits(contest, progress, step, max(missing - (cell == main), 0) * progress.window_s[main]):
             return step
+    alone = Step((contest.base,), main, progress.base_turns.get(main, 0))
+    if missing and _fits(contest, progress, alone, 0.0):
+        return alone
     is_over = bool(owed) or any(gains[name, cell] > WORTH * contest.weights[cell] for name, cell in gains)
     return Done("the time is over" if is_over else "one more pair promises nothing")
 

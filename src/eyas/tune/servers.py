@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,8 +51,8 @@ class Servers:
             if self._store is not None:
                 self._store.close()
 
-    def start(self, plan: Plan) -> str:
-        """Start a plan, and return its URL once it is ready. Raises UserError where it does not become so."""
+    def start(self, plan: Plan, *, within_s: float = math.inf) -> str:
+        """Start a plan, and return its URL once it is ready. Raises UserError where it does not become so in time."""
         assert self._store is not None and self._guard is not None
         name, store = plan.choice.name, self._store
         check_plan(plan)
@@ -62,7 +63,7 @@ class Servers:
         self._up.append(name)
         try:
             bring_up(self._folder, store, plan, self._environ, self._make_ready)
-            row = follow(self._folder, store, name, _fail_early, after)
+            row = follow(self._folder, store, name, _fail_early, after, within_s=within_s)
             if row.status != "ready":
                 raise UserError(row.note or "it did not become ready")
         except UserError as error:

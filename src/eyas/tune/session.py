@@ -35,7 +35,8 @@ WARM_UP_S = 2.5  # two stretches of a second, in which it can be seen to be warm
 WINDOWS = 200  # that a budget should have time for
 START_S = 10.0  # of an engine, before one was started
 DUEL_SHARE = 0.12  # of the budget, for the best arms of two engines
-END_S = 8.0  # for stopping the last engines
+END_S = 12.0  # for stopping the last engines and the plan, on a busy machine
+GRACE_SHARE = 0.05  # of the budget, that an engine's last windows may take from what comes after it
 
 
 class Setup(Struct, frozen=True, kw_only=True):
@@ -55,11 +56,14 @@ class Setup(Struct, frozen=True, kw_only=True):
 
 
 class Session:
-    """One call of the command. `run` measures, `save` writes the measurement file, `report` says what was found."""
+    """One call of the command, whose budget counts from `began` on `clock`.
 
-    def __init__(self, setup: Setup, *, clock: Callable[[], float], say: Callable[[str], None]) -> None:
+    `run` measures, `save` writes the measurement file, `report` says what was found.
+    """
+
+    def __init__(self, setup: Setup, *, began: float, clock: Callable[[], float], say: Callable[[str], None]) -> None:
         self._setup, self._clock, self._say = setup, clock, say
-        self._deadline = clock() + setup.budget_s - END_S
+        self._deadline = began + setup.budget_s - END_S
         self._windows: list[Window] = []
         self._engines: list[list[Candidate]] = []
         self._ended: list[str] = []
@@ -214,6 +218,7 @@ class Session:
             overhead_s=steady_s + max(steady_s, WARM_UP_S),
             answers_s={cell: answers_s(base, cell, self._setup.max_tokens) for cell in contest.weights},
             deadline=deadline,
+            end=min(deadline + GRACE_SHARE * self._setup.budget_s, self._deadline),
             clock=self._clock,
             say=self._said,
         )
@@ -242,13 +247,13 @@ class _Hands:
         self._servers, self._measurer, self._plans = servers, measurer, plans
         self._urls: dict[str, str] = {}
 
-    def start(self, name: str) -> None:
-        self._urls[name] = self._servers.start(self._plans[name])
+    def start(self, name: str, *, within_s: float) -> None:
+        self._urls[name] = self._servers.start(self._plans[name], within_s=within_s)
 
     def stop(self, name: str) -> None:
         self._urls.pop(name, None)
         self._servers.stop(self._plans[name].choice.name)
 
-    def windows(self, names: Sequence[str], cell: Cell, turn: int) -> list[Window]:
+    def windows(self, names: Sequence[str], cell: Cell, turn: int, *, within_s: float) -> list[Window]:
         arms = [(window_name(name, cell.context), self._urls[name]) for name in names]
-        return self._measurer.windows(arms, cell, turn)
+        return self._measurer.windows(arms, cell, turn, within_s=within_s)

@@ -26,16 +26,16 @@ Say = Callable[[str], None]
 
 
 class Hands(Protocol):
-    """Starts and stops arms by their names, and measures those that are up."""
+    """Starts and stops arms by their names, and measures those that are up; neither takes longer than `within_s`."""
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *, within_s: float) -> None:
         """Bring an arm up. Raises UserError."""
 
     def stop(self, name: str) -> None:
         """Take an arm down."""
 
-    def windows(self, names: Sequence[str], cell: Cell, turn: int) -> list[Window]:
-        """Measure a window of each arm, under its own name. Raises UserError."""
+    def windows(self, names: Sequence[str], cell: Cell, turn: int, *, within_s: float) -> list[Window]:
+        """Measure a window of each arm, under its own name, as far as the time goes. Raises UserError."""
 
 
 class Kept(Protocol):
@@ -98,15 +98,17 @@ def sweep(
     overhead_s: float,
     answers_s: Mapping[Cell, float],
     deadline: float,
+    end: float,
     clock: Callable[[], float],
     say: Say,
 ) -> Outcome:
     """Run a contest until `deadline` on `clock`; `windows` are those of before, and get the new ones.
 
+    A step begins if it is expected to be over by the deadline. What is not over at `end` is cut off.
     Before any was measured, a window is expected to take `overhead_s`, and `answers_s` times as much longer as those of
     other loads took. All arms are stopped at the end.
     """
-    run = _Sweep(contest, hands, kept, windows, Durations(overhead_s, answers_s), clock, say)
+    run = _Sweep(contest, hands, kept, windows, Durations(overhead_s, answers_s), end, clock, say)
     try:
         while True:
             step = next_step(run.contest, run.progress(deadline - clock()))
@@ -149,12 +151,13 @@ class _Sweep:
         kept: Kept,
         windows: list[Window],
         durations: Durations,
+        end: float,
         clock: Callable[[], float],
         say: Say,
     ) -> None:
         self.contest, self.failed = contest, dict[str, str]()
         self._hands, self._kept, self._windows, self._durations = hands, kept, windows, durations
-        self._clock, self._say = clock, say
+        self._end, self._clock, self._say = end, clock, say
         self._up: set[str] = set()
         self._num_void: dict[str, int] = {}
         self._failed_pairs = 0  # in a row
@@ -173,12 +176,15 @@ class _Sweep:
                 return self._give_up(name, why)
         began = self._clock()
         try:
-            measured = self._hands.windows(step.arms, step.cell, self.contest.first_turn + step.turn)
+            turn = self.contest.first_turn + step.turn
+            measured = self._hands.windows(step.arms, step.cell, turn, within_s=self._end - began)
         except UserError as error:
             self._failed_pairs += len(step.arms) > 1
             blamed = step.arms[0] if self._failed_pairs >= MAX_FAILURES else arm  # the base was beside each of them
             return self._give_up(blamed, str(error))
         self._failed_pairs = 0
+        if len(measured) < len(step.arms):
+            self._say(f"{step.arms[len(measured)]} with {step.cell.concurrency} at once is cut off: the time is over")
         self._durations.add(step.cell, (self._clock() - began) / max(len(measured), 1))
         return self._keep(step, measured)
 
@@ -192,7 +198,7 @@ class _Sweep:
         self._say(f"starts {name}")
         began = self._clock()
         try:
-            self._hands.start(name)
+            self._hands.start(name, within_s=self._end - began)
         except UserError as error:
             return str(error)
         self._up.add(name)

@@ -32,7 +32,13 @@ def test_two_arms_take_turns_and_each_window_is_kept(tmp_path, capsys, monkeypat
         words = (*arms, *QUICK[:-4], "--turns", "2", "--max-tokens", "16", "--out", str(out))
         monkeypatch.setattr("sys.argv", ["eyas", "bench", "endpoint", *words])
         assert bench(*words) == 0
-    found = last_json(capsys)
+    said = capsys.readouterr()
+    assert (
+        "a window, without warm-up; turns: 2" in said.out
+        and "no warm-up before 4 of 4 windows (--warm-up 0)" in said.out
+    )
+    assert " 0 s of warm-up" not in said.out + said.err
+    found = json.loads(said.out.strip().rpartition("\n")[2])
     assert found["bench"] == "endpoint" and found["ended"] == "complete"
     assert [row["arm"] for row in found["figures"]] == ["off", "on"]
     assert [row["tpot_is_exact"] for row in found["figures"]] == [False, True]
@@ -126,15 +132,15 @@ def test_resume_measures_only_what_is_missing(tmp_path, capsys):
 
 
 def test_a_full_disk_is_one_line_and_what_was_measured_is_kept(tmp_path, capsys):
-    out = tmp_path / "run.jsonl"
+    out, load = tmp_path / "run.jsonl", (*QUICK[:2], "--requests", "8", *QUICK[4:6])  # lines of about one length
     with served(StubServer()) as url:
-        assert bench(url, *QUICK, "--out", str(out)) == 0
+        assert bench(url, *load, "--turns", "1", "--max-tokens", "16", "--out", str(out)) == 0
         size = out.stat().st_size
         out.unlink()
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (round(1.5 * size), before[1]))
         try:
-            assert bench(url, *QUICK[:-4], "--turns", "3", "--max-tokens", "16", "--out", str(out)) == 1
+            assert bench(url, *load, "--turns", "3", "--max-tokens", "16", "--out", str(out)) == 1
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     said = capsys.readouterr()

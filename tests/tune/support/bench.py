@@ -46,13 +46,16 @@ class FakeHands:
         self.rng, self.now = random.Random(seed), 0.0
         self.up, self.log = [], []
         self.interrupt_after = None
+        self.slow_s = []  # what the windows of the next pairs take
 
     def clock(self):
         return self.now
 
-    def start(self, name):
+    def start(self, name, *, within_s):
         self.log.append(f"+{name}")
-        self.now += self.start_s
+        self.now += min(self.start_s, within_s)
+        if within_s < self.start_s:
+            raise UserError("it is not ready")
         if name in self.broken:
             raise UserError("it ended: out of memory")
         assert name not in self.up
@@ -62,15 +65,18 @@ class FakeHands:
         self.log.append(f"-{name}")
         self.up.remove(name)
 
-    def windows(self, names, cell, turn):
+    def windows(self, names, cell, turn, *, within_s):
         assert set(names) <= set(self.up) and len(self.up) <= 2
         if self.interrupt_after is not None and self.now > self.interrupt_after:
             raise KeyboardInterrupt
         if self.silent & set(names):
             raise UserError("no answer")
         found = []
+        end, window_s = self.now + within_s, self.slow_s.pop(0) if self.slow_s else self.window_s
         for name in names:
-            self.now += self.window_s
+            self.now = min(self.now + window_s, end)
+            if self.now == end:
+                break
             speed = self.truth.get((name, cell), self.truth.get(name)) * exp(self.rng.gauss(0, self.noise))
             found.append(window(name, cell, turn, speed, void="the server restarted" if name in self.void else ""))
         return found

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
 from eyas.base.errors import UserError, nearest
+from eyas.base.serving.address import bearer
 from eyas.bench.check.asking import MODELS, Endpoint
 from eyas.bench.check.finding import Failed
 
-__all__ = ["address", "connect", "discover"]
+__all__ = ["connect", "discover"]
 
 TIMEOUT_S = 600.0  # of a whole answer, on a CPU as well
 CONNECT_S = 10.0
@@ -20,27 +19,11 @@ CONNECT_S = 10.0
 CONTEXTS = ("max_model_len", "context_length", "max_input_tokens", "n_ctx")
 
 
-def address(text: str) -> str:
-    """Return the base URL in `text`, with or without `/v1` at its end. Raises ValueError if it is none."""
-    url = text.strip().rstrip("/").removesuffix("/v1").rstrip("/")
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of brackets and ports
-        is_good = False
-    if not is_good or set("?#@ ") & set(url):
-        raise ValueError(f"wants a URL such as http://127.0.0.1:8000, got {text.rpartition('@')[2]!r}")
-    return url
-
-
 def connect(url: str, key: str | None) -> httpx.AsyncClient:
     """Return a client of the server, which goes there directly, whatever proxy is set. Raises UserError."""
-    if key is not None and not re.fullmatch(r"[!-~]+", key):
-        raise UserError("--api-key must be printable ASCII without spaces, and not empty")
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
     timeout = httpx.Timeout(TIMEOUT_S, connect=CONNECT_S)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
-    return httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False)
+    return httpx.AsyncClient(base_url=url, headers=bearer(key), timeout=timeout, limits=limits, trust_env=False)
 
 
 async def discover(http: httpx.AsyncClient, url: str, model: str | None, *, has_key: bool = False) -> Endpoint:

@@ -45,7 +45,8 @@ async def tools(endpoint: Endpoint) -> Result:
     if not answer.calls:
         if _has_call_in_text(answer.content):
             return broken(f"the call comes as text: {_shown(answer.content)}", answer.request)
-        return unclear("this model calls no tool")
+        cut = ", not within its tokens either where it must" if answer.finish_reason == "length" else ""
+        return unclear(f"this model calls no tool{cut}")
     if (wrong := _wrong_call(answer, LOOK_UP)) is not None:
         return broken(wrong, answer.request)
     number = str(10_000 + secrets.randbelow(90_000))

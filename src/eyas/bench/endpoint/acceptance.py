@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from eyas.bench.endpoint.load.session import Side
-from eyas.bench.endpoint.progress import load_text
 from eyas.bench.endpoint.records import Counts, Load, Window
 from eyas.bench.endpoint.target import Arm, Endpoint
 from eyas.client.endpoint.acceptance.adapters import ADAPTERS, Adapter, connect, read
@@ -85,4 +84,4 @@ def _line(arm: str, load: Load, windows: Sequence[Window]) -> str:
         parts.append(f"{by_request:.2f} by request")
     if shares := accepted_of_rounds(counts):
         parts.append(f"accepted by position, of all rounds: {', '.join(f'{share:.0%}' for share in shares)}")
-    return f"{arm}, {load_text(load)}: {'; '.join(parts)}"
+    return f"{arm}, {load.text()}: {'; '.join(parts)}"

@@ -26,7 +26,7 @@ from eyas.bench.endpoint.journal import Header, Journal, Run
 from eyas.bench.endpoint.load.session import Settings, Side, run_to_end, steps_of
 from eyas.bench.endpoint.load.window import INTERRUPTED
 from eyas.bench.endpoint.lossless.command import add_lossless_flags, run_lossless
-from eyas.bench.endpoint.progress import Shown, load_text
+from eyas.bench.endpoint.progress import Shown
 from eyas.bench.endpoint.prompts.prompt import Prompt
 from eyas.bench.endpoint.prompts.sources import find_prompts
 from eyas.bench.endpoint.records import Stamp, Window
@@ -133,7 +133,8 @@ def _begin(
 def _method(sides: Sequence[Side], settings: Settings, prompts: Sequence[Prompt], begun: Run) -> list[str]:
     limits = settings.limits
     length = f"{limits.num_requests} requests" if limits.num_requests is not None else f"{limits.duration_s:g} s"
-    loads = ", ".join(load_text(load) for load in settings.loads)
+    warm_up = f"after at most {limits.warm_up_s:g} s of warm-up" if limits.warm_up_s else "without warm-up"
+    loads = ", ".join(load.text() for load in settings.loads)
     first = settings.loads[0]
     kind = "to their natural end" if first.mode == "natural" else "of fixed length, past their end (ignore_eos)"
     left = len(steps_of(settings, [side.arm.name for side in sides], begun.windows))
@@ -143,7 +144,7 @@ def _method(sides: Sequence[Side], settings: Settings, prompts: Sequence[Prompt]
             f"{'arm' if place == 0 else '':<10}{side.arm.name}: {side.endpoint.text()}"
             for place, side in enumerate(sides)
         ),
-        f"load      {loads}; {length} a window after at most {limits.warm_up_s:g} s of warm-up; {settings.turns} turns",
+        f"load      {loads}; {length} a window, {warm_up}; turns: {settings.turns}",
         f"answers   {kind}, at most {first.max_tokens} tokens; {len(prompts)} prompts of {', '.join(settings.prompts)},"
         f" each begins with a salt" + (f" after {settings.shared_words} shared words" if settings.shared_words else ""),
         *([stamp.simulated] if stamp.simulated else []),

@@ -77,7 +77,7 @@ def _add_loads(parser: argparse.ArgumentParser) -> None:
         help="the most seconds until two stretches of the same load agree, before each window (default: 30)",
     )  # fmt: skip
     add(
-        "--turns", type=positive_int, default=5, metavar="N", help="windows of each arm and load, in turns (default: 5)"
+        "--turns", type=positive_int, default=7, metavar="N", help="windows of each arm and load, in turns (default: 7)"
     )
     add(
         "--mode", choices=("natural", "fixed"), default="natural",

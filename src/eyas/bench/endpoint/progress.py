@@ -9,26 +9,21 @@ from typing import TYPE_CHECKING
 from eyas.bench.endpoint.figures import figures_of
 from eyas.bench.endpoint.load.pace import Pace
 from eyas.bench.endpoint.load.session import Step
-from eyas.bench.endpoint.records import Load, Window
+from eyas.bench.endpoint.records import Window
 from eyas.bench.stats import percentile
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Shown", "load_text", "window_text"]
+__all__ = ["Shown", "window_text"]
 
 STEADY = {"warm-up": "warms up", "steady": "measures", "run-out": "lets the last ones end"}
-
-
-def load_text(load: Load) -> str:
-    """Format a load: `4 at once`, `2.5/s`."""
-    return f"{load.concurrency} at once" if load.concurrency is not None else f"{load.rate:g}/s"
 
 
 def window_text(window: Window) -> str:
     """Format a window in one line."""
     figures = figures_of(window)
-    parts = [f"{window.arm}, {load_text(window.load)}, turn {window.turn + 1}: {figures.num_measured} requests"]
+    parts = [f"{window.arm}, {window.load.text()}, turn {window.turn + 1}: {figures.num_measured} requests"]
     if figures.num_failed:
         error = next((record.error for record in window.records if record.error), "")
         parts.append(f"{figures.num_failed} failed ({error})")
@@ -38,7 +33,7 @@ def window_text(window: Window) -> str:
         parts.append(f"TTFT {1e3 * percentile(figures.first_text_s, 50):,.1f} ms")
     if figures.tpot_s:
         parts.append(f"TPOT {1e3 * percentile(figures.tpot_s, 50):,.2f} ms")
-    if not window.is_warm:
+    if not window.is_warm and window.warm_up_s:
         parts.append(f"no steady speed within {window.warm_up_s:.0f} s of warm-up")
     if window.void:
         parts.append(f"VOID: {window.void}")
@@ -81,7 +76,7 @@ class Shown:
         if self._progress is not None and self._task is not None and self._step is not None:
             step = self._step
             text = (
-                f"{step.arm}, {load_text(step.load)}, turn {step.turn + 1}: {STEADY[pace.phase]}, "
+                f"{step.arm}, {step.load.text()}, turn {step.turn + 1}: {STEADY[pace.phase]}, "
                 f"{pace.num_measured} measured, {pace.num_running} running"
             )
             self._progress.update(self._task, description=text)

@@ -68,6 +68,10 @@ class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode: Mode = "natural"
     max_tokens: int = 0
 
+    def text(self) -> str:
+        """Format it: `4 at once`, `2.5 a second`."""
+        return f"{self.concurrency} at once" if self.concurrency is not None else f"{self.rate:g} a second"
+
 
 class Lag(Struct, frozen=True, kw_only=True):
     """Delay of the measuring process itself, in seconds: of its event loop, and of requests against their schedule.
@@ -92,6 +96,7 @@ class Window(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `started_s` and `ended_s` enclose the steady part, after the warm-up. The load is kept up until all `records` have
     ended, which are the requests that overlap with it; `is_warm`: the warm-up ended because two stretches agreed.
+    `warm_up_s` is 0 where none was wanted.
     """
 
     arm: str

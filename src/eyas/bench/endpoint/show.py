@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from eyas.bench.endpoint.figures import Figures, Slo, figures_of, percentiles
-from eyas.bench.endpoint.progress import load_text
 from eyas.bench.endpoint.records import Load, Window
 from eyas.bench.report import table
 from eyas.bench.stats import Spread, percentile
@@ -49,7 +48,7 @@ def _row(arm: str, load: Load, figures: Sequence[Figures]) -> list[str]:
     rates = [one.tokens_per_s for one in figures if one.tokens_per_s is not None]
     approx = "" if all(one.is_exact for one in figures if one.tpot_s) else "~"
     cells = [
-        f"{arm}, {load_text(load)}",
+        f"{arm}, {load.text()}",
         str(sum(one.num_measured for one in figures)),
         str(sum(one.num_failed for one in figures)),
         _ms(firsts, 50, 1),
@@ -73,9 +72,15 @@ def _notes(windows: Sequence[Window]) -> list[str]:
     lines = []
     if voids := [window for window in windows if window.void]:
         lines.append(f"{len(voids)} of {len(windows)} windows are void and in no figure:")
-        lines += [f"  {one.arm}, {load_text(one.load)}, turn {one.turn + 1}: {one.void}" for one in voids]
-    if num_cold := sum(not window.is_warm for window in windows):
-        lines.append(f"{num_cold} windows began before two stretches of the warm-up agreed: give --warm-up more time")
+        lines += [f"  {one.arm}, {one.load.text()}, turn {one.turn + 1}: {one.void}" for one in voids]
+    if num_none := sum(not window.is_warm and not window.warm_up_s for window in windows):
+        lines.append(
+            f"no warm-up before {num_none} of {len(windows)} windows (--warm-up 0): a slow beginning is in the figures"
+        )
+    if num_cold := sum(not window.is_warm and window.warm_up_s > 0 for window in windows):
+        lines.append(
+            f"the warm-up did not settle before {num_cold} of {len(windows)} windows: give --warm-up more time"
+        )
     figures = [figures_of(window) for window in windows if not window.void]
     if num_short := sum(one.num_short for one in figures):
         total = sum(one.num_measured for one in figures)

@@ -7,9 +7,10 @@ import os
 import re
 from pathlib import Path
 
+from eyas.base.serving.address import address
 from eyas.base.settings.config import key_from
 from eyas.base.settings.home import home
-from eyas.claude.server import Server, address, ask
+from eyas.claude.server import Server, ask
 from eyas.claude.settings import make_settings
 from eyas.claude.settings_file import SettingsFile
 

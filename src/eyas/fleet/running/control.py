@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -73,9 +74,12 @@ def bring_up(
     return True
 
 
-def follow(folder: Path, store: Store, name: str, show: Show, after: int) -> Row:
-    """Show events until the deployment is ready or has ended; return how it then is. Raises UserError if its
-    supervisor is gone."""
+def follow(folder: Path, store: Store, name: str, show: Show, after: int, *, within_s: float = math.inf) -> Row:
+    """Show events until the deployment is ready or has ended; return how it then is.
+
+    Raises UserError if its supervisor is gone, or if neither has come within `within_s`.
+    """
+    end = time.monotonic() + within_s
     while True:
         is_alive = is_supervised(folder, name)
         for event in store.events(name, after):
@@ -89,6 +93,8 @@ def follow(folder: Path, store: Store, name: str, show: Show, after: int) -> Row
                 f"the supervisor of {name} has ended; the reason may be in {log_path(folder, name)}; "
                 f"take over what runs: eyas up {name}"
             )
+        if time.monotonic() >= end:
+            raise UserError(f"{name} is not ready within {max(within_s, 0.0):.0f} s")
         time.sleep(LOOK_S)
 
 

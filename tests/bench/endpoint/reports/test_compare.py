@@ -137,6 +137,14 @@ def test_the_command(capsys, tmp_path):
     assert out[-1].startswith('{"bench": "compare"') and '"not_alike": [{"name": "hardware"' in out[-1]
 
 
+def test_the_command_says_which_file_ends_in_half_a_line(capsys, tmp_path):
+    for name in ("a", "b"):
+        write_journal(tmp_path / name, synthetic_run(**SMALL))
+    (tmp_path / "b").write_bytes((tmp_path / "b").read_bytes()[:-20])
+    assert cli.main(["bench", "compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().err == f"eyas: {tmp_path / 'b'}: the last line was cut short and is left out\n"
+
+
 def test_the_command_refuses_what_is_no_run(capsys, tmp_path):
     (tmp_path / "a").write_text("{}")
     assert cli.main(["bench", "compare", str(tmp_path / "a"), str(tmp_path / "a")]) == 1

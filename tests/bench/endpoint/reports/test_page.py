@@ -306,9 +306,11 @@ def test_what_may_be_wrong_is_said(run):
         **{n: getattr(run.windows[0].records[0], n) for n in run.windows[0].records[0].__struct_fields__}
         | {"chunks": chunks}
     )
-    window = changed(run.windows[0], load=fixed, is_warm=False, records=(record,))
+    window = changed(run.windows[0], load=fixed, is_warm=False, warm_up_s=30.0, records=(record,))
     text = parse(html_of(with_windows(run, [window]))).text()
     assert "1 of 1 windows began before their speed was steady" in text
     assert "1 answers ended before their fixed length" in text
     assert "~: the server does not count tokens along" in text
     assert "ended before" not in parse(html_of(run)).text()
+    none = parse(html_of(with_windows(run, [changed(run.windows[0], is_warm=False, warm_up_s=0.0)]))).text()
+    assert "no warm-up before 1 of 1 windows" in none and "began before" not in none

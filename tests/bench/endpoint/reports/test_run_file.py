@@ -15,7 +15,7 @@ from eyas.bench.endpoint.journal import Run
 from eyas.bench.endpoint.records import Memory
 from eyas.bench.endpoint.reports.markdown import markdown
 from eyas.bench.endpoint.reports.page import page
-from eyas.bench.endpoint.reports.run_file import is_cut_short, load_run, run_json, schema
+from eyas.bench.endpoint.reports.run_file import load_run, run_json, schema, warn_if_cut_short
 from eyas.bench.endpoint.reports.summary import summary
 from eyas.bench.endpoint.reports.table import figures_json
 
@@ -89,13 +89,15 @@ def test_a_document_cut_anywhere_is_refused(data, tmp_path):
         assert "cut short" in refused(tmp_path / "run.json", data[:size])
 
 
-def test_a_file_of_a_run_may_end_in_half_a_line(run, tmp_path):
+def test_a_file_of_a_run_may_end_in_half_a_line(run, tmp_path, capsys):
     path = tmp_path / "run.jsonl"
     write_journal(path, run)
-    assert not is_cut_short(path)
+    warn_if_cut_short(path)
+    assert capsys.readouterr().err == ""
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    assert is_cut_short(path)
+    warn_if_cut_short(path)
+    assert "run.jsonl: the last line was cut short and is left out" in capsys.readouterr().err
     assert load_run(path).windows == run.windows[:-1]
 
 

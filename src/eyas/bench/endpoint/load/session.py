@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ from eyas.bench.endpoint.prompts.prompt import Prompt, in_order, salted, shared_
 from eyas.bench.endpoint.records import Load, Window
 from eyas.bench.endpoint.target import Arm, Endpoint
 
-__all__ = ["Acceptance", "Settings", "Side", "Step", "Watcher", "measure", "run_to_end", "steps_of"]
+__all__ = ["OUT_OF_TIME", "Acceptance", "Settings", "Side", "Step", "Watcher", "measure", "run_to_end", "steps_of"]
+
+OUT_OF_TIME = "out of time"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -29,7 +32,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     loads: tuple[Load, ...]
     prompts: tuple[str, ...]
     limits: Limits = Limits()
-    turns: int = 5
+    turns: int = 7
     shared_words: int = 0  # of a text that all prompts begin with
     seed: int = 0
     timeout_s: float = 600.0  # of one answer
@@ -166,8 +169,13 @@ def _window(
     )
 
 
-def run_to_end(sides: Sequence[Side], prompts: Sequence[Prompt], settings: Settings, **options: Any) -> str:
-    """Run `measure` in a loop of its own, where the first Ctrl-C ends the window and keeps it."""
+def run_to_end(
+    sides: Sequence[Side], prompts: Sequence[Prompt], settings: Settings, *, within_s: float = math.inf, **options: Any
+) -> str:
+    """Run `measure` in a loop of its own, where the first Ctrl-C ends the window and keeps it.
+
+    After `within_s` it ends wherever it is, with OUT_OF_TIME as the reason: the window that runs is dropped.
+    """
     import uvloop
 
     interrupt = Interrupt()
@@ -181,7 +189,13 @@ def run_to_end(sides: Sequence[Side], prompts: Sequence[Prompt], settings: Setti
 
         with suppress(NotImplementedError, ValueError):  # not in the main thread
             loop.add_signal_handler(signal.SIGINT, stop)
-        return await measure(sides, prompts, settings, interrupt=interrupt, **options)
+        try:
+            async with asyncio.timeout(None if within_s == math.inf else max(within_s, 0.0)) as limit:
+                return await measure(sides, prompts, settings, interrupt=interrupt, **options)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return OUT_OF_TIME
 
     handler = signal.getsignal(signal.SIGINT)
     try:

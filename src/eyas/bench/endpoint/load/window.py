@@ -186,7 +186,7 @@ class WindowRun:
             records=tuple(records),
             lag=lag,
             counts=counts,
-            warm_up_s=pace.started_s - start_s,
+            warm_up_s=pace.started_s - start_s if self.limits.warm_up_s else 0.0,
             is_warm=pace.is_warm,
             memory=memory,
             energy_j=joules,

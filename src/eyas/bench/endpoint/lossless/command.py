@@ -9,27 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from eyas.base.errors import UserError
 from eyas.bench.endpoint.load.session import Side
 from eyas.bench.endpoint.lossless.run import NEAR_TIE, TOKENS, compare
-from eyas.bench.endpoint.lossless.summary import Losslessness
+from eyas.bench.endpoint.lossless.summary import Losslessness, Result
 from eyas.bench.endpoint.prompts.prompt import Prompt
 from eyas.bench.endpoint.records import Stamp
 from eyas.bench.machine import machine
 from eyas.bench.report import positive_int, print_json, provenance
 
-__all__ = ["Result", "add_lossless_flags", "run_lossless"]
+__all__ = ["add_lossless_flags", "run_lossless"]
 
 CONCURRENCY = 4
-
-
-class Result(Struct, frozen=True, kw_only=True):
-    """Record of a comparison, as --out keeps it."""
-
-    stamp: Stamp
-    lossless: Losslessness
 
 
 def add_lossless_flags(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,10 @@ from typing import Literal
 from msgspec import Struct
 
 from eyas.bench.endpoint.lossless.replies import Divergence, Kind
+from eyas.bench.endpoint.records import Stamp
 from eyas.bench.stats import Interval, poisson_interval
 
-__all__ = ["Comparison", "Losslessness", "Sampling"]
+__all__ = ["Comparison", "Losslessness", "Result", "Sampling"]
 
 Sampling = Literal["greedy", "seeded"]
 PER = 10_000  # tokens
@@ -100,3 +101,10 @@ class Losslessness(Struct, frozen=True, kw_only=True):
         tie = f"near tie: at most {self.near_tie:g} between the log-probabilities of the two tokens"
         ended = [f"ended before its time: {self.ended}"] if self.ended else []
         return [self.sentence, *self.greedy.lines(), *self.seeded.lines(), tie, *ended]
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """Record of a comparison, as --out keeps it."""
+
+    stamp: Stamp
+    lossless: Losslessness

@@ -15,7 +15,7 @@ from typing import Any
 from eyas.base.errors import UserError
 from eyas.bench.endpoint.journal import Run
 from eyas.bench.endpoint.records import Load
-from eyas.bench.endpoint.reports.summary import Summary, load_text
+from eyas.bench.endpoint.reports.summary import Summary
 from eyas.bench.stats import Interval, Spread, student_t
 
 __all__ = ["FIGURES", "Change", "Difference", "changes", "differences", "ratio"]
@@ -150,7 +150,7 @@ def _listed(words: set[str]) -> str:
 
 
 def _has(run: Summary) -> str:
-    return f"{', '.join(run.arms)} at {', '.join(map(load_text, run.loads))} ({_listed(_modes(run.loads))})"
+    return f"{', '.join(run.arms)} at {', '.join(load.text() for load in run.loads)} ({_listed(_modes(run.loads))})"
 
 
 def _modes(loads: Iterable[Load]) -> set[str]:

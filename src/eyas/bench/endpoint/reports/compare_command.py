@@ -12,8 +12,8 @@ import msgspec
 from eyas.bench.endpoint.records import Stamp
 from eyas.bench.endpoint.reports.compare import FIGURES, Change, Difference, changes, differences
 from eyas.bench.endpoint.reports.plots.elements import clean
-from eyas.bench.endpoint.reports.run_file import load_run
-from eyas.bench.endpoint.reports.summary import load_text, summary
+from eyas.bench.endpoint.reports.run_file import load_run, warn_if_cut_short
+from eyas.bench.endpoint.reports.summary import summary
 from eyas.bench.report import print_json, table
 
 __all__ = ["add_arguments", "run"]
@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     runs = [load_run(path) for path in (args.before, args.after)]
+    for path in (args.before, args.after):
+        warn_if_cut_short(path)
     found = changes(*map(summary, runs))
     unlike = differences(*runs)
     stamps = [one.header.stamp for one in runs]
@@ -72,7 +74,7 @@ def _unlike_lines(unlike: Sequence[Difference]) -> list[str]:
 def _table(found: Sequence[Change]) -> list[str]:
     rows = [
         [
-            f"{one.arm}, {load_text(one.load)}",
+            f"{one.arm}, {one.load.text()}",
             HEADINGS[one.figure],
             *(f"{_factor(one) * spread.median:,.4g}" for spread in (one.before, one.after)),
             one.ratio.text(3) if one.ratio is not None else "-",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from eyas.bench.endpoint.journal import Run
 from eyas.bench.endpoint.reports.markdown import markdown
 from eyas.bench.endpoint.reports.page import page
 from eyas.bench.endpoint.reports.presets import PRESETS, preset_markdown
-from eyas.bench.endpoint.reports.run_file import is_cut_short, load_lossless, load_run, run_json, schema
+from eyas.bench.endpoint.reports.run_file import load_lossless, load_run, run_json, schema, warn_if_cut_short
 from eyas.bench.endpoint.reports.summary import summary
 from eyas.bench.endpoint.reports.table import figures_json, lossless_lines
 from eyas.bench.report import print_json
@@ -57,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.file is None:
         raise UserError("name the file of a run, which 'eyas bench endpoint --out' writes")
     found = load_run(args.file)
-    if is_cut_short(args.file):
-        print(f"eyas: {args.file}: the last line was cut short and is left out", file=sys.stderr)
+    warn_if_cut_short(args.file)
     lossless = () if args.lossless is None else lossless_lines(load_lossless(args.lossless))
     if not write_reports(found, args, slo_from(args), lossless):
         shown = summary(found, base=args.base, slo=slo_from(args))

@@ -7,6 +7,7 @@ value is checked, and whatever is wrong with one is one line.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from msgspec import Struct
 
 from eyas.base.errors import UserError
 from eyas.bench.endpoint.journal import Header, Run, read_run
-from eyas.bench.endpoint.lossless.command import Result
+from eyas.bench.endpoint.lossless.summary import Result
 from eyas.bench.endpoint.records import Counts, Window
 
-__all__ = ["FORMAT", "is_cut_short", "load_lossless", "load_run", "run_json", "schema"]
+__all__ = ["FORMAT", "load_lossless", "load_run", "run_json", "schema", "warn_if_cut_short"]
 
 FORMAT = "eyas bench endpoint 1"
 MAX_BYTES = 1 << 30
@@ -58,10 +59,11 @@ def load_lossless(path: Path) -> Result:
         ) from error
 
 
-def is_cut_short(path: Path) -> bool:
-    """Return whether the last line of a run's own file is no whole one."""
+def warn_if_cut_short(path: Path) -> None:
+    """Say on stderr that the last line of a run's own file is no whole one, and not in what `load_run` returns."""
     data = path.read_bytes()
-    return not data.endswith(b"\n") and not data.lstrip().startswith(b'{"format"')
+    if not data.endswith(b"\n") and not data.lstrip().startswith(b'{"format"'):
+        print(f"eyas: {path}: the last line was cut short and is left out", file=sys.stderr)
 
 
 def run_json(run: Run, figures: Mapping[str, Any]) -> bytes:

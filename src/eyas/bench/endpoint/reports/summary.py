@@ -18,7 +18,7 @@ from eyas.bench.endpoint.verdict import Finding, Verdict, conversation_speed, jo
 from eyas.bench.stats import Spread, percentile
 from eyas.client.endpoint.acceptance.counts import mean_length, total
 
-__all__ = ["Cell", "Summary", "load_text", "summary"]
+__all__ = ["Cell", "Summary", "summary"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,11 +125,6 @@ def summary(run: Run, *, base: str | None = None, slo: Slo | None = None) -> Sum
         errors=dict(errors.most_common()),
         windows=windows,
     )
-
-
-def load_text(load: Load) -> str:
-    """Return a load in words: `8 at once`, `2.5 a second`."""
-    return f"{load.concurrency} at once" if load.concurrency is not None else f"{load.rate:g} a second"
 
 
 def _order(load: Load) -> tuple[str, int, float, float]:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eyas.bench.endpoint.records import Load
-from eyas.bench.endpoint.reports.summary import Cell, Summary, load_text
+from eyas.bench.endpoint.reports.summary import Cell, Summary
 from eyas.bench.endpoint.verdict import Finding
 from eyas.bench.stats import Interval
 
 if TYPE_CHECKING:
-    from eyas.bench.endpoint.lossless.command import Result
+    from eyas.bench.endpoint.lossless.summary import Result
 
 __all__ = ["FURTHER_DEFINITIONS", "METHOD", "Shown", "figures_json", "lossless_lines", "notes", "table"]
 
@@ -80,10 +80,12 @@ def table(summary: Summary, *, is_short: bool = False) -> tuple[list[str], list[
 def notes(summary: Summary) -> Iterator[str]:
     """Yield what has to be known before the table is believed: what counts in no figure, and what may be wrong."""
     for arm, load, reason in summary.void:
-        yield f"void, in no figure: {arm}, {load_text(load)}: {reason}"
+        yield f"void, in no figure: {arm}, {load.text()}: {reason}"
     for error, count in summary.errors.items():
         yield f"failed: {count} \u00d7 {error}"
-    if num_cold := sum(not window.is_warm for window in summary.windows):
+    if num_none := sum(not window.is_warm and not window.warm_up_s for window in summary.windows):
+        yield f"no warm-up before {num_none} of {len(summary.windows)} windows: what begins slowly is in the figures"
+    if num_cold := sum(not window.is_warm and window.warm_up_s > 0 for window in summary.windows):
         yield f"{num_cold} of {len(summary.windows)} windows began before their speed was steady; give more --warm-up"
     if num_short := sum(cell.num_short for cell in summary.cells.values()):
         yield f"{num_short} answers ended before their fixed length; the endpoint heeds no ignore_eos"
@@ -124,7 +126,7 @@ def _load_json(load: Load) -> dict[str, Any]:
 def _full_load(summary: Summary, load: Load) -> str:
     """Return the load in words, with its mode where the run has several."""
     has_modes = len({(one.mode, one.max_tokens) for one in summary.loads}) > 1
-    return load_text(load) + (f", {load.mode}, {load.max_tokens} tokens" if has_modes else "")
+    return load.text() + (f", {load.mode}, {load.max_tokens} tokens" if has_modes else "")
 
 
 def _text(cell: Cell, name: str, factor: float, digits: int) -> Shown:

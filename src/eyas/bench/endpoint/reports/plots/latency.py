@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from eyas.bench.endpoint.records import Load
 from eyas.bench.endpoint.reports.plots.frame import Figure, Plot, Point, series_class
 from eyas.bench.endpoint.reports.plots.scales import linear, logarithmic, number
-from eyas.bench.endpoint.reports.summary import Summary, load_text
+from eyas.bench.endpoint.reports.summary import Summary
 
 __all__ = ["SAMPLES", "cumulative"]
 
@@ -23,7 +23,7 @@ SAMPLES = {
 def cumulative(summary: Summary, sample: str, load: Load) -> Figure:
     """Draw for each arm which share of times is at most so long, under one load."""
     title, x_title = SAMPLES[sample]
-    title, name = f"{title}, {load_text(load)}", sample.removesuffix("_s").replace("_", "-")
+    title, name = f"{title}, {load.text()}", sample.removesuffix("_s").replace("_", "-")
     arms = {}
     for index, arm in enumerate(summary.arms):
         cell = summary.cells.get((arm, load))

@@ -8,7 +8,7 @@ from eyas.bench.endpoint.records import Load
 from eyas.bench.endpoint.reports.plots.elements import element
 from eyas.bench.endpoint.reports.plots.frame import ABOVE, BELOW, Figure, Plot, Point, series_class
 from eyas.bench.endpoint.reports.plots.scales import around_1, levels, linear, number
-from eyas.bench.endpoint.reports.summary import Summary, load_text
+from eyas.bench.endpoint.reports.summary import Summary
 from eyas.bench.endpoint.verdict import Finding
 
 __all__ = ["pareto", "speed_up"]
@@ -26,7 +26,7 @@ def pareto(summary: Summary) -> Figure:
             if cell is None or not {"user_tok_s", "total_tok_s"} <= set(cell.figures):
                 continue
             user, total = cell.figures["user_tok_s"], cell.figures["total_tok_s"]
-            text = f"{arm}, {load_text(load)}: {number(user.median)} tok/s each, {number(total.median)} tok/s in all"
+            text = f"{arm}, {load.text()}: {number(user.median)} tok/s each, {number(total.median)} tok/s in all"
             point = Point(
                 x=user.median,
                 y=total.median,
@@ -105,7 +105,7 @@ def _point(arm: str, one: Finding, x: float) -> Point:
     return Point(
         x=x,
         y=_range(one)[0],
-        text=f"{arm}, {load_text(one.load)}: {words}, {len(one.ratios)} pairs: {says}",
+        text=f"{arm}, {one.load.text()}: {words}, {len(one.ratios)} pairs: {says}",
         is_hollow=one.says == "not shown",
         y_range=(found.low, found.high) if found is not None else None,
     )
