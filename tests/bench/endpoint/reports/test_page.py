@@ -10,7 +10,7 @@ from tests.bench.endpoint.support.synthetic import CATEGORIES, RATES, synthetic_
 
 from eyas.bench.endpoint.figures import figures_of
 from eyas.bench.endpoint.journal import Run
-from eyas.bench.endpoint.records import Window
+from eyas.bench.endpoint.records import Counts, Window
 from eyas.bench.endpoint.reports.page import page
 from eyas.bench.endpoint.reports.summary import summary
 from eyas.bench.endpoint.verdict import verdict
@@ -314,3 +314,10 @@ def test_what_may_be_wrong_is_said(run):
     assert "ended before" not in parse(html_of(run)).text()
     none = parse(html_of(with_windows(run, [changed(run.windows[0], is_warm=False, warm_up_s=0.0)]))).text()
     assert "no warm-up before 1 of 1 windows" in none and "began before" not in none
+
+
+def test_counters_that_saw_no_round_give_way_to_what_requests_say(run):
+    window = next(one for one in run.windows if one.records[0].counts is not None)
+    silent = changed(window, counts=Counts(rounds=0, accepted=0))
+    (cell,) = summary(with_windows(run, [silent])).cells.values()
+    assert cell.counts is not None and cell.counts.rounds == sum(one.counts.rounds for one in window.records)

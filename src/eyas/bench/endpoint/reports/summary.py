@@ -170,8 +170,9 @@ def _cell(arm: str, load: Load, windows: list[_Measured]) -> Cell:
 
 
 def _counts(windows: Sequence[_Measured]) -> Counts | None:
-    counters = [one.window.counts for one in windows if one.window.counts is not None]
-    return total(counters or [r.counts for one in windows for r in one.records if r.counts is not None])
+    """Sum the server's counters; those of requests where they saw no round: a request counts there when it is over."""
+    counters = total(one.window.counts for one in windows if one.window.counts is not None)
+    return counters or total(r.counts for one in windows for r in one.records if r.counts is not None)
 
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:
