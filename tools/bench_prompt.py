@@ -2,9 +2,9 @@
 
     python tools/bench_prompt.py [rows ...]
 
-Weights are random, in the shapes of gpt-oss-120b (SIMULATED). A line for each kernel: launches and microseconds a layer,
-and its share of the pass. Below them the pass itself by CUDA events, launched by the host as in serving, and what of it
-no kernel ran in.
+Weights are random, in the shapes of gpt-oss-120b (SIMULATED). A line for each kernel: microseconds and launches a
+layer, and its share of all kernels. Above them the pass by CUDA events, launched by the host as in serving, and how
+much of it no kernel ran in.
 """
 
 from __future__ import annotations
@@ -58,16 +58,15 @@ def show(rows: int, cache: Paged) -> None:
         torch.cuda.synchronize()
     times: dict[str, list[float]] = defaultdict(list)
     for event in seen.events():
-        times[event.name].append(event.device_time_total)
+        if event.device_time_total:  # not the launches
+            times[event.name].append(event.device_time_total)
     total = sum(map(sum, times.values())) / TURNS
     print(
         f"\n{rows} rows: {pass_us / NUM_LAYERS:.1f} us a layer, {(pass_us - total) / NUM_LAYERS:.1f} without a kernel"
     )
     for name, spent in sorted(times.items(), key=lambda item: -sum(item[1])):
-        of_layer = sum(spent) / TURNS / NUM_LAYERS
-        print(
-            f"{of_layer:8.1f} us {len(spent) / TURNS / NUM_LAYERS:5.1f} x {of_layer * NUM_LAYERS / total:5.1%}  {name[:80]}"
-        )
+        launches, of_layer = len(spent) / TURNS / NUM_LAYERS, sum(spent) / TURNS / NUM_LAYERS
+        print(f"{of_layer:8.1f} us {launches:5.1f} x {of_layer * NUM_LAYERS / total:5.1%}  {name[:80]}")
 
 
 def timed(run) -> float:  # noqa: ANN001

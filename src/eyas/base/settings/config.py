@@ -133,8 +133,8 @@ class EngineConfig:
         metavar="FORMAT", parse=one_of("auto", "fp8"),
     )  # fmt: skip
     decode_weights: Literal["bf16", "12bit"] = _setting(
-        "bf16", "attention's matrices for decoding, on a GPU: as published ('bf16'), or a lossless copy beside them that "
-        "has three quarters of the bytes ('12bit'): 8 %% slower on an H200, for GPUs with slow memory",
+        "bf16", "attention's matrices for decoding, on a GPU: as published ('bf16'), or a lossless copy beside them "
+        "with three quarters of the bytes ('12bit'): 8 % slower on an H200, for GPUs with slow memory",
         metavar="FORMAT", parse=one_of("bf16", "12bit"),
     )  # fmt: skip
     context: int | Literal["auto"] = _setting(
