@@ -30,7 +30,7 @@ PACKAGES = {
     "kernels": Package(
         knows="operations on tensors, each with a plain PyTorch twin",
         libraries=("torch", "triton"),
-        floors=(("layouts",), ("reference",), ("cuda", "triton")),
+        floors=(("layouts",), ("reference",), ("cuda", "triton", "training")),
     ),
     "model": Package(
         knows="what the networks compute; reading and writing checkpoints",

@@ -204,7 +204,7 @@ class Ours(Way):
         config = bench.head_config(batch.num_tokens)
         making = find_making(bench.head_settings.kind)
         head = making.fresh(config, bench.ids_V, bench.teacher, num_depths=bench.train.depths, seed=0)
-        head.rows_of_pass = bench.train.chunk
+        head.rows_of_pass, head.attention = bench.train.chunk, bench.train.attention
         source = _GivenStates(bench, config, states)
         self._loss = tiled_loss(head.to(bench.device), source, bench.train)
         self._trainer = Trainer(head, source, bench.train, rule="loose", num_steps=1000, processes=Processes())

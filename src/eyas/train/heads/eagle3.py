@@ -20,7 +20,7 @@ each, D head dimension, V vocabulary, Vd draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -33,9 +33,12 @@ from eyas.train.heads.attention import Prefix, attend, joined_blocks, joined_siz
 from eyas.train.heads.base import WHOLE, HeadPass, Readout, Share, TrainableHead
 from eyas.train.heads.numerics import rms_norm, rotate, swiglu, wide
 from eyas.train.heads.rows import cells_of, taught_rows
+from eyas.train.heads.ways import find_way
 from eyas.train.types import Batch, Cells, Rule, States, Teacher
 
 __all__ = ["Eagle3TrainableHead"]
+
+Own = Sequence[tuple[Tensor, Tensor]]  # keys and values of later depths
 
 ROWS_OF_PASS = 4096
 ROWS_OF_KEYS = 16384  # of the first and third phases, which hold little a row
@@ -175,6 +178,7 @@ class _Inputs:
         self.dtype = teacher.embed_VH.dtype
         self.rows_of_keys = head.rows_of_keys
         self.head = head
+        self.way = find_way(head.attention, head.config, self.embed_VH.device, self.dtype)
         length = max(b - a for a, b in zip(batch.starts, batch.starts[1:], strict=False))
         cos, sin = rope_table(head.config.rope, head.config.head_dim, length + head.num_depths, batch.ids_T.device)
         self.rope = (cos.double(), sin.double()) if self.dtype == torch.float64 else (cos, sin)
@@ -210,10 +214,7 @@ class _Inputs:
     def outputs(self, rows_R: Tensor, prefix: Prefix) -> list[Tensor]:
         """Compute the outputs of all depths [R, H] for some rows."""
         config, weights = self.config, self.weights()
-        blocks = row_blocks(rows_R.tolist(), self.batch.starts)
-        if rows_R.is_cuda:
-            blocks = joined_blocks(blocks, *joined_sizes(config.num_heads))
-        starts_R = rows_R - self.batch.positions_T[rows_R]
+        attend = self._attention(rows_R, prefix)
         own: list[tuple[Tensor, Tensor]] = []
         outputs: list[Tensor] = []
         hidden = self._fuse(weights, self.taps_TC[rows_R])
@@ -223,7 +224,7 @@ class _Inputs:
                 own.append(self._project(weights, both, rows_R, depth))
             q = self._heads(F.linear(both, weights["midlayer.self_attn.q_proj"]))
             q = rotate(q, *self._angles(rows_R, depth)).unflatten(1, (config.num_kv_heads, -1))
-            attn = attend(q, prefix, rows_R, blocks, own, starts_R=starts_R).flatten(1)
+            attn = attend(q, own).flatten(1)
             residual = normed if config.norm_before_residual else hidden
             residual = residual + F.linear(attn, weights["midlayer.self_attn.o_proj"])
             inner = rms_norm(residual, weights["midlayer.post_attention_layernorm"], config.rms_norm_eps)
@@ -232,6 +233,22 @@ class _Inputs:
             outputs.append(output)
             hidden = rms_norm(output, weights["norm"], config.rms_norm_eps) if config.norm_output else output
         return outputs
+
+    def _attention(self, rows_R: Tensor, prefix: Prefix) -> Callable[[Tensor, Own], Tensor]:
+        """Return attention of these rows, as a function of queries and own keys and values."""
+        places, starts = rows_R.tolist(), self.batch.starts
+        if self.way.uses_kernels:
+            from eyas.kernels.training.library import LIBRARIES
+            from eyas.train.heads.kernel_attention import attend_by_kernels, pass_rows
+
+            library = None if self.way.library is None else LIBRARIES[self.way.library]
+            rows = pass_rows(rows_R, places, starts, has_library=library is not None)
+            return lambda q, own: attend_by_kernels(q, prefix, rows, own, library)
+        blocks = row_blocks(places, starts)
+        if rows_R.is_cuda:
+            blocks = joined_blocks(blocks, *joined_sizes(self.config.num_heads))
+        starts_R = rows_R - self.batch.positions_T[rows_R]
+        return lambda q, own: attend(q, prefix, rows_R, blocks, own, starts_R=starts_R)
 
     def _fuse(self, weights: dict[str, Tensor], taps_RC: Tensor) -> Tensor:
         """Return the tapped states fused to one hidden state [R, H]."""
