@@ -21,10 +21,12 @@ each, D head dimension, V vocabulary, Vd draft vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from eyas.base.errors import UserError
 from eyas.model.config import Eagle3Config
@@ -38,7 +40,8 @@ from eyas.train.types import Batch, Cells, Rule, States, Teacher
 
 __all__ = ["Eagle3TrainableHead"]
 
-Own = Sequence[tuple[Tensor, Tensor]]  # keys and values of later depths
+Own = tuple[Tensor, Tensor]  # keys and values of a later depth
+Attend = Callable[[Tensor, Sequence[Own]], Tensor]
 
 ROWS_OF_PASS = 4096
 ROWS_OF_KEYS = 16384  # of the first and third phases, which hold little a row
@@ -131,6 +134,10 @@ class Eagle3TrainableHead(TrainableHead):
     def readout(self) -> Readout:
         return Readout(self.norm.weight, self.lm_head.weight, self.config.rms_norm_eps, self.target_ids_V)
 
+    def rows(self, batch: Batch, rule: Rule, share: Share) -> Tensor:
+        """Return the rows that passes compute, int64 [R], ascending."""
+        return taught_rows(batch, self.num_depths, rule, share)
+
     def cells(self, batch: Batch, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0) -> list[Cells]:
         rows_R = taught_rows(batch, self.num_depths, rule, share)
         cells = cells_of(batch, rows_R, self.num_depths, rule, decay)
@@ -140,7 +147,7 @@ class Eagle3TrainableHead(TrainableHead):
         self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0
     ) -> Iterator[HeadPass]:
         train = torch.is_grad_enabled()
-        rows_R = taught_rows(batch, self.num_depths, rule, share)
+        rows_R = self.rows(batch, rule, share)
         if not len(rows_R):
             return
         inputs = _Inputs(self, batch, states, teacher)
@@ -177,7 +184,7 @@ class _Inputs:
         self.embed_VH = teacher.embed_VH if head.embed_VH is None else head.embed_VH
         self.dtype = teacher.embed_VH.dtype
         self.rows_of_keys = head.rows_of_keys
-        self.head = head
+        self.head, self.recomputes = head, head.recomputes
         self.way = find_way(head.attention, head.config, self.embed_VH.device, self.dtype)
         length = max(b - a for a, b in zip(batch.starts, batch.starts[1:], strict=False))
         cos, sin = rope_table(head.config.rope, head.config.head_dim, length + head.num_depths, batch.ids_T.device)
@@ -215,26 +222,44 @@ class _Inputs:
         """Compute the outputs of all depths [R, H] for some rows."""
         config, weights = self.config, self.weights()
         attend = self._attention(rows_R, prefix)
-        own: list[tuple[Tensor, Tensor]] = []
+        own: list[Own] = []
         outputs: list[Tensor] = []
         hidden = self._fuse(weights, self.taps_TC[rows_R])
         for depth in range(self.num_depths):
-            both, normed = self._pairs(weights, hidden, rows_R, depth)
-            if depth:
-                own.append(self._project(weights, both, rows_R, depth))
-            q = self._heads(F.linear(both, weights["midlayer.self_attn.q_proj"]))
-            q = rotate(q, *self._angles(rows_R, depth)).unflatten(1, (config.num_kv_heads, -1))
-            attn = attend(q, own).flatten(1)
-            residual = normed if config.norm_before_residual else hidden
-            residual = residual + F.linear(attn, weights["midlayer.self_attn.o_proj"])
-            inner = rms_norm(residual, weights["midlayer.post_attention_layernorm"], config.rms_norm_eps)
-            gate, up = (F.linear(inner, weights[f"midlayer.mlp.{name}_proj"]) for name in ("gate", "up"))
-            output = residual + F.linear(swiglu(gate, up), weights["midlayer.mlp.down_proj"])
+            compute = partial(self._depth, weights, rows_R, depth, attend, tuple(own))
+            if self.recomputes and torch.is_grad_enabled():
+                output, *made = checkpoint(compute, hidden, use_reentrant=False)
+            else:
+                output, *made = compute(hidden)
+            if made:
+                own.append((made[0], made[1]))
             outputs.append(output)
             hidden = rms_norm(output, weights["norm"], config.rms_norm_eps) if config.norm_output else output
         return outputs
 
-    def _attention(self, rows_R: Tensor, prefix: Prefix) -> Callable[[Tensor, Own], Tensor]:
+    def _depth(
+        self,
+        weights: dict[str, Tensor],
+        rows_R: Tensor,
+        depth: int,
+        attend: Attend,
+        own: tuple[Own, ...],
+        hidden_RH: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return the output of a depth [R, H], and from depth 1 on its keys and values."""
+        config = self.config
+        both, normed = self._pairs(weights, hidden_RH, rows_R, depth)
+        made = self._project(weights, both, rows_R, depth) if depth else ()
+        q = self._heads(F.linear(both, weights["midlayer.self_attn.q_proj"]))
+        q = rotate(q, *self._angles(rows_R, depth)).unflatten(1, (config.num_kv_heads, -1))
+        attn = attend(q, (*own, made) if made else own).flatten(1)
+        residual = normed if config.norm_before_residual else hidden_RH
+        residual = residual + F.linear(attn, weights["midlayer.self_attn.o_proj"])
+        inner = rms_norm(residual, weights["midlayer.post_attention_layernorm"], config.rms_norm_eps)
+        gate, up = (F.linear(inner, weights[f"midlayer.mlp.{name}_proj"]) for name in ("gate", "up"))
+        return residual + F.linear(swiglu(gate, up), weights["midlayer.mlp.down_proj"]), *made
+
+    def _attention(self, rows_R: Tensor, prefix: Prefix) -> Attend:
         """Return attention of these rows, as a function of queries and own keys and values."""
         places, starts = rows_R.tolist(), self.batch.starts
         if self.way.uses_kernels:
