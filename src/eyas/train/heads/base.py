@@ -59,6 +59,7 @@ class TrainableHead(nn.Module, ABC):
     num_depths: int
     rows_of_pass: int  # computed at a time
     attention: WayName = "auto"
+    cuts_rows: bool = True  # False: passes compute every row, as most trainers do
     recomputes: bool = False  # the depths of a pass once more in its backward pass, of which then one is kept at a time
 
     @property

@@ -136,6 +136,8 @@ class Eagle3TrainableHead(TrainableHead):
 
     def rows(self, batch: Batch, rule: Rule, share: Share) -> Tensor:
         """Return the rows that passes compute, int64 [R], ascending."""
+        if not self.cuts_rows:
+            return torch.arange(batch.num_tokens, device=batch.ids_T.device)[share.index :: share.of]
         return taught_rows(batch, self.num_depths, rule, share)
 
     def cells(self, batch: Batch, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0) -> list[Cells]:
