@@ -13,6 +13,7 @@ from eyas.kernels.training import library
 from eyas.train.heads import eagle3, kernel_attention
 from eyas.train.heads.kernel_attention import pass_rows
 from eyas.train.heads.ways import Way, find_way
+from eyas.train.loss import teacher as loss_teacher
 
 BF16, CPU, GPU = torch.bfloat16, torch.device("cpu"), torch.device("cuda")
 
@@ -80,3 +81,18 @@ def test_what_a_device_or_head_lacks_is_named(monkeypatch, caplog):
         find_way("kernels", head_config(head_dim=64, num_heads=6, num_kv_heads=2), GPU, BF16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     assert find_way("auto", config, GPU, BF16) == Way(False) and "Hopper" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["kl", "hard", "lk"])
+def test_a_step_with_the_kernels_of_the_loss_equals_that_of_plain_operations(kind, monkeypatch):
+    config = head_config()
+    batch = packed((9, 12), given=0.3)
+    states, teacher = states_for(config, batch, dtype=torch.float32)
+    head = new_head(config, dtype=torch.float32, rows_of_pass=16)
+    loss, sums, wanted = step(head, batch, states, teacher, tile=5, kind=kind)
+    monkeypatch.setattr(loss_teacher, "has_kernels", lambda _: True)
+    found_loss, found_sums, found = step(head, batch, states, teacher, tile=5, kind=kind)
+    assert abs(found_loss - loss) < 1e-5 * abs(loss)
+    assert_equal_gradients(found, wanted, 3e-5)
+    assert torch.equal(found_sums.hits_J, sums.hits_J)
+    torch.testing.assert_close(found_sums.overlap_J, sums.overlap_J, rtol=1e-5, atol=1e-6)

@@ -1,7 +1,7 @@
 """Inputs of a training benchmark: a head of true shapes, random documents and states, a target of random weights.
 
-The parts of train and model that the benchmark needs: no other file of its folder imports those packages. It loads
-torch, so the command imports it when it runs.
+The parts of train and model that the benchmark needs are here and in `modes.py`: the command imports them when it runs,
+since they load torch.
 
 Shape letters: T tokens, R rows of a pass, C = len(taps) Ht, H hidden, V vocabulary, Vd draft vocabulary.
 """

@@ -13,7 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["norm_backward", "norm_forward", "rms_norm", "rotate", "swiglu", "wide", "wide_product"]
+from eyas.model.devices import KERNEL_CAPABILITY
+
+__all__ = [
+    "add_product",
+    "gradient_of",
+    "has_kernels",
+    "linear",
+    "norm_backward",
+    "norm_forward",
+    "rms_norm",
+    "rotate",
+    "swiglu",
+    "wide",
+    "wide_product",
+]
 
 
 def wide(x: Tensor) -> Tensor:
@@ -26,6 +40,30 @@ def wide_product(a: Tensor, b: Tensor) -> Tensor:
     if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(a, b, out_dtype=torch.float32)
     return wide(a) @ wide(b)
+
+
+def add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to a sum in fp32 or wider: on a GPU in the product itself, without a rounded product beside it."""
+    if to.dtype == a.dtype:
+        to.addmm_(a, b)
+    elif to.is_cuda and to.dtype == torch.float32:
+        torch.addmm(to, a, b, out_dtype=torch.float32, out=to)
+    else:
+        to += a @ b
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """Return the gradient of a parameter, zeros if there is none yet."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether kernels compute with a tensor like this one: of two bytes a value, on Hopper or newer."""
+    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return torch.cuda.get_device_capability(x.device) >= KERNEL_CAPABILITY
 
 
 def norm_forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -47,6 +85,16 @@ def norm_backward(d_out: Tensor, x: Tensor, factor: Tensor, weight: Tensor) -> t
 def rms_norm(x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
     """Return the norm of rows, in their dtype."""
     out: Tensor = _RmsNorm.apply(x_NH, weight_H, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def linear(x: Tensor, matrix: Tensor, parameter: Tensor) -> Tensor:
+    """Return x matrix^T, where `matrix` is the parameter in x's dtype.
+
+    The parameter's gradient is added to its `.grad` in the backward pass, in its own dtype: a sum over depths in bf16
+    would lose bits, and take two passes over the matrix more for each.
+    """
+    out: Tensor = _Linear.apply(x, matrix.detach(), parameter)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -74,6 +122,22 @@ class _RmsNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return *norm_backward(grads[0], *ctx.saved_tensors), None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, parameter: Tensor) -> Tensor:
+        ctx.save_for_backward(x, matrix)
+        ctx.parameter = parameter
+        return F.linear(x, matrix)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, matrix = ctx.saved_tensors
+        if ctx.needs_input_grad[2]:
+            add_product(gradient_of(ctx.parameter), grads[0].T, x)
+        return grads[0] @ matrix if ctx.needs_input_grad[0] else None, None, None
 
 
 class _SwiGlu(torch.autograd.Function):
