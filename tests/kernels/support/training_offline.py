@@ -7,6 +7,8 @@ from tests.kernels.support.offline import SHARED_BYTES, sources
 from triton.backends.compiler import GPUTarget
 
 from eyas.kernels.training.attention import Begun, RowList, attention_backward, attention_forward
+from eyas.kernels.training.loss import TeacherRows, cell_losses, row_stats
+from eyas.kernels.training.rows import norm_backward, norm_forward, rotated, swiglu_backward, swiglu_forward
 
 ARCH, ROWS, GROUPS, QUERIES, DIM = 90, 64, 8, 8, 64
 
@@ -25,8 +27,24 @@ def attention():
     )  # fmt: skip
 
 
+def other():
+    x, weight, wide = bf16(ROWS, 2880), torch.empty(2880), bf16(ROWS, 17280)
+    _, factor = norm_forward(x, weight, 1e-5)
+    norm_backward(x, x, factor, weight)
+    swiglu_backward(swiglu_forward(wide, wide), wide, wide)
+    rotated(rotated(bf16(ROWS, 64, DIM), torch.empty(ROWS, DIM // 2), torch.empty(ROWS, DIM // 2)), factor, factor)
+    logits, floats, ints = torch.empty(ROWS, 32000), torch.empty(ROWS), torch.arange(ROWS)
+    row_stats(logits)
+    row_stats(torch.empty(1, 4544).expand(ROWS, 4544))  # the last block of the full vocabulary
+    for kind in ("kl", "tv", "alpha", "lambda", "hard"):
+        teacher = None if kind == "hard" else TeacherRows(logits, floats, floats)
+        cell_losses(
+            kind, logits, floats, ints, floats, teacher, ints, kl_scale=1.0, kl_decay=3.0, dtype=torch.bfloat16
+        )  # fmt: skip
+
+
 def main():
-    for name, source, options in sources(attention):
+    for name, source, options in [*sources(attention), *sources(other)]:
         compiled = triton.compile(source, target=GPUTarget("cuda", ARCH, 32), options=options)
         ptx, sass = compiled.asm["ptx"], compiled.asm["sass"]
         kinds = [kind for kind in ("wgmma.mma", "mma.sync") if kind in ptx]

@@ -10,7 +10,7 @@ from tests.train.loss.test_step import assert_equal_gradients, step
 
 from eyas.base.errors import UserError
 from eyas.kernels.training import library
-from eyas.train.heads import eagle3, kernel_attention
+from eyas.train.heads import eagle3, kernel_attention, numerics
 from eyas.train.heads.kernel_attention import pass_rows
 from eyas.train.heads.ways import Way, find_way
 from eyas.train.loss import teacher as loss_teacher
@@ -96,3 +96,16 @@ def test_a_step_with_the_kernels_of_the_loss_equals_that_of_plain_operations(kin
     assert_equal_gradients(found, wanted, 3e-5)
     assert torch.equal(found_sums.hits_J, sums.hits_J)
     torch.testing.assert_close(found_sums.overlap_J, sums.overlap_J, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_with_the_kernels_of_rows_equals_that_of_plain_operations(monkeypatch):
+    config = head_config(fc_norm=True, norm_output=True)
+    batch = packed((9, 12), given=0.3)
+    states, teacher = states_for(config, batch, dtype=torch.float32)
+    head = new_head(config, dtype=torch.float32, rows_of_pass=16)
+    loss, _, wanted = step(head, batch, states, teacher)
+    asked = []
+    monkeypatch.setattr(numerics, "has_kernels", lambda x: asked.append(x.shape) or True)
+    found_loss, _, found = step(head, batch, states, teacher)
+    assert asked and abs(found_loss - loss) < 1e-5 * abs(loss)
+    assert_equal_gradients(found, wanted, 3e-5)

@@ -67,7 +67,11 @@ def has_kernels(x: Tensor) -> bool:
 
 
 def norm_forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return x / sqrt(mean(x^2) + eps) times `weight`, in x's dtype, and the factor 1 / sqrt(...) [..., 1]."""
+    """Return x [N, H] / sqrt(mean(x^2) + eps) times `weight`, in x's dtype, and the factor 1 / sqrt(...) [N, 1]."""
+    if has_kernels(x) and x.stride(1) == 1:
+        from eyas.kernels.training import rows
+
+        return rows.norm_forward(x, weight.detach(), eps)
     values = wide(x)
     factor = torch.rsqrt(values.square().mean(-1, keepdim=True) + eps)
     return (values * factor).mul_(weight).to(x.dtype), factor
@@ -75,6 +79,10 @@ def norm_forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]
 
 def norm_backward(d_out: Tensor, x: Tensor, factor: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of x [N, H], in its dtype, and of the weight [H]."""
+    if has_kernels(x) and x.stride(1) == 1 and d_out.stride(1) == 1:
+        from eyas.kernels.training import rows
+
+        return rows.norm_backward(d_out, x, factor, weight.detach())
     unit = wide(x) * factor
     d_weight = wide(d_out) * unit
     d_unit = wide(d_out) * weight
@@ -106,6 +114,9 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def rotate(x_RND: Tensor, cos_RD: Tensor, sin_RD: Tensor) -> Tensor:
     """Return rotated queries or keys [R, N, D]; half-split form (NeoX), tables of D / 2."""
+    if has_kernels(x_RND):
+        out: Tensor = _Rotation.apply(x_RND, cos_RD, sin_RD)  # type: ignore[no-untyped-call]
+        return out
     a, b = wide(x_RND).chunk(2, dim=-1)
     cos, sin = cos_RD[:, None], sin_RD[:, None]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x_RND.dtype)
@@ -144,10 +155,34 @@ class _SwiGlu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
+        if has_kernels(gate):
+            from eyas.kernels.training.rows import swiglu_forward
+
+            return swiglu_forward(gate, up)
         return F.silu(gate).mul_(up)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
+        if has_kernels(gate):
+            from eyas.kernels.training.rows import swiglu_backward
+
+            return swiglu_backward(grads[0].contiguous(), gate, up)
         return torch.ops.aten.silu_backward(grads[0] * up, gate), F.silu(gate).mul_(grads[0])
+
+
+class _Rotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_RND: Tensor, cos_RD: Tensor, sin_RD: Tensor) -> Tensor:
+        from eyas.kernels.training.rows import rotated
+
+        ctx.save_for_backward(cos_RD, sin_RD)
+        return rotated(x_RND.contiguous(), cos_RD, sin_RD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from eyas.kernels.training.rows import rotated
+
+        return rotated(grads[0].contiguous(), *ctx.saved_tensors, back=True), None, None
