@@ -70,7 +70,7 @@ def _step(
     return new_peak, total * fade + tl.sum(weights, 1), acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_own", "num_begun"])  # that vary from pass to pass
 def _forward_kernel(
     q_ptr, k_ptr, v_ptr, own_k_ptr, own_v_ptr, at_ptr, low_ptr, begun_out_ptr, begun_lse_ptr, out_ptr, lse_ptr,
     num_rows, num_own, num_begun, scale,

@@ -30,7 +30,7 @@ def _query_step(
     return tl.dot(d_scores.to(k.dtype), k, acc)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_own", "num_begun"])  # that vary from pass to pass
 def query_kernel(
     q_ptr, k_ptr, v_ptr, own_k_ptr, own_v_ptr, at_ptr, low_ptr, out_ptr, lse_ptr,
     d_out_ptr, begun_ptr, d_q_ptr, d_own_k_ptr, d_own_v_ptr, delta_ptr,
@@ -129,7 +129,7 @@ def _key_step(
     return d_k, d_v
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_block", "last_key"])
 def key_kernel(
     q_ptr, k_ptr, v_ptr, at_ptr, low_ptr, lse_ptr, delta_ptr, d_out_ptr,
     begins_ptr, fulls_ptr, opens_ptr, ends_ptr,

@@ -44,7 +44,7 @@ def norm_forward(x_NH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, Te
     return out, factor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _norm_backward_kernel(
     d_out_ptr, x_ptr, factor_ptr, weight_ptr, d_x_ptr, partial_ptr, num_rows, H, d_stride, x_stride, BLOCK: tl.constexpr
 ):  # fmt: skip
