@@ -54,15 +54,18 @@ def _plan_shape(args: argparse.Namespace) -> int:
     width = max(map(len, plan.bytes_by_owner))
     for owner, size in plan.bytes_by_owner.items():
         print(f"  {owner:<{width}}  {readable(size):>10}")
-    total = sum(plan.bytes_by_owner.values())
-    print(f"  {'together':<{width}}  {readable(total):>10}  of {readable(plan.free)}")
+    print(
+        f"  {'at once':<{width}}  {readable(plan.peak):>10}  of {readable(plan.free)}: the target's pass, then the head's"
+    )
     print(f"passes of {plan.train.chunk:,} rows, tiles of {plan.train.tile:,}: nothing of a pass is computed twice")
     print(f"longest document that fits, in the smallest passes: {plan.longest:,} tokens")
     parts = ", ".join(f"{part} {value / args.tokens / 1e9:.2f}" for part, value in plan.flops.items())
     print(f"GFLOP a token: {parts}")
     print(f"a step: {plan.seconds:.2f} s, {args.tokens / plan.seconds:,.0f} tokens/s")
     if not plan.fits:
-        raise UserError(f"too little memory: {readable(total)} of {readable(plan.free)}; give --tokens {plan.longest}")
+        raise UserError(
+            f"too little memory: {readable(plan.peak)} of {readable(plan.free)}; give --tokens {plan.longest}"
+        )
     return 0
 
 

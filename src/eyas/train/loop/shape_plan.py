@@ -24,6 +24,7 @@ __all__ = ["GPUS", "Gpu", "ShapePlan", "plan_shape"]
 DTYPE = torch.bfloat16
 CHUNKS = (8192, 4096, 2048, 1024, 512)  # rows of a pass: nothing of one is computed twice, so fewer is what is left
 TILES = (4096, 2048, 1024, 512)
+OF_TARGET, OF_HEAD = ("target caches", "target chunk"), ("head pass", "loss tiles")  # never at once on a GPU
 LONGEST = 1 << 20  # tokens, where no target has a limit
 RESERVE = 0.03  # of a GPU's memory: the driver, workspaces, gaps between blocks
 
@@ -56,8 +57,18 @@ class ShapePlan:
     seconds: float  # of a step, the target's pass included where it is here
 
     @property
+    def peak(self) -> int:
+        return _peak(self.bytes_by_owner)
+
+    @property
     def fits(self) -> bool:
-        return sum(self.bytes_by_owner.values()) <= self.free
+        return self.peak <= self.free
+
+
+def _peak(owners: dict[str, int]) -> int:
+    """Return the bytes in use at once: what the target's pass and the head's step need is never there together."""
+    of_target, of_head = (sum(owners.get(name, 0) for name in names) for names in (OF_TARGET, OF_HEAD))
+    return sum(owners.values()) - min(of_target, of_head)
 
 
 def plan_shape(
@@ -73,6 +84,8 @@ def plan_shape(
     if gpu not in GPUS:
         raise UserError(f"no GPU '{gpu}'{nearest(gpu, GPUS) or ': ' + ', '.join(GPUS)}")
     target, device = PRESETS[shape], GPUS[gpu]
+    if with_target and tokens > target.max_context:
+        raise UserError(f"{shape} reads up to {target.max_context} tokens")
     config = find_making("eagle3").fresh_config(HeadSettings(), target, context=tokens)
     free = int(device.memory * (1 - RESERVE))
 
@@ -86,7 +99,7 @@ def plan_shape(
 
     settings = TrainSettings(depths=depths)
     choices = [replace(settings, chunk=chunk, tile=tile) for chunk in CHUNKS for tile in TILES]
-    fitting = (one for one in choices if sum(owners(one, tokens).values()) <= free)
+    fitting = (one for one in choices if _peak(owners(one, tokens)) <= free)
     train = next(fitting, choices[-1])
     flops = head_flops(config, _work(tokens, supervised, depths))
     products = sum(value for part, value in flops.items() if part != "attention")
@@ -99,7 +112,7 @@ def plan_shape(
         bytes_by_owner=owners(train, tokens),
         free=free,
         longest=longest_that_fits(
-            lambda length: sum(owners(choices[-1], length).values()),
+            lambda length: _peak(owners(choices[-1], length)),
             free=free,
             at_most=target.max_context if with_target else LONGEST,
         ),
