@@ -54,8 +54,9 @@ class TargetStates:
         """Take documents of up to `longest` tokens.
 
         Caches for these are allocated now, or on a GPU (without `keeps_caches`) in each call for its longest document
-        and released at its end, so that their memory is free for the step of a head. `weights` may be packed for a GPU's kernels, `teacher` never is. `expert_cache_bytes` bounds the dequantised
-        experts that plain operations keep; `chunk_rows` are those of a pass, a multiple of 64.
+        and released at its end, so that their memory is free for the step of a head. `weights` may be packed for a
+        GPU's kernels, `teacher` never is. `expert_cache_bytes` bounds the dequantised experts that plain operations
+        keep; `chunk_rows` are those of a pass, a multiple of 64.
         """
         self.config = config
         self.taps = taps
