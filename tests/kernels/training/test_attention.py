@@ -45,7 +45,7 @@ def near(found, wanted, dtype):
     assert error < (1e-5 if dtype == torch.float32 else 1e-2), error
 
 
-FAST = (("every row", 0), ("packed documents", 0), ("runs of few rows", 0), ("one row", 101))
+FAST = (("packed documents", 0), ("one row", 101))
 ALL = [(case, begun) for case in CASES for begun in (0, 32, 101)]
 
 
@@ -98,7 +98,7 @@ def test_equals_one_dense_softmax(case, begun_keys, device, dtype):
     if not split:
         near(grads.q_RGQD, wanted_grads[0], dtype)
         return
-    begun_grad = torch.full_like(q[:num_begun], 0.25)
+    begun_grad = torch.full_like(q[:num_begun], 8.0)
     more = attention_backward(
         d_out, q, found, lse, keys, values, *sums, rows, own_keys, own_values,
         first_key=int(low[0]), last_key=int(at[-1]) + 1, begun_NGQD=begun_grad,

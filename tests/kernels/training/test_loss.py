@@ -43,7 +43,7 @@ def test_losses_and_gradients(kind, device):
     torch.testing.assert_close(found.loss_N.cpu().double(), wanted, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found.alpha_N.cpu().double(), alpha, rtol=1e-5, atol=1e-6)
     error = found.d_logits_NV.cpu().double() - gradient * scale[:, None]
-    assert error.abs().max() < 1e-6 * gradient.abs().max()
+    assert error.abs().max() < 1e-5 * gradient.abs().max()
 
 
 def test_labels_alone_suffice_for_hard(device):

@@ -54,9 +54,7 @@ def _plan_shape(args: argparse.Namespace) -> int:
     width = max(map(len, plan.bytes_by_owner))
     for owner, size in plan.bytes_by_owner.items():
         print(f"  {owner:<{width}}  {readable(size):>10}")
-    print(
-        f"  {'at once':<{width}}  {readable(plan.peak):>10}  of {readable(plan.free)}: passes of target and head in turn"
-    )
+    print(f"  {'at once':<{width}}  {readable(plan.peak):>10}  of {readable(plan.free)}, target and head in turn")
     print(f"passes of {plan.train.chunk:,} rows, tiles of {plan.train.tile:,}: nothing of a pass is computed twice")
     print(f"longest document that fits, in the smallest passes: {plan.longest:,} tokens")
     parts = ", ".join(f"{part} {value / args.tokens / 1e9:.2f}" for part, value in plan.flops.items())

@@ -6,6 +6,7 @@ narrow types in fp32.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,10 +47,23 @@ def add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
     """Add a @ b to a sum in fp32 or wider: on a GPU in the product itself, without a rounded product beside it."""
     if to.dtype == a.dtype:
         to.addmm_(a, b)
-    elif to.is_cuda and to.dtype == torch.float32:
+    elif to.dtype == torch.float32 and _adds_wide(a.device):
         torch.addmm(to, a, b, out_dtype=torch.float32, out=to)
     else:
-        to += a @ b
+        to += wide_product(a, b) if a.is_cuda else a @ b
+
+
+@cache
+def _adds_wide(device: torch.device) -> bool:
+    """Whether this torch adds products of bf16 to a sum in fp32; early versions with `out_dtype` take a sum in bf16."""
+    if device.type != "cuda":
+        return False
+    ones, total = torch.ones(16, 16, dtype=torch.bfloat16, device=device), torch.ones(16, 16, device=device)
+    try:
+        torch.addmm(total, ones, ones, out_dtype=torch.float32, out=total)
+    except RuntimeError:
+        return False
+    return bool((total == 17).all())
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
