@@ -119,7 +119,9 @@ class Ours(Mode):
         head.cuts_rows, head.recomputes = self.cuts_rows, self.recomputes
         head.to(bench.device)
         self._loss = tiled_loss(head, source, self.train)
-        self._trainer = Trainer(head, source, self.train, rule="loose", num_steps=1000, processes=Processes())
+        self._trainer = Trainer(
+            head, source, self.train, rule="loose", num_steps=1000, processes=Processes(), shrinks=False
+        )
         self.head, self.optimizers = head, self._trainer.optimizers
         self._number = 0
 
