@@ -54,7 +54,7 @@ def _cudnn_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Any
         _by_head(q), _by_head(k), _by_head(v), None, True, 0.0, False, False
     )
     by_row = out[0].transpose(0, 1).reshape(q.shape)
-    return by_row, lse.view(-1, len(q)).T.reshape(q.shape[:3]), rest
+    return by_row, lse.reshape(-1, len(q)).T.reshape(q.shape[:3]), rest
 
 
 def _cudnn_backward(
