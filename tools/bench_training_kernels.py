@@ -1,19 +1,28 @@
-"""Checks the kernels of training on a GPU against fp64 and times attention by way, at the shapes of gpt-oss's heads.
+"""Checks the kernels of training on a GPU against fp64, times attention by way, and steps at the shapes of gpt-oss.
 
-    python tools/bench_training_kernels.py [check step attention tune]
+    python tools/bench_training_kernels.py [check step attention bench target tune]
 
-Data is random (SIMULATED). Errors are relative, by norm; beside them stands that of plain operations in fp32 on the
-same bf16 inputs. A part that fails says so and the next one runs; the last line is JSON. `--small` is for a CPU, in
-Triton's interpreter (TRITON_INTERPRET=1).
+check       attention of a pass by our kernels, flash attention and cuDNN: errors, and whether bits come again
+step        gradients of a whole step in bf16, beside those of autograd in bf16
+attention   TFLOP/s of the last 8,192 rows of long documents
+bench       `eyas train bench` at 4,096, 40,960 and 131,072 tokens, with its baselines where they fit
+target      the same with a target of random weights, 65 GB, in every step
+tune        other sizes of our kernels' launches
+
+About ten minutes on an H200. Data is random (SIMULATED). Errors are relative, by norm; beside them stands that of plain
+operations in fp32 on the same bf16 inputs. A part that fails says so and the next one runs; the last line is JSON.
+`--small` is for a CPU, in Triton's interpreter (TRITON_INTERPRET=1).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +39,13 @@ from eyas.train.heads.attention import Prefix, attend, row_blocks
 from eyas.train.heads.kernel_attention import attend_by_kernels, pass_rows
 from eyas.train.types import States, Teacher
 
+SIZES = ("--shape", "gpt-oss-120b", "--chunk", "4096", "--tile", "2048", "--repeats", "3")
+BENCHES = (
+    ("--tokens", "4096", "--supervised", "1", "--mode", "ours,checkpoints,plain"),
+    ("--tokens", "40960", "--supervised", "1,0.3,0.1", "--runs", "20", "--mode", "ours,checkpoints"),
+    ("--tokens", "131072", "--supervised", "1", "--mode", "ours"),
+)
+TARGETS = (("--tokens", "40960,131072", "--supervised", "1", "--mode", "ours", "--with-target"),)
 WAYS = ("kernels", "flash", "cudnn")
 CHECKED, LONG, ROWS = 6000, (40_960, 131_072), 8192  # tokens; rows of a timed pass
 SETTINGS = {  # to try, beside those that are set
@@ -224,9 +240,32 @@ def tune() -> dict[str, Any]:
     return found
 
 
-PARTS = {"check": check, "step": step, "attention": time_attention, "tune": tune}
+def benches(commands: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Run `eyas train bench` in processes of their own, whose output is shown; return what each wrote last."""
+    found = {}
+    for command in commands:
+        sizes = ("--shape", "demo", "--repeats", "1", "--tokens", "64") if SMALL else (*SIZES, *command)
+        line = [sys.executable, "-m", "eyas", "train", "bench", *sizes]
+        print(" ".join(line[1:]), flush=True)
+        with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            last = ""
+            for last in running.stdout:
+                print(last, end="", flush=True)
+        found[" ".join(command)] = json.loads(last) if running.returncode == 0 else {"failed": running.returncode}
+    return found
+
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "check": check,
+    "step": step,
+    "attention": time_attention,
+    "bench": lambda: benches(BENCHES),
+    "target": lambda: benches(TARGETS),
+    "tune": tune,
+}
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS), help="parts to run (default: all)")
+parser.add_argument("parts", nargs="*", metavar="PART", help="parts to run (default: all)")
 parser.add_argument("--small", action="store_true", help="small sizes, on a CPU")
 
 
@@ -239,11 +278,13 @@ if __name__ == "__main__":
     lines, origin = provenance(hardware(DEVICE))
     print("\n".join(["SIMULATED: data is random", *lines]), flush=True)
     results: dict[str, Any] = {}
-    for part in args.parts:
+    for part in args.parts or PARTS:
         print(f"== {part}", flush=True)
         try:
             results[part] = PARTS[part]()
         except Exception:
             traceback.print_exc()
             results[part] = {"failed": traceback.format_exc(limit=1)}
+        if not SMALL:
+            torch.cuda.empty_cache()  # for processes of their own
     print(json.dumps({"bench": "training kernels", "simulated": True, **origin, **results}))
