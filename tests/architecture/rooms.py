@@ -30,7 +30,7 @@ PACKAGES = {
     "kernels": Package(
         knows="operations on tensors, each with a plain PyTorch twin",
         libraries=("torch", "triton"),
-        floors=(("layouts",), ("reference",), ("cuda", "triton")),
+        floors=(("layouts",), ("reference",), ("cuda", "triton", "training")),
     ),
     "model": Package(
         knows="what the networks compute; reading and writing checkpoints",
@@ -150,7 +150,7 @@ PACKAGES = {
         libraries=("rich", "msgspec", "aiohttp", "httpx"),
         floors=(("engine", "http", "training", "endpoint", "check"),),
         late=("engine", "train", "model", "kernels"),
-        through=("bench.engine.parts", "bench.training.steps"),
+        through=("bench.engine.parts", "bench.training.steps", "bench.training.modes"),
     ),
     "tune": Package(
         knows="measuring engines here: starts them, what to measure next, advice, the file that plans read",

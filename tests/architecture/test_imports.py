@@ -56,7 +56,8 @@ def wrong(house: House, module: str) -> list[str]:
         else:
             (floor, room), (below, its) = floor_of(module), floor_of(ours)
             is_package = ours.count(".") == 0  # its __init__, which holds nothing
-            if ours in PACKAGES[package].through and not (item.is_late or item.is_typing):
+            through = PACKAGES[package].through
+            if ours in through and module not in through and not (item.is_late or item.is_typing):
                 found.append(f"{ours} loads torch: import it inside a function of {module}")
             if room != its and not below < floor and not is_package:
                 found.append(f"{module} (room '{room}', floor {floor}) may not import {ours} ('{its}', floor {below})")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from eyas.bench.training.command import longest_that_fits
-from eyas.bench.training.steps import Autograd, Ours, open_bench
+from eyas.bench.training.modes import Checkpoints, Ours, Plain
+from eyas.bench.training.steps import open_bench
 from eyas.cli import main
 
 SETTINGS = """\
@@ -29,51 +30,70 @@ def bench(*args, capsys):
     return json.loads(lines[-1]), "\n".join(lines[:-1])
 
 
-@pytest.mark.slow
 def test_figures_fit_each_other(small, capsys):
-    found, text = bench(small, "--lengths", "96,192", "--supervised", "1,0.25", "--repeats", "1", capsys=capsys)
+    modes = ("ours", "checkpoints", "plain", "hard")
+    found, text = bench(
+        small, "--tokens", "192", "--supervised", "1,0.25", "--mode", ",".join(modes), "--repeats", "1", capsys=capsys
+    )
     assert "SIMULATED" in text and found["simulated"] and found["depths"] == 3 and found["versions"]["torch"]
-    assert [(one["tokens"], one["supervised"]) for one in found["results"]] == [
-        *((96, 1.0), (96, 0.25)),
-        *((192, 1.0), (192, 0.25)),
-    ]
+    assert [(one["tokens"], one["supervised"]) for one in found["results"]] == [(192, 1.0), (192, 0.25)]
     for one in found["results"]:
-        ours = one["ours"]
+        ours, peaks = one["modes"]["ours"], {name: x["peak_bytes"] for name, x in one["modes"].items()}
         share = ours["supervised_tokens_per_s"]["median"] / ours["tokens_per_s"]["median"]
         assert share == pytest.approx(one["supervised"], rel=1e-3)
-        assert sum(one["stages"].values()) == pytest.approx(1, abs=1e-3) and min(one["stages"].values()) > 0
-        assert ours["peak_bytes"] < one["autograd"]["peak_bytes"]
-        assert one["memory_ratio"] == pytest.approx(ours["peak_bytes"] / one["autograd"]["peak_bytes"], abs=1e-3)
-    whole, part = (one["ours"]["peak_bytes"] for one in found["results"][2:])
-    assert part < whole  # rows that are not taught cost no activations
+        assert peaks.keys() == set(modes)
+        assert peaks["ours"] < peaks["checkpoints"] < peaks["plain"] and peaks["checkpoints"] < peaks["hard"]
+        assert one["ours_over"]["plain"]["memory"] == pytest.approx(peaks["ours"] / peaks["plain"], abs=1e-3)
+        assert min(one["parts_s"].values()) > 0 and min(one["flops"].values()) > 0
+        owners = ours["bytes_by_owner"]
+        assert owners["weights"] == owners["gradients"] and owners["optimiser"] >= 2 * owners["weights"]
+        assert owners["states"] + owners["step"] == ours["peak_bytes"]
+    whole, part = found["results"]
+    assert part["modes"]["ours"]["peak_bytes"] < whole["modes"]["ours"]["peak_bytes"]  # no activations of other rows
+    assert part["flops"]["attention"] < whole["flops"]["attention"] and part["flops"]["keys"] == whole["flops"]["keys"]
 
 
-def test_both_ways_learn_the_same(small):
-    """The baseline is the same computation: equal gradients lead to equal weights after a step."""
-    made, _ = open_bench(shape=None, file=small, device="cpu", depths=None, loss=None)
-    ways = [way(made, *made.batch(64, 0.5)) for way in (Ours, Autograd)]
-    before = {name: p.clone() for name, p in ways[0].head.named_parameters()}
-    for way in ways:
-        way.step()
-        way.step()  # the warm-up begins at a learning rate above 0 by the second
-    theirs = dict(ways[1].head.named_parameters())
-    for name, parameter in ways[0].head.named_parameters():
-        assert not torch.equal(parameter, before[name])
-        torch.testing.assert_close(parameter, theirs[name], atol=2e-5, rtol=1e-3)
+@pytest.mark.slow
+def test_a_target_makes_the_states_in_every_step(small, capsys):
+    found, _ = bench(
+        small, "--tokens", "64", "--supervised", "1", "--mode", "ours", "--with-target", "--repeats", "1", capsys=capsys
+    )
+    (one,) = found["results"]
+    assert one["parts_s"]["target"] > 1e-3 and one["modes"]["ours"]["bytes_by_owner"]["target"] > 0
+
+
+def test_supervised_tokens_lie_in_runs(small):
+    made, _ = open_bench(shape=None, file=small, device="cpu")
+    runs = made.batch(100, 0.2, 10).runs_T
+    assert runs.unique(return_counts=True)[1].tolist() == [80, *[2] * 10] and runs[8:10].tolist() == [0, 0]
+    assert made.batch(100, 0.3).runs_T.tolist() == [-1] * 70 + [0] * 30
+
+
+def test_all_modes_learn_the_same(small):
+    """The baselines are the same computation: equal gradients lead to equal weights after a step."""
+    made, _ = open_bench(shape=None, file=small, device="cpu")
+    modes = [mode(made, made.batch(64, 0.5), made.source(64)) for mode in (Ours, Checkpoints, Plain)]
+    before = {name: p.clone() for name, p in modes[0].head.named_parameters()}
+    for mode in modes:
+        mode.step()
+        mode.step()  # the warm-up begins at a learning rate above 0 by the second
+    for other in modes[1:]:
+        theirs = dict(other.head.named_parameters())
+        for name, parameter in modes[0].head.named_parameters():
+            assert not torch.equal(parameter, before[name])
+            torch.testing.assert_close(parameter, theirs[name], atol=2e-5, rtol=1e-3)
 
 
 def test_only_the_loss_of_the_baseline_is_compared(small, capsys):
-    found, text = bench(
-        small, "--lengths", "64", "--supervised", "1", "--loss", "hard", "--repeats", "1", capsys=capsys
-    )
-    assert found["results"][0]["autograd"] is None and "autograd not measured: kl of an EAGLE-3 head alone" in text
+    found, text = bench(small, "--tokens", "64", "--supervised", "1", "--loss", "hard", "--repeats", "1", capsys=capsys)
+    assert "plain" in found["results"][0]["why_not"] and "plain not measured: kl of an EAGLE-3 head alone" in text
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["--shape", "gpt-oss-7b"], "no shape 'gpt-oss-7b'"),
-        (["--lengths", "8"], "at least 9 tokens"),
+        (["--tokens", "8"], "at least 9 tokens"),
         (["--max-length", "4096", "--device", "cpu"], "eyas train plan"),
     ],
 )

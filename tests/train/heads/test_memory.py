@@ -73,3 +73,20 @@ def test_the_estimate_of_a_pass_is_an_upper_bound_and_close(dtype):
 
     peak, estimate = (peak_and_estimate(6) - peak_and_estimate(2)).tolist()
     assert peak <= estimate <= 1.3 * peak
+
+
+def test_a_pass_that_recomputes_keeps_little_and_changes_no_bit():
+    config = head_config(hidden_size=32, target_hidden_size=32, intermediate_size=128)
+    batch = packed([32] * 6, given=0)
+    states, teacher = states_for(config, batch, dtype=torch.float32)
+    peaks, gradients = [], []
+    for recomputes in (False, True):
+        head = new_head(config, num_depths=6, dtype=torch.float32)
+        head.recomputes = recomputes
+        with LiveBytes(*head.parameters()) as seen:
+            for one in head.passes(batch, states, teacher, rule="loose"):
+                one.backward([torch.ones_like(x) for x in one.outputs])
+        peaks.append(seen.peak)
+        gradients.append([p.grad for p in head.parameters() if p.grad is not None])
+    assert peaks[1] < 0.5 * peaks[0]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

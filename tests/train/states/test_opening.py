@@ -40,7 +40,7 @@ def test_sizes_are_those_of_the_tensors(folder):
     owners = found.memory(num_taps=3).owners(longest=700, batch_tokens=1000, cache_bytes=5)
     source = open_target(found, taps=TAPS, longest=700, batch_tokens=1000)
     dense = [tensor for tensor in tensors_of(source._target.weights) if tensor.dtype != torch.uint8]
-    assert owners["target caches"] == sum(cache.k.nbytes + cache.v.nbytes for cache in source._caches)
+    assert owners["target caches"] == sum(cache.k.nbytes + cache.v.nbytes for cache in source._kept.layers)
     assert owners["target weights"] == sum(tensor.nbytes for tensor in dense)
     states = source.states(batch_of(random_documents(TINY.vocab_size, (700, 300))))
     assert owners["states"] == states.taps_TC.nbytes + states.last_TH.nbytes

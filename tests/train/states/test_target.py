@@ -1,5 +1,6 @@
 """States of the target against transformers, against the engine that serves, and against themselves cut otherwise."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -118,7 +119,7 @@ def test_packed_or_alone_in_chunks_of_any_size(loaded, lengths, chunk_rows, seed
 def test_a_long_document_goes_round_a_ring_of_sliding_pages(loaded):
     documents = random_documents(TINY.vocab_size, (900, 40))
     short, long = (states_of(loaded, longest=900, chunk_rows=rows) for rows in (64, 960))
-    pages = [[cache.k.shape[0] for cache in states._caches] for states in (short, long)]
+    pages = [[cache.k.shape[0] for cache in states._kept.layers] for states in (short, long)]
     assert pages == [[1 + 5, 1 + 57] * 4, [1 + 60, 1 + 60] * 4]
     assert same(*(states.states(batch_of(documents)) for states in (short, long)))
 
@@ -139,7 +140,7 @@ def test_stale_pages_change_nothing(loaded):
     """Also those that hold NaN, as keys of a state that is not finite are."""
     documents = random_documents(TINY.vocab_size, (70, 150, 3))
     fresh, used = states_of(loaded), states_of(loaded)
-    for cache in used._caches:
+    for cache in used._kept.layers:
         assert isinstance(cache, LayerCache)
         cache.k.fill_(float("nan")), cache.v.fill_(1e30)
     assert same(fresh.states(batch_of(documents)), used.states(batch_of(documents)))
@@ -193,3 +194,24 @@ def test_dense_experts_and_another_window(tmp_path):
     loaded = load_target(make_target(config, tmp_path / "dense", seed=1), device=CPU, dtype=torch.float32)
     documents = random_documents(TINY.vocab_size, (130, 20))
     assert same(*(states_of(loaded, chunk_rows=rows).states(batch_of(documents)) for rows in (64, 512)))
+
+
+def test_caches_of_a_call_change_no_bit_and_are_gone_after_it(loaded, monkeypatch):
+    batch = batch_of(random_documents(TINY.vocab_size, (200, 7, 64)))
+    made = []
+    zeros = LayerCache.zeros
+
+    def counted(*args, **options):
+        cache = zeros(*args, **options)
+        made.append(weakref.ref(cache.k))
+        return cache
+
+    monkeypatch.setattr(LayerCache, "zeros", counted)
+    expected = states_of(loaded, longest=3000, chunk_rows=64).states(batch)
+    made.clear()
+    released = states_of(loaded, longest=3000, chunk_rows=64, keeps_caches=False)
+    assert not made
+    assert same(released.states(batch), expected)
+    assert len(made) == TINY.num_layers and not any(cache() is not None for cache in made)
+    short = batch_of(random_documents(TINY.vocab_size, (30,)))  # in smaller caches than before
+    assert same(released.states(short), states_of(loaded, longest=3000).states(short))

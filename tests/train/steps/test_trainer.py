@@ -14,6 +14,7 @@ from eyas.base.errors import UserError
 from eyas.train.data.packing import Packing
 from eyas.train.loop.order import Order
 from eyas.train.settings.schema import TrainSettings
+from eyas.train.steps import trainer as trainer_module
 from eyas.train.steps.processes import Processes, joined_processes
 from eyas.train.steps.trainer import Trainer
 
@@ -142,6 +143,28 @@ def test_the_order_goes_on_over_epochs():
     alternate = [batch for step in range(3) for batch in order.batches(step, first=1, every=2)]
     assert [batch.sources for batch in alternate] == [batch.sources for batch in whole[1:6:2]]
     assert order.num_steps(1) == -(-packing.num_batches(0) // 2)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_step_that_runs_out_of_memory_is_taken_once_more_in_smaller_passes(times, monkeypatch, caplog):
+    expected, _ = trained(processes=Processes(), steps=2)
+    failures = iter(range(times))
+    accumulate = trainer_module.accumulate
+
+    def failing(head, *args, **kwargs):
+        sums = accumulate(head, *args, **kwargs)  # gradients of what went well must not count twice
+        if next(failures, None) is not None:
+            raise torch.OutOfMemoryError("a full GPU")
+        return sums
+
+    monkeypatch.setattr(trainer_module, "accumulate", failing)
+    if times == 2:
+        with pytest.raises(UserError, match=r"a batch of \d+ tokens does not fit.*checkpoints are from before"):
+            trained(processes=Processes(), steps=2)
+        return
+    head, _ = trained(processes=Processes(), steps=2)
+    assert "taken again in passes of" in caplog.text and head.rows_of_pass == expected.rows_of_pass // 2
+    close(head.state_dict(), expected.state_dict(), [], [])
 
 
 if __name__ == "__main__":

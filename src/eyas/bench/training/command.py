@@ -1,7 +1,6 @@
 """`eyas train bench`: measures speed and memory of training steps, by document length and supervised share.
 
-Heads have their true sizes, weights and states of the target are random, so no target is needed. Ours and plain
-autograd take turns.
+Heads have their true sizes; weights, and the states of the target or its weights, are random. Modes take turns.
 """
 
 from __future__ import annotations
@@ -23,15 +22,21 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 SIMULATED = "SIMULATED: weights and hidden states are random; times and memory are real, nothing is learnt"
+MODE_NAMES = ("ours", "checkpoints", "plain", "hard")
 STEP = 1024  # tokens: the longest document is found to this
 
 DEFINITIONS = """\
-step         losses at all depths, gradients and update for one document, its end supervised; without the target
-autograd     train/reference.py: the training-time test as a whole under autograd, all rows and logits; takes turns with
-             ours, and the ratio is ours over it, of the same turns
-memory       peak of a step beyond weights, gradients and optimiser; states of the document included
-stages       of the time of a step: the pass over the target's vocabulary, forward passes (keys and values of depth 0
-             among them), loss, backward passes, keys and values of depth 0 backward, update
+step         the target's states (with --with-target), losses at all depths, gradients and update for one document, its
+             end supervised, or --runs stretches at equal distances; modes take turns, ratios are of the same turns
+ours         the step of `eyas train run`
+checkpoints  the same kernels with all rows in one pass, a checkpoint for each depth, a depth's logits whole
+plain        train/reference.py: the training-time test as a whole under autograd, all rows and logits
+hard         all rows in one pass, nothing recomputed, labels in the place of distributions
+memory       by owner; `step` is the peak beyond all others, `driver` what the GPU's driver counts
+parts        seconds of a step of ours: states, the pass over the target's vocabulary, forward passes (keys and values
+             of depth 0 among them), loss, backward passes, keys and values of depth 0 backward, update
+FLOP/s       operations of the head's step that cannot be avoided, over the seconds of a step without the target; and
+             as a share of a large product's, measured here
 (min..max)   of the repeats, beside the median"""
 
 
@@ -43,15 +48,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--shape", metavar="NAME", help="sizes without a file: demo (default), gpt-oss-20b or gpt-oss-120b")
     add(
-        "--lengths", type=listed(positive_int), default=(1024, 4096), metavar="LIST",
+        "--tokens", type=listed(positive_int), default=(1024, 4096), metavar="LIST",
         help="tokens of a document (default: 1024,4096)",
     )  # fmt: skip
     add(
         "--supervised", type=listed(_share), default=(1.0, 0.3, 0.1), metavar="LIST",
         help="shares of its tokens that are supervised (default: 1,0.3,0.1)",
     )  # fmt: skip
+    add("--runs", type=positive_int, default=1, metavar="N", help="stretches of supervised tokens (default: 1)")
+    add(
+        "--mode", type=listed(_mode), default=("ours", "plain"), metavar="LIST",
+        help="ways of taking a step: ours, checkpoints, plain, hard (default: ours,plain)",
+    )  # fmt: skip
+    add("--with-target", action="store_true", help="a target of random weights makes the states in every step")
     add("--depths", type=positive_int, metavar="N", help="drafts that are unrolled (default: of the settings, 7)")
     add("--loss", choices=("kl", "lk", "tv", "hard"), help="loss (default: of the settings, kl)")
+    add(
+        "--attention", choices=("auto", "plain", "kernels", "flash", "cudnn"),
+        help="attention of the head (default: of the settings, auto)",
+    )  # fmt: skip
+    add("--chunk", type=positive_int, metavar="N", help="rows of a pass of ours (default: of the settings, 2048)")
+    add("--tile", type=positive_int, metavar="N", help="positions of a tile of its loss (default: of settings, 512)")
     add("--repeats", type=positive_int, default=5, metavar="N", help="measured steps of each way (default: 5)")
     add("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, ...; auto takes a GPU where there is one")
     add(
@@ -67,14 +84,25 @@ def _share(text: str) -> float:
     return value
 
 
+def _mode(text: str) -> str:
+    if text not in MODE_NAMES:
+        raise argparse.ArgumentTypeError(f"wants some of {', '.join(MODE_NAMES)}, got {text}")
+    return text
+
+
 @dataclass(kw_only=True, slots=True)
 class _Figures:
-    """One way at one length and share."""
+    """One mode at one length and share."""
 
     tokens: int
     supervised: int
     seconds: Spread
-    peak_bytes: int
+    memory: dict[str, int]
+
+    @property
+    def beyond(self) -> int:
+        """Bytes beyond weights, gradients and optimiser; the target's weights and its matrices aside."""
+        return self.memory["states"] + self.memory["step"]
 
     def rate(self) -> Spread:
         return Spread(tuple(self.tokens / value for value in self.seconds.values))
@@ -87,35 +115,38 @@ class _Figures:
             "tokens_per_s": self.rate().json(),
             "supervised_tokens_per_s": self.supervised_rate().json(),
             "step_s": self.seconds.json(),
-            "peak_bytes": self.peak_bytes,
+            "peak_bytes": self.beyond,
+            "bytes_by_owner": self.memory,
         }
 
 
 def run(args: argparse.Namespace) -> int:
-    from eyas.bench.training.steps import SHAPES, hardware, open_bench
+    from eyas.bench.training.steps import SHAPES, hardware, open_bench, product_speed
 
     if args.file is not None and args.shape is not None:
         raise UserError("give a settings file or --shape, not both")
     if args.shape is not None and args.shape not in SHAPES:
         raise UserError(f"no shape '{args.shape}'; shapes are {', '.join(SHAPES)}")
     bench, name = open_bench(
-        shape=args.shape or "demo", file=args.file, device=args.device, depths=args.depths, loss=args.loss
-    )
+        shape=args.shape or "demo", file=args.file, device=args.device, with_target=args.with_target,
+        depths=args.depths, loss=args.loss, attention=args.attention, chunk=args.chunk, tile=args.tile,
+    )  # fmt: skip
     if args.max_length is not None and bench.device.type != "cuda":
         raise UserError("--max-length searches the memory of a GPU; on a CPU `eyas train plan` estimates it")
-    if min(args.lengths) <= bench.train.depths + 1:
-        raise UserError(f"--lengths wants documents of at least {bench.train.depths + 2} tokens for these depths")
+    if min(args.tokens) <= bench.train.depths + 1:
+        raise UserError(f"--tokens wants documents of at least {bench.train.depths + 2} tokens for these depths")
     lines, origin = provenance(hardware(bench.device))
     print("\n".join([f"eyas train bench, head for {name}", SIMULATED, *lines]))
     what = f"{bench.train.depths} depths, loss {bench.train.loss}, products in {_dtype(bench)}"
-    print(f"step      {what}, {args.repeats} repeats\n", flush=True)
+    products = product_speed(bench.device, bench.teacher.embed_VH.dtype)
+    print(f"step      {what}, {args.repeats} repeats; a large product {products / 1e12:.3g} TFLOP/s\n", flush=True)
     results = []
-    for length in args.lengths:
+    for length in args.tokens:
         for share in args.supervised:
-            found, text = _measure(bench, length, share, args.repeats)
+            found, text = _measure(bench, args.mode, length, share, args.runs, args.repeats, products)
             results.append(found)
             print("\n".join(text), flush=True)
-    longest = None if args.max_length is None else _longest(bench, args.supervised, args.max_length)
+    longest = None if args.max_length is None else _longest(bench, args.mode, args.supervised, args.max_length)
     print(f"\n{DEFINITIONS}\n")
     print_json(
         {
@@ -126,8 +157,12 @@ def run(args: argparse.Namespace) -> int:
             "depths": bench.train.depths,
             "loss": bench.train.loss,
             "dtype": _dtype(bench),
+            "attention": bench.train.attention,
             "tile": bench.train.tile,
             "chunk": bench.train.chunk,
+            "with_target": args.with_target,
+            "runs": args.runs,
+            "product_flops": products,
             "results": results,
             "longest": longest,
         }
@@ -139,65 +174,71 @@ def _dtype(bench: Bench) -> str:
     return str(bench.teacher.embed_VH.dtype).removeprefix("torch.")
 
 
-def _measure(bench: Bench, length: int, share: float, repeats: int) -> tuple[dict[str, Any], list[str]]:
+def _measure(
+    bench: Bench, modes: Sequence[str], length: int, share: float, runs: int, repeats: int, products: float
+) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of one length and share for the JSON, and lines for people."""
-    from eyas.bench.training.steps import Autograd, Ours, Way, warmed_up
+    from eyas.bench.training.modes import MODES, Mode, Ours, warmed_up
 
-    batch, states = bench.batch(length, share)
-    title = f"{length:,} tokens, {100 * share:g} % supervised"
-    result: dict[str, Any] = {"tokens": length, "supervised": share}
-    ours = warmed_up(Ours, bench, batch, states)
-    if ours is None:
-        return result | {"ours": None, "autograd": None, "why": "out of memory"}, [f"{title}: out of memory"]
-    ways: dict[str, Way] = {"ours": ours}
-    why = Autograd.refusal(bench, length)
-    if why is None:
-        if (base := warmed_up(Autograd, bench, batch, states)) is None:
-            why = "out of memory"
+    title = f"{length:,} tokens, {100 * share:g} % supervised" + (f" in {runs} runs" if runs > 1 else "")
+    result: dict[str, Any] = {"tokens": length, "supervised": share, "modes": {}, "why_not": {}}
+    batch, source = bench.batch(length, share, runs), bench.source(length)
+    ready: dict[str, Mode] = {}
+    for name in modes:
+        why = MODES[name].refusal(bench, length)
+        if why is None and (one := warmed_up(MODES[name], bench, batch, source)) is not None:
+            ready[name] = one
         else:
-            ways["autograd"] = base
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+            result["why_not"][name] = why or "out of memory"
+    seconds: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(repeats):
-        for way, one in ways.items():
-            seconds[way].append(one.seconds())
+        for name, one in ready.items():
+            seconds[name].append(one.seconds())
     supervised = int((batch.runs_T >= 0).sum())
     found = {
-        way: _Figures(
-            tokens=length, supervised=supervised, seconds=Spread(tuple(seconds[way])), peak_bytes=one.peak_bytes()
-        )
-        for way, one in ways.items()
+        name: _Figures(tokens=length, supervised=supervised, seconds=Spread(tuple(seconds[name])), memory=one.memory())
+        for name, one in ready.items()
     }
-    shares = ours.shares()
-    rows = [[way, x.rate().text(0), x.supervised_rate().text(0), readable(x.peak_bytes)] for way, x in found.items()]
+    rows = [[name, x.rate().text(0), x.supervised_rate().text(0), readable(x.beyond)] for name, x in found.items()]
     lines = [title, *(f"  {line}" for line in table(["", "tok/s", "supervised tok/s", "memory"], rows))]
-    result |= {way: x.json() for way, x in found.items()} | {"stages": {k: round(v, 4) for k, v in shares.items()}}
-    if "autograd" in found:
-        ratio = paired_ratio(found["ours"].rate(), found["autograd"].rate())
-        memory = found["ours"].peak_bytes / found["autograd"].peak_bytes
-        result |= {"speed_ratio": ratio.json(), "memory_ratio": round(memory, 4)}
-        lines.append(f"  ours over autograd: {ratio.text(2)} in speed, {memory:.3f} in memory")
-    else:
-        result |= {"autograd": None, "why": why}
-        lines.append(f"  autograd not measured: {why}")
-    return result, [*lines, f"  stages: {_stages(shares)}"]
+    lines += [f"  {name} not measured: {why}" for name, why in result["why_not"].items()]
+    result["modes"] = {name: x.json() for name, x in found.items()}
+    if not isinstance(ours := ready.get("ours"), Ours):
+        return result, lines
+    result["ours_over"] = {}
+    for name, other in found.items():
+        if name != "ours":
+            ratio = paired_ratio(found["ours"].rate(), other.rate())
+            memory = found["ours"].beyond / other.beyond
+            result["ours_over"][name] = {"speed": ratio.json(), "memory": round(memory, 4)}
+            lines.append(f"  ours over {name}: {ratio.text(2)} in speed, {memory:.3f} in memory")
+    parts, flops = ours.stages(), ours.flops()
+    speed = sum(flops.values()) / (sum(parts.values()) - parts["target"])
+    result |= {
+        "parts_s": {part: round(spent, 5) for part, spent in parts.items()},
+        "flops": flops,
+        "flops_per_s": speed,
+        "share_of_products": round(speed / products, 4),
+    }
+    lines.append(f"  parts: {', '.join(f'{part} {1e3 * spent:.1f} ms' for part, spent in parts.items())}")
+    lines.append(f"  {speed / 1e12:.3g} TFLOP/s, {100 * speed / products:.0f} % of a large product's")
+    owners = found["ours"].memory.items()
+    lines.append(f"  memory of ours: {', '.join(f'{owner} {readable(size)}' for owner, size in owners if size)}")
+    return result, lines
 
 
-def _stages(shares: dict[str, float]) -> str:
-    return ", ".join(f"{stage} {100 * share:.0f} %" for stage, share in shares.items())
-
-
-def _longest(bench: Bench, shares: Sequence[float], limit: int) -> dict[str, dict[str, int]]:
-    """Return the longest document that fits by way and supervised share, and print each."""
-    from eyas.bench.training.steps import WAYS, fits
+def _longest(bench: Bench, modes: Sequence[str], shares: Sequence[float], limit: int) -> dict[str, dict[str, int]]:
+    """Return the longest document that fits by mode and supervised share, and print each."""
+    from eyas.bench.training.modes import MODES, fits
 
     found: dict[str, dict[str, int]] = {}
-    for way in [way for way in WAYS if WAYS[way].refusal(bench, limit) is None]:
-        found[way] = {}
+    for name in [name for name in modes if MODES[name].refusal(bench, limit) is None]:
+        found[name] = {}
         for share in shares:
-            tokens = longest_that_fits(partial(fits, WAYS[way], bench, share), limit, STEP)
-            found[way][f"{share:g}"] = tokens
+            tokens = longest_that_fits(partial(fits, MODES[name], bench, share), limit, STEP)
+            found[name][f"{share:g}"] = tokens
             note = ", the limit that was given" if tokens == limit else ""
-            print(f"longest document, {way}, {100 * share:g} % supervised: {tokens:,} tokens{note}", flush=True)
+            print(f"longest document, {name}, {100 * share:g} % supervised: {tokens:,} tokens{note}", flush=True)
     return found
 
 

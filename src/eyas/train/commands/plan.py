@@ -1,4 +1,7 @@
-"""`eyas train plan`: memory by owner, the longest context that fits and the time of a run; allocates nothing."""
+"""`eyas train plan`: memory by owner, the longest context that fits and the time of a run; allocates nothing.
+
+Of a settings file on this machine, or with `--shape` of steps of one document on a GPU that need not be here.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,58 @@ MIN_CONTEXT = 16  # that data.context can have
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="settings file; `eyas train init` writes one")
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE", help="settings file; `eyas train init` writes one"
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="SECTION.KEY=VALUE", help="settings in place of those of the file"
     )
 
+    add = parser.add_argument
+    add("--shape", metavar="NAME", help="plan steps of a published shape, without a file: gpt-oss-20b or gpt-oss-120b")
+    add("--tokens", type=int, default=131072, metavar="N", help="with --shape: tokens of a document (default: 131072)")
+    add(
+        "--supervised", type=float, default=1.0, metavar="S",
+        help="with --shape: share of its tokens that is supervised (default: 1)",
+    )  # fmt: skip
+    add("--gpu", default="h200", metavar="NAME", help="with --shape: h200 (default) or h100")
+    add("--no-target", action="store_true", help="with --shape: the target's states come from elsewhere")
+
 
 def run(args: argparse.Namespace) -> int:
+    if (args.file is None) == (args.shape is None):
+        raise UserError("give a settings file or --shape, and not both")
+    return _plan_file(args) if args.shape is None else _plan_shape(args)
+
+
+def _plan_shape(args: argparse.Namespace) -> int:
+    from eyas.base.units import readable
+    from eyas.train.loop.shape_plan import plan_shape
+
+    if not 0 < args.supervised <= 1 or args.tokens < MIN_CONTEXT:
+        raise UserError(f"--supervised wants a share above 0 and up to 1, --tokens at least {MIN_CONTEXT}")
+    plan = plan_shape(
+        args.shape, tokens=args.tokens, supervised=args.supervised, gpu=args.gpu, with_target=not args.no_target
+    )
+    share = f"{100 * args.supervised:g} % supervised"
+    print(f"PREDICTED: a head for {args.shape} on one {args.gpu}, a document of {args.tokens:,} tokens, {share}")
+    width = max(map(len, plan.bytes_by_owner))
+    for owner, size in plan.bytes_by_owner.items():
+        print(f"  {owner:<{width}}  {readable(size):>10}")
+    print(f"  {'at once':<{width}}  {readable(plan.peak):>10}  of {readable(plan.free)}, target and head in turn")
+    print(f"passes of {plan.train.chunk:,} rows, tiles of {plan.train.tile:,}: nothing of a pass is computed twice")
+    print(f"longest document that fits, in the smallest passes: {plan.longest:,} tokens")
+    parts = ", ".join(f"{part} {value / args.tokens / 1e9:.2f}" for part, value in plan.flops.items())
+    print(f"GFLOP a token: {parts}")
+    print(f"a step: {plan.seconds:.2f} s, {args.tokens / plan.seconds:,.0f} tokens/s")
+    if not plan.fits:
+        raise UserError(
+            f"too little memory: {readable(plan.peak)} of {readable(plan.free)}; give --tokens {plan.longest}"
+        )
+    return 0
+
+
+def _plan_file(args: argparse.Namespace) -> int:
     from eyas.base.units import readable
     from eyas.model.devices import available_bytes
     from eyas.train.loop.planning import make_plan

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from eyas.train.heads.ways import WayName
 from eyas.train.types import Batch, Cells, Rule, States, Teacher
 
 __all__ = ["WHOLE", "HeadPass", "Readout", "Share", "TrainableHead"]
@@ -57,6 +58,9 @@ class TrainableHead(nn.Module, ABC):
     config: Any  # of its kind, e.g. `Eagle3Config`
     num_depths: int
     rows_of_pass: int  # computed at a time
+    attention: WayName = "auto"
+    cuts_rows: bool = True  # False: passes compute every row, as most trainers do
+    recomputes: bool = False  # the depths of a pass once more in its backward pass, of which then one is kept at a time
 
     @property
     def fixed_tensors(self) -> dict[str, Tensor]:

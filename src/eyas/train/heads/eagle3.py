@@ -20,22 +20,27 @@ each, D head dimension, V vocabulary, Vd draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from eyas.base.errors import UserError
 from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
 from eyas.train.heads.attention import Prefix, attend, joined_blocks, joined_sizes, row_blocks
 from eyas.train.heads.base import WHOLE, HeadPass, Readout, Share, TrainableHead
-from eyas.train.heads.numerics import rms_norm, rotate, swiglu, wide
+from eyas.train.heads.numerics import linear, rms_norm, rotate, swiglu, wide
 from eyas.train.heads.rows import cells_of, taught_rows
+from eyas.train.heads.ways import find_way
 from eyas.train.types import Batch, Cells, Rule, States, Teacher
 
 __all__ = ["Eagle3TrainableHead"]
+
+Own = tuple[Tensor, Tensor]  # keys and values of a later depth
+Attend = Callable[[Tensor, Sequence[Own]], Tensor]
 
 ROWS_OF_PASS = 4096
 ROWS_OF_KEYS = 16384  # of the first and third phases, which hold little a row
@@ -128,6 +133,12 @@ class Eagle3TrainableHead(TrainableHead):
     def readout(self) -> Readout:
         return Readout(self.norm.weight, self.lm_head.weight, self.config.rms_norm_eps, self.target_ids_V)
 
+    def rows(self, batch: Batch, rule: Rule, share: Share) -> Tensor:
+        """Return the rows that passes compute, int64 [R], ascending."""
+        if not self.cuts_rows:
+            return torch.arange(batch.num_tokens, device=batch.ids_T.device)[share.index :: share.of]
+        return taught_rows(batch, self.num_depths, rule, share)
+
     def cells(self, batch: Batch, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0) -> list[Cells]:
         rows_R = taught_rows(batch, self.num_depths, rule, share)
         cells = cells_of(batch, rows_R, self.num_depths, rule, decay)
@@ -137,7 +148,7 @@ class Eagle3TrainableHead(TrainableHead):
         self, batch: Batch, states: States, teacher: Teacher, *, rule: Rule, share: Share = WHOLE, decay: float = 1.0
     ) -> Iterator[HeadPass]:
         train = torch.is_grad_enabled()
-        rows_R = taught_rows(batch, self.num_depths, rule, share)
+        rows_R = self.rows(batch, rule, share)
         if not len(rows_R):
             return
         inputs = _Inputs(self, batch, states, teacher)
@@ -174,23 +185,28 @@ class _Inputs:
         self.embed_VH = teacher.embed_VH if head.embed_VH is None else head.embed_VH
         self.dtype = teacher.embed_VH.dtype
         self.rows_of_keys = head.rows_of_keys
-        self.head = head
+        self.recomputes = head.recomputes
+        # The lm_head is the loss's.
+        named = (x for x in head.named_parameters() if x[1] is not head.lm_head.weight)
+        self._parameters = {name.removesuffix(".weight"): parameter for name, parameter in named}
+        self._matrices = {name: p.detach().to(self.dtype) for name, p in self._parameters.items() if p.ndim == 2}
+        self.way = find_way(head.attention, head.config, self.embed_VH.device, self.dtype)
         length = max(b - a for a, b in zip(batch.starts, batch.starts[1:], strict=False))
         cos, sin = rope_table(head.config.rope, head.config.head_dim, length + head.num_depths, batch.ids_T.device)
         self.rope = (cos.double(), sin.double()) if self.dtype == torch.float64 else (cos, sin)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the parameters by name, matrices in the compute dtype; the loss has the lm_head."""
-        named = (x for x in self.head.named_parameters() if x[1] is not self.head.lm_head.weight)
-        return {name.removesuffix(".weight"): p.to(self.dtype) if p.ndim == 2 else p for name, p in named}
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return linear(x, self._matrices[name], self._parameters[name])
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, self._parameters[name], self.config.rms_norm_eps)
 
     def prefix(self) -> Prefix:
         """Compute the keys and values of depth 0 for all rows."""
-        weights = self.weights()
         shape = (self.batch.num_tokens, self.config.num_kv_heads, self.config.head_dim)
         made = torch.empty((2, *shape), dtype=self.dtype, device=self.taps_TC.device)
         for start, stop in self._stretches():
-            made[0, start:stop], made[1, start:stop] = self._key_value(weights, start, stop)
+            made[0, start:stop], made[1, start:stop] = self._key_value(start, stop)
         sums = torch.zeros(made.shape, dtype=wide(made[:0]).dtype, device=made.device)
         return Prefix(*made, *sums)
 
@@ -198,7 +214,7 @@ class _Inputs:
         """Add what follows from the summed gradients of the keys and values of depth 0."""
         for start, stop in self._stretches():
             with torch.enable_grad():
-                made = self._key_value(self.weights(), start, stop)
+                made = self._key_value(start, stop)
             grads = (x[start:stop].to(self.dtype) for x in (prefix.key_grads_TGD, prefix.value_grads_TGD))
             torch.autograd.backward(made, list(grads))
 
@@ -209,64 +225,91 @@ class _Inputs:
 
     def outputs(self, rows_R: Tensor, prefix: Prefix) -> list[Tensor]:
         """Compute the outputs of all depths [R, H] for some rows."""
-        config, weights = self.config, self.weights()
-        blocks = row_blocks(rows_R.tolist(), self.batch.starts)
-        if rows_R.is_cuda:
-            blocks = joined_blocks(blocks, *joined_sizes(config.num_heads))
-        starts_R = rows_R - self.batch.positions_T[rows_R]
-        own: list[tuple[Tensor, Tensor]] = []
+        config = self.config
+        attend = self._attention(rows_R, prefix)
+        own: list[Own] = []
         outputs: list[Tensor] = []
-        hidden = self._fuse(weights, self.taps_TC[rows_R])
+        hidden = self._fuse(self.taps_TC[rows_R])
         for depth in range(self.num_depths):
-            both, normed = self._pairs(weights, hidden, rows_R, depth)
-            if depth:
-                own.append(self._project(weights, both, rows_R, depth))
-            q = self._heads(F.linear(both, weights["midlayer.self_attn.q_proj"]))
-            q = rotate(q, *self._angles(rows_R, depth)).unflatten(1, (config.num_kv_heads, -1))
-            attn = attend(q, prefix, rows_R, blocks, own, starts_R=starts_R).flatten(1)
-            residual = normed if config.norm_before_residual else hidden
-            residual = residual + F.linear(attn, weights["midlayer.self_attn.o_proj"])
-            inner = rms_norm(residual, weights["midlayer.post_attention_layernorm"], config.rms_norm_eps)
-            gate, up = (F.linear(inner, weights[f"midlayer.mlp.{name}_proj"]) for name in ("gate", "up"))
-            output = residual + F.linear(swiglu(gate, up), weights["midlayer.mlp.down_proj"])
+            compute = partial(self._depth, rows_R, depth, attend, tuple(own))
+            if self.recomputes and torch.is_grad_enabled():
+                output, *made = checkpoint(compute, hidden, use_reentrant=False)
+            else:
+                output, *made = compute(hidden)
+            if made:
+                own.append((made[0], made[1]))
             outputs.append(output)
-            hidden = rms_norm(output, weights["norm"], config.rms_norm_eps) if config.norm_output else output
+            hidden = self._norm(output, "norm") if config.norm_output else output
         return outputs
 
-    def _fuse(self, weights: dict[str, Tensor], taps_RC: Tensor) -> Tensor:
+    def _depth(
+        self,
+        rows_R: Tensor,
+        depth: int,
+        attend: Attend,
+        own: tuple[Own, ...],
+        hidden_RH: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return the output of a depth [R, H], and from depth 1 on its keys and values."""
+        config = self.config
+        both, normed = self._pairs(hidden_RH, rows_R, depth)
+        made = self._project(both, rows_R, depth) if depth else ()
+        q = self._heads(self._linear(both, "midlayer.self_attn.q_proj"))
+        q = rotate(q, *self._angles(rows_R, depth)).unflatten(1, (config.num_kv_heads, -1))
+        attn = attend(q, (*own, made) if made else own).flatten(1)
+        residual = normed if config.norm_before_residual else hidden_RH
+        residual = residual + self._linear(attn, "midlayer.self_attn.o_proj")
+        inner = self._norm(residual, "midlayer.post_attention_layernorm")
+        gate, up = (self._linear(inner, f"midlayer.mlp.{name}_proj") for name in ("gate", "up"))
+        return residual + self._linear(swiglu(gate, up), "midlayer.mlp.down_proj"), *made
+
+    def _attention(self, rows_R: Tensor, prefix: Prefix) -> Attend:
+        """Return attention of these rows, as a function of queries and own keys and values."""
+        places, starts = rows_R.tolist(), self.batch.starts
+        if self.way.uses_kernels:
+            from eyas.kernels.training.library import LIBRARIES
+            from eyas.train.heads.kernel_attention import attend_by_kernels, pass_rows
+
+            library = None if self.way.library is None else LIBRARIES[self.way.library]
+            rows = pass_rows(rows_R, places, starts, has_library=library is not None)
+            return lambda q, own: attend_by_kernels(q, prefix, rows, own, library)
+        blocks = row_blocks(places, starts)
+        if rows_R.is_cuda:
+            blocks = joined_blocks(blocks, *joined_sizes(self.config.num_heads))
+        starts_R = rows_R - self.batch.positions_T[rows_R]
+        return lambda q, own: attend(q, prefix, rows_R, blocks, own, starts_R=starts_R)
+
+    def _fuse(self, taps_RC: Tensor) -> Tensor:
         """Return the tapped states fused to one hidden state [R, H]."""
-        config, eps = self.config, self.config.rms_norm_eps
+        config = self.config
         if not config.has_fc:
             return taps_RC.to(self.dtype)
         if config.fc_norm:
             parts = enumerate(taps_RC.chunk(len(config.taps), dim=-1))
-            taps_RC = torch.cat([rms_norm(part, weights[f"fc_norm.{i}"], eps) for i, part in parts], dim=-1)
+            taps_RC = torch.cat([self._norm(part, f"fc_norm.{i}") for i, part in parts], dim=-1)
         if config.norm_before_fc:
-            taps_RC = rms_norm(taps_RC, weights["input_norm"], eps)
-        return F.linear(taps_RC.to(self.dtype), weights["fc"])
+            taps_RC = self._norm(taps_RC, "input_norm")
+        return self._linear(taps_RC.to(self.dtype), "fc")
 
-    def _pairs(
-        self, weights: dict[str, Tensor], hidden_RH: Tensor, rows_R: Tensor, depth: int
-    ) -> tuple[Tensor, Tensor]:
+    def _pairs(self, hidden_RH: Tensor, rows_R: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """Return [normed embedding of x_{r+1+depth}, normed hidden state] [R, 2 H], and the latter alone.
 
         A row at the end of the batch, which is taught nothing there, takes the last token.
         """
-        eps = self.config.rms_norm_eps
         tokens_R = self.batch.ids_T[(rows_R + 1 + depth).clamp(max=self.batch.num_tokens - 1)]
         embedded = self.embed_VH[tokens_R].to(self.dtype)
-        normed = rms_norm(hidden_RH, weights["midlayer.hidden_norm"], eps)
-        return torch.cat((rms_norm(embedded, weights["midlayer.input_layernorm"], eps), normed), dim=-1), normed
+        normed = self._norm(hidden_RH, "midlayer.hidden_norm")
+        return torch.cat((self._norm(embedded, "midlayer.input_layernorm"), normed), dim=-1), normed
 
-    def _project(self, weights: dict[str, Tensor], both: Tensor, rows_R: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    def _project(self, both: Tensor, rows_R: Tensor, depth: int) -> tuple[Tensor, Tensor]:
         """Return keys, rotated, and values [R, G, D]."""
-        k, v = (self._heads(F.linear(both, weights[f"midlayer.self_attn.{name}_proj"])) for name in ("k", "v"))
+        k, v = (self._heads(self._linear(both, f"midlayer.self_attn.{name}_proj")) for name in ("k", "v"))
         return rotate(k, *self._angles(rows_R, depth)), v
 
-    def _key_value(self, weights: dict[str, Tensor], start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def _key_value(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         rows_R = torch.arange(start, stop, device=self.batch.ids_T.device)
-        both, _ = self._pairs(weights, self._fuse(weights, self.taps_TC[start:stop]), rows_R, 0)
-        return self._project(weights, both, rows_R, 0)
+        both, _ = self._pairs(self._fuse(self.taps_TC[start:stop]), rows_R, 0)
+        return self._project(both, rows_R, 0)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], -1, self.config.head_dim)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from eyas.train.heads.making import HeadMaking
 from eyas.train.loop.prepared import Prepared
+from eyas.train.loss.teacher import VOCABULARY
+from eyas.train.settings.schema import TrainSettings
 
-__all__ = ["all_taps", "run_bytes"]
+__all__ = ["all_taps", "head_bytes", "run_bytes"]
 
+PLAIN_COPIES = 6  # of a tile of logits, alive at once in plain operations
 STATE_COPIES = 4  # of the head's weights in fp32: weights, gradients, and the two moments of AdamW
 
 
@@ -17,12 +23,38 @@ def run_bytes(prepared: Prepared, *, longest: int) -> dict[str, int]:
     owners = _states_bytes(prepared, longest=longest, tokens=tokens)
     if train.accumulate > 1:  # a step holds the states of all of its batches
         owners["states of a step"] = (train.accumulate - 1) * owners["states"]
-    return owners | {
-        "head and optimiser": STATE_COPIES * 4 * making.num_parameters(config),
+    return owners | head_bytes(
+        making, config, train, vocab_size=prepared.found.config.vocab_size, tokens=tokens, rows=tokens, itemsize=size
+    )
+
+
+def head_bytes(
+    making: HeadMaking,
+    config: Any,
+    train: TrainSettings,
+    *,
+    vocab_size: int,
+    tokens: int,
+    rows: int,
+    itemsize: int,
+) -> dict[str, int]:
+    """Return the bytes by owner of a head and its steps, of batches of `tokens` tokens of which `rows` are computed.
+
+    head and optimiser  weights, gradients and moments in fp32
+    head matrices       in the compute dtype, where that is narrower; the target's lm_head over the draft vocabulary
+    head pass           activations of a pass, keys and values of depth 0 with their gradients
+    loss tiles          logits in fp32 of teacher and draft, and what is made of them; a block of the full vocabulary
+    """
+    parameters, draft = making.num_parameters(config), int(config.draft_vocab_size)
+    narrow = parameters * itemsize if itemsize < 4 else 0
+    of_logit = 4 + 4 + itemsize if itemsize < 4 else 4 * PLAIN_COPIES
+    return {
+        "head and optimiser": STATE_COPIES * 4 * parameters,
+        "head matrices": narrow + draft * config.target_hidden_size * itemsize,
         "head pass": making.activation_bytes(
-            config, num_rows=min(train.chunk, tokens), num_tokens=tokens, num_depths=train.depths, itemsize=size
+            config, num_rows=min(train.chunk, rows), num_tokens=tokens, num_depths=train.depths, itemsize=itemsize
         ),
-        "loss tiles": train.tile * 4 * 4 * int(config.draft_vocab_size),
+        "loss tiles": min(train.tile, tokens) * max(draft * of_logit, 4 * min(VOCABULARY, vocab_size)),
     }
 
 

@@ -157,7 +157,7 @@ def _head(prepared: Prepared, source: HiddenStates, say: Say) -> tuple[Trainable
             head = making.from_checkpoint(
                 prepared.init, taps, prepared.found.config, shown.teacher, num_depths=settings.train.depths
             )
-        head.rows_of_pass = settings.train.chunk
+        head.rows_of_pass, head.attention = settings.train.chunk, settings.train.attention
         head.to(shown.teacher.embed_VH.device)
         loss = _first_loss(prepared, head, shown) if len(prepared.taps) > 1 else 0.0
         found.append((loss, name, head, shown))

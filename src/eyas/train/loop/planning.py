@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from eyas.model.config import GptOssConfig
 from eyas.model.devices import available_bytes
 from eyas.train.loop.memory import run_bytes
 from eyas.train.loop.parts import order_of
 from eyas.train.loop.prepared import Prepared
 from eyas.train.states.memory import longest_that_fits
 
-__all__ = ["Plan", "make_plan", "product_speed"]
+__all__ = ["Plan", "make_plan", "product_speed", "target_flops"]
 
 UTILISATION = 0.35  # of a large product's speed, by steps measured on a CPU and on an H200; see docs/train.md
 PROBE = 1024  # rows, columns and depth of the measured product on a CPU; four times that on a GPU
@@ -53,7 +55,7 @@ def make_plan(prepared: Prepared) -> Plan:
     width = (len(set().union(*prepared.taps.values())) + 1) * found.config.hidden_size * found.dtype.itemsize
     if sum(lengths) * width > settings.states.cache:  # otherwise the first epoch's states are kept
         passes *= epochs
-    flops += passes * _target_flops(prepared, lengths)
+    flops += passes * target_flops(found.config, lengths)
     return Plan(
         bytes_by_owner=run_bytes(prepared, longest=settings.data.context),
         longest=longest_that_fits(
@@ -81,9 +83,8 @@ def _head_flops(prepared: Prepared, num_tokens: int, num_taught: int) -> float:
     return 6.0 * prepared.making.num_parameters(prepared.head_config) * depths * min(num_taught + depths, num_tokens)
 
 
-def _target_flops(prepared: Prepared, lengths: list[int]) -> float:
-    """FLOP of the target's pass over documents: two for each active parameter and token, and attention."""
-    config = prepared.found.config
+def target_flops(config: GptOssConfig, lengths: Sequence[int]) -> float:
+    """Return the FLOP of the target's pass over documents: two for each active parameter and token, and attention."""
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     attn = config.hidden_size * (2 * query + 2 * key)
     experts = 3 * config.experts_per_token * config.hidden_size * config.intermediate_size

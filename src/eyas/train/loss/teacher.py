@@ -6,13 +6,16 @@ Shape letters: S positions that teach, T tokens of a batch, H hidden, V vocabula
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from eyas.train.heads.numerics import wide, wide_product
+from eyas.train.heads.numerics import has_kernels, wide, wide_product
 from eyas.train.types import Cells, States, Teacher
+
+if TYPE_CHECKING:
+    from eyas.kernels.training.loss import TeacherRows
 
 __all__ = ["DraftTeacher", "Taught", "TeacherTile"]
 
@@ -40,6 +43,7 @@ class DraftTeacher:
     def __init__(self, teacher: Teacher, target_ids_V: Tensor) -> None:
         self._full_VH, self._ids_V = teacher.lm_head_VH, target_ids_V
         self._draft_VH = teacher.lm_head_VH[target_ids_V]
+        self.uses_kernels = has_kernels(self._draft_VH)
 
     def taught(self, cells: Sequence[Cells], states: States, *, tile: int) -> Taught:
         """Return the positions that teach these cells, from one pass over the full vocabulary in blocks."""
@@ -67,6 +71,15 @@ class DraftTeacher:
         p_SV = logits_SV.sub_(lse_S[:, None]).exp_()
         return TeacherTile(p_SV, p_SV * (lse_S - taught.lse_S[some]).exp()[:, None])
 
+    def logits(self, taught: Taught, some: slice, last_TH: Tensor) -> TeacherRows:
+        """Return the same as logits, for kernels that make distributions of them."""
+        from eyas.kernels.training.loss import TeacherRows, row_stats
+
+        assert taught.lse_S is not None
+        logits_SV = wide_product(last_TH[taught.positions_S[some]], self._draft_VH.T)
+        lse_S = row_stats(logits_SV).lse_N
+        return TeacherRows(logits_SV, lse_S, (lse_S - taught.lse_S[some]).exp())
+
     def _labels(self, best_S: Tensor) -> Tensor:
         at_S = torch.searchsorted(self._ids_V, best_S).clamp(max=len(self._ids_V) - 1)
         return torch.where(self._ids_V[at_S] == best_S, at_S, -1)
@@ -78,8 +91,13 @@ class DraftTeacher:
         lse_S: Tensor | None = None
         for start in range(0, len(self._full_VH), VOCABULARY):
             logits_SV = wide_product(last_SH, self._full_VH[start : start + VOCABULARY].T)
-            some_top_S, some_best_S = logits_SV.max(-1)
-            some_lse_S = logits_SV.logsumexp(-1)
+            if self.uses_kernels:
+                from eyas.kernels.training.loss import row_stats
+
+                some_lse_S, some_top_S, some_best_S = row_stats(logits_SV)
+            else:
+                some_top_S, some_best_S = logits_SV.max(-1)
+                some_lse_S = logits_SV.logsumexp(-1)
             if top_S is None or lse_S is None:
                 best_S, top_S, lse_S = some_best_S, some_top_S, some_lse_S
             else:

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from eyas.train.heads.base import HeadPass, Readout
-from eyas.train.heads.numerics import norm_backward, norm_forward, wide_product
+from eyas.train.heads.numerics import add_product, gradient_of, norm_backward, norm_forward, wide_product
 from eyas.train.loss.kinds import CellTile, LossSettings, loss_and_gradient
-from eyas.train.loss.teacher import DraftTeacher, Taught, TeacherTile
+from eyas.train.loss.teacher import DraftTeacher, Taught
 from eyas.train.types import Cells, States, Teacher
 
 __all__ = ["Compat", "LossSums", "Prepared", "TiledLoss", "normalisers"]
@@ -90,6 +90,7 @@ class TiledLoss:
     def __init__(self, readout: Readout, teacher: Teacher, settings: LossSettings, *, tile: int = TILE) -> None:
         self.readout, self.settings, self.tile_size = readout, settings, tile
         self._teacher = DraftTeacher(teacher, readout.target_ids_V)
+        self._uses_kernels = self._teacher.uses_kernels
 
     def prepare(self, cells: Sequence[Cells], states: States) -> Prepared:
         """Find what teaches `cells` (those of `TrainableHead.cells`), and count. Raises ValueError without states."""
@@ -107,12 +108,15 @@ class TiledLoss:
 
         Gradients of the readout's parameters are added to their `.grad`. Without normalisers there are no gradients.
         """
-        total = _Total(self, one, normalisers_J)
+        total = (_FusedTotal if self._uses_kernels else _Total)(self, one, normalisers_J)
         edges = self._edges(one.cells, prepared.taught)
         ends_J = [torch.searchsorted(cells.targets_N, edges[1]) for cells in one.cells]
         ends_JE = torch.stack(ends_J).tolist()  # the only wait for the device
         for number, some in enumerate(edges[0]):
-            teacher = None if states.last_TH is None else self._teacher.tile(prepared.taught, some, states.last_TH)
+            teacher = None
+            if states.last_TH is not None:
+                make = self._teacher.logits if self._uses_kernels else self._teacher.tile
+                teacher = make(prepared.taught, some, states.last_TH)
             for depth, ends in enumerate(ends_JE):
                 if ends[number] < ends[number + 1]:
                     total.add(depth, slice(ends[number], ends[number + 1]), prepared.taught, some, teacher)
@@ -134,6 +138,15 @@ def _at(taught: Taught, targets_N: Tensor, values_S: Tensor) -> Tensor:
     return values_S[torch.searchsorted(taught.positions_S, targets_N)]
 
 
+class _Cells(NamedTuple):
+    """Results of some cells; `alpha_N` is None where only labels are known, the gradient is that of scaled losses."""
+
+    loss_N: Tensor
+    alpha_N: Tensor | None
+    best_N: Tensor
+    d_logits_NV: Tensor
+
+
 class _Total:
     """Sums and gradients of one pass."""
 
@@ -144,18 +157,32 @@ class _Total:
         self.sums = LossSums.zero(len(one.outputs), one.outputs[0].device)
         self.grads = [] if normalisers_J is None else [torch.zeros_like(x) for x in one.outputs]
 
-    def add(self, depth: int, some: slice, taught: Taught, tile: slice, teacher: TeacherTile | None) -> None:
+    def add(self, depth: int, some: slice, taught: Taught, tile: slice, teacher: Any) -> None:
         """Add the cells `some` of a depth, which the positions `tile` teach."""
         cells = self._one.cells[depth]
         rows_N = cells.rows_N[some]
         at_N = torch.searchsorted(taught.positions_S[tile], cells.targets_N[some])
         labels_N = taught.labels_S[tile][at_N]
-        trained_N = labels_N >= 0
         norm_H = self._readout.norm_H.detach()
         output_NH = self._one.outputs[depth][rows_N]
         normed_NH, factor_N1 = norm_forward(output_NH, norm_H, self._readout.eps)
         logits_NV = wide_product(normed_NH, self._matrix_VH.T)
+        scale_N = torch.zeros_like(factor_N1[:, 0])
+        if self._normalisers_J is not None:
+            scale_N = ((labels_N >= 0) * (cells.weight / self._normalisers_J[depth])).to(scale_N.dtype)
+        found = self._losses(logits_NV, labels_N, scale_N, teacher, at_N)
+        self._count(depth, found, labels_N)
+        if self._normalisers_J is not None:
+            d_logits_NV = found.d_logits_NV.to(normed_NH.dtype)
+            add_product(gradient_of(self._readout.lm_head_VH), d_logits_NV.T, normed_NH)
+            d_output, d_norm_H = norm_backward(d_logits_NV @ self._matrix_VH, output_NH, factor_N1, norm_H)
+            gradient_of(self._readout.norm_H).add_(d_norm_H)
+            self.grads[depth][rows_N] = d_output
+
+    def _losses(self, logits_NV: Tensor, labels_N: Tensor, scale_N: Tensor, teacher: Any, at_N: Tensor) -> _Cells:
+        """Return losses and scaled gradients of cells; labels may be -1. `teacher` is a `TeacherTile` or None."""
         lse_N = logits_NV.logsumexp(-1)
+        best_N = logits_NV.argmax(-1)
         q_NV = (logits_NV - lse_N[:, None]).exp_()
         p_NV = full_NV = alpha_N = None
         if teacher is not None:
@@ -163,32 +190,27 @@ class _Total:
             alpha_N = torch.minimum(full_NV, q_NV).sum(-1)
         values = CellTile(logits_NV, lse_N, q_NV, labels_N.clamp(min=0), p_NV, full_NV, alpha_N)
         loss_N, d_logits_NV = loss_and_gradient(self._settings, values)
-        self._count(depth, values, loss_N, labels_N)
-        if self._normalisers_J is not None:
-            scale_N = (trained_N * (cells.weight / self._normalisers_J[depth])).to(d_logits_NV.dtype)
-            d_logits = d_logits_NV.mul_(scale_N[:, None]).to(normed_NH.dtype)
-            _add_product(_gradient(self._readout.lm_head_VH), d_logits.T, normed_NH)
-            d_output, d_norm_H = norm_backward(d_logits @ self._matrix_VH, output_NH, factor_N1, norm_H)
-            _gradient(self._readout.norm_H).add_(d_norm_H)
-            self.grads[depth][rows_N] = d_output
+        return _Cells(loss_N, alpha_N, best_N, d_logits_NV.mul_(scale_N[:, None]))
 
-    def _count(self, depth: int, values: CellTile, loss_N: Tensor, labels_N: Tensor) -> None:
+    def _count(self, depth: int, found: _Cells, labels_N: Tensor) -> None:
         sums, trained_N = self.sums, labels_N >= 0
-        sums.losses_J[depth] += torch.where(trained_N, loss_N, 0).sum(dtype=torch.float64)
+        sums.losses_J[depth] += torch.where(trained_N, found.loss_N, 0).sum(dtype=torch.float64)
         sums.trained_J[depth] += trained_N.sum()
         sums.counted_J[depth] += len(labels_N)
-        sums.hits_J[depth] += (values.logits_NV.argmax(-1) == labels_N).sum()
-        sums.overlap_J[depth] += torch.nan if values.alpha_N is None else values.alpha_N.sum(dtype=torch.float64)
+        sums.hits_J[depth] += (found.best_N == labels_N).sum()
+        sums.overlap_J[depth] += torch.nan if found.alpha_N is None else found.alpha_N.sum(dtype=torch.float64)
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
+class _FusedTotal(_Total):
+    """The same by kernels, which read a row of logits twice; `teacher` is `TeacherRows` or None."""
 
+    def _losses(self, logits_NV: Tensor, labels_N: Tensor, scale_N: Tensor, teacher: Any, at_N: Tensor) -> _Cells:
+        from eyas.kernels.training.loss import cell_losses, row_stats
 
-def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
-    if to.dtype == a.dtype:
-        to.addmm_(a, b)
-    else:
-        to += a @ b
+        settings, stats = self._settings, row_stats(logits_NV)
+        found = cell_losses(
+            settings.lk if settings.kind == "lk" else settings.kind,
+            logits_NV, stats.lse_N, labels_N.clamp(min=0), scale_N, teacher, at_N,
+            kl_scale=settings.kl_scale, kl_decay=settings.kl_decay, dtype=self._matrix_VH.dtype,
+        )  # fmt: skip
+        return _Cells(found.loss_N, None if teacher is None else found.alpha_N, stats.best_N, found.d_logits_NV)

@@ -214,6 +214,12 @@ class TrainSettings:
         "rows", "work of several processes (torchrun): rows of the same batches, or batches of their own",
         one_of("rows", "sequences"),
     )  # fmt: skip
+    attention: Literal["auto", "plain", "kernels", "flash", "cudnn"] = _setting(
+        "auto",
+        "attention of the head: plain operations; on a GPU our kernels, which give the same bits in every run, or "
+        "these and flash attention or cuDNN for keys that all rows see; 'auto' takes flash on a GPU, else plain",
+        one_of("auto", "plain", "kernels", "flash", "cudnn"),
+    )
     tile: int = _setting(512, "target positions of one tile of the loss", int_from(1))
     chunk: int = _setting(2048, "rows of the head computed at a time", int_from(1))
     seed: int = _setting(0, "seed of the fresh head and of the order of chats", int_from(0))

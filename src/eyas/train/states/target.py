@@ -10,12 +10,13 @@ Shape letters: T tokens of a packed batch, S documents of a pass, R rows of each
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from eyas.base.errors import UserError
-from eyas.kernels.reference.ops import Ops
+from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.device_layout import is_packed
@@ -27,6 +28,11 @@ from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pa
 from eyas.train.types import Batch, States, Teacher
 
 __all__ = ["TargetStates"]
+
+
+class _Caches(NamedTuple):
+    layers: list[LayerCache]
+    ring: int  # pages of sliding layers, page 0 not counted
 
 
 class TargetStates:
@@ -43,11 +49,14 @@ class TargetStates:
         fingerprint: str,
         expert_cache_bytes: int = 0,
         chunk_rows: int | None = None,
+        keeps_caches: bool | None = None,
     ) -> None:
-        """Allocate caches for documents of up to `longest` tokens.
+        """Take documents of up to `longest` tokens.
 
-        `weights` may be packed for a GPU's kernels, `teacher` never is. `expert_cache_bytes` bounds the dequantised
-        experts that plain operations keep; `chunk_rows` are those of a pass, a multiple of 64.
+        Caches for these are allocated now, or on a GPU (without `keeps_caches`) in each call for its longest document
+        and released at its end, so that their memory is free for the step of a head. `weights` may be packed for a
+        GPU's kernels, `teacher` never is. `expert_cache_bytes` bounds the dequantised experts that plain operations
+        keep; `chunk_rows` are those of a pass, a multiple of 64.
         """
         self.config = config
         self.taps = taps
@@ -66,8 +75,13 @@ class TargetStates:
             taps=(*taps, FINAL_NORM_TAP),
             expert_cache_bytes=expert_cache_bytes,
         )
-        self._pages = cache_pages(config, longest=longest, chunk_rows=self._rows)
-        self._caches = self._target.new_cache(self._pages.full + 1, self._pages.sliding + 1, PAGE_SIZE)
+        if keeps_caches is None:
+            keeps_caches = self._target.device.type != "cuda"
+        self._kept = self._new_caches(longest) if keeps_caches else None
+
+    def _new_caches(self, longest: int) -> _Caches:
+        pages = cache_pages(self.config, longest=longest, chunk_rows=self._rows)
+        return _Caches(self._target.new_cache(pages.full + 1, pages.sliding + 1, PAGE_SIZE), pages.sliding)
 
     def states(self, batch: Batch) -> States:
         """Compute taps [T, C] and last hidden states [T, H] in the compute dtype, on the device of the weights.
@@ -84,9 +98,11 @@ class TargetStates:
         last_TH = torch.empty(num_tokens, self.config.hidden_size, dtype=dtype, device=device)
         with torch.inference_mode():
             ids_T = batch.ids_T.to(device)
+            caches = self._kept or self._new_caches(max(span.length for span in spans))
             for group in self._groups(spans):
                 for low in range(0, group[0].length, self._rows):
-                    self._pass(group, low, min(low + self._rows, group[0].length), ids_T, taps_TC, last_TH)
+                    high = min(low + self._rows, group[0].length)
+                    self._pass(group, low, high, caches, ids_T, taps_TC, last_TH)
         return States(taps_TC, last_TH)
 
     def _groups(self, spans: Sequence[Span]) -> Iterator[list[Span]]:
@@ -103,7 +119,14 @@ class TargetStates:
             yield group
 
     def _pass(
-        self, group: Sequence[Span], low: int, high: int, ids_T: Tensor, taps_TC: Tensor, last_TH: Tensor
+        self,
+        group: Sequence[Span],
+        low: int,
+        high: int,
+        caches: _Caches,
+        ids_T: Tensor,
+        taps_TC: Tensor,
+        last_TH: Tensor,
     ) -> None:
         """Compute positions `low` to `high` of a group and put the states into their places in the batch."""
         device = ids_T.device
@@ -117,25 +140,25 @@ class TargetStates:
             tokens_SR=ids_T[places_SR.clamp(max=len(ids_T) - 1)],
             positions_SR=positions_R.expand(len(group), -1),
             live_SR=live_SR,
-            tables=self._tables(len(group), low + width),
+            tables=self._tables(len(group), low + width, caches.ring),
             max_length=low + width,
             ops=self._ops,
         )
-        tapped = self._target.forward(batch, self._caches).taps_TC
+        tapped = self._target.forward(batch, caches.layers).taps_TC
         assert tapped is not None
         for place, rows in enumerate(tapped.unflatten(0, live_SR.shape)):
             start, end = group[place].start + low, min(group[place].start + high, group[place].end)
             taps_RC, last_RH = rows[: end - start].split((taps_TC.shape[1], last_TH.shape[1]), dim=1)
             taps_TC[start:end], last_TH[start:end] = taps_RC, last_RH
 
-    def _tables(self, num_documents: int, length: int) -> PageTables:
+    def _tables(self, num_documents: int, length: int, ring: int) -> PageTables:
         """Return the pages of documents up to `length`, one document's after another's.
 
-        Those of sliding layers form a ring, which only a document that is alone in its passes goes round.
+        Those of sliding layers form a ring of `ring` pages, which only a document alone in its passes goes round.
         """
         width = -(-length // PAGE_SIZE)
         pages_SP = torch.arange(num_documents * width, device=self._target.device).view(num_documents, width)
-        return PageTables(1 + pages_SP, 1 + pages_SP % self._pages.sliding)
+        return PageTables(1 + pages_SP, 1 + pages_SP % ring)
 
 
 def _prompt_ops(weights: TargetWeights) -> tuple[Ops, bool]:

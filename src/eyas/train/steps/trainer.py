@@ -6,26 +6,32 @@ step: with gradients accumulated over batches or processes, a mean of means woul
 
 from __future__ import annotations
 
+import logging
 import resource
 import time
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from eyas.base.errors import UserError
 from eyas.train.heads.base import Share, TrainableHead
 from eyas.train.loss.kinds import LossSettings
 from eyas.train.loss.step import accumulate, prepare
-from eyas.train.loss.tiles import LossSums, TiledLoss, normalisers
+from eyas.train.loss.tiles import LossSums, Prepared, TiledLoss, normalisers
 from eyas.train.settings.schema import TrainSettings
 from eyas.train.states.source import HiddenStates
 from eyas.train.steps.faults import first_fault
 from eyas.train.steps.optimizers import Optimizers
 from eyas.train.steps.processes import Processes
 from eyas.train.steps.report import StepReport
-from eyas.train.types import Batch, Rule
+from eyas.train.types import Batch, Rule, States
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "tiled_loss"]
+
+log = logging.getLogger(__name__)
+
+Work = Sequence[tuple[Batch, States, Prepared]]
 
 
 class Trainer:
@@ -40,12 +46,15 @@ class Trainer:
         rule: Rule,
         num_steps: int,
         processes: Processes,
+        shrinks: bool = True,
     ) -> None:
+        """`shrinks`: a step that runs out of memory is taken once more, in smaller passes and tiles."""
         self.head = head
         self.source = source
         self.optimizers = Optimizers(head, settings, num_steps)
         self._settings = settings
         self._rule: Rule = rule
+        self._shrinks = shrinks
         self._processes = processes
         divides_rows = settings.share == "rows" and processes.size > 1
         self._share = Share(processes.rank, processes.size) if divides_rows else Share()
@@ -69,20 +78,8 @@ class Trainer:
         self._processes.add([trained_J, num_tokens])
         total_tokens = int(num_tokens) // share.of  # processes that share rows have the same tokens
         divisors_J = normalisers(trained_J, total_tokens, self._settings.compat)
-        sums = LossSums.zero(self.head.num_depths, device)
-        for batch, state, one in zip(moved, states, ready, strict=True):
-            sums += accumulate(
-                self.head,
-                self._loss,
-                batch,
-                state,
-                self.source.teacher,
-                one,
-                normalisers_J=divisors_J,
-                decay=self._settings.decay,
-                rule=rule,
-                share=share,
-            )
+        work = list(zip(moved, states, ready, strict=True))
+        sums = self._accumulate_smaller(work, divisors_J)
         self._exchange(sums)
         loss = float(sums.loss(divisors_J, self._settings.decay))
         grads = [p.grad for p in self.head.parameters() if p.grad is not None]
@@ -106,6 +103,55 @@ class Trainer:
             target_seconds=target_seconds,
             peak_bytes=_peak_bytes(device),
         )
+
+    def _accumulate_smaller(self, work: Work, divisors_J: Tensor) -> LossSums:
+        """Accumulate; where memory does not suffice, once more in passes and tiles of half the size, which then stay.
+
+        Raises UserError if it does not suffice then either. Nothing is exchanged meanwhile, so processes do this alone.
+        """
+        try:
+            return self._accumulate(work, divisors_J)
+        except torch.OutOfMemoryError:
+            if not self._shrinks:
+                raise
+        # What the failed pass held went with the exception.
+        self.optimizers.zero_grad()
+        torch.cuda.empty_cache()
+        self.head.rows_of_pass = max(1, self.head.rows_of_pass // 2)
+        self._loss.tile_size = max(1, self._loss.tile_size // 2)
+        log.warning(
+            "out of memory: the step is taken again in passes of %d rows and tiles of %d positions, as all later ones",
+            self.head.rows_of_pass,
+            self._loss.tile_size,
+        )
+        try:
+            return self._accumulate(work, divisors_J)
+        except torch.OutOfMemoryError:
+            pass
+        self.optimizers.zero_grad()
+        tokens = max(batch.num_tokens for batch, _, _ in work)
+        raise UserError(
+            f"out of memory: a batch of {tokens} tokens does not fit, in passes of {self.head.rows_of_pass} rows; "
+            "checkpoints are from before it. `eyas train plan` names the longest context that fits"
+        )
+
+    def _accumulate(self, work: Work, divisors_J: Tensor) -> LossSums:
+        """Add the gradients of all batches, and return their sums."""
+        sums = LossSums.zero(self.head.num_depths, divisors_J.device)
+        for batch, state, one in work:
+            sums += accumulate(
+                self.head,
+                self._loss,
+                batch,
+                state,
+                self.source.teacher,
+                one,
+                normalisers_J=divisors_J,
+                decay=self._settings.decay,
+                rule=self._rule,
+                share=self._share,
+            )
+        return sums
 
     def _exchange(self, sums: LossSums) -> None:
         """Add gradients and statistics over all processes."""

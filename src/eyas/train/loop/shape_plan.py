@@ -1,0 +1,153 @@
+"""Plans training of a head for a published shape on a GPU that need not be here: memory by owner, passes, time.
+
+Nothing is measured: rates are those of one H200 (`docs/log/training.md`), and are said to be predictions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from eyas.base.errors import UserError, nearest
+from eyas.model.config import GptOssConfig
+from eyas.model.making.presets import PRESETS
+from eyas.train.heads.flops import Work, head_flops
+from eyas.train.heads.registry import find_making
+from eyas.train.loop.memory import head_bytes
+from eyas.train.loop.planning import target_flops
+from eyas.train.settings.schema import HeadSettings, TrainSettings
+from eyas.train.states.memory import TargetMemory, longest_that_fits
+
+__all__ = ["GPUS", "Gpu", "ShapePlan", "plan_shape"]
+
+DTYPE = torch.bfloat16
+CHUNKS = (8192, 4096, 2048, 1024, 512)  # rows of a pass: nothing of one is computed twice, so fewer is what is left
+TILES = (4096, 2048, 1024, 512)
+OF_TARGET, OF_HEAD = ("target caches", "target chunk"), ("head pass", "loss tiles")  # never at once on a GPU
+LONGEST = 1 << 20  # tokens, where no target has a limit
+RESERVE = 0.03  # of a GPU's memory: the driver, workspaces, gaps between blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Memory in bytes; FLOP/s of large products, of attention forward and backward together, and of prompts."""
+
+    memory: int
+    products: float
+    attention: float
+    prompts: float
+
+
+GPUS = {
+    "h200": Gpu(143771 << 20, 600e12, 295e12, 270e12),
+    "h100": Gpu(81559 << 20, 600e12, 295e12, 270e12),  # the same chip; its memory is slower
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShapePlan:
+    """Sizes of passes and what they need; `longest` is the longest document that fits, in the smallest passes."""
+
+    train: TrainSettings
+    bytes_by_owner: dict[str, int]
+    free: int
+    longest: int
+    flops: dict[str, float]
+    seconds: float  # of a step, the target's pass included where it is here
+
+    @property
+    def peak(self) -> int:
+        return _peak(self.bytes_by_owner)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.free
+
+
+def _peak(owners: dict[str, int]) -> int:
+    """Return the bytes in use at once: what the target's pass and the head's step need is never there together."""
+    of_target, of_head = (sum(owners.get(name, 0) for name in names) for names in (OF_TARGET, OF_HEAD))
+    return sum(owners.values()) - min(of_target, of_head)
+
+
+def plan_shape(
+    shape: str, *, tokens: int, supervised: float, gpu: str, with_target: bool = True, depths: int = 7
+) -> ShapePlan:
+    """Plan steps of one document whose end is supervised, `supervised` of its tokens. Raises UserError.
+
+    The longest passes and then the largest tiles that fit are taken. Where nothing fits, the plan is that of the
+    smallest.
+    """
+    if shape not in PRESETS:
+        raise UserError(f"no shape '{shape}'{nearest(shape, PRESETS) or ': ' + ', '.join(PRESETS)}")
+    if gpu not in GPUS:
+        raise UserError(f"no GPU '{gpu}'{nearest(gpu, GPUS) or ': ' + ', '.join(GPUS)}")
+    target, device = PRESETS[shape], GPUS[gpu]
+    if with_target and tokens > target.max_context:
+        raise UserError(f"{shape} reads up to {target.max_context} tokens")
+    config = find_making("eagle3").fresh_config(HeadSettings(), target, context=tokens)
+    free = int(device.memory * (1 - RESERVE))
+
+    def owners(train: TrainSettings, length: int) -> dict[str, int]:
+        rows = min(length, round(supervised * length) + depths)
+        found = _target_bytes(target, num_taps=len(config.taps), length=length, is_here=with_target)
+        return found | head_bytes(
+            find_making("eagle3"), config, train,
+            vocab_size=target.vocab_size, tokens=length, rows=rows, itemsize=DTYPE.itemsize,
+        )  # fmt: skip
+
+    settings = TrainSettings(depths=depths)
+    choices = [replace(settings, chunk=chunk, tile=tile) for chunk in CHUNKS for tile in TILES]
+    fitting = (one for one in choices if _peak(owners(one, tokens)) <= free)
+    train = next(fitting, choices[-1])
+    flops = head_flops(config, _work(tokens, supervised, depths))
+    products = sum(value for part, value in flops.items() if part != "attention")
+    seconds = products / device.products + flops["attention"] / device.attention
+    if with_target:
+        flops["target"] = target_flops(target, [tokens])
+        seconds += flops["target"] / device.prompts
+    return ShapePlan(
+        train=train,
+        bytes_by_owner=owners(train, tokens),
+        free=free,
+        longest=longest_that_fits(
+            lambda length: _peak(owners(choices[-1], length)),
+            free=free,
+            at_most=target.max_context if with_target else LONGEST,
+        ),
+        flops=flops,
+        seconds=seconds,
+    )
+
+
+def _target_bytes(target: GptOssConfig, *, num_taps: int, length: int, is_here: bool) -> dict[str, int]:
+    memory = TargetMemory(
+        config=target,
+        dtype=DTYPE,
+        has_kernels=True,
+        weight_bytes=_weight_bytes(target),
+        expert_cache_bytes=0,
+        num_taps=num_taps,
+    )
+    found = memory.owners(longest=length)
+    if not is_here:  # states come from elsewhere; embedding and lm_head stay
+        teacher = 2 * target.vocab_size * target.hidden_size * DTYPE.itemsize
+        return {"teacher": teacher, "states": found["states"]}
+    return {owner: size for owner, size in found.items() if size}
+
+
+def _weight_bytes(target: GptOssConfig) -> int:
+    """Return the bytes of a target's weights: experts in MXFP4 (17 bytes for 32 values), other matrices in bf16."""
+    query, key = target.num_heads * target.head_dim, target.num_kv_heads * target.head_dim
+    experts = target.num_experts * 3 * target.hidden_size * target.intermediate_size * 17 // 32
+    dense = target.hidden_size * (2 * query + 2 * key + target.num_experts)
+    return target.num_layers * (experts + dense * 2) + 2 * target.vocab_size * target.hidden_size * 2
+
+
+def _work(tokens: int, supervised: float, depths: int) -> Work:
+    """Return the sizes of a step of one document whose end is supervised: each token at every depth."""
+    taught = max(1, round(supervised * tokens))
+    rows = min(tokens, taught + depths)
+    keys = rows * tokens - rows * (rows - 1) // 2
+    return Work(tokens=tokens, rows=rows, keys=keys, cells=depths * taught, positions=taught, depths=depths)

@@ -1,0 +1,85 @@
+"""Plans for published shapes: passes follow from what is free, figures from arithmetic that can be done by hand."""
+
+import pytest
+
+from eyas.cli import main
+from eyas.train.loop import shape_plan
+from eyas.train.loop.shape_plan import plan_shape
+
+
+def bytes_of(plan):
+    return sum(plan.bytes_by_owner.values())
+
+
+def test_131072_tokens_beside_the_120b_on_an_h200():
+    plan = plan_shape("gpt-oss-120b", tokens=131072, supervised=1.0, gpu="h200")
+    assert plan.fits and plan.train.chunk == 8192
+    assert plan.bytes_by_owner["target weights"] == pytest.approx(65.2e9, rel=0.005)
+    assert plan.bytes_by_owner["states"] == 4 * 2880 * 2 * 131072
+    assert plan.bytes_by_owner["head and optimiser"] == pytest.approx(16 * 307.6e6, rel=0.001)
+    beyond = bytes_of(plan) - sum(
+        plan.bytes_by_owner[x] for x in ("target weights", "teacher", "target caches", "target chunk")
+    )
+    assert beyond - plan.bytes_by_owner["head and optimiser"] < 20e9
+    assert plan.flops["attention"] / 131072 == pytest.approx(26.3e9, rel=0.01)
+
+
+def test_the_pass_of_the_target_and_the_step_of_the_head_do_not_add():
+    plan = plan_shape("gpt-oss-120b", tokens=131072, supervised=1.0, gpu="h200")
+    of_target = plan.bytes_by_owner["target caches"] + plan.bytes_by_owner["target chunk"]
+    of_head = plan.bytes_by_owner["head pass"] + plan.bytes_by_owner["loss tiles"]
+    assert plan.peak == bytes_of(plan) - of_target and of_target < of_head
+
+
+def test_passes_shrink_to_what_is_free(monkeypatch):
+    wide = plan_shape("gpt-oss-20b", tokens=40960, supervised=1.0, gpu="h100")
+    room = wide.peak
+    sizes = []
+    for factor in (1.05, 0.95, 0.85, 0.75):
+        gpu = shape_plan.GPUS["h100"]
+        small = shape_plan.Gpu(int(factor * room), gpu.products, gpu.attention, gpu.prompts)
+        monkeypatch.setitem(shape_plan.GPUS, "small", small)
+        plan = plan_shape("gpt-oss-20b", tokens=40960, supervised=1.0, gpu="small")
+        assert plan.peak <= plan.free == int(small.memory * 0.97)
+        sizes.append((plan.train.chunk, plan.train.tile))
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
+
+
+def test_fewer_supervised_tokens_cost_less_and_the_target_is_paid_in_full():
+    whole, part = (plan_shape("gpt-oss-120b", tokens=40960, supervised=s, gpu="h200") for s in (1.0, 0.1))
+    assert part.flops["readout"] == pytest.approx(0.1 * whole.flops["readout"])
+    assert part.flops["target"] == whole.flops["target"] and part.flops["keys"] == whole.flops["keys"]
+    # The last tenth of the tokens sees 19 % of all pairs.
+    assert part.flops["attention"] == pytest.approx(0.19 * whole.flops["attention"], rel=0.01)
+    assert bytes_of(part) < bytes_of(whole)
+    alone = plan_shape("gpt-oss-120b", tokens=40960, supervised=0.1, gpu="h200", with_target=False)
+    assert "target" not in alone.flops and alone.seconds < part.seconds and alone.longest > part.longest
+
+
+def test_the_command_says_what_fits(monkeypatch, capsys):
+    assert main(["train", "plan", "--shape", "gpt-oss-120b", "--gpu", "h200", "--tokens", "65536"]) == 0
+    text = capsys.readouterr().out
+    assert "PREDICTED" in text and "65,536 tokens" in text and "passes of 8,192 rows" in text
+    gpu = shape_plan.GPUS["h100"]
+    monkeypatch.setitem(shape_plan.GPUS, "h100", shape_plan.Gpu(74 << 30, gpu.products, gpu.attention, gpu.prompts))
+    assert main(["train", "plan", "--shape", "gpt-oss-120b", "--gpu", "h100"]) == 1
+    captured = capsys.readouterr()
+    longest = int(captured.err.rsplit(" ", 1)[1])
+    assert plan_shape("gpt-oss-120b", tokens=longest, supervised=1.0, gpu="h100").fits
+    assert not plan_shape("gpt-oss-120b", tokens=longest + 100, supervised=1.0, gpu="h100").fits
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "a settings file or --shape"),
+        (["run.yaml", "--shape", "gpt-oss-20b"], "a settings file or --shape"),
+        (["--shape", "gpt-oss-12b"], "no shape 'gpt-oss-12b' (did you mean"),
+        (["--shape", "gpt-oss-20b", "--gpu", "h300"], "no GPU 'h300'"),
+        (["--shape", "gpt-oss-20b", "--tokens", "131073"], "reads up to 131072 tokens"),
+        (["--shape", "gpt-oss-20b", "--supervised", "0"], "--supervised wants"),
+    ],
+)
+def test_wrong_use(args, message, capsys):
+    assert main(["train", "plan", *args]) == 1
+    assert message in capsys.readouterr().err
