@@ -150,7 +150,7 @@ def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_p
     expect(page.locator(".growing")).to_contain_text("fox")
     os.kill(engine.pid, signal.SIGKILL)
     page.wait_for_selector(".banner")
-    assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer was interrupted here.")
+    assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer was cut; ask again.")
     shot(page, "killed")
     page.wait_for_selector(".banner.good", timeout=30_000)
     page.click(".banner button")

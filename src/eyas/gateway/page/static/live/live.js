@@ -1,5 +1,6 @@
 // The live view: what each step of the engine did, drawn from the messages of /live (live_message.py has the schema).
-import { call, events, format, h, pause } from "./stream.js";
+import { format, h, pause } from "../dom.js";
+import { call, events } from "../stream.js";
 
 const $ = (id) => document.getElementById(id);
 const WINDOW = 300; // messages that the figures cover: 30 s of work
@@ -31,6 +32,11 @@ export class LiveView {
   mark(id) {
     this.own.add(id.slice(-SHORT_ID));
     for (const seat of this.seats) if (seat.id === id.slice(-SHORT_ID)) seat.claim();
+  }
+
+  /** Takes what the server says of its drafter. */
+  know(drafter) {
+    this.drafter = drafter;
   }
 
   follow(isSeen) {
