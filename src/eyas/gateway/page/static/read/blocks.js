@@ -6,6 +6,7 @@
 
 const MAX_DEPTH = 8; // of quotes and lists; what is deeper stays text
 const MAX_COLUMNS = 100;
+const MAX_FORMULA_LINES = 60;
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^\s`]*)([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +|$)/;
@@ -102,9 +103,9 @@ function display(lines, i) {
   const first = lines[i].trim();
   if (first.length > 3 && first.endsWith(close)) return { kind: "maths", text: first.slice(2, -2), end: i + 1 };
   if (first.includes(close, 2)) return null; // goes on as a sentence
-  // A formula has no empty line, which also bounds the search.
-  const end = until(lines, i + 1, (n) => !lines[n].trim() || lines[n].trimEnd().endsWith(close));
-  if (end === lines.length || !lines[end].trim()) return null;
+  const last = Math.min(lines.length, i + MAX_FORMULA_LINES);
+  const end = until(lines, i + 1, (n) => n >= last || !lines[n].trim() || lines[n].trimEnd().endsWith(close));
+  if (end >= last || !lines[end].trim()) return null;
   const text = [first.slice(2), ...lines.slice(i + 1, end), lines[end].trimEnd().slice(0, -2)].join("\n");
   return { kind: "maths", text, end: end + 1 };
 }

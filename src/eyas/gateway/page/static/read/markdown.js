@@ -130,9 +130,12 @@ function tableView(block) {
 }
 
 function listView(block, depth) {
-  const element = h(block.ordered ? "ol" : "ul", { start: block.start, class: block.items.some(({ task }) => task !== null) && "tasks" });
+  const element = h(block.ordered ? "ol" : "ul", { start: block.start });
   const items = [];
   const update = ({ items: given }) => {
+    const hasTasks = given.some(({ task }) => task !== null);
+    if (hasTasks !== element.hasAttribute("class")) element.toggleAttribute("class", hasTasks);
+    if (hasTasks) element.className = "tasks";
     given.forEach((item, n) => {
       if (items[n] && sameLines(items[n].lines, item.lines) && items[n].task === item.task) return;
       if (items[n]?.task !== item.task || !items[n]) {
