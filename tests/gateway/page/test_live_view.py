@@ -1,9 +1,10 @@
 """The live view in a real browser: eight requests, marks and colours, memory, pausing, and an engine that is killed."""
 
 import os
+import re
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from playwright.sync_api import expect
 from tests.gateway.support.gateway import eventually, running
 
 from eyas.base.settings.config import EngineConfig
+from eyas.engine.ports.null import load_null
 from eyas.engine.ports.process import EngineProcess
 from eyas.gateway.app import create_app
 from eyas.gateway.server.context import GatewayOptions
@@ -157,3 +159,57 @@ def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_p
     page.wait_for_selector(".stats", timeout=30_000)
     expect(page.locator(".card .own-chat")).to_have_count(2)
     assert not page.is_visible("#live-note") and not page.is_visible("#banner")
+
+
+def test_steps_are_gone_through_while_the_view_is_paused(site, open_page, shot):
+    one = site(round_s=0.02)
+    page = open_page(one.url)
+    page.click("[data-show=live]")
+    expect(page.locator("#drafter")).to_have_text("EAGLE-3")
+    with load(one.url, 3):
+        expect(page.locator(".card .drafts").first).to_contain_text("drafted 4.0 a round")
+        expect(page.locator("#reaches li").first).to_contain_text("% of")
+        expect(page.locator("#worth")).to_contain_text("With 4 drafts for each of 3 sequences")
+        page.click("[aria-label='Step before']")
+        expect(page.locator("#hold")).to_have_text("Resume")
+        expect(page.locator(".slots li")).not_to_have_count(0)
+        before = page.inner_text(".step")
+        page.press("#rounds input", "ArrowLeft")
+        assert page.inner_text(".step") != before
+        shot(page, "steps")
+        step = re.search(r"(\d+) ·", page.inner_text(".step")).group(1)
+        assert f'grep \'"step":{step},\' FILE' in page.inner_text("#rounds")
+        page.click("#hold")
+        expect(page.locator(".slots li")).to_have_count(0)
+    page.goto(f"{one.url}/#live/step=999999")
+    page.reload()
+    expect(page.locator("#rounds")).to_contain_text("Step 999999 is not among the steps")
+
+
+def test_what_speculation_is_worth_comes_from_steps_without_drafts(site, open_page):
+    page = open_page(site().url)
+    worth = page.evaluate("""async () => {
+        const { Figures } = await import("/page/live/figures.js");
+        const figures = new Figures();
+        const message = (t, k, ms, tokens) => ({ t, k, ms, tokens, step: t, steps: 1, rounds: 2, running: 2, waiting: 0, drafted: [], accepted: [] });
+        for (let t = 0; t < 6; t++) figures.count(message(t, 0, 10, 2));
+        figures.count(message(7, 3, 15, 6));
+        return document.getElementById("worth").textContent;
+    }""")
+    assert worth == (
+        "With 3 drafts for each of 2 sequences: 400 tokens/s of steps. "
+        "Without: 200 tokens/s, by the 10.0 ms that such a step takes. Speculation makes it 2.00 times as fast."
+    )
+
+
+def test_tiles_clear_when_the_server_goes_away(codec, browser):
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(load_null(EngineConfig(model="null:100"))))
+        app = create_app(engine, codec, GatewayOptions())
+        url = stack.enter_context(running(app, engine))
+        page = browser.new_page()
+        page.goto(f"{url}/#live")
+        expect(page.locator("#running")).to_have_text("0")
+    expect(page.locator("#live-note")).to_be_visible()
+    expect(page.locator("#running")).to_have_text("–")
+    page.close()

@@ -25,7 +25,8 @@ CHAT = (
     *(f"keep/{name}.js" for name in ("exchange", "library", "store", "tabs", "tree")),
     *(f"read/{name}.js" for name in ("blocks", "code", "highlight", "inline", "markdown", "maths", "symbols")),
 )
-FILES = (INDEX, *CHAT, "app.js", "live/live.js")
+LIVE = tuple(f"live/{name}.js" for name in ("cards", "figures", "live", "memory_map", "rounds"))
+FILES = (INDEX, *CHAT, "app.js", *LIVE)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
     "cache-control": "no-cache",  # cache, but revalidate

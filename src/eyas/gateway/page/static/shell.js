@@ -20,7 +20,7 @@ export function views({ first, follow }) {
     };
   wide.onchange = () => show(root.dataset.view);
   document.addEventListener("visibilitychange", tell);
-  const named = location.hash.slice(1);
+  const named = location.hash.slice(1).split("/")[0];
   show(["chat", "live", "both"].includes(named) ? named : first);
   return { show, current: () => root.dataset.view };
 }

@@ -41,7 +41,8 @@ export class Library {
     };
     $("open-library").onclick = () => this.toggle(this.element.hidden);
     WIDE.onchange = () => this.toggle(WIDE.matches, false);
-    this.toggle(WIDE.matches, false);
+    const hasRoom = innerWidth >= 1500 || document.documentElement.dataset.view === "chat";
+    this.toggle(WIDE.matches && hasRoom, false);
   }
 
   toggle(isOpen, isAsked = true) {
