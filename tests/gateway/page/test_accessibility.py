@@ -1,4 +1,4 @@
-"""axe-core over the page: dark and light, wide and narrow, with a list, a menu, dialogs, errors and a running engine."""
+"""axe-core over the page: dark and light, wide and narrow, with lists, menus, dialogs, errors and a running engine."""
 
 from importlib.resources import files
 
@@ -43,7 +43,9 @@ def test_axe_finds_nothing(look):
     check("empty")
     answered(page)
     page.click(".reasoning summary")
-    page.evaluate("document.querySelectorAll('#messages > li').forEach((it) => (it.style.contentVisibility = 'visible'))")
+    page.evaluate(
+        "document.querySelectorAll('#messages > li').forEach((it) => (it.style.contentVisibility = 'visible'))"
+    )
     check("an answer")
     page.click("text=Regenerate")
     expect(page.locator(".versions")).to_have_count(1)

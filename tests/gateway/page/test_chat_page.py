@@ -124,8 +124,15 @@ def test_settings_reach_the_server_and_stay(site, open_page, codec):
     page.click("summary:text('Sampling')")
     page.click("summary:text('Form of the answer')")
     wanted = {
-        **{"temperature": 0.5, "max_tokens": 77, "seed": 9, "top_p": 0.9, "top_k": 40, "min_p": 0.05},
-        **{"presence_penalty": 0.25, "frequency_penalty": -0.5, "repetition_penalty": 1.125},
+        "temperature": 0.5,
+        "max_tokens": 77,
+        "seed": 9,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.05,
+        "presence_penalty": 0.25,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.125,
     }
     for name, value in wanted.items():
         page.fill(f"[name={name}]", str(value))
@@ -233,7 +240,16 @@ def test_by_keyboard_alone(site, open_page):
     assert page.inner_text(".bubble") == "One\ntwo"
     names = [tab(page) for _ in range(32)]  # once around, from the message box
     start = names.index("Chat")
-    order = ["Chat", "Both", "Live", "New chat", "Settings", "Colours: auto", "New conversation", "Search conversations"]
+    order = [
+        "Chat",
+        "Both",
+        "Live",
+        "New chat",
+        "Settings",
+        "Colours: auto",
+        "New conversation",
+        "Search conversations",
+    ]
     assert names[start : start + len(order)] == order
     while tab(page) != "Regenerate":
         pass
@@ -313,7 +329,8 @@ def test_markdown_is_the_same_in_one_piece_and_growing(site, open_page):
     assert (
         whole
         == (
-            '<ul><li><p>a</p><ul><li><p>b</p><ol start="1"><li><p>c</p></li></ol></li></ul><p>more</p></li><li><p>d</p></li></ul>'
+            '<ul><li><p>a</p><ul><li><p>b</p><ol start="1"><li><p>c</p></li></ol></li></ul><p>more</p></li>'
+            "<li><p>d</p></li></ul>"
             '<ol start="7"><li><p>e</p></li><li><p>f</p></li></ol><p>text</p><ul><li><p>g</p></li></ul><hr>'
         )
         + whole[whole.index("<blockquote>") :]

@@ -10,16 +10,19 @@ pytestmark = pytest.mark.slow
 NUM_TOKENS = 30_000
 STREAM = """([text, count]) => {
     window.tasks = [];
-    new PerformanceObserver((list) => list.getEntries().forEach((one) => window.tasks.push(Math.round(one.duration)))).observe({ type: "longtask" });
+    const note = (list) => list.getEntries().forEach((one) => window.tasks.push(Math.round(one.duration)));
+    new PerformanceObserver(note).observe({ type: "longtask" });
     const { fetch } = window;
     window.fetch = (path, options) => {
         if (!path.endsWith("/chat/completions")) return fetch(path, options);
         const size = Math.ceil(text.length / count), encoder = new TextEncoder();
-        const line = (delta, more) => encoder.encode(`data: ${JSON.stringify({ id: "x-123456", choices: [{ index: 0, delta, ...more }] })}\\n\\n`);
+        const chunk = (delta, more) => JSON.stringify({ id: "x-123456", choices: [{ index: 0, delta, ...more }] });
+        const line = (delta, more) => encoder.encode(`data: ${chunk(delta, more)}\\n\\n`);
         let at = 0;
         const body = new ReadableStream({ async pull(controller) {
             await new Promise((done) => setTimeout(done, 16));
-            for (let n = 0; n < 40 && at < text.length; n++, at += size) controller.enqueue(line({ content: text.slice(at, at + size) }));
+            for (let n = 0; n < 40 && at < text.length; n++, at += size)
+                controller.enqueue(line({ content: text.slice(at, at + size) }));
             if (at < text.length) return;
             controller.enqueue(line({}, { finish_reason: "stop" }));
             controller.enqueue(encoder.encode("data: [DONE]\\n\\n"));
@@ -32,7 +35,9 @@ LINE = "    value = compute(first, second=3)  # and a comment\n"
 LONG = {
     "prose": (CONTENT + "\n\n") * 130,
     "one code block": "```python\n" + LINE * 2200 + "```\n",
-    "one list": "".join(f"- **item {n}** of a long list, with `code` and [a link](https://a.b/{n})\n" for n in range(1600)),
+    "one list": "".join(
+        f"- **item {n}** of a long list, with `code` and [a link](https://a.b/{n})\n" for n in range(1600)
+    ),
 }
 
 

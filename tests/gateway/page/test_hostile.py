@@ -1,11 +1,12 @@
-"""Hostile texts as questions, answers, thoughts, calls, file names and imported files: nothing runs, nothing is asked."""
+"""Hostile texts as questions, answers, thoughts, calls, names of files and in files: nothing runs, nothing is asked."""
 
 import json
 
+import pytest
 from playwright.sync_api import expect
 from tests.gateway.support.hostile import CORPUS, HOST
 
-SHOW = """async (texts) => {
+SHOW = """async ([texts, names]) => {
     const { Markdown } = await import("/page/read/markdown.js");
     const { fromJson, toJson, toMarkdown, fromMarkdown } = await import("/page/keep/exchange.js");
     const box = document.createElement("div");
@@ -17,8 +18,7 @@ SHOW = """async (texts) => {
         for (const end of [Math.ceil(text.length / 3), text.length]) view.set(text.slice(0, end));
     }
     await new Promise((done) => setTimeout(done, 200));
-    const allowed = new Set(("div span p a code pre button h3 h4 h5 h6 ul ol li blockquote table thead tbody tr th td hr br em " +
-        "strong s input math semantics annotation mrow mi mo mn mtext msup msub msubsup mfrac mtable mtr mtd mspace mover munder munderover msqrt mroot").split(" "));
+    const allowed = new Set(names.split(" "));
     const found = [];
     for (const one of box.querySelectorAll("*")) {
         if (!allowed.has(one.localName)) found.push(one.localName);
@@ -30,12 +30,17 @@ SHOW = """async (texts) => {
     box.remove();
     return found;
 }"""
+ALLOWED = (
+    "div span p a code pre button h3 h4 h5 h6 ul ol li blockquote table thead tbody tr th td hr br em strong s input "
+    "math semantics annotation mrow mi mo mn mtext msup msub msubsup mfrac mtable mtr mtd mspace mover munder "
+    "munderover msqrt mroot"
+)
 
 
 def test_hostile_answers_become_text(site, open_page):
     assert len(CORPUS) >= 200 and len(set(CORPUS)) == len(CORPUS)
     page = open_page(site().url)
-    assert page.evaluate(SHOW, CORPUS) == []
+    assert page.evaluate(SHOW, [CORPUS, ALLOWED]) == []
     assert page.evaluate("window.hacked") is None
 
 
@@ -49,7 +54,11 @@ def hostile_file() -> str:
             parent = one
         messages[f"user{number}"]["files"] = [{"name": text, "text": text, "tokens": 1}]
         messages[f"assistant{number}"] |= {
-            **{"reasoning": text, "finish": "stop", "note": text, "by": [text], "__proto__": {"hacked": 1}},
+            "reasoning": text,
+            "finish": "stop",
+            "note": text,
+            "by": [text],
+            "__proto__": {"hacked": 1},
             "calls": [{"id": text, "name": text, "arguments": text}],
         }
     settings = {"system": CORPUS[0], "onclick": CORPUS[1], "temperature": CORPUS[2]}
@@ -57,6 +66,7 @@ def hostile_file() -> str:
     return json.dumps({"format": "eyas.conversations", "version": 1, "conversations": [talk]})
 
 
+@pytest.mark.slow
 def test_a_hostile_file_is_imported_as_text(site, open_page):
     page = open_page(site().url)
     file = {"name": "<img src=x onerror=window.hacked=1>.json", "mimeType": "application/json"}
@@ -64,7 +74,9 @@ def test_a_hostile_file_is_imported_as_text(site, open_page):
     expect(page.locator(".assistant")).to_have_count(len(CORPUS))
     for summary in page.locator(".file summary").all()[:3]:
         summary.click()
-    page.evaluate("document.querySelectorAll('#messages > li').forEach((it) => (it.style.contentVisibility = 'visible'))")
+    page.evaluate(
+        "document.querySelectorAll('#messages > li').forEach((it) => (it.style.contentVisibility = 'visible'))"
+    )
     page.wait_for_timeout(200)
     assert page.evaluate("window.hacked ?? {}.hacked") is None
     names = page.evaluate("[...new Set([...document.querySelectorAll('#messages *')].map((it) => it.localName))]")
@@ -80,7 +92,8 @@ def test_files_of_strangers_are_checked(site, open_page):
     page = open_page(site().url)
     script = """async (text) => {
         const { read } = await import("/page/keep/exchange.js");
-        return read(new File([text], "a.json")).then((talks) => `${talks.length}`, (error) => `${error.constructor.name}: ${error.message}`);
+        const told = (error) => `${error.constructor.name}: ${error.message}`;
+        return read(new File([text], "a.json")).then((talks) => `${talks.length}`, told);
     }"""
 
     def whole(messages, **more) -> str:

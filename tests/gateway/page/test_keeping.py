@@ -78,6 +78,7 @@ def test_the_list_keeps_finds_renames_and_deletes(counting, open_page):
     assert page.locator("#messages li").count() == 0
 
 
+@pytest.mark.slow
 def test_what_is_exported_comes_back(counting, open_page):
     page = open_page(counting.url)
     files = [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"one ``` two\n"}]
@@ -94,7 +95,10 @@ def test_what_is_exported_comes_back(counting, open_page):
     as_json, as_markdown = (exported(page, menu.get_by_text(name)) for name in ("JSON", "Markdown"))
     everything = exported(page, page.get_by_text("Export all"))
     assert json.loads(everything) == json.loads(as_json)
-    assert as_markdown == "# First ## You indeed\n\n## You\n\nFile: a.txt\n````\none ``` two\n````\n\nSecond\n\n## Model\n\nAnswer 2.\n"
+    assert (
+        as_markdown == "# First ## You indeed\n\n## You\n\nFile: a.txt\n````\none ``` two\n````\n\nSecond\n\n"
+        "## Model\n\nAnswer 2.\n"
+    )
     page.click("text=Delete all")
     page.click("dialog.sure .primary")
     expect(page.locator(".talk")).to_have_count(0)
@@ -108,13 +112,16 @@ def test_what_is_exported_comes_back(counting, open_page):
     more(page, title).get_by_text("Markdown").wait_for()
     first = exported(page, page.locator(".menu").get_by_text("Markdown"))
     assert "\\## You" in first
-    page.set_input_files("#library input[type=file]", [{"name": "x.md", "mimeType": "text/markdown", "buffer": first.encode()}])
+    page.set_input_files(
+        "#library input[type=file]", [{"name": "x.md", "mimeType": "text/markdown", "buffer": first.encode()}]
+    )
     expect(page.locator(".bubble")).to_contain_text("First\n## You\nindeed")
     bad = {"name": "bad.json", "mimeType": "application/json", "buffer": b'{"format": "other"}'}
     page.set_input_files("#library input[type=file]", [bad])
     expect(page.locator("#library .error")).to_contain_text("'bad.json' was not imported: 'format' must be")
 
 
+@pytest.mark.slow
 def test_two_tabs_agree(site, open_page, codec):
     one = site(lambda request, choice: harmony(codec, "word " * 120), round_s=0.1)
     page = open_page(one.url)
@@ -138,6 +145,7 @@ def test_two_tabs_agree(site, open_page, codec):
     assert page.locator("#messages li").count() == 0
 
 
+@pytest.mark.slow
 def test_an_answer_is_cut_by_loading_the_page_again(site, open_page):
     page = open_page(site(round_s=0.05).url)
     send(page)
@@ -152,8 +160,10 @@ def test_an_answer_is_cut_by_loading_the_page_again(site, open_page):
     page.press("#input", "Escape")
 
 
-@pytest.mark.parametrize("script", [FORBIDDEN, NO_STORE], ids=["no IndexedDB", "no store at all"])
-def test_a_forbidden_store_is_said_and_the_chat_goes_on(counting, open_page, browser, script):
+@pytest.mark.parametrize(
+    "script", [FORBIDDEN, pytest.param(NO_STORE, marks=pytest.mark.slow)], ids=["no IndexedDB", "no store at all"]
+)
+def test_a_forbidden_store_is_said_and_the_chat_goes_on(counting, browser, script):
     context = browser.new_context()
     context.add_init_script(script)
     page = context.new_page()

@@ -161,6 +161,7 @@ def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_p
     assert not page.is_visible("#live-note") and not page.is_visible("#banner")
 
 
+@pytest.mark.slow
 def test_steps_are_gone_through_while_the_view_is_paused(site, open_page, shot):
     one = site(round_s=0.02)
     page = open_page(one.url)
@@ -178,7 +179,7 @@ def test_steps_are_gone_through_while_the_view_is_paused(site, open_page, shot):
         assert page.inner_text(".step") != before
         shot(page, "steps")
         step = re.search(r"(\d+) ·", page.inner_text(".step")).group(1)
-        assert f'grep \'"step":{step},\' FILE' in page.inner_text("#rounds")
+        assert f"grep '\"step\":{step},' FILE" in page.inner_text("#rounds")
         page.click("#hold")
         expect(page.locator(".slots li")).to_have_count(0)
     page.goto(f"{one.url}/#live/step=999999")
@@ -191,7 +192,8 @@ def test_what_speculation_is_worth_comes_from_steps_without_drafts(site, open_pa
     worth = page.evaluate("""async () => {
         const { Figures } = await import("/page/live/figures.js");
         const figures = new Figures();
-        const message = (t, k, ms, tokens) => ({ t, k, ms, tokens, step: t, steps: 1, rounds: 2, running: 2, waiting: 0, drafted: [], accepted: [] });
+        const whole = { steps: 1, rounds: 2, running: 2, waiting: 0, drafted: [], accepted: [] };
+        const message = (t, k, ms, tokens) => ({ ...whole, t, k, ms, tokens, step: t });
         for (let t = 0; t < 6; t++) figures.count(message(t, 0, 10, 2));
         figures.count(message(7, 3, 15, 6));
         return document.getElementById("worth").textContent;
@@ -202,6 +204,7 @@ def test_what_speculation_is_worth_comes_from_steps_without_drafts(site, open_pa
     )
 
 
+@pytest.mark.slow
 def test_tiles_clear_when_the_server_goes_away(codec, browser):
     with ExitStack() as stack:
         engine = stack.enter_context(closing(load_null(EngineConfig(model="null:100"))))

@@ -69,7 +69,8 @@ INLINE = {
     + LINK.format("https://y.z", "x")
     + "</strong>",
     "![cat](https://a.b/c.png)": LINK.format("https://a.b/c.png", "Picture: cat"),
-    "**a** *b* ***c*** ~~d~~ __e__": "<strong>a</strong> <em>b</em> <em><strong>c</strong></em> <s>d</s> <strong>e</strong>",
+    "**a** *b* ~~d~~ __e__": "<strong>a</strong> <em>b</em> <s>d</s> <strong>e</strong>",
+    "***c***": "<em><strong>c</strong></em>",
     "**a*b*c** d_e_f a*b*c 2 * 3": "<strong>a*b*c</strong> d_e_f a*b*c 2 * 3",
     "\\*a\\* `\\*` ``a`b``": "*a* <code>\\*</code> <code>a`b</code>",
     "$5 and $6, $7/$8": "$5 and $6, $7/$8",
@@ -102,8 +103,8 @@ FORMULAS = {
     r"\sqrt[3]{a}": "<mroot><mi>a</mi><mn>3</mn></mroot>",
     r"\mathbb{R}\mathbf{x}": '<mi mathvariant="normal">ℝ</mi><mi mathvariant="normal">𝐱</mi>',
     r"f'(x)": "<msup><mi>f</mi><mo>′</mo></msup>",
-    r"\sum_{n=1}^N": '<munderover><mo largeop="true" movablelimits="true">∑</mo><mrow><mi>n</mi><mo>=</mo><mn>1</mn></mrow>',
-    r"\left(\frac a b\right]": '<mo stretchy="true">(</mo><mfrac><mi>a</mi><mi>b</mi></mfrac><mo stretchy="true">]</mo>',
+    r"\sum_{n=1}^N": '<munderover><mo largeop="true" movablelimits="true">∑</mo><mrow><mi>n</mi><mo>=</mo><mn>1</mn>',
+    r"\left(\frac a b\right]": '(</mo><mfrac><mi>a</mi><mi>b</mi></mfrac><mo stretchy="true">]</mo>',
     r"\begin{pmatrix}1&2\\3&4\end{pmatrix}": "<mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr>",
     r"\text{if } x \ne 0": '<mtext mathvariant="normal">if </mtext><mi>x</mi><mo>≠</mo><mn>0</mn>',
     r"\hat{y} \to \infty": '<mover accent="true"><mi>y</mi><mo>^</mo></mover><mo>→</mo><mo>∞</mo>',
@@ -120,7 +121,9 @@ def test_formulas_are_mathml(render, tex):
         assert "style=" not in drawn and 'annotation encoding="application/x-tex"' in drawn
 
 
-@pytest.mark.parametrize("tex", [r"\unknown{x}", r"\frac{1}", r"{x", r"\left( x", r"\begin{x}\end{x}", "{" * 90 + "}" * 90])
+@pytest.mark.parametrize(
+    "tex", [r"\unknown{x}", r"\frac{1}", r"{x", r"\left( x", r"\begin{x}\end{x}", "{" * 90 + "}" * 90]
+)
 def test_what_is_no_formula_stays_as_it_was_written(render, tex):
     drawn = render(f"$${tex}$$")
     assert "<math" not in drawn and f">{tex}</pre>" in drawn.replace("&amp;", "&")
@@ -128,16 +131,73 @@ def test_what_is_no_formula_stays_as_it_was_written(render, tex):
 
 def test_colours_of_code(render):
     drawn = render('```python\ndef f(x):  # why\n    """doc\n    more"""\n    return x + 1.5e3\n```')
-    for piece in (">def<", 't-f">f<', 't-c"># why<', 't-s">"""doc<', 't-s">    more"""<', 't-k">return<', 't-n">1.5e3<'):
+    for piece in (
+        ">def<",
+        't-f">f<',
+        't-c"># why<',
+        't-s">"""doc<',
+        't-s">    more"""<',
+        't-k">return<',
+        't-n">1.5e3<',
+    ):
         assert piece in drawn, piece
     assert "t-" not in render("```unheard-of\ndef f\n```")
     assert 't-add">+ a<' in render("```diff\n+ a\n- b\n```")
 
 
 PIECES = [
-    *("\n", "\n\n", " ", "  ", "    ", "a", "word ", "- ", "* ", "1. ", "2) ", "> ", "# ", "### ", "```", "```py\n", "~~~\n"),
-    *("| a | b |\n", "|---|---|\n", "|", "---", "***", "**", "*", "_", "~~", "`", "[", "](https://x.y/(z))", "](", ")", "\\"),
-    *("$", "$$", "\\(", "\\)", "\\[\n", "\\]\n", "x^2", "- [ ] ", "- [x] ", "https://a.b/c", "<br>", "<https://q.r>", "é", "\t"),
+    *(
+        "\n",
+        "\n\n",
+        " ",
+        "  ",
+        "    ",
+        "a",
+        "word ",
+        "- ",
+        "* ",
+        "1. ",
+        "2) ",
+        "> ",
+        "# ",
+        "### ",
+        "```",
+        "```py\n",
+        "~~~\n",
+    ),
+    *(
+        "| a | b |\n",
+        "|---|---|\n",
+        "|",
+        "---",
+        "***",
+        "**",
+        "*",
+        "_",
+        "~~",
+        "`",
+        "[",
+        "](https://x.y/(z))",
+        "](",
+        ")",
+        "\\",
+    ),
+    *(
+        "$",
+        "$$",
+        "\\(",
+        "\\)",
+        "\\[\n",
+        "\\]\n",
+        "x^2",
+        "- [ ] ",
+        "- [x] ",
+        "https://a.b/c",
+        "<br>",
+        "<https://q.r>",
+        "é",
+        "\t",
+    ),
 ]
 
 
@@ -173,7 +233,7 @@ SLOW = {
     "angles": "<https://" * 10_000,
     "escapes": "\\*" * 40_000,
     "fences": "```\n" * 15_000,
-    "code": '```js\n' + ('"' + "\\" * 1000 + "\n") * 60 + "```",
+    "code": "```js\n" + ('"' + "\\" * 1000 + "\n") * 60 + "```",
     "keys": "```yaml\n" + "a-" * 30_000 + "\n```",
     "braces": "$$" + "{" * 1900 + "}" * 1900 + "$$",
     "empty lines": "- a\n" + "\n" * 60_000 + "b",
