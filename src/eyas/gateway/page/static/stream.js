@@ -55,7 +55,9 @@ export async function* events(response, onWaiting = () => {}) {
   let data = [];
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((error) => {
+        throw error.name === "AbortError" ? error : new ServerError("The connection was lost.");
+      });
       if (done) return;
       const lines = (rest + decoder.decode(value, { stream: true })).split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop();
