@@ -1,4 +1,4 @@
-"""What goes with a question: text files, a schema, tools; Copy over plain http; a server that is killed inside an answer."""
+"""What goes with a question: files, a schema, tools; Copy over plain http; a server that is killed inside an answer."""
 
 import json
 import socket

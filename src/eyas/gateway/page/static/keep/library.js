@@ -30,7 +30,7 @@ export class Library {
       action("Delete all", () => this.confirm("Delete all conversations?", "They are only in this browser, and cannot be brought back.", () => this.clear())),
     );
     this.element = $("library");
-    this.element.append(head, this.search, this.fault, this.list, this.empty, foot, this.picker);
+    this.element.append(head, this.search, this.fault, this.empty, this.list, foot, this.picker);
     this.search.oninput = () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.refresh(), SEARCH_MS);

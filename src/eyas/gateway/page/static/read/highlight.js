@@ -4,12 +4,15 @@
 
 const words = (text) => new Set(text.split(" "));
 const QUOTES = [`"`, `'`];
-const C_WORDS =
-  "auto break case char const continue default do double else enum extern float for goto if inline int long register return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false";
 const C_LIKE = { line: ["//"], block: [["/*", "*/"]], quotes: QUOTES };
 const HASH = { line: ["#"], quotes: QUOTES };
-const JS_WORDS =
-  "abstract any as async await boolean break case catch class const constructor continue debugger declare default delete do else enum export extends false finally for from function get if implements import in instanceof interface let new null number of private protected public readonly return set static string super switch this throw true try type typeof undefined var void while with yield";
+// One list for all languages with braces: a name that is a keyword in another of them is coloured, too.
+const BRACES = words(
+  "abstract any as async await auto bool boolean break byte case catch char class const constexpr constructor continue crate declare default defer delete do double dyn else enum explicit export extends extern f32 f64 fallthrough false final finally float float32 float64 fn for from func function get go goto guard i32 i64 if impl implements import in init inline instanceof int int32 int64 interface is let long loop map match mod move mut namespace new nil noexcept null nullptr number of operator override package private protected protocol pub public range readonly ref register return self Self set short signed sizeof static str string String struct super switch template this throw throws trait true try type typedef typename typeof u8 u32 u64 uint8_t uint32_t uint64_t undefined union unsafe unsigned use using usize val var virtual void volatile when where while with yield __global__ __device__ __shared__",
+);
+const ENDS = words(
+  "alias and begin break case class def do else elseif elsif end ensure false fn for function if in local module next nil not or raise repeat require rescue return self super then true unless until when while yield",
+);
 
 const LANGUAGES = {
   python: {
@@ -18,38 +21,9 @@ const LANGUAGES = {
       "and as assert async await break case class continue def del elif else except finally for from global if import in is lambda match nonlocal not or pass raise return self try while with yield True False None",
     ),
   },
-  javascript: { ...C_LIKE, long: ["`"], words: words(JS_WORDS) },
-  c: {
-    ...C_LIKE,
-    directive: "#",
-    words: words(
-      `${C_WORDS} alignas class concept consteval constexpr decltype delete explicit export final friend mutable namespace new noexcept nullptr operator override private protected public requires static_assert template this throw try catch typename using virtual size_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t __global__ __device__ __shared__ __host__`,
-    ),
-  },
-  java: {
-    ...C_LIKE,
-    words: words(
-      `${C_WORDS} abstract as async await base boolean byte catch class decimal delegate event extends final finally foreach fun get implements import in instanceof interface internal is let new null object out override package private protected public readonly record ref sealed set string super synchronized this throw throws try typeof using val var virtual when where yield`,
-    ),
-  },
-  go: {
-    ...{ ...C_LIKE, long: ["`"] },
-    words: words(
-      "any break bool byte case chan const continue default defer else error fallthrough false float32 float64 for func go goto if import int int32 int64 interface map nil package range return rune select string struct switch true type uint uint8 uint32 uint64 var",
-    ),
-  },
-  rust: {
-    ...{ ...C_LIKE, quotes: [`"`] },
-    words: words(
-      "as async await bool break char const continue crate dyn else enum extern f32 f64 false fn for i32 i64 if impl in isize let loop match mod move mut pub ref return self Self static str String struct super trait true type u8 u32 u64 unsafe use usize Vec where while",
-    ),
-  },
-  swift: {
-    ...C_LIKE,
-    words: words(
-      "actor any as async await break case catch class continue default defer do else enum extension false fileprivate final for func get guard if import in init inout internal is lazy let nil open override private protocol public repeat return self set some static struct super switch throw throws true try var weak where while",
-    ),
-  },
+  javascript: { ...C_LIKE, long: ["`"], words: BRACES },
+  c: { ...C_LIKE, directive: "#", words: BRACES },
+  rust: { ...C_LIKE, quotes: [`"`], words: BRACES },
   shell: {
     ...HASH,
     variable: "$",
@@ -60,23 +34,11 @@ const LANGUAGES = {
   sql: {
     ...{ line: ["--"], block: [["/*", "*/"]], quotes: QUOTES, isAnyCase: true },
     words: words(
-      "add all alter and as asc begin between by case check column commit constraint create cross default delete desc distinct drop else end exists foreign from full group having if in index inner insert int integer into is join key left like limit not null offset on or order outer primary references right rollback select set table text then union unique update using values varchar view when where with",
+      "all alter and as asc begin between by case check column commit constraint create cross default delete desc distinct drop else end exists foreign from full group having in index inner insert int integer into is join key left like limit not null offset on or order outer primary references right rollback select set table text then union unique update using values varchar view when where with",
     ),
   },
-  lua: {
-    ...{ line: ["--"], quotes: QUOTES },
-    words: words("and break do else elseif end false for function goto if in local nil not or repeat return then true until while"),
-  },
-  ruby: {
-    ...HASH,
-    words: words(
-      "alias and begin break case class def do else elsif end ensure false for if in module next nil not or redo require rescue retry return self super then true undef unless until when while yield attr_accessor puts",
-    ),
-  },
-  haskell: {
-    ...{ line: ["--"], block: [["{-", "-}"]], quotes: [`"`] },
-    words: words("case class data deriving do else forall if import in infixl infixr instance let module newtype of then type where"),
-  },
+  lua: { line: ["--"], quotes: QUOTES, words: ENDS },
+  ruby: { ...HASH, words: ENDS },
   json: { quotes: [`"`], words: words("true false null"), hasKeys: true },
   yaml: { ...HASH, words: words("true false null yes no"), hasKeys: true },
   toml: { ...HASH, line: ["#", ";"], long: [`"""`, `'''`], words: words("true false"), hasKeys: true },
@@ -86,18 +48,14 @@ const LANGUAGES = {
 };
 
 const NAMES = {
-  python: "py python3 pycon gpu triton",
-  javascript: "js jsx ts tsx typescript mjs node",
-  c: "cpp c++ cc cxx h hpp cuda cu objc",
-  java: "kotlin kt scala cs csharp c# php dart groovy",
-  go: "golang",
+  python: "py python3 pycon triton",
+  javascript: "js jsx ts tsx typescript mjs go golang",
+  c: "cpp c++ cc cxx h hpp cuda cu java kotlin kt scala cs csharp c# php dart swift groovy objc",
   rust: "rs",
-  swift: "",
-  shell: "sh bash zsh console shell-session fish dockerfile docker make makefile powershell ps1 r perl nix",
+  shell: "sh bash zsh console fish dockerfile docker make makefile powershell ps1 r perl nix",
   sql: "postgresql mysql sqlite",
-  lua: "",
+  lua: "haskell hs",
   ruby: "rb elixir ex julia jl",
-  haskell: "hs elm",
   json: "jsonc json5 jsonl",
   yaml: "yml",
   toml: "ini cfg conf properties env",
