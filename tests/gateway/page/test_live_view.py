@@ -1,5 +1,6 @@
 """The live view in a real browser: eight requests, marks and colours, memory, pausing, and an engine that is killed."""
 
+import json
 import os
 import re
 import signal
@@ -171,6 +172,7 @@ def test_steps_are_gone_through_while_the_view_is_paused(site, open_page, shot):
         expect(page.locator(".card .drafts").first).to_contain_text("drafted 4.0 a round")
         expect(page.locator("#reaches li").first).to_contain_text("% of")
         expect(page.locator("#worth")).to_contain_text("With 4 drafts for each of 3 sequences")
+        expect(page.locator("#rounds input")).to_have_attribute("max", re.compile(r"[5-9]|\d\d"))
         page.click("[aria-label='Step before']")
         expect(page.locator("#hold")).to_have_text("Resume")
         expect(page.locator(".slots li")).not_to_have_count(0)
@@ -178,13 +180,27 @@ def test_steps_are_gone_through_while_the_view_is_paused(site, open_page, shot):
         page.press("#rounds input", "ArrowLeft")
         assert page.inner_text(".step") != before
         shot(page, "steps")
-        step = re.search(r"(\d+) ·", page.inner_text(".step")).group(1)
-        assert f"grep '\"step\":{step},' FILE" in page.inner_text("#rounds")
         page.click("#hold")
         expect(page.locator(".slots li")).to_have_count(0)
-    page.goto(f"{one.url}/#live/step=999999")
-    page.reload()
-    expect(page.locator("#rounds")).to_contain_text("Step 999999 is not among the steps")
+
+
+@pytest.mark.slow
+def test_a_link_leads_to_a_step_of_the_trace(site, open_page, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    one = site(trace=path)
+    with load(one.url, 2):
+        pass
+    assert eventually(lambda: path.stat().st_size > 0)
+    step = json.loads(path.read_text().splitlines()[3])
+    page = open_page(one.url, expected_errors=[REFUSED])
+    told = f"Step {step['step']}, from the trace: {step['ms']:.1f} ms, 4 drafts"
+    for number, words in ((step["step"], told), (999_999, "is not in the trace")):
+        page.goto(f"{one.url}/#live/step={number}")
+        page.reload()
+        expect(page.locator("#rounds")).to_contain_text(words)
+        if number == step["step"]:
+            expect(page.locator(".slots li")).to_have_count(len(step["slots"]))
+            assert " ".join(map(str, step["slots"][0]["tokens"])) in page.inner_text(".slots")
 
 
 def test_what_speculation_is_worth_comes_from_steps_without_drafts(site, open_page):

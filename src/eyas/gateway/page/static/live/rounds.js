@@ -1,5 +1,6 @@
 // Steps of the engine one by one: the last ones are kept, and a person goes through them while the view is paused.
 import { action, copyButton, format, h } from "../dom.js";
+import { call } from "../stream.js";
 import { roundView } from "./cards.js";
 
 const KEPT = 600; // messages
@@ -34,11 +35,6 @@ export class Rounds {
       this.messages.shift();
       if (this.at !== null) this.at = Math.max(this.at - 1, 0);
     }
-    const { step, steps } = message;
-    if (step - steps < this.wanted && this.wanted <= step) {
-      this.wanted = NaN;
-      return this.show(this.messages.length - 1);
-    }
     if (this.at === null) this.draw();
   }
 
@@ -56,12 +52,30 @@ export class Rounds {
     this.draw();
   }
 
+  /** Shows a step that was before this page, from the server's trace. */
+  async ask(step) {
+    this.wanted = NaN;
+    try {
+      const { ms, k, slots } = await (await call(`/live/trace/${step}`)).json();
+      this.note.textContent = `Step ${step}, from the trace: ${format(ms, 1)} ms, ${format(k)} drafts. Token ids:`;
+      this.list.replaceChildren(
+        ...slots.map(({ id, choice, drafted, accepted, tokens }) => {
+          const name = `${id}${choice ? ` · choice ${choice}` : ""} · accepted ${accepted} of ${drafted.length}`;
+          const ids = `drafted ${drafted.join(" ") || "nothing"}; committed ${tokens.join(" ") || "nothing"}`;
+          return h("li", {}, h("span", { class: "note" }, name), h("div", { class: "tokens" }, ids));
+        }),
+      );
+    } catch (error) {
+      this.note.textContent = `Step ${step} was before this page was opened: ${error.message}.`;
+    }
+  }
+
   draw() {
     const message = this.current;
     this.head.hidden = !message;
     if (!message) {
-      const asked = Number.isNaN(this.wanted) ? "" : `Step ${this.wanted} is not among the steps seen since this page was opened; --trace FILE keeps all: grep '"step":${this.wanted},' FILE`;
-      this.note.textContent = asked || "Steps appear here while requests are answered.";
+      this.note.textContent = "Steps appear here while requests are answered.";
+      if (!Number.isNaN(this.wanted)) this.ask(this.wanted);
       return;
     }
     const last = this.messages.length - 1;
@@ -70,7 +84,7 @@ export class Rounds {
     const name = steps > 1 ? `Steps ${step - steps + 1} to ${step}` : `Step ${step}`;
     this.title.textContent = `${name} · ${format(ms, 1)} ms${k === undefined ? "" : ` · ${format(k)} drafts`}`;
     this.slider.ariaValueText = this.title.textContent;
-    this.note.textContent = `In the server's trace (--trace FILE): grep '"step":${step},' FILE`;
+    this.note.textContent = "";
     if (this.at === null) return this.list.replaceChildren(); // while it runs, the cards show the texts
     this.list.replaceChildren(
       ...slots.map(({ id, choice, rounds }) => {
