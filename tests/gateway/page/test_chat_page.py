@@ -96,7 +96,7 @@ def test_regenerate_edit_and_new_chat(site, open_page, codec):
     assert asked[0] == asked[1] and page.locator(".assistant").count() == 1
     assert "2 of 2" in page.inner_text(".versions")
     page.click("[aria-label='Version before']")
-    assert page.inner_text(".text") == "Answer 1."
+    expect(page.locator(".text")).to_have_text("Answer 1.")
     page.click("[aria-label='Version after']")
     answered(page, "Second")
     assert len(asked[2]) > len(asked[1]) and page.locator("text=Regenerate").count() == 1

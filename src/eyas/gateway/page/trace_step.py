@@ -39,7 +39,7 @@ def route(context: Context) -> Route:
 def find_step(path: Path, step: int) -> bytes | None:
     """Return the last line of a step, without its end; None if it is not among the file's last MAX_BYTES.
 
-    Steps are counted anew when an engine starts: the last one counts. Raises OSError.
+    An engine counts its steps from 1, so that a file may have several with one number. Raises OSError.
     """
     wanted = b'"step":%d,' % step
     with path.open("rb") as file:
