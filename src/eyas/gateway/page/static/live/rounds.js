@@ -15,7 +15,7 @@ export class Rounds {
     this.slider.oninput = () => this.show(Number(this.slider.value));
     const go = (by) => () => this.show((this.at ?? this.messages.length - 1) + by);
     this.title = h("span", { class: "step" });
-    this.list = h("ol", { class: "slots" });
+    this.list = h("ol", { class: "slots", tabindex: "0", "aria-label": "Requests of the step" });
     this.note = h("p", { class: "note" });
     const link = copyButton(() => `${location.origin}${location.pathname}#live/step=${this.current.step}`);
     link.ariaLabel = "Copy the link to this step";
