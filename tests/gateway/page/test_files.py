@@ -2,7 +2,7 @@
 
 import re
 from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import httpx
 import pytest
@@ -13,7 +13,10 @@ FOLDER = files("eyas.gateway.page") / "static"
 
 
 def test_the_list_is_what_is_there():
-    assert {path.name for path in FOLDER.iterdir()} == set(FILES)
+    folder = Path(str(FOLDER))
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert set(found) == set(FILES)
+    assert sum(path.stat().st_size for path in found.values()) <= 180_000
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -30,7 +33,7 @@ def test_a_file_is_served_once_and_then_asked_about(server, name):
     assert httpx.get(url, headers={"if-none-match": '"another"'}).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["", "nothing.js", "../app.py", "..%2fapp.py", "%2e%2e/app.py", "a/b.js"])
+@pytest.mark.parametrize("name", ["", "nothing.js", "../app.py", "..%2fapp.py", "%2e%2e/app.py", "chat/b.js", "chat"])
 def test_nothing_else_is(server, name):
     assert httpx.get(f"{server.url}/page/{name}").status_code == 404
 

@@ -1,9 +1,11 @@
 """The live view in a real browser: eight requests, marks and colours, memory, pausing, and an engine that is killed."""
 
+import json
 import os
+import re
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import httpx
 import pytest
@@ -11,6 +13,7 @@ from playwright.sync_api import expect
 from tests.gateway.support.gateway import eventually, running
 
 from eyas.base.settings.config import EngineConfig
+from eyas.engine.ports.null import load_null
 from eyas.engine.ports.process import EngineProcess
 from eyas.gateway.app import create_app
 from eyas.gateway.server.context import GatewayOptions
@@ -150,10 +153,82 @@ def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_p
     expect(page.locator(".growing")).to_contain_text("fox")
     os.kill(engine.pid, signal.SIGKILL)
     page.wait_for_selector(".banner")
-    assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer was interrupted here.")
+    assert "fox" in page.inner_text(".text") and page.is_visible("text=The answer was cut; ask again.")
     shot(page, "killed")
     page.wait_for_selector(".banner.good", timeout=30_000)
     page.click(".banner button")
     page.wait_for_selector(".stats", timeout=30_000)
     expect(page.locator(".card .own-chat")).to_have_count(2)
     assert not page.is_visible("#live-note") and not page.is_visible("#banner")
+
+
+@pytest.mark.slow
+def test_steps_are_gone_through_while_the_view_is_paused(site, open_page, shot):
+    one = site(round_s=0.02)
+    page = open_page(one.url)
+    page.click("[data-show=live]")
+    expect(page.locator("#drafter")).to_have_text("EAGLE-3")
+    with load(one.url, 3):
+        expect(page.locator(".card .drafts").first).to_contain_text("drafted 4.0 a round")
+        expect(page.locator("#reaches li").first).to_contain_text("% of")
+        expect(page.locator("#worth")).to_contain_text("With 4 drafts for each of 3 sequences")
+        expect(page.locator("#rounds input")).to_have_attribute("max", re.compile(r"[5-9]|\d\d"))
+        page.click("[aria-label='Step before']")
+        expect(page.locator("#hold")).to_have_text("Resume")
+        expect(page.locator(".slots li")).not_to_have_count(0)
+        before = page.inner_text(".step")
+        page.press("#rounds input", "ArrowLeft")
+        assert page.inner_text(".step") != before
+        shot(page, "steps")
+        page.click("#hold")
+        expect(page.locator(".slots li")).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_a_link_leads_to_a_step_of_the_trace(site, open_page, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    one = site(trace=path)
+    with load(one.url, 2):
+        pass
+    assert eventually(lambda: path.stat().st_size > 0)
+    step = json.loads(path.read_text().splitlines()[3])
+    page = open_page(one.url, expected_errors=[REFUSED])
+    told = f"Step {step['step']}, from the trace: {step['ms']:.1f} ms, 4 drafts"
+    for number, words in ((step["step"], told), (999_999, "is not in the trace")):
+        page.goto(f"{one.url}/#live/step={number}")
+        page.reload()
+        expect(page.locator("#rounds")).to_contain_text(words)
+        if number == step["step"]:
+            expect(page.locator(".slots li")).to_have_count(len(step["slots"]))
+            assert " ".join(map(str, step["slots"][0]["tokens"])) in page.inner_text(".slots")
+
+
+def test_what_speculation_is_worth_comes_from_steps_without_drafts(site, open_page):
+    page = open_page(site().url)
+    worth = page.evaluate("""async () => {
+        const { Figures } = await import("/page/live/figures.js");
+        const figures = new Figures();
+        const whole = { steps: 1, rounds: 2, running: 2, waiting: 0, drafted: [], accepted: [] };
+        const message = (t, k, ms, tokens) => ({ ...whole, t, k, ms, tokens, step: t });
+        for (let t = 0; t < 6; t++) figures.count(message(t, 0, 10, 2));
+        figures.count(message(7, 3, 15, 6));
+        return document.getElementById("worth").textContent;
+    }""")
+    assert worth == (
+        "With 3 drafts for each of 2 sequences: 400 tokens/s of steps. "
+        "Without: 200 tokens/s, by the 10.0 ms that such a step takes. Speculation makes it 2.00 times as fast."
+    )
+
+
+@pytest.mark.slow
+def test_tiles_clear_when_the_server_goes_away(codec, browser):
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(load_null(EngineConfig(model="null:100"))))
+        app = create_app(engine, codec, GatewayOptions())
+        url = stack.enter_context(running(app, engine))
+        page = browser.new_page()
+        page.goto(f"{url}/#live")
+        expect(page.locator("#running")).to_have_text("0")
+    expect(page.locator("#live-note")).to_be_visible()
+    expect(page.locator("#running")).to_have_text("–")
+    page.close()

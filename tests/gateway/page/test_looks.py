@@ -101,6 +101,7 @@ TEXTS = [
     *[("ink", ground) for ground in ("bg", "surface", "raised")],
     *[("muted", ground) for ground in ("bg", "surface", "raised")],
     *[("accepted", "accepted-bg"), ("rejected", "surface"), ("rejected", "bad"), ("ink", "bad"), ("good", "surface")],
+    *[(kind, "surface") for kind in ("word", "string", "value", "name")],
     *[("accent", "bg"), ("on-accent", "accent"), *(("on-seat", f"seat-{number}") for number in range(8))],
 ]
 

@@ -7,8 +7,8 @@ from importlib.resources import files
 import pytest
 from tests.router.support.operated import operated
 
-from eyas.gateway.page.files import INDEX
-from eyas.router.page.files import OWN, SHARED
+from eyas.gateway.page.files import CHAT, INDEX
+from eyas.router.page.files import OWN
 
 FOLDER = files("eyas.router.page") / "static"
 SERVERS = files("eyas.gateway.page") / "static"
@@ -22,13 +22,13 @@ def test_the_list_is_what_is_there():
 def test_each_is_served_under_a_policy_and_nothing_else_is():
     async def main():
         async with operated() as one:
-            for name in (*OWN, *SHARED):
+            for name in (*OWN, *CHAT):
                 answer = await one.http.get("/" if name == INDEX else f"/page/{name}")
                 folder = FOLDER if name in OWN else SERVERS
                 assert answer.status_code == 200 and answer.content == (folder / name).read_bytes()
                 policy = answer.headers["content-security-policy"]
                 assert policy.startswith("default-src 'self';") and "unsafe" not in policy
-            for name in ("", "live.js", "app.js", "../files.py", "%2e%2e/files.py"):
+            for name in ("", "live/live.js", "app.js", "../files.py", "%2e%2e/files.py"):
                 assert (await one.http.get(f"/page/{name}")).status_code == 404
 
     asyncio.run(main())

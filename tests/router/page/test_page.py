@@ -1,5 +1,6 @@
 """The router's page in a real browser: backends, events, start and stop, keys, and a connection that is lost."""
 
+import pytest
 from playwright.sync_api import expect
 from tests.router.support.operated import SERVER_KEY, at_backend, operated_in_thread, small_settings
 
@@ -108,3 +109,27 @@ def test_a_router_that_goes_away_is_said(open_page):
         expect(page.locator("#ready")).to_have_text("3 of 3")
     expect(page.locator("#live-note")).to_contain_text("Trying again")
     expect(page.locator(".backend.faded")).to_have_count(3)
+
+
+@pytest.mark.slow
+def test_each_conversation_has_its_model(open_page):
+    with operated_in_thread() as server:
+        page = open_page(server.one.url, expected_errors=[REFUSED])
+        expect(page.locator("#to")).to_have_value("gpt-oss-120b")
+        bodies = []
+        page.on("request", lambda one: bodies.append(one.post_data_json) if one.url.endswith("completions") else None)
+        for model, text in (("gpt-oss-20b", "One"), ("route/auto", "Two")):
+            page.click("#new")
+            page.select_option("#to", model)
+            page.fill("#input", text)
+            page.press("#input", "Enter")
+            expect(page.locator("#banner")).to_be_visible()  # there is no relay here
+        assert [body["model"] for body in bodies] == ["gpt-oss-20b", "route/auto"]
+        page.click("#open-library")
+        page.click(".talk >> text=One")
+        expect(page.locator("#to")).to_have_value("gpt-oss-20b")
+        page.click(".talk >> text=Two")
+        expect(page.locator("#to")).to_have_value("route/auto")
+        page.reload()
+        expect(page.locator(".bubble")).to_have_text("Two")
+        expect(page.locator("#to")).to_have_value("route/auto")

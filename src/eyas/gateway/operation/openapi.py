@@ -59,6 +59,10 @@ OWN_OPERATIONS = (
     ApiOperation(
         method="get", path="/live", summary="The engine's steps, as a stream", media_type=EVENTS, errors=(404, 429)
     ),
+    ApiOperation(
+        method="get", path="/live/trace/{step}", summary="A step of --trace, as its line", parameter="step",
+        answer={"type": "object", "required": ["step", "slots"]}, errors=(404,),
+    ),
     ApiOperation(method="get", path="/", summary="The page", media_type="text/html", is_open=True),
     ApiOperation(
         method="get", path="/page/{file}", summary="Files of the page", media_type="*/*", parameter="file",

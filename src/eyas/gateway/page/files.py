@@ -1,6 +1,6 @@
 """Pages and their own files: `/` and `/page/{file}`, a fixed list, read once, whose policy allows no others.
 
-The files here are those of the server's page; the router's page has some of them too.
+The files here are those of the server's page; `CHAT` are those that the router's page has, too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-__all__ = ["FILES", "INDEX", "MEDIA_TYPES", "page_routes", "read_files", "routes"]
+__all__ = ["CHAT", "FILES", "INDEX", "MEDIA_TYPES", "page_routes", "read_files", "routes"]
 
 INDEX = "index.html"
-FILES = (
-    *(INDEX, "style.css", "icon.svg"),
-    *("theme.js", "app.js", "chat.js", "live.js", "markdown.js", "shell.js", "stream.js"),
+CHAT = (
+    *("style.css", "chat.css", "reading.css", "live.css", "icon.svg", "icons.svg"),
+    *("theme.js", "dom.js", "shell.js", "stream.js"),
+    *(f"chat/{name}.js" for name in ("answer", "banner", "chat", "files", "page", "receive", "settings")),
+    *(f"keep/{name}.js" for name in ("exchange", "library", "store", "tabs", "tree")),
+    *(f"read/{name}.js" for name in ("blocks", "code", "highlight", "inline", "markdown", "maths", "symbols")),
 )
+LIVE = tuple(f"live/{name}.js" for name in ("cards", "figures", "live", "memory_map", "rounds"))
+FILES = (INDEX, *CHAT, "app.js", *LIVE)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
     "cache-control": "no-cache",  # cache, but revalidate
@@ -57,4 +62,4 @@ def page_routes(bodies: Mapping[str, bytes]) -> list[Route]:
             return Response(status_code=304, headers=headers)
         return Response(bodies[name], headers=headers, media_type=MEDIA_TYPES[PurePosixPath(name).suffix])
 
-    return [Route("/", serve), Route("/page/{file}", serve)]
+    return [Route("/", serve), Route("/page/{file:path}", serve)]

@@ -25,7 +25,7 @@ from eyas.base.errors import Busy
 from eyas.base.ports import EnginePort
 from eyas.base.types import StepReport
 from eyas.gateway.http.stream import EventStream, sse
-from eyas.gateway.page import files
+from eyas.gateway.page import files, trace_step
 from eyas.gateway.page.live_message import LiveMessage, LiveMessageBuilder
 from eyas.gateway.server.context import Context
 from eyas.gateway.server.steps import StepHub
@@ -40,7 +40,7 @@ IDLE_S = 1.0  # interval of messages about the queue and the engine's health whi
 
 
 def routes(context: Context) -> list[Route]:
-    """Return the routes `/`, `/page/{file}` and `/live`."""
+    """Return the routes `/`, `/page/{file}`, `/live` and `/live/trace/{step}`."""
     feed = LiveFeed(
         context.engine, context.steps, LiveMessageBuilder(context.codec, with_text=context.options.live == "text")
     )
@@ -53,7 +53,7 @@ def routes(context: Context) -> list[Route]:
         viewer = feed.join()
         return EventStream(viewer.events(), on_close=lambda: feed.leave(viewer))
 
-    return [*files.routes(), Route("/live", live)]
+    return [*files.routes(), Route("/live", live), trace_step.route(context)]
 
 
 class Viewer:

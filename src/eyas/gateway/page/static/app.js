@@ -1,13 +1,13 @@
-// Assembles the page: views, settings, information about the server.
-import { Chat } from "./chat.js";
-import { LiveView } from "./live.js";
-import { settingsDialog, views } from "./shell.js";
+// Assembles the page: views, chat, information about the server.
+import { chatOfPage } from "./chat/page.js";
+import { LiveView } from "./live/live.js";
+import { views } from "./shell.js";
 import { call } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 
 const live = new LiveView();
-const chat = new Chat({ settings: settingsDialog(), onRequest: (id) => live.mark(id) });
+const chat = chatOfPage({ onRequest: (id) => live.mark(id) });
 const view = views({ first: "chat", follow: (isSeen) => live.follow(isSeen) });
 
 $("new").onclick = () => {
@@ -21,10 +21,13 @@ const DRAFTERS = {
 };
 call("/ready")
   .then((response) => response.json())
-  .then(({ model: name, drafter, simulated }) => {
+  .then(({ model: name, drafter, simulated, context }) => {
     const model = simulated ? `${name} (SIMULATED: random weights, or none)` : name;
     $("model").textContent = model;
     $("about").textContent = DRAFTERS[drafter] ?? "";
     document.title = `${model} · eyas`;
+    chat.context = context;
+    chat.measure();
+    live.know(drafter);
   })
   .catch(() => {}); // the banner shows the error once a message is sent

@@ -1,37 +1,4 @@
-// What pages with a chat share: the dialog of settings, and views that fit the window.
-const $ = (id) => document.getElementById(id);
-const NAMES = ["system", "effort", "temperature", "max_tokens", "seed", "tools"];
-
-/** Fills the dialog from this browser's storage, and returns a function that reads it. */
-export function settingsDialog() {
-  const dialog = $("settings");
-  const fields = dialog.querySelector("form").elements;
-  const stored = JSON.parse(localStorage.getItem("eyas.settings") ?? "{}");
-  for (const name of NAMES) fields[name].value = stored[name] ?? "";
-  const settings = () => Object.fromEntries(NAMES.map((name) => [name, fields[name].value.trim()]));
-  const toolsError = () => {
-    const { tools } = settings();
-    try {
-      return !tools || Array.isArray(JSON.parse(tools)) ? "" : "This must be a list: [ … ].";
-    } catch (error) {
-      return `This is not JSON: ${error.message}.`;
-    }
-  };
-  $("open-settings").onclick = () => dialog.showModal();
-  dialog.querySelector("form").onsubmit = (event) => {
-    $("tools-error").textContent = toolsError();
-    if (!toolsError()) return;
-    event.preventDefault();
-    fields.tools.closest("details").open = true;
-    fields.tools.focus();
-  };
-  dialog.onclose = () => {
-    if (toolsError()) fields.tools.value = "";
-    localStorage.setItem("eyas.settings", JSON.stringify(settings()));
-  };
-  return settings;
-}
-
+// The views of a page: chat, live or both, as far as they fit the window.
 /**
  * Switches between chat, both and live, `first` until the address names one. `follow(isSeen)` hears whether the live
  * view is visible: nothing is observed for a hidden page.
@@ -53,7 +20,7 @@ export function views({ first, follow }) {
     };
   wide.onchange = () => show(root.dataset.view);
   document.addEventListener("visibilitychange", tell);
-  const named = location.hash.slice(1);
+  const named = location.hash.slice(1).split("/")[0];
   show(["chat", "live", "both"].includes(named) ? named : first);
   return { show, current: () => root.dataset.view };
 }

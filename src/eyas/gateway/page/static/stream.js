@@ -1,4 +1,4 @@
-// Requests to the server: the API key, errors with a status, server-sent events. Also creates elements.
+// Requests to the server: the API key, errors with a status, server-sent events.
 
 export class ServerError extends Error {
   constructor(message, status = 0) {
@@ -7,11 +7,21 @@ export class ServerError extends Error {
   }
 }
 
+let secret = null; // where the browser allows no store
+
+function kept(verb, text) {
+  try {
+    return sessionStorage[`${verb}Item`]("eyas.key", text);
+  } catch {
+    return null;
+  }
+}
+
 /** Where this tab keeps its key, and how a user is told so. */
 export const key = {
   note: "The key is kept until this tab is closed.",
-  get: () => sessionStorage.getItem("eyas.key"),
-  set: (text) => sessionStorage.setItem("eyas.key", text),
+  get: () => kept("get") ?? secret,
+  set: (text) => kept("set", (secret = text)),
 };
 
 /** Calls fetch with this tab's key. Throws ServerError unless it succeeds. */
@@ -45,7 +55,9 @@ export async function* events(response, onWaiting = () => {}) {
   let data = [];
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((error) => {
+        throw error.name === "AbortError" ? error : new ServerError("The connection was lost.");
+      });
       if (done) return;
       const lines = (rest + decoder.decode(value, { stream: true })).split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop();
@@ -61,28 +73,3 @@ export async function* events(response, onWaiting = () => {}) {
     reader.cancel().catch(() => {});
   }
 }
-
-/** Creates an element: h("button", { class: "quiet", onclick }, "Copy"). Text stays text. */
-export function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element[name] = value;
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value != null) element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
-
-export const icon = (name) => {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-  use.setAttribute("href", `#${name}`);
-  svg.setAttribute("aria-hidden", "true");
-  svg.append(use);
-  return svg;
-};
-
-export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-export const format = (number, digits = 0) =>
-  number.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });

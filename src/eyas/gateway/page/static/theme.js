@@ -1,10 +1,16 @@
 // A classic script in the head, so that the first paint has the chosen colours already.
 const THEMES = ["auto", "light", "dark"];
+let kept = null;
+try {
+  kept = localStorage.getItem("eyas.theme");
+} catch {} // no store
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  localStorage.setItem("eyas.theme", theme);
+  try {
+    localStorage.setItem("eyas.theme", theme);
+  } catch {} // no store
 }
-setTheme(THEMES.includes(localStorage.getItem("eyas.theme")) ? localStorage.getItem("eyas.theme") : "auto");
+setTheme(THEMES.includes(kept) ? kept : "auto");
 addEventListener("DOMContentLoaded", () => {
   const button = document.getElementById("theme");
   const show = () => (button.ariaLabel = button.title = `Colours: ${document.documentElement.dataset.theme}`);

@@ -1,7 +1,8 @@
 // Backends and events, from the router's feed: one JSON message for each change.
 import { Events } from "./events.js";
 import { Memory, Owners, readable } from "./memory.js";
-import { call, events, format, h, key, pause } from "./stream.js";
+import { format, h, pause } from "./dom.js";
+import { call, events, key } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 const RETRY_MS = 1000;

@@ -1,5 +1,5 @@
 // The list of events from the router's feed, newest first, without what says the same twice.
-import { format, h } from "./stream.js";
+import { format, h } from "./dom.js";
 
 const MAX_EVENTS = 200;
 const BAD = new Set(["failed", "refused", "degenerate", "loops"]);

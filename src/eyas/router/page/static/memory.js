@@ -1,5 +1,5 @@
 // Memory of pools, from the feed's status: a bar by owner with the marks of pressure, and the last ten minutes of it.
-import { format, h } from "./stream.js";
+import { format, h } from "./dom.js";
 
 const SVG = document.querySelector("svg").namespaceURI;
 const SPAN_S = 600;

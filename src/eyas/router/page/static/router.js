@@ -1,8 +1,9 @@
 // Assembles the router's page: the chat, and next to it backends and events.
 import { Backends } from "./backends.js";
-import { Chat } from "./chat.js";
-import { settingsDialog, views } from "./shell.js";
-import { call, h, key } from "./stream.js";
+import { chatOfPage } from "./chat/page.js";
+import { views } from "./shell.js";
+import { h } from "./dom.js";
+import { call, key } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 const to = $("to");
@@ -17,9 +18,13 @@ key.set = (text) => {
   describe();
 };
 
+let last = null; // the model that was chosen last
+try {
+  last = localStorage.getItem("eyas.to");
+} catch {} // no store
+
 const backends = new Backends({ onStatus: offer });
-const dialog = settingsDialog();
-const chat = new Chat({ settings: () => ({ ...dialog(), model: to.value }), onRequest() {} });
+const chat = chatOfPage({ onTalk: choose });
 const view = views({ first: "both", follow: (isSeen) => backends.follow(isSeen) });
 
 $("new").onclick = () => {
@@ -27,7 +32,23 @@ $("new").onclick = () => {
   chat.reset();
 };
 
-to.onchange = () => localStorage.setItem("eyas.to", to.value);
+to.onchange = () => {
+  last = to.value;
+  try {
+    localStorage.setItem("eyas.to", last);
+  } catch {} // no store
+  chat.set({ ...chat.talk.settings, model: last });
+};
+
+/** Shows the model of a conversation; one without a model gets what was chosen last. */
+function choose(talk) {
+  const names = [...to.options].map(({ value }) => value);
+  const { model } = talk.settings;
+  if (!names.length) return;
+  const wanted = [model, last, names[0]].find((name) => names.includes(name));
+  to.value = wanted;
+  if (model !== wanted) talk.settings = { ...talk.settings, model: wanted };
+}
 
 /** Fills the choice of models and routes, once for each set of them. */
 function offer({ models, routes }) {
@@ -35,10 +56,9 @@ function offer({ models, routes }) {
   const lanes = routes.length ? ["route/auto", ...routes.map(({ name }) => `route/${name}`)] : [];
   const all = [...names, ...lanes];
   if (all.join() === [...to.options].map(({ value }) => value).join()) return;
-  const chosen = to.value || localStorage.getItem("eyas.to");
   const group = (label, values) => h("optgroup", { label }, ...values.map((value) => h("option", { value }, value)));
   to.replaceChildren(group("Models", names), ...(lanes.length ? [group("Routes", lanes)] : []));
-  if (all.includes(chosen)) to.value = chosen;
+  choose(chat.talk);
   $("model").textContent = names.join(", ");
 }
 

@@ -1,0 +1,157 @@
+// Renders Markdown to elements. Text of others becomes text nodes and never HTML. Linear in the length of the text, and
+// only the end of a growing text is rendered again: a block that did not change keeps its elements and the selection.
+import { h } from "../dom.js";
+import { CodeView } from "./code.js";
+import { inline } from "./inline.js";
+import { rowCells, split } from "./blocks.js";
+import { mathsView } from "./maths.js";
+
+/** Shows a growing text in an element. */
+export class Markdown {
+  constructor(element) {
+    this.element = element;
+    this.text = "";
+    this.lines = [""];
+    this.blocks = new Blocks(element, 0);
+  }
+
+  set(text) {
+    if (text === this.text) return;
+    if (text.startsWith(this.text)) {
+      const [first, ...more] = text.slice(this.text.length).split("\n");
+      this.lines[this.lines.length - 1] += first;
+      for (const line of more) this.lines.push(line);
+    } else {
+      this.lines = text.split("\n");
+      this.blocks.forget();
+    }
+    this.text = text;
+    this.blocks.grow(this.lines);
+  }
+}
+
+// A line that is not complete may still change what the block before it is, and no earlier one.
+const OPEN_BLOCKS = 2;
+
+/** The blocks in one element: of a text, a quote or an item of a list. */
+class Blocks {
+  constructor(element, depth) {
+    this.element = element;
+    this.depth = depth;
+    this.views = []; // { kind, label, lines, at, element, update }
+  }
+
+  forget() {
+    this.views = [];
+    this.element.replaceChildren();
+  }
+
+  /** Shows lines of which all but the end are those of the last call. */
+  grow(lines) {
+    const kept = Math.max(this.views.length - OPEN_BLOCKS, 0);
+    this.show(split(lines, this.views[kept]?.at ?? 0, this.depth), kept);
+  }
+
+  /** Shows any lines. */
+  set(lines) {
+    this.show(split(lines, 0, this.depth), 0);
+  }
+
+  show(blocks, kept) {
+    blocks.forEach((block, n) => {
+      const old = this.views[kept + n];
+      const isSame = old?.kind === block.kind && old.label === block.label;
+      if (isSame && sameLines(old.lines, block.lines)) return (old.at = block.at);
+      if (isSame && old.update) {
+        old.update(block);
+        Object.assign(old, { lines: block.lines, at: block.at });
+        return;
+      }
+      const view = { ...block, ...build(block, this.depth) };
+      if (old) old.element.replaceWith(view.element);
+      else this.element.append(view.element);
+      this.views[kept + n] = view;
+    });
+    for (const { element } of this.views.splice(kept + blocks.length)) element.remove();
+  }
+}
+
+const sameLines = (one, other) => one.length === other.length && one.every((line, n) => line === other[n]);
+
+/** Returns { element, update }; a block without `update` is built again when it changes. */
+function build(block, depth) {
+  switch (block.kind) {
+    case "code": {
+      const view = new CodeView(block.label);
+      view.set(block.code);
+      return { element: view.element, update: ({ code }) => view.set(code) };
+    }
+    case "heading":
+      return { element: inline(block.text, h(`h${Math.min(block.level + 2, 6)}`)) };
+    case "rule":
+      return { element: h("hr") };
+    case "maths":
+      return { element: mathsView(block.text, true) };
+    case "quote": {
+      const blocks = new Blocks(h("blockquote"), depth + 1);
+      blocks.set(block.inside);
+      return { element: blocks.element, update: ({ inside }) => blocks.set(inside) };
+    }
+    case "table":
+      return tableView(block);
+    case "list":
+      return listView(block, depth);
+    default:
+      return { element: inline(block.text, h("p")) };
+  }
+}
+
+function tableView(block) {
+  const { head, aligns } = block;
+  const cell = (tag, text, n) => inline(text ?? "", h(tag, { class: aligns[n], ...(tag === "th" && { scope: "col" }) }));
+  const body = h("tbody");
+  const rows = []; // the source of each row that is shown
+  const update = ({ rows: given }) => {
+    given.forEach((row, n) => {
+      if (rows[n] === row) return;
+      const texts = rowCells(row);
+      const element = h("tr", {}, ...head.map((_, column) => cell("td", texts[column], column)));
+      if (n < rows.length) body.children[n].replaceWith(element);
+      else body.append(element);
+      rows[n] = row;
+    });
+    rows.length = given.length;
+    while (body.children.length > given.length) body.lastChild.remove();
+  };
+  update(block);
+  const title = h("thead", {}, h("tr", {}, ...head.map((text, n) => cell("th", text, n))));
+  const element = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, h("table", {}, title, body));
+  return { element, update: (next) => (next.head.join("|") === head.join("|") ? update(next) : element.replaceChildren(tableView(next).element.firstChild)) };
+}
+
+function listView(block, depth) {
+  const element = h(block.ordered ? "ol" : "ul", { start: block.start });
+  const items = [];
+  const update = ({ items: given }) => {
+    const hasTasks = given.some(({ task }) => task !== null);
+    if (hasTasks !== element.hasAttribute("class")) element.toggleAttribute("class", hasTasks);
+    if (hasTasks) element.className = "tasks";
+    given.forEach((item, n) => {
+      if (items[n] && sameLines(items[n].lines, item.lines) && items[n].task === item.task) return;
+      if (items[n]?.task !== item.task || !items[n]) {
+        const box = item.task === null ? [] : [h("input", { type: "checkbox", disabled: true, checked: item.task, "aria-label": item.task ? "done" : "to do" })];
+        const body = h("div", { class: "item" });
+        const li = h("li", {}, ...box, item.task === null ? "" : body);
+        const view = { li, task: item.task, blocks: new Blocks(item.task === null ? li : body, depth + 1) };
+        if (items[n]) items[n].li.replaceWith(li);
+        else element.append(li);
+        items[n] = view;
+      }
+      items[n].blocks.set(item.lines);
+      items[n].lines = item.lines;
+    });
+    for (const { li } of items.splice(given.length)) li.remove();
+  };
+  update(block);
+  return { element, update };
+}
