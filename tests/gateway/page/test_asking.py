@@ -9,6 +9,7 @@ from tests.gateway.page.test_chat_page import answered, send
 from tests.gateway.support.browser import harmony
 from tests.support.serving import served
 
+pytestmark = pytest.mark.slow
 REFUSED, LOST = "Failed to load resource", "ERR_"
 
 
@@ -73,7 +74,6 @@ def test_copy_works_where_the_browser_has_no_clipboard(site, open_page):
     assert page.evaluate("window.copied").startswith("A small **draft head** guesses")
 
 
-@pytest.mark.slow
 def test_a_server_that_is_killed_inside_an_answer_and_comes_back(open_page):
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
