@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eyas.kernels.training.attention_backward import key_kernel, query_kernel
+from eyas.kernels.training.row_tiles import LOG2_E, key_ranges, listed_rows
 
 __all__ = ["Begun", "RowList", "attention_backward", "attention_forward"]
 
@@ -31,7 +32,6 @@ __all__ = ["Begun", "RowList", "attention_backward", "attention_forward"]
 _FORWARD = dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3, maxnreg=128)
 _QUERIES = dict(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
 _KEYS = dict(BLOCK_M=64, BLOCK_N=128, num_warps=8, num_stages=3)
-_LOG2_E = 1.4426950408889634
 
 
 class RowList(NamedTuple):
@@ -76,19 +76,12 @@ def _forward_kernel(
     num_rows, num_own, num_begun, scale,
     G: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    TILE: tl.constexpr = BLOCK_M // GROUP
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest rows first
     kv_head = tl.program_id(1)
-    m = tl.arange(0, BLOCK_M)
-    first = tile * TILE
-    last = tl.minimum(first + TILE, num_rows) - 1
-    row = first + m // GROUP
-    inside = row <= last
-    row = tl.minimum(row, last).to(tl.int64)
-    at = tl.load(at_ptr + row).to(tl.int32)
-    low = tl.load(low_ptr + row).to(tl.int32)
+    first, last, row, inside, at, low, head = listed_rows(
+        at_ptr, low_ptr, tile, num_rows, kv_head, G, GROUP, BLOCK_M
+    )  # fmt: skip
     d = tl.arange(0, D)
-    head = row * (G * GROUP) + kv_head * GROUP + m % GROUP
     offsets = head[:, None] * D + d[None, :]
     q = tl.load(q_ptr + offsets)
 
@@ -97,15 +90,11 @@ def _forward_kernel(
     acc = tl.zeros((BLOCK_M, D), tl.float32)
     if num_begun > first:
         begun = row < num_begun
-        peak = tl.load(begun_lse_ptr + head, mask=begun, other=-1e30) * 1.4426950408889634
+        peak = tl.load(begun_lse_ptr + head, mask=begun, other=-1e30) * LOG2_E
         total = tl.where(begun, 1.0, 0.0)
         acc = tl.load(begun_out_ptr + offsets, mask=begun[:, None], other=0.0).to(tl.float32)
 
-    # All rows of the tile see the keys from the last row's first to the first row's last.
-    begin = tl.load(low_ptr + first).to(tl.int32) // BLOCK_N * BLOCK_N
-    end = tl.load(at_ptr + last).to(tl.int32) + 1
-    open_from = tl.minimum(tl.cdiv(tl.load(low_ptr + last).to(tl.int32), BLOCK_N) * BLOCK_N, end)
-    open_to = (tl.load(at_ptr + first).to(tl.int32) + 1) // BLOCK_N * BLOCK_N
+    begin, open_from, open_to, rest, end = key_ranges(at_ptr, low_ptr, first, last, BLOCK_N)
     k_ptr += kv_head * D
     v_ptr += kv_head * D
     stride: tl.constexpr = G * D
@@ -117,7 +106,6 @@ def _forward_kernel(
         peak, total, acc = _step(
             q, peak, total, acc, start, end, at, low, k_ptr, v_ptr, d, stride, scale, BLOCK_N, False
         )  # fmt: skip
-    rest = tl.cdiv(tl.maximum(open_from, open_to), BLOCK_N) * BLOCK_N  # `end` itself may have cut `open_from`
     for start in tl.range(rest, end, BLOCK_N):
         peak, total, acc = _step(
             q, peak, total, acc, start, end, at, low, k_ptr, v_ptr, d, stride, scale, BLOCK_N, True
@@ -133,7 +121,7 @@ def _forward_kernel(
         acc = acc * fade[:, None] + weight[:, None] * tl.load(own_v_ptr + own).to(tl.float32)
         peak = new_peak
     tl.store(out_ptr + offsets, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=inside[:, None])
-    tl.store(lse_ptr + head, (peak + tl.log2(total)) / 1.4426950408889634, mask=inside)
+    tl.store(lse_ptr + head, (peak + tl.log2(total)) / LOG2_E, mask=inside)
 
 
 def attention_forward(
@@ -156,7 +144,7 @@ def attention_forward(
     _forward_kernel[grid](
         q_RGQD, keys_TGD, values_TGD, own_keys_JRGD, own_values_JRGD, rows.at_R, rows.low_R,
         out if begun is None else begun.out_NGQD, lse if begun is None else begun.lse_NGQ, out, lse,
-        num_rows, len(own_keys_JRGD), 0 if begun is None else len(begun.lse_NGQ), dim**-0.5 * _LOG2_E,
+        num_rows, len(own_keys_JRGD), 0 if begun is None else len(begun.lse_NGQ), dim**-0.5 * LOG2_E.value,
         G=groups, GROUP=queries, D=dim, **_FORWARD,
     )  # fmt: skip
     return out, lse
@@ -199,7 +187,7 @@ def attention_backward(
     query_kernel[grid](
         q_RGQD, keys_TGD, values_TGD, own_keys_JRGD, own_values_JRGD, rows.at_R, rows.low_R, out_RGQD, lse_RGQ,
         d_out_RGQD, d_q if begun_NGQD is None else begun_NGQD, d_q, d_own_keys, d_own_values, delta,
-        num_rows, len(own_keys_JRGD), 0 if begun_NGQD is None else len(begun_NGQD), scale, scale * _LOG2_E,
+        num_rows, len(own_keys_JRGD), 0 if begun_NGQD is None else len(begun_NGQD), scale, scale * LOG2_E.value,
         G=groups, GROUP=queries, D=dim, **_QUERIES,
     )  # fmt: skip
     size = _KEYS["BLOCK_N"]
@@ -216,7 +204,7 @@ def attention_backward(
         )
         key_kernel[(num_blocks, groups)](
             q_RGQD, keys_TGD, values_TGD, rows.at_R, rows.low_R, lse_RGQ, delta, d_out_RGQD, *places_4B,
-            key_sums_TGD, value_sums_TGD, first_block, last_key, scale, scale * _LOG2_E,
+            key_sums_TGD, value_sums_TGD, first_block, last_key, scale, scale * LOG2_E.value,
             G=groups, GROUP=queries, D=dim, **_KEYS,
         )  # fmt: skip
     return _Gradients(d_q, d_own_keys, d_own_values)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from eyas.kernels.training.row_tiles import LOG2_E, key_ranges, listed_rows
+
 __all__ = ["key_kernel", "query_kernel"]
 
 
@@ -41,29 +43,20 @@ def query_kernel(
     TILE: tl.constexpr = BLOCK_M // GROUP
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
-    m = tl.arange(0, BLOCK_M)
-    first = tile * TILE
-    last = tl.minimum(first + TILE, num_rows) - 1
-    row = first + m // GROUP
-    inside = row <= last
-    row = tl.minimum(row, last).to(tl.int64)
-    at = tl.load(at_ptr + row).to(tl.int32)
-    low = tl.load(low_ptr + row).to(tl.int32)
+    first, last, row, inside, at, low, head = listed_rows(
+        at_ptr, low_ptr, tile, num_rows, kv_head, G, GROUP, BLOCK_M
+    )  # fmt: skip
     d = tl.arange(0, D)
-    head = row * (G * GROUP) + kv_head * GROUP + m % GROUP
     offsets = head[:, None] * D + d[None, :]
     q = tl.load(q_ptr + offsets)
     d_out = tl.load(d_out_ptr + offsets)
     out = tl.load(out_ptr + offsets).to(tl.float32)
     delta = tl.sum(out * d_out.to(tl.float32), 1)
     tl.store(delta_ptr + head, delta, mask=inside)
-    lse2 = tl.load(lse_ptr + head) * 1.4426950408889634
+    lse2 = tl.load(lse_ptr + head) * LOG2_E
     acc = tl.zeros((BLOCK_M, D), tl.float32)
 
-    begin = tl.load(low_ptr + first).to(tl.int32) // BLOCK_N * BLOCK_N
-    end = tl.load(at_ptr + last).to(tl.int32) + 1
-    open_from = tl.minimum(tl.cdiv(tl.load(low_ptr + last).to(tl.int32), BLOCK_N) * BLOCK_N, end)
-    open_to = (tl.load(at_ptr + first).to(tl.int32) + 1) // BLOCK_N * BLOCK_N
+    begin, open_from, open_to, rest, end = key_ranges(at_ptr, low_ptr, first, last, BLOCK_N)
     k_ptr += kv_head * D
     v_ptr += kv_head * D
     stride: tl.constexpr = G * D
@@ -75,7 +68,6 @@ def query_kernel(
         acc = _query_step(
             q, d_out, lse2, delta, acc, start, end, at, low, k_ptr, v_ptr, d, stride, scale2, BLOCK_N, False
         )  # fmt: skip
-    rest = tl.cdiv(tl.maximum(open_from, open_to), BLOCK_N) * BLOCK_N
     for start in tl.range(rest, end, BLOCK_N):
         acc = _query_step(
             q, d_out, lse2, delta, acc, start, end, at, low, k_ptr, v_ptr, d, stride, scale2, BLOCK_N, True
@@ -115,7 +107,7 @@ def _key_step(
     offsets = head[:, None] * D + tl.arange(0, D)[None, :]
     q = tl.load(q_ptr + offsets)
     d_out = tl.load(d_out_ptr + offsets)
-    lse2 = tl.load(lse_ptr + head) * 1.4426950408889634
+    lse2 = tl.load(lse_ptr + head) * LOG2_E
     delta = tl.load(delta_ptr + head)
     p = tl.exp2(tl.dot(k, q.T) * scale2 - lse2[None, :])
     if MASKED:
