@@ -16,7 +16,7 @@ from eyas.train.files import PARTIAL
 from eyas.train.records.metrics import read_metrics
 
 CHATS = Path(__file__).parents[3] / "examples" / "train" / "demo_chats.jsonl"
-KILLS = 20
+KILLS = 10
 STEPS = 24
 EVALUATED_EVERY = 7
 SETTINGS = f"""
@@ -69,20 +69,28 @@ def evaluates(out):
     return bool(rows) and "loss" in rows[-1] and rows[-1]["step"] % EVALUATED_EVERY == 0
 
 
-def kill_at(running, out, moment, delay):
-    """Kill a process after `delay` seconds or, then, as soon as `moment` holds; whether it still ran."""
-    began = time.monotonic()
+def num_steps_of(out):
+    return sum("loss" in row for row in read_metrics(out / "metrics.jsonl"))
+
+
+def kill_at(running, out, moment, num_steps, delay):
+    """Kill a process once it has taken `num_steps`, `delay` seconds passed and `moment` holds; whether it still ran."""
+    steps, taken = num_steps_of(out) + num_steps, False
     while running.poll() is None:
-        if time.monotonic() - began > delay and (moment is None or moment(out)):
+        if not taken and num_steps_of(out) >= steps:
+            taken, due = True, time.monotonic() + delay
+        if taken and time.monotonic() >= due and (moment is None or moment(out)):
             running.send_signal(signal.SIGKILL)
             return running.wait() == -signal.SIGKILL
-        time.sleep(1e-4)
+        time.sleep(1e-3)
     return False
 
 
+# Counted in steps, not in seconds of a run that had the cores to itself: a run takes 13 s alone, 113 s under load.
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_kills_change_nothing(tmp_path):
+@pytest.mark.parametrize("seed", range(2))
+def test_kills_change_nothing(tmp_path, seed):
     began = time.monotonic()
     code, output = finish(start(tmp_path, "run", out="whole"), tmp_path, out="whole")
     duration = time.monotonic() - began
@@ -90,26 +98,23 @@ def test_kills_change_nothing(tmp_path):
     rows, files, head = result(tmp_path / "whole")
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS + 1))
 
-    rng, kills, num_runs = random.Random(0), Counter(), 0
+    rng, kills, num_runs = random.Random(seed), Counter(), 0
+    moments = [None, writes_checkpoint, evaluates]
     while kills["all"] < KILLS:
         num_runs += 1
         name = f"killed-{num_runs}"
         out = tmp_path / name
-        moments = [None, writes_checkpoint, evaluates]
-        while True:
-            is_resumed, began = (out / "run.json").exists(), time.monotonic()
-            running = start(tmp_path, "resume" if is_resumed else "run", out=name)
-            moment = moments[kills["all"] % 3]
-            if kills["all"] == KILLS:
-                break
-            if not kill_at(running, out, moment, rng.uniform(0.0, 0.8) * duration):
-                if not is_resumed:  # the cores have less to do than at first: or the kills come too late for ever
-                    duration = min(duration, time.monotonic() - began)
+        running = start(tmp_path, "run", out=name)
+        while kills["all"] < KILLS:
+            moment, num_steps = moments[kills["all"] % 3], rng.choice([0, 0, 1, 2])
+            delay = rng.uniform(0.0, duration / 3 if num_steps == 0 else duration / STEPS)
+            if not kill_at(running, out, moment, num_steps, delay):
                 break
             kills["all"] += 1
             kills["in writes"] += writes_checkpoint(out)
             kills["in evaluations"] += evaluates(out)
-            kills["before the first step"] += not list(read_metrics(out / "metrics.jsonl"))
+            kills["before the first step"] += num_steps_of(out) == 0
+            running = start(tmp_path, "resume" if (out / "run.json").exists() else "run", out=name)
         code, output = finish(running, tmp_path, out=name)
         assert code == 0, output
         other_rows, other_files, other_head = result(out)
@@ -117,7 +122,7 @@ def test_kills_change_nothing(tmp_path):
         assert files == other_files
         assert head == other_head
     print(f"{num_runs} runs, kills: {dict(kills)}")
-    assert kills["in writes"] >= 3 and kills["in evaluations"] >= 2
+    assert kills["in writes"] >= 2 and kills["in evaluations"] >= 1
 
 
 @pytest.mark.slow
