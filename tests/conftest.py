@@ -1,6 +1,7 @@
 """One thread for tensors: the test models are tiny, and spinning threads fight over few cores. GPU tests need a GPU."""
 
 import functools
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ import pytest
 import torch
 from tests.support.slowest import SlowestFiles
 
+gc.disable()  # until the tests are collected
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is imported
@@ -52,6 +54,12 @@ def _gpu_is_left_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
         torch.cuda.set_device(device)
         if torch.cuda.get_sync_debug_mode() != sync_mode:
             torch.cuda.set_sync_debug_mode(sync_mode)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what imports and collection made out of every later collection of garbage: half of their CPU time else."""
+    gc.freeze()
+    gc.enable()
 
 
 def is_longest(item: pytest.Item) -> bool:
