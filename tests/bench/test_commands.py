@@ -145,6 +145,7 @@ def test_mixed(capsys, model_folder):
     assert all(figure["first_mixed_ms_p50"]["median"] > figure["quiet_ms_p50"]["median"] for figure in by_chunk)
 
 
+@pytest.mark.slow
 def test_mixed_compares_draft_lengths(capsys, model_folder, head):
     lines, report = bench(
         capsys, "mixed", model_folder, "--draft", head, "--clients", 2, "--prompt-tokens", 20, "--max-tokens", 8,

@@ -25,6 +25,7 @@ def last_json(capsys):
     return json.loads(capsys.readouterr().out.strip().rpartition("\n")[2])
 
 
+@pytest.mark.slow
 def test_two_arms_take_turns_and_each_window_is_kept(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run.jsonl"
     with served(StubServer(["several tokens a chunk"])) as one, served(StubServer(["counts along"])) as two:
@@ -131,6 +132,7 @@ def test_resume_measures_only_what_is_missing(tmp_path, capsys):
         assert "was measured with other settings (loads)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_what_was_measured_is_kept(tmp_path, capsys):
     out, load = tmp_path / "run.jsonl", (*QUICK[:2], "--requests", "8", *QUICK[4:6])  # lines of about one length
     with served(StubServer()) as url:

@@ -215,6 +215,7 @@ def test_rounds_without_drafts_are_caught_up(check):
     check(requests_of(2, max_tokens=80), [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4], concurrency=2)
 
 
+@pytest.mark.slow
 def test_prefix_cache_hits(check):
     """One slot: each later request starts from pages, and the tap row of the last one, that an earlier one left."""
     stats = check(requests_of(3), [4], concurrency=1, page_size=8, chunk_tokens=37)

@@ -121,6 +121,7 @@ def test_rounds_that_accept(check, model, temperature):
     assert stats.num_accepted_tokens > 20
 
 
+@pytest.mark.slow
 def test_a_pause_is_caught_up(check, model):
     schedule = [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4]
     check(requests_of(2, model.config.vocab_size, max_tokens=80), schedule, concurrency=2)

@@ -116,6 +116,7 @@ def test_an_interrupted_download_goes_on_where_it_stopped(hub, cache):
     assert (brought(cache) / "big.safetensors").read_bytes() == big
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_in_the_cache_is_not_complete(hub, cache):
     fetch(plan(cache), LocalNode(), lambda _: None)
     shard, small = brought(cache) / next(iter(SHARDS)), brought(cache) / "config.json"

@@ -18,7 +18,6 @@ from eyas.kernels.reference.norm import Normed, prepare_norm
 EPS = 1e-5
 SHAPES = [(48, 64), (176, 544), (32, 4640)]  # features, inputs: empty slices; uneven slices, many tiles; two shares
 ROWS = [1, 8, 11, 19, 40, 70]
-FEW_ROWS = [1, 11, 70]
 
 
 def each_shape_with_each(*numbers):
@@ -99,7 +98,7 @@ def test_the_longest_first_pass_of_a_head_in_8_bits_has_tickets(monkeypatch):
     assert grids == [(132, 1024)]
 
 
-@pytest.mark.parametrize("num_rows", [2, 20])
+@pytest.mark.parametrize("num_rows", [pytest.param(2, marks=pytest.mark.slow), 20])
 def test_logits_divide_by_the_norm(device, num_rows):
     weight, bias = normal(48, 544, device=device).bfloat16(), normal(48, device=device)
     hidden, norm = normal(num_rows, 544, device=device, scale=5), normal(544, device=device)
@@ -112,7 +111,7 @@ def test_logits_divide_by_the_norm(device, num_rows):
     close(ops.router(normed, packed, bias, EPS), expected + bias.double())
 
 
-@pytest.mark.parametrize("num_rows", [2, 20])
+@pytest.mark.parametrize("num_rows", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_gated(device, num_rows):
     weight = normal(96, 64, device=device, scale=0.2).bfloat16()
     normed = Normed(normal(num_rows, 64, device=device).bfloat16(), torch.full((num_rows, 4), 16.0, device=device))
@@ -132,7 +131,7 @@ def test_linear_takes_a_view_of_rows_and_either_type(device):
 
 @pytest.mark.parametrize(
     ("shape", "numbers"),
-    [(SHAPES[0], FEW_ROWS), *(pytest.param(shape, ROWS, marks=pytest.mark.slow) for shape in SHAPES)],
+    [(SHAPES[0], [1, 11]), *(pytest.param(shape, ROWS, marks=pytest.mark.slow) for shape in SHAPES)],
 )
 def test_a_row_has_the_same_bits_in_every_launch(device, shape, numbers):
     packed = BlockedMatrix.pack(normal(*shape, device=device).bfloat16(), gated=True)
@@ -169,7 +168,7 @@ def wide_weights(*shape, device):
 
 @pytest.mark.parametrize(
     ("shape", "num_rows"),
-    [(SHAPES[1], 2), *(pytest.param(shape, n, marks=pytest.mark.slow) for shape in SHAPES for n in (1, 11, 20))],
+    [(SHAPES[0], 2), *(pytest.param(shape, n, marks=pytest.mark.slow) for shape in SHAPES for n in (1, 11, 20))],
 )
 def test_12_bits_give_the_bits_of_the_plain_matrix(device, monkeypatch, shape, num_rows):
     monkeypatch.setattr(bits12, "MAX_PLAIN_SHARE", 1.0)

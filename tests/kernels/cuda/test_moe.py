@@ -123,8 +123,8 @@ def emulator(monkeypatch):
         pytest.param((64, 32, 8), 1, (), 4, marks=pytest.mark.slow),
         pytest.param((64, 32, 8), 1, (0,), 4, marks=pytest.mark.slow),
         ((96, 160, 5), 3, (1,), 2),
-        ((1056, 64, 4), 2, (), 4),  # 17 units: slices of 2, the last of 1
-        ((64, 64, 40), 13, (0, 12), 4),
+        pytest.param((1056, 64, 4), 2, (), 4, marks=pytest.mark.slow),  # 17 units: slices of 2, the last of 1
+        pytest.param((64, 64, 40), 13, (0, 12), 4, marks=pytest.mark.slow),
         ((64, 32, 4), 21, (), 4),  # 21 rows of every expert: three groups
     ],
 )
