@@ -122,8 +122,8 @@ def run(numbers: list[signal.Signals], seed: int) -> None:
     print()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_service_comes_back_twenty_times():
+@pytest.mark.parametrize("times", [pytest.param(8, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)])
+def test_the_service_comes_back(times):
     rng = random.Random(2)
-    run([rng.choice([signal.SIGKILL, signal.SIGSEGV]) for _ in range(20)], seed=3)
+    run([rng.choice([signal.SIGKILL, signal.SIGSEGV]) for _ in range(times)], seed=3)

@@ -61,14 +61,14 @@ def test_changed_bodies(target, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", range(2, 4))
 def test_many_changed_bodies(target, caplog, seed):
     statuses = fuzz(target, caplog, seed=seed, rounds=1000)
     print(dict(statuses))
     assert sum(statuses.values()) == 1000 * len(GOOD) and set(statuses) <= DOCUMENTED
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_twenty_thousand_changed_messages(target, caplog):
     statuses = fuzz(target, caplog, seed=11, rounds=10_000, only="/v1/messages")
     print(dict(statuses))
@@ -83,8 +83,8 @@ def test_changed_bodies_on_the_demo_model(caplog):
     engine = Engine.load(EngineConfig(model="demo", context=1024, concurrency=4))
     with running(create_app(engine, engine.tokenizer, GatewayOptions(served_name="stub")), engine) as url:
         target = SimpleNamespace(url=url, engine=engine)
-        statuses = fuzz(target, caplog, seed=7, rounds=60)
-        assert statuses[200] > 30 and set(statuses) <= DOCUMENTED
+        statuses = fuzz(target, caplog, seed=7, rounds=30)
+        assert statuses[200] > 15 and set(statuses) <= DOCUMENTED
         assert eventually(lambda: set(engine.stats().pages_used.values()) == {0})
 
 

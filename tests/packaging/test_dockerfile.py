@@ -73,7 +73,7 @@ def test_hadolint_has_nothing_to_say():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_each_step_runs_in_a_fresh_root(fresh_root, wheel, checkout):
     """As a build would, TORCH=cpu; then what it starts is healthy, answers, and stops. No Docker, and no GPU."""

@@ -16,7 +16,13 @@ UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
 @pytest.mark.parametrize("arch", UNIT)
 def test_compiles_without_a_gpu(arch, tmp_path):
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.kernels.support.offline", str(arch), *map(str, SIZES)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.kernels.support.offline",
+        str(arch),
+        *map(str, SIZES if arch == 90 else SIZES[::2]),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
