@@ -1,36 +1,19 @@
-"""Errors of servers as they are worded, and the pause that a server asks for."""
+"""Errors of servers as they are worded."""
 
 import json
-import time
-from email.utils import formatdate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.client.errors import Broken, ClientError, Refused, ServerBusy
-from eyas.client.refusals import error_in_stream, error_of, hidden, retry_after_s
+from eyas.client.refusals import error_in_stream, error_of, hidden
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
     max_leaves=6,
 )
-
-
-@pytest.mark.parametrize(("headers", "seconds"), [
-    ({}, None), ({"retry-after": "7"}, 7.0), ({"retry-after": " 0.5 "}, 0.5), ({"retry-after-ms": "250"}, 0.25),
-    ({"retry-after": "9", "retry-after-ms": "10"}, 0.01), ({"retry-after": "-3"}, None), ({"retry-after": "nan"}, None),
-    ({"retry-after": "inf"}, None), ({"retry-after": "soon"}, None),
-    ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0), ({"retry-after": "Mon, 1 Jan 0001 00:00:00 -0000"}, 0.0),
-    ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, None), ({"retry-after": "1e999"}, None),
-])  # fmt: skip
-def test_retry_after(headers, seconds):
-    assert retry_after_s(headers) == seconds
-
-
-def test_retry_after_as_a_date():
-    assert 28 < retry_after_s({"retry-after": formatdate(time.time() + 30, usegmt=True)}) <= 30
 
 
 @pytest.mark.parametrize(("body", "message"), [

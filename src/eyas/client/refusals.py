@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
 
 from eyas.base.serving.failures import error_message, is_mistake, message_of, status_of, verdict_of
+from eyas.base.serving.retry_after import retry_after_s
 from eyas.client.errors import Broken, ClientError, Refused, ServerBusy
 
-__all__ = ["INVALID_JSON", "error_in_stream", "error_in_whole", "error_of", "hidden", "retry_after_s"]
+__all__ = ["INVALID_JSON", "error_in_stream", "error_in_whole", "error_of", "hidden"]
 
 INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for bytes that are none
 LOADING_S = 2.0  # when a model that is being loaded may be there
@@ -73,22 +71,6 @@ def _judged(status: int, message: str, after_s: float | None, endpoint: str) -> 
             return Refused(status, message, endpoint=endpoint, kind="status")
         case "mistake":
             return Refused(status, message, endpoint=endpoint)
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of `Retry-After`, which may be a date, or of `Retry-After-Ms`; None if there are none."""
-    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        text = headers.get(name, "").strip()
-        try:
-            seconds = float(text) * scale
-        except ValueError:
-            continue
-        if math.isfinite(seconds) and seconds >= 0:
-            return seconds
-    try:
-        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
 
 
 def hidden(body: bytes, key: str | None) -> bytes:

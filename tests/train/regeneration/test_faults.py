@@ -60,12 +60,15 @@ def test_busy_and_broken_replies_are_asked_again(files, capsys):
     assert "waiting for" in capsys.readouterr().err
 
 
-def test_retry_after_is_honoured_and_bounded():
-    assert endpoints._retry_after("7") == 7
-    assert endpoints._retry_after("999999") == endpoints.MAX_RETRY_AFTER_S
-    assert endpoints._retry_after("Fri, 31 Dec 9999 23:59:59 GMT") == endpoints.MAX_RETRY_AFTER_S
-    assert endpoints._retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == endpoints.MIN_RETRY_AFTER_S
-    assert [endpoints._retry_after(text) for text in (None, "", "-1", "nan", "soon", "9" * 400)] == [None] * 5 + [60]
+def test_no_request_waits_for_days(files, monkeypatch):
+    monkeypatch.setattr(endpoints, "MAX_RETRY_AFTER_S", 0.2)
+    busy = [
+        Reply(BUSY, 429, {"retry-after": "999999"}),
+        Reply(BUSY, 429, {"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}),
+    ]
+    with scripted(lambda body: busy.pop() if busy else echo(body)) as endpoint:
+        assert regenerate(*files, endpoint.url, "--limit", "1", "--concurrency", "1") == 0
+    assert len(endpoint.bodies) == 3
 
 
 def test_no_request_comes_before_its_retry_after(files):

@@ -11,6 +11,7 @@ from typing import get_args
 
 import aiohttp
 
+from eyas.base.serving.retry_after import retry_after_s
 from eyas.discord.metrics import Scope
 from eyas.discord.pacer import Rate
 
@@ -63,7 +64,7 @@ def trace(limited: Callable[[Scope, float], None], may_go: Callable[[], Awaitabl
     ) -> None:
         if params.response.status == HTTPStatus.TOO_MANY_REQUESTS:
             headers = params.response.headers
-            limited(_scope_of(headers.get("X-RateLimit-Scope", "")), _seconds_of(headers.get("Retry-After", "")))
+            limited(_scope_of(headers.get("X-RateLimit-Scope", "")), retry_after_s(headers) or 0.0)
         if (heard := _HEARD.get()) is not None:
             heard.take(params.response.headers)
 
@@ -71,13 +72,6 @@ def trace(limited: Callable[[Scope, float], None], may_go: Callable[[], Awaitabl
     config.on_request_start.append(started)
     config.on_request_end.append(ended)
     return config
-
-
-def _seconds_of(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 def _scope_of(text: str) -> Scope:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import TracebackType
 
+from eyas.base.serving.retry_after import retry_after_s
 from eyas.router.upstream.address import Address
 from eyas.router.upstream.connection import Connection
 from eyas.router.upstream.errors import UpstreamError
@@ -20,15 +21,19 @@ MAX_WHOLE = 64 << 20  # bytes of an answer that is read as a whole
 class Reply:
     """An answer whose head has come. Its body is read once, by `chunk`, `chunks` or `read`."""
 
-    __slots__ = ("chunk", "headers", "media_type", "retry_after_s", "status")
+    __slots__ = ("chunk", "headers", "media_type", "status")
 
     def __init__(self, connection: Connection) -> None:
         self.chunk = connection.chunk  # returns the next bytes of the body, none at its end; raises UpstreamError
         self.status = connection.status
         self.headers: Headers = for_client(connection.headers)
-        found = dict(self.headers)
-        self.media_type = found.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
-        self.retry_after_s = _seconds(found.get(b"retry-after"))
+        kind = dict(self.headers).get(b"content-type", b"")
+        self.media_type = kind.partition(b";")[0].strip().lower().decode("latin-1")
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds until it wants the next request; None if it names none."""
+        return retry_after_s({name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers})
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes. Raises UpstreamError."""
@@ -181,8 +186,3 @@ def _check(connection: Connection) -> None:
     coding = dict(connection.headers).get(b"content-encoding", b"identity")
     if coding.strip().lower() != b"identity":
         raise UpstreamError("malformed", "its answer is compressed, which was not asked for")
-
-
-def _seconds(text: bytes | None) -> float | None:
-    """Return the seconds of a Retry-After header; dates are rare and not read."""
-    return float(text[:9]) if text is not None and text.isdigit() else None

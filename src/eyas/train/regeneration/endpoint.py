@@ -13,8 +13,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from eyas.base.errors import UserError
+from eyas.base.serving.retry_after import retry_after_s
 from eyas.train.regeneration.calls import read_call
 from eyas.train.regeneration.prompts import Message, Prompt
 from eyas.train.regeneration.turns import Answer, Refused
@@ -139,7 +138,7 @@ class Endpoint:
         content = json.dumps(body).encode()
         began, delay, drops = None, FIRST_DELAY_S, 0
         while True:
-            retry_after = None
+            pause = delay * random.uniform(0.5, 1)
             try:
                 response = await self._http.post(
                     f"{self._url}/chat/completions", content=content, headers={"content-type": "application/json"}
@@ -158,7 +157,8 @@ class Endpoint:
                     drops += 1
                 elif response.status_code not in BUSY:
                     raise Refused(self._shown(why))
-                retry_after = _retry_after(response.headers.get("retry-after"))
+                if (asked := retry_after_s(response.headers)) is not None:
+                    pause = min(max(asked, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
             now = time.monotonic()
             began = now if began is None else began
             if drops >= MAX_DROPS and self._last_success > began:
@@ -169,7 +169,7 @@ class Endpoint:
             if now - self._last_note >= NOTE_S:
                 self._last_note = now
                 self._on_wait(self._shown(why))
-            await asyncio.sleep(min(left, delay * random.uniform(0.5, 1) if retry_after is None else retry_after))
+            await asyncio.sleep(min(left, pause))
             delay = min(2 * delay, MAX_DELAY_S)
 
     def _check_access(self, response: httpx.Response) -> None:
@@ -269,19 +269,3 @@ def _reason(response: httpx.Response) -> str:
         return text if isinstance(text, str) else response.text
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return response.text or "no text"
-
-
-def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that a Retry-After header asks for, within our limits; None for none that is valid."""
-    if text is None:
-        return None
-    try:
-        seconds = float(text) if text.strip().isdigit() else _until(text)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return min(max(seconds, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
-
-
-def _until(text: str) -> float:
-    moment = parsedate_to_datetime(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
