@@ -14,6 +14,7 @@ import aiohttp
 
 from eyas.base.errors import UserError
 from eyas.base.serving.breaker import Breaker, Ticket
+from eyas.base.serving.connections import KEEP_ALIVE_S
 from eyas.base.serving.failures import BREAKING
 from eyas.client.errors import Broken, CircuitOpen, ClientError, Refused
 from eyas.client.refusals import error_of, hidden
@@ -22,7 +23,6 @@ __all__ = ["ENDED", "Server"]
 
 ENDED = "the connection ended before the answer"
 CONNECT_S = 10.0
-KEEP_ALIVE_S = 3.0  # less than servers keep an idle connection (uvicorn and llama-server: 5), so that we close it first
 PROBE_S = 1.0  # when to look again whether the one request that an open breaker let in has closed it
 MAX_ERROR = 1 << 20  # bytes of an error's body
 MAX_WHOLE = 64 << 20  # bytes of an answer that is read as a whole

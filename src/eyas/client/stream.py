@@ -8,6 +8,7 @@ from functools import partial
 
 import aiohttp
 
+from eyas.base.serving.connections import DRAIN_S
 from eyas.base.serving.sse import EventSplitter, EventTooLong, data_of
 from eyas.base.serving.waiting import waiting_of
 from eyas.client.chunks import ChunkReader
@@ -20,7 +21,6 @@ __all__ = ["Stream"]
 
 EVENT_STREAM = "text/event-stream"
 DONE = b"[DONE]"
-DRAIN_S = 0.25  # for the end of a stream after its last event: then the connection can be used again
 COMMENT = b":"
 GRACE_S = 0.01  # after a budget, for bytes that have come while the program kept the loop busy
 SLOW_S = 0.1  # between two calls of `batch`: a caller that takes longer spends no budget of the server's

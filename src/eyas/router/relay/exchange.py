@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from eyas.base.errors import EyasError
+from eyas.base.serving.connections import DRAIN_S
 from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.repetition import Loop
 from eyas.base.serving.waiting import Waiting
@@ -45,7 +46,6 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger(__name__)
 
-DRAIN_S = 0.25  # for the end of a stream after its last event: then the connection can be used again
 REPORT_S = 0.002
 MAX_AGAIN = 2  # requests that a backend gets in another form, after it has refused the first
 JSON: Headers = [(b"content-type", b"application/json")]

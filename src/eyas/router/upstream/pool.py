@@ -7,13 +7,13 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from eyas.base.serving.connections import KEEP_ALIVE_S
 from eyas.router.upstream.connection import Connection
 from eyas.router.upstream.errors import UpstreamError
 
 __all__ = ["Origin", "Pool"]
 
 CONNECT_S = 5.0
-KEEP_ALIVE_S = 3.0  # less than servers keep an idle connection (uvicorn and llama-server: 5), so that we close it first
 
 
 @dataclass(frozen=True, slots=True)
