@@ -15,6 +15,7 @@ from eyas.client import AsyncClient
 from eyas.client.endpoint.acceptance.pages import samples_of, sums_of
 from eyas.client.endpoint.acceptance.sglang import GAUGE
 from eyas.client.endpoint.acceptance.vllm import ACCEPTED, ROUNDS
+from eyas.client.refusals import INVALID_JSON
 from eyas.discord.settings.schema import Endpoint as EndpointSettings
 from eyas.discord.settings.schema import Settings
 
@@ -145,7 +146,7 @@ class Endpoint:
         body = await self._get(self._base + path, key=self._first.api_key)
         try:
             return None if body is None else msgspec.json.decode(body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except INVALID_JSON:
             return None
 
     async def _samples(self, url: str | None) -> dict[str, float]:

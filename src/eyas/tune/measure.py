@@ -19,6 +19,7 @@ from eyas.bench.endpoint.prompts.builtin import builtin
 from eyas.bench.endpoint.prompts.prompt import Prompt
 from eyas.bench.endpoint.records import Load, Window
 from eyas.bench.endpoint.target import Arm, identify
+from eyas.client.refusals import INVALID_JSON
 from eyas.tune.schedule import Cell
 
 __all__ = ["Measurer", "load_of", "prompts_for"]
@@ -84,7 +85,7 @@ class Measurer:
                 if isinstance(error, httpx.TimeoutException) and within_s < TIMEOUT_S:
                     raise TimeoutError from None
                 raise UserError(f"{side.arm.name} does not answer ({error or type(error).__name__})") from None
-            except (msgspec.DecodeError, LookupError, TypeError):
+            except (*INVALID_JSON, LookupError, TypeError):
                 said = f"status {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"
                 raise UserError(f"{side.arm.name} does not say how many tokens a prompt has ({said})") from None
             self._chars[model] = len(text) / num_tokens

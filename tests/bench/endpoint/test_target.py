@@ -50,6 +50,12 @@ def test_figures_of_made_up_answers_are_simulated():
     assert found.simulated == "" and found.is_here
 
 
+def test_a_list_of_models_that_is_none():
+    deep = httpx.MockTransport(lambda request: httpx.Response(200, content=b'{"a": ' + b"[" * 100_000))
+    with pytest.raises(UserError, match="names no model at /v1/models"):
+        identify(Arm(name="A", url="http://192.0.2.1"), transport=deep)
+
+
 def test_a_key_is_sent_and_not_shown():
     seen = []
 

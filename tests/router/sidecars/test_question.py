@@ -24,7 +24,17 @@ def test_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [answer(None), answer(" \n"), answer([]), b"{}", b'{"choices": []}', b"\xff", b"<html>"]
+    "body",
+    [
+        answer(None),
+        answer(" \n"),
+        answer([]),
+        b"{}",
+        b'{"choices": []}',
+        b"\xff",
+        b"<html>",
+        b'{"id": ' + b"[" * 100_000,
+    ],
 )
 def test_no_answer(body: bytes) -> None:
     with pytest.raises(ValueError):

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from eyas.base.errors import UserError
 from eyas.base.serving.engines import OWNERS, EngineName
+from eyas.client.refusals import INVALID_JSON
 
 __all__ = ["Arm", "Endpoint", "identify", "root_of"]
 
@@ -103,7 +104,7 @@ def identify(arm: Arm, *, transport: httpx.BaseTransport | None = None) -> Endpo
         response = _models(client, arm.name)
         try:
             models = msgspec.json.decode(response.content, type=_Models).data if response.status_code == 200 else []
-        except msgspec.MsgspecError:
+        except INVALID_JSON:
             models = []
         model = arm.model or (models[0].id if models else None)
         if model is None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from eyas.gateway.http.explain import INVALID_JSON
+
 __all__ = ["MAX_TOKENS", "description_of", "question"]
 
 INSTRUCTION = (
@@ -45,7 +47,7 @@ def description_of(body: bytes) -> str:
     """Return the description in a chat completion. Raises ValueError if there is none."""
     try:
         said = msgspec.json.decode(body, type=_Answer).choices[0].message.content
-    except (msgspec.MsgspecError, IndexError, UnicodeDecodeError) as error:
+    except (*INVALID_JSON, IndexError) as error:
         raise ValueError(f"the model's answer is none: {error}") from None
     text = (said or "").strip()[:MAX_CHARS].rstrip()
     if not text:

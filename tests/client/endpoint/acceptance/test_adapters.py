@@ -39,6 +39,11 @@ def without(text, word):
     return "".join(line for line in text.splitlines(keepends=True) if word not in line)
 
 
+@pytest.mark.parametrize("page", ["<html>", '{"avg_spec_accept_length": "no"}', '{"a": ' + "[" * 100_000])
+def test_a_page_that_is_none_says_nothing(page):
+    assert said("sglang", {"/server_info": page}).length is None
+
+
 @pytest.mark.parametrize("engine", ["vllm", "eyas"])
 def test_vllm_counts_by_position_over_its_ranks(engine):
     found = said(engine, {"/metrics": recorded("vllm.prom")})

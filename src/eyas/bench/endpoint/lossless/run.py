@@ -18,7 +18,6 @@ from itertools import count
 from typing import Any
 
 import httpx
-import msgspec
 from msgspec.structs import replace
 
 from eyas.base.errors import UserError
@@ -26,6 +25,7 @@ from eyas.bench.endpoint.lossless.replies import Reply, divergence, num_compared
 from eyas.bench.endpoint.lossless.summary import Comparison, Losslessness
 from eyas.bench.endpoint.prompts.prompt import Prompt, salted
 from eyas.bench.endpoint.target import Arm, Endpoint
+from eyas.client.refusals import INVALID_JSON
 
 __all__ = ["NEAR_TIE", "TOKENS", "compare"]
 
@@ -75,7 +75,7 @@ class _Side:
         try:
             if response.status_code == 200:
                 return reply_of(response.content)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (*INVALID_JSON, ValueError) as error:
             raise UserError(f"{self._arm.name}: its answer is no chat completion ({error})") from None
         raise self._refused(response)
 

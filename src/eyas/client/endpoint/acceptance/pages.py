@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeVar
 import httpx
 import msgspec
 
+from eyas.client.refusals import INVALID_JSON
+
 __all__ = ["Metrics", "Sample", "json_page", "metrics_page", "said", "samples_of", "sums_of"]
 
 T = TypeVar("T")
@@ -60,7 +62,7 @@ def json_page(client: httpx.Client, path: str, kind: type[T]) -> T | None:
     try:
         response = client.get(path)
         return msgspec.json.decode(response.content, type=kind) if response.status_code == 200 else None
-    except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (httpx.HTTPError, *INVALID_JSON):
         return None
 
 
@@ -94,5 +96,5 @@ def said(events: Iterable[bytes], kind: type[T]) -> Iterator[T]:
     for data in events:
         try:
             yield msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except INVALID_JSON:
             continue
