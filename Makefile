@@ -100,7 +100,7 @@ bench-client: $(DEV)
 
 bench-memory: $(DEV)
 	$(BIN)/python tools/llama_server.py
-	$(BIN)/python tools/bench_memory.py $(ARGS)
+	$(BIN)/python -m tools.bench_memory $(ARGS)
 
 wheel: $(BIN)/python
 	$(BIN)/python tools/wheel.py -c constraints-$(TORCH).txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))

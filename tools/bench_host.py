@@ -1,6 +1,6 @@
 """Measures what the host computes for a step: planning, reading results, delivering tokens, choosing drafts.
 
-    python tools/bench_host.py [sequences, 32 and 512 if none are given]
+    python -m tools.bench_host [sequences, 32 and 512 if none are given]
 
 The device is SIMULATED: its results are drawn at random and its clock is that of `tools/drafting/machines.py`. Its
 work, launches and copies are left out of the milliseconds. An eighth of the answers repeats itself, to be looked up.

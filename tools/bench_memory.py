@@ -1,6 +1,6 @@
 """Measures what it costs that a model is loaded for a request, and another unloaded: time to its first token.
 
-    python tools/bench_memory.py [--repeats 5]
+    python -m tools.bench_memory [--repeats 5]
 
 Two engines that exclude each other, the demo model as llama-server (make test-engines builds it) and as our own server,
 behind `eyas router`. Each request goes to the one that is not loaded. Beside it the same command, started by hand:
@@ -10,7 +10,6 @@ from its start to its first token. The exit code is 1 if the bar is missed.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import signal
@@ -35,6 +34,7 @@ from eyas.bench.stats import Spread
 from eyas.fleet.preflight.plan_file import read_plan
 from eyas.model.gguf.export import export_target
 from eyas.recipes.plan import Plan
+from tools import llama_server
 
 ROOT = Path(__file__).parents[1]
 BAR_S = 1.0  # beside the engine's own start, without the end of the other one
@@ -80,7 +80,7 @@ def _plan(engine: str, folder: Path) -> Plan:
     """Return a plan of the demo model on an engine, without speculation; of llama-server with a GGUF that is there."""
     argv = ["plan", "demo", "--engine", engine, "--native", "--spec", "none", "--name", engine.replace(".", "-")]
     if engine == "llama.cpp":
-        argv += ["--binary", str(_llama_server())]
+        argv += ["--binary", str(llama_server.binary())]
     out = folder / engine
     argv += ["--port", str(PORTS[engine]), "--emit", "plan", "--out", str(out)]
     subprocess.run([sys.executable, "-m", "eyas", *argv], check=True, capture_output=True)
@@ -95,15 +95,6 @@ def _plan(engine: str, folder: Path) -> Plan:
         plan = msgspec.structs.replace(plan, emission=emission)
         file.write_text(yaml.safe_dump(json.loads(msgspec.json.encode(plan))), encoding="utf-8")
     return plan
-
-
-def _llama_server() -> Path:
-    spec = importlib.util.spec_from_file_location("llama_server", ROOT / "tools" / "llama_server.py")
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    path: Path = tool.binary()
-    return path
 
 
 def _first_token_s(url: str, model: str, since: float) -> float | None:

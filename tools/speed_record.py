@@ -1,6 +1,6 @@
 """Compares the speed model with published figures, every third held out, and writes the table into docs/plan.md.
 
-`python tools/speed_record.py`. A figure that is held out is read neither by the fit (`speed_fit.py`) nor by any
+`python -m tools.speed_record`. A figure that is held out is read neither by the fit (`speed_fit.py`) nor by any
 estimate here. Figures that are set apart (another build, hardware or unit that is not stated) move nothing and are
 compared all the same. One row holds out each third in its turn, with a fit and widths of its own.
 """
@@ -25,7 +25,7 @@ from eyas.recipes.plan import Range
 __all__ = ["Compared", "compared", "page", "rotated"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
-BEGIN, END = "<!-- record: python tools/speed_record.py -->", "<!-- end of record -->"
+BEGIN, END = "<!-- record: python -m tools.speed_record -->", "<!-- end of record -->"
 COLUMNS = (
     "figures",
     "number",

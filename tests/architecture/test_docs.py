@@ -1,10 +1,11 @@
 """The documents agree with the code: generated pages are fresh, paths and links lead somewhere, the way in is short."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+
+from tools import structure
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -49,9 +50,6 @@ def broken_links(text, folder):
 
 def test_generated_pages_are_fresh():
     """The table of packages and rooms, and the list of files."""
-    spec = importlib.util.spec_from_file_location("structure", ROOT / "tools" / "structure.py")
-    structure = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(structure)
     for page, text in structure.pages().items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name}: run python tools/structure.py"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.support.box import make_model
 from tests.clients.support.forced import Asked, Forcing
 from tests.clients.support.steps import expected_log, log_lines, tool_steps
-from tests.engines.conftest import llama_server, llama_tool  # noqa: F401 - fixtures
+from tests.engines.conftest import llama_server  # noqa: F401 - a fixture
 from tests.engines.support.llama import free_port, running
 from tests.router.support.running import router_process
 from tests.router.support.session import requests

@@ -1,12 +1,12 @@
 """Every test here needs `make test-engines`: a llama-server built from source, parsers of published packages."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
+from tools import llama_server as tool
+
 HERE = Path(__file__).parent
-TOOL = HERE.parents[1] / "tools" / "llama_server.py"
 
 
 def pytest_collection_modifyitems(items):
@@ -16,17 +16,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def llama_tool():
-    """The module tools/llama_server.py."""
-    spec = importlib.util.spec_from_file_location("llama_server", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def llama_server(llama_tool):
+def llama_server():
     """The path of llama-server, built by `make test-engines` or named by EYAS_LLAMA_SERVER."""
-    server = llama_tool.binary()
+    server = tool.binary()
     assert server.is_file(), f"{server} is not there; build it: python tools/llama_server.py"
     return server

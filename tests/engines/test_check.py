@@ -9,6 +9,7 @@ from eyas import cli
 from eyas.base.bundled import DEMO
 from eyas.bench.check import discover
 from eyas.bench.check.smoke import CHECKS
+from tools import llama_server as tool
 
 # Faults of llama-server 0.5.0.
 BROKEN = {
@@ -25,10 +26,10 @@ NOT_JUDGED = {
 
 
 @pytest.mark.timeout(3600)
-def test_what_it_finds_of_llama_server(llama_server, llama_tool, tmp_path, capsys, monkeypatch):
+def test_what_it_finds_of_llama_server(llama_server, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(discover, "TIMEOUT_S", 3000.0)  # a busy machine is no fault
     gguf = export(DEMO, tmp_path / "gguf")
-    template = llama_tool.source() / "vendor" / "llama.cpp" / GENUINE
+    template = tool.source() / "vendor" / "llama.cpp" / GENUINE
     argv = command(llama_server, gguf / "model.gguf", gguf / "head.gguf", slots=2)
     argv[argv.index("-c") + 1] = "8192"  # 4,096 for each of the two
     with running([*argv, "--chat-template-file", str(template)], tmp_path / "log") as client:

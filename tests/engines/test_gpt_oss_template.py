@@ -12,11 +12,12 @@ from tests.router.support.session import requests
 from tests.router.support.templates import GENUINE, rendered
 
 from eyas.router.messages.translation import Translation
+from tools import llama_server as tool
 
 
 @pytest.fixture(scope="module")
-def template(llama_tool) -> Path:
-    return llama_tool.source() / "vendor" / "llama.cpp" / GENUINE
+def template() -> Path:
+    return tool.source() / "vendor" / "llama.cpp" / GENUINE
 
 
 def prompt(body: dict, template: Path) -> str:

@@ -23,6 +23,7 @@ from eyas.llm import LLM
 from eyas.model.config import RopeConfig
 from eyas.model.gguf.export import export_head, export_target
 from eyas.recipes.engines import flags
+from tools import llama_server as tool
 
 ASSETS = Path(__file__).parents[1] / "assets"
 NUM_PROMPTS, MAX_TOKENS, DRAFT_TOKENS = 20, 200, 3
@@ -118,8 +119,8 @@ def differences(outputs, answers):
     return found
 
 
-def test_the_table_of_options_is_its_help(llama_tool, llama_server):
-    assert flags.options("llama.cpp", llama_tool.LLAMA_VERSION) == set(llama_tool.flags(llama_server))
+def test_the_table_of_options_is_its_help(llama_server):
+    assert flags.options("llama.cpp", tool.LLAMA_VERSION) == set(tool.flags(llama_server))
 
 
 def test_greedy_tokens_are_ours(drafted, our_outputs):

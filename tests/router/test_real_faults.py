@@ -1,7 +1,6 @@
 """Real servers behind the router, stopped and killed while they answer: ours, and llama-server. `-s` shows a table."""
 
 import asyncio
-import importlib.util
 import os
 import signal
 import subprocess
@@ -23,11 +22,11 @@ from tests.support.serving import served
 
 from eyas.base.bundled import DEMO
 from eyas.base.tokens.tokenizer import Tokenizer
+from tools import llama_server as tool
 
 BUDGETS = {"queue": 10, "prefill": PREFILL_S, "stall": STALL_S}
 MAX_TOKENS = 400
 ASKED_S = 30  # after which the server of a whole answer is asked whether it is still there
-LLAMA_TOOL = Path(__file__).parents[2] / "tools" / "llama_server.py"
 
 
 class Scene:
@@ -141,9 +140,6 @@ def llama_server(folder: Path) -> Iterator[tuple[str, int]]:
     """llama-server with the demo model, which calls itself null. `make test-engines` builds it."""
     from eyas.model.gguf.export import export_target
 
-    spec = importlib.util.spec_from_file_location("llama_server", LLAMA_TOOL)
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     export_target(DEMO, folder / "model.gguf", weights="f32", name="null")
     argv = [*command(tool.binary(), folder / "model.gguf", slots=4), *EXACT, "--alias", "null"]
     port = int(argv[argv.index("--port") + 1])

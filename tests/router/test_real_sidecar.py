@@ -1,10 +1,8 @@
 """A real embeddings model beside a chat model: both llama-server, in one pool, asked with OpenAI's own library."""
 
 import asyncio
-import importlib.util
 import json
 import math
-from pathlib import Path
 
 import msgspec
 import openai
@@ -17,8 +15,8 @@ from eyas import cli
 from eyas.base.bundled import DEMO
 from eyas.fleet.preflight.plan_file import read_plan
 from eyas.model.gguf.export import export_target
+from tools import llama_server as tool
 
-TOOL = Path(__file__).parents[2] / "tools" / "llama_server.py"
 TEXTS = [  # the demo model never learnt to embed: only what is nearly the same is near
     "A young eagle sat on the roof of the old house.",
     "A young eagle sat on the roof of the old barn.",
@@ -26,17 +24,10 @@ TEXTS = [  # the demo model never learnt to embed: only what is nearly the same 
 ]
 
 
-def llama_server():
-    spec = importlib.util.spec_from_file_location("llama_server", TOOL)
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool.binary()
-
-
 def plan_of(folder, role):
     """A plan of the demo model in a role, with a GGUF that is there."""
     argv = ["plan", "demo", "--engine", "llama.cpp", "--native", "--spec", "none", "--role", role, "--name", role]
-    argv += ["--binary", str(llama_server()), "--port", str(free_port()), "--emit", "plan", "--out", str(folder)]
+    argv += ["--binary", str(tool.binary()), "--port", str(free_port()), "--emit", "plan", "--out", str(folder)]
     assert cli.main(argv) == 0
     file = folder / f"{role}.yaml"
     plan = read_plan(file)

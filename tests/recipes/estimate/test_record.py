@@ -82,4 +82,4 @@ def test_what_is_not_fitted_is_guessed():
 @pytest.mark.slow
 def test_the_table_is_fresh():
     text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text, "run python tools/speed_record.py"
+    assert page(text) == text, "run python -m tools.speed_record"
