@@ -114,6 +114,19 @@ def test_a_stored_response_is_found_after_a_restart() -> None:
     asyncio.run(main())
 
 
+def test_a_stored_response_whose_backend_fails() -> None:
+    async def main() -> None:
+        backend = ScriptedBackend()
+        async with backend.serving(), relayed(backend) as router:
+            await ask(router.session, router.url, {"mark": "m1"}, path="/v1/responses")
+            backend.key = "another"
+            status, said = await got(router, "/v1/responses/resp_m1")
+            assert (status, said["error"]["code"]) == (503, "unavailable")
+            assert said["error"]["type"] == "service_unavailable_error"  # as where it is asked to generate
+
+    asyncio.run(main())
+
+
 def test_a_stored_response_belongs_to_the_key_that_asked_for_it() -> None:
     async def main() -> None:
         backend = ScriptedBackend()

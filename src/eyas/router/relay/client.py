@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.types import Scope, Send
 
+from eyas.base.errors import EyasError
 from eyas.base.serving.waiting import Waiting, waiting_comment
-from eyas.gateway.http.errors import Failure, error_body, error_event, error_head
+from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, error_body, error_event, error_head, failure_of
 from eyas.gateway.http.stream import PROBE, SEND_BODY, named_sse
+from eyas.router.manager.visit import NoBackend
 from eyas.router.upstream.headers import Headers
 
-__all__ = ["EVENT_STREAM", "Client"]
+__all__ = ["EVENT_STREAM", "Client", "failure_for"]
+
+log = logging.getLogger(__name__)
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 FIRST_COMMENT_S = 1.0  # until then an error still has its HTTP status
@@ -129,3 +135,16 @@ class Client:
             self._scope["state"][PROBE] = NOTHING
             head = [*headers, *STREAM_HEADERS, *self.shown]
             await self._send({"type": "http.response.start", "status": 200, "headers": head})
+
+
+def failure_for(error: Exception) -> tuple[Failure, float | None]:
+    """Return what a client gets for an error, and the seconds after which it may try again; a bug is logged."""
+    if isinstance(error, NoBackend):
+        return Failure(status=error.status, message=str(error), code=error.code), error.retry_after_s
+    if isinstance(error, EyasError):
+        failure = failure_of(error)
+        return failure, BUSY_RETRY_S if failure.status == 429 else None
+    if isinstance(error, HTTPException):
+        return Failure(status=error.status_code, message=error.detail), None
+    log.error("a request failed", exc_info=error)
+    return Failure(status=500, message=INTERNAL), None

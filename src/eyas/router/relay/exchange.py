@@ -8,18 +8,16 @@ import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
-from eyas.base.errors import EyasError
 from eyas.base.serving.connections import DRAIN_S
 from eyas.base.serving.failures import FailureKind
 from eyas.base.serving.repetition import Loop
 from eyas.base.serving.waiting import Waiting
 from eyas.gateway.http.body import Raw
-from eyas.gateway.http.errors import BUSY_RETRY_S, INTERNAL, Failure, failure_of
+from eyas.gateway.http.errors import Failure
 from eyas.gateway.http.outcome import CLIENT_LEFT
 from eyas.router.guard.watch import Watch, watch_for
 from eyas.router.guard.watch import failure_of as kind_of_loop
@@ -27,7 +25,7 @@ from eyas.router.manager.visit import Go, NoBackend, Visit
 from eyas.router.messages.translation import Translation
 from eyas.router.relay.alarm import Alarm, ClientLeft
 from eyas.router.relay.body import small_body
-from eyas.router.relay.client import EVENT_STREAM, Client
+from eyas.router.relay.client import EVENT_STREAM, Client, failure_for
 from eyas.router.relay.life import short_question, until_dead
 from eyas.router.relay.names import MESSAGES
 from eyas.router.relay.outcome import Outcome, Trip
@@ -95,24 +93,12 @@ class Exchange:
             self._report(status or self._client.status or CLIENT_LEFT)
 
     async def _run(self) -> None:
-        retry_after_s: float | None = None
         try:
             await self._answer()
-            return
-        except NoBackend as error:
-            failure = Failure(status=error.status, message=str(error), code=error.code)
-            retry_after_s = error.retry_after_s
-        except EyasError as error:
-            failure = failure_of(error)
-            retry_after_s = BUSY_RETRY_S if failure.status == 429 else None
-        except HTTPException as error:
-            failure = Failure(status=error.status_code, message=error.detail)
         except (ClientLeft, ClientDisconnect):
             raise
-        except Exception:
-            log.exception("relaying a request failed")
-            failure = Failure(status=500, message=INTERNAL)
-        await self._fail(failure, retry_after_s)
+        except Exception as error:
+            await self._fail(*failure_for(error))
 
     async def _answer(self) -> None:
         shared = self._shared

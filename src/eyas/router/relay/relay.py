@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -11,15 +10,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from eyas.base.errors import EyasError
 from eyas.gateway.anthropic.routes import HELLO_PATH
-from eyas.gateway.http.errors import INTERNAL, Failure, failure_of
 from eyas.gateway.http.intake import Intake
 from eyas.gateway.http.outcome import CLIENT_LEFT
 from eyas.gateway.operation.auth import digests
 from eyas.router.manager.manager import Manager
-from eyas.router.manager.visit import NoBackend
-from eyas.router.relay.client import Client
+from eyas.router.relay.client import Client, failure_for
 from eyas.router.relay.exchange import Exchange
 from eyas.router.relay.lookups import COUNT_PATH, answer_count, answer_json, answer_stored
 from eyas.router.relay.names import Names
@@ -33,8 +29,6 @@ from eyas.router.sidecars.roles import sidecar_of
 from eyas.router.upstream.upstream import Upstream
 
 __all__ = ["PATHS", "Relay"]
-
-log = logging.getLogger(__name__)
 
 GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"})
 MODELS, ONE_MODEL = "/v1/models", "/v1/models/"
@@ -95,7 +89,7 @@ class Relay:
             return
         loop = asyncio.get_running_loop()
         arrived, client = loop.time(), Client(scope, send, loop)
-        backend, error, retry_after_s = None, None, None
+        backend, error = None, None
         pattern = _pattern_of(path)
         try:
             _check(scope, pattern)
@@ -105,16 +99,8 @@ class Relay:
                 await self._look_up(path, scope, receive, client)
         except ClientDisconnect:
             client.status = CLIENT_LEFT
-        except NoBackend as no:
-            error, retry_after_s = Failure(status=no.status, message=str(no)), no.retry_after_s
-        except EyasError as wrong:
-            error = failure_of(wrong)
-        except HTTPException as wrong:
-            error = Failure(status=wrong.status_code, message=wrong.detail)
-        except Exception:
-            log.exception("answering a request failed")
-            error = Failure(status=500, message=INTERNAL)
-        if error is not None:
+        except Exception as wrong:
+            error, retry_after_s = failure_for(wrong)
             await client.fail(error, retry_after_s=retry_after_s)
         if pattern in (STORED, COUNT_PATH):
             self._shared.tell(
