@@ -167,12 +167,14 @@ class KnownImage(Record, frozen=True, kw_only=True):
     """Images that people name with `--image`. `name` is for people, `repositories` are paths without a registry.
 
     `versions` maps patterns of tags to versions of the engine. Other tags are versions themselves where `is_numbered`;
-    else they are months, builds or days, and say nothing.
+    else they are months, builds or days, and say nothing. `cuda_13` are patterns of tags that bring CUDA 13, beside
+    those that say so themselves (cu130).
     """
 
     engine: str
     repositories: tuple[str, ...]
     versions: dict[str, str] = {}
+    cuda_13: tuple[str, ...] = ()
     is_numbered: bool = True
 
 

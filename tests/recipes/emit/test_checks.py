@@ -147,6 +147,19 @@ def test_how_engines_are_installed(engine, box, words):
 def test_drivers():
     assert least_driver("9.0", "H100")[0] == "525"
     assert least_driver("9.0", "H100", ["nvcr.io/nvidia/vllm:26.10-py3"]) == ("580", "the image brings CUDA 13")
+    for newer in (
+        "mirror.example:5000/nvidia/tensorrt-llm/release:1.3.0rc13",
+        "lmsysorg/sglang:spark",
+        "own/vllm:cu130",
+    ):
+        assert least_driver("9.0", "H100", ["vllm/vllm-openai:v0.33.0", newer])[0] == "580"
+    for older in (
+        "nvcr.io/nvidia/vllm:25.10-py3",
+        "nvidia/tensorrt-llm/release:1.2.0rc6",
+        "own/vllm:26.10",
+        "own/vllm",
+    ):
+        assert least_driver("9.0", "H100", [older])[0] == "525"
     assert least_driver("12.1", "GB10", ["nvcr.io/nvidia/vllm:26.10-py3"])[1] == "the GPU needs it (GB10)"
 
 

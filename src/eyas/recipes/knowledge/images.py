@@ -16,8 +16,9 @@ from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.records import Engine, KnownImage
 from eyas.recipes.versions import satisfies
 
-__all__ = ["ImageName", "Inside", "engine_of_image", "inside", "parse_image"]
+__all__ = ["ImageName", "Inside", "brings_cuda_13", "engine_of_image", "inside", "parse_image"]
 
+CUDA_13 = "cu13"  # in tags: cu130-nightly, v0.5.21-cu130
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::\d{1,5})?")
 _REFERENCE = re.compile(
@@ -83,6 +84,14 @@ def inside(engine: Engine, name: ImageName, settings: Mapping[str, str]) -> Insi
         return Inside(found[1], "its tag says so")
     what = "it has no tag" if not tag else f"its tag '{tag}' does not say it"
     return Inside(None, what)
+
+
+def brings_cuda_13(image: str) -> bool:
+    """Return whether an image is known to hold CUDA 13, or says so by its name. Raises UserError where it is none."""
+    name = parse_image(image)
+    known = _known(name)
+    patterns = () if known is None else known.cuda_13
+    return CUDA_13 in image or any(fnmatch(name.tag or "", pattern) for pattern in patterns)
 
 
 def _known(name: ImageName) -> KnownImage | None:
