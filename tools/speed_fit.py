@@ -1,6 +1,6 @@
 """Fits what engines lose against bytes over bandwidth to two thirds of the published figures.
 
-`python tools/speed_fit.py` writes `recipes/data/speed_fit.yaml`. Every third distinct figure is held out and read by
+`python -m tools.speed_fit` writes `recipes/data/speed_fit.yaml`. Every third distinct figure is held out and read by
 nothing here; `speed_record.py` compares the model with it. A round's time is the sum of `calibration.Work` over losses;
 the logarithm of each loss is a value of the kind of memory plus one of the engine on it. Both are drawn towards a prior
 (ridge, i.e. normal priors), so that a loss without figures stays near its kind's, and residuals beyond a few sigmas
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 from scipy.optimize import least_squares
+from tests.recipes.support.numbers import setup
 
 from eyas.recipes.estimate.acceptance import expected_acceptance
 from eyas.recipes.estimate.calibration import FIT, Centre, Fit, Widths, calibrations, hardware_kind
@@ -25,7 +26,7 @@ from eyas.recipes.estimate.published import MOST, SHORT, Figure, alike, figures,
 from eyas.recipes.estimate.speed import MIDDLE, work
 from eyas.recipes.knowledge.boxes import parse_box
 from eyas.recipes.knowledge.tables import knowledge
-from eyas.recipes.plan import Choice, Home, Node
+from eyas.recipes.plan import Choice
 
 EACH, HELD_OUT = 3, 2  # of each three figures the last is held out
 INSIDE = 0.8  # of leave-one-out residuals: what a range promises
@@ -152,25 +153,9 @@ def held_out() -> list[Figure]:
 
 def choice_of(one: Figure) -> Choice:
     """Return the plan that a figure was measured with."""
-    known, box = knowledge(), parse_box(one.hardware)
-    head = known.heads[one.head] if one.head else None
-    return Choice(
-        model=one.model,
-        engine=one.engine,
-        version=known.engines[one.engine].version,
-        image=None,
-        method=head.kind if head else "none",
-        head=head.name if head else None,
-        draft_tokens=one.draft_tokens,
-        context=max(one.context, SHORT),
-        concurrency=one.concurrency,
-        tensor_parallel=box.num_gpus,
-        nodes=(Node(name="a"),) * box.nodes,
-        port=8000,
-        cache=Home(path="hub"),
-        directory=Home(path="plan"),
-        name="plan",
-    )
+    settings = {"context": max(one.context, SHORT), "concurrency": one.concurrency}
+    choice, *_ = setup(one.hardware, one.engine, model=one.model, head=one.head, drafts=one.draft_tokens, **settings)
+    return choice
 
 
 def set_length(one: Figure) -> float | None:
