@@ -14,6 +14,7 @@ import yaml
 from eyas.cli import _Parser
 from eyas.fleet.commands.plan import add_arguments, ask_of
 from eyas.recipes.emit.words import shell
+from eyas.recipes.measured import drafts_of
 from eyas.recipes.plan import Plan
 from eyas.recipes.planning.planner import make_plan
 
@@ -39,7 +40,7 @@ def pinned(case: dict) -> str:
         "",
         f"engine   {choice.engine} {choice.version}",
         f"image    {choice.image}",
-        f"draft    {choice.method} {choice.head} {choice.draft_tokens}",
+        f"draft    {choice.method} {choice.head} {drafts_of(choice)}",
         f"warned   {' '.join(note.issue for note in plan.warnings if note.issue) or '-'}",
     ]
     for launch in plan.emission.launches:

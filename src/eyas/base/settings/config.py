@@ -19,6 +19,7 @@ from eyas.base.errors import UserError, nearest
 from eyas.base.synthetic import parse_acceptance
 
 __all__ = [
+    "MAX_AUTO_DRAFTS",
     "EngineConfig",
     "ServeConfig",
     "add_arguments",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 ENV_PREFIX = "EYAS_"
+MAX_AUTO_DRAFTS = 7  # of `--draft-tokens auto`: with the last token, they fill one tile of 8 rows
 FILE_KEY = "config"
 ENV_KEY = "env:"  # an API key that is in an environment variable
 OTHERS = ("EYAS_HOME", "EYAS_SSH_OPTIONS", "EYAS_FLEET_LIMITS")  # variables of the commands that start engines

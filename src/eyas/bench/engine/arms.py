@@ -10,6 +10,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from eyas.base.errors import UserError
+from eyas.base.settings.config import MAX_AUTO_DRAFTS
 from eyas.base.types import Request, SamplingParams
 from eyas.bench.engine.drive import Run, prefill_s, run_requests
 from eyas.bench.engine.rounds import Acceptance, count_rounds
@@ -153,7 +154,7 @@ def build_arms(
 
     Raises UserError for an acceptance that cannot be simulated.
     """
-    from eyas.bench.engine.parts import MAX_AUTO_DRAFTS, FixedDraftLength, auto_draft_length, capture
+    from eyas.bench.engine.parts import FixedDraftLength, auto_draft_length, capture
 
     drafting = [number for number in drafts if number != 0] if model.options.drafter != "none" else []
     without = model.build(drafter="none", **options).core
@@ -201,8 +202,6 @@ def simulate(arms: Sequence[Arm], acceptance: SimulatedAcceptance | None, turn: 
 
 def _most_drafts(drafts: Sequence[Drafts]) -> int:
     """Return the draft length that an acceptance length refers to: the most that `auto` may take if alone."""
-    from eyas.bench.engine.parts import MAX_AUTO_DRAFTS
-
     numbers = [number for number in drafts if isinstance(number, int)]
     return max(numbers, default=0) or MAX_AUTO_DRAFTS
 

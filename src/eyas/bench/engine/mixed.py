@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from eyas.base.errors import UserError
 from eyas.base.settings import config as settings
-from eyas.base.settings.config import EngineConfig
+from eyas.base.settings.config import MAX_AUTO_DRAFTS, EngineConfig
 from eyas.base.synthetic import SimulatedAcceptance, parse_acceptance
 from eyas.base.types import Request, SamplingParams
 from eyas.bench.engine.arms import Arm, build_arms, forget, parse_drafts, simulate
@@ -184,7 +184,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace, config: EngineConfig, model: LoadedModel) -> Bench:
-    from eyas.bench.engine.parts import MAX_AUTO_DRAFTS, warm_up
+    from eyas.bench.engine.parts import warm_up
 
     most = max(*args.clients, *args.bursts, RUNNING + 1 if args.long_prompt else 1)
     changes: dict[str, Any] = {"concurrency": most}

@@ -9,7 +9,7 @@ import torch
 
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength, RoundTimer
 from eyas.engine.sampling.synthetic import SimulatedSampler
-from eyas.engine.startup.build import MAX_AUTO_DRAFTS, auto_draft_length
+from eyas.engine.startup.build import auto_draft_length
 from eyas.engine.startup.load import LoadedModel, find_checkpoints, load_tokenizer
 from eyas.engine.startup.memory_map import driver_peak
 from eyas.engine.startup.warm_up import capture, warm_up
@@ -31,7 +31,6 @@ from eyas.model.weights import num_bytes
 __all__ = [
     "FINISH",
     "HEAD_KINDS",
-    "MAX_AUTO_DRAFTS",
     "PIECE_BYTES",
     "PLAIN_OPS",
     "PROMPT_STAGES",

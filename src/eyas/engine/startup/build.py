@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from eyas.base.errors import UserError
-from eyas.base.settings.config import BUSY_CHUNK_TOKENS
+from eyas.base.settings.config import BUSY_CHUNK_TOKENS, MAX_AUTO_DRAFTS
 from eyas.engine.draft_length.choice import AutoDraftLength, DraftLength, FixedDraftLength
 from eyas.engine.draft_length.round_limit import most_drafts
 from eyas.engine.draft_length.step_costs import RoundCosts
@@ -44,7 +44,6 @@ from eyas.model.prompt_memory import chunk_bytes, expert_bytes
 from eyas.model.weights import Head, TargetWeights
 
 __all__ = [
-    "MAX_AUTO_DRAFTS",
     "BuiltEngine",
     "EngineOptions",
     "auto_draft_length",
@@ -52,7 +51,6 @@ __all__ = [
     "check_options",
 ]
 
-MAX_AUTO_DRAFTS = 7  # with the last token, they fill one tile of 8 rows
 LEAST_MATCH = 5  # n-gram size of prompt lookup next to a head
 MAX_BACKLOG = 32  # most rows of the head's catch-up pass
 log = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from eyas.fleet.machines.sections import ask
 from eyas.fleet.preflight.findings import read_version
 from eyas.recipes.estimate.memory import fitting
 from eyas.recipes.knowledge.tables import knowledge
-from eyas.recipes.plan import Box, Plan, Range
+from eyas.recipes.measured import drafts_of
+from eyas.recipes.plan import Box, Drafts, Plan, Range
 from eyas.recipes.planning.planner import Ask, make_plan
 
 __all__ = ["Checkup", "Fit", "Missing", "examine"]
@@ -39,7 +40,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     engine: str
     image: str | None
     head: str | None
-    draft_tokens: int
+    draft_tokens: Drafts
     max_context: int  # of one conversation
     max_concurrency: int  # conversations of `context` tokens
     context: int
@@ -129,7 +130,7 @@ def _fit(plan: Plan) -> Fit:
         engine=choice.engine,
         image=choice.image,
         head=choice.head,
-        draft_tokens=choice.draft_tokens,
+        draft_tokens=drafts_of(choice),
         max_context=most.max_context,
         max_concurrency=most.max_concurrency,
         context=choice.context,

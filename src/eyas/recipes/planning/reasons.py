@@ -12,11 +12,12 @@ from eyas.recipes.engines.front import router_port, why_front
 from eyas.recipes.estimate import speed
 from eyas.recipes.knowledge.images import inside, parse_image
 from eyas.recipes.knowledge.tables import Knowledge
-from eyas.recipes.plan import Choice, Measured, Note, SpeedEstimate
+from eyas.recipes.measured import drafts_of
+from eyas.recipes.plan import Choice, Drafts, Measured, Note, SpeedEstimate
 from eyas.recipes.planning.ask import CLAUDE_CODE_CONTEXT, Target
 from eyas.recipes.planning.candidates import Candidate, Refusal
 from eyas.recipes.versions import compare
-from eyas.recipes.wording import pays_from, span
+from eyas.recipes.wording import draft_tokens, pays_from, span
 
 __all__ = ["against_model", "leaves_idle", "reasons", "refusals", "warnings"]
 
@@ -208,14 +209,14 @@ def _speculation(
     if estimate.measured is not None:
         yield Note(text=_found(estimate.measured), source="eyas tune")
         return
-    yield Note(text=_pays(choice.draft_tokens, estimate), source="eyas.recipes.estimate.speed")
+    is_auto = drafts_of(choice) == "auto"
+    chosen = f"{_drafts('auto')}: " if is_auto else ""
+    yield Note(text=chosen + _pays(choice.draft_tokens, estimate), source="eyas.recipes.estimate.speed")
     most = head.max_draft_tokens or USUAL_DRAFTS
     if choice.draft_tokens < USUAL_DRAFTS <= most:
         longer = replace(choice, draft_tokens=USUAL_DRAFTS)
-        yield Note(
-            text=f"not more: {_pays(USUAL_DRAFTS, speed.estimate(longer, target.box, target.model, head))}",
-            source="eyas.recipes.estimate.speed",
-        )
+        more = _pays(USUAL_DRAFTS, speed.estimate(longer, target.box, target.model, head))
+        yield Note(text=f"{'of more' if is_auto else 'not more'}: {more}", source="eyas.recipes.estimate.speed")
 
 
 def loses(estimate: SpeedEstimate) -> bool:
@@ -300,14 +301,14 @@ def against_model(found: Measured) -> str:
 
 def _found(found: Measured) -> str:
     """Say whether drafts paid where they were measured."""
-    number = "as many draft tokens as eyas chooses" if found.draft_tokens == "auto" else _drafts(found.draft_tokens)
+    number = _drafts(found.draft_tokens)
     if found.speedup is None:
         return f"{number}: measured here on {found.date}, not often enough to compare with none"
     return f"{number}: {found.finding} here on {found.date}, x{span(found.speedup)} of none"
 
 
-def _drafts(number: int) -> str:
-    return f"{number} draft token{'s' * (number != 1)} a round"
+def _drafts(number: Drafts) -> str:
+    return f"{draft_tokens(number)} a round"
 
 
 def _pays(num_drafts: int, estimate: SpeedEstimate, but: str = "") -> str:

@@ -14,7 +14,7 @@ from eyas.recipes.advice.issues import known_issues
 from eyas.recipes.emit.words import assignments, shell
 from eyas.recipes.plan import Launch, MemoryMap, Note, Plan, Range
 from eyas.recipes.planning.show import MARKS, WHAT_FOR, address, memory_marks
-from eyas.recipes.wording import span
+from eyas.recipes.wording import drafting, span
 
 __all__ = ["COLUMNS", "LINES", "screen"]
 
@@ -38,12 +38,7 @@ def screen(plan: Plan) -> str:
 
 def _verdict(plan: Plan) -> Iterator[str]:
     choice, box = plan.choice, plan.box
-    draft = "no speculation"
-    if choice.head:
-        draft = (
-            f"{choice.method} with {choice.head}, {choice.draft_tokens} draft token{'s' * (choice.draft_tokens != 1)}"
-        )
-    yield _cut(f"{choice.model} on {box.name}: {choice.engine} {choice.version}, {draft}")
+    yield _cut(f"{choice.model} on {box.name}: {choice.engine} {choice.version}, {drafting(choice)}")
     gpus = f"{box.num_gpus} x {box.hardware.title}" if box.num_gpus > 1 else box.hardware.title
     use = choice.purpose if choice.role == "text" else WHAT_FOR[choice.role]
     where = "as a process" if choice.image is None else f"in {choice.image}"
@@ -55,7 +50,7 @@ def _verdict(plan: Plan) -> Iterator[str]:
 def _why(plan: Plan) -> str:
     """Give in one sentence the reason for this engine, and for its number of drafts."""
     texts = [note.text for note in plan.reasons]
-    about = re.compile(r"no speculation: |\d+ draft tokens? |as many draft ")
+    about = re.compile(r"no speculation: |(\d+|auto) draft tokens? ")
     drafts = [text.split(": it pays")[0] for text in texts[1:] if about.match(text)]
     return "; ".join([*texts[:1], *drafts[:1]])
 

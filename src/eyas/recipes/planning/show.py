@@ -12,7 +12,7 @@ from eyas.recipes.plan import Launch, MemoryMap, Note, Plan
 from eyas.recipes.planning.ask import LOOPBACK
 from eyas.recipes.planning.reasons import against_model
 from eyas.recipes.records import CPU
-from eyas.recipes.wording import pays_from, span
+from eyas.recipes.wording import drafting, pays_from, span
 
 __all__ = ["MARKS", "WHAT_FOR", "address", "memory_marks", "show"]
 
@@ -41,15 +41,10 @@ def show(plan: Plan) -> str:
 
 def _head(plan: Plan) -> tuple[str, list[str]]:
     choice, box = plan.choice, plan.box
-    draft = (
-        f"{choice.method} with {choice.head}, {choice.draft_tokens} draft token{'s' * (choice.draft_tokens != 1)}"
-        if choice.head
-        else "no speculation"
-    )
     capability = box.hardware.compute_capability
     gpus = f"{box.num_gpus} x {box.hardware.title}" if box.num_gpus > 1 else box.hardware.title
     return (
-        f"{choice.model} on {box.name}: {choice.engine} {choice.version}, {draft}",
+        f"{choice.model} on {box.name}: {choice.engine} {choice.version}, {drafting(choice)}",
         [
             f"  {gpus}, {box.architecture}"
             + (f", compute capability {capability}" if box.hardware.is_cuda else "")
