@@ -12,6 +12,7 @@ from eyas.bench.engine.arms import Arm
 from eyas.bench.engine.limit import read_limit, round_limit
 from eyas.bench.engine.rounds import Acceptance
 from eyas.engine.draft_length.choice import FixedDraftLength
+from eyas.engine.round.stages import Stages
 from eyas.engine.startup.build import EngineOptions
 from eyas.local import load_model
 from eyas.model.checkpoints.device_layout import add_copies, unread_bytes
@@ -25,9 +26,10 @@ def model(model_folder):
     return load_model(EngineConfig(model=str(model_folder), draft=str(model_folder / "eagle3"), device="cpu"))
 
 
-def limit(model, *, experts, drafts, context=0.0, batch=1, tiles="tiled"):
+def limit(model, *, experts, drafts, context=0.0, batch=1, tiles="tiled", screen=None):
+    core = SimpleNamespace(runner=SimpleNamespace(stages=Stages(), screen=screen))
     counts = Acceptance(histogram=Counter({1: 10}), num_drafts=10 * drafts)
-    arm = Arm(tiles=tiles, drafts=drafts, core=None, draft_length=FixedDraftLength(0), counts=counts, experts=experts)
+    arm = Arm(tiles=tiles, drafts=drafts, core=core, draft_length=FixedDraftLength(0), counts=counts, experts=experts)
     return round_limit(model, arm, context=context, batch=batch, bandwidth=1e9)
 
 
@@ -72,6 +74,14 @@ def test_of_two_copies_a_round_reads_one():
     assert 0 < saved == everything - limit(copied, experts=4, drafts=1, batch=8).weights
     assert limit(copied, experts=4, drafts=1, batch=9).weights == everything
     assert limit(copied, experts=4, drafts=0, tiles="bf16").weights == everything
+
+
+def test_of_a_screened_lm_head_a_small_round_reads_its_copy(model):
+    screen = SimpleNamespace(max_rows=8, nbytes=1000)
+    saved = model.weights.lm_head_VH.nbytes - 1000
+    whole, screened = (limit(model, experts=1, drafts=3, batch=2, screen=one).weights for one in (None, screen))
+    assert whole - screened == saved > 0
+    assert limit(model, experts=1, drafts=3, batch=3, screen=screen).weights == whole
 
 
 def test_a_cpu_has_no_limit(model):

@@ -31,12 +31,15 @@ def round_limit(model: LoadedModel, arm: Arm, *, context: float, batch: int, ban
     if model.head is not None:
         kind = HEAD_KINDS[model.options.drafter]
         head_bytes = kind.round_bytes(model.head.weights, arm.counts.num_drafts / arm.counts.num_rounds)
-    num_rows = batch * (1 if arm.drafts == "auto" else arm.drafts + 1)
+    num_rows = arm.core.runner.stages.rows(batch) * (1 if arm.drafts == "auto" else arm.drafts + 1)
     return RoundLimit(_target_bytes(model, arm, num_rows), batch * _kv_bytes(model, context), head_bytes, bandwidth)
 
 
 def _target_bytes(model: LoadedModel, arm: Arm, num_rows: int) -> float:
-    """Count the bytes of the target's weights that `num_rows` rows read: all but the embedding and idle experts."""
+    """Count the bytes of the target's weights that `num_rows` rows read: all but the embedding and idle experts.
+
+    Of an lm_head with a screen that is its copy in 8 bits.
+    """
     from eyas.bench.engine.parts import num_bytes, remove_copies, unread_bytes
 
     weights = remove_copies(model.weights) if arm.tiles == "bf16" else model.weights
@@ -44,6 +47,9 @@ def _target_bytes(model: LoadedModel, arm: Arm, num_rows: int) -> float:
         num_bytes((layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias)) for layer in weights.layers
     )
     idle = weights.embed_VH.nbytes + unread_bytes(weights, num_rows)
+    screen = arm.core.runner.screen
+    if screen is not None and num_rows <= screen.max_rows:  # what it leaves of the lm_head depends on the logits
+        idle += num_bytes((weights.lm_head_VH,)) - screen.nbytes
     return num_bytes(weights) - idle - stacks * (1 - arm.experts / model.config.num_experts)
 
 

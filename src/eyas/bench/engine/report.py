@@ -28,7 +28,7 @@ rounds    share that committed 1, 2, ... tokens
 experts   distinct experts that a round reads in a layer, mean
 same      answers with exactly the tokens of those without drafts
 limit     bytes that a round reads (weights with the distinct experts, keys and values, the head), each once,
-          over the bandwidth of a streaming read in the same run; all of the lm_head, though a screen reads half"""
+          over the bandwidth of a streaming read in the same run; of an lm_head with a screen, its copy in 8 bits"""
 
 
 class Setting(NamedTuple):

@@ -18,7 +18,7 @@ from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.reference.lookup import LookUp, look_up_ref
 from eyas.kernels.reference.ops import Ops
-from eyas.kernels.reference.roles import PROMPT_OPS, ROW_OPS
+from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
 from eyas.model.config import GptOssConfig
 
 __all__ = [
@@ -50,6 +50,11 @@ class Backend:
     chunk_tokens: int
     max_rows: int | None = None  # rows of a round, None: no limit
     new_screen: Callable[[BlockedMatrix, RoughMatrix, DeviceState, float], Screen] | None = None
+
+    @property
+    def max_prompt_rows(self) -> int:
+        """The most rows of a prompt pass, those that fill up tiles included."""
+        return max_tiles(self.chunk_tokens) * PROMPT_TILE
 
 
 def plain_backend() -> Backend:

@@ -27,7 +27,7 @@ from eyas.engine.startup.memory import PageCounts, kv_budget, page_bytes, page_c
 from eyas.engine.startup.memory_map import memory_map
 from eyas.engine.step.core import EngineCore
 from eyas.engine.step.runner import Runner
-from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, max_tiles, sliding_pages
+from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, sliding_pages
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix, rough_bytes
 from eyas.kernels.reference.attend import KEY_BLOCK
@@ -132,9 +132,8 @@ def build_engine(
     else:
         needs = drafter.needs_of(head.config, dtype)
     backend = _backend(config, weights, options, needs, max_drafts)
-    prompt_rows = max_tiles(backend.chunk_tokens) * PROMPT_TILE
     prompt_bytes = chunk_bytes(
-        config, prompt_rows, dtype, tap_width=needs.tap_width, reader_row_bytes=needs.prompt_row_bytes
+        config, backend.max_prompt_rows, dtype, tap_width=needs.tap_width, reader_row_bytes=needs.prompt_row_bytes
     )
     device = weights.embed_VH.device
     row_bytes = 4 * config.vocab_size + dtype.itemsize * needs.tap_width  # of `RoundSpace`
@@ -264,7 +263,7 @@ def _runner(
         sampler=sampler,
         prompt_sampler=prompt_sampler,
         stages=backend.stages,
-        max_prompt_rows=max_tiles(backend.chunk_tokens) * PROMPT_TILE,
+        max_prompt_rows=backend.max_prompt_rows,
         space=_round_space(num_rows, target, needs.tap_width) if backend.stages.has_fixed_shapes else None,
         ngram_drafter=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
         screen=None
