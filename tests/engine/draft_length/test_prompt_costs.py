@@ -33,6 +33,15 @@ def test_steps_of_one_size_say_what_that_size_takes():
     assert 0.06 < costs.seconds(2048) < 0.065
 
 
+def test_a_first_step_that_seemed_to_take_no_time_is_no_bound():
+    costs = PromptCosts()
+    costs.observe(2048, -0.01)
+    assert costs.is_known and costs.seconds(2048) == 0
+    for _ in range(200):
+        costs.observe(2048, 0.065)
+    assert costs.seconds(2048) == pytest.approx(0.065, rel=0.05)
+
+
 @pytest.mark.parametrize("slower", [1.25, 0.8])
 def test_what_drafts_cost_is_learned_beside_prompts(slower):
     """At start-up rounds with drafts seemed to take more, or less, than they do beside a chunk in every step."""

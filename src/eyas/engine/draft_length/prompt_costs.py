@@ -32,8 +32,8 @@ class PromptCosts:
     def observe(self, num_rows: int, seconds: float) -> None:
         """Learn from a pass over `num_rows` that took `seconds`."""
         seconds = max(0.0, seconds)
-        if self.is_known:
-            seconds = min(seconds, CLIP * self.seconds(num_rows))
+        if (expected := self.seconds(num_rows)) > 0:
+            seconds = min(seconds, CLIP * expected)
         new = (1.0, num_rows, num_rows**2, seconds, num_rows * seconds)
         self._sums = [old * KEEP + added for old, added in zip(self._sums, new, strict=True)]
         weight, rows, squares, total, products = self._sums
