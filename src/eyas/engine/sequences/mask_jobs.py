@@ -40,7 +40,7 @@ class MaskThreads:
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[_Job | None] = SimpleQueue()
-        self._ended: SimpleQueue[None] = SimpleQueue()  # one entry for each job; those of earlier waits do no harm
+        self._ended: SimpleQueue[None] = SimpleQueue()  # has an entry if a job has ended since the last wait
         self._shared: _Worker | None = None
         weakref.finalize(self, self._inbox.put, None)
 
@@ -87,7 +87,8 @@ class _Worker(threading.Thread):
 
 def _run(job: _Job, ended: SimpleQueue[None], nice: int = 0) -> None:
     job.run(nice)
-    ended.put(None)
+    if ended.empty():  # one entry is enough: what it wakes looks at all jobs
+        ended.put(None)
 
 
 class _Job:
