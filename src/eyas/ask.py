@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO, get_args
 
 from eyas.base.errors import UserError
 from eyas.base.harmony.rendering import Effort
-from eyas.base.settings.config import human_int, key_from
+from eyas.base.settings.config import argument, int_from, key_from
 from eyas.terminal import DIM, RESET, has_colour
 
 if TYPE_CHECKING:
@@ -38,15 +38,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--model", metavar="NAME", help="name of the model (default: the server's first)")
     add(
-        "--api-key", type=_key, default=os.environ.get("OPENAI_API_KEY"), metavar="KEY",
+        "--api-key", type=argument(key_from), default=os.environ.get("OPENAI_API_KEY"), metavar="KEY",
         help="API key, or env:NAME for one in an environment variable (default: that in OPENAI_API_KEY)",
     )  # fmt: skip
     add("--system", metavar="TEXT", help="instructions for the model")
     add("--effort", choices=get_args(Effort), help="reasoning effort (default: the server's)")
     add("--temperature", type=float, metavar="T", help="sampling temperature (default: the server's)")
     add("--seed", type=int, metavar="N", help="makes the answer repeatable where the server does")
-    add("--max-tokens", type=_positive, metavar="N", help="most tokens of an answer (default: the server's)")
-    add("--rounds", type=_positive, default=16, metavar="N", help="most answers with calls in a row (default: 16)")
+    add(
+        "--max-tokens", type=argument(int_from(1)), metavar="N", help="most tokens of an answer (default: the server's)"
+    )
+    add(
+        "--rounds",
+        type=argument(int_from(1)),
+        default=16,
+        metavar="N",
+        help="most answers with calls in a row (default: 16)",
+    )
     add("--json", action="store_true", help="end with one line of JSON")
 
 
@@ -178,20 +186,3 @@ class _Said:
             "completion_tokens": sum(one.completion_tokens for one in usage) if usage else None,
             "seconds": round(time.monotonic() - self.began, 3),
         }
-
-
-def _key(text: str) -> str:
-    try:
-        return key_from(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _positive(text: str) -> int:
-    try:
-        value = human_int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"wants at least 1, got {text}")
-    return value

@@ -44,21 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _address(text: str) -> str:
     from eyas.base.serving.address import address
+    from eyas.base.settings.config import argument
 
-    return _argument(address, text)
+    return argument(address)(text)
 
 
 def _key(text: str) -> str:
-    from eyas.base.settings.config import key_from
+    from eyas.base.settings.config import argument, key_from
 
-    return _argument(key_from, text)
-
-
-def _argument(read: Any, text: str) -> str:
-    try:
-        return str(read(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return argument(key_from)(text)
 
 
 def run(args: argparse.Namespace) -> int:

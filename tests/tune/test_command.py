@@ -37,7 +37,7 @@ def test_flags():
     [
         (["--budget", "soon"], "wants a time such as 20m"),
         (["--budget", "0"], "wants a time such as 20m"),
-        (["--context", "0"], "wants numbers from 1"),
+        (["--context", "0"], "wants at least 1, got 0"),
         (["--context", "8k"], "no context fits: the model leaves 3776 tokens"),
         (["--engine", "vlm"], "unknown engine 'vlm'"),
         (["--on", "h200"], "choose from"),

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import eyas
 from eyas.base.commit import commit
-from eyas.base.settings.config import human_int
+from eyas.base.settings.config import argument, int_from
 
 __all__ = [
     "SIMULATED",
@@ -85,13 +85,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def positive_int(text: str) -> int:
     """Parse a whole number of at least 1 for argparse."""
-    try:
-        value = human_int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"wants at least 1, got {text}")
-    return value
+    return argument(int_from(1))(text)
 
 
 def existing_file(text: str) -> Path:
@@ -103,11 +97,4 @@ def existing_file(text: str) -> Path:
 
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     """Return a parser for argparse of comma-separated values, each kept once."""
-
-    def parse_all(text: str) -> tuple[Any, ...]:
-        try:
-            return tuple(dict.fromkeys(parse(item.strip()) for item in text.split(",")))
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse_all
+    return argument(lambda text: tuple(dict.fromkeys(parse(item.strip()) for item in text.split(","))))

@@ -23,11 +23,12 @@ from eyas.base.bundled import random_shape
 from eyas.base.commit import commit
 from eyas.base.errors import UserError
 from eyas.base.serving.engines import EngineName
-from eyas.base.settings.config import human_int
+from eyas.base.settings.config import argument
 from eyas.base.settings.home import home
 from eyas.bench.endpoint.journal import Header
 from eyas.bench.endpoint.records import Stamp
 from eyas.bench.machine import machine as client_machine
+from eyas.bench.report import listed, positive_int
 from eyas.fleet.commands.plan import plan_for
 from eyas.fleet.commands.signals import sigterm_like_ctrl_c
 from eyas.fleet.machines.machine import Machine
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help="a model's name, hub id or folder, or random:SHAPE (random:gpt-oss-120b)")
     add("--on", choices=("here",), default="here", help="machine to measure: this one")
     add(
-        "--engine", action="append", type=_engine, metavar="NAME",
+        "--engine", action="append", type=argument(_engine), metavar="NAME",
         help="engine to measure, may be given several times (default: eyas, and llama.cpp where llama-server is found)",
     )  # fmt: skip
     add(
@@ -74,11 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--resume", action="store_true", help="go on with the last sweep of this model: only what it lacks is measured")
     add(
-        "--context", type=_numbers, default=CONTEXTS, metavar="LIST",
+        "--context", type=listed(positive_int), default=CONTEXTS, metavar="LIST",
         help="tokens of the prompts, as far as the model's context holds them (default: 128,2k,8k,32k)",
     )  # fmt: skip
     add(
-        "--concurrency", type=_numbers, default=CONCURRENCIES, metavar="LIST",
+        "--concurrency", type=listed(positive_int), default=CONCURRENCIES, metavar="LIST",
         help="conversations at once (default: 1,4,8)",
     )  # fmt: skip
     add(
@@ -181,10 +182,7 @@ def _say(text: str) -> None:
 
 
 def _engine(text: str) -> str:
-    try:
-        return knowledge().engine(text).name
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return knowledge().engine(text).name
 
 
 def _seconds(text: str) -> float:
@@ -192,13 +190,3 @@ def _seconds(text: str) -> float:
     if match is None or not (seconds := float(match[1]) * UNITS[match[2]]):
         raise argparse.ArgumentTypeError(f"wants a time such as 20m, 90s or 1h, got '{text}'")
     return seconds
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(dict.fromkeys(human_int(part) for part in text.split(",")))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not all(found):
-        raise argparse.ArgumentTypeError(f"wants numbers from 1, got '{text}'")
-    return found

@@ -23,6 +23,7 @@ __all__ = [
     "EngineConfig",
     "ServeConfig",
     "add_arguments",
+    "argument",
     "env_name",
     "flag_name",
     "human_int",
@@ -33,6 +34,7 @@ __all__ = [
     "true_or_false",
 ]
 
+T = TypeVar("T")
 ENV_PREFIX = "EYAS_"
 MAX_AUTO_DRAFTS = 7  # of `--draft-tokens auto`: with the last token, they fill one tile of 8 rows
 FILE_KEY = "config"
@@ -71,6 +73,18 @@ def int_from(low: int, high: int | None = None) -> Callable[[str], int]:
         if value < low or (high is not None and value > high):
             raise ValueError(f"wants {f'{low} to {high}' if high is not None else f'at least {low}'}, got {text}")
         return value
+
+    return parse
+
+
+def argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a reader for argparse, which shows what `read` says of a wrong text only if it is an ArgumentTypeError."""
+
+    def parse(text: str) -> T:
+        try:
+            return read(text)
+        except (ValueError, UserError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     return parse
 
@@ -268,7 +282,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type[EngineConfig], *, p
         if isinstance(item.default, bool):
             group.add_argument(flag_name(item.name), action=argparse.BooleanOptionalAction, **options)
             continue
-        options |= {"metavar": item.metadata["metavar"], "type": _argparse_type(item)}
+        options |= {"metavar": item.metadata["metavar"], "type": argument(item.metadata["parse"])}
         if item.name == positional:
             parser.add_argument(item.name, nargs="?", **options)
         else:
@@ -334,13 +348,3 @@ def _parse(item: Field[Any], value: object, where: str) -> Any:
         return item.metadata["parse"](str(value))
     except ValueError as error:
         raise UserError(f"{where} {error}") from error
-
-
-def _argparse_type(item: Field[Any]) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            return item.metadata["parse"](text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse

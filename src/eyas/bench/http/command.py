@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from eyas.base.settings.config import key_from
+from eyas.base.settings.config import argument, key_from
 from eyas.bench.http.client import APIS, Target
 from eyas.bench.http.load import HistoryRun, Singles, StreamRun, run_history, run_sequential, run_streams
 from eyas.bench.http.servers import null_server
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--model", default="null", metavar="NAME", help="name of the model in requests (default: null)")
     add(
-        "--api-key", type=_api_key, default=os.environ.get("OPENAI_API_KEY"), metavar="KEY",
+        "--api-key", type=argument(key_from), default=os.environ.get("OPENAI_API_KEY"), metavar="KEY",
         help="API key, or env:NAME for one in an environment variable (default: that in OPENAI_API_KEY)",
     )  # fmt: skip
     add("--pid", type=positive_int, metavar="PID", help="process id of the server, to measure its CPU time")
@@ -83,13 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="pause of the paced null engine before each round (default: 20)",
     )
-
-
-def _api_key(text: str) -> str:
-    try:
-        return key_from(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(args: argparse.Namespace) -> int:

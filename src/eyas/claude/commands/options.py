@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from eyas.base.serving.address import address
-from eyas.base.settings.config import key_from
+from eyas.base.settings.config import argument, key_from
 from eyas.base.settings.home import home
 from eyas.claude.server import Server, ask
 from eyas.claude.settings import make_settings
@@ -22,7 +22,11 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 def add_server(parser: argparse.ArgumentParser, *, is_key_written: bool) -> None:
     """Add what says which server and model. `is_key_written`: the key would end in a file, so a variable names it."""
     parser.add_argument(
-        "--url", type=_url, default=DEFAULT_URL, metavar="URL", help=f"address of the server (default: {DEFAULT_URL})"
+        "--url",
+        type=argument(address),
+        default=DEFAULT_URL,
+        metavar="URL",
+        help=f"address of the server (default: {DEFAULT_URL})",
     )
     parser.add_argument(
         "--model", metavar="NAME", help="name of the model (default: the server's first for Claude Code)"
@@ -32,7 +36,7 @@ def add_server(parser: argparse.ArgumentParser, *, is_key_written: bool) -> None
         parser.add_argument("--api-key", type=_variable, metavar="env:NAME", help=help)
     else:
         help = "API key of the server, or env:NAME for one in an environment variable"
-        parser.add_argument("--api-key", type=_key, metavar="KEY", help=help)
+        parser.add_argument("--api-key", type=argument(key_from), metavar="KEY", help=help)
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
@@ -60,24 +64,10 @@ def settings_file(args: argparse.Namespace) -> SettingsFile:
     return SettingsFile(Path(path), home(os.environ))
 
 
-def _url(text: str) -> str:
-    try:
-        return address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _key(text: str) -> str:
-    try:
-        return key_from(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _variable(text: str) -> str:
     """Return NAME of `env:NAME`, a variable that is set."""
     name = text.removeprefix("env:")
     if not text.startswith("env:") or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise argparse.ArgumentTypeError("wants env:NAME, the name of an environment variable, not the key itself")
-    _key(text)
+    argument(key_from)(text)
     return name

@@ -15,7 +15,7 @@ import yaml
 
 from eyas.base.errors import UserError
 from eyas.base.serving.engines import EngineName, Role
-from eyas.base.settings.config import ENV_KEY, human_int
+from eyas.base.settings.config import ENV_KEY, argument, human_int
 from eyas.base.settings.home import home
 from eyas.fleet.machines.images import image_settings
 from eyas.fleet.machines.machine import Machine
@@ -59,7 +59,7 @@ def add_ask_arguments(
     """Add the flags that say what is wanted, shared with `eyas up`."""
     _add_model_arguments(parser, model_help)
     fastest = "engine to plan for (default: the one expected to be fastest)"
-    parser.add_argument("--engine", type=_engine, default="auto", metavar=ENGINES, help=fastest)
+    parser.add_argument("--engine", type=argument(_engine), default="auto", metavar=ENGINES, help=fastest)
     parser.add_argument(
         "--engine-version", metavar="VERSION", help="version of the engine (default: that of the image)"
     )
@@ -73,8 +73,10 @@ def add_ask_arguments(
         choices=get_args(Role),
         help="what it is served as: text, vision (chat about pictures) or embeddings (default: the model's usual one)",
     )
-    parser.add_argument("--context", type=_number, metavar="TOKENS", help="context of one conversation, e.g. 40k")
-    parser.add_argument("--concurrency", type=_number, metavar="N", help="conversations answered at once")
+    parser.add_argument(
+        "--context", type=argument(human_int), metavar="TOKENS", help="context of one conversation, e.g. 40k"
+    )
+    parser.add_argument("--concurrency", type=argument(human_int), metavar="N", help="conversations answered at once")
     parser.add_argument(
         "--spec",
         default="auto",
@@ -83,7 +85,7 @@ def add_ask_arguments(
     )
     parser.add_argument("--draft", metavar="HEAD", help="draft head: name, hub id or folder (default: what suits best)")
     parser.add_argument(
-        "--draft-tokens", type=_number, metavar="N", help="tokens drafted per round (default: what pays)"
+        "--draft-tokens", type=argument(human_int), metavar="N", help="tokens drafted per round (default: what pays)"
     )
     parser.add_argument(
         "--kv-dtype", default="auto", choices=("auto", "fp8"), help="data type of the KV cache (default: auto)"
@@ -105,7 +107,7 @@ def add_ask_arguments(
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="ADDR", help="address that the server listens on (default: 127.0.0.1)"
     )
-    parser.add_argument("--port", type=_number, help="port of the server (default: the engine's own)")
+    parser.add_argument("--port", type=argument(human_int), help="port of the server (default: the engine's own)")
     parser.add_argument(
         "--api-key",
         type=_variable,
@@ -252,19 +254,9 @@ def write(plan: Plan, form: str, folder: Path) -> list[Path]:
     return [folder / name for name in files]
 
 
-def _number(text: str) -> int:
-    try:
-        return human_int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _engine(text: str) -> str:
     """Return the name of the engine that is called `text`."""
-    try:
-        return "auto" if text == "auto" else knowledge().engine(text).name
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return "auto" if text == "auto" else knowledge().engine(text).name
 
 
 def _variable(text: str) -> str:

@@ -8,10 +8,10 @@ import os
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eyas.base.errors import UserError
-from eyas.base.settings.config import int_from
+from eyas.base.settings.config import argument, int_from
 from eyas.base.standard_streams import discard_unwritten_output, open_standard_streams, say, standard_error
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", metavar="ADDR", default=argparse.SUPPRESS, help="address to listen on, instead of the file's"
     )
     parser.add_argument(
-        "--port", metavar="PORT", type=_port, default=argparse.SUPPRESS, help="port to listen on, instead of the file's"
+        "--port",
+        metavar="PORT",
+        type=argument(int_from(0, 65535)),
+        default=argparse.SUPPRESS,
+        help="port to listen on, instead of the file's",
     )
 
 
@@ -115,10 +119,3 @@ async def _run(router: Router, listener: socket.socket, plans: Mapping[str, Plan
             listener,
             Draining(drain=router.drain, num_in_flight=router.num_in_flight, end=router.end, drain_s=server.drain_s),
         )
-
-
-def _port(text: str) -> Any:
-    try:
-        return int_from(0, 65535)(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from eyas.base.errors import UserError
-from eyas.base.settings.config import human_int, key_from
+from eyas.base.settings.config import argument, int_from, key_from
 
 __all__ = ["add_arguments", "run"]
 
@@ -35,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key", type=_variable, metavar="env:NAME", help="environment variable that holds the endpoint's API key"
     )
     parser.add_argument(
-        "--concurrency", type=_int(1, 4096), default=16, metavar="N", help="chats at once (default: 16)"
+        "--concurrency", type=argument(int_from(1, 4096)), default=16, metavar="N", help="chats at once (default: 16)"
     )
     parser.add_argument(
         "--temperature", type=_temperature, default=1.0, metavar="T",
         help="temperature (default: 1, the model's own distribution)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-tokens", type=_int(1), metavar="N",
+        "--max-tokens", type=argument(int_from(1)), metavar="N",
         help="most tokens of an answer; one that reaches it is left out and ends its chat (default: the endpoint's)",
     )  # fmt: skip
     parser.add_argument("--effort", choices=EFFORTS, help="reasoning effort (default: the chat's, else the endpoint's)")
@@ -50,16 +49,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--python", action="store_true",
         help="offer a 'python' tool in every chat and run its calls here, in a sandbox without network and files",
     )  # fmt: skip
-    parser.add_argument("--limit", type=_int(1), metavar="N", help="answer the first N chats only")
+    parser.add_argument("--limit", type=argument(int_from(1)), metavar="N", help="answer the first N chats only")
     parser.add_argument(
-        "--seed", type=_int(0), metavar="N", help="makes answers repeatable where the endpoint does; each has its own"
+        "--seed",
+        type=argument(int_from(0)),
+        metavar="N",
+        help="makes answers repeatable where the endpoint does; each has its own",
     )
     parser.add_argument(
-        "--patience", type=_int(0), default=120, metavar="S",
+        "--patience", type=argument(int_from(0)), default=120, metavar="S",
         help="seconds for which the endpoint may answer nothing and is tried again (default: 120)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", type=_int(1), default=3600, metavar="S", help="seconds for one answer (default: 3600)"
+        "--timeout",
+        type=argument(int_from(1)),
+        default=3600,
+        metavar="S",
+        help="seconds for one answer (default: 3600)",
     )
 
 
@@ -101,26 +107,8 @@ def _variable(text: str) -> str:
     name = text.removeprefix("env:")
     if not text.startswith("env:") or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise argparse.ArgumentTypeError("wants env:NAME, the name of an environment variable, not the key itself")
-    try:
-        key_from(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    argument(key_from)(text)
     return name
-
-
-def _int(low: int, high: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = human_int(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-        if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(
-                f"wants {f'{low} to {high}' if high is not None else f'at least {low}'}, got {text}"
-            )
-        return value
-
-    return parse
 
 
 def _temperature(text: str) -> float:
