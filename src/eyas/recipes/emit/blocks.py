@@ -17,6 +17,7 @@ from eyas.recipes.plan import Download, EnvVar, File, Launch, Plan, Ref, Word
 from eyas.recipes.records import METAL
 
 __all__ = [
+    "BASICS",
     "CURL",
     "LIBRARY",
     "ask",
@@ -34,12 +35,17 @@ __all__ = [
     "up",
 ]
 
-LIBRARY = """\
+BASICS = """\
 say() { printf '%s\\n' "$*" >&2; }
 fail() { say "error: $*"; exit 1; }
 need() { command -v "$1" >/dev/null 2>&1 || fail "$1 is not installed here; $2"; }
 deadline_in() { deadline=$(($(date +%s) + $1)); }
 in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
+"""
+
+LIBRARY = (
+    BASICS
+    + """\
 started_at() { # PID: nothing for one that has ended, reaped or not
     ps -o stat= -o lstart= -p "$1" 2>/dev/null | awk '$1 !~ /^Z/ { $1 = ""; gsub(/ +/, "_"); print }'
 }
@@ -71,6 +77,7 @@ remove() { # CONTAINER
     fi
 }
 """
+)
 
 TOKEN = "HF_TOKEN"  # what `hf` reads
 CURL = "--silent --noproxy '*'"  # of questions to this machine

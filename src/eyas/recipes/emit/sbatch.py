@@ -17,14 +17,6 @@ __all__ = ["render"]
 
 IMPLIED = {"--gpus", "--ipc", "--shm-size", "--network", "--ulimit", "--device"}
 
-LIBRARY = """\
-say() { printf '%s\\n' "$*" >&2; }
-fail() { say "error: $*"; exit 1; }
-need() { command -v "$1" >/dev/null 2>&1 || fail "$1 is not installed here; $2"; }
-deadline_in() { deadline=$(($(date +%s) + $1)); }
-in_time() { [ "$(date +%s)" -lt "$deadline" ]; }
-"""
-
 
 def render(plan: Plan) -> dict[str, str]:
     """Render the script. Raises UserError for what pyxis cannot express: options of docker, paths with `:` or `,`."""
@@ -35,11 +27,11 @@ def render(plan: Plan) -> dict[str, str]:
         plan = slurm_mpi.by_slurm(plan)
     if any("mpirun" in launch.argv for launch in plan.emission.launches):
         raise UserError("this plan starts MPI over ssh, which Slurm does itself; use --emit shell or `eyas up`")
-    lines = ["#!/bin/bash", *_directives(plan), LITERAL, "set -euo pipefail", "", LIBRARY + _hosts(plan)]
+    lines = ["#!/bin/bash", *_directives(plan), LITERAL, "set -euo pipefail", "", blocks.BASICS + _hosts(plan)]
     lines += [*blocks.required(blocks.references(plan)), *checks.for_downloads(plan), ""]
     lines.append("# Checks and files on every node, then the downloads into a cache that all of them see")
     for rank in range(len(choice.nodes)):
-        script = "\n".join(["set -eu", LIBRARY, *checks.in_job(plan, rank), *blocks.files(plan, rank)]) + "\n"
+        script = "\n".join(["set -eu", blocks.BASICS, *checks.in_job(plan, rank), *blocks.files(plan, rank)]) + "\n"
         lines.append(heredoc(f"{_srun(rank)} bash", script, "SCRIPT").removesuffix("\n"))
     lines += [*blocks.fetch(plan), "", "pids=()", "trap 'kill \"${pids[@]}\" 2>/dev/null || :' EXIT", ""]
     for launch in plan.emission.launches:
