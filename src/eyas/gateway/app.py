@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from eyas.base.errors import EyasError
 from eyas.base.ports import EnginePort
 from eyas.base.tokens.remembering import RememberingCodec
 from eyas.base.tokens.tokenizer import TextCodec
 from eyas.gateway.anthropic.dialect import ANTHROPIC
 from eyas.gateway.grammar.checker import GrammarChecker
-from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
+from eyas.gateway.http.bare_app import bare_app
 from eyas.gateway.http.intake import Intake
-from eyas.gateway.http.stream import ClientGone
 from eyas.gateway.openai.dialect import OPENAI
 from eyas.gateway.operation import health
 from eyas.gateway.operation.operation import Operation
@@ -49,21 +44,13 @@ def create_app(
         intake=Intake(options.max_body),
     )
     operation = Operation(context, Dialects(dialects))
-    app = Starlette(
-        routes=[
+    app = bare_app(
+        [
             *health.routes(context),
             *(route for dialect in dialects for route in dialect.routes(context)),
             *live.routes(context),
             *operation.routes(),
         ],
-        exception_handlers={
-            ClientDisconnect: on_client_left,
-            ClientGone: on_client_left,
-            EyasError: on_eyas_error,
-            HTTPException: on_http_exception,
-            Exception: on_unexpected,
-        },
-        lifespan=operation.lifespan,
+        operation.lifespan,
     )
-    app.router.redirect_slashes = False  # a redirect would trust the Host header, and lose https after a proxy
     return operation.wrap(app)

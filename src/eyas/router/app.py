@@ -8,17 +8,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eyas.base.errors import EyasError
 from eyas.base.settings.home import home
 from eyas.gateway.app import DIALECTS
-from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
-from eyas.gateway.http.stream import ClientGone
+from eyas.gateway.http.bare_app import bare_app
 from eyas.gateway.operation.auth import digests, origins
 from eyas.gateway.operation.gates import Access
 from eyas.gateway.server.dialect import REQUEST_ID_HEADER
@@ -79,18 +74,7 @@ def create_app(
     )
     relay.listeners.append(operation.record)
     manager.listeners.append(operation.happened)
-    rest = Starlette(
-        routes=[*operation.routes(), *files.routes()],
-        exception_handlers={
-            ClientDisconnect: on_client_left,
-            ClientGone: on_client_left,
-            EyasError: on_eyas_error,
-            HTTPException: on_http_exception,
-            Exception: on_unexpected,
-        },
-        lifespan=operation.lifespan,
-    )
-    rest.router.redirect_slashes = False  # a redirect would trust the Host header, and lose https after a proxy
+    rest = bare_app([*operation.routes(), *files.routes()], operation.lifespan)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and relay.owns(scope["path"]):

@@ -11,13 +11,10 @@ from typing import Generic, TypeVar
 
 import httpx
 import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
-from eyas.base.errors import EyasError, UserError
+from eyas.base.errors import UserError
 from eyas.gateway.app import DIALECTS
-from eyas.gateway.http.errors import on_client_left, on_eyas_error, on_http_exception, on_unexpected
+from eyas.gateway.http.bare_app import bare_app
 from eyas.gateway.operation.auth import digests
 from eyas.gateway.operation.connections import uvicorn_options
 from eyas.gateway.operation.gates import Access
@@ -118,16 +115,7 @@ async def operated(
     access = Access(key_digests=digests(settings.server.api_key))
     operation = Operation(settings, snapshot=manager.snapshot, control=control, access=access, dialects=DIALECTS)
     manager.listeners.append(operation.happened)
-    app = Starlette(
-        routes=[*operation.routes(), *files.routes()],
-        exception_handlers={
-            ClientDisconnect: on_client_left,
-            EyasError: on_eyas_error,
-            HTTPException: on_http_exception,
-            Exception: on_unexpected,
-        },
-        lifespan=operation.lifespan,
-    )
+    app = bare_app([*operation.routes(), *files.routes()], operation.lifespan)
     if ready:
         for backend in settings.backends:
             manager.report(backend.name, Condition(state="ready", model=backend.model or "gpt-oss"))
