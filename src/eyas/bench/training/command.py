@@ -6,9 +6,11 @@ Heads have their true sizes; weights, and the states of the target or its weight
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.base.errors import UserError
@@ -75,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-length", type=positive_int, metavar="N",
         help="on a GPU: also search the longest document, of at most N tokens, that a step has memory for",
     )  # fmt: skip
+    add("--lines", type=Path, metavar="FILE", help="also add each result to this file, a line of JSON when it is known")
 
 
 def _share(text: str) -> float:
@@ -140,33 +143,37 @@ def run(args: argparse.Namespace) -> int:
     what = f"{bench.train.depths} depths, loss {bench.train.loss}, products in {_dtype(bench)}"
     products = product_speed(bench.device, bench.teacher.embed_VH.dtype)
     print(f"step      {what}, {args.repeats} repeats; a large product {products / 1e12:.3g} TFLOP/s\n", flush=True)
+    conditions = {
+        "bench": "train",
+        "simulated": True,
+        "shape": name,
+        **origin,
+        "depths": bench.train.depths,
+        "loss": bench.train.loss,
+        "dtype": _dtype(bench),
+        "attention": bench.train.attention,
+        "tile": bench.train.tile,
+        "chunk": bench.train.chunk,
+        "with_target": args.with_target,
+        "runs": args.runs,
+        "product_flops": products,
+    }
+
+    def keep(found: dict[str, Any]) -> None:
+        if args.lines is not None:
+            with args.lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(conditions | found) + "\n")
+
     results = []
     for length in args.tokens:
         for share in args.supervised:
             found, text = _measure(bench, args.mode, length, share, args.runs, args.repeats, products)
+            keep(found)
             results.append(found)
             print("\n".join(text), flush=True)
-    longest = None if args.max_length is None else _longest(bench, args.mode, args.supervised, args.max_length)
+    longest = None if args.max_length is None else _longest(bench, args.mode, args.supervised, args.max_length, keep)
     print(f"\n{DEFINITIONS}\n")
-    print_json(
-        {
-            "bench": "train",
-            "simulated": True,
-            "shape": name,
-            **origin,
-            "depths": bench.train.depths,
-            "loss": bench.train.loss,
-            "dtype": _dtype(bench),
-            "attention": bench.train.attention,
-            "tile": bench.train.tile,
-            "chunk": bench.train.chunk,
-            "with_target": args.with_target,
-            "runs": args.runs,
-            "product_flops": products,
-            "results": results,
-            "longest": longest,
-        }
-    )
+    print_json({**conditions, "results": results, "longest": longest})
     return 0
 
 
@@ -215,6 +222,8 @@ def _measure(
     parts, flops = ours.stages(), ours.flops()
     speed = sum(flops.values()) / (sum(parts.values()) - parts["target"])
     result |= {
+        "losses": [round(loss, 6) for loss in ours.losses],
+        "planned_bytes": ours.planned(),
         "parts_s": {part: round(spent, 5) for part, spent in parts.items()},
         "flops": flops,
         "flops_per_s": speed,
@@ -227,8 +236,10 @@ def _measure(
     return result, lines
 
 
-def _longest(bench: Bench, modes: Sequence[str], shares: Sequence[float], limit: int) -> dict[str, dict[str, int]]:
-    """Return the longest document that fits by mode and supervised share, and print each."""
+def _longest(
+    bench: Bench, modes: Sequence[str], shares: Sequence[float], limit: int, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, dict[str, int]]:
+    """Return the longest document that fits by mode and supervised share; print and keep each."""
     from eyas.bench.training.modes import MODES, fits
 
     found: dict[str, dict[str, int]] = {}
@@ -237,6 +248,7 @@ def _longest(bench: Bench, modes: Sequence[str], shares: Sequence[float], limit:
         for share in shares:
             tokens = longest_that_fits(partial(fits, MODES[name], bench, share), limit, STEP)
             found[name][f"{share:g}"] = tokens
+            keep({"longest": name, "supervised": share, "tokens": tokens})
             note = ", the limit that was given" if tokens == limit else ""
             print(f"longest document, {name}, {100 * share:g} % supervised: {tokens:,} tokens{note}", flush=True)
     return found

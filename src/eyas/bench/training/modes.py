@@ -23,6 +23,7 @@ from eyas.model.devices import available_bytes
 from eyas.model.live_bytes import LiveBytes
 from eyas.train.heads.flops import Work, head_flops
 from eyas.train.heads.registry import find_making
+from eyas.train.loop.memory import head_bytes
 from eyas.train.loss.tiles import normalisers
 from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 from eyas.train.settings.schema import TrainSettings
@@ -123,13 +124,14 @@ class Ours(Mode):
             head, source, self.train, rule="loose", num_steps=1000, processes=Processes(), shrinks=False
         )
         self.head, self.optimizers = head, self._trainer.optimizers
+        self.losses: list[float] = []  # of the steps so far, all on the same batch
         self._number = 0
 
     def _settings(self, train: TrainSettings, num_tokens: int) -> TrainSettings:
         return train
 
     def step(self) -> None:
-        self._trainer.step(self._number, [self.batch])
+        self.losses.append(self._trainer.step(self._number, [self.batch]).loss)
         self._number += 1
 
     def stages(self) -> dict[str, float]:
@@ -167,6 +169,17 @@ class Ours(Mode):
             self.optimizers.step(self._number)
         self._number += 1
         return seconds
+
+    def planned(self) -> dict[str, int]:
+        """Return the bytes by owner that `eyas train plan` counts for the head and its step."""
+        bench, batch = self.bench, self.batch
+        cells = self._trainer.head.cells(batch, rule="loose")
+        rows = len(torch.cat([one.rows_N for one in cells]).unique()) if self.cuts_rows else batch.num_tokens
+        return head_bytes(
+            find_making(bench.head_settings.kind), self._trainer.head.config, self.train,
+            vocab_size=bench.target.vocab_size, tokens=batch.num_tokens, rows=rows,
+            itemsize=bench.teacher.embed_VH.dtype.itemsize,
+        )  # fmt: skip
 
     def flops(self) -> dict[str, float]:
         """Return the operations of a step of the head by part, without what is computed twice."""
@@ -276,7 +289,12 @@ def warmed_up(mode: type[Mode], bench: Bench, batch: Batch, source: HiddenStates
 
 
 def fits(mode: type[Mode], bench: Bench, share: float, length: int) -> bool:
-    """Whether a GPU has memory for steps of a document of this length."""
+    """Whether a GPU has memory for steps of a document of this length.
+
+    Passes of ours need the same memory one after the other, so that those of two suffice to tell.
+    """
+    if mode is Ours:
+        share = min(share, 2 * bench.train.chunk / length)
     try:
         batch, source = bench.batch(length, share), bench.source(length)
     except torch.OutOfMemoryError:

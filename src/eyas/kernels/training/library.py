@@ -54,16 +54,16 @@ def _cudnn_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Any
         _by_head(q), _by_head(k), _by_head(v), None, True, 0.0, False, False
     )
     by_row = out[0].transpose(0, 1).reshape(q.shape)
-    return by_row, lse.reshape(-1, len(q)).T.reshape(q.shape[:3]), rest
+    return by_row, lse.reshape(-1, len(q)).T.reshape(q.shape[:3]), (lse.shape, *rest)
 
 
 def _cudnn_backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    cum_q, cum_k, max_q, max_k, seed, offset = rest
+    shape, cum_q, cum_k, max_q, max_k, seed, offset = rest  # [1, heads, N, 1], in some versions of torch [1, heads, N]
     d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
         _by_head(d_out), _by_head(q), _by_head(k), _by_head(v), _by_head(out),
-        lse.flatten(1).T.contiguous()[None, :, :, None], seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0, False,
+        lse.flatten(1).T.reshape(shape), seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0, False,
     )  # fmt: skip
     d_q, d_k, d_v = (x[0].transpose(0, 1) for x in (d_q, d_k, d_v))
     return d_q.reshape(q.shape), d_k, d_v

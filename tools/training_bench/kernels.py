@@ -1,16 +1,14 @@
 """Checks the kernels of training on a GPU against fp64, times attention by way, and steps at the shapes of gpt-oss.
 
-    python tools/bench_training_kernels.py [check step attention bench target tune]
+    python -m tools.training_bench.kernels check | step | attention | tune [--lines FILE]
 
 check       attention of a pass by our kernels, flash attention and cuDNN: errors, and whether bits come again
-step        gradients of a whole step in bf16, beside those of autograd in bf16
+step        gradients of whole steps in bf16, beside those of autograd in bf16
 attention   TFLOP/s of the last 8,192 rows of long documents
-bench       `eyas train bench` at 4,096, 40,960 and 131,072 tokens, with its baselines where they fit
-target      the same with a target of random weights, 65 GB, in every step
 tune        other sizes of our kernels' launches
 
-About ten minutes on an H200. Data is random (SIMULATED). Errors are relative, by norm; beside them stands that of plain
-operations in fp32 on the same bf16 inputs. A part that fails says so and the next one runs; the last line is JSON.
+Data is random (SIMULATED). Errors are relative, by norm; beside them stands that of plain operations in fp32 on the
+same bf16 inputs. A way that fails says so and the next one follows; each result is added to FILE as a line of JSON.
 `--small` is for a CPU, in Triton's interpreter (TRITON_INTERPRET=1).
 """
 
@@ -18,12 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,15 +36,10 @@ from eyas.train.heads.attention import Prefix, attend, row_blocks
 from eyas.train.heads.kernel_attention import attend_by_kernels, pass_rows
 from eyas.train.types import States, Teacher
 
-SIZES = ("--shape", "gpt-oss-120b", "--chunk", "4096", "--tile", "2048", "--repeats", "3")
-BENCHES = (
-    ("--tokens", "4096", "--supervised", "1", "--mode", "ours,checkpoints,plain"),
-    ("--tokens", "40960", "--supervised", "1,0.3,0.1", "--runs", "20", "--mode", "ours,checkpoints"),
-    ("--tokens", "131072", "--supervised", "1", "--mode", "ours"),
-)
-TARGETS = (("--tokens", "40960,131072", "--supervised", "1", "--mode", "ours", "--with-target"),)
 WAYS = ("kernels", "flash", "cudnn")
 CHECKED, LONG, ROWS = 6000, (40_960, 131_072), 8192  # tokens; rows of a timed pass
+# Tokens, supervised share, rows of a pass: one by our kernels alone, one whose first 2,048 keys are a library's.
+STEPS = ((2048, 1.0, 2048), (3200, 0.3, 2048))
 SETTINGS = {  # to try, beside those that are set
     "_FORWARD": [
         dict(BLOCK_M=128, BLOCK_N=128, maxnreg=None),
@@ -106,53 +98,61 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 def cases(tokens: int) -> dict[str, tuple[tuple[int, ...], Tensor]]:
+    """Return the starts of documents and the rows of passes; at true sizes three begin in a library."""
     every = torch.arange(tokens)
     runs = torch.arange(0, tokens - 3, 12)[:500, None] + torch.arange(3)
+    far = torch.arange(tokens // 2, tokens - 3, 6)[:500, None] + torch.arange(3)
     third = tokens // 3
     return {
         "the last 2,048 rows": ((0, tokens), every[-min(2048, tokens // 2) :]),
         "500 runs of 3 rows": ((0, tokens), runs.flatten()),
+        "500 runs in the second half": ((0, tokens), far.flatten()),
         "one row": ((0, tokens), every[-2:-1]),
-        "packed": ((0, 3, third, 2 * third + 1, tokens), every[third // 2 : -7]),
+        "packed": ((0, 3, 2 * third, 2 * third + 1, tokens), every[third + third // 20 : -7]),
     }
 
 
-def check() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def check() -> None:
     for name, (starts, rows) in cases(TOKENS).items():
         case = Case(starts, rows, num_own=6, shape=SHAPE)
         exact, plain = case.run("plain", torch.float64), case.run("plain")
         for way in USED:
-            errors = {part: error(x, exact[part]) for part, x in case.run(way).items()}
-            ratios = {part: errors[part] / max(error(plain[part], exact[part]), 1e-9) for part in errors}
-            worst = max(errors, key=lambda part: ratios[part])
-            again = [case.run(way).values() for _ in range(2)]
-            same = [torch.equal(a, b) for a, b in zip(*again, strict=True)]
-            print(f"{name}, {way}: error {max(errors.values()):.1e}, {ratios[worst]:.2f} of plain's ({worst}), "
-                  f"{'same bits' if all(same) else 'other bits'} again", flush=True)  # fmt: skip
-            found[f"{name}, {way}"] = {"errors": errors, "over_plain": ratios, "same_bits": all(same)}
-    return found
+            record("check", {"case": name, "way": way}, compared, case, way, exact, plain)
 
 
-def step() -> dict[str, Any]:
-    """Loss and gradients of a step in bf16, ours and autograd's, against fp64 (plain attention, as the reference)."""
-    tokens, shape = (96, "demo") if SMALL else (2048, "gpt-oss-120b")
-    bench, _ = open_bench(shape=shape, file=None, device=DEVICE.type)
-    batch, source = bench.batch(tokens, 1.0), bench.source(tokens)
-    gradients: dict[str, dict[str, Tensor]] = {}
+def compared(case: Case, way: str, exact: dict[str, Tensor], plain: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the errors of a way, as multiples of plain's too, and whether a second run gives the same bits."""
+    first = case.run(way)
+    errors = {part: error(x, exact[part]) for part, x in first.items()}
+    ratios = {part: errors[part] / max(error(plain[part], exact[part]), 1e-9) for part in errors}
+    same = all(torch.equal(x, first[part]) for part, x in case.run(way).items())
+    worst = max(errors, key=lambda part: ratios[part])
+    return {"worst": errors[worst], "of": worst, "over_plain": ratios[worst], "same_bits": same, "errors": errors}
+
+
+def step() -> None:
+    """Gradients of steps in bf16, ours and autograd's, against fp64 (plain attention, as the reference)."""
+    shape, sizes = ("demo", ((96, 1.0, 96),)) if SMALL else ("gpt-oss-120b", STEPS)
+    for tokens, share, chunk in sizes:
+        bench, _ = open_bench(shape=shape, file=None, device=DEVICE.type, chunk=chunk)
+        record("step", {"tokens": tokens, "supervised": share}, gradients, bench, tokens, share)
+
+
+def gradients(bench: Any, tokens: int, share: float) -> dict[str, Any]:
+    """Return the errors of each gradient of a step, and their ratio."""
+    batch, source = bench.batch(tokens, share), bench.source(tokens)
+    found: dict[str, dict[str, Tensor]] = {}
     for name in ("ours", "autograd", "fp64"):
-        mode = (Plain if name == "autograd" else Ours)(bench, batch, source)
+        mode = None  # the last one's memory
+        mode = exact_mode(bench, batch, source) if name == "fp64" else MODES[name](bench, batch, source)
         mode.optimizers.step = lambda _: (0.0, 0.0)
-        if name == "fp64":
-            mode = exact_mode(bench, batch, source)
         mode.step()
-        gradients[name] = {key: p.grad for key, p in mode.head.named_parameters() if p.grad is not None}
-    found = {}
-    for key, exact in gradients["fp64"].items():
-        ours, theirs = (error(gradients[name][key], exact) for name in ("ours", "autograd"))
-        found[key] = {"ours": ours, "autograd": theirs}
-        print(f"{key}: {ours:.2e}, autograd {theirs:.2e}, {ours / theirs:.2f}", flush=True)
-    return found
+        found[name] = {key: p.grad for key, p in mode.head.named_parameters() if p.grad is not None}
+    errors = {}
+    for key, exact in found["fp64"].items():
+        ours, theirs = (error(found[name][key], exact) for name in ("ours", "autograd"))
+        errors[key] = {"ours": ours, "autograd": theirs, "ratio": ours / theirs}
+    return errors
 
 
 def exact_mode(bench: Any, batch: Any, source: Any) -> Any:
@@ -213,78 +213,57 @@ def timed(way: str, tokens: int, rows: int) -> dict[str, float]:
     }
 
 
-def time_attention() -> dict[str, Any]:
-    found = {}
+def time_attention() -> None:
     for tokens in (200,) if SMALL else LONG:
         for way in USED:
-            found[f"{tokens}, {way}"] = speed = timed(way, tokens, 64 if SMALL else ROWS)
-            print(f"{tokens:,} keys, {way}: {speed['forward']:.0f} and {speed['backward']:.0f} TFLOP/s", flush=True)
-    return found
+            rows = 64 if SMALL else ROWS
+            record("attention", {"tokens": tokens, "way": way}, timed, way, tokens, rows)
 
 
-def tune() -> dict[str, Any]:
+def tune() -> None:
     """Forward and backward TFLOP/s of our kernels alone, one launch changed at a time."""
-    found = {}
     for name, choices in SETTINGS.items():
         launch = getattr(attention, name)
         kept = dict(launch)
         for change in [{}, *choices]:
             launch.clear()
-            launch.update(kept | change)
-            launch.update({} if launch.get("maxnreg", 0) is not None else {"maxnreg": 255})
-            speed = timed("kernels", 200 if SMALL else LONG[0], 64 if SMALL else ROWS)
-            found[f"{name} {change}"] = speed
-            print(f"{name} {change}: {speed['forward']:.0f} and {speed['backward']:.0f} TFLOP/s", flush=True)
+            launch.update({key: value for key, value in (kept | change).items() if value is not None})
+            tokens, rows = (200, 64) if SMALL else (LONG[0], ROWS)
+            record("tune", {"launch": name, "change": change}, timed, "kernels", tokens, rows)
         launch.clear()
         launch.update(kept)
-    return found
 
 
-def benches(commands: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Run `eyas train bench` in processes of their own, whose output is shown; return what each wrote last."""
-    found = {}
-    for command in commands:
-        sizes = ("--shape", "demo", "--repeats", "1", "--tokens", "64") if SMALL else (*SIZES, *command)
-        line = [sys.executable, "-m", "eyas", "train", "bench", *sizes]
-        print(" ".join(line[1:]), flush=True)
-        with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as running:
-            assert running.stdout is not None
-            last = ""
-            for last in running.stdout:
-                print(last, end="", flush=True)
-        found[" ".join(command)] = json.loads(last) if running.returncode == 0 else {"failed": running.returncode}
-    return found
+def record(part: str, what: dict[str, Any], measure: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+    """Measure, print and add a line of JSON to the file of results; a failure is a result too."""
+    try:
+        found = measure(*arguments)
+    except Exception as problem:
+        traceback.print_exc()
+        found = {"failed": f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"}
+    line = json.dumps({"part": part, "simulated": True, **what, **found})
+    print(line, flush=True)
+    if LINES is not None:
+        with LINES.open("a") as file:
+            file.write(line + "\n")
 
 
-PARTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "check": check,
-    "step": step,
-    "attention": time_attention,
-    "bench": lambda: benches(BENCHES),
-    "target": lambda: benches(TARGETS),
-    "tune": tune,
-}
+PARTS: dict[str, Callable[[], None]] = {"check": check, "step": step, "attention": time_attention, "tune": tune}
+MODES: dict[str, Any] = {"ours": Ours, "autograd": Plain}
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("parts", nargs="*", metavar="PART", help="parts to run (default: all)")
+parser.add_argument("part", choices=tuple(PARTS))
+parser.add_argument("--lines", type=Path, metavar="FILE", help="file to which results are added")
 parser.add_argument("--small", action="store_true", help="small sizes, on a CPU")
 
 
 if __name__ == "__main__":
     args = parser.parse_args()
-    SMALL = args.small
+    SMALL, LINES = args.small, args.lines
+    if SMALL:
+        import tests.kernels.support.interpreter  # noqa: F401, mends it
     DEVICE, DTYPE = (torch.device("cpu"), torch.float32) if SMALL else (torch.device("cuda"), torch.bfloat16)
     TOKENS, SHAPE = (120, (2, 8, 16)) if SMALL else (CHECKED, (8, 8, 64))
     USED = WAYS[:1] if SMALL else WAYS
-    lines, origin = provenance(hardware(DEVICE))
+    lines, _ = provenance(hardware(DEVICE))
     print("\n".join(["SIMULATED: data is random", *lines]), flush=True)
-    results: dict[str, Any] = {}
-    for part in args.parts or PARTS:
-        print(f"== {part}", flush=True)
-        try:
-            results[part] = PARTS[part]()
-        except Exception:
-            traceback.print_exc()
-            results[part] = {"failed": traceback.format_exc(limit=1)}
-        if not SMALL:
-            torch.cuda.empty_cache()  # for processes of their own
-    print(json.dumps({"bench": "training kernels", "simulated": True, **origin, **results}))
+    PARTS[args.part]()
