@@ -222,6 +222,7 @@ def _measure(
     parts, flops = ours.stages(), ours.flops()
     speed = sum(flops.values()) / (sum(parts.values()) - parts["target"])
     result |= {
+        "way_of_attention": ours.way,
         "losses": [round(loss, 6) for loss in ours.losses],
         "planned_bytes": ours.planned(),
         "parts_s": {part: round(spent, 5) for part, spent in parts.items()},

@@ -119,6 +119,9 @@ class Ours(Mode):
         head.rows_of_pass, head.attention = self.train.chunk, self.train.attention
         head.cuts_rows, head.recomputes = self.cuts_rows, self.recomputes
         head.to(bench.device)
+        head.settle_attention(
+            bench.device, bench.teacher.embed_VH.dtype, longest=batch.num_tokens, deterministic=self.train.deterministic
+        )
         self._loss = tiled_loss(head, source, self.train)
         self._trainer = Trainer(
             head, source, self.train, rule="loose", num_steps=1000, processes=Processes(), shrinks=False
@@ -129,6 +132,11 @@ class Ours(Mode):
 
     def _settings(self, train: TrainSettings, num_tokens: int) -> TrainSettings:
         return train
+
+    @property
+    def way(self) -> str:
+        """Return how attention is computed: measured at the start, unless the settings name one."""
+        return self._trainer.head.attention
 
     def step(self) -> None:
         self.losses.append(self._trainer.step(self._number, [self.batch]).loss)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from eyas.train.heads.ways import WayName
@@ -61,6 +62,15 @@ class TrainableHead(nn.Module, ABC):
     attention: WayName = "auto"
     cuts_rows: bool = True  # False: passes compute every row, as most trainers do
     recomputes: bool = False  # the depths of a pass once more in its backward pass, of which then one is kept at a time
+
+    def settle_attention(
+        self, device: torch.device, dtype: torch.dtype, *, longest: int, deterministic: bool
+    ) -> str | None:
+        """Settle `attention` for a run of documents of up to `longest` tokens; return why, for people, if it was open.
+
+        `deterministic`: two runs give the same bits. Raises UserError if the way that was asked for does not.
+        """
+        return None
 
     @property
     def fixed_tensors(self) -> dict[str, Tensor]:

@@ -32,6 +32,7 @@ from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table
 from eyas.train.heads.attention import Prefix, attend, joined_blocks, joined_sizes, row_blocks
 from eyas.train.heads.base import WHOLE, HeadPass, Readout, Share, TrainableHead
+from eyas.train.heads.choosing import settled
 from eyas.train.heads.numerics import linear, rms_norm, rotate, swiglu, wide
 from eyas.train.heads.rows import cells_of, taught_rows
 from eyas.train.heads.ways import find_way
@@ -132,6 +133,15 @@ class Eagle3TrainableHead(TrainableHead):
     @property
     def readout(self) -> Readout:
         return Readout(self.norm.weight, self.lm_head.weight, self.config.rms_norm_eps, self.target_ids_V)
+
+    def settle_attention(
+        self, device: torch.device, dtype: torch.dtype, *, longest: int, deterministic: bool
+    ) -> str | None:
+        self.attention, why = settled(
+            self.attention, self.config, device, dtype,
+            rows=self.rows_of_pass, longest=longest, deterministic=deterministic,
+        )  # fmt: skip
+        return why
 
     def rows(self, batch: Batch, rule: Rule, share: Share) -> Tensor:
         """Return the rows that passes compute, int64 [R], ascending."""

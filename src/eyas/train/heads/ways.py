@@ -22,7 +22,7 @@ __all__ = ["Way", "WayName", "find_way"]
 log = logging.getLogger(__name__)
 
 WayName = Literal["auto", "plain", "kernels", "flash", "cudnn"]
-AUTOMATIC: WayName = "flash"  # where the kernels run
+AUTOMATIC: WayName = "flash"  # where the kernels run and nothing was measured (`choosing.py`)
 MAX_GROUP = 16  # query heads that share a key-value head, in a tile of rows
 MIN_DIM, MAX_DIM = 16, 128  # of a head
 

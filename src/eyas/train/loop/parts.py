@@ -80,6 +80,13 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     settings, found = prepared.settings, prepared.found
     whole = open_source(prepared)
     head, source = _head(prepared, whole, say)
+    embed_VH = source.teacher.embed_VH
+    longest = max(map(len, prepared.training), default=0)
+    why = head.settle_attention(
+        embed_VH.device, embed_VH.dtype, longest=longest, deterministic=settings.train.deterministic
+    )
+    if why is not None:
+        say(f"attention {why}")
     order = order_of(prepared, num_sequences=processes.size if settings.train.share == "sequences" else 1)
     num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
     counts = count_supervised(prepared.training, found.config.vocab_size)

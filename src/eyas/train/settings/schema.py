@@ -217,9 +217,13 @@ class TrainSettings:
     attention: Literal["auto", "plain", "kernels", "flash", "cudnn"] = _setting(
         "auto",
         "attention of the head: plain operations; on a GPU our kernels, which give the same bits in every run, or "
-        "these and flash attention or cuDNN for keys that all rows see; 'auto' takes flash on a GPU, else plain",
+        "these and flash attention or cuDNN for keys that all rows see; 'auto' takes the fastest at the run's start",
         one_of("auto", "plain", "kernels", "flash", "cudnn"),
     )
+    deterministic: bool = _setting(
+        False, "only what gives the same bits in every run on the same GPU; slower there, and no change on a CPU",
+        true_or_false,
+    )  # fmt: skip
     tile: int = _setting(512, "target positions of one tile of the loss", int_from(1))
     chunk: int = _setting(2048, "rows of the head computed at a time", int_from(1))
     seed: int = _setting(0, "seed of the fresh head and of the order of chats", int_from(0))
