@@ -1,5 +1,6 @@
 """Runs from their start to their end: early stop, evaluation, export, plan, init, a terminal, several processes."""
 
+import itertools
 import json
 import os
 import pty
@@ -21,6 +22,7 @@ from tests.train.support.small_run import BUNDLED, example_chats, train, write_c
 
 from eyas.train.records.metrics import read_metrics
 from eyas.train.settings.reading import read_settings
+from eyas.train.steps import trainer
 
 ENV = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -61,6 +63,30 @@ def test_an_early_stop_exports_the_best_checkpoint(tmp_path, capsys):
     before = (out / "metrics.jsonl").read_bytes()
     assert train("resume", settings, *overrides, "eval.every=1", "eval.patience=2", "train.keep=1") == 0
     assert (out / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_run_that_runs_out_of_memory_leaves_its_checkpoint_whole(tmp_path, capsys, monkeypatch):
+    (tmp_path / "whole").mkdir(), (tmp_path / "full").mkdir()
+    whole, full = (write_settings(tmp_path / name) for name in ("whole", "full"))
+    assert train("run", whole) == 0
+    accumulate, calls = trainer.accumulate, itertools.count()
+
+    def failing(*args, **kwargs):
+        sums = accumulate(*args, **kwargs)
+        if next(calls) >= 2:  # from the third step on
+            raise torch.OutOfMemoryError("a full GPU")
+        return sums
+
+    monkeypatch.setattr(trainer, "accumulate", failing)
+    assert train("run", full) == 1
+    error = capsys.readouterr().err
+    assert "checkpoints are from before it" in error and re.search(r"(context and .*|context)=\d{2,3}", error)
+    assert steps_of(tmp_path / "full" / "out") == [1, 2]
+    monkeypatch.setattr(trainer, "accumulate", accumulate)
+    assert train("resume", full) == 0
+    heads = [(tmp_path / name / "out" / "head" / "model.safetensors").read_bytes() for name in ("whole", "full")]
+    assert heads[0] == heads[1]
 
 
 @pytest.mark.slow

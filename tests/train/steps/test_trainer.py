@@ -1,6 +1,7 @@
 """Steps: several processes do what one does, accumulated batches what a large one does, and faults are named."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,10 +12,10 @@ import torch
 from tests.train.support import toy
 
 from eyas.base.errors import UserError
+from eyas.model.live_bytes import LiveBytes
 from eyas.train.data.packing import Packing
 from eyas.train.loop.order import Order
 from eyas.train.settings.schema import TrainSettings
-from eyas.train.steps import trainer as trainer_module
 from eyas.train.steps.processes import Processes, joined_processes
 from eyas.train.steps.trainer import Trainer
 
@@ -145,26 +146,67 @@ def test_the_order_goes_on_over_epochs():
     assert order.num_steps(1) == -(-packing.num_batches(0) // 2)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_step_that_runs_out_of_memory_is_taken_once_more_in_smaller_passes(times, monkeypatch, caplog):
-    expected, _ = trained(processes=Processes(), steps=2)
-    failures = iter(range(times))
-    accumulate = trainer_module.accumulate
+class Limited(LiveBytes):
+    """A device with so many bytes for what a step makes: the operation beyond them raises, as an allocator does."""
 
-    def failing(head, *args, **kwargs):
-        sums = accumulate(head, *args, **kwargs)  # gradients of what went well must not count twice
-        if next(failures, None) is not None:
+    limit = 1 << 60
+
+    def _see(self, storage):
+        super()._see(storage)
+        if self.live > self.limit:
             raise torch.OutOfMemoryError("a full GPU")
-        return sums
 
-    monkeypatch.setattr(trainer_module, "accumulate", failing)
-    if times == 2:
-        with pytest.raises(UserError, match=r"a batch of \d+ tokens does not fit.*checkpoints are from before"):
-            trained(processes=Processes(), steps=2)
-        return
-    head, _ = trained(processes=Processes(), steps=2)
-    assert "taken again in passes of" in caplog.text and head.rows_of_pass == expected.rows_of_pass // 2
-    close(head.state_dict(), expected.state_dict(), [], [])
+
+def limited(limit, *, rows=32, longest_below=None):
+    """Take two steps where memory has a limit; returns the trainer with the peak of both."""
+    head, source = toy.head(), toy.TableStates()
+    settings = TrainSettings(lr=3e-3, depths=3, chunk=rows, tile=rows)
+    trainer = Trainer(
+        head, source, settings, rule="loose", num_steps=2, processes=Processes(), longest_below=longest_below
+    )
+    head.rows_of_pass = rows
+    batches = [[Packing(toy.documents(8), tokens=tokens, seed=3).batch(0, 0)] for tokens in (60, 300)]
+    given = [*head.parameters(), *head.buffers(), *source.teacher, *source._tables]
+    with Limited(*given) as memory:
+        memory.limit = limit
+        for number, batch in enumerate(batches):
+            trainer.step(number, batch)
+    return trainer, memory.peak
+
+
+def test_a_step_that_runs_out_of_memory_is_taken_once_more_in_smaller_passes(caplog):
+    wide, peak = limited(1 << 60)
+    assert wide.head.rows_of_pass == 32 and not caplog.text
+    _, narrow = limited(1 << 60, rows=16)
+    found, _ = limited((peak + narrow) // 2)
+    assert "taken again in passes of 16 rows and tiles of 16 positions" in caplog.text
+    assert found.head.rows_of_pass == 16
+    close(found.head.state_dict(), wide.head.state_dict(), [], [])  # no gradient counts twice
+
+
+def test_a_length_that_fits_is_named_where_smaller_passes_do_not_either():
+    _, short = limited(1 << 60, rows=8)
+    with pytest.raises(UserError, match=r"a batch of (\d+) tokens does not fit, in passes of 8 rows") as raised:
+        limited(short // 2)
+    assert re.search(r"batches of up to (3|4|5)\d tokens did fit in this run", str(raised.value))
+    asked = []
+
+    def estimate(tokens, settings):
+        asked.append((tokens, settings.chunk, settings.tile))
+        return 23
+
+    with pytest.raises(UserError, match=r"by estimate 23 tokens fit: give data\.context=23, train\.chunk=16"):
+        limited(1000, longest_below=estimate)
+    assert asked[0][1:] == (16, 16) and asked[0][0] > 23
+
+
+def test_an_update_that_runs_out_of_memory_is_not_taken_twice(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("no room for moments")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", full)
+    with pytest.raises(UserError, match="checkpoints are from before it"):
+        trained(processes=Processes(), steps=1)
 
 
 if __name__ == "__main__":

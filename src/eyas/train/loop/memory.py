@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from eyas.train.heads.making import HeadMaking
 from eyas.train.loop.prepared import Prepared
 from eyas.train.loss.teacher import VOCABULARY
 from eyas.train.settings.schema import TrainSettings
+from eyas.train.states.memory import longest_that_fits
 
-__all__ = ["all_taps", "head_bytes", "run_bytes"]
+__all__ = ["all_taps", "head_bytes", "longest_below", "run_bytes"]
 
+MARGIN = 0.25  # of what a length needs by estimate, where it did not fit
 PLAIN_COPIES = 6  # of a tile of logits, alive at once in plain operations
 STATE_COPIES = 4  # of the head's weights in fp32: weights, gradients, and the two moments of AdamW
+
+
+def longest_below(prepared: Prepared, length: int, train: TrainSettings) -> int:
+    """Return the longest documents, of fewer than `length` tokens, that fit by estimate where `length` did not; or 0.
+
+    The estimate of `length` was too low, by what is not known: documents are taken to fit whose part of it, beside what
+    any length needs, is smaller by a quarter.
+    """
+    settings = replace(prepared.settings, train=replace(train, batch_tokens=None))
+    changed = replace(prepared, settings=settings)
+
+    def needed(tokens: int) -> int:
+        return sum(run_bytes(changed, longest=tokens).values())
+
+    free = needed(1) + int((1 - MARGIN) * (needed(length) - needed(1)))
+    return longest_that_fits(needed, free=free, at_most=length - 1)
 
 
 def run_bytes(prepared: Prepared, *, longest: int) -> dict[str, int]:

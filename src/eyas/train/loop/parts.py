@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -18,11 +19,11 @@ from eyas.model.taps import show_taps
 from eyas.train.data.packing import Packing, batches_in_order
 from eyas.train.data.vocabulary import count_supervised, coverage
 from eyas.train.heads.base import TrainableHead
-from eyas.train.loop.memory import all_taps, run_bytes
+from eyas.train.loop.memory import all_taps, longest_below, run_bytes
 from eyas.train.loop.order import Order
 from eyas.train.loop.prepared import Prepared, batch_tokens
 from eyas.train.loss.step import accumulate, prepare
-from eyas.train.settings.schema import RunSettings
+from eyas.train.settings.schema import RunSettings, TrainSettings
 from eyas.train.states.cache import CachedStates
 from eyas.train.states.folder import open_folder
 from eyas.train.states.memory import check_memory
@@ -52,6 +53,7 @@ class Parts:
     num_steps: int
     facts: dict[str, str]
     notes: dict[str, str]
+    longest_below: Callable[[int, TrainSettings], int]  # of documents that fit where so many tokens did not
 
     def batches(self, step: int) -> list[Batch]:
         """Return this process's batches of step 0, 1, ..."""
@@ -110,6 +112,7 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
             "target": source.fingerprint,
         },
         notes={"chats": prepared.chats, "hardware": _machine(source.teacher.embed_VH.device, processes)},
+        longest_below=partial(longest_below, prepared),
     )
 
 

@@ -56,6 +56,7 @@ def train(parts: Parts, out: Path, processes: Processes, *, resume: bool, progre
         rule=settings.data.supervise,
         num_steps=parts.num_steps,
         processes=processes,
+        longest_below=parts.longest_below,
     )
     step, best = 0, _Best()
     if resume and checkpoints.steps():

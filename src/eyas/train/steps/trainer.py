@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +34,7 @@ __all__ = ["Trainer", "tiled_loss"]
 log = logging.getLogger(__name__)
 
 Work = Sequence[tuple[Batch, States, Prepared]]
+T = TypeVar("T")
 
 
 class Trainer:
@@ -47,14 +50,20 @@ class Trainer:
         num_steps: int,
         processes: Processes,
         shrinks: bool = True,
+        longest_below: Callable[[int, TrainSettings], int] | None = None,
     ) -> None:
-        """`shrinks`: a step that runs out of memory is taken once more, in smaller passes and tiles."""
+        """`shrinks`: a step that runs out of memory is taken once more, in smaller passes and tiles.
+
+        `longest_below` estimates the longest document that fits, of fewer tokens than given, in passes of these sizes.
+        """
         self.head = head
         self.source = source
         self.optimizers = Optimizers(head, settings, num_steps)
         self._settings = settings
         self._rule: Rule = rule
         self._shrinks = shrinks
+        self._longest_below = longest_below
+        self._fitted = 0  # tokens of the largest batch of a step that was taken
         self._processes = processes
         divides_rows = settings.share == "rows" and processes.size > 1
         self._share = Share(processes.rank, processes.size) if divides_rows else Share()
@@ -65,21 +74,29 @@ class Trainer:
         began = time.perf_counter()
         device = self.source.teacher.embed_VH.device
         moved = [batch.to(device) for batch in batches]
-        with torch.no_grad():
-            states = [self.source.states(batch) for batch in moved]
-        target_seconds = time.perf_counter() - began
-        rule, share = self._rule, self._share
-        ready = [
-            prepare(self.head, self._loss, batch, state, rule=rule, share=share)
-            for batch, state in zip(moved, states, strict=True)
-        ]
+        largest = max(batch.num_tokens for batch in moved)
+        target_seconds = 0.0
+
+        def begin() -> tuple[list[States], list[Prepared]]:
+            nonlocal target_seconds
+            with torch.no_grad():
+                states = [self.source.states(batch) for batch in moved]
+            target_seconds = time.perf_counter() - began
+            ready = [
+                prepare(self.head, self._loss, batch, state, rule=self._rule, share=share)
+                for batch, state in zip(moved, states, strict=True)
+            ]
+            return states, ready
+
+        share = self._share
+        states, ready = self._taken(begin, largest)
         trained_J = torch.stack([one.trained_J for one in ready]).sum(0)
         num_tokens = torch.tensor(sum(one.tokens for one in ready), device=device)
         self._processes.add([trained_J, num_tokens])
         total_tokens = int(num_tokens) // share.of  # processes that share rows have the same tokens
         divisors_J = normalisers(trained_J, total_tokens, self._settings.compat)
         work = list(zip(moved, states, ready, strict=True))
-        sums = self._accumulate_smaller(work, divisors_J)
+        sums = self._taken(lambda: self._accumulate(work, divisors_J), largest)
         self._exchange(sums)
         loss = float(sums.loss(divisors_J, self._settings.decay))
         grads = [p.grad for p in self.head.parameters() if p.grad is not None]
@@ -87,7 +104,8 @@ class Trainer:
         if not (torch.tensor(loss).isfinite() and bool(finite)):
             fault = first_fault(self.head, self._loss, self.source, moved, states, rule=self._rule)
             raise UserError(f"step {number + 1} was not taken: {fault}; checkpoints are from before it")
-        norm, lr = self.optimizers.step(number)
+        norm, lr = self._update(number, largest)
+        self._fitted = max(self._fitted, largest)
         counts = sums.counted_J.clamp(min=1)
         return StepReport(
             step=number + 1,
@@ -104,19 +122,19 @@ class Trainer:
             peak_bytes=_peak_bytes(device),
         )
 
-    def _accumulate_smaller(self, work: Work, divisors_J: Tensor) -> LossSums:
-        """Accumulate; where memory does not suffice, once more in passes and tiles of half the size, which then stay.
+    def _taken(self, work: Callable[[], T], largest: int) -> T:
+        """Do a part of a step; where memory does not suffice, once more in passes and tiles of half the size.
 
-        Raises UserError if it does not suffice then either. Nothing is exchanged meanwhile, so processes do this alone.
+        These sizes then stay. Raises UserError if memory does not suffice then either. Nothing is exchanged meanwhile,
+        so processes do this alone.
         """
         try:
-            return self._accumulate(work, divisors_J)
+            return work()
         except torch.OutOfMemoryError:
             if not self._shrinks:
                 raise
-        # What the failed pass held went with the exception.
-        self.optimizers.zero_grad()
-        torch.cuda.empty_cache()
+        # What the failed part held went with the exception.
+        self._release()
         self.head.rows_of_pass = max(1, self.head.rows_of_pass // 2)
         self._loss.tile_size = max(1, self._loss.tile_size // 2)
         log.warning(
@@ -125,14 +143,39 @@ class Trainer:
             self._loss.tile_size,
         )
         try:
-            return self._accumulate(work, divisors_J)
+            return work()
         except torch.OutOfMemoryError:
             pass
+        self._release()
+        raise self._full(largest)
+
+    def _update(self, number: int, largest: int) -> tuple[float, float]:
+        try:
+            return self.optimizers.step(number)
+        except torch.OutOfMemoryError:
+            if not self._shrinks:
+                raise
+        raise self._full(largest)  # no second try: part of the update may be done
+
+    def _release(self) -> None:
         self.optimizers.zero_grad()
-        tokens = max(batch.num_tokens for batch, _, _ in work)
-        raise UserError(
-            f"out of memory: a batch of {tokens} tokens does not fit, in passes of {self.head.rows_of_pass} rows; "
-            "checkpoints are from before it. `eyas train plan` names the longest context that fits"
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _full(self, largest: int) -> UserError:
+        """Return the error for batches whose largest one does not fit, with a length that does."""
+        rows, tile = self.head.rows_of_pass, self._loss.tile_size
+        if 0 < self._fitted < largest:
+            advice = f"batches of up to {self._fitted} tokens did fit in this run: give data.context and "
+            advice += f"train.batch_tokens={self._fitted}"
+        else:
+            fits = 0
+            if self._longest_below is not None:
+                fits = self._longest_below(largest, replace(self._settings, chunk=rows, tile=tile))
+            advice = f"by estimate {fits} tokens fit: give data.context={fits}" if fits else "give a smaller head"
+        return UserError(
+            f"out of memory: a batch of {largest} tokens does not fit, in passes of {rows} rows and tiles of {tile} "
+            f"positions; checkpoints are from before it. {advice}, train.chunk={rows} and train.tile={tile}"
         )
 
     def _accumulate(self, work: Work, divisors_J: Tensor) -> LossSums:
