@@ -1,10 +1,23 @@
 """Plans for published shapes: passes follow from what is free, figures from arithmetic that can be done by hand."""
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from eyas.cli import main
-from eyas.train.loop import shape_plan
+from eyas.train.loop import memory, shape_plan
 from eyas.train.loop.shape_plan import plan_shape
+from eyas.train.settings.schema import RunSettings, TrainSettings
+
+
+@dataclass
+class Run:
+    """What `fitted` reads of a prepared run."""
+
+    settings: RunSettings
+    found: SimpleNamespace
 
 
 def bytes_of(plan):
@@ -83,3 +96,27 @@ def test_the_command_says_what_fits(monkeypatch, capsys):
 def test_wrong_use(args, message, capsys):
     assert main(["train", "plan", *args]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_run_takes_the_largest_passes_that_fit(monkeypatch):
+    """A GPU is described by its type alone: nothing is allocated."""
+    asked = []
+
+    def needed(prepared, *, longest):
+        train = prepared.settings.train
+        asked.append((train.rows_of_pass, train.rows_of_tile))
+        return {"head pass": train.rows_of_pass * 10, "loss tiles": train.rows_of_tile}
+
+    monkeypatch.setattr(memory, "run_bytes", needed)
+
+    def sizes(free, device="cuda", **train):
+        found = SimpleNamespace(device=torch.device(device))
+        run = Run(RunSettings(train=TrainSettings(**train)), found)
+        chosen = memory.fitted(run, free=free).settings.train
+        return chosen.rows_of_pass, chosen.rows_of_tile
+
+    assert sizes(10**6) == (8192, 4096) and sizes(8192 * 10 + 1024) == (8192, 1024)
+    assert sizes(4096 * 10 + 600) == (4096, 512) and sizes(0) == (512, 512)
+    assert sizes(10**6, chunk=1000) == (1000, 4096) and sizes(2048 * 10 + 77, tile=77) == (2048, 77)
+    asked.clear()
+    assert sizes(0, "cpu") == (2048, 512) and sizes(0, chunk=9000, tile=100) == (9000, 100) and not asked

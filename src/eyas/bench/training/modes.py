@@ -116,7 +116,7 @@ class Ours(Mode):
         making = find_making(bench.head_settings.kind)
         config = bench.head_config(batch.num_tokens)
         head = making.fresh(config, bench.ids_V, bench.teacher, num_depths=self.train.depths, seed=0)
-        head.rows_of_pass, head.attention = self.train.chunk, self.train.attention
+        head.rows_of_pass, head.attention = self.train.rows_of_pass, self.train.attention
         head.cuts_rows, head.recomputes = self.cuts_rows, self.recomputes
         head.to(bench.device)
         head.settle_attention(
@@ -302,7 +302,7 @@ def fits(mode: type[Mode], bench: Bench, share: float, length: int) -> bool:
     Passes of ours need the same memory one after the other, so that those of two suffice to tell.
     """
     if mode is Ours:
-        share = min(share, 2 * bench.train.chunk / length)
+        share = min(share, 2 * bench.train.rows_of_pass / length)
     try:
         batch, source = bench.batch(length, share), bench.source(length)
     except torch.OutOfMemoryError:

@@ -55,7 +55,8 @@ def _plan_shape(args: argparse.Namespace) -> int:
     for owner, size in plan.bytes_by_owner.items():
         print(f"  {owner:<{width}}  {readable(size):>10}")
     print(f"  {'at once':<{width}}  {readable(plan.peak):>10}  of {readable(plan.free)}, target and head in turn")
-    print(f"passes of {plan.train.chunk:,} rows, tiles of {plan.train.tile:,}: nothing of a pass is computed twice")
+    passes = f"passes of {plan.train.rows_of_pass:,} rows, tiles of {plan.train.rows_of_tile:,}"
+    print(f"{passes}: nothing of a pass is computed twice")
     print(f"longest document that fits, in the smallest passes: {plan.longest:,} tokens")
     parts = ", ".join(f"{part} {value / args.tokens / 1e9:.2f}" for part, value in plan.flops.items())
     print(f"GFLOP a token: {parts}")
@@ -86,6 +87,7 @@ def _plan_file(args: argparse.Namespace) -> int:
     total = sum(plan.bytes_by_owner.values())
     print(f"  {'together':<{width}}  {readable(total):>10}  of {readable(free)} free")
     everything = ", all that the target can take" if plan.longest == prepared.found.config.max_context else ""
+    print(f"passes of {plan.train.rows_of_pass:,} rows, tiles of {plan.train.rows_of_tile:,}")
     print(f"longest context that fits: {plan.longest:,} tokens{everything}")
     print(
         f"{plan.num_documents:,} documents, {plan.num_tokens:,} tokens, {plan.num_taught:,} of them taught; "

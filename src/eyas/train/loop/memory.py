@@ -11,11 +11,29 @@ from eyas.train.loss.teacher import VOCABULARY
 from eyas.train.settings.schema import TrainSettings
 from eyas.train.states.memory import longest_that_fits
 
-__all__ = ["all_taps", "head_bytes", "longest_below", "run_bytes"]
+__all__ = ["CHUNKS", "TILES", "all_taps", "fitted", "head_bytes", "longest_below", "run_bytes"]
 
+CHUNKS = (8192, 4096, 2048, 1024, 512)  # rows of a pass: nothing of one is computed twice, so fewer is what is left
+TILES = (4096, 2048, 1024, 512)
 MARGIN = 0.25  # of what a length needs by estimate, where it did not fit
 PLAIN_COPIES = 6  # of a tile of logits, alive at once in plain operations
 STATE_COPIES = 4  # of the head's weights in fp32: weights, gradients, and the two moments of AdamW
+
+
+def fitted(prepared: Prepared, *, free: int) -> Prepared:
+    """Return a run on a GPU with the longest passes, and then the largest tiles, that fit into `free` bytes.
+
+    What the settings give stays, and so does everything on a CPU. Where nothing fits the smallest are taken.
+    """
+    train, longest = prepared.settings.train, prepared.settings.data.context
+    if prepared.found.device.type != "cuda" or (train.chunk and train.tile):
+        return prepared
+    choices = [
+        replace(prepared, settings=replace(prepared.settings, train=replace(train, chunk=chunk, tile=tile)))
+        for chunk in ((train.chunk,) if train.chunk else CHUNKS)
+        for tile in ((train.tile,) if train.tile else TILES)
+    ]
+    return next((one for one in choices if sum(run_bytes(one, longest=longest).values()) <= free), choices[-1])
 
 
 def longest_below(prepared: Prepared, length: int, train: TrainSettings) -> int:
@@ -71,9 +89,13 @@ def head_bytes(
         "head and optimiser": STATE_COPIES * 4 * parameters,
         "head matrices": narrow + draft * config.target_hidden_size * itemsize,
         "head pass": making.activation_bytes(
-            config, num_rows=min(train.chunk, rows), num_tokens=tokens, num_depths=train.depths, itemsize=itemsize
+            config,
+            num_rows=min(train.rows_of_pass, rows),
+            num_tokens=tokens,
+            num_depths=train.depths,
+            itemsize=itemsize,
         ),
-        "loss tiles": min(train.tile, tokens) * max(draft * of_logit, 4 * min(VOCABULARY, vocab_size)),
+        "loss tiles": min(train.rows_of_tile, tokens) * max(draft * of_logit, 4 * min(VOCABULARY, vocab_size)),
     }
 
 

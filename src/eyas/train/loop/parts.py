@@ -12,14 +12,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eyas.base.errors import UserError
 from eyas.base.tokens.tokenizer import Tokenizer
+from eyas.base.units import readable
 from eyas.model.devices import available_bytes
 from eyas.model.hardware import hardware
 from eyas.model.taps import show_taps
 from eyas.train.data.packing import Packing, batches_in_order
 from eyas.train.data.vocabulary import count_supervised, coverage
 from eyas.train.heads.base import TrainableHead
-from eyas.train.loop.memory import all_taps, longest_below, run_bytes
+from eyas.train.loop.memory import all_taps, fitted, longest_below, run_bytes
 from eyas.train.loop.order import Order
 from eyas.train.loop.prepared import Prepared, batch_tokens
 from eyas.train.loss.step import accumulate, prepare
@@ -79,6 +81,7 @@ def order_of(prepared: Prepared, *, num_sequences: int) -> Order:
 
 def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     """Load the target, make the head, and order the batches. Raises UserError."""
+    prepared = fitted(prepared, free=available_bytes(prepared.found.device))
     settings, found = prepared.settings, prepared.found
     whole = open_source(prepared)
     head, source = _head(prepared, whole, say)
@@ -96,6 +99,8 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     shares = coverage(counts, ids_V)
     covered = ", ".join(f"{_named(segment)} {100 * share:.2f} %" for segment, share in shares.items())
     say(f"chats    {len(prepared.training)} documents, {len(prepared.held_out)} more held out; {num_steps} steps")
+    if found.device.type == "cuda":
+        say(f"passes   {settings.train.rows_of_pass:,} rows, tiles of {settings.train.rows_of_tile:,} positions")
     say(f"head     draft vocabulary {len(ids_V):,} of {found.config.vocab_size:,}: {covered}")
     return Parts(
         settings=settings,
@@ -137,6 +142,11 @@ def open_source(prepared: Prepared) -> HiddenStates:
             fingerprint=found.fingerprint,
             labels_suffice=settings.train.loss == "hard",
         )
+    if found.device.type == "cuda" and settings.states.cache > available_bytes(torch.device("cpu")):
+        raise UserError(
+            f"states.cache is {readable(settings.states.cache)} of the host's memory, of which "
+            f"{readable(available_bytes(torch.device('cpu')))} are free: give it less"
+        )
     source = open_target(
         found,
         taps=taps,
@@ -167,7 +177,7 @@ def _head(prepared: Prepared, source: HiddenStates, say: Say) -> tuple[Trainable
             head = making.from_checkpoint(
                 prepared.init, taps, prepared.found.config, shown.teacher, num_depths=settings.train.depths
             )
-        head.rows_of_pass, head.attention = settings.train.chunk, settings.train.attention
+        head.rows_of_pass, head.attention = settings.train.rows_of_pass, settings.train.attention
         head.to(shown.teacher.embed_VH.device)
         loss = _first_loss(prepared, head, shown) if len(prepared.taps) > 1 else 0.0
         found.append((loss, name, head, shown))

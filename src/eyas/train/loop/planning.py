@@ -10,9 +10,10 @@ import torch
 
 from eyas.model.config import GptOssConfig
 from eyas.model.devices import available_bytes
-from eyas.train.loop.memory import run_bytes
+from eyas.train.loop.memory import fitted, run_bytes
 from eyas.train.loop.parts import order_of
 from eyas.train.loop.prepared import Prepared
+from eyas.train.settings.schema import TrainSettings
 from eyas.train.states.memory import longest_that_fits
 
 __all__ = ["Plan", "make_plan", "product_speed", "target_flops"]
@@ -25,6 +26,7 @@ PROBE = 1024  # rows, columns and depth of the measured product on a CPU; four t
 class Plan:
     """Needs of a run. `longest` is the longest context that fits, in tokens."""
 
+    train: TrainSettings  # with the passes and tiles of a run
     bytes_by_owner: dict[str, int]
     longest: int
     num_documents: int
@@ -43,6 +45,7 @@ class Plan:
 
 def make_plan(prepared: Prepared) -> Plan:
     """Plan a run without loading weights. Raises UserError for settings that do not fit together."""
+    prepared = fitted(prepared, free=available_bytes(prepared.found.device))
     settings, found = prepared.settings, prepared.found
     order = order_of(prepared, num_sequences=1)
     num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
@@ -57,6 +60,7 @@ def make_plan(prepared: Prepared) -> Plan:
         passes *= epochs
     flops += passes * target_flops(found.config, lengths)
     return Plan(
+        train=settings.train,
         bytes_by_owner=run_bytes(prepared, longest=settings.data.context),
         longest=longest_that_fits(
             lambda length: sum(run_bytes(prepared, longest=length).values()),

@@ -14,7 +14,7 @@ from eyas.model.config import GptOssConfig
 from eyas.model.making.presets import PRESETS
 from eyas.train.heads.flops import Work, head_flops
 from eyas.train.heads.registry import find_making
-from eyas.train.loop.memory import head_bytes
+from eyas.train.loop.memory import CHUNKS, TILES, head_bytes
 from eyas.train.loop.planning import target_flops
 from eyas.train.settings.schema import HeadSettings, TrainSettings
 from eyas.train.states.memory import TargetMemory, longest_that_fits
@@ -22,8 +22,6 @@ from eyas.train.states.memory import TargetMemory, longest_that_fits
 __all__ = ["GPUS", "Gpu", "ShapePlan", "plan_shape"]
 
 DTYPE = torch.bfloat16
-CHUNKS = (8192, 4096, 2048, 1024, 512)  # rows of a pass: nothing of one is computed twice, so fewer is what is left
-TILES = (4096, 2048, 1024, 512)
 OF_TARGET, OF_HEAD = ("target caches", "target chunk"), ("head pass", "loss tiles")  # never at once on a GPU
 LONGEST = 1 << 20  # tokens, where no target has a limit
 RESERVE = 0.03  # of a GPU's memory: the driver, workspaces, gaps between blocks

@@ -224,8 +224,15 @@ class TrainSettings:
         False, "only what gives the same bits in every run on the same GPU; slower there, and no change on a CPU",
         true_or_false,
     )  # fmt: skip
-    tile: int = _setting(512, "target positions of one tile of the loss", int_from(1))
-    chunk: int = _setting(2048, "rows of the head computed at a time", int_from(1))
+    tile: int | None = _setting(
+        None, "target positions of one tile of the loss; if not given, 512 on a CPU, on a GPU up to 4096 as fit",
+        int_from(1),
+    )  # fmt: skip
+    chunk: int | None = _setting(
+        None,
+        "rows of the head computed at a time; if not given, 2048 on a CPU, on a GPU up to 8192 as fit",
+        int_from(1),
+    )
     seed: int = _setting(0, "seed of the fresh head and of the order of chats", int_from(0))
     log_every: int = _setting(10, "steps between lines of progress", int_from(1))
     save_every: int = _setting(
@@ -233,6 +240,14 @@ class TrainSettings:
     )
     keep: int = _setting(2, "newest checkpoints kept beside the best one", int_from(1))
     tensorboard: bool = _setting(False, "write TensorBoard events beside metrics.jsonl", true_or_false)
+
+    @property
+    def rows_of_pass(self) -> int:
+        return self.chunk or 2048
+
+    @property
+    def rows_of_tile(self) -> int:
+        return self.tile or 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

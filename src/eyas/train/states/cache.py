@@ -1,16 +1,16 @@
-"""Keeps the states of documents in host memory from one epoch to the next, as much of them as there is room for."""
+"""Keeps the states of documents in host memory from one epoch to the next, as much of them as there is room for.
+
+Where a GPU computes, that memory is pinned, and copies in both directions run beside the host (`host_memory.py`).
+"""
 
 from __future__ import annotations
 
-import torch
-
-from eyas.train.states.documents import concatenated, document_key, mapped, num_bytes, only, spans_of, split
+from eyas.train.states.documents import concatenated, document_key, mapped, only, spans_of, split
+from eyas.train.states.host_memory import HostMemory
 from eyas.train.states.source import HiddenStates
 from eyas.train.types import Batch, States
 
 __all__ = ["CachedStates"]
-
-_HOST = torch.device("cpu")
 
 
 class CachedStates:
@@ -29,9 +29,12 @@ class CachedStates:
         self.teacher = source.teacher
         self.labels_only = source.labels_only
         self.fingerprint = source.fingerprint
-        self.budget_bytes = budget_bytes
-        self.used_bytes = 0
+        self._memory = HostMemory(budget_bytes, pinned=source.teacher.embed_VH.is_cuda)
         self._kept: dict[bytes, States] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        return self._memory.used_bytes
 
     def states(self, batch: Batch) -> States:
         spans = spans_of(batch)
@@ -44,7 +47,7 @@ class CachedStates:
             return found
         device = self.teacher.embed_VH.device
         parts = {
-            number: mapped(lambda x: x.to(device), self._kept[key])
+            number: mapped(lambda x: x.to(device, non_blocking=True), self._kept[key])
             for number, key in enumerate(keys)
             if key in self._kept
         }
@@ -56,8 +59,10 @@ class CachedStates:
         return concatenated([parts[number] for number in range(len(spans))])
 
     def _keep(self, key: bytes, states: States) -> None:
-        if key in self._kept or self.used_bytes + num_bytes(states) > self.budget_bytes:
+        if key in self._kept:
             return
-        # A copy also on a CPU: a view would hold the whole batch.
-        self._kept[key] = mapped(lambda x: x.to(_HOST, copy=True), states)
-        self.used_bytes += num_bytes(states)
+        # Copies also on a CPU: a view would hold the whole batch.
+        copies = self._memory.copies([x for x in states if x is not None])
+        if copies is not None:
+            waiting = iter(copies)
+            self._kept[key] = mapped(lambda _: next(waiting), states)

@@ -212,7 +212,7 @@ def tiled_loss(head: TrainableHead, source: HiddenStates, settings: TrainSetting
     kinds = LossSettings(
         kind=settings.loss, lk=settings.lk_form, kl_scale=settings.lk_scale, kl_decay=settings.lk_decay
     )
-    return TiledLoss(head.readout, source.teacher, kinds, tile=settings.tile)
+    return TiledLoss(head.readout, source.teacher, kinds, tile=settings.rows_of_tile)
 
 
 def _peak_bytes(device: torch.device) -> int:
