@@ -91,7 +91,7 @@ def _plan_file(args: argparse.Namespace) -> int:
     print(f"longest context that fits: {plan.longest:,} tokens{everything}")
     print(
         f"{plan.num_documents:,} documents, {plan.num_tokens:,} tokens, {plan.num_taught:,} of them taught; "
-        f"{plan.num_steps:,} steps of {plan.tokens_per_step:,.0f} tokens"
+        f"{plan.num_steps:,} steps of {plan.tokens_per_step:,.0f} tokens, batches {100 * plan.filled:.1f} % full"
     )
     print(
         f"time: about {duration(plan.seconds)} ({plan.flops:.3g} FLOP; products measured here at "

@@ -7,6 +7,7 @@ Shape letters: T tokens of a batch, D documents of the corpus.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -41,6 +42,7 @@ def pack(documents: Sequence[Document]) -> Batch:
 class Packing:
     """Batches of at most `tokens` tokens, each document in one batch of every epoch.
 
+    A batch has no padding; one that is not full makes a step of fewer tokens.
     With `num_buckets` > 1 a batch has documents of similar length, so that attention costs about the same for each of
     its tokens; the batches of all buckets are mixed.
     """
@@ -62,6 +64,10 @@ class Packing:
         """Return the number of batches of an epoch; it depends on the order, and so on the epoch."""
         return len(self.plan(epoch))
 
+    def filled(self, epoch: int) -> float:
+        """Return the share of the batches' tokens that documents fill."""
+        return float(self._lengths_D.sum()) / (self._tokens * max(self.num_batches(epoch), 1))
+
     def batch(self, epoch: int, index: int) -> Batch:
         return pack([self._documents[number] for number in self.plan(epoch)[index]])
 
@@ -80,14 +86,21 @@ class Packing:
         batches = [batch for bucket in np.split(order, edges) for batch in self._filled(bucket)]
         return [batches[number] for number in bits.random_raw(len(batches)).argsort(kind="stable")]
 
-    def _filled(self, order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Cut an order of documents into batches, each as long as it may be."""
-        ends = np.cumsum(self._lengths_D[order])
-        first = done = 0
-        while first < len(order):
-            last = int(ends.searchsorted(done + self._tokens, side="right"))
-            yield order[first:last]
-            first, done = last, int(ends[last - 1])
+    def _filled(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Divide documents in this order into batches: each goes to the fullest that has room for it (best fit).
+
+        So no two batches would fit into one.
+        """
+        batches: list[list[int]] = []
+        rooms: list[tuple[int, int]] = []  # ascending: tokens that are left, and the batch
+        for number, length in zip(order.tolist(), self._lengths_D[order].tolist(), strict=True):
+            place = bisect_left(rooms, (length, -1))
+            room, batch = rooms.pop(place) if place < len(rooms) else (self._tokens, len(batches))
+            if batch == len(batches):
+                batches.append([])
+            batches[batch].append(number)
+            insort(rooms, (room - length, batch))
+        return [np.array(batch, dtype=np.int64) for batch in batches]
 
 
 def batches_in_order(documents: Sequence[Document], tokens: int) -> Iterator[Batch]:

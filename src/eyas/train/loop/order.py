@@ -23,6 +23,10 @@ class Order:
         """Return the steps of this many passes over the data; the last one may begin another pass."""
         return -(-self._end(epochs - 1) // self._per_step)
 
+    def filled(self) -> float:
+        """Return the share of the first epoch's batches that documents fill."""
+        return self._packing.filled(0)
+
     def batches(self, step: int, *, first: int, every: int) -> Iterator[Batch]:
         """Yield the batches `first`, `first + every`, ... of step 0, 1, ..."""
         for number in range(step * self._per_step + first, (step + 1) * self._per_step, every):

@@ -98,7 +98,10 @@ def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     ids_V = head.readout.target_ids_V.cpu()
     shares = coverage(counts, ids_V)
     covered = ", ".join(f"{_named(segment)} {100 * share:.2f} %" for segment, share in shares.items())
-    say(f"chats    {len(prepared.training)} documents, {len(prepared.held_out)} more held out; {num_steps} steps")
+    say(
+        f"chats    {len(prepared.training)} documents, {len(prepared.held_out)} more held out; {num_steps} steps, "
+        f"batches {100 * order.filled():.1f} % full"
+    )
     if found.device.type == "cuda":
         say(f"passes   {settings.train.rows_of_pass:,} rows, tiles of {settings.train.rows_of_tile:,} positions")
     say(f"head     draft vocabulary {len(ids_V):,} of {found.config.vocab_size:,}: {covered}")

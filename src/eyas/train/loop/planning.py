@@ -34,6 +34,7 @@ class Plan:
     num_taught: int
     num_steps: int
     tokens_per_step: float
+    filled: float  # share of a batch's tokens
     flops: float
     flops_per_second: float
     utilisation: float
@@ -72,6 +73,7 @@ def make_plan(prepared: Prepared) -> Plan:
         num_taught=taught,
         num_steps=num_steps,
         tokens_per_step=tokens_per_step,
+        filled=order.filled(),
         flops=flops,
         flops_per_second=product_speed(found.device, found.dtype),
         utilisation=UTILISATION,
