@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from tests.train.heads.test_kernel_attention import plain_backward, plain_forward
 
+from eyas.kernels.training import library
 from eyas.kernels.training.library import LIBRARIES
 
 ROWS, KEYS, GROUPS, QUERIES, DIM = 96, 160, 2, 8, 64
@@ -19,6 +21,30 @@ def test_shapes(name):
     out, lse, rest = LIBRARIES[name].forward(q, k, k)
     assert shapes((out, lse)) == [tuple(q.shape), tuple(q.shape[:3])]
     assert shapes(LIBRARIES[name].backward(out, q, k, k, out, lse, rest)) == shapes((q, k, k))
+
+
+def test_flash_attention_goes_backward_some_keys_at_a_time(monkeypatch):
+    """By the formula: a part of the keys gives its own gradients, and a part of those of the queries."""
+    asked = []
+
+    def backward(d_out, q, k, v, out, lse, *rest):
+        asked.append(k.shape[1])
+        assert rest[:4] == (None, None, q.shape[1], k.shape[1])
+        grouped = [x[0].view(ROWS, GROUPS, QUERIES, DIM) for x in (d_out, q, out)]
+        rows_lse = lse[0].T.reshape(ROWS, GROUPS, QUERIES)
+        d_q, d_k, d_v = plain_backward(grouped[0], grouped[1], k[0], v[0], grouped[2], rows_lse, None)
+        return d_q.flatten(1, 2)[None], d_k[None], d_v[None]
+
+    generator = torch.Generator().manual_seed(0)
+    q, d_out = (torch.randn(ROWS, GROUPS, QUERIES, DIM, generator=generator) for _ in range(2))
+    k, v = (torch.randn(KEYS, GROUPS, DIM, generator=generator) for _ in range(2))
+    out, lse, _ = plain_forward(q, k, v)
+    monkeypatch.setattr(library, "FLASH_KEYS", 64)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", backward)
+    found = LIBRARIES["flash"].backward(d_out, q, k, v, out, lse, (None, None))
+    assert asked == [64, 64, 32]
+    for x, wanted in zip(found, plain_backward(d_out, q, k, v, out, lse, None), strict=True):
+        torch.testing.assert_close(x, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -147,14 +147,15 @@ def test_too_little_memory_names_the_context_that_fits(tmp_path, capsys, monkeyp
     from eyas.train.loop import parts
 
     needed = {}
-    real = parts.run_bytes
+    real = parts.device_bytes
     monkeypatch.setattr(
-        parts, "run_bytes", lambda prepared, *, longest: needed.setdefault(longest, real(prepared, longest=longest))
+        parts, "device_bytes", lambda prepared, *, longest: needed.setdefault(longest, real(prepared, longest=longest))
     )
     monkeypatch.setattr(parts, "available_bytes", lambda device: 200 << 20)
     said = complaint(capsys, "run", settings, "states.cache=0")
     fits = int(re.search(r"documents of up to (\d+) tokens fit", said)[1])
-    assert sum(needed[fits].values()) <= 200 << 20 < sum(needed[fits + 1].values())
+    sizes = [sum(owners.values()) for length in (fits, fits + 1) for owners in needed[length].values()]
+    assert sizes[0] <= 200 << 20 < sizes[1]
     assert available_bytes(torch.device("cpu")) > 200 << 20
 
 

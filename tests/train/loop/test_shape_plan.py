@@ -6,10 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from eyas.base.errors import UserError
 from eyas.cli import main
 from eyas.train.loop import memory, shape_plan
 from eyas.train.loop.shape_plan import plan_shape
 from eyas.train.settings.schema import RunSettings, TrainSettings
+
+GPU = torch.device("cuda", 0)
 
 
 @dataclass
@@ -18,6 +21,7 @@ class Run:
 
     settings: RunSettings
     found: SimpleNamespace
+    head_device: torch.device = GPU
 
 
 def bytes_of(plan):
@@ -103,11 +107,12 @@ def test_a_run_takes_the_largest_passes_that_fit(monkeypatch):
     asked = []
 
     def needed(prepared, *, longest):
+        assert prepared.head_device.type == "cuda"
         train = prepared.settings.train
         asked.append((train.rows_of_pass, train.rows_of_tile))
-        return {"head pass": train.rows_of_pass * 10, "loss tiles": train.rows_of_tile}
+        return {prepared.head_device: {"head pass": train.rows_of_pass * 10, "loss tiles": train.rows_of_tile}}
 
-    monkeypatch.setattr(memory, "run_bytes", needed)
+    monkeypatch.setattr(memory, "device_bytes", needed)
 
     def sizes(free, device="cuda", **train):
         found = SimpleNamespace(device=torch.device(device))
@@ -120,3 +125,29 @@ def test_a_run_takes_the_largest_passes_that_fit(monkeypatch):
     assert sizes(10**6, chunk=1000) == (1000, 4096) and sizes(2048 * 10 + 77, tile=77) == (2048, 77)
     asked.clear()
     assert sizes(0, "cpu") == (2048, 512) and sizes(0, chunk=9000, tile=100) == (9000, 100) and not asked
+
+
+def test_a_head_on_a_gpu_of_its_own():
+    together = plan_shape("gpt-oss-120b", tokens=131072, supervised=1.0, gpu="h100")
+    apart = plan_shape("gpt-oss-120b", tokens=131072, supervised=1.0, gpu="h100", head_gpu="h100")
+    assert apart.fits and apart.train.chunk > together.train.chunk and apart.longest == 131072
+    first, second = apart.bytes_by_owner, apart.head_bytes_by_owner
+    assert second["states"] == first["states"] and second["teacher"] == 2 * 201088 * 2880 * 2
+    assert not set(memory.HEAD_OWNERS) & set(first) and set(memory.HEAD_OWNERS) < set(second)
+    assert not together.head_bytes_by_owner
+    with pytest.raises(UserError, match="name that"):
+        plan_shape("gpt-oss-120b", tokens=4096, supervised=1.0, gpu="h100", head_gpu="h100", with_target=False)
+
+
+def test_owners_by_device(monkeypatch):
+    owners = {"target weights": 100, "teacher": 0, "states": 7, "states of a step": 14}
+    owners |= {"head and optimiser": 50, "head matrices": 5, "head pass": 9, "loss tiles": 3}
+    monkeypatch.setattr(memory, "run_bytes", lambda *_, **__: dict(owners))
+    config = SimpleNamespace(vocab_size=10, hidden_size=2)
+    found = SimpleNamespace(device=torch.device("cuda", 0), config=config, dtype=torch.bfloat16)
+    one = Run(RunSettings(), found)
+    assert memory.device_bytes(one, longest=8) == {found.device: owners}
+    other = torch.device("cuda", 1)
+    of = memory.device_bytes(Run(RunSettings(), found, other), longest=8)
+    assert of[found.device] == {"target weights": 100, "teacher": 0, "states": 7}
+    assert sum(of[other].values()) == 50 + 5 + 9 + 3 + 2 * 10 * 2 * 2 + 7 + 14

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LIBRARIES", "Library"]
+__all__ = ["FLASH_KEYS", "LIBRARIES", "Library"]
+
+# Of a backward pass of flash attention, which holds the gradients of keys and values for every query head at first.
+FLASH_KEYS = 32768
 
 
 class Library(NamedTuple):
@@ -37,11 +40,18 @@ def _flash_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Any
 def _flash_backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    d_q, d_k, d_v = torch.ops.aten._flash_attention_backward(
-        d_out.flatten(1, 2)[None], q.flatten(1, 2)[None], k[None], v[None], out.flatten(1, 2)[None],
-        lse.flatten(1).T.contiguous()[None], None, None, len(q), len(k), 0.0, False, *rest,
-    )  # fmt: skip
-    return d_q[0].view_as(q), d_k[0], d_v[0]
+    rows = (d_out.flatten(1, 2)[None], q.flatten(1, 2)[None])
+    of_rows = (out.flatten(1, 2)[None], lse.flatten(1).T.contiguous()[None])
+    d_q = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    d_keys, d_values = [], []
+    for some_k, some_v in zip(k.split(FLASH_KEYS), v.split(FLASH_KEYS), strict=True):
+        some_q, d_k, d_v = torch.ops.aten._flash_attention_backward(
+            *rows, some_k[None], some_v[None], *of_rows, None, None, len(q), len(some_k), 0.0, False, *rest
+        )
+        d_q += some_q.view(q.shape)
+        d_keys.append(d_k[0])
+        d_values.append(d_v[0])
+    return d_q.to(q.dtype), torch.cat(d_keys), torch.cat(d_values)
 
 
 def _by_head(x: Tensor) -> Tensor:

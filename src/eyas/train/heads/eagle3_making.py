@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import UserError
+from eyas.kernels.training.library import FLASH_KEYS
 from eyas.model.checkpoints.eagle3 import EAGLE3
 from eyas.model.checkpoints.eagle3_config import tap_ids
 from eyas.model.checkpoints.shards import read_json
@@ -136,14 +137,16 @@ def activation_bytes(config: Eagle3Config, *, num_rows: int, num_tokens: int, nu
     A row keeps at each depth seven hidden states (the embedding and the hidden state, their norms side by side, the
     residual and its norm, the output's gradient), queries, attention, keys, values, three inner vectors of its MLP and,
     in fp32, rotation and log-sum-exp; once, the gradients of one depth. Keys and values of depth 0 have gradients in
-    fp32 beside them.
+    fp32 beside them. On a GPU flash attention holds gradients of keys and values for every query head, of some keys at
+    a time.
     """
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     inner = 3 * config.intermediate_size
     depth = (7 * config.hidden_size + 2 * query + 2 * key + inner) * itemsize
     depth += (2 * config.head_dim + config.num_heads) * 4
     once = inner * itemsize + 4 * query * 4
-    return num_rows * (num_depths * depth + once) + num_tokens * 2 * key * (itemsize + 4)
+    library = 2 * query * itemsize * min(num_tokens, FLASH_KEYS) if itemsize < 4 else 0
+    return num_rows * (num_depths * depth + once) + num_tokens * 2 * key * (itemsize + 4) + library
 
 
 def num_parameters(config: Eagle3Config) -> int:

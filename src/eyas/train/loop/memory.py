@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from eyas.train.heads.making import HeadMaking
 from eyas.train.loop.prepared import Prepared
 from eyas.train.loss.teacher import VOCABULARY
 from eyas.train.settings.schema import TrainSettings
 from eyas.train.states.memory import longest_that_fits
 
-__all__ = ["CHUNKS", "TILES", "all_taps", "fitted", "head_bytes", "longest_below", "run_bytes"]
+__all__ = ["CHUNKS", "TILES", "all_taps", "device_bytes", "fitted", "head_bytes", "longest_below", "run_bytes"]
 
 CHUNKS = (8192, 4096, 2048, 1024, 512)  # rows of a pass: nothing of one is computed twice, so fewer is what is left
 TILES = (4096, 2048, 1024, 512)
+HEAD_OWNERS = ("head and optimiser", "head matrices", "head pass", "loss tiles")
 MARGIN = 0.25  # of what a length needs by estimate, where it did not fit
 PLAIN_COPIES = 6  # of a tile of logits, alive at once in plain operations
 STATE_COPIES = 4  # of the head's weights in fp32: weights, gradients, and the two moments of AdamW
@@ -33,7 +36,10 @@ def fitted(prepared: Prepared, *, free: int) -> Prepared:
         for chunk in ((train.chunk,) if train.chunk else CHUNKS)
         for tile in ((train.tile,) if train.tile else TILES)
     ]
-    return next((one for one in choices if sum(run_bytes(one, longest=longest).values()) <= free), choices[-1])
+    device = prepared.head_device
+    return next(
+        (one for one in choices if sum(device_bytes(one, longest=longest)[device].values()) <= free), choices[-1]
+    )
 
 
 def longest_below(prepared: Prepared, length: int, train: TrainSettings) -> int:
@@ -50,6 +56,21 @@ def longest_below(prepared: Prepared, length: int, train: TrainSettings) -> int:
 
     free = needed(1) + int((1 - MARGIN) * (needed(length) - needed(1)))
     return longest_that_fits(needed, free=free, at_most=length - 1)
+
+
+def device_bytes(prepared: Prepared, *, longest: int) -> dict[torch.device, dict[str, int]]:
+    """Return the bytes by owner of a run on each of its devices, for documents of up to `longest` tokens.
+
+    Where the head has a device of its own, the states of a step are there once more, with the teacher's matrices.
+    """
+    found, owners = prepared.found, run_bytes(prepared, longest=longest)
+    if prepared.head_device == found.device:
+        return {found.device: owners}
+    config, size = found.config, found.dtype.itemsize
+    of_head = {name: owners.pop(name) for name in HEAD_OWNERS}
+    of_head["teacher"] = 2 * config.vocab_size * config.hidden_size * size
+    of_head["states"] = owners["states"] + owners.pop("states of a step", 0)
+    return {found.device: owners, prepared.head_device: of_head}
 
 
 def run_bytes(prepared: Prepared, *, longest: int) -> dict[str, int]:

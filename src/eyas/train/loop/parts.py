@@ -21,7 +21,7 @@ from eyas.model.taps import show_taps
 from eyas.train.data.packing import Packing, batches_in_order
 from eyas.train.data.vocabulary import count_supervised, coverage
 from eyas.train.heads.base import TrainableHead
-from eyas.train.loop.memory import all_taps, fitted, longest_below, run_bytes
+from eyas.train.loop.memory import all_taps, device_bytes, fitted, longest_below
 from eyas.train.loop.order import Order
 from eyas.train.loop.prepared import Prepared, batch_tokens
 from eyas.train.loss.step import accumulate, prepare
@@ -29,6 +29,7 @@ from eyas.train.settings.schema import RunSettings, TrainSettings
 from eyas.train.states.cache import CachedStates
 from eyas.train.states.folder import open_folder
 from eyas.train.states.memory import check_memory
+from eyas.train.states.moved import MovedStates, current
 from eyas.train.states.opening import open_target
 from eyas.train.states.selected import SelectedStates
 from eyas.train.states.source import HiddenStates
@@ -55,7 +56,7 @@ class Parts:
     num_steps: int
     facts: dict[str, str]
     notes: dict[str, str]
-    longest_below: Callable[[int, TrainSettings], int]  # of documents that fit where so many tokens did not
+    longest_below: Callable[[int, TrainSettings], int]  # that fits where a number of tokens did not
 
     def batches(self, step: int) -> list[Batch]:
         """Return this process's batches of step 0, 1, ..."""
@@ -81,7 +82,7 @@ def order_of(prepared: Prepared, *, num_sequences: int) -> Order:
 
 def open_run(prepared: Prepared, processes: Processes, *, say: Say) -> Parts:
     """Load the target, make the head, and order the batches. Raises UserError."""
-    prepared = fitted(prepared, free=available_bytes(prepared.found.device))
+    prepared = fitted(prepared, free=available_bytes(prepared.head_device))
     settings, found = prepared.settings, prepared.found
     whole = open_source(prepared)
     head, source = _head(prepared, whole, say)
@@ -130,12 +131,21 @@ def _named(segment: Segment | None) -> str:
 
 def open_source(prepared: Prepared) -> HiddenStates:
     """Return the states with all taps that any reading of the head wants. Raises UserError, memory being the first."""
+    settings, found = prepared.settings, prepared.found
+    for device in device_bytes(prepared, longest=settings.data.context):
+        check_memory(
+            lambda length, device=device: device_bytes(prepared, longest=length)[device],  # type: ignore[misc]
+            longest=settings.data.context,
+            free=available_bytes(device),
+        )
+    with current(found.device):
+        source = _target_source(prepared)
+    return source if prepared.head_device == found.device else MovedStates(source, prepared.head_device)
+
+
+def _target_source(prepared: Prepared) -> HiddenStates:
+    """Return the states on the target's device."""
     settings, found, taps = prepared.settings, prepared.found, all_taps(prepared)
-    check_memory(
-        lambda length: run_bytes(prepared, longest=length),
-        longest=settings.data.context,
-        free=available_bytes(found.device),
-    )
     if settings.states.folder is not None:
         return open_folder(
             Path(settings.states.folder),

@@ -10,7 +10,7 @@ import torch
 
 from eyas.model.config import GptOssConfig
 from eyas.model.devices import available_bytes
-from eyas.train.loop.memory import fitted, run_bytes
+from eyas.train.loop.memory import device_bytes, fitted
 from eyas.train.loop.parts import order_of
 from eyas.train.loop.prepared import Prepared
 from eyas.train.settings.schema import TrainSettings
@@ -27,7 +27,7 @@ class Plan:
     """Needs of a run. `longest` is the longest context that fits, in tokens."""
 
     train: TrainSettings  # with the passes and tiles of a run
-    bytes_by_owner: dict[str, int]
+    bytes_by_device: dict[torch.device, dict[str, int]]
     longest: int
     num_documents: int
     num_tokens: int
@@ -46,7 +46,7 @@ class Plan:
 
 def make_plan(prepared: Prepared) -> Plan:
     """Plan a run without loading weights. Raises UserError for settings that do not fit together."""
-    prepared = fitted(prepared, free=available_bytes(prepared.found.device))
+    prepared = fitted(prepared, free=available_bytes(prepared.head_device))
     settings, found = prepared.settings, prepared.found
     order = order_of(prepared, num_sequences=1)
     num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
@@ -60,13 +60,17 @@ def make_plan(prepared: Prepared) -> Plan:
     if sum(lengths) * width > settings.states.cache:  # otherwise the first epoch's states are kept
         passes *= epochs
     flops += passes * target_flops(found.config, lengths)
+    by_device = device_bytes(prepared, longest=settings.data.context)
     return Plan(
         train=settings.train,
-        bytes_by_owner=run_bytes(prepared, longest=settings.data.context),
-        longest=longest_that_fits(
-            lambda length: sum(run_bytes(prepared, longest=length).values()),
-            free=available_bytes(found.device),
-            at_most=found.config.max_context,
+        bytes_by_device=by_device,
+        longest=min(
+            longest_that_fits(
+                lambda length, device=device: sum(device_bytes(prepared, longest=length)[device].values()),  # type: ignore[misc]
+                free=available_bytes(device),
+                at_most=found.config.max_context,
+            )
+            for device in by_device
         ),
         num_documents=len(lengths),
         num_tokens=sum(lengths),

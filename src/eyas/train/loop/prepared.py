@@ -14,6 +14,7 @@ from eyas.base.errors import UserError
 from eyas.base.tokens.tokenizer import Tokenizer
 from eyas.model.checkpoints.hub import resolve, resolve_headers
 from eyas.model.config import GptOssConfig
+from eyas.model.devices import pick_device
 from eyas.train.data.corpus import Corpus, read_corpus
 from eyas.train.data.documents import DocumentOptions
 from eyas.train.data.vocabulary import choose_vocabulary, count_supervised, forced_ids
@@ -33,6 +34,7 @@ class Prepared:
     settings: RunSettings
     codec: Tokenizer
     found: FoundTarget
+    head_device: torch.device
     training: tuple[Document, ...]
     held_out: tuple[Document, ...]
     digest: str  # of the chats
@@ -85,6 +87,7 @@ def prepare_run(settings: RunSettings) -> Prepared:
         os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub reads it at import
     making = find_making(settings.head.kind)
     found = find_target(target_name(settings.target), device=settings.target.device)
+    head_device = found.device if settings.train.device is None else _head_device(settings.train.device, found.device)
     batch_tokens(settings)
     if settings.data.context > found.config.max_context:
         raise UserError(f"data.context is {settings.data.context}, the target's own limit {found.config.max_context}")
@@ -107,6 +110,7 @@ def prepare_run(settings: RunSettings) -> Prepared:
         settings=settings,
         codec=codec,
         found=found,
+        head_device=head_device,
         training=corpus.training,
         held_out=kept_out,
         digest=corpus.digest if held_out is None else f"{corpus.digest}+{held_out.digest}",
@@ -117,6 +121,16 @@ def prepare_run(settings: RunSettings) -> Prepared:
         taps=taps,
         init=init,
     )
+
+
+def _head_device(name: str, target: torch.device) -> torch.device:
+    """Return the device of a head of its own, which becomes the current one. Raises UserError."""
+    device, _ = pick_device(name)
+    if device.type != target.type:
+        raise UserError(f"train.device is {device}, the target is on {target}: give two GPUs, or the CPU alone")
+    if device != target and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("train.device goes with one process; torchrun gives each process a GPU for target and head")
+    return device
 
 
 def _vocabulary(counts: Any, size: int, codec: Tokenizer, target: GptOssConfig) -> Tensor:

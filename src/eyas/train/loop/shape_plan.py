@@ -45,11 +45,16 @@ GPUS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShapePlan:
-    """Sizes of passes and what they need; `longest` is the longest document that fits, in the smallest passes."""
+    """Sizes of passes and what they need; `longest` is the longest document that fits, in the smallest passes.
+
+    Where the head has a GPU of its own, `head_bytes_by_owner` is what lies there.
+    """
 
     train: TrainSettings
     bytes_by_owner: dict[str, int]
     free: int
+    head_bytes_by_owner: dict[str, int]
+    head_free: int
     longest: int
     flops: dict[str, float]
     seconds: float  # of a step, the target's pass included where it is here
@@ -60,7 +65,7 @@ class ShapePlan:
 
     @property
     def fits(self) -> bool:
-        return self.peak <= self.free
+        return self.peak <= self.free and sum(self.head_bytes_by_owner.values()) <= self.head_free
 
 
 def _peak(owners: dict[str, int]) -> int:
@@ -70,7 +75,14 @@ def _peak(owners: dict[str, int]) -> int:
 
 
 def plan_shape(
-    shape: str, *, tokens: int, supervised: float, gpu: str, with_target: bool = True, depths: int = 7
+    shape: str,
+    *,
+    tokens: int,
+    supervised: float,
+    gpu: str,
+    with_target: bool = True,
+    depths: int = 7,
+    head_gpu: str | None = None,
 ) -> ShapePlan:
     """Plan steps of one document whose end is supervised, `supervised` of its tokens. Raises UserError.
 
@@ -79,25 +91,36 @@ def plan_shape(
     """
     if shape not in PRESETS:
         raise UserError(f"no shape '{shape}'{nearest(shape, PRESETS) or ': ' + ', '.join(PRESETS)}")
-    if gpu not in GPUS:
-        raise UserError(f"no GPU '{gpu}'{nearest(gpu, GPUS) or ': ' + ', '.join(GPUS)}")
-    target, device = PRESETS[shape], GPUS[gpu]
+    if head_gpu is not None and not with_target:
+        raise UserError("a head without its target has one GPU: name that")
+    target, device = PRESETS[shape], _gpu(gpu)
+    head_free = int(_gpu(head_gpu).memory * (1 - RESERVE)) if head_gpu else 0
     if with_target and tokens > target.max_context:
         raise UserError(f"{shape} reads up to {target.max_context} tokens")
     config = find_making("eagle3").fresh_config(HeadSettings(), target, context=tokens)
     free = int(device.memory * (1 - RESERVE))
 
-    def owners(train: TrainSettings, length: int) -> dict[str, int]:
+    def owners(train: TrainSettings, length: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the bytes by owner on the target's GPU, and on one that the head has of its own."""
         rows = min(length, round(supervised * length) + depths)
         found = _target_bytes(target, num_taps=len(config.taps), length=length, is_here=with_target)
-        return found | head_bytes(
+        of_head = head_bytes(
             find_making("eagle3"), config, train,
             vocab_size=target.vocab_size, tokens=length, rows=rows, itemsize=DTYPE.itemsize,
         )  # fmt: skip
 
+        if head_gpu is None:
+            return found | of_head, {}
+        teacher = 2 * target.vocab_size * target.hidden_size * DTYPE.itemsize
+        return found, {"teacher": teacher, "states": found["states"]} | of_head
+
+    def fits(train: TrainSettings, length: int) -> bool:
+        first, second = owners(train, length)
+        return _peak(first) <= free and sum(second.values()) <= head_free
+
     settings = TrainSettings(depths=depths)
     choices = [replace(settings, chunk=chunk, tile=tile) for chunk in CHUNKS for tile in TILES]
-    fitting = (one for one in choices if _peak(owners(one, tokens)) <= free)
+    fitting = (one for one in choices if fits(one, tokens))
     train = next(fitting, choices[-1])
     flops = head_flops(config, _work(tokens, supervised, depths))
     products = sum(value for part, value in flops.items() if part != "attention")
@@ -105,18 +128,27 @@ def plan_shape(
     if with_target:
         flops["target"] = target_flops(target, [tokens])
         seconds += flops["target"] / device.prompts
+    first, second = owners(train, tokens)
     return ShapePlan(
         train=train,
-        bytes_by_owner=owners(train, tokens),
+        bytes_by_owner=first,
         free=free,
+        head_bytes_by_owner=second,
+        head_free=head_free,
         longest=longest_that_fits(
-            lambda length: _peak(owners(choices[-1], length)),
-            free=free,
+            lambda length: int(not fits(choices[-1], length)),
+            free=0,
             at_most=target.max_context if with_target else LONGEST,
         ),
         flops=flops,
         seconds=seconds,
     )
+
+
+def _gpu(name: str) -> Gpu:
+    if name not in GPUS:
+        raise UserError(f"no GPU '{name}'{nearest(name, GPUS) or ': ' + ', '.join(GPUS)}")
+    return GPUS[name]
 
 
 def _target_bytes(target: GptOssConfig, *, num_taps: int, length: int, is_here: bool) -> dict[str, int]:

@@ -220,6 +220,9 @@ class TrainSettings:
         "these and flash attention or cuDNN for keys that all rows see; 'auto' takes the fastest at the run's start",
         one_of("auto", "plain", "kernels", "flash", "cudnn"),
     )
+    device: str | None = _setting(
+        None, "device of the head where it is not the target's: another GPU of this machine, to which states are copied"
+    )
     deterministic: bool = _setting(
         False, "only what gives the same bits in every run on the same GPU; slower there, and no change on a CPU",
         true_or_false,

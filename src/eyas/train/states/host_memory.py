@@ -44,7 +44,7 @@ class HostMemory:
         return found
 
     def _has_room(self, size: int) -> bool:
-        """Whether the block has room for so many bytes; a new one is made if the budget allows."""
+        """Whether the block has room for `size` bytes; a new one is made if the budget allows."""
         if self._filled + size <= len(self._block):
             return True
         left = self._budget - self.used_bytes
