@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.train.heads.test_kernel_attention import plain_backward, plain_forward
+from tests.kernels.support.plain_library import plain_backward, plain_forward
 
 from eyas.kernels.training import library
 from eyas.kernels.training.library import LIBRARIES

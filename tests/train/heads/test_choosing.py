@@ -4,8 +4,8 @@ import pytest
 import torch
 import triton
 from tests.kernels.support import interpreter  # noqa: F401, mends it
+from tests.kernels.support.plain_library import plain_backward, plain_forward
 from tests.support.training import head_config
-from tests.train.heads.test_kernel_attention import plain_backward, plain_forward
 
 from eyas.base.errors import UserError
 from eyas.kernels.training import library

@@ -6,6 +6,7 @@ import pytest
 import torch
 import triton
 from tests.kernels.support import interpreter  # noqa: F401, mends it
+from tests.kernels.support.plain_library import plain_backward, plain_forward
 from tests.support.training import head_config, new_head, packed, states_for
 from tests.train.loss.test_step import assert_equal_gradients, step
 
@@ -18,20 +19,6 @@ from eyas.train.loss import teacher as loss_teacher
 
 interpreted = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="a GPU rounds factors of products to tf32")
 BF16, CPU, GPU = torch.bfloat16, torch.device("cpu"), torch.device("cuda")
-
-
-def plain_forward(q, k, v):
-    scores = torch.einsum("ngqd,sgd->ngqs", q, k) / q.shape[-1] ** 0.5
-    return torch.einsum("ngqs,sgd->ngqd", scores.softmax(-1), v), scores.logsumexp(-1), None
-
-
-def plain_backward(d_out, q, k, v, out, lse, _):
-    """By the formula for a part of a longer softmax."""
-    scale = q.shape[-1] ** -0.5
-    p = (torch.einsum("ngqd,sgd->ngqs", q, k) * scale - lse[..., None]).exp()
-    d_scores = p * (torch.einsum("ngqd,sgd->ngqs", d_out, v) - (out * d_out).sum(-1, keepdim=True)) * scale
-    d_q = torch.einsum("ngqs,sgd->ngqd", d_scores, k)
-    return d_q, torch.einsum("ngqs,ngqd->sgd", d_scores, q), torch.einsum("ngqs,ngqd->sgd", p, d_out)
 
 
 @interpreted

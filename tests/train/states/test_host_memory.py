@@ -1,6 +1,5 @@
 """Pieces of blocks: whole, apart from each other, within the budget."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,12 +47,3 @@ def test_blocks_end_in_smaller_powers_and_long_documents_are_not_kept():
     assert memory.copies([torch.zeros(1000, dtype=torch.uint8)]) is not None
     assert memory.copies([torch.zeros(250, dtype=torch.uint8)]) is not None and memory.sizes == [1024, 256]
     assert memory.copies([torch.zeros(64, dtype=torch.uint8)]) is None
-
-
-@pytest.mark.gpu
-def test_states_are_copied_from_pinned_memory():
-    memory = HostMemory(1 << 20, pinned=True, block_bytes=1 << 16)
-    given = [torch.randn(100, 40, device="cuda"), torch.arange(100, device="cuda")]
-    copies = memory.copies(given)
-    assert all(x.is_pinned() for x in copies)
-    assert all(torch.equal(x, y.to("cuda", non_blocking=True)) for x, y in zip(given, copies, strict=True))
