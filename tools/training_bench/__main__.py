@@ -76,7 +76,7 @@ SECOND = (
     bench("longest", 120, "--tokens", "4096", "--supervised", "1", "--mode", "ours,checkpoints,hard", "--repeats", "1",
           "--max-length", "262144"),
     Part("speculators", ("-m", "tools.training_bench.speculators_arm"), 120),
-    bench("131072, 10 %", 60, "--tokens", "131072", "--supervised", "0.1", "--runs", "20", "--mode", "ours"),
+    bench("131072 at 10 %", 60, "--tokens", "131072", "--supervised", "0.1", "--runs", "20", "--mode", "ours"),
     bench("196608", 240, "--tokens", "196608", "--supervised", "1", "--mode", "ours", "--repeats", "1"),
 )  # fmt: skip
 CURVE = tuple(
