@@ -73,7 +73,7 @@ SECOND = (
     ),
     bench("500 runs of 3", 60, "--tokens", "40960", "--supervised", "0.0366", "--runs", "500", "--mode",
           "ours,checkpoints"),
-    bench("longest", 120, "--tokens", "4096", "--supervised", "1", "--mode", "ours,checkpoints,hard", "--repeats", "1",
+    bench("longest", 150, "--tokens", "4096", "--supervised", "1", "--mode", "ours,checkpoints,hard", "--repeats", "1",
           "--max-length", "262144"),
     Part("speculators", ("-m", "tools.training_bench.speculators_arm"), 120),
     bench("131072 at 10 %", 60, "--tokens", "131072", "--supervised", "0.1", "--runs", "20", "--mode", "ours"),
