@@ -10,6 +10,14 @@ pytestmark = pytest.mark.slow
 NUM_TOKENS = 30_000
 STREAM = """([text, count]) => {
     window.tasks = [];
+    window.frames = [];
+    let last = performance.now();
+    const frame = (now) => {
+        window.frames.push(Math.round(now - last));
+        last = now;
+        requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
     const note = (list) => list.getEntries().forEach((one) => window.tasks.push(Math.round(one.duration)));
     new PerformanceObserver(note).observe({ type: "longtask" });
     const { fetch } = window;
@@ -38,6 +46,10 @@ LONG = {
     "one list": "".join(
         f"- **item {n}** of a long list, with `code` and [a link](https://a.b/{n})\n" for n in range(1600)
     ),
+    "one table": "| name | value | note |\n|---|--:|---|\n"
+    + "".join(f"| row {n} | {n * 7} | `code` and **bold** {n} |\n" for n in range(3000)),
+    "one paragraph": "A sentence of some words, with *emphasis* and `code`, and no end. " * 1800,
+    "one line of code": "```js\n" + "a(1); " * 20_000,
 }
 
 
@@ -50,7 +62,11 @@ def test_a_long_answer_streams(site, open_page, name):
     page.press("#input", "Enter")
     expect(page.locator("#status")).to_contain_text("Answer complete", timeout=120_000)
     tasks = page.evaluate("window.tasks")
-    print(f"{name}: {len(text):,} characters, {len(tasks)} tasks above 50 ms, the longest {max(tasks, default=0)} ms")
+    frames = page.evaluate("window.frames")
+    print(
+        f"\n{name}: {len(text):,} characters, {len(tasks)} tasks above 50 ms, the longest {max(tasks, default=0)} ms; "
+        f"{sum(one > 50 for one in frames)} of {len(frames)} frames above 50 ms, the longest {max(frames)} ms"
+    )
     shown = page.locator(".assistant").inner_text()
     assert len(shown) > len(text) / 2
 

@@ -1,6 +1,7 @@
 """Pages and their own files: `/` and `/page/{file}`, a fixed list, read once, whose policy allows no others.
 
-The files here are those of the server's page; `CHAT` are those that the router's page has, too.
+The files here are those of the server's page; `CHAT` are those that the router's page has, too, and `VENDORED` those that
+others wrote.
 """
 
 from __future__ import annotations
@@ -15,19 +16,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-__all__ = ["CHAT", "FILES", "INDEX", "MEDIA_TYPES", "page_routes", "read_files", "routes"]
+__all__ = ["CHAT", "FILES", "INDEX", "MEDIA_TYPES", "VENDORED", "page_routes", "read_files", "routes"]
 
 INDEX = "index.html"
+VENDORED = (
+    *(f"vendor/modes/{name}.js" for name in ("clike", "css", "diff", "go", "javascript", "lua", "properties", "python")),
+    *(f"vendor/modes/{name}.js" for name in ("ruby", "rust", "shell", "simple-mode", "sql", "toml", "xml", "yaml")),
+    *(f"vendor/temml/{name}" for name in ("temml.mjs", "Temml-Local.css", "Temml.woff2", "LICENSE.txt")),
+    *("vendor/modes/LICENSE.txt", "vendor/VERSIONS.txt"),
+)
 CHAT = (
     *("style.css", "chat.css", "reading.css", "live.css", "icon.svg", "icons.svg"),
     *("theme.js", "dom.js", "shell.js", "stream.js"),
     *(f"chat/{name}.js" for name in ("answer", "banner", "chat", "files", "page", "receive", "settings")),
     *(f"keep/{name}.js" for name in ("exchange", "library", "store", "tabs", "tree")),
-    *(f"read/{name}.js" for name in ("blocks", "code", "highlight", "inline", "markdown", "maths", "symbols")),
+    *(f"read/{name}.js" for name in ("blocks", "code", "highlight", "inline", "markdown", "maths")),
+    *VENDORED,
 )
 LIVE = tuple(f"live/{name}.js" for name in ("cards", "figures", "live", "memory_map", "rounds"))
 FILES = (INDEX, *CHAT, "app.js", *LIVE)
-MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+MEDIA_TYPES = {
+    **{".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".mjs": "text/javascript"},
+    **{".svg": "image/svg+xml", ".woff2": "font/woff2", ".txt": "text/plain"},
+}
 HEADERS = {
     "cache-control": "no-cache",  # cache, but revalidate
     "content-security-policy": (

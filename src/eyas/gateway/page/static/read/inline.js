@@ -1,20 +1,55 @@
 // Text inside a block: code, emphasis, links, maths. One pass: each character is read once, and what is open is bounded.
+// A long text is cut into pieces, so that a growing one is read again, and laid out, from its last piece on.
 import { h } from "../dom.js";
 import { mathsView } from "./maths.js";
 
 const MAX_OPEN = 16; // marks that wait for their end; an older one becomes text, which also bounds how deep elements nest
 const MAX_RUN = 3; // `****` and longer are no emphasis
+const MAX_SPAN = 2400; // characters between two marks that belong together; more than a link has
+const PIECE = 2000; // characters; a longer piece ends with the sentence, one of twice as many with the word
+const SENTENCE = /(?<=[.!?:;] |[。！？])\S/;
+const WORD = /(?<=\s)\S/;
 const MAX_ADDRESS = 2048;
 const MAX_TITLE = 300;
-const MAX_FORMULA = 2000;
-const SPECIAL = /[\\`*_~[\]!<$h\n]/g;
+const SPECIAL = /[\\`*_~[\]<$]|!\[|https?:\/\//g;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ADDRESS = /https?:\/\/[^\s<>"`]{1,2048}/y;
-const ANGLED = /<(https?:\/\/[^\s<>]{1,2048}|mailto:[^\s<>]{1,320}|br\s?\/?)>/iy;
+const ANGLED = /<(https?:\/\/[^\s<>]{1,2048}|mailto:[^\s<>]{1,320}|br ?\/?)>/iy;
 const IS_SAFE = /^(https?:\/\/|mailto:)/i;
 
 /** Puts a text into an element, and returns the element. */
-export const inline = (text, element) => fill(element, new Inline(text).read());
+export function inline(text, element) {
+  new Prose(element).set(text);
+  return element;
+}
+
+/** A growing text in an element. */
+export class Prose {
+  constructor(element) {
+    this.element = element;
+    this.text = "";
+    this.starts = [0]; // of the pieces
+  }
+
+  set(text) {
+    if (!text.startsWith(this.text)) this.starts = [0];
+    this.text = text;
+    const kept = this.starts.length - 1;
+    const fresh = [];
+    for (let at = this.starts[kept]; at !== null; ) {
+      const { nodes, end } = new Inline(text, at).read();
+      fresh.push(nodes);
+      if (end !== null) this.starts.push(end);
+      at = end;
+    }
+    const { element } = this;
+    const isLong = this.starts.length > 1;
+    element.classList.toggle("pieces", isLong);
+    while (element.childNodes.length > kept) element.lastChild.remove();
+    if (isLong) for (const nodes of fresh) element.append(fill(h("span"), nodes));
+    else fill(element, fresh[0]);
+  }
+}
 
 /** Appends nodes and texts one by one: there may be more than a call takes arguments. Texts side by side become one. */
 function fill(element, nodes) {
@@ -32,25 +67,41 @@ function fill(element, nodes) {
 }
 
 class Inline {
-  constructor(text) {
-    this.text = text;
-    this.at = 0;
+  constructor(text, start) {
+    Object.assign(this, { text, start, at: start });
     this.out = []; // nodes and texts
-    this.open = []; // { mark, count, place in out }
+    this.open = []; // { mark, count, place in out, at }
     this.found = new Map(); // where marks were found last
+    this.unsure = -Infinity; // where a mark was last whose other half may still come
   }
 
+  /** Returns the nodes of a piece, and where the next one begins; null if this is the last. */
   read() {
     const { text } = this;
     while (this.at < text.length) {
       SPECIAL.lastIndex = this.at;
       const found = SPECIAL.exec(text);
       const place = found ? found.index : text.length;
-      if (place > this.at) this.out.push(text.slice(this.at, place));
+      const end = this.cut(place);
+      this.out.push(text.slice(this.at, end ?? place));
+      if (end !== null) return { nodes: this.out, end };
       this.at = place;
-      if (found) this.special(found[0]);
+      while (this.open.length && place - this.open[0].at > MAX_SPAN) this.open.shift();
+      if (found) this.special(found[0][0]);
     }
-    return this.out;
+    return { nodes: this.out, end: null };
+  }
+
+  /** Returns where a piece may end in the plain text up to `place`: nothing that comes later changes what is before. */
+  cut(place) {
+    const from = Math.max(this.at, this.start + PIECE, this.unsure + MAX_SPAN);
+    if (from > place || this.open.some(({ at }) => from - at <= MAX_SPAN)) return null;
+    const words = Math.max(from, this.start + 2 * PIECE);
+    for (const [start, end, pattern] of [[from, words, SENTENCE], [words, place + 1, WORD]]) {
+      const found = this.text.slice(start, Math.min(end, place + 1)).search(pattern);
+      if (found >= 0) return start + found;
+    }
+    return null;
   }
 
   special(character) {
@@ -59,15 +110,10 @@ class Inline {
         return this.escaped();
       case "`":
         return this.code();
-      case "*":
-      case "_":
-      case "~":
-        return this.emphasis(character);
       case "[":
-        return this.mark("[", 1);
+        return this.mark("[");
       case "!":
-        if (this.text[this.at + 1] !== "[") return this.take(1);
-        return this.mark("![", 1);
+        return this.mark("![");
       case "]":
         return this.link();
       case "<":
@@ -77,8 +123,14 @@ class Inline {
       case "h":
         return this.address();
       default:
-        return this.take(1);
+        return this.emphasis(character);
     }
+  }
+
+  /** Takes a mark as text whose other half is not there, or not yet. */
+  leave(count) {
+    this.take(count);
+    this.unsure = this.at;
   }
 
   /** Takes characters as text. */
@@ -109,7 +161,7 @@ class Inline {
     const count = runLength(this.text, this.at, "`");
     const start = this.at + count;
     const end = this.closingTicks(start, count);
-    if (end < 0) return this.take(count);
+    if (end < 0 || end - start > MAX_SPAN) return this.leave(count);
     const inside = this.text.slice(start, end).replaceAll("\n", " ");
     const isPadded = inside.startsWith(" ") && inside.endsWith(" ") && inside.trim();
     this.out.push(h("code", {}, isPadded ? inside.slice(1, -1) : inside));
@@ -130,7 +182,10 @@ class Inline {
   formula(open, close, isDisplay) {
     const start = this.at + open.length;
     const end = this.find(close, start);
-    if (end < 0 || end === start || end - start > MAX_FORMULA) return false;
+    if (end < 0 || end === start || end - start > MAX_SPAN) {
+      this.unsure = start;
+      return false;
+    }
     this.out.push(mathsView(this.text.slice(start, end), isDisplay));
     this.at = end + close.length;
     return true;
@@ -142,8 +197,8 @@ class Inline {
     const end = this.find("$", at + 1);
     const inside = text.slice(at + 1, end);
     // As in Pandoc: no space inside the marks and no digit after them, so that "$5 and $6" are amounts.
-    const isFormula = end > at + 1 && inside.length <= MAX_FORMULA && !/^\s|\s$|\n/.test(inside) && !/\d/.test(text[end + 1] ?? "");
-    if (!isFormula) return this.take(1);
+    const isFormula = end > at + 1 && inside.length <= MAX_SPAN && !/^\s|\s$|\n/.test(inside) && !/\d/.test(text[end + 1] ?? "");
+    if (!isFormula) return this.leave(1);
     this.out.push(mathsView(inside, false));
     this.at = end + 1;
   }
@@ -151,11 +206,10 @@ class Inline {
   // -- emphasis -------------------------------------------------------------------------------------------------------
 
   /** Opens what may end later. */
-  mark(text, count) {
-    this.open.push({ mark: text, count, place: this.out.length, at: this.at });
+  mark(mark, more) {
+    this.open.push({ mark, place: this.out.length, at: this.at, ...more });
     if (this.open.length > MAX_OPEN) this.open.shift();
-    this.out.push(text);
-    this.at += text.length;
+    this.take(more?.count ?? mark.length);
   }
 
   emphasis(mark) {
@@ -170,14 +224,10 @@ class Inline {
     const isStrict = mark === "_" || (mark === "*" && count === 1 && /\w/.test(before) && /\w/.test(after));
     const canOpen = isLeft && (!isStrict || !isRight || PUNCTUATION.test(before));
     const canClose = isRight && (!isStrict || !isLeft || PUNCTUATION.test(after));
-    this.at += count;
-    let left = canClose ? this.close(mark, count, canOpen) : count;
-    if (!left) return;
-    if (canOpen) {
-      this.open.push({ mark, count: left, place: this.out.length, both: canClose });
-      if (this.open.length > MAX_OPEN) this.open.shift();
-    }
-    this.out.push(mark.repeat(left));
+    const left = canClose ? this.close(mark, count, canOpen) : count;
+    this.at += count - left;
+    if (canOpen && left) this.mark(mark, { count: left, both: canClose });
+    else this.take(left);
   }
 
   /** Ends what is open by a run of marks; returns how many of them are left. */
@@ -211,9 +261,10 @@ class Inline {
     const n = this.open.findLastIndex(({ mark }) => mark === "[" || mark === "![");
     if (n < 0) return this.take(1);
     const { place, mark } = this.open[n];
-    const target = this.text[this.at + 1] === "(" ? destination(this.text, this.at + 2) : null;
     this.open.length = n;
-    if (!target) return this.take(1);
+    if (this.text[this.at + 1] !== "(") return this.take(1);
+    const target = destination(this.text, this.at + 2);
+    if (!target) return this.leave(1);
     const label = this.out.slice(place + 1);
     // Any other target stays text.
     if (!IS_SAFE.test(target.address)) return this.take(target.end - this.at);

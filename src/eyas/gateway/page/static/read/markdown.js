@@ -2,7 +2,7 @@
 // only the end of a growing text is rendered again: a block that did not change keeps its elements and the selection.
 import { h } from "../dom.js";
 import { CodeView } from "./code.js";
-import { inline } from "./inline.js";
+import { Prose, inline } from "./inline.js";
 import { rowCells, split } from "./blocks.js";
 import { mathsView } from "./maths.js";
 
@@ -101,32 +101,47 @@ function build(block, depth) {
       return tableView(block);
     case "list":
       return listView(block, depth);
-    default:
-      return { element: inline(block.text, h("p")) };
+    default: {
+      const prose = new Prose(h("p"));
+      prose.set(block.text);
+      return { element: prose.element, update: ({ text }) => prose.set(text) };
+    }
   }
 }
 
-function tableView(block) {
-  const { head, aligns } = block;
-  const cell = (tag, text, n) => inline(text ?? "", h(tag, { class: aligns[n], ...(tag === "th" && { scope: "col" }) }));
-  const body = h("tbody");
-  const rows = []; // the source of each row that is shown
+const ROWS = 100; // of a body; a longer table has several, and columns by the length of their texts
+const MAX_WIDTH = 40; // characters
+
+function tableView({ head, aligns, rows: first }) {
+  const line = (tag, texts) =>
+    h("tr", {}, ...head.map((_, n) => inline(texts[n] ?? "", h(tag, { class: aligns[n], ...(tag === "th" && { scope: "col" }) }))));
+  const table = h("table", {}, h("thead", {}, line("th", head)), h("tbody"));
+  const bodies = [table.lastChild];
+  const rows = []; // { text, element }
   const update = ({ rows: given }) => {
-    given.forEach((row, n) => {
-      if (rows[n] === row) return;
-      const texts = rowCells(row);
-      const element = h("tr", {}, ...head.map((_, column) => cell("td", texts[column], column)));
-      if (n < rows.length) body.children[n].replaceWith(element);
+    given.forEach((text, n) => {
+      if (rows[n]?.text === text) return;
+      const element = line("td", rowCells(text));
+      const body = (bodies[Math.floor(n / ROWS)] ??= table.appendChild(h("tbody")));
+      if (rows[n]) rows[n].element.replaceWith(element);
       else body.append(element);
-      rows[n] = row;
+      rows[n] = { text, element };
     });
-    rows.length = given.length;
-    while (body.children.length > given.length) body.lastChild.remove();
+    for (const { element } of rows.splice(given.length)) element.remove();
+    for (const body of bodies.splice(Math.max(Math.ceil(rows.length / ROWS), 1))) body.remove();
+    const isLong = bodies.length > 1;
+    if (isLong === table.classList.contains("long")) return;
+    table.classList.toggle("long", isLong);
+    const texts = [head, ...given.slice(0, ROWS).map(rowCells)];
+    const widths = head.map((_, n) => Math.min(Math.max(...texts.map((row) => row[n]?.length ?? 0), 3), MAX_WIDTH));
+    table.style.setProperty("--columns", widths.map((width) => `minmax(4ch, calc(${width}ch + 24px))`).join(" "));
   };
-  update(block);
-  const title = h("thead", {}, h("tr", {}, ...head.map((text, n) => cell("th", text, n))));
-  const element = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, h("table", {}, title, body));
-  return { element, update: (next) => (next.head.join("|") === head.join("|") ? update(next) : element.replaceChildren(tableView(next).element.firstChild)) };
+  update({ rows: first });
+  const element = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, table);
+  return {
+    element,
+    update: (next) => (next.head.join("|") === head.join("|") ? update(next) : element.replaceChildren(tableView(next).element.firstChild)),
+  };
 }
 
 function listView(block, depth) {
