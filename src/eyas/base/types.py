@@ -269,7 +269,8 @@ class StepReport:
 
     `num_drafts` were drafted for each sequence; `ms` is the time that the step took on its device. A step without
     a round (prompts only) has `num_drafts` 0 and events of first tokens only. `num_prompt_tokens` were computed, those
-    from the prefix cache left out.
+    from the prefix cache left out. `undrafted_ms` is what the round would take without drafts, where the engine has
+    learnt that.
     """
 
     step: int
@@ -279,6 +280,7 @@ class StepReport:
     stats: EngineStats
     pages: tuple[PageOwner, ...] = ()
     num_prompt_tokens: int = 0
+    undrafted_ms: float | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -6,6 +6,7 @@ import pytest
 from tests.engine.support.exactness import build
 
 from eyas.base.types import FinishReason, Request, SamplingParams
+from eyas.engine.draft_length.step_costs import Timing
 
 PROMPT = tuple(range(40, 70))
 
@@ -79,3 +80,15 @@ def test_pages_are_told_by_owner(random_model):
     pages = [core.step().pages for _ in range(5)][-1]
     assert [(owner.request_id, owner.choice) for owner in pages] == [("r", 0), ("r", 1)]
     assert {(owner.num_full, owner.num_sliding) for owner in pages} == {(5, 3)}  # two have left the window
+
+
+def test_a_round_tells_what_it_would_take_without_drafts_once_that_was_measured(random_model):
+    core, reports = build(random_model, drafter="ngram", draft_tokens="auto", concurrency=2), []
+    params = SamplingParams(n=2, max_tokens=9, ignore_eos=True)
+    core.add(Request(request_id="r", prompt_ids=PROMPT, params=params), lambda event: None)
+    for _ in range(3):
+        reports.append(core.step())
+    core.draft_length.learn([Timing(1, 1, 0, 0.5), Timing(2, 2, 0, 0.6)])
+    reports.append(core.step())
+    assert [report.undrafted_ms for report in reports[:3]] == [None] * 3
+    assert 400 < reports[3].undrafted_ms < 800

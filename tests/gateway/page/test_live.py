@@ -6,11 +6,13 @@ import socket
 import threading
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from tests.gateway.support.gateway import CONTENT, REASONING, eventually, reply_ids, running
 
 from eyas.base.harmony.rendering import stop_ids
@@ -279,6 +281,15 @@ def test_more_choices_than_are_shown_still_count():
     last = [TokenEvent(request_id=e.request_id, choice=0, token_ids=(), finish=FinishReason.STOP) for e in first]
     assert len(builder.batch(0.0, [report(*last)]).slots) == MAX_SLOTS
     assert builder.num_followed == 0
+
+
+def test_what_a_step_takes_without_drafts_is_that_of_the_newest_round():
+    trace = RoundTrace(draft_ids=(65,), num_accepted=0)
+    event = TokenEvent(request_id="request", choice=0, token_ids=(65,), round=trace)
+    rounds = [replace(report(event), undrafted_ms=ms) for ms in (1.0, 2.00049)]
+    builder = LiveMessageBuilder(Bytes(), with_text=True)
+    assert builder.batch(0.0, [*rounds, report()]).undrafted_ms == 2.0
+    assert builder.batch(0.0, [report(event)]).undrafted_ms is UNSET
 
 
 def test_pages_by_owner():

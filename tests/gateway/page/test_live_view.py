@@ -216,7 +216,17 @@ def test_what_speculation_is_worth_comes_from_steps_without_drafts(site, open_pa
     }""")
     assert worth == (
         "With 3 drafts for each of 2 sequences: 400 tokens/s of steps. "
-        "Without: 200 tokens/s, by the 10.0 ms that such a step takes. Speculation makes it 2.00 times as fast."
+        "Without: 200 tokens/s, by the 10.0 ms that such a step took. Speculation makes it 2.00 times as fast."
+    )
+    worth = page.evaluate("""async () => {
+        const { Figures } = await import("/page/live/figures.js");
+        const message = { t: 1, step: 1, steps: 1, running: 1, waiting: 0, drafted: [], accepted: [] };
+        new Figures().count({ ...message, k: 3, ms: 20, rounds: 1, tokens: 3, undrafted_ms: 12.5 });
+        return document.getElementById("worth").textContent;
+    }""")
+    assert worth == (
+        "With 3 drafts for each of 1 sequence: 150 tokens/s of steps. Without: 80 tokens/s, by the 12.5 ms that such a "
+        "step takes by the engine’s own costs. Speculation makes it 1.88 times as fast."
     )
 
 

@@ -98,7 +98,6 @@ TARGETS = [
     "/v1/responses/..",
     "/v1/responses/a%00b",
     "/v1/tokenize",
-    "/tokenize",
     "/v1/load_lora_adapter",
     "/update_weights",
     "/scripted/received",

@@ -192,6 +192,36 @@ def test_tokens_are_counted_by_a_backend_or_guessed() -> None:
     asyncio.run(main())
 
 
+def test_texts_are_tokenized_by_a_backend_of_their_model() -> None:
+    """In vLLM's format, and in llama-server's."""
+
+    async def tokens(router: Relayed, body: object) -> tuple[int, Any]:
+        async with router.session.post(router.url + "/tokenize", json=body) as response:
+            return response.status, await response.json()
+
+    async def main() -> None:
+        ours, llama = ScriptedBackend("a", is_ours=True), ScriptedBackend("b", tokenizes_content=True)
+        async with ours.serving(), relayed(ours) as router:
+            assert (await tokens(router, {"model": "scripted", "prompt": "one two three"}))[1]["count"] == 3
+            assert (await tokens(router, {"prompt": "one two"})) == (
+                200,
+                {"count": 2, "max_model_len": 4096, "tokens": [0, 1]},
+            )
+            status, said = await tokens(router, {"model": "scripted", "prompt": 3})
+            assert (status, "'prompt' must be a string" in said["error"]["message"]) == (400, True)
+            assert (await tokens(router, {"model": "other", "prompt": "x"}))[0] == 404
+        async with llama.serving(), relayed(llama) as router:
+            assert await tokens(router, {"model": "scripted", "prompt": "one two three"}) == (
+                200,
+                {"count": 3, "tokens": [0, 1, 2]},
+            )
+        async with relayed(llama) as router:  # nobody listens there
+            status, said = await tokens(router, {"model": "scripted", "prompt": "x"})
+            assert (status, "counts tokens now" in said["error"]["message"]) == (503, True)
+
+    asyncio.run(main())
+
+
 def test_embeddings() -> None:
     async def main() -> None:
         backends = [ScriptedBackend(name) for name in "ab"]

@@ -65,8 +65,9 @@ class Received:
 class ScriptedBackend:
     """The server. `script` may be changed at any time; the canary's question has an answer of its own.
 
-    `is_ours`: it looks like an eyas server, and has /v1/messages. `key`: what it wants as a bearer token. `log`: a file
-    that gets a line for the start of each request and for each piece, at once, so that it outlives a kill -9.
+    `is_ours`: it looks like an eyas server, and has /v1/messages. `tokenizes_content`: it has llama-server's /tokenize.
+    `key`: what it wants as a bearer token. `log`: a file that gets a line for the start of each request and for each
+    piece, at once, so that it outlives a kill -9.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class ScriptedBackend:
         model: str = "scripted",
         script: Script | None = None,
         is_ours: bool = False,
+        tokenizes_content: bool = False,
         key: str | None = None,
         port: int = 0,
         log: Path | None = None,
     ) -> None:
         self.name, self.model, self.key, self.is_ours = name, model, key, is_ours
+        self.tokenizes_content = tokenizes_content
         self.script = script or Script()
         self.canary = Script(text="Spring, summer, autumn and winter are the four seasons.")
         self.models_hang = False  # /v1/models gets no answer
@@ -171,6 +174,8 @@ class ScriptedBackend:
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if self.tokenizes_content:
+            return web.json_response({"tokens": list(range(len(body.get("content", "").split())))})
         num = len((body.get("prompt") or json.dumps(body.get("messages", ""))).split())
         return web.json_response({"count": num, "tokens": list(range(num)), "max_model_len": 4096})
 

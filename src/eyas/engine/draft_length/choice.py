@@ -81,6 +81,9 @@ class DraftLength(Protocol):
 
     def observe(self, outcome: RoundOutcome) -> None: ...
 
+    def undrafted_s(self, num_sequences: int) -> float | None:
+        """Return the seconds of a round without drafts, as measured; None where rounds are not timed."""
+
 
 class FixedDraftLength:
     looks_up = False
@@ -107,6 +110,9 @@ class FixedDraftLength:
 
     def observe(self, outcome: RoundOutcome) -> None:
         pass
+
+    def undrafted_s(self, num_sequences: int) -> float | None:
+        return None
 
 
 class AutoDraftLength:
@@ -336,6 +342,9 @@ class AutoDraftLength:
             self._again |= self._is_surprise(outcome.timing, sum(of_one.accepted for of_one in outcome.tried))
             self._observe_timing(outcome.timing)
 
+    def undrafted_s(self, num_sequences: int) -> float | None:
+        return float(self.costs.table(num_sequences)[0, 0]) if self.costs.is_measured else None
+
 
 def _loss(probe: DraftChoice, best: DraftChoice) -> float:
     """Return the seconds that a probe takes beyond the time of as many tokens at the best choice."""
@@ -387,6 +396,9 @@ class RoundTimer:
         if outcome.timing is not None and not outcome.timing.num_prompt_rows:
             key = outcome.timing[:3]
             self._seconds.setdefault(key, []).append(outcome.timing.seconds)
+
+    def undrafted_s(self, num_sequences: int) -> float | None:
+        return None
 
     @property
     def timings(self) -> list[Timing]:

@@ -218,7 +218,8 @@ class EngineCore:
         self._read(step)
         self._num_steps += 1
         num_drafts = step.plan.drafts.num_drafts if step.plan.decode else 0
-        return self._report(step.watch.seconds() * 1e3, num_drafts, step.plan.num_prompt_tokens)
+        undrafted_s = self.draft_length.undrafted_s(len(step.plan.decode)) if step.plan.decode else None
+        return self._report(step.watch.seconds() * 1e3, num_drafts, step.plan.num_prompt_tokens, undrafted_s)
 
     def _pausing(self) -> set[Sequence]:
         """Return the sequences with late masks, which the next round leaves out. Ends those that wait too long."""
@@ -271,7 +272,9 @@ class EngineCore:
         """Return a report of the events not reported yet, or None. For use after `fail_all` or a failed step."""
         return self._report(0.0, 0, 0) if self._unreported else None
 
-    def _report(self, ms: float, num_drafts: int, num_prompt_tokens: int) -> StepReport:
+    def _report(
+        self, ms: float, num_drafts: int, num_prompt_tokens: int, undrafted_s: float | None = None
+    ) -> StepReport:
         events, self._unreported = tuple(self._unreported), []
         return StepReport(
             step=self._num_steps,
@@ -288,6 +291,7 @@ class EngineCore:
                 ]
             ),
             num_prompt_tokens=num_prompt_tokens,
+            undrafted_ms=None if undrafted_s is None else undrafted_s * 1e3,
         )
 
     def _launch(self, plan: StepPlan) -> None:

@@ -1,7 +1,7 @@
 """Pages and their own files: `/` and `/page/{file}`, a fixed list, read once, whose policy allows no others.
 
-The files here are those of the server's page; `CHAT` are those that the router's page has, too, and `VENDORED` those that
-others wrote.
+The files here are those of the server's page; `CHAT` are those that the router's page has, too, and `VENDORED` those
+that others wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["CHAT", "FILES", "INDEX", "MEDIA_TYPES", "VENDORED", "page_routes", "
 
 INDEX = "index.html"
 VENDORED = (
-    *(f"vendor/modes/{name}.js" for name in ("clike", "css", "diff", "go", "javascript", "lua", "properties", "python")),
+    *(
+        f"vendor/modes/{name}.js"
+        for name in ("clike", "css", "diff", "go", "javascript", "lua", "properties", "python")
+    ),
     *(f"vendor/modes/{name}.js" for name in ("ruby", "rust", "shell", "simple-mode", "sql", "toml", "xml", "yaml")),
     *(f"vendor/temml/{name}" for name in ("temml.mjs", "Temml-Local.css", "Temml.woff2", "LICENSE.txt")),
     *("vendor/modes/LICENSE.txt", "vendor/VERSIONS.txt"),
@@ -36,8 +39,13 @@ CHAT = (
 LIVE = tuple(f"live/{name}.js" for name in ("cards", "figures", "live", "memory_map", "rounds"))
 FILES = (INDEX, *CHAT, "app.js", *LIVE)
 MEDIA_TYPES = {
-    **{".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".mjs": "text/javascript"},
-    **{".svg": "image/svg+xml", ".woff2": "font/woff2", ".txt": "text/plain"},
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+    ".txt": "text/plain",
 }
 HEADERS = {
     "cache-control": "no-cache",  # cache, but revalidate

@@ -6,6 +6,8 @@ Schema, one JSON object per message; `n` is a list with one number per draft pos
     step     number of the last step; steps: number of steps that this message covers
     ms       mean milliseconds of one step
     k        tokens drafted per sequence in the last round; absent if this message has none
+    undrafted_ms          milliseconds that this round would take without drafts, by the engine's own costs; absent
+             unless it learns them (`--draft-tokens auto`)
     running, waiting      current requests
     rounds, tokens        rounds of all sequences, and tokens that they committed
     drafted, accepted     n: tokens drafted at a position, and accepted there
@@ -71,6 +73,7 @@ class LiveMessage(Struct, kw_only=True):
     steps: int | UnsetType = UNSET
     ms: float | UnsetType = UNSET
     k: int | UnsetType = UNSET
+    undrafted_ms: float | UnsetType = UNSET
     rounds: int | UnsetType = UNSET
     tokens: int | UnsetType = UNSET
     drafted: list[int] | UnsetType = UNSET
@@ -111,6 +114,8 @@ class LiveMessageBuilder:
         last = reports[-1]
         events = [event for report in reports for event in report.events]
         traces = [event.round for event in events if event.round is not None]
+        newest = next((report for report in reversed(reports) if _has_round(report)), None)
+        undrafted_ms = None if newest is None else newest.undrafted_ms
         return LiveMessage(
             t=round(t, 3),
             running=last.stats.num_running,
@@ -119,7 +124,8 @@ class LiveMessageBuilder:
             step=last.step,
             steps=len(reports),
             ms=round(sum(report.ms for report in reports) / len(reports), 3),
-            k=next((report.num_drafts for report in reversed(reports) if _has_round(report)), UNSET),
+            k=UNSET if newest is None else newest.num_drafts,
+            undrafted_ms=UNSET if undrafted_ms is None else round(undrafted_ms, 3),
             rounds=len(traces),
             tokens=sum(len(event.token_ids) for event in events),
             drafted=_reached(len(trace.draft_ids) for trace in traces),

@@ -16,7 +16,7 @@ from eyas.gateway.question.question import Question
 from eyas.router.messages.marks import disarmed
 from eyas.router.messages.request import Message, chat_effort, chat_messages, chat_tools
 
-__all__ = ["Ask", "Counting"]
+__all__ = ["Ask", "Counting", "has_count", "tokens_of"]
 
 Ask: TypeAlias = Callable[[str, bytes], Awaitable[bytes | None]]
 TOKENIZE, TEMPLATE = "/tokenize", "/apply-template"
@@ -46,13 +46,24 @@ class Counting:
         number = _number(await ask(TOKENIZE, body), "count")  # vLLM
         if number is None and (prompt := _value(await ask(TEMPLATE, _encoded(named)), "prompt")) is not None:
             plain = {"content": prompt, "add_special": False, "parse_special": True}
-            tokens = _value(await ask(TOKENIZE, msgspec.json.encode(plain)), "tokens")  # llama-server
-            number = len(tokens) if isinstance(tokens, list) else None
+            tokens = tokens_of(await ask(TOKENIZE, msgspec.json.encode(plain)))  # llama-server
+            number = None if tokens is None else len(tokens)
         return number if number is not None else self.estimate()
 
     def estimate(self) -> int:
         """Return a guess."""
         return -(-len(msgspec.json.encode(self._chat)) // BYTES_PER_TOKEN)
+
+
+def has_count(body: bytes) -> bool:
+    """Return whether an answer of `/tokenize` is in vLLM's format."""
+    return isinstance(_value(body, "count"), int)
+
+
+def tokens_of(body: bytes | None) -> list[int] | None:
+    """Return the tokens in an answer of llama-server's `/tokenize`."""
+    tokens = _value(body, "tokens")
+    return tokens if isinstance(tokens, list) else None
 
 
 def _encoded(chat: Message) -> bytes:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope
 
 from eyas.gateway.http.errors import Refused
 from eyas.router.manager.visit import NoBackend
-from eyas.router.messages.counting import Counting
+from eyas.router.messages.counting import Counting, has_count, tokens_of
 from eyas.router.relay.body import Body
 from eyas.router.relay.client import Client
 from eyas.router.relay.names import MESSAGES
@@ -19,9 +19,10 @@ from eyas.router.relay.shared import Shared
 from eyas.router.relay.wish import find_response, owner_of
 from eyas.router.upstream.errors import UpstreamError
 
-__all__ = ["COUNT_PATH", "answer_count", "answer_json", "answer_stored"]
+__all__ = ["COUNT_PATH", "TOKENIZE_PATH", "answer_count", "answer_json", "answer_stored", "answer_tokens"]
 
 COUNT_PATH = f"{MESSAGES}/count_tokens"
+TOKENIZE_PATH = "/tokenize"
 TIMEOUT_S = 30.0
 JSON = (b"content-type", b"application/json")
 
@@ -67,10 +68,7 @@ async def answer_count(shared: Shared, scope: Scope, receive: Receive, client: C
         body = Body.of(raw)
         named = shared.names.meaning(body.text("model"), COUNT_PATH)
         model = named.model or shared.names.resident
-        snapshot = shared.manager.snapshot().backends
-        for backend in shared.names.model(model).backends:
-            if snapshot[backend].condition.state in ("loading", "out") or snapshot[backend].breaker == "open":
-                continue
+        for backend in _answering(shared, model):
             name = shared.model_at(backend, model)
             with suppress(UpstreamError, Full):
                 if not shared.is_ours(backend):
@@ -82,6 +80,44 @@ async def answer_count(shared: Shared, scope: Scope, receive: Receive, client: C
                         return await client.answer(passed.status, passed.headers, passed.body)
                     return await client.answer(200, reply.headers, await reply.read())
         await answer_json(client, {"input_tokens": Counting.of(raw).estimate()})
+
+
+async def answer_tokens(shared: Shared, scope: Scope, receive: Receive, client: Client) -> None:
+    """Answer `/tokenize` in vLLM's format, by a backend of the model. Raises InvalidRequest, NoBackend.
+
+    llama-server reads `content` where the others read `prompt`: without one it answers with no tokens and no count.
+    """
+    async with shared.intake.body(HttpRequest(scope, receive)) as raw:
+        body = Body.of(raw)
+        prompt = body.text("prompt")
+        model = shared.names.meaning(body.text("model"), TOKENIZE_PATH).model or shared.names.resident
+        for backend in _answering(shared, model):
+            bodies = [body.encoded(shared.model_at(backend, model))]
+            if prompt is not None and not shared.is_ours(backend):
+                bodies.append(msgspec.json.encode({"content": prompt, "add_special": False, "parse_special": False}))
+            for sent in bodies:
+                with suppress(UpstreamError, Full):
+                    async with shared.upstream.send(
+                        backend, "POST", TOKENIZE_PATH, body=sent, timeout_s=TIMEOUT_S
+                    ) as reply:
+                        if reply.status == 200 and has_count(answer := await reply.read()):
+                            return await client.answer(200, reply.headers, answer)
+                        if reply.status == 200 and sent is not bodies[0] and (tokens := tokens_of(answer)) is not None:
+                            return await answer_json(client, {"count": len(tokens), "tokens": tokens})
+                        if reply.status != 200 and shared.is_ours(backend):
+                            passed = await read_refusal(reply, shared.upstream.address(backend).key)
+                            return await client.answer(passed.status, passed.headers, passed.body)
+        raise NoBackend(f"no backend of '{model}' counts tokens now", 503)
+
+
+def _answering(shared: Shared, model: str) -> list[str]:
+    """Return the backends of a model that can answer now."""
+    found = shared.manager.snapshot().backends
+    return [
+        name
+        for name in shared.names.model(model).backends
+        if found[name].condition.state not in ("loading", "out") and found[name].breaker != "open"
+    ]
 
 
 async def _counted(shared: Shared, backend: str, raw: bytearray, model: str) -> int:

@@ -17,7 +17,14 @@ from eyas.gateway.operation.auth import digests
 from eyas.router.manager.manager import Manager
 from eyas.router.relay.client import Client, failure_for
 from eyas.router.relay.exchange import Exchange
-from eyas.router.relay.lookups import COUNT_PATH, answer_count, answer_json, answer_stored
+from eyas.router.relay.lookups import (
+    COUNT_PATH,
+    TOKENIZE_PATH,
+    answer_count,
+    answer_json,
+    answer_stored,
+    answer_tokens,
+)
 from eyas.router.relay.names import Names
 from eyas.router.relay.outcome import Listener, Outcome
 from eyas.router.relay.shared import Shared
@@ -37,6 +44,7 @@ STORED = "/v1/responses/{id}"
 PATHS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(sorted(GENERATING), ("POST",)),
     COUNT_PATH: ("POST",),
+    TOKENIZE_PATH: ("POST",),
     STORED: ("GET", "DELETE"),
     MODELS: ("GET", "HEAD"),
     ONE_MODEL + "{id}": ("GET", "HEAD"),
@@ -79,7 +87,7 @@ class Relay:
     @staticmethod
     def owns(path: str) -> bool:
         """Return whether requests to `path` are the relay's to answer, if only with 404."""
-        return path.startswith("/v1/") or path in ("/v1", HELLO_PATH)
+        return path.startswith("/v1/") or path in ("/v1", HELLO_PATH, TOKENIZE_PATH)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -102,7 +110,7 @@ class Relay:
         except Exception as wrong:
             error, retry_after_s = failure_for(wrong)
             await client.fail(error, retry_after_s=retry_after_s)
-        if pattern in (STORED, COUNT_PATH):
+        if pattern in (STORED, COUNT_PATH, TOKENIZE_PATH):
             self._shared.tell(
                 Outcome(
                     request_id=scope["state"]["request_id"],
@@ -119,6 +127,8 @@ class Relay:
         names = self._shared.names
         if path == COUNT_PATH:
             await answer_count(self._shared, scope, receive, client)
+        elif path == TOKENIZE_PATH:
+            await answer_tokens(self._shared, scope, receive, client)
         elif path == MODELS:
             await answer_json(client, names.listed())
         elif path == HELLO_PATH:

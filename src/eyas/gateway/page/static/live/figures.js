@@ -92,20 +92,21 @@ export class Figures {
     });
   }
 
-  /** Compares the speed now with that of steps without drafts that the engine has taken with as many sequences. */
-  drawWorth({ k, rounds, steps, tokens }) {
+  /** Compares the speed now with that of steps without drafts, by the engine's costs or as they were seen here. */
+  drawWorth({ k, rounds, steps, tokens, undrafted_ms }) {
     if (k === undefined || !rounds) return;
     const sequences = Math.round(rounds / steps);
-    const [own, none] = [this.costs.get(`${sequences}/${k}`), this.costs.get(`${sequences}/0`)];
-    const per = (tokens / rounds) * sequences;
-    const speed = own ? (1000 * per) / own.ms : 0;
-    const parts = [`With ${format(k)} drafts for each of ${format(sequences)} sequences: ${format(speed)} tokens/s of steps.`];
-    if (k === 0) parts[0] = `Without drafts, ${format(sequences)} sequences: ${format(speed)} tokens/s of steps.`;
-    else if (none?.steps >= MIN_STEPS) {
-      const plain = (1000 * sequences) / none.ms;
-      parts.push(`Without: ${format(plain)} tokens/s, by the ${format(none.ms, 1)} ms that such a step takes.`);
-      parts.push(`Speculation makes it ${format(speed / plain, 2)} times as fast.`);
-    } else parts.push("Without: not known, since no such step without drafts was seen.");
+    const own = this.costs.get(`${sequences}/${k}`);
+    const seen = this.costs.get(`${sequences}/0`);
+    const speed = (1000 * tokens * sequences) / rounds / own.ms;
+    const drafts = k ? `With ${format(k)} drafts for each of` : "Without drafts,";
+    const parts = [`${drafts} ${format(sequences)} sequence${sequences > 1 ? "s" : ""}: ${format(speed)} tokens/s of steps.`];
+    const ms = undrafted_ms ?? (seen?.steps >= MIN_STEPS ? seen.ms : null);
+    if (k && ms) {
+      const source = undrafted_ms ? "takes by the engine’s own costs" : "took";
+      parts.push(`Without: ${format((1000 * sequences) / ms)} tokens/s, by the ${format(ms, 1)} ms that such a step ${source}.`);
+      parts.push(`Speculation makes it ${format((speed * ms) / (1000 * sequences), 2)} times as fast.`);
+    } else if (k) parts.push("Without: not known, since the engine times no steps and none without drafts was seen.");
     $("worth").textContent = parts.join(" ");
   }
 }
