@@ -91,4 +91,4 @@ def test_a_round_tells_what_it_would_take_without_drafts_once_that_was_measured(
     core.draft_length.learn([Timing(1, 1, 0, 0.5), Timing(2, 2, 0, 0.6)])
     reports.append(core.step())
     assert [report.undrafted_ms for report in reports[:3]] == [None] * 3
-    assert 400 < reports[3].undrafted_ms < 800
+    assert reports[3].undrafted_ms == 1e3 * core.draft_length.costs.table(2)[0, 0]

@@ -78,6 +78,30 @@ def test_the_list_keeps_finds_renames_and_deletes(counting, open_page):
     assert page.locator("#messages li").count() == 0
 
 
+def test_two_tabs_that_change_one_conversation_lose_nothing(counting, open_page):
+    """Title, settings and branch: the newer of each wins, whichever tab writes last."""
+    page = open_page(counting.url)
+    found = page.evaluate("""async () => {
+        const { Store } = await import("/page/keep/store.js");
+        const { add, newTalk, path } = await import("/page/keep/tree.js");
+        const store = new Store();
+        const talk = newTalk();
+        add(talk, { role: "user", content: "one" });
+        const found = [];
+        for (const order of [[0, 1, 2], [2, 1, 0], [1, 2, 0]]) {
+            const tabs = [0, 1, 2].map(() => structuredClone({ ...talk, id: order.join("") }));
+            Object.assign(tabs[0], { title: "named", titled: 5 });
+            Object.assign(tabs[1], { settings: { system: "s" }, configured: 6, title: "named before", titled: 4 });
+            add(tabs[2], { role: "assistant", content: "two", finish: "stop" });
+            for (const n of order) await store.write(tabs[n]);
+            const { title, settings, ...whole } = await store.read(order.join(""));
+            found.push([title, settings.system, path(whole).map(({ content }) => content).join()]);
+        }
+        return found;
+    }""")
+    assert found == [["named", "s", "one,two"]] * 3
+
+
 @pytest.mark.slow
 def test_what_is_exported_comes_back(counting, open_page):
     page = open_page(counting.url)
@@ -130,9 +154,14 @@ def test_two_tabs_agree(site, open_page, codec):
     send(page, "From the first")
     other.click(".talk >> text=From the first")
     expect(other.locator(".assistant .note")).to_have_text("Being answered in another tab.")
+    more(other, "From the first").get_by_text("Rename").click()
+    other.fill("[aria-label=Title]", "Renamed")
+    other.press("[aria-label=Title]", "Enter")
     expect(page.locator(".assistant .stats")).to_have_count(1)
     expect(other.locator(".assistant .text")).to_have_text(page.inner_text(".text"))
     expect(other.locator(".assistant .note")).to_have_count(0)
+    for tab in (page, other):
+        expect(tab.locator(".talk")).to_have_text("Renamed")
     other.fill("#input", "From the second")
     other.press("#input", "Enter")
     expect(other.locator(".assistant .stats")).to_have_count(2)

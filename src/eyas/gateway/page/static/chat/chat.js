@@ -92,7 +92,7 @@ export class Chat {
 
   /** Takes over new settings. */
   set(settings) {
-    this.talk.settings = settings;
+    Object.assign(this.talk, { settings, configured: Date.now() });
     if (this.talk.leaf) this.keep();
     this.onTalk(this.talk);
   }
@@ -129,6 +129,8 @@ export class Chat {
     const whole = await this.store.write(talk);
     if (!whole) return;
     for (const [id, message] of Object.entries(whole.messages)) talk.messages[id] ??= message;
+    const { title, titled, settings, configured } = tree.merged(talk, whole);
+    Object.assign(talk, { title, titled, settings, configured });
     try {
       sessionStorage.setItem(CURRENT, this.talk.id);
     } catch {} // no store

@@ -138,11 +138,8 @@ export class Library {
     };
     form.onsubmit = async (event) => {
       event.preventDefault();
-      const isShown = this.chat.talk.id === id;
-      const whole = isShown ? this.chat.talk : await this.store.read(id);
-      whole.title = field.value.trim();
-      whole.changed = Date.now();
-      await this.store.write(whole);
+      const whole = this.chat.talk.id === id ? this.chat.talk : await this.store.read(id);
+      if (whole) await this.store.write(Object.assign(whole, { title: field.value.trim(), titled: Date.now() }));
       this.tabs.tell("changed", id);
       end();
     };

@@ -1,6 +1,7 @@
 // A conversation is a tree of messages: an edited question and a second answer are branches. Pure functions.
 //
-// talk     { id, title, created, changed, settings, messages: { id: message }, leaf }; times in ms since 1970
+// talk     { id, title, titled, created, changed, settings, configured, messages: { id: message }, leaf }; times in ms
+//          since 1970: `titled` and `configured` are when a person gave title and settings
 // message  { id, parent, at, role: "user" | "assistant" | "tool", content, ... }; `parent` is null for a first one
 
 /** Returns a name that nothing else has. `crypto.randomUUID` is missing over plain http from another name. */
@@ -62,7 +63,8 @@ export function packed(talk) {
   return { ...talk, messages, leaf };
 }
 
-/** Returns one conversation of two states of it, of two tabs: no message is lost, the longer text of an answer wins. */
+/** Returns one conversation of two states of it, of two tabs. No message is lost, the longer text of an answer wins, and
+    so does the newer title, the newer settings, the newer branch. */
 export function merged(mine, stored) {
   const messages = { ...stored.messages };
   const length = ({ content, reasoning = "" }) => content.length + reasoning.length;
@@ -70,8 +72,10 @@ export function merged(mine, stored) {
     const other = messages[id];
     if (!other || one.finish || length(one) >= length(other)) messages[id] = one;
   }
-  const newer = mine.changed >= stored.changed ? mine : stored;
-  return { ...newer, messages };
+  const newer = (time) => ((mine[time] ?? 0) >= (stored[time] ?? 0) ? mine : stored);
+  const { title, titled } = newer("titled");
+  const { settings, configured } = newer("configured");
+  return { ...newer("changed"), messages, title, titled, settings, configured };
 }
 
 const MAX_TITLE = 80;
