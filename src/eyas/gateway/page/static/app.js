@@ -1,10 +1,9 @@
 // Assembles the page: views, chat, information about the server.
+import { $ } from "./dom.js";
 import { chatOfPage } from "./chat/page.js";
 import { LiveView } from "./live/live.js";
 import { views } from "./shell.js";
 import { call } from "./stream.js";
-
-const $ = (id) => document.getElementById(id);
 
 const live = new LiveView();
 const chat = chatOfPage({ onRequest: (id) => live.mark(id) });

@@ -1,5 +1,7 @@
 // Elements: creating them, icons, numbers, the clipboard.
 
+export const $ = (id) => document.getElementById(id);
+
 /** Creates an element: h("button", { class: "quiet", onclick }, "Copy"). Text stays text. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -31,6 +33,30 @@ export const action = (label, onclick, attributes = {}) =>
 export const iconButton = (name, label, onclick, attributes = {}) =>
   h("button", { type: "button", class: "icon", "aria-label": label, title: label, onclick, ...attributes }, icon(name));
 
+/** Returns a hidden input for files; `take` gets those that a person chose. */
+export function filePicker(take, attributes) {
+  const picker = h("input", { type: "file", multiple: true, hidden: true, ...attributes });
+  picker.onchange = () => take([...picker.files]).then(() => (picker.value = ""));
+  return picker;
+}
+
+/** Returns a file's text; null unless it is UTF-8. */
+export const textOf = async (file) => {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    return null;
+  }
+};
+
+/** Calls `send` where a person presses Enter without Shift. */
+export const onEnter = (area, send) =>
+  area.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    send();
+  });
+
 export const format = (number, digits = 0) =>
   number.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
@@ -38,6 +64,21 @@ export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 export const readable = (bytes) =>
   bytes < 2 ** 20 ? `${format(Math.ceil(bytes / 1024))} KiB` : `${format(bytes / 2 ** 20, 1)} MiB`;
+
+/** A text of this browser ("local") or tab ("session"); null where none is, or no store. */
+export function remembered(kind, name) {
+  try {
+    return globalThis[`${kind}Storage`].getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+export function remember(kind, name, text) {
+  try {
+    globalThis[`${kind}Storage`].setItem(name, text);
+  } catch {} // no store
+}
 
 /** Copies a text. Browsers have no clipboard for plain http from another name; a selection is copied there too. */
 export async function copy(text) {

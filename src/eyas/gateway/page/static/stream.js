@@ -1,4 +1,5 @@
 // Requests to the server: the API key, errors with a status, server-sent events.
+import { remember, remembered } from "./dom.js";
 
 export class ServerError extends Error {
   constructor(message, status = 0) {
@@ -7,21 +8,14 @@ export class ServerError extends Error {
   }
 }
 
+const KEY = "eyas.key";
 let secret = null; // where the browser allows no store
-
-function kept(verb, text) {
-  try {
-    return sessionStorage[`${verb}Item`]("eyas.key", text);
-  } catch {
-    return null;
-  }
-}
 
 /** Where this tab keeps its key, and how a user is told so. */
 export const key = {
   note: "The key is kept until this tab is closed.",
-  get: () => kept("get") ?? secret,
-  set: (text) => kept("set", (secret = text)),
+  get: () => remembered("session", KEY) ?? secret,
+  set: (text) => remember("session", KEY, (secret = text)),
 };
 
 /** Calls fetch with this tab's key. Throws ServerError unless it succeeds. */

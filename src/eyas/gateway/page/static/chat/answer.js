@@ -1,5 +1,5 @@
 // The views of messages: questions with their files, answers while they stream and after, calls and their results.
-import { action, copyButton, format, h } from "../dom.js";
+import { action, copyButton, format, h, onEnter } from "../dom.js";
 import { Markdown } from "../read/markdown.js";
 import { fileView } from "./files.js";
 
@@ -46,12 +46,8 @@ class Question {
       if ((area.value.trim() || message.files?.length) && !chat.controller) chat.branch(message, area.value.trim());
     };
     area.oninput = () => resize(area);
-    area.onkeydown = (event) => {
-      if (event.key === "Escape") cancel();
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      resend();
-    };
+    area.onkeydown = ({ key }) => key === "Escape" && cancel();
+    onEnter(area, resend);
     const actions = h("div", { class: "actions" }, action("Send again", resend), action("Cancel", cancel));
     this.element.replaceChildren(...(message.files ?? []).map(fileView), area, actions);
     resize(area);

@@ -1,16 +1,14 @@
 // The conversation that is shown: asking, streamed answers, branches, keeping it, and other tabs.
-import { format, icon } from "../dom.js";
+import { $, format, icon, onEnter, remember, remembered } from "../dom.js";
 import * as tree from "../keep/tree.js";
 import { isElsewhere, messageView, resize, statistics } from "./answer.js";
 import { Banner } from "./banner.js";
-import { Files } from "./files.js";
+import { Files, guess } from "./files.js";
 import { receive, requestBody } from "./receive.js";
 import { defaults } from "./settings.js";
 
-const $ = (id) => document.getElementById(id);
 const CURRENT = "eyas.talk"; // this tab's conversation, in its session
 const KEEP_MS = 1000; // how often a growing answer is kept
-const CHARACTERS_PER_TOKEN = 4;
 
 export class Chat {
   /** `onRequest` gets the ids of this page's requests, `onTalk` each conversation that is shown or changed. */
@@ -38,11 +36,7 @@ export class Chat {
       if (this.controller) this.stop();
       else this.send();
     };
-    this.composer.onkeydown = (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      if (!this.controller) this.send();
-    };
+    onEnter(this.composer, () => this.controller || this.send());
     this.composer.oninput = () => {
       resize(this.composer);
       this.measure();
@@ -57,14 +51,11 @@ export class Chat {
     this.tabs.listen((news) => this.hear(news));
   }
 
-  // -- which conversation ---------------------------------------------------------------------------------------------
+  // -- which conversation --
 
   /** Shows the conversation that this tab had before it was loaded again. */
   async restore() {
-    let id = null;
-    try {
-      id = sessionStorage.getItem(CURRENT);
-    } catch {} // no store
+    const id = remembered("session", CURRENT);
     const talk = id && (await this.store.read(id).catch(() => null));
     if (talk && !this.talk.leaf) this.open(talk);
   }
@@ -73,9 +64,7 @@ export class Chat {
     this.stop();
     this.answering = null;
     this.talk = talk;
-    try {
-      sessionStorage.setItem(CURRENT, talk.id);
-    } catch {} // no store
+    remember("session", CURRENT, talk.id);
     this.banner.hide();
     this.files.set([]);
     this.render({ isWhole: true });
@@ -131,14 +120,12 @@ export class Chat {
     for (const [id, message] of Object.entries(whole.messages)) talk.messages[id] ??= message;
     const { title, titled, settings, configured } = tree.merged(talk, whole);
     Object.assign(talk, { title, titled, settings, configured });
-    try {
-      sessionStorage.setItem(CURRENT, this.talk.id);
-    } catch {} // no store
+    remember("session", CURRENT, this.talk.id);
     this.tabs.tell("changed", talk.id);
     this.onTalk(this.talk);
   }
 
-  // -- asking ---------------------------------------------------------------------------------------------------------
+  // -- asking --
 
   send() {
     const text = this.composer.value.trim();
@@ -241,7 +228,7 @@ export class Chat {
     else $("status").textContent = isStopped ? "Stopped." : `Answer complete. ${statistics(message)}`;
   }
 
-  // -- display --------------------------------------------------------------------------------------------------------
+  // -- display --
 
   /** Draws at most once a frame, however fast chunks come. */
   draw() {
@@ -291,8 +278,7 @@ export class Chat {
     if (!this.context) return (room.textContent = "");
     const { usage } = tree.path(this.talk).findLast((message) => message.usage) ?? {};
     const before = usage ? usage.prompt_tokens + usage.completion_tokens : 0;
-    const typed = Math.ceil(this.composer.value.length / CHARACTERS_PER_TOKEN);
-    const count = before + this.files.tokens + typed;
+    const count = before + this.files.tokens + guess(this.composer.value);
     const isShown = this.files.files.length || count > this.context / 4;
     room.textContent = isShown ? `about ${format(count)} of ${format(this.context)} tokens of context` : "";
     room.classList.toggle("error", count > this.context);

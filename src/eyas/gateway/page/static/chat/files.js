@@ -1,10 +1,12 @@
 // Text files beside a message: read, counted in tokens where the server can count, and sent inside the message.
-import { action, format, h, iconButton, readable } from "../dom.js";
+import { filePicker, format, h, iconButton, readable, textOf } from "../dom.js";
 import { call } from "../stream.js";
 
 const MAX_BYTES = 2 * 2 ** 20;
 const MAX_FILES = 20;
-const CHARACTERS_PER_TOKEN = 4; // a guess, where the server does not count
+
+/** Returns about how many tokens a text has. */
+export const guess = (text) => Math.ceil(text.length / 4);
 
 /** Returns a message's text with its files, as the model reads it. A fence is longer than any in its file. */
 export function withFiles({ content, files = [] }) {
@@ -17,12 +19,12 @@ export function withFiles({ content, files = [] }) {
 }
 
 /** Returns { count, isGuess } of the tokens of a text. */
-export async function countTokens(text, model) {
+async function countTokens(text, model) {
   try {
     const response = await call("/tokenize", { body: { ...(model && { model }), prompt: text } });
     return { count: (await response.json()).count, isGuess: false };
   } catch {
-    return { count: Math.ceil(text.length / CHARACTERS_PER_TOKEN), isGuess: true };
+    return { count: guess(text), isGuess: true };
   }
 }
 
@@ -31,30 +33,26 @@ export class Files {
   /** `onFault` gets why a file was not taken; `onChange` hears of each change. */
   constructor({ list, model, onFault, onChange }) {
     Object.assign(this, { list, model, onFault, onChange, files: [] });
-    this.picker = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files" });
-    this.picker.onchange = () => this.take([...this.picker.files]).then(() => (this.picker.value = ""));
+    this.picker = filePicker((chosen) => this.take(chosen), { "aria-label": "Files" });
     list.after(this.picker);
   }
 
-  /** Takes files and drops from an element, whatever lies on it. */
+  /** Takes files that are dropped on an element, or pasted into an input. */
   watch(element, input) {
-    const holdsFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+    const take = (event, files) => {
+      element.classList.remove("dropping");
+      if (!files?.length) return;
+      event.preventDefault();
+      this.take([...files]);
+    };
     element.addEventListener("dragover", (event) => {
-      if (!holdsFiles(event)) return;
+      if (!event.dataTransfer?.types.includes("Files")) return;
       event.preventDefault();
       element.classList.add("dropping");
     });
-    for (const name of ["dragleave", "drop"]) element.addEventListener(name, () => element.classList.remove("dropping"));
-    element.addEventListener("drop", (event) => {
-      if (!holdsFiles(event)) return;
-      event.preventDefault();
-      this.take([...event.dataTransfer.files]);
-    });
-    input.addEventListener("paste", (event) => {
-      if (!event.clipboardData?.files.length) return;
-      event.preventDefault();
-      this.take([...event.clipboardData.files]);
-    });
+    element.addEventListener("dragleave", (event) => take(event));
+    element.addEventListener("drop", (event) => take(event, event.dataTransfer?.files));
+    input.addEventListener("paste", (event) => take(event, event.clipboardData?.files));
   }
 
   choose() {
@@ -72,12 +70,8 @@ export class Files {
   async read(file) {
     if (this.files.length >= MAX_FILES) return `More than ${MAX_FILES} files do not go with one message.`;
     if (file.size > MAX_BYTES) return `'${file.name}' is larger than ${readable(MAX_BYTES)}.`;
-    let text;
-    try {
-      text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-    } catch {
-      return `'${file.name}' is not text in UTF-8: only texts can be attached.`;
-    }
+    const text = await textOf(file);
+    if (text === null) return `'${file.name}' is not text in UTF-8: only texts can be attached.`;
     if (text.includes("\0")) return `'${file.name}' is not a text: only texts can be attached.`;
     const entry = { name: file.name, text, tokens: null };
     this.files.push(entry);
@@ -121,7 +115,7 @@ const sizeOf = ({ tokens, isGuess }) => (tokens == null ? "counting" : `${isGues
 
 /** Shows a file of a message that was sent. */
 export function fileView({ name, text, tokens }) {
-  const note = h("span", { class: "note" }, sizeOf({ tokens: tokens ?? Math.ceil(text.length / CHARACTERS_PER_TOKEN), isGuess: tokens == null }));
+  const note = h("span", { class: "note" }, sizeOf({ tokens: tokens ?? guess(text), isGuess: tokens == null }));
   const body = h("pre", { tabindex: "0" });
   const view = h("details", { class: "file" }, h("summary", {}, name, " ", note), body);
   view.ontoggle = () => (body.textContent = view.open ? text : "");

@@ -1,11 +1,10 @@
 // The chat of a page with all around it: the store, the list of conversations, their settings.
+import { $ } from "../dom.js";
 import { Library } from "../keep/library.js";
 import { Store } from "../keep/store.js";
 import { Tabs } from "../keep/tabs.js";
 import { Chat } from "./chat.js";
 import { Settings } from "./settings.js";
-
-const $ = (id) => document.getElementById(id);
 
 /** Returns the chat; `onTalk` gets each conversation that is shown or changed. */
 export function chatOfPage({ onRequest, onTalk = () => {} }) {

@@ -1,13 +1,17 @@
 // The settings of a conversation: a dialog, what new conversations begin with, and the fields of a request's body.
-import { h } from "../dom.js";
+import { h, remember, remembered } from "../dom.js";
 
 const STORE = "eyas.settings";
 const TOOLS = '[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]';
 const SCHEMA = '{"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}';
 
-const number = (name, label, placeholder, limits) => ({ name, label, build: () => h("input", { name, type: "number", step: "any", placeholder, ...limits }) });
-const select = (name, label, options) => ({ name, label, build: () => h("select", { name }, ...options.map(([value, text]) => h("option", { value }, text))) });
-const area = (name, label, attributes) => ({ name, label, build: () => h("textarea", { name, ...attributes }) });
+const field = (tag, name, label, attributes, options = []) => {
+  const build = () => h(tag, { name, ...attributes }, ...options.map(([value, text]) => h("option", { value }, text)));
+  return { name, label, build };
+};
+const number = (name, label, placeholder, limits) => field("input", name, label, { type: "number", step: "any", placeholder, ...limits });
+const select = (name, label, options) => field("select", name, label, {}, options);
+const area = (name, label, attributes) => field("textarea", name, label, attributes);
 
 const EFFORTS = [["", "model’s default"], ["low", "low"], ["medium", "medium"], ["high", "high"]];
 const CHOICES = [["", "as the model likes"], ["none", "no tool"], ["required", "one of them"]];
@@ -33,6 +37,7 @@ const SHAPE = [
 ];
 const SYSTEM = area("system", "System prompt", { rows: 3, placeholder: "none" });
 const FIELDS = [SYSTEM, ...FIRST, ...SAMPLING, ...TOOL_FIELDS, ...SHAPE];
+export const NAMES = ["model", ...FIELDS.map(({ name }) => name)];
 const NUMBERS = ["max_tokens", ...SAMPLING.map(({ name }) => name)];
 
 /** Returns what is wrong with a text that must be JSON, or "". */
@@ -51,17 +56,11 @@ const FAULTS = {
 /** Returns the settings that new conversations begin with. */
 export function defaults() {
   try {
-    const stored = JSON.parse(localStorage.getItem(STORE) ?? "{}");
+    const stored = JSON.parse(remembered("local", STORE) ?? "{}");
     return Object.fromEntries(Object.entries(stored).filter(([, value]) => typeof value === "string" && value));
   } catch {
-    return {}; // no store, or not ours
+    return {}; // not ours
   }
-}
-
-function keepDefaults(settings) {
-  try {
-    localStorage.setItem(STORE, JSON.stringify(settings));
-  } catch {} // no store: they hold for this conversation
 }
 
 /** Returns the fields of a request's body. */
@@ -137,7 +136,7 @@ export class Settings {
     const given = this.read();
     for (const [name, fault] of Object.entries(FAULTS)) if (fault(given[name] ?? "")) delete given[name];
     const { model } = this.current();
-    if (this.always.checked) keepDefaults(given);
+    if (this.always.checked) remember("local", STORE, JSON.stringify(given));
     this.onChange({ ...(model && { model }), ...given });
   }
 }

@@ -1,6 +1,8 @@
 // Conversations as files: JSON holds everything, Markdown the branch that is shown. An imported file is a stranger's:
 // it is checked, every known field is copied, and nothing else is.
 import { withFiles } from "../chat/files.js";
+import { textOf } from "../dom.js";
+import { NAMES } from "../chat/settings.js";
 import { newId, newTalk, path, titleOf } from "./tree.js";
 
 export const MAX_FILE = 20 * 2 ** 20; // bytes
@@ -29,12 +31,8 @@ export const fileName = (talk, ending) =>
 /** Returns the conversations of a file that a person chose. Throws BadFile. */
 export async function read(file) {
   if (file.size > MAX_FILE) throw new BadFile(`'${file.name}' is larger than ${MAX_FILE / 2 ** 20} MiB.`);
-  let text;
-  try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-  } catch {
-    throw new BadFile(`'${file.name}' is not text in UTF-8.`);
-  }
+  const text = await textOf(file);
+  if (text === null) throw new BadFile(`'${file.name}' is not text in UTF-8.`);
   try {
     return /^\s*[{[]/.test(text) ? fromJson(text) : [fromMarkdown(text)];
   } catch (error) {
@@ -98,16 +96,10 @@ const fields = (checks) => (value, where) => {
   const known = Object.keys(checks).filter((name) => Object.hasOwn(value, name) && value[name] != null);
   return Object.fromEntries(known.map((name) => [name, checks[name](value[name], `${where}.${name}`)]));
 };
-const numbers = fields(
-  Object.fromEntries(
-    ["prompt_tokens", "completion_tokens", "total_tokens", "predicted_n", "predicted_per_second", "draft_n", "draft_n_accepted", "mean_acceptance_length"].map(
-      (name) => [name, number],
-    ),
-  ),
-);
-const SETTINGS = ["model", "system", "effort", "temperature", "top_p", "top_k", "min_p", "presence_penalty"];
-const MORE = ["frequency_penalty", "repetition_penalty", "max_tokens", "seed", "stop", "tools", "tool_choice", "schema"];
-const settings = fields(Object.fromEntries([...SETTINGS, ...MORE].map((name) => [name, text])));
+const all = (names, check) => fields(Object.fromEntries(names.map((name) => [name, check])));
+const settings = all(NAMES, text);
+const COUNTS = "prompt_tokens completion_tokens total_tokens predicted_n predicted_per_second draft_n draft_n_accepted mean_acceptance_length";
+const numbers = all(COUNTS.split(" "), number);
 const message = fields({
   ...{ role: text, content: text, reasoning: text, finish: text, note: text, at: number, call: text },
   ...{ calls: listOf(fields({ id: text, name: text, arguments: text })), by: listOf(text) },

@@ -1,11 +1,10 @@
 // The list of conversations: search, rename, delete, export and import.
-import { action, download, h, iconButton } from "../dom.js";
+import { $, action, download, filePicker, h, iconButton } from "../dom.js";
 import { BadFile, fileName, read, toJson, toMarkdown } from "./exchange.js";
 import { titleOf } from "./tree.js";
 
 const WIDE = matchMedia("(min-width: 900px)");
 const SEARCH_MS = 150;
-const $ = (id) => document.getElementById(id);
 
 export class Library {
   constructor({ store, tabs, chat }) {
@@ -14,7 +13,7 @@ export class Library {
     this.list = h("ul", { class: "talks" });
     this.empty = h("p", { class: "note" });
     this.fault = h("p", { class: "error", role: "alert" });
-    this.picker = h("input", { type: "file", accept: ".json,.md,.markdown,.txt", multiple: true, hidden: true, "aria-label": "Files to import" });
+    this.picker = filePicker((chosen) => this.take(chosen), { accept: ".json,.md,.markdown,.txt", "aria-label": "Files to import" });
     const head = h(
       "div",
       { class: "library-head" },
@@ -27,7 +26,7 @@ export class Library {
       { class: "library-foot" },
       action("Import", () => this.picker.click()),
       action("Export all", () => this.exportAll()),
-      action("Delete all", () => this.confirm("Delete all conversations?", "They are only in this browser, and cannot be brought back.", () => this.clear())),
+      action("Delete all", () => this.confirm("Delete all conversations?", "They are", () => this.clear())),
     );
     this.element = $("library");
     this.element.append(head, this.search, this.fault, this.empty, this.list, foot, this.picker);
@@ -35,7 +34,6 @@ export class Library {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.refresh(), SEARCH_MS);
     };
-    this.picker.onchange = () => this.take([...this.picker.files]).then(() => (this.picker.value = ""));
     this.element.onkeydown = (event) => {
       if (event.key === "Escape" && !WIDE.matches) this.toggle(false);
     };
@@ -120,7 +118,7 @@ export class Library {
         action("Rename", () => this.rename(item, id)),
         action("JSON", give("json", "application/json", (talk) => toJson([talk]))),
         action("Markdown", give("md", "text/markdown", toMarkdown)),
-        action("Delete", () => this.confirm("Delete this conversation?", "It is only in this browser, and cannot be brought back.", () => this.remove(id))),
+        action("Delete", () => this.confirm("Delete this conversation?", "It is", () => this.remove(id))),
       ),
     );
     item.querySelector(".menu button").focus();
@@ -197,10 +195,10 @@ export class Library {
     await this.refresh();
   }
 
-  confirm(title, text, onYes) {
+  confirm(title, they, onYes) {
     const yes = h("button", { class: "primary", value: "yes" }, "Delete");
     const no = h("button", { class: "quiet", value: "no" }, "Cancel");
-    const form = h("form", { method: "dialog" }, h("h2", { id: "sure-title" }, title), h("p", {}, text), h("div", { class: "choices" }, no, yes));
+    const form = h("form", { method: "dialog" }, h("h2", { id: "sure-title" }, title), h("p", {}, `${they} only in this browser, and cannot be brought back.`), h("div", { class: "choices" }, no, yes));
     const dialog = h("dialog", { class: "sure", closedby: "any", "aria-labelledby": "sure-title" }, form);
     dialog.onclose = () => {
       dialog.remove();

@@ -133,16 +133,8 @@ export class Store {
     for (const talk of this.unkept.values()) look(talk);
     const database = await this.database;
     if (!database) return found;
-    const request = database.transaction(TALKS).objectStore(TALKS).openCursor();
-    await new Promise((resolve, reject) => {
-      request.onerror = () => reject(request.error);
-      request.onsuccess = () => {
-        const cursor = request.result;
-        if (!cursor) return resolve();
-        look(cursor.value);
-        cursor.continue();
-      };
-    });
+    const talks = database.transaction(TALKS).objectStore(TALKS);
+    for (const id of await done(talks.getAllKeys())) look(await done(talks.get(id)));
     return found;
   }
 }

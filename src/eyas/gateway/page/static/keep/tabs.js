@@ -1,22 +1,13 @@
 // Tabs of one browser tell each other what changed, so that all show the same conversations.
+import { remember, remembered } from "../dom.js";
 import { newId } from "./tree.js";
 
 const TAB = "eyas.tab";
 
-/** Returns this tab's name, which survives a reload where the browser allows that. */
-function ownName() {
-  try {
-    const name = sessionStorage.getItem(TAB) ?? newId();
-    sessionStorage.setItem(TAB, name);
-    return name;
-  } catch {
-    return newId();
-  }
-}
-
 export class Tabs {
   constructor() {
-    this.name = ownName();
+    this.name = remembered("session", TAB) ?? newId(); // survives a reload where the browser allows that
+    remember("session", TAB, this.name);
     this.channel = new BroadcastChannel("eyas");
   }
 

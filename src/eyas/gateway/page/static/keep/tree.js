@@ -39,12 +39,10 @@ export function drop(talk, { id, parent }) {
 /** Returns the ids below each message, oldest first; `null` has the first messages. */
 export function families(talk) {
   const below = new Map();
-  for (const { id, parent, at } of Object.values(talk.messages)) {
+  for (const { id, parent } of Object.values(talk.messages).sort((a, b) => a.at - b.at)) {
     if (!below.has(parent)) below.set(parent, []);
-    below.get(parent).push({ id, at });
+    below.get(parent).push(id);
   }
-  for (const [parent, ids] of below)
-    below.set(parent, ids.sort((a, b) => a.at - b.at).map(({ id }) => id));
   return below;
 }
 

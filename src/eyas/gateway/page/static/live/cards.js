@@ -11,7 +11,8 @@ export class Card {
     this.drafts = h("p", { class: "note drafts" });
     this.text = h("div", { class: "tokens" });
     const name = `${id}${choice ? ` · choice ${choice}` : ""}`;
-    const seat = h("span", { class: `seat seat-${number % 8}` }, `${number + 1}`);
+    const seat = h("span", { class: "seat" }, `${number + 1}`);
+    seat.style.setProperty("--seat", `var(--seat-${number % 8})`);
     this.element = h(
       "article",
       { class: "card", "aria-label": `Request ${number + 1}, ${name}` },

@@ -1,7 +1,6 @@
 // The figures of the live view: tiles, acceptance by draft and by output position, what speculation is worth.
-import { format, h } from "../dom.js";
+import { $, format, h } from "../dom.js";
 
-const $ = (id) => document.getElementById(id);
 const WINDOW = 300; // messages that the figures cover: 30 s of work
 const POINTS = 120; // of the sparkline
 const SPEED_S = 3;

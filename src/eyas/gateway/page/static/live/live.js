@@ -1,12 +1,11 @@
 // The live view: what each step of the engine did, drawn from the messages of /live (live_message.py has the schema).
-import { pause } from "../dom.js";
+import { $, pause } from "../dom.js";
 import { call, events } from "../stream.js";
 import { Card } from "./cards.js";
 import { Figures } from "./figures.js";
 import { MemoryMap } from "./memory_map.js";
 import { Rounds } from "./rounds.js";
 
-const $ = (id) => document.getElementById(id);
 const MAX_CARDS = 64;
 const SHORT_ID = 6;
 const DRAFTERS = { eagle3: "EAGLE-3", ngram: "prompt lookup", none: "none" };

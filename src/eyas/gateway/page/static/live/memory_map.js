@@ -1,7 +1,6 @@
 // The map of KV pages by owner: cells in the order of owners, which is not that of addresses.
-import { format, h } from "../dom.js";
+import { $, format, h } from "../dom.js";
 
-const $ = (id) => document.getElementById(id);
 const CELL = 13; // pixels
 const ROWS = 4;
 

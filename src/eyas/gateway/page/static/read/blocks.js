@@ -60,26 +60,18 @@ const begins = (lines, n) =>
   FENCE.test(lines[n]) || HEADING.test(lines[n]) || QUOTE.test(lines[n]) || ITEM.test(lines[n]) || isRule(lines[n]) || opensMaths(lines[n]) !== null;
 
 function code(lines, i, [, indent, mark, language]) {
-  const isClosing = (line) => {
-    const text = line.trim();
-    return text.length >= mark.length && text[0] === mark[0] && isAll(text, mark[0]);
-  };
-  const end = until(lines, i + 1, (n) => isClosing(lines[n]));
+  const isClosing = (text) => text.length >= mark.length && !text.replaceAll(mark[0], "");
+  const end = until(lines, i + 1, (n) => isClosing(lines[n].trim()));
   const inside = lines.slice(i + 1, end);
   const outdented = indent ? inside.map((line) => line.slice(Math.min(indent.length, line.length - line.trimStart().length))) : inside;
   return { kind: "code", label: language, code: outdented, end: Math.min(end + 1, lines.length) };
-}
-
-function isAll(text, character) {
-  for (const one of text) if (one !== character) return false;
-  return true;
 }
 
 function isRule(line) {
   const text = line.trim();
   if (!"-*_".includes(text[0] ?? " ") || line.length - line.trimStart().length > 3) return false;
   const marks = text.replaceAll(" ", "");
-  return marks.length >= 3 && isAll(marks, marks[0]);
+  return marks.length >= 3 && !marks.replaceAll(marks[0], "");
 }
 
 function headingText(text) {
@@ -110,7 +102,7 @@ function display(lines, i) {
   return { kind: "maths", text, end: end + 1 };
 }
 
-// -- tables -----------------------------------------------------------------------------------------------------------
+// -- tables --
 
 /** Returns the cells of a row; a `\|` is no border, nor is one in a code span. */
 function cells(row) {
@@ -143,12 +135,12 @@ function table(lines, i) {
     if (mark.endsWith(":")) return mark.startsWith(":") ? "middle" : "right";
     return null;
   });
-  return { kind: "table", label: lines[i + 1], head: cells(lines[i]), aligns, rows: lines.slice(i + 2, end), end };
+  return { kind: "table", label: `${lines[i]}\n${lines[i + 1]}`, head: cells(lines[i]), aligns, rows: lines.slice(i + 2, end), end };
 }
 
 export const rowCells = cells;
 
-// -- lists ------------------------------------------------------------------------------------------------------------
+// -- lists --
 
 const isNumber = (marker) => marker.length > 1;
 

@@ -17,9 +17,7 @@ rust/rust rs
 go/go golang
 shell/shell sh bash zsh console fish dockerfile docker make makefile powershell ps1 r perl nix
 sql/standardSQL sql
-sql/pgSQL postgresql
-sql/mySQL mysql
-sql/sqlite
+sql/pgSQL postgresql mysql sqlite
 lua/lua
 ruby/ruby rb elixir ex julia jl
 yaml/yaml yml
@@ -37,11 +35,20 @@ const PLACES = new Map(
     return [place.split("/")[1].toLowerCase(), ...names].map((name) => [name, place.split("/")]);
   }),
 );
-const KINDS = {
-  ...{ keyword: "k", atom: "k", bool: "k", type: "k", typeName: "k", builtin: "k", tag: "k", tagName: "k", modifier: "k" },
-  ...{ string: "s", attributeValue: "s", regexp: "s", comment: "c", meta: "c", number: "n", unit: "n" },
-  ...{ def: "f", property: "f", propertyName: "f", attribute: "f", attributeName: "f", inserted: "add", deleted: "del" },
-};
+// The first of a line is a class, the others are names of CodeMirror's for what has its colour.
+const STYLES = `k keyword atom bool type typeName builtin tag tagName modifier
+s string attributeValue regexp
+c comment meta
+n number unit
+f def property propertyName attribute attributeName
+add inserted
+del deleted`;
+const KINDS = Object.fromEntries(
+  STYLES.split("\n").flatMap((line) => {
+    const [kind, ...names] = line.split(" ");
+    return names.map((name) => [name, kind]);
+  }),
+);
 
 /** Returns the mode of a language, or undefined. */
 export async function modeOf(name) {

@@ -12,6 +12,7 @@ const WORD = /(?<=\s)\S/;
 const MAX_ADDRESS = 2048;
 const MAX_TITLE = 300;
 const SPECIAL = /[\\`*_~[\]<$]|!\[|https?:\/\//g;
+const READERS = { "\\": "escaped", "`": "code", "]": "link", "<": "angled", $: "dollars", h: "address" };
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ADDRESS = /https?:\/\/[^\s<>"`]{1,2048}/y;
 const ANGLED = /<(https?:\/\/[^\s<>]{1,2048}|mailto:[^\s<>]{1,320}|br ?\/?)>/iy;
@@ -87,7 +88,7 @@ class Inline {
       if (end !== null) return { nodes: this.out, end };
       this.at = place;
       while (this.open.length && place - this.open[0].at > MAX_SPAN) this.open.shift();
-      if (found) this.special(found[0][0]);
+      if (found) this.special(found[0]);
     }
     return { nodes: this.out, end: null };
   }
@@ -104,27 +105,9 @@ class Inline {
     return null;
   }
 
-  special(character) {
-    switch (character) {
-      case "\\":
-        return this.escaped();
-      case "`":
-        return this.code();
-      case "[":
-        return this.mark("[");
-      case "!":
-        return this.mark("![");
-      case "]":
-        return this.link();
-      case "<":
-        return this.angled();
-      case "$":
-        return this.dollars();
-      case "h":
-        return this.address();
-      default:
-        return this.emphasis(character);
-    }
+  special(found) {
+    if (found === "[" || found === "![") this.mark(found);
+    else this[READERS[found[0]] ?? "emphasis"](found);
   }
 
   /** Takes a mark as text whose other half is not there, or not yet. */
@@ -176,7 +159,7 @@ class Inline {
     return runs.at(-1) ?? -1;
   }
 
-  // -- maths ----------------------------------------------------------------------------------------------------------
+  // -- maths --
 
   /** Takes a formula; false if there is none. */
   formula(open, close, isDisplay) {
@@ -203,7 +186,7 @@ class Inline {
     this.at = end + 1;
   }
 
-  // -- emphasis -------------------------------------------------------------------------------------------------------
+  // -- emphasis --
 
   /** Opens what may end later. */
   mark(mark, more) {
@@ -255,7 +238,7 @@ class Inline {
     return 0;
   }
 
-  // -- links ----------------------------------------------------------------------------------------------------------
+  // -- links --
 
   link() {
     const n = this.open.findLastIndex(({ mark }) => mark === "[" || mark === "![");
@@ -278,18 +261,16 @@ class Inline {
     ANGLED.lastIndex = this.at;
     const found = ANGLED.exec(this.text);
     if (!found) return this.take(1);
-    this.at += found[0].length;
-    const [, inside] = found;
+    const [all, inside] = found;
+    this.at += all.length;
     this.out.push(/^br/i.test(inside) ? h("br") : anchor(inside, [inside.replace(/^mailto:/i, "")]));
   }
 
   address() {
     ADDRESS.lastIndex = this.at;
-    const before = this.text[this.at - 1] ?? " ";
-    const found = /[\p{L}\p{N}_]/u.test(before) ? null : ADDRESS.exec(this.text);
-    if (!found || this.open.some(({ mark }) => mark === "[")) return this.take(found ? found[0].length : 1);
-    const address = trimmed(found[0]);
-    if (!address) return this.take(found[0].length);
+    const [all] = /[\p{L}\p{N}_]/u.test(this.text[this.at - 1] ?? " ") ? ["h"] : (ADDRESS.exec(this.text) ?? ["h"]);
+    const address = this.open.some(({ mark }) => mark === "[") ? "" : trimmed(all);
+    if (!address) return this.take(all.length);
     this.out.push(anchor(address, [address]));
     this.at += address.length;
   }

@@ -138,10 +138,7 @@ function tableView({ head, aligns, rows: first }) {
   };
   update({ rows: first });
   const element = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, table);
-  return {
-    element,
-    update: (next) => (next.head.join("|") === head.join("|") ? update(next) : element.replaceChildren(tableView(next).element.firstChild)),
-  };
+  return { element, update };
 }
 
 function listView(block, depth) {
@@ -149,8 +146,8 @@ function listView(block, depth) {
   const items = [];
   const update = ({ items: given }) => {
     const hasTasks = given.some(({ task }) => task !== null);
-    if (hasTasks !== element.hasAttribute("class")) element.toggleAttribute("class", hasTasks);
     if (hasTasks) element.className = "tasks";
+    else element.removeAttribute("class");
     given.forEach((item, n) => {
       if (items[n] && sameLines(items[n].lines, item.lines) && items[n].task === item.task) return;
       if (items[n]?.task !== item.task || !items[n]) {
