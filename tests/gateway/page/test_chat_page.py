@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from playwright.sync_api import expect
 from tests.gateway.support.browser import CONTENT, HOSTILE, QUESTION, REASONING, call, harmony
 from tests.gateway.support.gateway import eventually
@@ -24,6 +25,7 @@ def answered(page, text=QUESTION):
     expect(page.locator(".assistant .stats")).to_have_count(before + 1)
 
 
+@pytest.mark.slow
 def test_an_answer_streams_in_with_its_numbers(site, open_page, shot):
     one = site(round_s=0.01)
     page = open_page(one.url)
@@ -52,6 +54,7 @@ def test_an_answer_streams_in_with_its_numbers(site, open_page, shot):
     shot(page, "chat-dark")
 
 
+@pytest.mark.slow
 def test_reasoning_shows_on_one_line_while_it_streams(site, open_page):
     page = open_page(site(round_s=0.03).url)
     send(page)
@@ -64,6 +67,7 @@ def test_reasoning_shows_on_one_line_while_it_streams(site, open_page):
     page.press("#input", "Escape")
 
 
+@pytest.mark.slow
 def test_stop_keeps_what_came_and_cancels_in_the_engine(site, open_page):
     one = site(round_s=0.03)
     page = open_page(one.url)
@@ -81,6 +85,7 @@ def test_stop_keeps_what_came_and_cancels_in_the_engine(site, open_page):
     assert page.inner_text(".text") == kept and page.is_visible("text=Stopped.")
 
 
+@pytest.mark.slow
 def test_regenerate_edit_and_new_chat(site, open_page, codec):
     asked = []
 
@@ -110,6 +115,7 @@ def test_regenerate_edit_and_new_chat(site, open_page, codec):
     assert page.locator("#messages li").count() == 0 and page.is_visible("#empty")
 
 
+@pytest.mark.slow
 def test_settings_reach_the_server_and_stay(site, open_page, codec):
     seen = []
 
@@ -155,6 +161,7 @@ def test_settings_reach_the_server_and_stay(site, open_page, codec):
     assert page.input_value("[name=seed]") == "9"
 
 
+@pytest.mark.slow
 def test_a_tool_call_is_shown_and_its_result_goes_back(site, open_page, codec, shot):
     prompts = []
 
@@ -183,6 +190,7 @@ def test_a_tool_call_is_shown_and_its_result_goes_back(site, open_page, codec, s
     assert '{"city":"Lund"}' in prompts[1] and '{"sky": "rain"}' in prompts[1] and "I need the weather." in prompts[1]
 
 
+@pytest.mark.slow
 def test_hostile_text_stays_text(site, open_page, codec):
     page = open_page(site(lambda request, choice: harmony(codec, HOSTILE, "<img src=x onerror=hacked=1>")).url)
     answered(page, "<script>window.hacked=1</script>")
@@ -195,6 +203,7 @@ def test_hostile_text_stays_text(site, open_page, codec):
     assert page.evaluate("window.hacked") is None and "<iframe" in page.inner_text("#messages")
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_down_is_a_banner_and_then_a_second_try(site, open_page):
     one = site()
     page = open_page(one.url, expected_errors=[REFUSED])
@@ -209,6 +218,7 @@ def test_an_engine_that_is_down_is_a_banner_and_then_a_second_try(site, open_pag
     assert not page.is_visible("#banner")
 
 
+@pytest.mark.slow
 def test_a_mistake_is_told_in_the_servers_words(site, open_page):
     page = open_page(site().url, expected_errors=[REFUSED])
     send(page, "word " * 6000)
@@ -216,6 +226,7 @@ def test_a_mistake_is_told_in_the_servers_words(site, open_page):
     assert "4096" in page.inner_text(".banner").replace(",", "")
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_only_when_it_is_wanted(site, open_page):
     page = open_page(site(key_digests=digests("sesame")).url, expected_errors=[REFUSED])
     assert page.locator("input[type=password]").count() == 0
@@ -270,6 +281,7 @@ def tab(page) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_events_arrive_whole_however_they_are_cut(site, open_page):
     page = open_page(site().url)
     first = '{"a": "\u00fc\u2713\U0001f985"}'
@@ -288,6 +300,7 @@ def test_events_arrive_whole_however_they_are_cut(site, open_page):
         assert page.evaluate(script, [text, size]) == [first, "1\n2", "[DONE]"], size
 
 
+@pytest.mark.slow
 def test_a_new_chat_ends_the_old_answer(site, open_page):
     one = site(round_s=0.03)
     page = open_page(one.url)
@@ -310,6 +323,7 @@ SAMPLES = {
 }
 
 
+@pytest.mark.slow
 def test_markdown_is_the_same_in_one_piece_and_growing(site, open_page):
     """Also for texts that make careless patterns take for ever."""
     page = open_page(site().url)
@@ -342,6 +356,7 @@ def test_markdown_is_the_same_in_one_piece_and_growing(site, open_page):
     )
 
 
+@pytest.mark.slow
 def test_what_is_simulated_says_so(site, open_page):
     page, name = open_page(site(simulated=True).url), "gpt-oss-20b (SIMULATED: random weights, or none)"
     expect(page.locator("#model")).to_have_text(name)

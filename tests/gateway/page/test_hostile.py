@@ -90,6 +90,7 @@ def test_a_hostile_file_is_imported_as_text(site, open_page):
     page.click("text=Done")
 
 
+@pytest.mark.slow
 def test_files_of_strangers_are_checked(site, open_page):
     page = open_page(site().url)
     script = """async (text) => {

@@ -42,6 +42,7 @@ def more(page, title):
     return page.locator(".menu")
 
 
+@pytest.mark.slow
 def test_the_list_keeps_finds_renames_and_deletes(counting, open_page):
     page = open_page(counting.url)
     for text in ("Red apples", "Green pears", "Blue plums"):
@@ -189,9 +190,8 @@ def test_an_answer_is_cut_by_loading_the_page_again(site, open_page):
     page.press("#input", "Escape")
 
 
-@pytest.mark.parametrize(
-    "script", [FORBIDDEN, pytest.param(NO_STORE, marks=pytest.mark.slow)], ids=["no IndexedDB", "no store at all"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [FORBIDDEN, NO_STORE], ids=["no IndexedDB", "no store at all"])
 def test_a_forbidden_store_is_said_and_the_chat_goes_on(counting, browser, script):
     context = browser.new_context()
     context.add_init_script(script)
@@ -210,6 +210,7 @@ def test_a_forbidden_store_is_said_and_the_chat_goes_on(counting, browser, scrip
     context.close()
 
 
+@pytest.mark.slow
 def test_a_full_store_is_said_and_the_chat_goes_on(counting, open_page):
     page = open_page(counting.url)
     answered(page, "Kept")

@@ -40,6 +40,7 @@ def load(url, count=NUM_REQUESTS, **fields):
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_eight_requests(site, open_page, shot):
     one = site(round_s=0.02)
     page = open_page(one.url, viewport={"width": 1360, "height": 900}, color_scheme="dark")
@@ -68,6 +69,7 @@ def test_eight_requests(site, open_page, shot):
     assert "0 pages held" in page.inner_text("#memory-full")
 
 
+@pytest.mark.slow
 def test_marks_tell_the_origins_apart_without_colour(site, open_page):
     one = site()
     page = open_page(one.url)
@@ -87,6 +89,7 @@ def test_marks_tell_the_origins_apart_without_colour(site, open_page):
     assert not page.locator(".card .rejected").first.is_visible()
 
 
+@pytest.mark.slow
 def test_blank_mode_draws_no_text(site, open_page, shot):
     one = site(live="blank")
     page = open_page(one.url)
@@ -98,6 +101,7 @@ def test_blank_mode_draws_no_text(site, open_page, shot):
     shot(page, "live-blank")
 
 
+@pytest.mark.slow
 def test_the_engine_is_observed_only_while_the_view_is_seen(site, open_page):
     one = site()
     page = open_page(one.url)
@@ -115,6 +119,7 @@ def test_the_engine_is_observed_only_while_the_view_is_seen(site, open_page):
     assert eventually(lambda: one.engine._observe is None)
 
 
+@pytest.mark.slow
 def test_own_request_is_marked_beside_the_chat(site, open_page, shot):
     one = site(round_s=0.01)
     page = open_page(one.url, viewport={"width": 1440, "height": 900})
@@ -126,6 +131,7 @@ def test_own_request_is_marked_beside_the_chat(site, open_page, shot):
     shot(page, "both")
 
 
+@pytest.mark.slow
 def test_switched_off_the_page_says_so(site, open_page):
     page = open_page(site(live="off").url, expected_errors=[REFUSED])
     page.click("[data-show=live]")
@@ -143,6 +149,7 @@ def killable():
         engine.close()
 
 
+@pytest.mark.slow
 def test_an_engine_killed_under_the_page_is_told_and_comes_back(killable, open_page, shot):
     url, engine = killable
     page = open_page(url, expected_errors=[REFUSED])
@@ -203,6 +210,7 @@ def test_a_link_leads_to_a_step_of_the_trace(site, open_page, tmp_path):
             assert " ".join(map(str, step["slots"][0]["tokens"])) in page.inner_text(".slots")
 
 
+@pytest.mark.slow
 def test_what_speculation_is_worth_comes_from_steps_without_drafts(site, open_page):
     page = open_page(site().url)
     worth = page.evaluate("""async () => {

@@ -12,6 +12,7 @@ STYLE = (files("eyas.gateway.page") / "static" / "style.css").read_text()
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 
 
+@pytest.mark.slow
 def test_on_a_phone(site, open_page, shot):
     one = site()
     page = open_page(one.url, **PHONE)
@@ -39,6 +40,7 @@ def test_on_a_phone(site, open_page, shot):
     shot(page, "phone-settings")
 
 
+@pytest.mark.slow
 def test_colours_follow_the_system_or_the_button(site, open_page):
     page = open_page(site().url, color_scheme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
@@ -53,6 +55,7 @@ def test_colours_follow_the_system_or_the_button(site, open_page):
     assert page.evaluate(background) == dark
 
 
+@pytest.mark.slow
 def test_nothing_moves_for_who_wants_it_still(site, open_page):
     one = site(round_s=0.5)
     for motion, expected in (("reduce", "none"), ("no-preference", "blink")):
@@ -64,6 +67,7 @@ def test_nothing_moves_for_who_wants_it_still(site, open_page):
         page.press("#input", "Escape")
 
 
+@pytest.mark.slow
 def test_the_picture_stands_still_while_an_answer_grows(site, open_page):
     """What is above the growing end keeps its place, and the layout shifts by nothing that Chromium counts."""
     page = open_page(site(round_s=0.01).url)

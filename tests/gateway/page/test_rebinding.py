@@ -75,6 +75,7 @@ def evil_page(browser):
     context.close()
 
 
+@pytest.mark.slow
 def test_a_name_that_comes_to_mean_this_machine(site, evil_page):
     with evil_server() as port:
         evil_page.goto(f"http://{EVIL}:{port}/")
@@ -91,6 +92,7 @@ def test_a_name_that_comes_to_mean_this_machine(site, evil_page):
     assert "host_not_allowed" in evil_page.content()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [EVIL, "127.0.0.1", "localhost"])
 def test_another_origin(site, evil_page, name):
     one, observed = site(), []
@@ -107,6 +109,7 @@ def test_another_origin(site, evil_page, name):
         assert one.engine.stats().num_generated_tokens == 0 and observed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["localhost", "eyas.localhost"])
 def test_own_names_serve_the_page(site, open_page, name):
     one = site()
