@@ -1,6 +1,8 @@
-"""What the page costs: a long answer that streams (prints its long tasks), 200 answers in memory, the first paint."""
+"""What the page costs, printed: a frame of a long answer that streams, 200 answers in memory, the first paint."""
 
 import json
+from pathlib import Path
+from statistics import median
 
 import pytest
 from playwright.sync_api import expect
@@ -9,7 +11,6 @@ from tests.gateway.support.browser import CONTENT
 pytestmark = pytest.mark.slow
 NUM_TOKENS = 30_000
 STREAM = """([text, count]) => {
-    window.tasks = [];
     window.frames = [];
     let last = performance.now();
     const frame = (now) => {
@@ -18,8 +19,6 @@ STREAM = """([text, count]) => {
         requestAnimationFrame(frame);
     };
     requestAnimationFrame(frame);
-    const note = (list) => list.getEntries().forEach((one) => window.tasks.push(Math.round(one.duration)));
-    new PerformanceObserver(note).observe({ type: "longtask" });
     const { fetch } = window;
     window.fetch = (path, options) => {
         if (!path.endsWith("/chat/completions")) return fetch(path, options);
@@ -53,25 +52,43 @@ LONG = {
 }
 
 
+FRAME_MS, MEMORY, PAINT_MS = 50, 150e6, 150  # what the page is meant to keep to, on a machine that does nothing else
+TRACED = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"]
+SLACK = 10  # what a test asserts: runners are slow, and share their cores
+
+
+def main_thread_ms(trace: dict) -> list[float]:
+    """Processor time of each task of the page's main thread, which draws no frame meanwhile. Waiting does not count."""
+    events = trace["traceEvents"]
+    names = [one for one in events if one["name"] == "thread_name" and one["args"]["name"] == "CrRendererMain"]
+    threads = {(one["pid"], one["tid"]) for one in names}
+    tasks = [one for one in events if one["name"] == "RunTask" and (one["pid"], one["tid"]) in threads]
+    return [one["tdur"] / 1000 for one in tasks if "tdur" in one]
+
+
 @pytest.mark.parametrize("name", LONG)
-def test_a_long_answer_streams(site, open_page, name):
+def test_a_long_answer_streams(site, browser, open_page, name):
     text = LONG[name]
     page = open_page(site().url, viewport={"width": 1280, "height": 800})
     page.evaluate(STREAM, [text, NUM_TOKENS])
+    browser.start_tracing(
+        page=page, categories=["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"]
+    )
     page.fill("#input", "Say much")
     page.press("#input", "Enter")
     expect(page.locator("#status")).to_contain_text("Answer complete", timeout=120_000)
-    tasks = page.evaluate("window.tasks")
-    frames = page.evaluate("window.frames")
+    tasks, frames = main_thread_ms(json.loads(browser.stop_tracing())), page.evaluate("window.frames")
     print(
-        f"\n{name}: {len(text):,} characters, {len(tasks)} tasks above 50 ms, the longest {max(tasks, default=0)} ms; "
-        f"{sum(one > 50 for one in frames)} of {len(frames)} frames above 50 ms, the longest {max(frames)} ms"
+        f"\n{name}: {len(text):,} characters. Tasks: {sum(one > FRAME_MS for one in tasks)} above {FRAME_MS} ms of the "
+        f"processor, the longest {max(tasks):.0f} ms. Frames on this machine, as busy as it is: "
+        f"{sum(one > FRAME_MS for one in frames)} of {len(frames):,} above {FRAME_MS} ms, the longest {max(frames)} ms"
     )
-    shown = page.locator(".assistant").inner_text()
+    shown = page.locator(".assistant").text_content()
     assert len(shown) > len(text) / 2
+    assert max(tasks) < SLACK * FRAME_MS
 
 
-def test_two_hundred_answers_fit_in_memory(site, open_page):
+def test_two_hundred_answers_fit_in_memory(site, browser, open_page):
     messages, parent = {}, None
     for n in range(200):
         for role in ("user", "assistant"):
@@ -86,16 +103,25 @@ def test_two_hundred_answers_fit_in_memory(site, open_page):
     session.send("HeapProfiler.collectGarbage")
     metrics = session.send("Performance.enable") or session.send("Performance.getMetrics")["metrics"]
     found = {one["name"]: one["value"] for one in metrics}
-    print(f"heap {found['JSHeapUsedSize'] / 2**20:.1f} MiB, {found['Nodes']:,.0f} nodes")
-    assert found["JSHeapUsedSize"] < 150e6
+    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    own = max(anonymous(one["id"]) for one in processes if one["type"] == "renderer")
+    heap = found["JSHeapUsedSize"]
+    print(f"\nheap {heap / 1e6:.1f} MB, {found['Nodes']:,.0f} nodes; memory of the page's process {own / 1e6:.0f} MB")
+    assert heap < MEMORY and own < SLACK * MEMORY
+
+
+def anonymous(pid: int) -> int:
+    """Bytes of a process that are no file's."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
 def test_the_first_paint_comes_soon(site, open_page):
     page = open_page(site().url)
     paints = []
-    for _ in range(5):
+    for _ in range(9):
         page.reload()
         page.wait_for_timeout(300)
         paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
-    print(f"first contentful paint: {sorted(paints)} ms")
-    assert min(paints) < 1000
+    print(f"\nfirst contentful paint: median {median(paints):.0f} ms, from {min(paints):.0f} to {max(paints):.0f} ms")
+    assert min(paints) < SLACK * PAINT_MS

@@ -1,8 +1,11 @@
 """The router's page in a real browser: backends, events, start and stop, keys, and a connection that is lost."""
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 from tests.router.support.operated import SERVER_KEY, at_backend, operated_in_thread, small_settings
+from tests.router.support.running import router_process
+from tests.support.serving import served
 
 from eyas.router.manager.condition import Condition
 
@@ -59,6 +62,18 @@ def test_backends_and_events_as_they_happen(open_page, shot):
         shot(page, "router-page-narrow")
         for visit, _ in held:
             server.run(visit.left)
+
+
+@pytest.mark.slow
+def test_files_are_counted_by_a_backend(open_page, tmp_path):
+    text = b"Some words of a file, and some more.\n" * 9
+    with served("demo") as server, router_process(tmp_path, {"engine": server.url}, model="eyas-demo") as router:
+        page = open_page(router.url)
+        expect(page.locator("#ready")).to_have_text("1 of 1")
+        file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": text}
+        page.set_input_files("#dock input[type=file]", [file])
+        count = httpx.post(f"{server.url}/tokenize", json={"prompt": text.decode()}).json()["count"]
+        expect(page.locator(".chip")).to_have_text(f"notes.txt{count} tokens")
 
 
 def test_a_text_of_a_backend_is_shown_as_text(open_page):

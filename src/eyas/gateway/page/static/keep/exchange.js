@@ -5,7 +5,7 @@ import { textOf } from "../dom.js";
 import { NAMES } from "../chat/settings.js";
 import { newId, newTalk, path, titleOf } from "./tree.js";
 
-export const MAX_FILE = 20 * 2 ** 20; // bytes
+const MAX_FILE = 20 * 2 ** 20; // bytes
 const FORMAT = "eyas.conversations";
 const VERSION = 1;
 const MAX_MESSAGES = 20_000;

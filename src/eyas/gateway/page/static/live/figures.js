@@ -13,7 +13,7 @@ export class Figures {
   constructor() {
     this.window = [];
     this.reaches = REACHES.map(() => ({ drafted: 0, accepted: 0 }));
-    this.costs = new Map(); // "running sequences/drafts" -> { steps, ms }
+    this.costs = new Map(); // "running sequences/drafts" -> { steps, ms, tokens }
   }
 
   /** Forgets what was before a gap. */
@@ -55,13 +55,15 @@ export class Figures {
     this.drawWorth(message);
   }
 
-  /** Remembers what a step of so many sequences and drafts took. Steps without a round are prompts. */
-  learn({ k, ms, steps, rounds }) {
+  /** Remembers what a step of so many sequences and drafts takes and gives. Steps without a round are prompts. */
+  learn({ k, ms, steps, rounds, tokens }) {
     if (k === undefined || !rounds) return;
     const sequences = Math.round(rounds / steps);
     const key = `${sequences}/${k}`;
-    const cost = this.costs.get(key) ?? { steps: 0, ms: 0 };
-    cost.ms = (cost.ms * cost.steps + ms * steps) / (cost.steps + steps);
+    const cost = this.costs.get(key) ?? { steps: 0, ms: 0, tokens: 0 };
+    const share = steps / (cost.steps + steps);
+    cost.ms += share * (ms - cost.ms);
+    cost.tokens += share * (tokens / steps - cost.tokens);
     cost.steps = Math.min(cost.steps + steps, 1000); // so that newer steps count
     this.costs.set(key, cost);
   }
@@ -91,13 +93,13 @@ export class Figures {
     });
   }
 
-  /** Compares the speed now with that of steps without drafts, by the engine's costs or as they were seen here. */
-  drawWorth({ k, rounds, steps, tokens, undrafted_ms }) {
+  /** Compares the speed with that of steps without drafts, by the engine's costs or as seen here. */
+  drawWorth({ k, rounds, steps, undrafted_ms }) {
     if (k === undefined || !rounds) return;
     const sequences = Math.round(rounds / steps);
     const own = this.costs.get(`${sequences}/${k}`);
     const seen = this.costs.get(`${sequences}/0`);
-    const speed = (1000 * tokens * sequences) / rounds / own.ms;
+    const speed = (1000 * own.tokens) / own.ms;
     const drafts = k ? `With ${format(k)} drafts for each of` : "Without drafts,";
     const parts = [`${drafts} ${format(sequences)} sequence${sequences > 1 ? "s" : ""}: ${format(speed)} tokens/s of steps.`];
     const ms = undrafted_ms ?? (seen?.steps >= MIN_STEPS ? seen.ms : null);

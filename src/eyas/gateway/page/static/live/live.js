@@ -8,7 +8,7 @@ import { Rounds } from "./rounds.js";
 
 const MAX_CARDS = 64;
 const SHORT_ID = 6;
-const DRAFTERS = { eagle3: "EAGLE-3", ngram: "prompt lookup", none: "none" };
+const DRAFTERS = { eagle3: "EAGLE-3", ngram: "prompt lookup" };
 
 export class LiveView {
   constructor() {

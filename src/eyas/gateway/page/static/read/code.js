@@ -20,7 +20,7 @@ export class CodeView {
   }
 
   async colour(name) {
-    this.mode = await modeOf(name).catch(() => null); // the server is gone: no colours
+    this.mode = await modeOf(name).catch(() => null); // no colours while the server is away
     if (!this.mode) return;
     const texts = this.lines.map(({ text }) => text);
     this.lines = [];
