@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from eyas.bench.engine.rounds import Acceptance
 from eyas.cli import main
 from eyas.engine.drafters.registry import DRAFTERS
 from eyas.engine.ports.threaded import Engine
+from eyas.engine.round.stages import Stages
 from eyas.engine.startup import load
 from eyas.model.checkpoints.head_kinds import HEAD_KINDS
 from eyas.model.gguf.export import export_head
@@ -145,6 +147,7 @@ def test_a_round_reads_it_once(folders, drafts):
     """The bench's bound of the memory's bandwidth."""
     model = load.load_model(settings(folders))
     counts = Acceptance(histogram=Counter({1: 10}), num_drafts=10 * drafts)
-    arm = Arm(tiles="tiled", drafts=drafts, core=None, draft_length=None, counts=counts, experts=1)
+    core = SimpleNamespace(runner=SimpleNamespace(stages=Stages(), screen=None))
+    arm = Arm(tiles="tiled", drafts=drafts, core=core, draft_length=None, counts=counts, experts=1)
     read = round_limit(model, arm, context=0, batch=1, bandwidth=1e9).head
     assert read == (num_bytes(model.head.weights) if drafts else 0)
