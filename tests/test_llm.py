@@ -117,6 +117,7 @@ def test_drafting_changes_the_rounds_and_not_the_tokens(folder, llm):
         assert drafting.stats().num_draft_tokens > 0
 
 
+@pytest.mark.slow
 def test_the_demo_drafts_and_is_told_apart_by_its_name():
     demo = eyas.LLM("demo", context=512, device="cpu", draft_tokens=3)
     assert (demo.info.name, demo.info.drafter) == ("eyas-demo", "eagle3")

@@ -22,6 +22,7 @@ def test_prompts_have_the_length_that_is_wanted_and_differ():
     assert {prompt.category for prompt in prompts_for(128, 4.0, seed=0)} == {"chat"}
 
 
+@pytest.mark.slow
 def test_windows_of_two_arms_at_one_server(monkeypatch):
     measurer = Measurer(run="r", steady_s=0.5, warm_up_s=0.2, max_tokens=32)
     handler = signal.getsignal(signal.SIGINT)

@@ -30,6 +30,7 @@ def bench(*args, capsys):
     return json.loads(lines[-1]), "\n".join(lines[:-1])
 
 
+@pytest.mark.slow
 def test_figures_fit_each_other(small, capsys):
     modes = ("ours", "checkpoints", "plain", "hard")
     found, text = bench(

@@ -89,6 +89,7 @@ def test_sequences_that_differ_draft_differently(machine, batch, gain):
     assert run(auto(machine, MAX_DRAFTS, BATCHES), machine, work, num_tokens=4000 * batch) > gain * best
 
 
+@pytest.mark.slow
 def test_confidence_pays_where_it_knows_something():
     """Drafts that differ, of which the head knows; cut where they are not worth their row."""
     work = Sequences(4, lambda *_: 0.8, confident=True)

@@ -85,7 +85,9 @@ def test_agrees_with_the_twins(device: torch.device, shape: str, num_rows: int):
     check(make_case(device, starts, **SHAPES[shape]), starts, num_rows)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [name if name in ("window", "head") else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES]
+)
 def test_bits_do_not_depend_on_the_launch(device: torch.device, shape: str):
     """Rows at 509 .. 516, alone and in company: other row counts, sequences, splits and bounds, around a leaf's end."""
     case = make_case(device, [509, 20, 1100], **SHAPES[shape])

@@ -110,7 +110,7 @@ def test_rows_are_rounded_as_by_the_twin_and_have_the_same_bits_in_any_launch(de
         assert torch.equal(ours[page, 509 % PAGE :], expected[page, 509 % PAGE :])
 
 
-@pytest.mark.parametrize("num_rows", [1, 4])
+@pytest.mark.parametrize("num_rows", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_more_pieces_than_are_joined_at_once(device: torch.device, num_rows: int):
     """11 leaves in half as many warps: as a piece each, in fewer, and as one."""
     case = in_fp8(make_case(device, [2600], group=4, num_kv=1))

@@ -133,6 +133,7 @@ def test_emulated(emulator, shape, num_rows: int, dead, top_k: int):
     _check(_Layer(*shape, "cpu"), num_rows, dead, top_k, repeats=2)
 
 
+@pytest.mark.slow
 def test_emulated_with_two_tiles(emulator, monkeypatch):
     monkeypatch.setattr(moe, "ONE_TILE_ROWS", 8)
     _check(_Layer(64, 32, 4, "cpu"), 21)
@@ -190,6 +191,7 @@ def test_pairs_are_sorted_by_expert(emulator):
     assert at == len(expected) and not workspace.routed
 
 
+@pytest.mark.slow
 def test_emulated_with_little_shared_memory(emulator, monkeypatch):
     monkeypatch.setattr(moe, "MAX_DEPTH", 2)
     _check(_Layer(64, 32, 8, "cpu"), 3)

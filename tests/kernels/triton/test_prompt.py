@@ -219,7 +219,7 @@ def test_flash_over_fp8_has_the_bits_of_the_rounded_cache(case, window, first_ke
     assert broken.tolist() == (rows.positions_SR[0] >= 80).tolist()
 
 
-@pytest.mark.parametrize("window", [None, 24])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.slow), 24])
 def test_rows_of_several_sequences(case, window):
     """Queries, keys, values and attention of three sequences in one launch, beside each alone."""
     num_rows, num_heads, num_kv, width, num_pages = 32, 8, 2, 64, 25

@@ -71,6 +71,7 @@ def test_chunks_of_a_row_are_merged():
         assert torch.equal(drawn.ids_T, sample(logits, slots, rows))
 
 
+@pytest.mark.slow
 def test_programs_of_a_row_meet():
     """With filters the programs of a row wait for one another."""
     logits, length = random_logits(3), counted(3) * 7

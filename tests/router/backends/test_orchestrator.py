@@ -6,6 +6,7 @@ import pytest
 from tests.router.support.pooled import Ballast, pooled, write_file
 
 
+@pytest.mark.slow
 def test_they_take_turns_and_all_requests_are_answered(lab):
     engines = [Ballast("a", 40), Ballast("b", 40), Ballast("c", 10, more={"pinned": True})]
     path = write_file(lab.tmp, engines, 140, lab.journal)

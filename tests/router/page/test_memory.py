@@ -171,6 +171,7 @@ HISTORY = """async ([pools, seconds]) => {
 }"""
 
 
+@pytest.mark.slow
 def test_the_last_ten_minutes_are_drawn_with_gaps(open_page, shot):
     turns = {0: {"small": 14.0}, 1: {"small": 14.0, "eyes": 6.0}, 2: {"eyes": 6.0}, 3: {}}
     seconds = [at for at in range(750) if not 500 <= at < 550]  # 50 s are missing

@@ -118,6 +118,7 @@ def test_start_and_stop_with_a_key_that_only_the_page_keeps(open_page):
         expect(note).to_contain_text("needs a valid API key")
 
 
+@pytest.mark.slow
 def test_a_router_that_goes_away_is_said(open_page):
     with operated_in_thread() as server:
         page = open_page(server.one.url, expected_errors=[REFUSED, LOST])
