@@ -5,10 +5,13 @@ Each takes seconds to compile.
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import inspect
 import itertools
+import os
+import pickle
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +30,7 @@ from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
-pytest.importorskip("cuda.bindings.nvrtc")
+nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
 
 
 class Device(NamedTuple):
@@ -196,16 +199,23 @@ def _builds(monkeypatch: pytest.MonkeyPatch, arch: str, model: str, batch: tuple
     return [Build(*key, shared) for key, shared in found.items()]
 
 
-@functools.cache
 def _compiled(source: str, defines: tuple[tuple[str, int | str], ...], arch: str) -> compiler.Build:
-    return compiler.build(source, dict(defines), arch)
+    """Compile; what another test has compiled, in any process, is read from a file."""
+    texts = [path.read_bytes() for path in (compiler.FOLDER / f"{source}.cu", *sorted(compiler.FOLDER.glob("*.cuh")))]
+    key = hashlib.sha256(repr((texts, defines, arch, nvrtc.nvrtcVersion())).encode()).hexdigest()[:24]
+    folder = Path(tempfile.gettempdir()) / f"eyas-nvrtc-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{source}-{arch}-{key}"
+    if not path.exists():
+        built = compiler.build(source, dict(defines), arch)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            pickle.dump(built, file)
+        Path(file.name).replace(path)
+    found: compiler.Build = pickle.loads(path.read_bytes())
+    return found
 
 
-@pytest.fixture(
-    scope="module",  # so that the tests of a case follow each other: they share what is compiled
-    params=ALL,
-    ids=lambda case: f"{case[0]}-{case[1]}-{case[2][0]}x{case[2][1]}",
-)
+@pytest.fixture(params=ALL, ids=lambda case: f"{case[0]}-{case[1]}-{case[2][0]}x{case[2][1]}")
 def launches(request):
     """GPU, model, batch."""
     return request.param
