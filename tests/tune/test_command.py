@@ -62,6 +62,7 @@ def eyas_on_the_path(lab, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_demo_model_from_the_first_start_to_a_plan_that_cites_it(eyas_on_the_path):
     lab = eyas_on_the_path
     code, out, err = lab.run("tune", "demo", *SHORT, "--budget", "4m")
@@ -81,6 +82,7 @@ def test_the_demo_model_from_the_first_start_to_a_plan_that_cites_it(eyas_on_the
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_an_interrupted_sweep_keeps_what_it_has_and_is_gone_on_with(eyas_on_the_path):
     lab = eyas_on_the_path
     with lab.start("tune", "demo", *SHORT, "--budget", "10m") as process:

@@ -80,7 +80,7 @@ def test_the_server_is_as_described(target, description, method, path, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), [one for one in ASKED if one[0] == "post"])
 def test_the_server_is_as_described_at_length(target, description, method, path, caplog):
-    ask_and_check(target, description, method, path, num=1000)
+    ask_and_check(target, description, method, path, num=400)
     assert not [record for record in caplog.records if record.exc_info]
 
 
