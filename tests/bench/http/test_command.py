@@ -36,7 +36,7 @@ def test_null_servers(capsys):
     flat, paced = report["figures"]["flat out"], report["figures"]["paced"]
     for name in ("ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "added_ms_p50"):
         assert flat[name]["n"] == 1 and flat[name]["min"] > 0
-    assert 0 < flat["added_ms_p50"]["median"] < flat["ttft_ms_p50"]["median"]
+    assert flat["added_ms_p50"]["median"] < flat["ttft_ms_p50"]["median"]
     for figures in (flat, paced):
         assert figures["cpu_us_per_chunk"]["median"] > 0 and 2 < figures["tokens_per_chunk"]["median"] < 4
     assert paced["chunks_per_s"]["max"] < 4 * 1000 / 5
@@ -54,7 +54,7 @@ def test_messages_are_measured_in_turns_with_chat(capsys):
         assert group["cpu_us_per_chunk"]["median"] > 0 and 2 < group["tokens_per_chunk"]["median"] < 4
     for api in ("chat", "messages"):
         flat = figures[f"flat out, {api}"]
-        assert 0 < flat["added_ms_p50"]["median"] < flat["ttft_ms_p50"]["median"]
+        assert flat["added_ms_p50"]["median"] < flat["ttft_ms_p50"]["median"]
         assert 3000 < flat["history_tokens"]["median"] < 5000 and flat["history_ratio"]["median"] > 0
     assert sum("TTFT with a history" in line for line in lines) == 1
 
