@@ -31,8 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores, for `-n auto`: tests wait for servers and browsers half of their time."""
-    return (os.cpu_count() or 1) + 2
+    """One more than there are cores, for `-n auto`: many tests wait for servers and browsers."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:

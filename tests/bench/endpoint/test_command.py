@@ -104,10 +104,16 @@ def test_no_endpoint_and_a_dead_one(capsys):
     assert "start the server, or correct the URL" in said and said.count("\n") == 1
 
 
+def stop_after_a_window(server, out):
+    while not (out.exists() and out.read_bytes().count(b"\n") > 1):
+        time.sleep(0.05)
+    server.stop()
+
+
 def test_a_server_that_dies_leaves_what_was_measured(tmp_path, capsys):
     out, server = tmp_path / "run.jsonl", StubServer(["several tokens a chunk"])
     with served(server) as url:
-        threading.Timer(2.0, lambda: server.stop()).start()
+        threading.Thread(target=stop_after_a_window, args=(server, out), daemon=True).start()
         assert bench(url, *QUICK[:-4], "--turns", "50", "--out", str(out)) == 1
         said = capsys.readouterr()
     assert "no connection to" in said.err.splitlines()[-1] and "go on with --resume" in said.err.splitlines()[-1]

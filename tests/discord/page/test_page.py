@@ -152,6 +152,7 @@ def test_files_people_and_private_conversations(local, open_page, tmp_path):
     assert {one.author.name for one in local.dm("ben").messages.values()} >= {"ben"}
 
 
+@pytest.mark.slow
 def test_a_button_that_the_bot_does_not_answer(local, open_page):
     page = open_page(local.url)
     page.fill("#text", "hello")

@@ -171,6 +171,7 @@ def test_what_the_hub_does_not_have(hub, cache, repo, revision, words):
     assert not cache.exists()
 
 
+@pytest.mark.slow
 def test_without_a_network_what_is_complete_does(hub, cache, monkeypatch):
     fetch(plan(cache), LocalNode(), lambda _: None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

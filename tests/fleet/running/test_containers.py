@@ -57,6 +57,7 @@ def container_plan(lab, *, name="lab-server"):
     return lab.plan(launches=(outer, inner), port=port)
 
 
+@pytest.mark.slow
 def test_run_exec_restart_stop(lab, docker):
     lab.up(container_plan(lab), "--force")
     box, server = lab.journal_lines()

@@ -186,6 +186,7 @@ def test_a_log_that_has_grown_is_cut_in_bounded_time_even_on_a_full_disk(owner):
     stop(owner, launch, mark)
 
 
+@pytest.mark.slow
 def test_every_script_passes_shellcheck(owner, tmp_path):
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")

@@ -130,8 +130,9 @@ def test_linear_takes_a_view_of_rows_and_either_type(device):
 
 @pytest.mark.parametrize(
     ("shape", "numbers"),
-    [(SHAPES[0], [1, 11]), *(pytest.param(shape, ROWS, marks=pytest.mark.slow) for shape in SHAPES)],
+    [(SHAPES[0], [1, 11]), *((shape, ROWS) for shape in SHAPES)],
 )
+@pytest.mark.slow
 def test_a_row_has_the_same_bits_in_every_launch(device, shape, numbers):
     packed = BlockedMatrix.pack(normal(*shape, device=device).bfloat16(), gated=True)
     plain = BlockedMatrix(packed.data)
@@ -167,8 +168,9 @@ def wide_weights(*shape, device):
 
 @pytest.mark.parametrize(
     ("shape", "num_rows"),
-    [(SHAPES[0], 2), *(pytest.param(shape, n, marks=pytest.mark.slow) for shape in SHAPES for n in (1, 11, 20))],
+    [(SHAPES[0], 2), *((shape, n) for shape in SHAPES for n in (1, 11, 20))],
 )
+@pytest.mark.slow
 def test_12_bits_give_the_bits_of_the_plain_matrix(device, monkeypatch, shape, num_rows):
     monkeypatch.setattr(bits12, "MAX_PLAIN_SHARE", 1.0)
     weight, rows = wide_weights(*shape, device=device), normal(num_rows, shape[1], device=device).bfloat16()
@@ -215,6 +217,7 @@ def test_12_bits_at_the_shapes_of_the_120b(shape, weights):
             assert torch.equal(again, total) and all(map(torch.equal, then, after))
 
 
+@pytest.mark.slow
 @each_shape_with_each(2, 11, 20)
 def test_8_bits_give_the_bits_of_their_numbers_in_bf16(device, shape, num_rows):
     weight = normal(*shape, device=device) * torch.logspace(-6, 2, shape[0], device=device).unsqueeze(1)
