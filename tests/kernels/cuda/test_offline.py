@@ -5,18 +5,16 @@ Each takes seconds to compile.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import itertools
-import os
 import pickle
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from tests.kernels.support.built_once import built_once
 from tests.kernels.support.refills import unfinished_loads
 
 from eyas.engine.sampling.screened_logits import MAX_ROWS
@@ -201,16 +199,12 @@ def _builds(monkeypatch: pytest.MonkeyPatch, arch: str, model: str, batch: tuple
 
 def _compiled(source: str, defines: tuple[tuple[str, int | str], ...], arch: str) -> compiler.Build:
     """Compile; what another test has compiled, in any process, is read from a file."""
-    texts = [path.read_bytes() for path in (compiler.FOLDER / f"{source}.cu", *sorted(compiler.FOLDER.glob("*.cuh")))]
-    key = hashlib.sha256(repr((texts, defines, arch, nvrtc.nvrtcVersion())).encode()).hexdigest()[:24]
-    folder = Path(tempfile.gettempdir()) / f"eyas-nvrtc-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"{source}-{arch}-{key}"
-    if not path.exists():
-        built = compiler.build(source, dict(defines), arch)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            pickle.dump(built, file)
-        Path(file.name).replace(path)
+
+    def build(path: Path) -> None:
+        path.write_bytes(pickle.dumps(compiler.build(source, dict(defines), arch)))
+
+    texts = [compiler.FOLDER / f"{source}.cu", *sorted(compiler.FOLDER.glob("*.cuh"))]
+    path = built_once("nvrtc", f"{source}-{arch}.pickle", texts, (defines, arch, nvrtc.nvrtcVersion()), build)
     found: compiler.Build = pickle.loads(path.read_bytes())
     return found
 

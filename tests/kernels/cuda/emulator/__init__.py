@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import mmap
-import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from tests.kernels.support.built_once import built_once
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import FOLDER
@@ -102,40 +100,34 @@ def _build(source: Path, defines: tuple[tuple[str, int | str], ...]) -> ctypes.C
     text = f'#include "{source.name}"\n'
     text += "".join(f"EYAS_EMULATED_KERNEL({name})\n" for name in KERNEL_NAME.findall(source.read_text()))
     flags = ["-shared", *(f"-D{name}={value}" for name, value in defines)]
-    return ctypes.CDLL(str(_compile(f"{source.stem}.cpp", ".so", text, flags, source, header=_precompiled_header())))
+    return ctypes.CDLL(str(_compile(f"{source.stem}.so", text, flags, source, header=_precompiled_header())))
 
 
 @functools.cache
 def _precompiled_header() -> Path:
     """The words of CUDA for g++, read once: two thirds of the time of a build else."""
-    return _compile("common.h", ".h.gch", '#include "common.cuh"\n', ["-x", "c++-header"]).with_suffix("")
+    return _compile("common.h.gch", '#include "common.cuh"\n', ["-x", "c++-header"]).with_suffix("")
 
 
-def _compile(
-    name: str, suffix: str, text: str, flags: list[str], source: Path | None = None, *, header: Path | None = None
-) -> Path:
+def _compile(name: str, text: str, flags: list[str], source: Path | None = None, *, header: Path | None = None) -> Path:
     """Compile `text`, which includes `source`, unless that was done before. Skips the test without g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++: kernels cannot be emulated")
-    folders = [FOLDER, HERE, *([source.parent] if source else [])]
-    inputs = [*([source] if source else []), *sorted(FOLDER.glob("*.cuh")), *sorted(HERE.glob("*.h"))]
-    # Of what is compiled, not of where it lies: another checkout of the same source need not build again.
-    key = hashlib.sha256(repr((text, FLAGS, flags, [path.read_bytes() for path in inputs])).encode()).hexdigest()[:24]
-    folder = Path(tempfile.gettempdir()) / f"eyas-emulator-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    compiled = folder / f"{Path(name).stem}-{key}{suffix}"
-    if not compiled.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            built, unit = Path(scratch) / compiled.name, Path(scratch) / name
-            unit.write_text(text)
-            command = [compiler, *FLAGS, *(f"-I{folder}" for folder in folders), *flags]
-            command += ["-include", str(header)] if header else []
-            result = subprocess.run([*command, str(unit), "-o", str(built)], text=True, capture_output=True)
-            if result.returncode:
-                raise RuntimeError(f"g++ rejects {name}:\n{result.stderr[:4000]}")
-            built.replace(compiled)
-    return compiled
+    own = [source] if source else []
+
+    def build(built: Path) -> None:
+        unit = built.parent / "unit.cpp"
+        unit.write_text(text)
+        folders = [f"-I{folder}" for folder in (FOLDER, HERE, *(path.parent for path in own))]
+        included = ["-include", str(header)] if header else []
+        command = [compiler, *FLAGS, *folders, *flags, *included, str(unit), "-o", str(built)]
+        result = subprocess.run(command, text=True, capture_output=True)
+        if result.returncode:
+            raise RuntimeError(f"g++ rejects {name}:\n{result.stderr[:4000]}")
+
+    sources = [*own, *sorted(FOLDER.glob("*.cuh")), *sorted(HERE.glob("*.h"))]
+    return built_once("emulator", name, sources, (text, FLAGS, flags), build)
 
 
 class _Guards:
