@@ -1,4 +1,4 @@
-"""Threads that compute masks: whoever waits is woken, and jobs that nobody waits for leave nothing behind."""
+"""Threads that compute masks: a waiting step is woken, and jobs that no step waits for leave nothing behind."""
 
 import time
 

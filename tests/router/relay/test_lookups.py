@@ -215,7 +215,7 @@ def test_texts_are_tokenized_by_a_backend_of_their_model() -> None:
                 200,
                 {"count": 3, "tokens": [0, 1, 2]},
             )
-        async with relayed(llama) as router:  # nobody listens there
+        async with relayed(llama) as router:  # its backend does not listen
             status, said = await tokens(router, {"model": "scripted", "prompt": "x"})
             assert (status, "counts tokens now" in said["error"]["message"]) == (503, True)
 

@@ -1,6 +1,6 @@
 """Rotary tables of exported heads, as their config.json says them, beside those of vLLM and transformers.
 
-vLLM's table is written anew from its formula (`rotary_embedding/yarn_scaling_rope.py`, `common.py`).
+vLLM's table is reimplemented here from its formula (`rotary_embedding/yarn_scaling_rope.py`, `common.py`).
 """
 
 import math

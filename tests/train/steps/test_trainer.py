@@ -147,7 +147,7 @@ def test_the_order_goes_on_over_epochs():
 
 
 class Limited(LiveBytes):
-    """A device with so many bytes for what a step makes: the operation beyond them raises, as an allocator does."""
+    """A device with limited bytes for what a step makes: the operation beyond them raises, as an allocator does."""
 
     limit = 1 << 60
 

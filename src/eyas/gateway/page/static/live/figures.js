@@ -55,7 +55,7 @@ export class Figures {
     this.drawWorth(message);
   }
 
-  /** Remembers what a step of so many sequences and drafts takes and gives. Steps without a round are prompts. */
+  /** Remembers time and tokens of a step by its sequences and drafts. Steps without a round are prompts. */
   learn({ k, ms, steps, rounds, tokens }) {
     if (k === undefined || !rounds) return;
     const sequences = Math.round(rounds / steps);
