@@ -7,13 +7,24 @@ from typing import Any
 
 import torch
 
+from eyas.model.config import GptOssConfig
 from eyas.train.heads.making import HeadMaking
 from eyas.train.loop.prepared import Prepared
 from eyas.train.loss.teacher import VOCABULARY
 from eyas.train.settings.schema import TrainSettings
 from eyas.train.states.memory import longest_that_fits
 
-__all__ = ["CHUNKS", "TILES", "all_taps", "device_bytes", "fitted", "head_bytes", "longest_below", "run_bytes"]
+__all__ = [
+    "CHUNKS",
+    "TILES",
+    "all_taps",
+    "device_bytes",
+    "fitted",
+    "head_bytes",
+    "longest_below",
+    "run_bytes",
+    "teacher_bytes",
+]
 
 CHUNKS = (8192, 4096, 2048, 1024, 512)  # rows of a pass: nothing of one is computed twice, so fewer is what is left
 TILES = (4096, 2048, 1024, 512)
@@ -58,6 +69,11 @@ def longest_below(prepared: Prepared, length: int, train: TrainSettings) -> int:
     return longest_that_fits(needed, free=free, at_most=length - 1)
 
 
+def teacher_bytes(target: GptOssConfig, itemsize: int) -> int:
+    """Return the bytes of the embedding and lm_head of a target, which its head reads."""
+    return 2 * target.vocab_size * target.hidden_size * itemsize
+
+
 def device_bytes(prepared: Prepared, *, longest: int) -> dict[torch.device, dict[str, int]]:
     """Return the bytes by owner of a run on each of its devices, for documents of up to `longest` tokens.
 
@@ -66,9 +82,8 @@ def device_bytes(prepared: Prepared, *, longest: int) -> dict[torch.device, dict
     found, owners = prepared.found, run_bytes(prepared, longest=longest)
     if prepared.head_device == found.device:
         return {found.device: owners}
-    config, size = found.config, found.dtype.itemsize
     of_head = {name: owners.pop(name) for name in HEAD_OWNERS}
-    of_head["teacher"] = 2 * config.vocab_size * config.hidden_size * size
+    of_head["teacher"] = teacher_bytes(found.config, found.dtype.itemsize)
     of_head["states"] = owners["states"] + owners.pop("states of a step", 0)
     return {found.device: owners, prepared.head_device: of_head}
 

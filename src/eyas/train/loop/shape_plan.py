@@ -14,7 +14,7 @@ from eyas.model.config import GptOssConfig
 from eyas.model.making.presets import PRESETS
 from eyas.train.heads.flops import Work, head_flops
 from eyas.train.heads.registry import find_making
-from eyas.train.loop.memory import CHUNKS, TILES, head_bytes
+from eyas.train.loop.memory import CHUNKS, TILES, head_bytes, teacher_bytes
 from eyas.train.loop.planning import target_flops
 from eyas.train.settings.schema import HeadSettings, TrainSettings
 from eyas.train.states.memory import TargetMemory, longest_that_fits
@@ -111,8 +111,7 @@ def plan_shape(
 
         if head_gpu is None:
             return found | of_head, {}
-        teacher = 2 * target.vocab_size * target.hidden_size * DTYPE.itemsize
-        return found, {"teacher": teacher, "states": found["states"]} | of_head
+        return found, {"teacher": teacher_bytes(target, DTYPE.itemsize), "states": found["states"]} | of_head
 
     def fits(train: TrainSettings, length: int) -> bool:
         first, second = owners(train, length)
@@ -162,7 +161,7 @@ def _target_bytes(target: GptOssConfig, *, num_taps: int, length: int, is_here: 
     )
     found = memory.owners(longest=length)
     if not is_here:  # states come from elsewhere; embedding and lm_head stay
-        teacher = 2 * target.vocab_size * target.hidden_size * DTYPE.itemsize
+        teacher = teacher_bytes(target, DTYPE.itemsize)
         return {"teacher": teacher, "states": found["states"]}
     return {owner: size for owner, size in found.items() if size}
 
