@@ -1,6 +1,6 @@
-"""Times on a GPU what a round of few rows can do in two ways: matrices in bf16 or 12 bits, lm_heads whole or screened.
+"""Times on a GPU the parts of a round of few rows: matrices in bf16 and 12 bits, lm_heads whole and screened, experts.
 
-    python tools/bench_decode.py
+    python tools/bench_decode.py [products] [lm_heads] [experts]
 
 Weights are random, in the shapes of gpt-oss-120b (SIMULATED). Times are of CUDA graphs, in microseconds, the median of
 turns (and their range). Each product has 14 matrices, so that none is left in the L2 cache by the one before.
@@ -8,7 +8,8 @@ turns (and their range). Each product has 14 matrices, so that none is left in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from statistics import median
 
 import torch
@@ -17,15 +18,17 @@ from torch import Tensor
 from eyas.bench.report import provenance
 from eyas.engine.round.state import DeviceState
 from eyas.engine.sampling.screened_logits import MAX_ROWS, ScreenedLogits
-from eyas.kernels.cuda import linear
+from eyas.kernels.cuda import linear, moe
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
+from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.triton import stream
 from eyas.model.hardware import hardware
 
 HIDDEN, HEADS_OUT, QKV_OUT, VOCAB = 2880, 4096, 5120, 201_088
 EPS = 1e-5
+EXPERTS, TOP_K, LAYERS = 128, 4, 12
 MATRICES, TURNS, REPLAYS = 14, 9, 20
 DEVICE = torch.device("cuda")
 
@@ -34,8 +37,8 @@ def main() -> None:
     lines, _ = provenance(hardware(DEVICE))
     print("\n".join([*lines, f"limit     {stream.read_bandwidth(DEVICE) / 1e12:.2f} TB/s, streaming read"]))
     with torch.inference_mode():
-        products()
-        lm_heads()
+        for part in sys.argv[1:] or ("products", "lm_heads", "experts"):
+            {"products": products, "lm_heads": lm_heads, "experts": experts}[part]()
 
 
 def products() -> None:
@@ -59,6 +62,63 @@ def lm_heads() -> None:
         screened = ScreenedLogits(lm_head, rough, state_of(temperature), EPS)
         for rows in (1, 2, 4, 8):
             show_lm_head(lm_head, rough, screened, rows, f"lm_head {rows} rows, temperature {temperature:g}")
+
+
+def experts() -> None:
+    """Print the experts of a layer by rows, and the bytes of the distinct experts over the bandwidth."""
+    layers = [ExpertLayer() for _ in range(LAYERS)]
+    for rows in (1, 2, 4, 8, 16, 32, 64):
+        show_experts(layers, rows, {"ours": None})
+
+
+class ExpertLayer:
+    """The experts of a layer, of random bits."""
+
+    def __init__(self) -> None:
+        self.gate_up, self.down = self.packed(2 * HIDDEN), self.packed(HIDDEN)
+        self.gate_up_bias = torch.randn(EXPERTS, 2 * HIDDEN, device=DEVICE)
+        self.down_bias, self.norm = torch.randn(EXPERTS, HIDDEN, device=DEVICE), torch.rand(HIDDEN, device=DEVICE)
+
+    def packed(self, num_rows: int) -> PackedExperts:
+        shape = EXPERTS, num_rows, HIDDEN // 32
+        blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, device=DEVICE)
+        return pack_experts(blocks, torch.randint(118, 124, shape, dtype=torch.uint8, device=DEVICE))
+
+    def inputs(self, rows: int) -> tuple[Normed, Tensor, Tensor, Tensor]:
+        """Return normed rows, logits, which rows are live, and the residual."""
+        normed = torch.randn(rows, HIDDEN, device=DEVICE).bfloat16()
+        sums = normed.float().square().unflatten(1, (-1, 16)).sum(-1)
+        live = torch.ones(rows, dtype=torch.bool, device=DEVICE)
+        logits, residual = torch.randn(rows, EXPERTS, device=DEVICE), torch.randn(rows, HIDDEN, device=DEVICE)
+        return Normed(normed, sums), logits, live, residual
+
+    def run(self, inputs: tuple[Normed, Tensor, Tensor, Tensor], workspace: moe.Workspace) -> object:
+        normed, logits, live, residual = inputs
+        up = moe.moe_up(normed, self.gate_up, self.gate_up_bias, top_k=TOP_K, limit=7.0, eps=EPS)
+        return moe.moe_down(up, logits, live, self.down, self.down_bias, residual, self.norm, workspace)
+
+
+def show_experts(layers: list[ExpertLayer], rows: int, ways: Mapping[str, Callable[[], None] | None]) -> None:
+    """`ways`: what is done before a graph is captured, by name."""
+    inputs = [layer.inputs(rows) for layer in layers]
+    distinct = sum(len(logits.topk(TOP_K).indices.unique()) for _, logits, _, _ in inputs) / len(layers)
+    workspace = moe.Workspace(rows, TOP_K, HIDDEN, HIDDEN, DEVICE)
+
+    def run(before: Callable[[], None] | None) -> Callable[[], None]:
+        def all_of_them() -> None:
+            if before is not None:
+                before()
+            for layer, arguments in zip(layers, inputs, strict=True):
+                layer.run(arguments, workspace)
+
+        return all_of_them
+
+    times = in_turn([run(before) for before in ways.values()])
+    num_bytes = distinct * 3 * HIDDEN * HIDDEN * (16 + 1) / 32
+    limit = 1e6 * num_bytes / stream.read_bandwidth(DEVICE)
+    show(
+        f"experts {rows} rows, {distinct:.1f} distinct, limit {limit:.1f}", dict(zip(ways, times, strict=True)), LAYERS
+    )
 
 
 def show_lm_head(lm_head: BlockedMatrix, rough: RoughMatrix, screened: ScreenedLogits, rows: int, name: str) -> None:
