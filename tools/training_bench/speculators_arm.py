@@ -31,7 +31,13 @@ from eyas.bench.training.steps import Bench, open_bench
 from eyas.model.hardware import hardware
 
 DOUBLINGS = 6  # of 4,096 tokens
-UNUSED = {"datasets": ("load_from_disk", "Dataset", "load_dataset", "concatenate_datasets"), "openai": ()}
+UNUSED = {  # by its models: modules, and what is imported from them
+    "datasets": ("load_from_disk", "Dataset", "load_dataset", "concatenate_datasets"),
+    "openai": ("AsyncClient", "AsyncOpenAI", "Client", "OpenAI"),
+    "openai.types": (),
+    "openai.types.chat": ("ChatCompletion", "ChatCompletionMessageParam"),
+    "openai.types.completion": ("Completion",),
+}
 
 
 def library() -> tuple[Any, ...]:
@@ -42,7 +48,7 @@ def library() -> tuple[Any, ...]:
         except ModuleNotFoundError:
             module = ModuleType(name)
             for member in members:
-                setattr(module, member, None)
+                setattr(module, member, object)
             sys.modules[name] = module
     try:
         from speculators.losses import resolve_loss_config

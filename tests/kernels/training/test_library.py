@@ -67,7 +67,7 @@ def test_the_backward_pass_takes_the_output_and_log_sum_exp_of_a_longer_softmax(
     torch.testing.assert_close(lse.double(), seen.logsumexp(-1), rtol=1e-3, atol=1e-3)
     near(found, torch.einsum("ngqs,sgd->ngqd", seen.softmax(-1), wide[2][part]))
     _, d_k, d_v = LIBRARIES[name].backward(
-        d_out, q, k[part], v[part], exact_out.bfloat16(), exact_lse.float().contiguous(), rest
+        d_out, q, k[part], v[part], exact_out.bfloat16().contiguous(), exact_lse.float().contiguous(), rest
     )
     near(d_k, grads[1][part]), near(d_v, grads[2][part])
 

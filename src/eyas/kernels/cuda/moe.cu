@@ -12,8 +12,7 @@
 // columns; the borders follow from the number of columns alone.
 //
 // Defines: UP_COLUMNS, DOWN_COLUMNS (of the matrices, multiples of 32), COLUMN_TILES (of 8 rows in a group), DEPTH
-// (items a block has under way), AHEAD (at the start), NUM_EXPERTS, TOP_K, ROUTED (0; 1 where moe_route.cu has written
-// the tables).
+// (items a block has under way), NUM_EXPERTS, TOP_K, ROUTED (0; 1 where moe_route.cu has written the tables).
 #include "moe.cuh"
 
 // ---- the stream of items -----------------------------------------------------------------------------------------
@@ -191,12 +190,8 @@ DEVICE int finish_items(const Shared& s, const float* biases, Place& place, int 
         const float2* const my_biases = reinterpret_cast<const float2*>(biases) + 8 * s.experts[group] * TILES + g;
         float2 bias = my_biases[8 * (item - group * TILES)];
         for (; item < stop; item += FINISHERS) {
-            const int tile = item - group * TILES, n = number + item;
+            const int tile = item - group * TILES;
             const float2 next_bias = my_biases[8 * min(tile + FINISHERS, TILES - 1)];
-            if (n < DEPTH - AHEAD && lane == 0) {
-                copy_barrier_wait(s.full + n, 0);
-                refill(n + AHEAD, n + AHEAD);
-            }
             copy_barrier_wait(s.done + place.stage, place.parity);
             float4 sums[COLUMN_TILES];
 #pragma unroll
@@ -210,7 +205,7 @@ DEVICE int finish_items(const Shared& s, const float* biases, Place& place, int 
                 sums[i] = c;
             }
             __syncwarp();
-            if (lane == 0) refill(n + DEPTH, place.stage);
+            if (lane == 0) refill(number + item + DEPTH, place.stage);
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < COLUMN_TILES; ++i) {
@@ -319,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         },
         [&] {
             if (lane_id() == 0)
-                for (int stage = finisher; stage < AHEAD; stage += FINISHERS) refill(stage, stage);
+                for (int stage = finisher; stage < DEPTH; stage += FINISHERS) refill(stage, stage);
             __syncwarp();
         });
 

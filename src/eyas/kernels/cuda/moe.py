@@ -31,7 +31,6 @@ TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: FEW_ROWS rows of MAX_TOP
 FIXED_TABLE_BYTES = 24  # without those of the routing
 ROUTE_WARPS = 16  # of a block of moe_route.cu, which has them too
 MAX_DEPTH = 6
-AHEAD = 3
 ONE_TILE_ROWS = 224
 
 
@@ -108,8 +107,7 @@ def moe_down(
     tables, table_bytes = None, _table_bytes(num_rows, num_experts, top_k, column_tiles)
     if num_rows > FEW_ROWS:
         tables, table_bytes = route(activations, logits_TE, live_T, constants, workspace), FIXED_TABLE_BYTES
-    constants |= {"DOWN_COLUMNS": down.num_columns, "DEPTH": depth, "AHEAD": min(AHEAD, depth)}
-    constants |= {"ROUTED": int(tables is not None)}
+    constants |= {"DOWN_COLUMNS": down.num_columns, "DEPTH": depth, "ROUTED": int(tables is not None)}
     out = torch.empty_like(residual_TH)
     after = Normed(torch.empty_like(rows), out.new_empty(num_rows, down.num_rows // TILE))
     load("moe", constants).kernel("moe").launch(

@@ -71,9 +71,11 @@ def _cudnn_backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     shape, cum_q, cum_k, max_q, max_k, seed, offset = rest  # [1, heads, N, 1], in some versions of torch [1, heads, N]
+    # cuDNN takes its strides for those of the forward pass: with others it fails, or reads beyond the end (9.19).
+    by_head = lse.flatten(1).T.contiguous().view(shape)
     d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
         _by_head(d_out), _by_head(q), _by_head(k), _by_head(v), _by_head(out),
-        lse.flatten(1).T.reshape(shape), seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0, False,
+        by_head, seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0, False,
     )  # fmt: skip
     d_q, d_k, d_v = (x[0].transpose(0, 1) for x in (d_q, d_k, d_v))
     return d_q.reshape(q.shape), d_k, d_v
