@@ -51,13 +51,15 @@ def library() -> tuple[Any, ...]:
                 setattr(module, member, object)
             sys.modules[name] = module
     try:
-        from speculators.losses import resolve_loss_config
+        from speculators.losses import fused, resolve_loss_config
         from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
         from transformers import LlamaConfig
     except ImportError as error:
         sys.exit(
             f"speculators cannot be imported: {error}; install speculators==0.9.0, hs-connectors, loguru, pydantic"
         )
+    # Its two kernels share a list of configurations, which the compiler of torch 2.11 refuses in one graph.
+    fused.loss_backward_kernel.configs = list(fused.loss_backward_kernel.configs)
     return Eagle3DraftModel, Eagle3SpeculatorConfig, LlamaConfig, resolve_loss_config
 
 
