@@ -1,24 +1,36 @@
 """Times on a GPU which kernels a prompt pass spends its time in.
 
-    python tools/bench_prompt.py [rows ...]
+    python -m tools.bench_prompt [rows ...]
+    python -m tools.bench_prompt --routing [--before FILE] [rows ...]
 
 Weights are random, in the shapes of gpt-oss-120b (SIMULATED). A line for each kernel: microseconds and launches a
-layer, and its share of all kernels. Above them the pass by CUDA events, launched by the host as in serving, and how
-much of it no kernel ran in.
+layer, and its share of all kernels. Above them the pass by CUDA events, and how much of it no kernel ran in: the host
+launches one after the other here, while an engine replays a graph.
+
+--routing: the router alone in graphs, with every tile of rows, and beside it the `route.py` of an earlier commit
+(`git show f9dc7724:src/eyas/kernels/triton/route.py > before.py`), whose counters are a launch of their own.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import importlib.util
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from statistics import median
+from types import ModuleType
 
 import torch
 from tests.model.support.poisoned import TILE, Paged, draw_target, packed, paged, poison_token
 from torch.profiler import ProfilerActivity, profile
 
 from eyas.bench.report import provenance
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.reference.norm import Normed
+from eyas.kernels.triton import route
 from eyas.kernels.triton.ops import PromptOps
 from eyas.model.hardware import hardware
 from eyas.model.making.presets import PRESETS
@@ -27,16 +39,27 @@ from eyas.model.networks.gpt_oss import GptOss
 NUM_LAYERS = 12
 CONFIG = replace(PRESETS["gpt-oss-120b"], num_layers=NUM_LAYERS, layer_is_sliding=(True, False) * (NUM_LAYERS // 2))
 ROWS = (128, 1024, 8192)
+ROUTED_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+TILES = (16, 32, 64)  # rows
+ROUTERS = 144  # 106 MB, so that each launch finds its matrix outside the L2 cache
 WARM, TURNS = 3, 7
 DEVICE = torch.device("cuda")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rows", type=int, nargs="*")
+    parser.add_argument("--routing", action="store_true")
+    parser.add_argument("--before", type=Path)
+    asked = parser.parse_args()
     lines, _ = provenance(hardware(DEVICE))
     print("\n".join(lines))
     with torch.inference_mode():
+        if asked.routing:
+            show_routing(asked.rows or ROUTED_ROWS, asked.before and module(asked.before))
+            return
         weights = packed(draw_target(CONFIG, DEVICE))
-        for rows in map(int, sys.argv[1:] or ROWS):
+        for rows in asked.rows or ROWS:
             target = GptOss(CONFIG, weights, max_positions=rows + TILE)
             show(rows, paged(target, [rows]))
 
@@ -69,7 +92,64 @@ def show(rows: int, cache: Paged) -> None:
         print(f"{of_layer:8.1f} us {launches:5.1f} x {of_layer * NUM_LAYERS / total:5.1%}  {name[:80]}")
 
 
-def timed(run) -> float:  # noqa: ANN001
+def show_routing(all_rows: list[int] | tuple[int, ...], before: ModuleType | None) -> None:
+    """Print microseconds of a launch by number of rows and form; bits of all tiles must be the same."""
+    width, num_experts = CONFIG.hidden_size, CONFIG.num_experts
+    routers = [
+        BlockedMatrix.pack((torch.randn(num_experts, width, device=DEVICE) / 50).bfloat16()) for _ in range(ROUTERS)
+    ]
+    bias_E = torch.randn(num_experts, device=DEVICE)
+    usual = route._tile_rows
+    names = [f"tile {rows}" for rows in TILES] + (["before"] if before else [])
+    print("\nrouter, us a launch; * is the tile of a pass", "".join(f"{name:>10}" for name in names))
+    for rows in all_rows:
+        x_TH = torch.randn(rows, width, device=DEVICE)
+        normed = Normed(x_TH.bfloat16(), x_TH.square().sum(1, keepdim=True))
+        live_T = torch.ones(rows, dtype=torch.bool, device=DEVICE)
+        common = {"bias_E": bias_E, "top_k": CONFIG.experts_per_token, "eps": CONFIG.rms_norm_eps}
+        cells, seen = [], []
+        for tile in TILES:
+            route._tile_rows = lambda _, tile=tile: tile
+            tally = route.Tally.zeros(num_experts, rows, DEVICE)
+            run = partial(route.route_rows, normed, live_T, tally=tally, **common)
+            seen.append(run(router=routers[0]))
+            cells.append(f"{launch_us(run, routers):.1f}" + " *"[tile == usual(rows)])
+        route._tile_rows = usual
+        same = all(torch.equal(a, b) for other in seen[1:] for a, b in zip(seen[0][:2], other[:2], strict=True))
+        same &= all(torch.equal(seen[0].weights_TK, other.weights_TK) for other in seen[1:])
+        note = "" if same else "  BITS DIFFER between tiles"
+        if before is not None:
+            run = partial(before.route_rows, normed, live_T, **common)
+            note += f"  ids as before: {(run(router=routers[0]).ids_TK == seen[0].ids_TK).float().mean():.3%}"
+            cells.append(f"{launch_us(run, routers):.1f} ")
+        print(f"{rows:>6} rows" + " " * 34 + "".join(f"{cell:>10}" for cell in cells) + note)
+
+
+def launch_us(run: Callable[..., object], routers: list[BlockedMatrix]) -> float:
+    """Microseconds of a launch, one for each matrix in a graph, the median of turns."""
+
+    def all_routers() -> None:
+        for router in routers:
+            run(router=router)
+
+    all_routers()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_routers()
+    graph.replay()
+    return median(timed(graph.replay) for _ in range(TURNS)) / len(routers)
+
+
+def module(path: Path) -> ModuleType:
+    """Import a file as a module of its own."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def timed(run: Callable[[], object]) -> float:
     """Microseconds of a pass."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()

@@ -170,8 +170,9 @@ def main(arch, *sizes):
         compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
         ptx = compiled.asm["ptx"]
         kinds = [kind for kind in ("wgmma.mma", "tcgen05.mma", "mma.sync") if kind in ptx]
-        races = overwritten_operands(compiled.asm["sass"]) if arch == 90 else []
-        faults = (["local"] if ".local" in ptx else []) + (["race"] if races else [])
+        sass = compiled.asm["sass"] if arch == 90 else ""
+        faults = (["local"] if ".local" in ptx else []) + (["race"] if overwritten_operands(sass) else [])
+        faults += ["spill"] if " STL" in sass else []
         print(name, f"shared={compiled.metadata.shared}", *kinds, *faults)
 
 

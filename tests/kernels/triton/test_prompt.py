@@ -5,6 +5,7 @@ from math import isfinite
 
 import pytest
 import torch
+import triton
 
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE, from_fp8, to_fp8_pair
@@ -254,8 +255,9 @@ def test_rows_of_several_sequences(case, window):
         assert torch.equal(together, torch.cat(alone))
 
 
-def test_route_and_group(case):
-    normed, weight, bias = case.normed(40, 96), case.random(16, 96), case.random(16)
+@pytest.mark.parametrize("width", [96, 2 * routing._PART_H + 32])
+def test_route_and_group(case, width):
+    normed, weight, bias = case.normed(40, width), case.random(16, width), case.random(16)
     live = torch.arange(40, device=case.device) % 7 != 3
     got = routing.route_rows(normed, live, case.blocked(weight), bias, top_k=4, eps=EPS)
     logits = (normed.rows_TH.float() @ weight.T) * inverse_rms(normed, EPS) + bias
@@ -263,7 +265,7 @@ def test_route_and_group(case):
     assert torch.equal(got.ids_TK.long(), ids)
     case.close(got.weights_TK, weights)
     groups = routing.group(normed.rows_TH, got, 8)
-    assert torch.equal(groups.rows_TH, normed.rows_TH[:, word_order.fn(torch.arange(96, device=case.device))])
+    assert torch.equal(groups.rows_TH, normed.rows_TH[:, word_order.fn(torch.arange(width, device=case.device))])
     flat = got.ids_TK.flatten()
     assert sorted(groups.pairs[: int((flat >= 0).sum())].tolist()) == (flat >= 0).nonzero()[:, 0].tolist()
     tiles = groups.tiles[: int(groups.num_tiles)].tolist()
@@ -271,6 +273,26 @@ def test_route_and_group(case):
         assert 0 < end - first <= 8
         assert (flat[groups.pairs[first:end].long()] == expert).all()
     assert sum(end - first for _, first, end, _ in tiles) == int((flat >= 0).sum())
+
+
+def test_few_rows_are_routed_by_many_programs():
+    """128 rows of the 120b, on a GPU with 132 multiprocessors."""
+    tiles = routing.Tally.zeros(128, 128, "cpu").arrived_N.numel()
+    assert 66 <= tiles * triton.cdiv(2880, routing._PART_H) <= 132
+
+
+@pytest.mark.gpu
+def test_bits_of_a_choice_do_not_depend_on_the_tile(case, monkeypatch):
+    """The interpreter multiplies with BLAS."""
+    normed, router, bias = case.normed(200, 2880), case.blocked(case.random(128, 2880, scale=0.1)), case.random(128)
+    live = torch.ones(200, dtype=torch.bool, device=case.device)
+    choices = []
+    for tile_rows in (16, 32, 64):
+        monkeypatch.setattr(routing, "_tile_rows", lambda num_rows, tile_rows=tile_rows: tile_rows)
+        choices.append(routing.route_rows(normed, live, router, bias, top_k=4, eps=EPS))
+    for other in choices[1:]:
+        assert torch.equal(other.ids_TK, choices[0].ids_TK)
+        assert torch.equal(other.weights_TK, choices[0].weights_TK)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
@@ -286,7 +308,7 @@ def test_rows_that_are_not_finite_go_to_experts_that_there_are(case, num_experts
     assert [t for t, row in enumerate(got.weights_TK.tolist()) if not all(map(isfinite, row))] == [3, 4, 5]
     ids = got.ids_TK[live].long()
     assert (ids >= 0).all() and (ids < num_experts).all() and all(len(set(row)) == 4 for row in ids.tolist())
-    assert torch.equal(got.counts_E.long(), ids.flatten().bincount(minlength=num_experts))
+    assert torch.equal(got.tally.counts_E.long(), ids.flatten().bincount(minlength=num_experts))
     for expert in range(num_experts):
         places = got.places_TK[got.ids_TK == expert]
         assert sorted(places.tolist()) == list(range(len(places)))
@@ -321,6 +343,29 @@ def test_experts(case, width, inner):
     assert torch.equal(out[5], residual[5])
     case.close(after.rows_TH, final * norm)
     case.close(after.square_sums_TP[:, 0], final.square().sum(-1))
+
+
+def test_layers_of_a_pass_share_counters(case, monkeypatch):
+    """They are made anew for a pass, and after a layer that did not come to its end."""
+    num_experts, width, num_rows, zeros, made = 16, 64, 21, routing.Tally.zeros, []
+    monkeypatch.setattr(routing.Tally, "zeros", lambda *args: made.append(args) or zeros(*args))
+    outputs = case.rows(num_rows * 4, width)
+    monkeypatch.setattr(experts, "experts_up", lambda *args, **kwargs: None)
+    monkeypatch.setattr(experts, "experts_down", lambda *args: outputs)
+    router, bias = case.blocked(case.random(num_experts, width)), case.random(num_experts)
+    norm, table, ops = case.random(width), case.rows(50, width), PromptOps()
+    tokens, live = torch.arange(num_rows, device=case.device), torch.arange(num_rows, device=case.device) != 5
+    gate_up, _ = case.experts(num_experts, 64, width)
+    for num_made in (2, 4):
+        residual, normed = ops.embed(tokens, table, norm)
+        for is_finished in (False, True, True):
+            chosen = ops.router(normed, router, bias, EPS)
+            rows = ops.moe_up(normed, chosen, live, gate_up, bias, top_k=4, limit=7.0, eps=EPS)
+            counts = rows.routing.ids_TK[live].flatten().bincount(minlength=num_experts)
+            assert torch.equal(rows.routing.tally.counts_E.long(), counts)
+            if is_finished:
+                residual, normed = ops.moe_down(rows, chosen, live, None, None, residual, norm)
+        assert len(made) == num_made
 
 
 @pytest.mark.gpu

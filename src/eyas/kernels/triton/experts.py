@@ -90,13 +90,16 @@ def _experts_kernel(
 
 @triton.jit
 def _combine_kernel(
-    y_ptr, ids_ptr, weights_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
-    H,
-    TOP_K: tl.constexpr, BLOCK_H: tl.constexpr,
+    y_ptr, ids_ptr, weights_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, counts_ptr,
+    H, E,
+    TOP_K: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK_H)
     inside = column < H
+    if row == 0:
+        expert = tl.arange(0, BLOCK_E)
+        tl.store(counts_ptr + expert, 0, mask=expert < E)
     live = tl.load(ids_ptr + row * TOP_K) >= 0
     total = tl.zeros((BLOCK_H,), tl.float32)
     for rank in tl.static_range(TOP_K):
@@ -154,14 +157,19 @@ def experts_down(act_PI: Tensor, routing: Routing, groups: Groups, down: PackedE
 
 
 def combine(y_PH: Tensor, routing: Routing, residual_TH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
-    """residual + the weighted outputs, added by rank, fp32 [T, H]; and the next norm. Dead rows keep their residual."""
+    """residual + the weighted outputs, added by rank, fp32 [T, H]; and the next norm. Dead rows keep their residual.
+
+    The tally of the routing is all zero afterwards.
+    """
     num_rows, width = residual_TH.shape
+    counts_E = routing.tally.counts_E
     out = torch.empty_like(residual_TH)
     rows = torch.empty(num_rows, width, dtype=y_PH.dtype, device=out.device)
     sums = torch.empty(num_rows, 1, dtype=torch.float32, device=out.device)
     _combine_kernel[(num_rows,)](
-        y_PH, routing.ids_TK, routing.weights_TK, residual_TH, norm_H, out, rows, sums,
-        width,
-        TOP_K=routing.ids_TK.shape[1], BLOCK_H=triton.next_power_of_2(width), num_warps=4,
+        y_PH, routing.ids_TK, routing.weights_TK, residual_TH, norm_H, out, rows, sums, counts_E,
+        width, counts_E.numel(),
+        TOP_K=routing.ids_TK.shape[1], BLOCK_H=triton.next_power_of_2(width),
+        BLOCK_E=triton.next_power_of_2(counts_E.numel()), num_warps=4,
     )  # fmt: skip
     return out, Normed(rows, sums)

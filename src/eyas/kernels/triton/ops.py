@@ -43,10 +43,14 @@ class RoutedRows(NamedTuple):
 
 
 class PromptOps:
+    def __init__(self) -> None:
+        self._tally: route.Tally | None = None  # zeros, between the experts of two layers of a pass
+
     def plan(self, rows: Rows, *, num_heads: int, num_kv_heads: int, in_fp8: bool = False) -> Rows:
         return rows
 
     def embed(self, tokens_T: Tensor, embed_VH: Tensor, norm_H: Tensor) -> tuple[Tensor, Normed]:
+        self._tally = None  # a pass that is captured as a graph has its own
         return norm.embed(tokens_T, embed_VH, norm_H)
 
     def pair(
@@ -124,7 +128,8 @@ class PromptOps:
         limit: float,
         eps: float,
     ) -> RoutedRows:
-        routing = route.route_rows(normed, live_T, unrouted.weight, unrouted.bias_E, top_k=top_k, eps=eps)
+        tally, self._tally = self._tally, None
+        routing = route.route_rows(normed, live_T, unrouted.weight, unrouted.bias_E, top_k=top_k, eps=eps, tally=tally)
         tile_rows = experts.expert_tile_rows(live_T.shape[0] * top_k, gate_up.num_experts)
         groups = route.group(normed.rows_TH, routing, tile_rows)
         return RoutedRows(experts.experts_up(routing, groups, gate_up, bias_EN, limit=limit), routing, groups)
@@ -140,6 +145,7 @@ class PromptOps:
         norm_H: Tensor,
     ) -> tuple[Tensor, Normed]:
         outputs = experts.experts_down(rows.act_PI, rows.routing, rows.groups, down, bias_EH)
+        self._tally = rows.routing.tally
         return experts.combine(outputs, rows.routing, residual_TH, norm_H)
 
     def logits(self, normed: Normed, lm_head_VH: BlockedMatrix, eps: float, out: Tensor | None = None) -> Tensor:
