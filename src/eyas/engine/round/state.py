@@ -187,8 +187,9 @@ class DeviceState:
         wanted[0, list(limits)] = list(limits.values())
         wanted[1, list(by_lookup)] = 1
         if (wanted != self._draft_limits).any():
-            self.draft_limit_S.copy_(torch.from_numpy(wanted[0]), non_blocking=True)
-            self.by_lookup_S.copy_(torch.from_numpy(wanted[1] > 0), non_blocking=True)
+            limits_S, by_lookup_S = self.on_device(wanted)
+            self.draft_limit_S.copy_(limits_S)
+            self.by_lookup_S.copy_(by_lookup_S)
             self._draft_limits = wanted
 
     def cut_drafts(self, cut: Cut) -> None:
@@ -197,7 +198,7 @@ class DeviceState:
         wanted[:, 0] = -np.inf
         wanted[list(cut.slots)] = cut.logs_SN
         if (wanted != self._cut_SN).any():
-            self.cut_SN.copy_(torch.from_numpy(wanted), non_blocking=True)
+            self.cut_SN.copy_(self.on_device(wanted))
             self._cut_SN = wanted
 
     def set_pages(self, sequences: Seq[Sequence]) -> None:

@@ -69,8 +69,8 @@ class MaskInput:
         device = self.rows_C.device
         if late:
             num_rows = words_CRW.shape[1]
-            num_ready_S = torch.tensor([late.get(row, num_rows) for row in range(self.num_sequences)])
-            num_ready_S = num_ready_S.to(device, non_blocking=True)
+            numbers = [late.get(row, num_rows) for row in range(self.num_sequences)]
+            num_ready_S = torch.tensor(numbers, pin_memory=self.event is not None).to(device, non_blocking=True)
         return RowMasks(self.rows_C, words_CRW.to(device, non_blocking=True), num_ready_S), late
 
 
@@ -82,7 +82,7 @@ def read_for_masks(state: DeviceState, slots_S: Tensor, sequences: list[Sequence
     starts = [sequence.prompt_length + masks.num_consumed for _, sequence, masks in found]
     num_new = max(sequence.length_bound - start for (_, sequence, _), start in zip(found, starts, strict=True))
     rows = [row for row, _, _ in found]
-    rows_C, starts_C = torch.tensor([rows, starts]).to(state.device, non_blocking=True)
+    rows_C, starts_C = state.on_device([rows, starts])
     slots_C = slots_S[rows_C]
     columns = starts_C.unsqueeze(1) + torch.arange(num_new, device=state.device)
     new = state.tokens_SN[slots_C.unsqueeze(1), columns.clamp(max=state.tokens_SN.shape[1] - 1)]
