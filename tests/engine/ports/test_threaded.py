@@ -148,6 +148,57 @@ def test_a_failed_step_ends_all_requests_with_its_message_and_later_ones_are_ref
     assert caplog.text.count("a step of the engine failed") == 1
 
 
+def test_each_choice_has_one_last_event_though_nothing_can_be_released(engine, caplog):
+    core, reports = engine._core, queue.SimpleQueue()
+    engine.observe(reports.put)
+    inboxes = [submit(engine, "a", n=2), submit(engine, "b")]
+    events = [inboxes[0].get(timeout=30)]  # two choices run, the third waits
+
+    def fails(*_, **__):
+        raise RuntimeError("no such page")
+
+    core.scheduler.finish = core.runner.run = fails
+    for inbox, num_choices in zip(inboxes, (2, 1), strict=True):
+        events += events_of(inbox, num_choices)
+    last = [event for event in events if event.finish is not None]
+    assert sorted((event.request_id, event.choice) for event in last) == [("a", 0), ("a", 1), ("b", 0)]
+    assert {(event.finish, event.error) for event in last} == {(FinishReason.ERROR, "the engine failed: no such page")}
+    with pytest.raises(Unavailable, match="no such page"):
+        submit(engine, "late")
+    engine.close()
+    assert all(inbox.empty() for inbox in inboxes)
+    reported = []
+    while not reports.empty():
+        reported += reports.get().events
+    assert [event for event in reported if event.finish is not None] == last
+    assert caplog.text.count("held was not released") == 3
+
+
+def test_a_thread_that_ends_leaves_nobody_waiting(engine, caplog):
+    """Nor those whose requests it had not taken in."""
+    stepping, go_on = threading.Event(), threading.Event()
+    inbox = submit(engine, "early", n=2)
+    inbox.get(timeout=30)
+
+    def ends():
+        stepping.set()
+        go_on.wait(30)
+        raise SystemExit
+
+    engine._core.step = ends
+    assert stepping.wait(30)
+    queued = submit(engine, "queued")
+    go_on.set()
+    last = [event for event in events_of(inbox, 2) + events_of(queued) if event.finish is not None]
+    assert {(event.finish, event.error) for event in last} == {
+        (FinishReason.ERROR, "the engine's thread ended: SystemExit()")
+    }
+    with pytest.raises(Unavailable, match="thread ended"):
+        submit(engine, "late")
+    engine.close()
+    assert engine._num_sent == 0 and "the engine's thread ended" in caplog.text
+
+
 def test_a_fault_while_a_request_is_taken_in_is_that_requests_alone(engine, caplog):
     """It no longer counts for the queue, and its error comes under the last step's number."""
     reports, add = queue.SimpleQueue(), engine._core.add

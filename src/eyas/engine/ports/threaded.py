@@ -153,7 +153,7 @@ class Engine:
             device = self._core.runner.state.device
             if device.type == "cuda":
                 torch.cuda.set_device(device)  # the current device is per thread
-            while self._receive():
+            while self._receive(wait=self._core.is_idle):
                 self._current_step = next(self._step_numbers)
                 try:
                     report = self._core.step()
@@ -165,9 +165,11 @@ class Engine:
                 self._report(report)
             self._core.fail_all(None, FinishReason.CANCELLED)
             self._report(self._core.take_report())
-        except BaseException as error:  # a bug outside a step: later requests must fail with it
-            self._failure = f"the engine's thread ended: {error!r}"
+        except BaseException as error:  # a bug outside a step: all requests end with it, later ones too
             log.exception("the engine's thread ended")
+            self._fail(f"the engine's thread ended: {error!r}")
+            self._receive(wait=False)  # what was sent before the failure is refused
+            self._report(self._core.take_report())
 
     def _report(self, report: StepReport | None) -> None:
         """Pass the report to the observer, with refusals. Its exceptions are logged and go no further."""
@@ -187,9 +189,8 @@ class Engine:
         except Exception:
             log.exception("step observer raised")
 
-    def _receive(self) -> bool:
-        """Run the queued calls, waiting for one if the engine is idle, and return False to stop."""
-        wait = self._core.is_idle
+    def _receive(self, *, wait: bool) -> bool:
+        """Run the queued calls, the first of which may be waited for, and return False to stop."""
         while True:
             try:
                 message = self._inbox.get(block=wait)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from eyas.base.checks import check_request
-from eyas.base.errors import InvalidRequest
+from eyas.base.errors import EyasError, InvalidRequest
 from eyas.base.ports import Deliver
 from eyas.base.types import (
     EngineStats,
@@ -173,8 +173,9 @@ class EngineCore:
             grammar, choices = entry
             left = [sequence for sequence in choices if sequence.phase is Phase.NEW]
             if error := grammar.exception():
+                finish = FinishReason.INVALID if isinstance(error, EyasError) else FinishReason.ERROR
                 for sequence in left:
-                    self._emit(sequence, (), FinishReason.INVALID, error=str(error))
+                    self._emit(sequence, (), finish, error=str(error) or repr(error))
             else:
                 self._queue(left, grammar.result())
 
@@ -184,9 +185,12 @@ class EngineCore:
                 self._emit(sequence, (), FinishReason.CANCELLED)
 
     def fail_all(self, message: str | None, finish: FinishReason) -> None:
-        """End all running and waiting sequences, with `message` as the error."""
+        """End all running and waiting sequences, with `message` as the error, whatever else fails."""
         for sequence in [s for choices in self._sequences.values() for s in choices]:
-            self._emit(sequence, (), finish, error=message)
+            try:
+                self._emit(sequence, (), finish, error=message)
+            except Exception:
+                log.exception("what request %s held was not released", sequence.request.request_id)
         self._launched.clear()
         self._compiling.clear()
 
@@ -276,20 +280,17 @@ class EngineCore:
         self, ms: float, num_drafts: int, num_prompt_tokens: int, undrafted_s: float | None = None
     ) -> StepReport:
         events, self._unreported = tuple(self._unreported), []
+        owners = [
+            PageOwner(s.request.request_id, s.choice, len(s.full_pages), len(s.sliding_pages) - s.num_sliding_left)
+            for s in self.scheduler.running
+        ]
         return StepReport(
             step=self._num_steps,
             ms=ms,
             num_drafts=num_drafts,
             events=events,
             stats=self.stats(),
-            pages=tuple(
-                [
-                    PageOwner(
-                        s.request.request_id, s.choice, len(s.full_pages), len(s.sliding_pages) - s.num_sliding_left
-                    )
-                    for s in self.scheduler.running
-                ]
-            ),
+            pages=tuple(owners),
             num_prompt_tokens=num_prompt_tokens,
             undrafted_ms=None if undrafted_s is None else undrafted_s * 1e3,
         )
@@ -432,23 +433,25 @@ class EngineCore:
             prompt_logprobs=prompt_logprobs,
             began=sequence.began,
         )
-        if finish is not None:
-            self._forget(sequence)
-        self._unreported.append(event)
         try:
-            sequence.deliver(event)
-        except Exception:
-            log.exception("token callback of request %s raised; the request is dropped", request_id)
-            self._forget(sequence)
+            if finish is not None:
+                self._forget(sequence)
+        finally:  # a last event that is not delivered leaves someone waiting
+            self._unreported.append(event)
+            try:
+                sequence.deliver(event)
+            except Exception:
+                log.exception("token callback of request %s raised; the request is dropped", request_id)
+                self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        """Release all that a sequence holds. Idempotent."""
-        self.scheduler.finish(sequence)
+        """Release all that a sequence holds. Idempotent. If that fails it is forgotten all the same."""
         choices = self._sequences.get(sequence.request.request_id, [])
         if sequence in choices:
             choices.remove(sequence)
             if not choices:
                 del self._sequences[sequence.request.request_id]
+        self.scheduler.finish(sequence)
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
