@@ -10,6 +10,7 @@ import pytest
 from tests.engine.ports.test_process import events_of, start, submit, tokens_of, until
 
 from eyas.base.errors import EyasError, Unavailable
+from eyas.base.settings.config import EngineConfig
 from eyas.base.types import EngineStats, FinishReason
 from eyas.engine.ports import process
 from eyas.engine.ports.child import Child
@@ -97,6 +98,20 @@ def test_counters_neither_jump_nor_fall_at_a_restart(monkeypatch):
         os.kill(engine.pid, signal.SIGKILL)
         until(lambda: engine.num_restarts == 1 and engine.failure is None)
         assert seen == [100] and engine.stats().num_generated_tokens == 100
+
+
+def test_what_a_dead_engine_was_to_read_is_not_kept():
+    config = EngineConfig(model="null:60000")
+    child = Child(config, "text")
+    os.kill(child.pid, signal.SIGSTOP)
+    child.send(bytes(8 << 20))
+    assert len(child._backlog) > 4 << 20
+    os.kill(child.pid, signal.SIGKILL)
+    until(lambda: not child._backlog)
+    for _ in range(3):
+        child.send(bytes(8 << 20))
+    assert not child._backlog
+    child.reap(5)
 
 
 def test_an_engine_that_cannot_be_written_to_is_replaced(monkeypatch):

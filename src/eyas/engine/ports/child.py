@@ -48,6 +48,7 @@ class Child:
         self._reader = Reader(ours, FROM_ENGINE)
         self._lock = threading.Lock()
         self._backlog = bytearray()
+        self._is_broken = False  # the socket takes nothing more
         self._verdict: str | None = None
         self.is_ready = False
         self._step = 0  # the last step that it reported
@@ -61,6 +62,8 @@ class Child:
     def send(self, data: bytes) -> None:
         """Send one frame without waiting: a thread writes what the socket does not take. Ignores a closed socket."""
         with self._lock:
+            if self._is_broken:
+                return
             is_writing = bool(self._backlog)
             sent = 0
             if not is_writing:
@@ -81,6 +84,9 @@ class Child:
             try:
                 sent = self._sock.send(data)
             except OSError:
+                with self._lock:
+                    self._is_broken = True
+                    self._backlog.clear()
                 return
             with self._lock:
                 del self._backlog[:sent]
