@@ -7,6 +7,7 @@ from tests.engine.support.exactness import build, run
 
 from eyas.base.bundled import DEMO
 from eyas.base.types import FinishReason, Request, SamplingParams
+from eyas.engine.round.state import DeviceState
 from eyas.engine.sequences.constraint import NO_TOKEN, GrammarCache
 
 PROMPT = tuple(range(40, 70))
@@ -100,6 +101,25 @@ def test_a_grammar_without_a_first_token_is_an_event_and_others_go_on(random_spe
 def test_without_a_tokenizer_grammars_are_refused(random_model):
     ((finish, error),) = last_of(events_of(build(random_model, concurrency=1), ask(grammar="start: /a/")))
     assert finish is FinishReason.INVALID and "tokenizer.json" in error
+
+
+def test_where_masks_start_goes_through_pinned_memory(random_model, monkeypatch):
+    """Else the host waits for the drafts before it launches what verifies them."""
+    core, on_device, seen = build(random_model, concurrency=1), DeviceState.on_device, []
+    monkeypatch.setattr(
+        DeviceState, "on_device", lambda self, numbers: seen.append(numbers) or on_device(self, numbers)
+    )
+    events_of(core, ask(allowed_token_ids=(3, 4, 5), max_tokens=2, ignore_eos=True))
+    assert [[0], [len(PROMPT)]] in [numbers for numbers in seen if isinstance(numbers, list)]
+
+
+def test_a_sound_grammar_that_was_not_compiled_is_no_mistake_of_the_request(random_speaker):
+    core, events, compiled = build(random_speaker, concurrency=1), [], Future()
+    core.grammars.compile = lambda grammar: compiled
+    compiled.set_exception(MemoryError())
+    core.add(ask(grammar="sound"), events.append)
+    core.step()
+    assert [(event.finish, event.error) for event in events] == [(FinishReason.ERROR, "MemoryError()")]
 
 
 def test_cancelling_while_the_grammar_is_compiled(random_speaker):

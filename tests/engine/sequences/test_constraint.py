@@ -210,6 +210,21 @@ def test_the_cache_keeps_the_last_used(monkeypatch):
     assert cache.compile(texts[0]) is first and cache.compile(texts[1]) is not second
 
 
+@pytest.mark.parametrize("name", ["LLTokenizer", "LLMatcher"])
+def test_a_fault_that_passes_is_not_remembered(monkeypatch, name):
+    def out_of_memory(*args, **kwargs):
+        raise MemoryError
+
+    cache = GrammarCache(DEMO / "tokenizer.json", vocab_size=VOCAB, eos_ids=EOS)
+    with monkeypatch.context() as fault:
+        fault.setattr(f"llguidance.{name}", out_of_memory)
+        with pytest.raises(MemoryError):
+            cache.compile("start: /a/").result()
+    assert cache.compile("start: /a/").result() is cache.compile("start: /a/").result()
+    broken = cache.compile("start: foo")
+    assert isinstance(broken.exception(), InvalidRequest) and cache.compile("start: foo") is broken
+
+
 def test_sequences_of_one_grammar_do_not_share_their_state(cache, tokenizer):
     one, other = with_grammar(cache, GRAMMAR), with_grammar(cache, GRAMMAR)
     before = masks(other)

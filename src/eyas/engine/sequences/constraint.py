@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from eyas.base.errors import InvalidRequest, UserError
+from eyas.base.errors import EyasError, InvalidRequest, UserError
 from eyas.base.harmony.grammar_limits import parser_limits, with_deep_stack
 from eyas.base.types import SamplingParams
 
@@ -200,9 +200,9 @@ class GrammarCache:
         self._thread.submit(self._vocabulary).result()
 
     def compile(self, grammar: str) -> Future[Compiled]:
-        """Return a future of the compiled grammar; its exception is InvalidRequest or UserError."""
+        """Return a future of the compiled grammar; its exception is InvalidRequest, UserError, or passes."""
         matcher = self._matchers.pop(grammar, None)
-        if matcher is None:
+        if matcher is None or _may_pass(matcher):
             matcher = self._thread.submit(self._compile, grammar)
         self._matchers[grammar] = matcher
         if len(self._matchers) > MAX_CACHED_GRAMMARS:
@@ -236,9 +236,17 @@ class GrammarCache:
                 self._tokenizer = llguidance.LLTokenizer(
                     str(self._path), n_vocab=self._vocab_size, eos_token=self._eos_ids
                 )
+            except MemoryError:
+                raise
             except Exception as error:  # the library raises nothing narrower
                 raise UserError(f"{self._path} cannot be used for grammars ({error})") from error
         return self._tokenizer
+
+
+def _may_pass(matcher: Future[Compiled]) -> bool:
+    """Whether it failed for a reason in neither the grammar nor the vocabulary, such as too little memory."""
+    error = matcher.exception() if matcher.done() else None
+    return error is not None and not isinstance(error, EyasError)
 
 
 def _allows(words: Words, token: int) -> bool:
