@@ -303,7 +303,7 @@ EARLY = {
     "plan gpt-oss-120b --on h200 --engine vllm --emit sbatch --out OUT": ["need hf", "driver_from ", "gpus_with 1 "],
     # The largest that an engine may take, the name, and other machines with a key: in every engine's words.
     "plan gpt-oss-120b --on spark --engine eyas --memory 90GiB --host 0.0.0.0 --api-key env:KEY": [
-        "eyas takes 69.11 GiB and 2.00 GiB for its processes",
+        "eyas takes 69.14 GiB and 2.00 GiB for its processes",
         "--served-name openai/gpt-oss-120b",
         "--host 0.0.0.0",
         'EYAS_API_KEY="$KEY"',
@@ -369,7 +369,7 @@ SCREENS = {
     "plan gpt-oss-120b --on spark --engine eyas": ["[EYAS-NOT-HOPPER] its kernels have run on Hopper only"],
     "plan gpt-oss-20b --on rtx-3090 --engine eyas": ["[EYAS-OLDER-GPU]"],
     "plan gpt-oss-120b --on h100 --engine eyas": ["~EYAS-"],
-    "plan gpt-oss-120b --on h100 --concurrency 64": ["143.55 GiB of 79.18 GiB, some wait", "only 11 of 64"],
+    "plan gpt-oss-120b --on h100 --concurrency 64": ["143.93 GiB of 79.18 GiB, some wait", "only 10 of 64"],
 }
 LINES = {  # of logs, as `eyas logs --explain` gets them (all of them: advice/test_symptoms.py)
     "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'": ["older than the GPU", "CUDA 13"],

@@ -10,11 +10,12 @@ from tests.recipes.support.numbers import setup
 from eyas.engine.drafters.base import DrafterNeeds
 from eyas.engine.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.startup.backend import KERNEL_CHUNK, PLAIN_CHUNK
-from eyas.engine.startup.build import EngineOptions
+from eyas.engine.startup.build import EngineOptions, _most_rows
 from eyas.engine.startup.memory import page_bytes, page_counts
 from eyas.engine.step.scheduler import sliding_pages
+from eyas.kernels.cuda.moe import MAX_ROWS
 from eyas.model.config import Eagle3Config, GptOssConfig, RopeConfig
-from eyas.recipes.estimate.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout
+from eyas.recipes.estimate.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout, round_rows
 
 LAYERS = 36
 TARGET = GptOssConfig(
@@ -47,14 +48,23 @@ HEAD = Eagle3Config(
 )
 
 
+def options_of(drafts, **options):
+    return EngineOptions(context=8192, drafter="eagle3" if drafts else "none", draft_tokens=drafts, **options)
+
+
+def setup_of(drafts, **choice):
+    """As planned: with `auto` the number of drafts is the one that is expected to be the fastest."""
+    head, is_auto = "specdrift-120b" if drafts else None, drafts == "auto"
+    return setup("h200", "eyas", head=head, drafts=1 if is_auto else drafts, are_drafts_fixed=not is_auto, **choice)
+
+
 @pytest.mark.parametrize(("context", "sequences"), [(4096, 1), (32_768, 8), (131_072, 2)])
-@pytest.mark.parametrize("has_head", [False, True])
+@pytest.mark.parametrize("drafts", [0, 3, "auto"])
 @pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
-def test_bytes_are_the_engines_own(context, sequences, has_head, kv_dtype):
+def test_bytes_are_the_engines_own(context, sequences, drafts, kv_dtype):
     page = {field.name: field.default for field in fields(EngineOptions)}["page_size"]
     assert (page, KERNEL_CHUNK, PLAIN_CHUNK) == (EYAS_PAGE, EYAS_CHUNK, EYAS_CPU_CHUNK)
-    drafts = 3 if has_head else 0
-    needs = Eagle3Drafter.needs_of(HEAD, torch.bfloat16) if has_head else DrafterNeeds()
+    needs = Eagle3Drafter.needs_of(HEAD, torch.bfloat16) if drafts else DrafterNeeds()
     size = page_bytes(TARGET, needs, page, torch.bfloat16, in_fp8=kv_dtype == "fp8")
     pages = page_counts(
         size,
@@ -62,15 +72,21 @@ def test_bytes_are_the_engines_own(context, sequences, has_head, kv_dtype):
         page_size=page,
         context=context,
         num_sequences=sequences,
-        sliding_pages=sliding_pages(128, drafts, page),
+        sliding_pages=sliding_pages(128, options_of(drafts).max_drafts, page),
         chunk_tokens=KERNEL_CHUNK,
     )
     of_engine = pages.full * size.full + pages.sliding * size.sliding
-    head = "specdrift-120b" if has_head else None
-    choice = {"head": head, "drafts": drafts, "context": context, "concurrency": sequences, "kv_dtype": kv_dtype}
-    layout = kv_layout(*setup("h200", "eyas", **choice))
+    layout = kv_layout(*setup_of(drafts, context=context, concurrency=sequences, kv_dtype=kv_dtype))
     tokens = context * sequences
     assert math.isclose(layout.target_bytes(tokens, sequences) + layout.head_bytes(tokens), of_engine, rel_tol=0.03)
+
+
+@pytest.mark.parametrize("drafts", [0, 3, 15, "auto"])
+@pytest.mark.parametrize("concurrency", [1, 3, 64, 300, 512])
+def test_rows_of_the_largest_round_are_the_engines_own(concurrency, drafts):
+    """A plan that counts fewer promises tokens for which the engine has no room."""
+    choice, box, *_ = setup_of(drafts, concurrency=concurrency)
+    assert round_rows(choice, box) == _most_rows(options_of(drafts, concurrency=concurrency), MAX_ROWS)
 
 
 @pytest.mark.parametrize(("has_head", "least"), [(True, 1.8), (False, 1.95)])

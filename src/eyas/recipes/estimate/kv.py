@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from eyas.base.settings.config import MAX_AUTO_DRAFTS
 from eyas.recipes.knowledge.tables import knowledge
+from eyas.recipes.measured import drafts_of
 from eyas.recipes.plan import Box, Choice
 from eyas.recipes.records import CPU, Head, Model
 from eyas.recipes.versions import satisfies
@@ -22,6 +24,7 @@ __all__ = [
     "host_cache_bytes",
     "kv_layout",
     "prompt_cache_mib",
+    "round_rows",
     "step_tokens",
 ]
 
@@ -31,6 +34,7 @@ PICTURE_STEP = 512  # llama.cpp beside others: as many logits take 0.5 GB of gem
 SLOT_CELLS = 256  # llama.cpp: a slot's cache grows in such steps
 EYAS_PAGE = 16  # tokens, eyas.engine.startup.build
 EYAS_CHUNK, EYAS_CPU_CHUNK = 8192, 512  # prompt tokens of a step, eyas.engine.startup.backend
+EYAS_ROUND_ROWS = 2048  # of all sequences at most, eyas.kernels.cuda.moe
 CHECKPOINTS = 8  # llama.cpp: states of a slot to go back to; its own default is 32
 PROMPT_CACHE_SHARE = 32  # llama.cpp: 1/32 of a unified memory, 3.7 GiB of a Spark; its default is 8 GiB
 MIB = 1 << 20
@@ -92,7 +96,7 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
     if choice.engine == "sglang":
         ratio = 1.0 if satisfies(choice.version, "<0.5.10") else SLIDING_POOL_RATIO
         return KvLayout(full=full, sliding=sliding, head=drafter, ratio=ratio)
-    rows = choice.draft_tokens + 1
+    rows = _reserved_drafts(choice) + 1
     window, in_flight = model.window + rows, step_tokens(choice, 0)
     if not knowledge().engines[choice.engine].is_paged:
         window, in_flight = -(-(model.window + in_flight) // SLOT_CELLS) * SLOT_CELLS, 0
@@ -102,6 +106,19 @@ def kv_layout(choice: Choice, box: Box, model: Model, head: Head | None) -> KvLa
         in_flight = 2 * chunk
         drafter += len(head.taps) * model.hidden_size * 2 / EYAS_PAGE if head is not None else 0.0
     return KvLayout(full=full, sliding=sliding, head=drafter, ratio=None, window=window, in_flight=in_flight)
+
+
+def round_rows(choice: Choice, box: Box) -> int:
+    """Return the rows of the largest round: the last token of each sequence and its drafts."""
+    rows = choice.concurrency * (_reserved_drafts(choice) + 1)
+    is_limited = choice.engine == "eyas" and box.hardware.compute_capability != CPU
+    return min(rows, EYAS_ROUND_ROWS) if is_limited else rows
+
+
+def _reserved_drafts(choice: Choice) -> int:
+    """Return the drafts of a sequence that there must be room for: the most, where the engine chooses their number."""
+    drafts = drafts_of(choice)
+    return MAX_AUTO_DRAFTS if drafts == "auto" else drafts
 
 
 def step_tokens(choice: Choice, otherwise: int) -> int:

@@ -14,7 +14,7 @@ from math import ceil, floor
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eyas.recipes.estimate.kv import host_cache_bytes, kv_layout, step_tokens
+from eyas.recipes.estimate.kv import host_cache_bytes, kv_layout, round_rows, step_tokens
 from eyas.recipes.estimate.weights import checkpoint_bytes, draft_bytes, expert_padding
 from eyas.recipes.knowledge.tables import knowledge
 from eyas.recipes.plan import Box, Choice, MemoryMap, MemoryRow
@@ -199,7 +199,7 @@ def _host(choice: Choice, box: Box) -> int:
 
 def _activations(choice: Choice, box: Box, model: Model) -> float:
     chunk = _chunk_tokens(choice, box)
-    rows = choice.concurrency * (choice.draft_tokens + 1)
+    rows = round_rows(choice, box)
     is_llama = knowledge().engines[choice.engine].runtime == "llama.cpp"
     if choice.role == "embeddings":
         return choice.context * model.hidden_size * ACTIVATION_BYTES  # a text is one step, without logits
