@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -207,26 +208,25 @@ class Runner:
         max_length = self._most_tokens if max_lengths is None else max(max_lengths)
 
         def read(numbers_NS: Tensor) -> Normed:
-            return self._read(PromptTiles(*numbers_NS), max_length, max_lengths)
+            return self._read(PromptTiles.of(numbers_NS), max_length, max_lengths)
 
-        numbers_NS = self.state.on_device(rows.numbers(num_tiles, self.state.dead_slot))
-        return run((READ, num_tiles), read, numbers_NS)
+        state, page_size = self.state, self.caches[0].k.shape[1]
+        numbers = rows.numbers(num_tiles, state.dead_slot, ring=state.tap_ring_SWC.shape[1], page_size=page_size)
+        return run((READ, num_tiles), read, state.on_device(numbers))
 
     def _read(self, tiles: PromptTiles, max_length: int, max_lengths: tuple[int, ...] | None) -> Normed:
         """Run the rows of a prompt pass through the target, and let the drafter read them with their paired taps."""
         state, needs, ring = self.state, self.drafter.needs, self.state.tap_ring_SWC
-        normed, taps_TC, _ = self.target.forward(
-            tiles.batch(state, self.prompt_ops, max_length, max_lengths), self.caches
-        )
+        batch = tiles.batch(state, self.prompt_ops, max_length, max_lengths)
+        normed, taps_TC, _ = self.target.forward(batch, self.caches)
         if taps_TC is not None:
-            shift = needs.tap_shift
-            batch = tiles.batch(state, self.prompt_ops, max_length, max_lengths, first_live=shift)
-            self.drafter.read(batch, tiles.paired(taps_TC, ring) if shift else taps_TC)
+            if needs.tap_shift:  # the first token has none before it
+                batch = replace(batch, live_SR=batch.live_SR & (batch.positions_SR > 0))
+            self.drafter.read(batch, tiles.paired(taps_TC, ring) if needs.tap_shift else taps_TC)
             state.head_length_S[tiles.slots_S] = tiles.ends_S
-            tiles.keep_last(taps_TC, ring, state.dead_slot)
+            tiles.keep_last(taps_TC, ring)
             if needs.page_tap_width:
-                page_size = self.caches[0].k.shape[1]
-                tiles.keep_of_pages(taps_TC, self.tap_pages_PC, state.tables.full, page_size)
+                tiles.keep_of_pages(taps_TC, self.tap_pages_PC, state.tables.full)
         return self._kept(normed)
 
     def _kept(self, normed: Normed) -> Normed:
