@@ -34,6 +34,29 @@ class SamplingFlags(NamedTuple):
     any_filter: bool
 
 
+class _Fields:
+    """Fields of one dtype with a number for each slot, rows of one tensor: a sequence enters all of them at once."""
+
+    def __init__(self, names: Seq[str], num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._names = names
+        width = -(-num_slots // 4) * 4  # each row is aligned to 16 bytes, as a tensor of its own is
+        self._rows_FS = torch.zeros(len(names), width, dtype=dtype, device=device)
+        self.row_of = {name: row_S[:num_slots] for name, row_S in zip(names, self._rows_FS, strict=True)}
+
+    def table(self, values: Mapping[str, Seq[float]]) -> Tensor:
+        """Return the values of some slots by field, for `write`."""
+        return torch.tensor([values[name] for name in self._names], dtype=self._rows_FS.dtype)
+
+    def write(self, slots_S: Tensor, table_FS: Tensor) -> None:
+        self._rows_FS[:, slots_S] = table_FS
+
+
+INTS = (
+    "length", "remaining", "seed", "choice", "first_stop", "num_top", "num_bias", "head_length", "top_k",
+)  # fmt: skip
+FLOATS = "temperature", "top_p", "min_p", "presence", "frequency", "repetition"
+
+
 class DeviceState:
     def __init__(
         self,
@@ -55,11 +78,14 @@ class DeviceState:
         self.dead_slot = num_slots
         self.device = device
         self.vocab_size = vocab_size
+        self._ints = _Fields(INTS, num_slots + 1, torch.int64, device)
+        self._floats = _Fields(FLOATS, num_slots + 1, torch.float32, device)
+        int_of, float_of = self._ints.row_of, self._floats.row_of
         self.tokens_SN = zeros(max_positions)
-        self.length_S = zeros()
+        self.length_S = int_of["length"]
         self.length_S[self.dead_slot] = 1
         self.live_S = zeros(dtype=torch.bool)
-        self.remaining_S = zeros()
+        self.remaining_S = int_of["remaining"]
         self.draft_limit_S = zeros()
         self.by_lookup_S = zeros(dtype=torch.bool)  # uses prompt lookup, where a head drafts for others
         self.cut_SN = zeros(1 + NUM_LEVELS, dtype=torch.float32)  # a `Cut`: the threshold, then the chances
@@ -69,30 +95,31 @@ class DeviceState:
         num_pages = -(-max_positions // page_size)
         self.tables = PageTables(zeros(num_pages), zeros(num_pages))
         self.sampling = SamplingRows(
-            temperature=zeros(dtype=torch.float32),
-            top_k=zeros(),
-            top_p=zeros(dtype=torch.float32),
-            min_p=zeros(dtype=torch.float32),
-            seed=zeros(),
-            choice=zeros(),
+            temperature=float_of["temperature"],
+            top_k=int_of["top_k"],
+            top_p=float_of["top_p"],
+            min_p=float_of["min_p"],
+            seed=int_of["seed"],
+            choice=int_of["choice"],
             any_random=False,
             any_filter=False,
         )
         self.stop_ids_SN = zeros(MAX_STOPS)
-        self.first_stop_S = zeros()  # first position at which stop tokens may be drawn
-        self.presence_S = zeros(dtype=torch.float32)
-        self.frequency_S = zeros(dtype=torch.float32)
-        self.repetition_S = zeros(dtype=torch.float32)
+        self.first_stop_S = int_of["first_stop"]  # first position at which stop tokens may be drawn
+        self.presence_S = float_of["presence"]
+        self.frequency_S = float_of["frequency"]
+        self.repetition_S = float_of["repetition"]
         self.bias_ids_SN = zeros(MAX_LOGIT_BIAS)
         self.bias_SN = zeros(MAX_LOGIT_BIAS, dtype=torch.float32)
-        self.num_bias_S = zeros()
-        self.num_top_S = zeros()  # most likely tokens to report
+        self.num_bias_S = int_of["num_bias"]
+        self._biased: set[int | None] = set()  # slots whose row of the two is not zero
+        self.num_top_S = int_of["num_top"]  # most likely tokens to report
         # Token counts for penalties: allocated when the first request asks for one.
         self.output_counts_SV: Tensor | None = None
         self.in_prompt_SV: Tensor | None = None
         # The hidden states that the head pairs with the tokens at the same positions, for the last W positions.
         self.tap_ring_SWC = zeros(tap_ring, tap_width, dtype=tap_dtype)
-        self.head_length_S = zeros()  # positions below it are in the head's cache
+        self.head_length_S = int_of["head_length"]  # positions below it are in the head's cache
 
     @property
     def nbytes(self) -> int:
@@ -112,32 +139,32 @@ class DeviceState:
             stops_SN[row, : len(sequence.stop_ids)] = torch.tensor(sequence.stop_ids)
         self.stop_ids_SN[slots_S] = self.on_device(stops_SN)
         filters = [p.filters() for p in params]
-        ints: list[tuple[Tensor, list[int]]] = [
-            (self.length_S, lengths),
-            (self.remaining_S, [sequence.budget for sequence in sequences]),
-            (self.sampling.seed, [sequence.seed for sequence in sequences]),
-            (self.sampling.choice, [sequence.choice for sequence in sequences]),
-            (self.first_stop_S, [length + p.min_tokens for length, p in zip(lengths, params, strict=True)]),
-            (self.num_top_S, [p.logprobs or 0 for p in params]),
-            (self.num_bias_S, [len(p.logit_bias) for p in params]),
-            (self.head_length_S, [1] * len(params)),  # position 0 has no hidden state before it
-            (self.live_S, [0] * len(params)),
-            (self.sampling.top_k, [int(values["top_k"]) for values in filters]),
-        ]
-        floats = [
-            (self.sampling.temperature, [p.temperature if p.temperature >= GREEDY_BELOW else 0.0 for p in params]),
-            (self.sampling.top_p, [values["top_p"] for values in filters]),
-            (self.sampling.min_p, [values["min_p"] for values in filters]),
-            (self.presence_S, [p.presence_penalty for p in params]),
-            (self.frequency_S, [p.frequency_penalty for p in params]),
-            (self.repetition_S, [p.repetition_penalty for p in params]),
-        ]
-        groups: Any = (ints, torch.int64), (floats, torch.float32)
-        for fields, dtype in groups:
-            columns = self.on_device(torch.tensor([values for _, values in fields], dtype=dtype))
-            for (field_S, _), column in zip(fields, columns, strict=True):
-                field_S[slots_S] = column.to(field_S.dtype)
-        self._enter_bias(slots_S, [p.logit_bias for p in params])
+        ints = {
+            "length": lengths,
+            "remaining": [sequence.budget for sequence in sequences],
+            "seed": [sequence.seed for sequence in sequences],
+            "choice": [sequence.choice for sequence in sequences],
+            "first_stop": [length + p.min_tokens for length, p in zip(lengths, params, strict=True)],
+            "num_top": [p.logprobs or 0 for p in params],
+            "num_bias": [len(p.logit_bias) for p in params],
+            "head_length": [1] * len(params),  # position 0 has no hidden state before it
+            "top_k": [int(values["top_k"]) for values in filters],
+        }
+        floats = {
+            "temperature": [p.temperature if p.temperature >= GREEDY_BELOW else 0.0 for p in params],
+            "top_p": [values["top_p"] for values in filters],
+            "min_p": [values["min_p"] for values in filters],
+            "presence": [p.presence_penalty for p in params],
+            "frequency": [p.frequency_penalty for p in params],
+            "repetition": [p.repetition_penalty for p in params],
+        }
+        self._ints.write(slots_S, self.on_device(self._ints.table(ints)))
+        self._floats.write(slots_S, self.on_device(self._floats.table(floats)))
+        self.live_S.index_fill_(0, slots_S, False)
+        biases = [p.logit_bias for p in params]
+        if any(biases) or not self._biased.isdisjoint(slots):
+            self._biased = self._biased.difference(slots) | {s for s, bias in zip(slots, biases, strict=True) if bias}
+            self._enter_bias(slots_S, biases)
         for sequence in sequences:
             if uses_penalties(sequence):
                 self._enter_counts(sequence)
