@@ -23,25 +23,36 @@ def test_shapes(name):
     assert shapes(LIBRARIES[name].backward(out, q, k, k, out, lse, rest)) == shapes((q, k, k))
 
 
-def test_flash_attention_goes_backward_some_keys_at_a_time(monkeypatch):
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_keys_go_backward_some_at_a_time(monkeypatch, name):
     """By the formula: a part of the keys gives its own gradients, and a part of those of the queries."""
     asked = []
 
-    def backward(d_out, q, k, v, out, lse, *rest):
-        asked.append(k.shape[1])
-        assert rest[:4] == (None, None, q.shape[1], k.shape[1])
-        grouped = [x[0].view(ROWS, GROUPS, QUERIES, DIM) for x in (d_out, q, out)]
-        rows_lse = lse[0].T.reshape(ROWS, GROUPS, QUERIES)
-        d_q, d_k, d_v = plain_backward(grouped[0], grouped[1], k[0], v[0], grouped[2], rows_lse, None)
+    def part(d_out, q, k, v, out, lse):
+        asked.append(len(k))
+        grouped = [x.reshape(ROWS, GROUPS, QUERIES, DIM) for x in (d_out, q, out)]
+        return plain_backward(*grouped[:2], k, v, grouped[2], lse.reshape(-1, ROWS).T.view(ROWS, GROUPS, QUERIES), None)
+
+    def flash(d_out, q, k, v, out, lse, *rest):
+        assert lse.is_contiguous() and rest[:4] == (None, None, ROWS, k.shape[1])
+        d_q, d_k, d_v = part(*(x[0] for x in (d_out, q, k, v, out)), lse)
         return d_q.flatten(1, 2)[None], d_k[None], d_v[None]
+
+    def cudnn(d_out, q, k, v, out, lse, seed, offset, bias, cum_q, cum_k, *sizes):
+        assert lse.is_contiguous() and lse.shape == (1, GROUPS * QUERIES, ROWS, 1) and bias is None
+        assert sizes == (ROWS, k.shape[2], 0.0, False)
+        d_q, d_k, d_v = part(*(x[0].transpose(0, 1) for x in (d_out, q, k, v, out)), lse)
+        return tuple(x.transpose(0, 1)[None] for x in (d_q.flatten(1, 2), d_k, d_v))
 
     generator = torch.Generator().manual_seed(0)
     q, d_out = (torch.randn(ROWS, GROUPS, QUERIES, DIM, generator=generator) for _ in range(2))
     k, v = (torch.randn(KEYS, GROUPS, DIM, generator=generator) for _ in range(2))
-    out, lse, _ = plain_forward(q, k, v)
-    monkeypatch.setattr(library, "FLASH_KEYS", 64)
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", backward)
-    found = LIBRARIES["flash"].backward(d_out, q, k, v, out, lse, (None, None))
+    out, lse = (x.contiguous() for x in plain_forward(q, k, v)[:2])
+    rest = {"flash": (None, None), "cudnn": ((1, GROUPS * QUERIES, ROWS, 1), None, None, ROWS, None, None)}[name]
+    monkeypatch.setattr(library, "PART_KEYS", 64)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", flash)
+    monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention_backward", cudnn)
+    found = LIBRARIES[name].backward(d_out, q, k, v, out, lse, rest)
     assert asked == [64, 64, 32]
     for x, wanted in zip(found, plain_backward(d_out, q, k, v, out, lse, None), strict=True):
         torch.testing.assert_close(x, wanted, rtol=1e-4, atol=1e-5)

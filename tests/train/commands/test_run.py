@@ -137,7 +137,7 @@ def test_the_plan_names_what_a_run_has(tmp_path, capsys):
     settings, states = write_settings(tmp_path), tmp_path / "states"
     fresh, started = plan_of(capsys, settings), plan_of(capsys, settings, f"head.init={BUNDLED}")
     owners = re.findall(r"^  (\w[\w ]*?)  +[\d.]+ ", fresh, re.M)
-    assert owners[-1] == "together" and {"target weights", "states", "head and optimiser", "head pass"} <= {*owners}
+    assert owners[-1] == "at once" and {"target weights", "states", "head and optimiser", "head pass"} <= {*owners}
     size = {name: re.search(r"head and optimiser +([\d.]+) MiB", text)[1] for name, text in
             (("fresh", fresh), ("started", started))}  # fmt: skip
     assert float(size["started"]) > 2 * float(size["fresh"])

@@ -54,7 +54,7 @@ def test_passes_shrink_to_what_is_free(monkeypatch):
     sizes = []
     for factor in (1.05, 0.95, 0.85, 0.75):
         gpu = shape_plan.GPUS["h100"]
-        small = shape_plan.Gpu(int(factor * room), gpu.products, gpu.attention, gpu.prompts)
+        small = shape_plan.Gpu(int(factor * room), gpu.rest, gpu.attention, gpu.prompts)
         monkeypatch.setitem(shape_plan.GPUS, "small", small)
         plan = plan_shape("gpt-oss-20b", tokens=40960, supervised=1.0, gpu="small")
         assert plan.peak <= plan.free == int(small.memory * 0.97)
@@ -78,7 +78,7 @@ def test_the_command_says_what_fits(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "PREDICTED" in text and "65,536 tokens" in text and "passes of 8,192 rows" in text
     gpu = shape_plan.GPUS["h100"]
-    monkeypatch.setitem(shape_plan.GPUS, "h100", shape_plan.Gpu(74 << 30, gpu.products, gpu.attention, gpu.prompts))
+    monkeypatch.setitem(shape_plan.GPUS, "h100", shape_plan.Gpu(74 << 30, gpu.rest, gpu.attention, gpu.prompts))
     assert main(["train", "plan", "--shape", "gpt-oss-120b", "--gpu", "h100"]) == 1
     captured = capsys.readouterr()
     longest = int(captured.err.rsplit(" ", 1)[1])
@@ -151,3 +151,13 @@ def test_owners_by_device(monkeypatch):
     of = memory.device_bytes(Run(RunSettings(), found, other), longest=8)
     assert of[found.device] == {"target weights": 100, "teacher": 0, "states": 7}
     assert sum(of[other].values()) == 50 + 5 + 9 + 3 + 2 * 10 * 2 * 2 + 7 + 14
+
+
+@pytest.mark.parametrize(
+    ("tokens", "with_target", "seconds"),
+    [(4096, False, 0.1355), (40960, False, 1.929), (131072, False, 11.56), (131072, True, 8.67 + 11.56)],
+)
+def test_predictions_are_near_what_one_h200_took(tokens, with_target, seconds):
+    """docs/log/training.md, 2026-11-27."""
+    plan = plan_shape("gpt-oss-120b", tokens=tokens, supervised=1.0, gpu="h200", with_target=with_target)
+    assert plan.seconds == pytest.approx(seconds, rel=0.1)

@@ -12,7 +12,7 @@ from eyas.model.making.make import make_target
 from eyas.model.making.presets import PRESETS
 from eyas.model.weights import tensors_of
 from eyas.train.states import opening
-from eyas.train.states.memory import TargetMemory, check_memory, longest_that_fits
+from eyas.train.states.memory import TargetMemory, at_once, check_memory, longest_that_fits
 from eyas.train.states.opening import find_target, open_target
 
 TINY = PRESETS["tiny"]
@@ -94,9 +94,9 @@ def test_what_fits_is_found():
     assert longest_that_fits(lambda length: 10 * length, free=99, at_most=50) == 9
     assert longest_that_fits(lambda length: 10 * length, free=1000, at_most=50) == 50
     assert longest_that_fits(lambda length: 10 + length, free=9, at_most=50) == 0
-    check_memory(lambda length: {"a": length, "b": 1}, longest=9, free=10)
+    check_memory(lambda length: {"a": length, "b": 1}, longest=9, device=torch.device("cpu"), free=10)
     with pytest.raises(UserError, match="8 tokens fit"):
-        check_memory(lambda length: {"a": length, "b": 1}, longest=9, free=9)
+        check_memory(lambda length: {"a": length, "b": 1}, longest=9, device=torch.device("cpu"), free=9)
 
 
 def test_a_fingerprint_is_that_of_the_contents(folder, tmp_path):
@@ -110,3 +110,12 @@ def test_a_fingerprint_is_that_of_the_contents(folder, tmp_path):
 def test_no_model(model, said):
     with pytest.raises(UserError, match=said):
         find_target(model, device="cpu")
+
+
+@pytest.mark.parametrize(("device", "of_pass"), [("cpu", 2 + 4), ("cuda", 1 + 2 + 4)])
+def test_the_pass_of_the_target_and_the_step_of_the_head_take_turns(device, of_pass):
+    owners = {"target caches": 1, "target chunk": 2, "target scores": 4, "states": 8}
+    step = {"head and optimiser": 16, "head pass": 32, "loss tiles": 64}
+    assert at_once(owners, torch.device(device)) == 15
+    assert at_once(owners | step, torch.device(device)) == 127 - of_pass
+    assert at_once(owners | {"head pass": 3}, torch.device(device)) == 15

@@ -34,7 +34,8 @@ ours         the step of `eyas train run`
 checkpoints  the same kernels with all rows in one pass, a checkpoint for each depth, a depth's logits whole
 plain        train/reference.py: the training-time test as a whole under autograd, all rows and logits
 hard         all rows in one pass, nothing recomputed, labels in the place of distributions
-memory       by owner; `step` is the peak beyond all others, `driver` what the GPU's driver counts
+memory       by owner; `step` is the peak beyond all others, `driver` what the GPU's driver counts, of all modes
+plan         the memory that `eyas train plan` counts, and how far it is from what the driver counts of ours alone
 parts        seconds of a step of ours: states, the pass over the target's vocabulary, forward passes (keys and values
              of depth 0 among them), loss, backward passes, keys and values of depth 0 backward, update
 FLOP/s       operations of the head's step that cannot be avoided, over the seconds of a step without the target; and
@@ -186,6 +187,7 @@ def _measure(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of one length and share for the JSON, and lines for people."""
     from eyas.bench.training.modes import MODES, Mode, Ours, warmed_up
+    from eyas.train.states.memory import at_once
 
     title = f"{length:,} tokens, {100 * share:g} % supervised" + (f" in {runs} runs" if runs > 1 else "")
     result: dict[str, Any] = {"tokens": length, "supervised": share, "modes": {}, "why_not": {}}
@@ -234,6 +236,9 @@ def _measure(
     lines.append(f"  {speed / 1e12:.3g} TFLOP/s, {100 * speed / products:.0f} % of a large product's")
     owners = found["ours"].memory.items()
     lines.append(f"  memory of ours: {', '.join(f'{owner} {readable(size)}' for owner, size in owners if size)}")
+    planned, driver = at_once(result["planned_bytes"], bench.device), found["ours"].memory["driver"]
+    off = f", {100 * (planned / driver - 1):+.1f} % of the driver's" if driver and len(found) == 1 else ""
+    lines.append(f"  plan {readable(planned)}{off}")
     return result, lines
 
 

@@ -18,15 +18,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.bench.training.steps import Bench
+from eyas.model.checkpoints.placing import can_use_kernels
 from eyas.model.config import Eagle3Config
 from eyas.model.devices import available_bytes
 from eyas.model.live_bytes import LiveBytes
+from eyas.model.weights import num_bytes
 from eyas.train.heads.flops import Work, head_flops
 from eyas.train.heads.registry import find_making
-from eyas.train.loop.memory import head_bytes
+from eyas.train.loop.memory import head_bytes, teacher_bytes
 from eyas.train.loss.tiles import normalisers
 from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 from eyas.train.settings.schema import TrainSettings
+from eyas.train.states.memory import TargetMemory
 from eyas.train.states.source import HiddenStates
 from eyas.train.steps.optimizers import Optimizers
 from eyas.train.steps.processes import Processes
@@ -67,11 +70,12 @@ class Mode(ABC):
     def memory(self) -> dict[str, int]:
         """Take one step and return bytes by owner. `step` is its peak beyond all others.
 
-        On a CPU the bytes of tensors are counted; `driver`, what the GPU's driver counts, is 0 there.
+        On a CPU the bytes of tensors are counted; `driver`, what the GPU's driver counts, is 0 there, as is the part of
+        it that is not of torch.
         """
         trained = [p for p in self.head.parameters() if p.requires_grad]
         gradients = sum(p.nbytes for p in trained)
-        driver = 0
+        driver = own = 0
         if self.bench.device.type == "cuda":
             before = torch.cuda.memory_allocated(self.bench.device)
             torch.cuda.reset_peak_memory_stats(self.bench.device)
@@ -80,6 +84,7 @@ class Mode(ABC):
             made = torch.cuda.max_memory_allocated(self.bench.device) - before
             free, total = torch.cuda.mem_get_info(self.bench.device)
             driver = total - free
+            own = driver - torch.cuda.memory_reserved(self.bench.device)
         else:
             there = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
             with LiveBytes(*there) as seen:
@@ -97,6 +102,7 @@ class Mode(ABC):
             "states": states,
             "step": made - gradients,
             "driver": driver,
+            "driver's own": own,
         }
 
     def _wait(self) -> None:
@@ -179,14 +185,22 @@ class Ours(Mode):
         return seconds
 
     def planned(self) -> dict[str, int]:
-        """Return the bytes by owner that `eyas train plan` counts for the head and its step."""
-        bench, batch = self.bench, self.batch
+        """Return the bytes by owner that `eyas train plan` counts."""
+        bench, batch, taps = self.bench, self.batch, self.source.taps
+        size = bench.teacher.embed_VH.dtype.itemsize
+        states = (len(taps) + 1) * bench.target.hidden_size * bench.dtype.itemsize * batch.num_tokens
+        found = {"teacher": teacher_bytes(bench.target, size), "states": states}
+        if bench.weights is not None:
+            memory = TargetMemory(
+                config=bench.target, dtype=bench.dtype, has_kernels=can_use_kernels(bench.device, bench.target),
+                weight_bytes=num_bytes(bench.weights), expert_cache_bytes=0, num_taps=len(taps),
+            )  # fmt: skip
+            found = memory.owners(longest=batch.num_tokens)
         cells = self._trainer.head.cells(batch, rule="loose")
         rows = len(torch.cat([one.rows_N for one in cells]).unique()) if self.cuts_rows else batch.num_tokens
-        return head_bytes(
+        return found | head_bytes(
             find_making(bench.head_settings.kind), self._trainer.head.config, self.train,
-            vocab_size=bench.target.vocab_size, tokens=batch.num_tokens, rows=rows,
-            itemsize=bench.teacher.embed_VH.dtype.itemsize,
+            vocab_size=bench.target.vocab_size, tokens=batch.num_tokens, rows=rows, itemsize=size,
         )  # fmt: skip
 
     def flops(self) -> dict[str, float]:

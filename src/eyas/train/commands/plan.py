@@ -89,16 +89,17 @@ def _plan_file(args: argparse.Namespace) -> int:
     from eyas.train.loop.prepared import prepare_run
     from eyas.train.records.progress import duration
     from eyas.train.settings.reading import read_settings
+    from eyas.train.states.memory import at_once
 
     settings = read_settings(args.file, args.overrides)
     prepared = prepare_run(settings)
     plan = make_plan(prepared)
     too_large = []
     for device, owners in plan.bytes_by_device.items():
-        free, total, width = available_bytes(device), sum(owners.values()), max(map(len, owners))
+        free, total, width = available_bytes(device), at_once(owners, device), max(map(len, owners))
         print(f"memory of {device}, documents of up to {settings.data.context:,} tokens")
         _print_owners(owners)
-        print(f"  {'together':<{width}}  {readable(total):>10}  of {readable(free)} free")
+        print(f"  {'at once':<{width}}  {readable(total):>10}  of {readable(free)} free")
         too_large += [device] if total > free else []
     everything = ", all that the target can take" if plan.longest == prepared.found.config.max_context else ""
     print(f"passes of {plan.train.rows_of_pass:,} rows, tiles of {plan.train.rows_of_tile:,}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import UserError
-from eyas.kernels.training.library import FLASH_KEYS
+from eyas.kernels.training.library import PART_KEYS
 from eyas.model.checkpoints.eagle3 import EAGLE3
 from eyas.model.checkpoints.eagle3_config import tap_ids
 from eyas.model.checkpoints.shards import read_json
@@ -145,7 +145,7 @@ def activation_bytes(config: Eagle3Config, *, num_rows: int, num_tokens: int, nu
     depth = (7 * config.hidden_size + 2 * query + 2 * key + inner) * itemsize
     depth += (2 * config.head_dim + config.num_heads) * 4
     once = inner * itemsize + 4 * query * 4
-    library = 2 * query * itemsize * min(num_tokens, FLASH_KEYS) if itemsize < 4 else 0
+    library = 2 * query * itemsize * min(num_tokens, PART_KEYS) if itemsize < 4 else 0
     return num_rows * (num_depths * depth + once) + num_tokens * 2 * key * (itemsize + 4) + library
 
 

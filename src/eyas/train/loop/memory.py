@@ -12,7 +12,7 @@ from eyas.train.heads.making import HeadMaking
 from eyas.train.loop.prepared import Prepared
 from eyas.train.loss.teacher import VOCABULARY
 from eyas.train.settings.schema import TrainSettings
-from eyas.train.states.memory import longest_that_fits
+from eyas.train.states.memory import at_once, longest_that_fits
 
 __all__ = [
     "CHUNKS",
@@ -49,7 +49,7 @@ def fitted(prepared: Prepared, *, free: int) -> Prepared:
     ]
     device = prepared.head_device
     return next(
-        (one for one in choices if sum(device_bytes(one, longest=longest)[device].values()) <= free), choices[-1]
+        (one for one in choices if at_once(device_bytes(one, longest=longest)[device], device) <= free), choices[-1]
     )
 
 
@@ -63,7 +63,7 @@ def longest_below(prepared: Prepared, length: int, train: TrainSettings) -> int:
     changed = replace(prepared, settings=settings)
 
     def needed(tokens: int) -> int:
-        return sum(run_bytes(changed, longest=tokens).values())
+        return at_once(run_bytes(changed, longest=tokens), prepared.found.device)
 
     free = needed(1) + int((1 - MARGIN) * (needed(length) - needed(1)))
     return longest_that_fits(needed, free=free, at_most=length - 1)

@@ -136,6 +136,7 @@ def open_source(prepared: Prepared) -> HiddenStates:
         check_memory(
             lambda length, device=device: device_bytes(prepared, longest=length)[device],  # type: ignore[misc]
             longest=settings.data.context,
+            device=device,
             free=available_bytes(device),
         )
     with current(found.device):

@@ -14,7 +14,7 @@ from eyas.train.loop.memory import device_bytes, fitted
 from eyas.train.loop.parts import order_of
 from eyas.train.loop.prepared import Prepared
 from eyas.train.settings.schema import TrainSettings
-from eyas.train.states.memory import longest_that_fits
+from eyas.train.states.memory import at_once, longest_that_fits
 
 __all__ = ["Plan", "make_plan", "product_speed", "target_flops"]
 
@@ -66,7 +66,7 @@ def make_plan(prepared: Prepared) -> Plan:
         bytes_by_device=by_device,
         longest=min(
             longest_that_fits(
-                lambda length, device=device: sum(device_bytes(prepared, longest=length)[device].values()),  # type: ignore[misc]
+                lambda length, device=device: at_once(device_bytes(prepared, longest=length)[device], device),  # type: ignore[misc]
                 free=available_bytes(device),
                 at_most=found.config.max_context,
             )

@@ -17,29 +17,28 @@ from eyas.train.heads.registry import find_making
 from eyas.train.loop.memory import CHUNKS, TILES, head_bytes, teacher_bytes
 from eyas.train.loop.planning import target_flops
 from eyas.train.settings.schema import HeadSettings, TrainSettings
-from eyas.train.states.memory import TargetMemory, longest_that_fits
+from eyas.train.states.memory import TargetMemory, at_once, longest_that_fits
 
 __all__ = ["GPUS", "Gpu", "ShapePlan", "plan_shape"]
 
-DTYPE = torch.bfloat16
-OF_TARGET, OF_HEAD = ("target caches", "target chunk"), ("head pass", "loss tiles")  # never at once on a GPU
+DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 LONGEST = 1 << 20  # tokens, where no target has a limit
 RESERVE = 0.03  # of a GPU's memory: the driver, workspaces, gaps between blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Memory in bytes; FLOP/s of large products, of attention forward and backward together, and of prompts."""
+    """Memory in bytes; FLOP/s of attention, forward and backward together, of all else in a step, and of prompts."""
 
     memory: int
-    products: float
+    rest: float
     attention: float
     prompts: float
 
 
 GPUS = {
-    "h200": Gpu(143771 << 20, 600e12, 295e12, 270e12),
-    "h100": Gpu(81559 << 20, 600e12, 295e12, 270e12),  # the same chip; its memory is slower
+    "h200": Gpu(143771 << 20, 475e12, 435e12, 430e12),
+    "h100": Gpu(81559 << 20, 475e12, 435e12, 430e12),  # the same chip; its memory is slower
 }
 
 
@@ -61,17 +60,11 @@ class ShapePlan:
 
     @property
     def peak(self) -> int:
-        return _peak(self.bytes_by_owner)
+        return at_once(self.bytes_by_owner, DEVICE)
 
     @property
     def fits(self) -> bool:
         return self.peak <= self.free and sum(self.head_bytes_by_owner.values()) <= self.head_free
-
-
-def _peak(owners: dict[str, int]) -> int:
-    """Return the bytes in use at once: what the target's pass and the head's step need is never there together."""
-    of_target, of_head = (sum(owners.get(name, 0) for name in names) for names in (OF_TARGET, OF_HEAD))
-    return sum(owners.values()) - min(of_target, of_head)
 
 
 def plan_shape(
@@ -115,15 +108,15 @@ def plan_shape(
 
     def fits(train: TrainSettings, length: int) -> bool:
         first, second = owners(train, length)
-        return _peak(first) <= free and sum(second.values()) <= head_free
+        return at_once(first, DEVICE) <= free and sum(second.values()) <= head_free
 
     settings = TrainSettings(depths=depths)
     choices = [replace(settings, chunk=chunk, tile=tile) for chunk in CHUNKS for tile in TILES]
     fitting = (one for one in choices if fits(one, tokens))
     train = next(fitting, choices[-1])
     flops = head_flops(config, _work(tokens, supervised, depths))
-    products = sum(value for part, value in flops.items() if part != "attention")
-    seconds = products / device.products + flops["attention"] / device.attention
+    rest = sum(value for part, value in flops.items() if part != "attention")
+    seconds = rest / device.rest + flops["attention"] / device.attention
     if with_target:
         flops["target"] = target_flops(target, [tokens])
         seconds += flops["target"] / device.prompts

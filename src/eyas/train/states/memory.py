@@ -14,7 +14,10 @@ from eyas.model.config import GptOssConfig
 from eyas.model.prompt_memory import chunk_bytes, layer_page_bytes
 from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pages
 
-__all__ = ["TargetMemory", "check_memory", "longest_that_fits"]
+__all__ = ["TargetMemory", "at_once", "check_memory", "longest_that_fits"]
+
+OF_PASS = "target chunk", "target scores"  # of the target, gone before the head's step; on a GPU so are its caches
+OF_STEP = "head pass", "loss tiles"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +65,13 @@ class TargetMemory:
         }
 
 
+def at_once(owners: Mapping[str, int], device: torch.device) -> int:
+    """Return the bytes in use at once on a device: the target's pass and the head's step take turns."""
+    of_pass = OF_PASS if device.type == "cpu" else (*OF_PASS, "target caches")
+    in_turn = [sum(owners.get(name, 0) for name in names) for names in (of_pass, OF_STEP)]
+    return sum(owners.values()) - min(in_turn)
+
+
 def longest_that_fits(bytes_at: Callable[[int], int], *, free: int, at_most: int) -> int:
     """Return the most tokens, up to `at_most`, whose `bytes_at`, which must not fall, is within `free`; 0 if none."""
     low, high = 0, at_most
@@ -71,16 +81,18 @@ def longest_that_fits(bytes_at: Callable[[int], int], *, free: int, at_most: int
     return low
 
 
-def check_memory(owners_at: Callable[[int], Mapping[str, int]], *, longest: int, free: int) -> None:
-    """Raises UserError if documents of `longest` tokens need more than `free` bytes; names what fits.
+def check_memory(
+    owners_at: Callable[[int], Mapping[str, int]], *, longest: int, device: torch.device, free: int
+) -> None:
+    """Raises UserError if documents of `longest` tokens need more than `free` bytes of a device; names what fits.
 
     `owners_at` gives the bytes by owner for documents of up to that many tokens.
     """
     owners = owners_at(longest)
-    needed = sum(owners.values())
+    needed = at_once(owners, device)
     if needed <= free:
         return
-    fits = longest_that_fits(lambda length: sum(owners_at(length).values()), free=free, at_most=longest)
+    fits = longest_that_fits(lambda length: at_once(owners_at(length), device), free=free, at_most=longest)
     largest = sorted((owner for owner in owners if owners[owner]), key=lambda owner: -owners[owner])[:3]
     advice = f"documents of up to {fits} tokens fit"
     if not fits:

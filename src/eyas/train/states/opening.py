@@ -87,6 +87,7 @@ def open_target(
     check_memory(
         lambda length: memory.owners(longest=length, batch_tokens=batch_tokens, cache_bytes=kept),
         longest=longest,
+        device=found.device,
         free=available_bytes(found.device),
     )
     folder = resolve(found.name)
