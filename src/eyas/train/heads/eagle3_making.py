@@ -19,6 +19,7 @@ from eyas.model.config import FINAL_NORM_TAP, Eagle3Config, GptOssConfig, RopeCo
 from eyas.model.taps import TapReading, default_taps, read_taps
 from eyas.model.weights import Eagle3Weights, TargetWeights
 from eyas.train.heads.eagle3 import Eagle3TrainableHead
+from eyas.train.heads.flops import head_flops
 from eyas.train.heads.making import HeadMaking
 from eyas.train.settings.schema import HeadSettings
 from eyas.train.types import Teacher
@@ -192,6 +193,7 @@ EAGLE3_MAKING = HeadMaking(
     tap_readings=tap_readings,
     from_checkpoint=head_from_checkpoint,
     activation_bytes=activation_bytes,
+    flops=head_flops,
     num_parameters=num_parameters,
     read_config=read_config,
 )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eyas.model.config import GptOssConfig
 from eyas.train.heads.base import TrainableHead
+from eyas.train.heads.flops import Work
 from eyas.train.settings.schema import HeadSettings
 from eyas.train.types import Teacher
 
@@ -55,5 +56,6 @@ class HeadMaking:
     tap_readings: _TapReadings  # of a checkpoint: the meanings that its tap ids can have, by name
     from_checkpoint: _FromCheckpoint
     activation_bytes: _ActivationBytes  # of one pass
+    flops: Callable[[Any, Work], dict[str, float]]  # of a step, by part
     num_parameters: Callable[[Any], int]  # that are trained
     read_config: Callable[[Mapping[str, Any]], Any]  # from the JSON of its fields

@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from eyas.model.config import GptOssConfig
 from eyas.model.devices import available_bytes
+from eyas.train.heads.flops import Work
 from eyas.train.loop.memory import device_bytes, fitted
 from eyas.train.loop.parts import order_of
 from eyas.train.loop.prepared import Prepared
@@ -18,7 +20,9 @@ from eyas.train.states.memory import at_once, longest_that_fits
 
 __all__ = ["Plan", "make_plan", "product_speed", "target_flops"]
 
-UTILISATION = 0.35  # of a large product's speed, by steps measured on a CPU and on an H200; see docs/train.md
+# Of a large product's speed, by steps measured on a CPU (the demo's head) and on an H200 (that of the 120b; small ones
+# wait for launches).
+UTILISATION = {"cpu": 0.39, "cuda": 0.65}
 PROBE = 1024  # rows, columns and depth of the measured product on a CPU; four times that on a GPU
 
 
@@ -51,10 +55,10 @@ def make_plan(prepared: Prepared) -> Plan:
     order = order_of(prepared, num_sequences=1)
     num_steps = settings.train.steps or order.num_steps(settings.train.epochs)
     lengths = [len(document) for document in prepared.training]
-    taught = sum(int((document.runs_T >= 0).sum()) for document in prepared.training)
+    work = _work(prepared)
     tokens_per_step = sum(lengths) / order.num_steps(1)
     epochs = num_steps / order.num_steps(1)
-    flops = epochs * _head_flops(prepared, sum(lengths), taught)
+    flops = epochs * sum(prepared.making.flops(prepared.head_config, work).values())
     passes = 1.0 if settings.states.folder is None else 0.0
     width = (len(set().union(*prepared.taps.values())) + 1) * found.config.hidden_size * found.dtype.itemsize
     if sum(lengths) * width > settings.states.cache:  # otherwise the first epoch's states are kept
@@ -74,23 +78,29 @@ def make_plan(prepared: Prepared) -> Plan:
         ),
         num_documents=len(lengths),
         num_tokens=sum(lengths),
-        num_taught=taught,
+        num_taught=work.positions,
         num_steps=num_steps,
         tokens_per_step=tokens_per_step,
         filled=order.filled(),
         flops=flops,
         flops_per_second=product_speed(found.device, found.dtype),
-        utilisation=UTILISATION,
+        utilisation=UTILISATION[found.device.type],
     )
 
 
-def _head_flops(prepared: Prepared, num_tokens: int, num_taught: int) -> float:
-    """FLOP of an epoch in the head: three products a parameter and row of each depth, forward and backward.
-
-    Rows that are not taught have keys and values of depth 0 alone, which is left out.
-    """
+def _work(prepared: Prepared) -> Work:
+    """Return the sizes of an epoch. A row for each taught token, which every depth teaches: a few are at neither."""
     depths = prepared.settings.train.depths
-    return 6.0 * prepared.making.num_parameters(prepared.head_config) * depths * min(num_taught + depths, num_tokens)
+    taught = [np.flatnonzero(document.runs_T >= 0) for document in prepared.training]
+    rows = sum(map(len, taught))
+    return Work(
+        tokens=sum(map(len, prepared.training)),
+        rows=rows,
+        keys=sum(int(places.sum()) + len(places) for places in taught),
+        cells=depths * rows,
+        positions=rows,
+        depths=depths,
+    )
 
 
 def target_flops(config: GptOssConfig, lengths: Sequence[int]) -> float:

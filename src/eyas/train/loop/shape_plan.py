@@ -12,7 +12,7 @@ import torch
 from eyas.base.errors import UserError, nearest
 from eyas.model.config import GptOssConfig
 from eyas.model.making.presets import PRESETS
-from eyas.train.heads.flops import Work, head_flops
+from eyas.train.heads.flops import Work
 from eyas.train.heads.registry import find_making
 from eyas.train.loop.memory import CHUNKS, TILES, head_bytes, teacher_bytes
 from eyas.train.loop.planning import target_flops
@@ -90,7 +90,8 @@ def plan_shape(
     head_free = int(_gpu(head_gpu).memory * (1 - RESERVE)) if head_gpu else 0
     if with_target and tokens > target.max_context:
         raise UserError(f"{shape} reads up to {target.max_context} tokens")
-    config = find_making("eagle3").fresh_config(HeadSettings(), target, context=tokens)
+    making = find_making("eagle3")
+    config = making.fresh_config(HeadSettings(), target, context=tokens)
     free = int(device.memory * (1 - RESERVE))
 
     def owners(train: TrainSettings, length: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -98,7 +99,7 @@ def plan_shape(
         rows = min(length, round(supervised * length) + depths)
         found = _target_bytes(target, num_taps=len(config.taps), length=length, is_here=with_target)
         of_head = head_bytes(
-            find_making("eagle3"), config, train,
+            making, config, train,
             vocab_size=target.vocab_size, tokens=length, rows=rows, itemsize=DTYPE.itemsize,
         )  # fmt: skip
 
@@ -114,7 +115,7 @@ def plan_shape(
     choices = [replace(settings, chunk=chunk, tile=tile) for chunk in CHUNKS for tile in TILES]
     fitting = (one for one in choices if fits(one, tokens))
     train = next(fitting, choices[-1])
-    flops = head_flops(config, _work(tokens, supervised, depths))
+    flops = making.flops(config, _work(tokens, supervised, depths))
     rest = sum(value for part, value in flops.items() if part != "attention")
     seconds = rest / device.rest + flops["attention"] / device.attention
     if with_target:
