@@ -195,6 +195,7 @@ def main() -> None:
         if found["theirs"] is None:
             break
         if device == "cuda":
+            torch.compiler.reset()  # shapes of a length are compiled as they are, not as what may change
             torch.cuda.empty_cache()
 
 
