@@ -1,10 +1,11 @@
 """Measures training of a head of gpt-oss-120b on a GPU, in flows that end within minutes (default: 9 each).
 
-    python -m tools.training_bench first | second | curve [--out DIR] [--minutes 9] [--parts NAME,NAME]
+    python -m tools.training_bench first | second | third | curve [--out DIR] [--minutes 9] [--parts NAME,NAME]
 
 first   the kernels against fp64, attention by library, steps of 4,096 to 131,072 tokens
 second  against other ways of training, supervised shares, runs, the target in every step, the longest document;
         with the target it needs an H200
+third   12 steps with the target at 131,072 tokens, plans with the target (an H200), gpt-oss-20b (80 GB), sizes of tiles
 curve   4K to 128K in four modes, for `python -m tools.training_bench.curve`
 
 Each part is a process with a limit of its own; one that fails, or is stopped, stops no other. What was measured stands
@@ -26,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEAST = 15  # seconds that a part is begun with
-BENCH = ("-m", "eyas", "train", "bench", "--shape", "gpt-oss-120b", "--chunk", "4096", "--tile", "2048")
+BENCH = ("-m", "eyas", "train", "bench")
+SIZES = ("--chunk", "4096", "--tile", "2048")
 SMALL_BENCH = ("-m", "eyas", "train", "bench", "--shape", "demo", "--repeats", "1", "--tokens", "64")
 KERNELS = ("-m", "tools.training_bench.kernels")
 WARNING = "ignore:Attempting to run cuBLAS"  # of torch, in autograd's own thread
@@ -46,8 +48,9 @@ class Part:
     seconds: int
 
 
-def bench(name: str, seconds: int, *arguments: str) -> Part:
-    return Part(name, (*BENCH, "--repeats", "3", *arguments), seconds)
+def bench(name: str, seconds: int, *arguments: str, shape: str = "gpt-oss-120b") -> Part:
+    """`arguments` may give other sizes and repeats: the last ones count."""
+    return Part(name, (*BENCH, "--shape", shape, *SIZES, "--repeats", "3", *arguments), seconds)
 
 
 def kernels(name: str, seconds: int) -> Part:
@@ -79,6 +82,18 @@ SECOND = (
     bench("131072 at 10 %", 60, "--tokens", "131072", "--supervised", "0.1", "--runs", "20", "--mode", "ours"),
     bench("196608", 240, "--tokens", "196608", "--supervised", "1", "--mode", "ours", "--repeats", "1"),
 )  # fmt: skip
+THIRD = (
+    bench("12 steps", 330, "--tokens", "131072", "--supervised", "1", "--mode", "ours", "--with-target",
+          "--repeats", "8"),  # after two, and before two more
+    bench("plans", 120, "--tokens", "4096,65536", "--supervised", "0.3", "--mode", "ours", "--with-target",
+          "--repeats", "1"),
+    bench("20b", 200, "--tokens", "4096,40960,131072", "--supervised", "1", "--mode", "ours", "--with-target",
+          "--repeats", "1", shape="gpt-oss-20b"),
+    bench("20b head", 150, "--tokens", "4096,40960,131072", "--supervised", "1", "--mode", "ours",
+          shape="gpt-oss-20b"),
+    *(bench(f"tiles of {tile}", 40, "--tokens", "40960", "--supervised", "1", "--mode", "ours", "--repeats", "1",
+            "--tile", str(tile)) for tile in (1024, 4096)),
+)  # fmt: skip
 CURVE = tuple(
     bench(f"curve {tokens}", seconds, "--tokens", str(tokens), "--supervised", "1", "--mode", modes, "--repeats", "1")
     for tokens, seconds, modes in (
@@ -90,7 +105,7 @@ CURVE = tuple(
         (131072, 200, "ours"),
     )
 )
-FLOWS = {"first": FIRST, "second": SECOND, "curve": CURVE}
+FLOWS = {"first": FIRST, "second": SECOND, "third": THIRD, "curve": CURVE}
 
 
 def in_small(part: Part) -> tuple[str, ...]:
