@@ -91,6 +91,7 @@ THIRD = (
           "--repeats", "1", shape="gpt-oss-20b"),
     bench("20b head", 150, "--tokens", "4096,40960,131072", "--supervised", "1", "--mode", "ours",
           shape="gpt-oss-20b"),
+    kernels("step", 60),
     *(bench(f"tiles of {tile}", 40, "--tokens", "40960", "--supervised", "1", "--mode", "ours", "--repeats", "1",
             "--tile", str(tile)) for tile in (1024, 4096)),
 )  # fmt: skip

@@ -34,12 +34,12 @@ from eyas.kernels.training.library import LIBRARIES
 from eyas.model.hardware import hardware
 from eyas.train.heads.attention import Prefix, attend, row_blocks
 from eyas.train.heads.kernel_attention import attend_by_kernels, pass_rows
-from eyas.train.types import States, Teacher
+from eyas.train.types import Batch, States, Teacher
 
 WAYS = ("kernels", "flash", "cudnn")
 CHECKED, LONG, ROWS = 6000, (40_960, 131_072), 8192  # tokens; rows of a timed pass
-# Tokens, supervised share, rows of a pass: one by our kernels alone, one whose first 2,048 keys are a library's.
-STEPS = ((2048, 1.0, 2048), (3200, 0.3, 2048))
+# Tokens, supervised share, rows of a pass, documents: by our kernels alone, with 2,048 keys by a library, packed.
+STEPS = ((2048, 1.0, 2048, 1), (3200, 0.3, 2048, 1), (2048, 0.5, 1024, 3))
 SETTINGS = {  # to try, beside those that are set
     "_FORWARD": [
         dict(BLOCK_M=128, BLOCK_N=128, maxnreg=None),
@@ -132,15 +132,27 @@ def compared(case: Case, way: str, exact: dict[str, Tensor], plain: dict[str, Te
 
 def step() -> None:
     """Gradients of steps in bf16, ours and autograd's, against fp64 (plain attention, as the reference)."""
-    shape, sizes = ("demo", ((96, 1.0, 96),)) if SMALL else ("gpt-oss-120b", STEPS)
-    for tokens, share, chunk in sizes:
+    shape, sizes = ("demo", ((96, 1.0, 96, 1), (96, 0.5, 48, 3))) if SMALL else ("gpt-oss-120b", STEPS)
+    for tokens, share, chunk, documents in sizes:
         bench, _ = open_bench(shape=shape, file=None, device=DEVICE.type, chunk=chunk)
-        record("step", {"tokens": tokens, "supervised": share}, gradients, bench, tokens, share)
+        what = {"tokens": tokens, "supervised": share, "documents": documents}
+        record("step", what, gradients, bench, packed(bench.batch(tokens, share, runs=documents), documents))
 
 
-def gradients(bench: Any, tokens: int, share: float) -> dict[str, Any]:
+def packed(batch: Batch, num: int) -> Batch:
+    """Return the batch cut into documents of 1, 2, 3, ... shares of its tokens."""
+    starts = tuple(batch.num_tokens * n * (n + 1) // (num * (num + 1)) for n in range(num + 1))
+    at_T = torch.arange(batch.num_tokens, device=batch.ids_T.device)
+    documents_T = torch.searchsorted(torch.tensor(starts, device=at_T.device), at_T, right=True) - 1
+    first_T = torch.tensor(starts, device=at_T.device)[documents_T]
+    return replace(
+        batch, documents_T=documents_T, positions_T=at_T - first_T, starts=starts, sources=batch.sources * num
+    )
+
+
+def gradients(bench: Any, batch: Batch) -> dict[str, Any]:
     """Return the errors of each gradient of a step, and their ratio."""
-    batch, source = bench.batch(tokens, share), bench.source(tokens)
+    source = bench.source(batch.num_tokens)
     found: dict[str, dict[str, Tensor]] = {}
     for name in ("ours", "autograd", "fp64"):
         mode = None  # the last one's memory
