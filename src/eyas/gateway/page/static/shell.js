@@ -5,15 +5,15 @@
  */
 export function views({ first, follow }) {
   const root = document.documentElement;
+  const buttons = document.querySelectorAll("[data-show]");
   const wide = matchMedia("(min-width: 1100px)");
   const tell = () => follow(root.dataset.view !== "chat" && !document.hidden);
   function show(view) {
     root.dataset.view = view === "both" && !wide.matches ? "chat" : view;
-    for (const button of document.querySelectorAll("[data-show]"))
-      button.setAttribute("aria-pressed", button.dataset.show === root.dataset.view);
+    for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.show === root.dataset.view);
     tell();
   }
-  for (const button of document.querySelectorAll("[data-show]"))
+  for (const button of buttons)
     button.onclick = () => {
       location.replace(`#${button.dataset.show}`);
       show(button.dataset.show);

@@ -1,11 +1,12 @@
 // A classic script in the head, so that the first paint has the chosen colours already.
 const THEMES = ["auto", "light", "dark"];
+const { dataset } = document.documentElement;
 let kept = null;
 try {
   kept = localStorage.getItem("eyas.theme");
 } catch {} // no store
 function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
+  dataset.theme = theme;
   try {
     localStorage.setItem("eyas.theme", theme);
   } catch {} // no store
@@ -13,9 +14,9 @@ function setTheme(theme) {
 setTheme(THEMES.includes(kept) ? kept : "auto");
 addEventListener("DOMContentLoaded", () => {
   const button = document.getElementById("theme");
-  const show = () => (button.ariaLabel = button.title = `Colours: ${document.documentElement.dataset.theme}`);
+  const show = () => (button.ariaLabel = button.title = `Colours: ${dataset.theme}`);
   button.onclick = () => {
-    setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+    setTheme(THEMES[(THEMES.indexOf(dataset.theme) + 1) % THEMES.length]);
     show();
   };
   show();

@@ -5,10 +5,8 @@ import { fileView } from "./files.js";
 
 const BEAT_S = 5; // an answer of another tab that was not kept for longer has ended with that tab
 
-/** Returns the view of a message: { element, update(), finish() }. */
-export function messageView(message, chat, place) {
-  return message.role === "assistant" ? new Answer(message, chat, place) : new Question(message, chat, place);
-}
+/** Returns the view of a message: { element }, and of an answer { update(), finish() }. */
+export const messageView = (message, ...rest) => new (message.role === "assistant" ? Answer : Question)(message, ...rest);
 
 /** Buttons between the versions of a message. */
 function versions({ ids, n }, chat) {
@@ -30,8 +28,6 @@ class Question {
     if (role === "user") actions.append(action("Edit", () => this.edit()));
     this.element = h("li", { class: role }, h("span", { class: "unseen" }, label), ...parts, actions);
   }
-
-  update() {}
 
   edit() {
     const { chat, message } = this;

@@ -45,8 +45,7 @@ export class Banner {
   }
 
   askKey(message, again) {
-    const label = { "aria-label": "API key", placeholder: "API key" };
-    const field = h("input", { type: "password", autocomplete: "off", required: true, ...label });
+    const field = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "API key", placeholder: "API key" });
     const form = h("form", {}, field, h("button", { class: "quiet" }, "Use it"));
     form.onsubmit = (event) => {
       event.preventDefault();

@@ -22,8 +22,12 @@ export class Chat {
     this.controller = null;
     this.answering = null; // the message that is being received
     this.views = new Map();
-    const take = { list: $("files"), model: () => this.talk.settings.model };
-    this.files = new Files({ ...take, onFault: (text) => this.banner.say(text), onChange: () => this.measure() });
+    this.files = new Files({
+      list: $("files"),
+      model: () => this.talk.settings.model,
+      onFault: (text) => this.banner.say(text),
+      onChange: () => this.measure(),
+    });
     this.files.watch($("chat"), this.composer);
     this.listen();
     this.render();
@@ -41,7 +45,7 @@ export class Chat {
       resize(this.composer);
       this.measure();
     };
-    $("attach").onclick = () => this.files.choose();
+    $("attach").onclick = () => this.files.picker.click();
     addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
     });
@@ -66,7 +70,7 @@ export class Chat {
     this.talk = talk;
     remember("session", CURRENT, talk.id);
     this.banner.hide();
-    this.files.set([]);
+    this.files.clear();
     this.render({ isWhole: true });
     this.toEnd();
     this.measure();
@@ -112,9 +116,8 @@ export class Chat {
     if (tree.path(talk).some((one) => isElsewhere(one, this.tabs.name))) this.watching = setTimeout(() => this.render({ isWhole: true }), 6000);
   }
 
-  /** Keeps the conversation, with what other tabs added to it. */
-  async keep() {
-    const talk = this.talk;
+  /** Keeps a conversation, with what other tabs added to it. */
+  async keep(talk = this.talk) {
     const whole = await this.store.write(talk);
     if (!whole) return;
     for (const [id, message] of Object.entries(whole.messages)) talk.messages[id] ??= message;
@@ -204,9 +207,7 @@ export class Chat {
     if (this.talk !== talk) {
       // Another conversation was opened meanwhile.
       this.busy(Boolean(this.controller));
-      const whole = await this.store.write(talk);
-      if (whole) this.tabs.tell("changed", talk.id);
-      return;
+      return this.keep(talk);
     }
     this.answering = null;
     this.busy(false);
@@ -215,7 +216,7 @@ export class Chat {
 
   /** Keeps the text so far, and shows how it ended. */
   close(message, error, isStopped) {
-    const isEmpty = !message.content && !message.reasoning && !message.calls.length;
+    const isEmpty = tree.isEmpty(message);
     const stick = this.atEnd();
     if (isEmpty && error) {
       tree.drop(this.talk, message);

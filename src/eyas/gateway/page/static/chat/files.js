@@ -55,10 +55,6 @@ export class Files {
     input.addEventListener("paste", (event) => take(event, event.clipboardData?.files));
   }
 
-  choose() {
-    this.picker.click();
-  }
-
   async take(files) {
     for (const file of files) {
       const fault = await this.read(file);
@@ -97,12 +93,12 @@ export class Files {
   /** Returns the files and forgets them. */
   give() {
     const given = this.files.map(({ name, text, tokens }) => ({ name, text, ...(tokens !== null && { tokens }) }));
-    this.set([]);
+    this.clear();
     return given;
   }
 
-  set(files) {
-    this.files = files.map((file) => ({ tokens: null, ...file }));
+  clear() {
+    this.files = [];
     this.show();
   }
 

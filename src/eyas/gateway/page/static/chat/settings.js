@@ -1,5 +1,5 @@
 // The settings of a conversation: a dialog, what new conversations begin with, and the fields of a request's body.
-import { h, remember, remembered } from "../dom.js";
+import { $, h, remember, remembered } from "../dom.js";
 
 const STORE = "eyas.settings";
 const TOOLS = '[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]';
@@ -111,7 +111,7 @@ export class Settings {
     this.always.checked = false;
     for (const one of this.form.querySelectorAll("details"))
       one.open = [...one.querySelectorAll("[name]")].some(({ value }) => value);
-    for (const name of Object.keys(FAULTS)) document.getElementById(`${name}-error`).textContent = "";
+    for (const name of Object.keys(FAULTS)) $(`${name}-error`).textContent = "";
     this.dialog.showModal();
   }
 
@@ -124,7 +124,7 @@ export class Settings {
     const given = this.read();
     for (const [name, fault] of Object.entries(FAULTS)) {
       const text = fault(given[name] ?? "");
-      document.getElementById(`${name}-error`).textContent = text;
+      $(`${name}-error`).textContent = text;
       if (!text || event.defaultPrevented) continue;
       event.preventDefault();
       this.form.elements[name].closest("details").open = true;

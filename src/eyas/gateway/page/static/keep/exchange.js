@@ -101,10 +101,18 @@ const settings = all(NAMES, text);
 const COUNTS = "prompt_tokens completion_tokens total_tokens predicted_n predicted_per_second draft_n draft_n_accepted mean_acceptance_length";
 const numbers = all(COUNTS.split(" "), number);
 const message = fields({
-  ...{ role: text, content: text, reasoning: text, finish: text, note: text, at: number, call: text },
-  ...{ calls: listOf(fields({ id: text, name: text, arguments: text })), by: listOf(text) },
+  role: text,
+  content: text,
+  reasoning: text,
+  finish: text,
+  at: number,
+  call: text,
+  calls: listOf(fields({ id: text, name: text, arguments: text })),
+  by: listOf(text),
   files: listOf(fields({ name: text, text, tokens: number })),
-  ...{ timings: numbers, usage: numbers, speculation: numbers },
+  timings: numbers,
+  usage: numbers,
+  speculation: numbers,
 });
 
 /** Returns a conversation with new ids, so that it meets none that is here. */

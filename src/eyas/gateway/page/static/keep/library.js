@@ -87,7 +87,7 @@ export class Library {
 
   entry({ id, title }) {
     const isShown = id === this.chat.talk.id;
-    const open = h("button", { type: "button", class: "talk", "aria-current": isShown && "true", title, onclick: () => this.open(id) }, title);
+    const open = action(title, () => this.open(id), { class: "talk", "aria-current": isShown && "true", title });
     const more = iconButton("more", `More about ${title}`, () => this.menu(item, id, more), { "aria-expanded": "false" });
     const item = h("li", {}, open, more);
     item.dataset.talk = id;

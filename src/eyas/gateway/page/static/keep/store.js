@@ -52,11 +52,9 @@ export class Store {
   /** Returns [{ id, title, changed }] of all conversations, the newest first. */
   async list() {
     const database = await this.database;
-    const heads = new Map([...this.unkept.values()].map((talk) => [talk.id, headOf(talk)]));
-    if (database) {
-      for (const head of await done(database.transaction(HEADS).objectStore(HEADS).getAll()))
-        if (!heads.has(head.id)) heads.set(head.id, head);
-    }
+    const stored = database ? await done(database.transaction(HEADS).objectStore(HEADS).getAll()) : [];
+    const own = [...this.unkept.values()].map(headOf);
+    const heads = new Map([...stored, ...own].map((head) => [head.id, head]));
     return [...heads.values()].sort((a, b) => b.changed - a.changed);
   }
 
@@ -97,12 +95,12 @@ export class Store {
 
   async remove(id) {
     this.forget(id);
-    await this.change((transaction) => [TALKS, HEADS].forEach((name) => transaction.objectStore(name).delete(id)));
+    await this.change((kept) => kept.delete(id));
   }
 
   async clear() {
     for (const { id } of await this.list()) this.forget(id);
-    await this.change((transaction) => [TALKS, HEADS].forEach((name) => transaction.objectStore(name).clear()));
+    await this.change((kept) => kept.clear());
   }
 
   /** Never writes a conversation again: it was deleted. */
@@ -116,7 +114,7 @@ export class Store {
     if (!database) return;
     const transaction = database.transaction([TALKS, HEADS], "readwrite");
     const over = ended(transaction);
-    work(transaction);
+    for (const name of [TALKS, HEADS]) work(transaction.objectStore(name));
     await over;
     if (!this.unkept.size) this.tell("");
   }

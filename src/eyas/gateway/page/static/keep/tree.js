@@ -53,9 +53,11 @@ export function choose(talk, id) {
   talk.leaf = id;
 }
 
+/** Whether an answer has nothing yet. */
+export const isEmpty = ({ role, content, reasoning, calls }) => role === "assistant" && !content && !reasoning && !calls?.length;
+
 /** Returns what is kept: without answers that have nothing yet. */
 export function packed(talk) {
-  const isEmpty = (one) => one.role === "assistant" && !one.content && !one.reasoning && !one.calls?.length;
   const messages = Object.fromEntries(Object.entries(talk.messages).filter(([, one]) => !isEmpty(one)));
   const leaf = messages[talk.leaf] ? talk.leaf : (talk.messages[talk.leaf]?.parent ?? null);
   return { ...talk, messages, leaf };

@@ -10,7 +10,7 @@ export class Card {
     this.numbers = h("span", { class: "numbers" });
     this.drafts = h("p", { class: "note drafts" });
     this.text = h("div", { class: "tokens" });
-    const name = `${id}${choice ? ` · choice ${choice}` : ""}`;
+    const name = nameOf({ id, choice });
     const seat = h("span", { class: "seat" }, `${number + 1}`);
     seat.style.setProperty("--seat", `var(--seat-${number % 8})`);
     this.element = h(
@@ -54,6 +54,8 @@ export class Card {
     this.element.querySelector("h3").append(h("span", { class: "finish" }, finish));
   }
 }
+
+export const nameOf = ({ id, choice }) => id + (choice ? ` · choice ${choice}` : "");
 
 const ORIGINS = ["accepted", "rejected", "own"];
 export const roundView = (round) =>

@@ -47,7 +47,7 @@ export class Figures {
     }
     const recent = this.window.filter((one) => one.t > now - SPEED_S);
     const seconds = recent.length > 1 ? now - recent[0].t : 0;
-    const tokens = recent.slice(1).reduce((sum, one) => sum + one.tokens, 0);
+    const tokens = sum(recent.slice(1).map((one) => one.tokens));
     const speed = seconds ? tokens / seconds : 0;
     $("speed").textContent = message.running && !seconds ? "…" : format(speed, speed && speed < 100 ? 1 : 0);
     this.drawAcceptance();
@@ -71,11 +71,10 @@ export class Figures {
   drawAcceptance() {
     const drafted = total(this.window.map((one) => one.drafted));
     const accepted = total(this.window.map((one) => one.accepted));
-    const rounds = this.window.reduce((sum, one) => sum + one.rounds, 0);
+    const rounds = sum(this.window.map((one) => one.rounds));
     if (!rounds) return;
     $("length").textContent = format(1 + sum(accepted) / rounds, 2);
-    $("positions-note").textContent =
-      `Share of the tokens drafted at a position that the model accepted, over ${format(rounds)} rounds.`;
+    $("positions-note").textContent = `, over ${format(rounds)} rounds`;
     drawBars($("positions"), drafted.map((count, n) => ({ drafted: count, accepted: accepted[n] ?? 0 })));
     const latest = this.window.slice(-POINTS).filter((one) => one.rounds);
     const points = latest.map((one, n) => {

@@ -18,12 +18,13 @@ export class LiveView {
     this.own = new Set();
     this.controller = null;
     this.rounds = new Rounds($("rounds"), () => this.hold(true));
-    $("hold").onclick = () => this.hold($("hold").getAttribute("aria-pressed") !== "true");
+    $("hold").onclick = () => this.hold(!this.isHeld);
     $("show-rejected").onchange = ({ target }) => $("cards").classList.toggle("without-rejected", !target.checked);
   }
 
   /** Pauses the view, or goes on. */
   hold(isHeld) {
+    this.isHeld = isHeld;
     $("hold").setAttribute("aria-pressed", isHeld);
     $("hold").textContent = isHeld ? "Resume" : "Pause";
     if (!isHeld) this.rounds.follow();
@@ -43,7 +44,7 @@ export class LiveView {
 
   follow(isSeen) {
     this.isSeen = isSeen;
-    const wanted = isSeen && $("hold").getAttribute("aria-pressed") !== "true";
+    const wanted = isSeen && !this.isHeld;
     if (wanted === Boolean(this.controller)) return;
     this.controller?.abort();
     this.controller = wanted ? new AbortController() : null;

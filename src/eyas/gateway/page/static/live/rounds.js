@@ -1,10 +1,12 @@
 // Steps of the engine one by one: the last ones are kept, and a person goes through them while the view is paused.
 import { action, copyButton, format, h } from "../dom.js";
 import { call } from "../stream.js";
-import { roundView } from "./cards.js";
+import { nameOf, roundView } from "./cards.js";
 
 const KEPT = 600; // messages
 const PLACE = /^#live\/step=(\d+)$/;
+
+const slotView = (name, ...tokens) => h("li", {}, h("span", { class: "note" }, name), h("div", { class: "tokens" }, ...tokens));
 
 export class Rounds {
   /** `hold()` pauses the view. */
@@ -59,10 +61,10 @@ export class Rounds {
       const { ms, k, slots } = await (await call(`/live/trace/${step}`)).json();
       this.note.textContent = `Step ${step}, from the trace: ${format(ms, 1)} ms, ${format(k)} drafts. Token ids:`;
       this.list.replaceChildren(
-        ...slots.map(({ id, choice, drafted, accepted, tokens }) => {
-          const name = `${id}${choice ? ` · choice ${choice}` : ""} · accepted ${accepted} of ${drafted.length}`;
+        ...slots.map(({ drafted, accepted, tokens, ...slot }) => {
+          const name = `${nameOf(slot)} · accepted ${accepted} of ${drafted.length}`;
           const ids = `drafted ${drafted.join(" ") || "nothing"}; committed ${tokens.join(" ") || "nothing"}`;
-          return h("li", {}, h("span", { class: "note" }, name), h("div", { class: "tokens" }, ids));
+          return slotView(name, ids);
         }),
       );
     } catch (error) {
@@ -87,10 +89,9 @@ export class Rounds {
     this.note.textContent = "";
     if (this.at === null) return this.list.replaceChildren(); // while it runs, the cards show the texts
     this.list.replaceChildren(
-      ...slots.map(({ id, choice, rounds }) => {
+      ...slots.map(({ rounds, ...slot }) => {
         const counts = rounds.map(({ accepted, rejected }) => `${accepted.length} of ${accepted.length + rejected.length}`).join(", ");
-        const head = h("span", { class: "note" }, `${id}${choice ? ` · choice ${choice}` : ""} · accepted ${counts || "–"}`);
-        return h("li", {}, head, h("div", { class: "tokens" }, ...rounds.map(roundView)));
+        return slotView(`${nameOf(slot)} · accepted ${counts || "–"}`, ...rounds.map(roundView));
       }),
     );
   }

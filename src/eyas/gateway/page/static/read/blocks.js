@@ -105,7 +105,7 @@ function display(lines, i) {
 // -- tables --
 
 /** Returns the cells of a row; a `\|` is no border, nor is one in a code span. */
-function cells(row) {
+export function cells(row) {
   const text = row.trim();
   const found = [];
   let cell = "";
@@ -137,8 +137,6 @@ function table(lines, i) {
   });
   return { kind: "table", label: `${lines[i]}\n${lines[i + 1]}`, head: cells(lines[i]), aligns, rows: lines.slice(i + 2, end), end };
 }
-
-export const rowCells = cells;
 
 // -- lists --
 

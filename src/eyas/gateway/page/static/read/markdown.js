@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { CodeView } from "./code.js";
 import { Prose, inline } from "./inline.js";
-import { rowCells, split } from "./blocks.js";
+import { cells, split } from "./blocks.js";
 import { mathsView } from "./maths.js";
 
 /** Shows a growing text in an element. */
@@ -121,7 +121,7 @@ function tableView({ head, aligns, rows: first }) {
   const update = ({ rows: given }) => {
     given.forEach((text, n) => {
       if (rows[n]?.text === text) return;
-      const element = line("td", rowCells(text));
+      const element = line("td", cells(text));
       const body = (bodies[Math.floor(n / ROWS)] ??= table.appendChild(h("tbody")));
       if (rows[n]) rows[n].element.replaceWith(element);
       else body.append(element);
@@ -132,7 +132,7 @@ function tableView({ head, aligns, rows: first }) {
     const isLong = bodies.length > 1;
     if (isLong === table.classList.contains("long")) return;
     table.classList.toggle("long", isLong);
-    const texts = [head, ...given.slice(0, ROWS).map(rowCells)];
+    const texts = [head, ...given.slice(0, ROWS).map(cells)];
     const widths = head.map((_, n) => Math.min(Math.max(...texts.map((row) => row[n]?.length ?? 0), 3), MAX_WIDTH));
     table.style.setProperty("--columns", widths.map((width) => `minmax(4ch, calc(${width}ch + 24px))`).join(" "));
   };
@@ -150,11 +150,12 @@ function listView(block, depth) {
     else element.removeAttribute("class");
     given.forEach((item, n) => {
       if (items[n] && sameLines(items[n].lines, item.lines) && items[n].task === item.task) return;
-      if (items[n]?.task !== item.task || !items[n]) {
-        const box = item.task === null ? [] : [h("input", { type: "checkbox", disabled: true, checked: item.task, "aria-label": item.task ? "done" : "to do" })];
-        const body = h("div", { class: "item" });
-        const li = h("li", {}, ...box, item.task === null ? "" : body);
-        const view = { li, task: item.task, blocks: new Blocks(item.task === null ? li : body, depth + 1) };
+      if (items[n]?.task !== item.task) {
+        const { task } = item;
+        const li = h("li");
+        const body = task === null ? li : h("div", { class: "item" });
+        if (body !== li) li.append(h("input", { type: "checkbox", disabled: true, checked: task, "aria-label": task ? "done" : "to do" }), body);
+        const view = { li, task, blocks: new Blocks(body, depth + 1) };
         if (items[n]) items[n].li.replaceWith(li);
         else element.append(li);
         items[n] = view;

@@ -1,5 +1,7 @@
 // Formulas: Temml (vendor/VERSIONS.txt) reads TeX, and its tree becomes MathML here, of the names below and no others; the
 // policy allows no style attribute. What Temml does not know is shown as it was written. It is loaded for the first one.
+import { h } from "../dom.js";
+
 const NS = "http://www.w3.org/1998/Math/MathML";
 const MAX_LENGTH = 4000;
 const MAX_KEPT = 500;
@@ -22,8 +24,7 @@ const drawn = new Map(); // formulas by their source: a growing text is read aga
 export function load() {
   if (!loading) {
     loading = import("../vendor/temml/temml.mjs").then((module) => (temml = module.default));
-    const link = document.createElement("link");
-    document.head.append(Object.assign(link, { rel: "stylesheet", href: "/page/vendor/temml/Temml-Local.css" }));
+    document.head.append(h("link", { rel: "stylesheet", href: "/page/vendor/temml/Temml-Local.css" }));
   }
   return loading;
 }
@@ -43,12 +44,7 @@ function view(source, isDisplay) {
   return drawn.get(key).cloneNode(true);
 }
 
-function plain(source, isDisplay) {
-  const code = document.createElement(isDisplay ? "pre" : "code");
-  code.className = "maths-source";
-  code.textContent = source.trim();
-  return code;
-}
+const plain = (source, isDisplay) => h(isDisplay ? "pre" : "code", { class: "maths-source" }, source.trim());
 
 function draw(source, isDisplay) {
   if (source.length > MAX_LENGTH || REFUSED.test(source)) return plain(source, isDisplay);
@@ -58,11 +54,7 @@ function draw(source, isDisplay) {
   } catch {
     return plain(source, isDisplay); // it is wrong, too deep, or of a kind that is not drawn
   }
-  if (!isDisplay) return whole;
-  const box = document.createElement("div");
-  Object.assign(box, { className: "maths", tabIndex: 0, role: "region", ariaLabel: "Formula" });
-  box.append(whole);
-  return box;
+  return isDisplay ? h("div", { class: "maths", tabindex: "0", role: "region", "aria-label": "Formula" }, whole) : whole;
 }
 
 function build(node) {
