@@ -48,6 +48,35 @@ HOSTILE = (
     "[link](javascript:window.hacked=1) [data](data:text/html,x) **<b onclick=alert(1)>bold</b>**\n\n"
     "```html\n<iframe src='https://evil.example'></iframe>\n```\n\n| <i>a</i> | b |\n|---|---|\n| <u>c</u> | `<s>` |\n"
 )
+# Lets the page's next answer be a text of a number of tokens, 40 every 16 ms, and counts its frames.
+STREAM = """([text, count]) => {
+    window.frames = [];
+    let last = performance.now();
+    const frame = (now) => {
+        window.frames.push(Math.round(now - last));
+        last = now;
+        requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    const { fetch } = window;
+    window.fetch = (path, options) => {
+        if (!path.endsWith("/chat/completions")) return fetch(path, options);
+        const size = Math.ceil(text.length / count), encoder = new TextEncoder();
+        const chunk = (delta, more) => JSON.stringify({ id: "x-123456", choices: [{ index: 0, delta, ...more }] });
+        const line = (delta, more) => encoder.encode(`data: ${chunk(delta, more)}\\n\\n`);
+        let at = 0;
+        const body = new ReadableStream({ async pull(controller) {
+            await new Promise((done) => setTimeout(done, 16));
+            for (let n = 0; n < 40 && at < text.length; n++, at += size)
+                controller.enqueue(line({ content: text.slice(at, at + size) }));
+            if (at < text.length) return;
+            controller.enqueue(line({}, { finish_reason: "stop" }));
+            controller.enqueue(encoder.encode("data: [DONE]\\n\\n"));
+            controller.close();
+        } });
+        return Promise.resolve(new Response(body));
+    };
+}"""
 QUESTION = "How can speculative decoding be exact?"
 
 

@@ -8,12 +8,15 @@ const BEAT_S = 5; // an answer of another tab that was not kept for longer has e
 /** Returns the view of a message: { element }, and of an answer { update(), finish() }. */
 export const messageView = (message, ...rest) => new (message.role === "assistant" ? Answer : Question)(message, ...rest);
 
+/** Returns a button that is hidden while an answer comes. */
+const asking = (label, onclick) => action(label, onclick, { class: "quiet asks" });
+
 /** Buttons between the versions of a message. */
 function versions({ ids, n }, chat) {
   if (ids.length < 2) return [];
   const to = (label, sign, other) => action(sign, () => chat.show(ids[other]), { "aria-label": label, disabled: other < 0 || other >= ids.length });
   const text = h("span", { class: "note" }, `${n + 1} of ${ids.length}`);
-  return [h("span", { class: "versions" }, to("Version before", "‹", n - 1), text, to("Version after", "›", n + 1))];
+  return [h("span", { class: "versions asks" }, to("Version before", "‹", n - 1), text, to("Version after", "›", n + 1))];
 }
 
 /** A message of a person, or the result of a call. */
@@ -25,7 +28,7 @@ class Question {
     const label = role === "tool" ? "Result of a call" : "You";
     const parts = [...files.map(fileView), content && h("div", { class: "bubble" }, content)].filter(Boolean);
     const actions = h("div", { class: "actions" }, ...versions(place, chat));
-    if (role === "user") actions.append(action("Edit", () => this.edit()));
+    if (role === "user") actions.append(asking("Edit", () => this.edit()));
     this.element = h("li", { class: role }, h("span", { class: "unseen" }, label), ...parts, actions);
   }
 
@@ -44,7 +47,7 @@ class Question {
     area.oninput = () => resize(area);
     area.onkeydown = ({ key }) => key === "Escape" && cancel();
     onEnter(area, resend);
-    const actions = h("div", { class: "actions" }, action("Send again", resend), action("Cancel", cancel));
+    const actions = h("div", { class: "actions" }, asking("Send again", resend), action("Cancel", cancel));
     this.element.replaceChildren(...(message.files ?? []).map(fileView), area, actions);
     resize(area);
     area.focus();
@@ -90,8 +93,16 @@ class Answer {
     this.gist.textContent = isThinking ? reasoning.slice(-160).replace(/\s+/g, " ") : "";
     this.showReasoning(reasoning ?? "");
     this.content.set(content);
-    this.content.element.classList.toggle("growing", this.isOpen && Boolean(content));
+    this.mark(this.isOpen && content ? this.content.element.lastElementChild : null);
     this.calls.replaceChildren(...(calls ?? []).filter(Boolean).map(callView));
+  }
+
+  /** Marks the block that grows. A class of the whole text would have every element in it styled again at the end. */
+  mark(block) {
+    if (block === this.marked) return;
+    this.marked?.classList.remove("growing");
+    block?.classList.add("growing");
+    this.marked = block;
   }
 
   /** Appends what is new: a text node of thoughts is not laid out again as a whole for each token. */
@@ -113,7 +124,7 @@ class Answer {
     if (isLast && finish === "tool_calls") this.element.append(resultForm(calls, chat));
     const actions = h("div", { class: "actions" }, ...versions(this.place, chat));
     if (content) actions.append(copyButton(() => content));
-    if (isLast) actions.append(action(isCut(message) ? "Ask again" : "Regenerate", () => chat.regenerate()));
+    if (isLast) actions.append(asking(isCut(message) ? "Ask again" : "Regenerate", () => chat.regenerate()));
     const numbers = statistics(message);
     if (numbers) actions.append(h("span", { class: "stats" }, numbers));
     this.element.append(actions);
