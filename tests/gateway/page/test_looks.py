@@ -1,12 +1,14 @@
-"""How the page looks: phone, dark and light, contrast of its colours, nothing that moves for who wants it still."""
+"""How the page looks: phone, dark and light, contrast of its colours, and what is in sight while texts grow."""
 
+import json
 import re
 from importlib.resources import files
 
 import pytest
 from playwright.sync_api import expect
+from tests.gateway.page.test_chat_page import answered, send
 from tests.gateway.page.test_live_view import load
-from tests.gateway.support.browser import QUESTION
+from tests.gateway.support.browser import CONTENT, QUESTION, REASONING, STREAM, harmony
 
 STYLE = (files("eyas.gateway.page") / "static" / "style.css").read_text()
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
@@ -84,6 +86,82 @@ def test_the_picture_stands_still_while_an_answer_grows(site, open_page):
     end = page.locator(".reasoning").bounding_box()["y"] + page.evaluate("document.querySelector('#log').scrollTop")
     assert top == end
     assert page.evaluate("window.shifts") < 0.02
+
+
+BELOW = """() => {
+    const { scrollHeight, scrollTop, clientHeight } = document.querySelector("#log");
+    return scrollHeight - scrollTop - clientHeight;
+}"""  # pixels of the conversation below what is in sight
+TOP = "document.querySelector('#log').scrollTop"
+SENTENCES = "".join(f"Sentence {n} of {'many ' * (n % 7)}words. " for n in range(1200))
+
+
+@pytest.mark.slow
+def test_a_conversation_is_opened_at_its_end(site, open_page):
+    messages, parent = {}, None
+    for n in range(30):
+        for role in ("user", "assistant"):
+            content = CONTENT * (1 + n % 4)
+            messages[f"{role}{n}"] = {"role": role, "content": content, "parent": parent, "at": len(messages)}
+            parent = f"{role}{n}"
+    whole = {"format": "eyas.conversations", "version": 1, "conversations": [{"messages": messages, "leaf": parent}]}
+    page = open_page(site().url)
+    file = {"name": "a.json", "mimeType": "application/json", "buffer": json.dumps(whole).encode()}
+    page.set_input_files("#library input[type=file]", [file])
+    for _ in range(2):
+        expect(page.locator(".assistant")).to_have_count(30)
+        page.wait_for_timeout(500)
+        assert page.evaluate(BELOW) < 2 and not page.is_visible("#latest")
+        page.reload()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [SENTENCES, CONTENT * 50], ids=["one paragraph", "prose"])
+def test_a_growing_answer_is_followed_until_a_person_scrolls(site, open_page, text):
+    page = open_page(site().url)
+    answered(page)
+    page.evaluate(STREAM, [text, 12_000])
+    send(page)
+    page.wait_for_selector(".growing")
+    assert page.is_visible(".assistant .actions >> text=Copy") and not page.is_visible(".user .actions >> text=Edit")
+    for _ in range(6):
+        page.wait_for_timeout(200)
+        assert page.evaluate(BELOW) < 2
+    page.hover("#log")
+    page.mouse.wheel(0, -20)
+    expect(page.locator("#latest")).to_be_visible()
+    top = page.evaluate(TOP)
+    page.wait_for_timeout(500)
+    assert page.evaluate(TOP) == top
+    page.click("#latest")
+    expect(page.locator("#status")).to_contain_text("Answer complete")
+    page.wait_for_timeout(200)
+    assert page.evaluate(BELOW) < 2
+
+
+@pytest.mark.slow
+def test_a_place_is_kept(site, open_page, codec):
+    """Thoughts that are opened at the end, the message box of several lines, another view and back."""
+    page = open_page(site(lambda request, choice: harmony(codec, "Yes. " * 200, REASONING * 9)).url)
+    for _ in range(2):
+        answered(page)
+    summary = page.locator(".reasoning summary").last
+    place = summary.bounding_box()
+    summary.click()
+    page.wait_for_timeout(300)
+    assert summary.bounding_box() == place
+    page.click("#latest")
+    page.fill("#input", "line\n" * 8)
+    page.wait_for_timeout(300)
+    assert page.evaluate(BELOW) < 2
+    page.hover("#log")
+    page.mouse.wheel(0, -300)
+    expect(page.locator("#latest")).to_be_visible()
+    top = page.evaluate(TOP)
+    page.click("[data-show=live]")
+    page.click("[data-show=chat]")
+    page.wait_for_timeout(300)
+    assert page.evaluate(TOP) == top
 
 
 def luminance(colour: str) -> float:

@@ -9,11 +9,12 @@ import { defaults } from "./settings.js";
 
 const CURRENT = "eyas.talk"; // this tab's conversation, in its session
 const KEEP_MS = 1000; // how often a growing answer is kept
+const NEAR = 40; // pixels from the end
 
 export class Chat {
   /** `onRequest` gets the ids of this page's requests, `onTalk` each conversation that is shown or changed. */
   constructor({ store, tabs, onRequest = () => {}, onTalk = () => {} }) {
-    Object.assign(this, { store, tabs, onRequest, onTalk });
+    Object.assign(this, { store, tabs, onRequest, onTalk, top: 0 });
     this.log = $("log");
     this.composer = $("input");
     this.banner = new Banner($("banner"));
@@ -49,8 +50,12 @@ export class Chat {
     addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
     });
-    this.log.onscroll = () => ($("latest").hidden = this.atEnd());
-    new ResizeObserver(this.log.onscroll).observe($("messages"));
+    this.log.onscroll = () => this.scrolled();
+    this.log.onclick = ({ target }) => {
+      if (target.closest("summary")) this.isFollowing = false;
+    };
+    const observer = new ResizeObserver(() => (this.isFollowing ? this.toEnd() : this.scrolled()));
+    for (const one of [this.log, $("messages")]) observer.observe(one);
     $("latest").onclick = () => this.toEnd();
     this.tabs.listen((news) => this.hear(news));
   }
@@ -107,10 +112,8 @@ export class Chat {
   }
 
   replace(talk) {
-    const stick = this.atEnd();
     this.talk = talk;
     this.render();
-    if (stick) this.toEnd();
     clearTimeout(this.watching);
     // Whether the other tab is still there is seen by what it keeps.
     if (tree.path(talk).some((one) => isElsewhere(one, this.tabs.name))) this.watching = setTimeout(() => this.render({ isWhole: true }), 6000);
@@ -217,14 +220,12 @@ export class Chat {
   /** Keeps the text so far, and shows how it ended. */
   close(message, error, isStopped) {
     const isEmpty = tree.isEmpty(message);
-    const stick = this.atEnd();
     if (isEmpty && error) {
       tree.drop(this.talk, message);
       this.render();
     } else this.views.get(message.id)?.view.finish();
     this.keep();
     this.measure();
-    if (stick) this.toEnd();
     if (error) this.banner.explain(error, { isCut: !isEmpty, again: () => this.regenerate() });
     else $("status").textContent = isStopped ? "Stopped." : `Answer complete. ${statistics(message)}`;
   }
@@ -235,11 +236,7 @@ export class Chat {
   draw() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
-      const view = this.answering && this.views.get(this.answering.id)?.view;
-      if (!view) return;
-      const stick = this.atEnd();
-      view.update();
-      if (stick) this.toEnd();
+      this.views.get(this.answering?.id)?.view.update();
     });
   }
 
@@ -285,11 +282,20 @@ export class Chat {
     room.classList.toggle("error", count > this.context);
   }
 
-  atEnd() {
-    return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40;
+  /** Sees whether to follow the end: until a person scrolls up or opens something, and again once it is in sight. */
+  scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.log;
+    if (!clientHeight) return; // it is hidden
+    const below = scrollHeight - scrollTop - clientHeight;
+    if (below < NEAR) this.isFollowing = below < 2 || scrollTop >= this.top;
+    else if (scrollTop < this.top) this.isFollowing = false;
+    this.top = scrollTop;
+    $("latest").hidden = below < NEAR;
   }
 
   toEnd() {
+    this.isFollowing = true;
     this.log.scrollTop = this.log.scrollHeight;
+    this.scrolled();
   }
 }
