@@ -164,6 +164,32 @@ def test_a_place_is_kept(site, open_page, codec):
     assert page.evaluate(TOP) == top
 
 
+READ = """async (text) => {
+    const { Markdown } = await import("/page/read/markdown.js");
+    const element = document.createElement("div");
+    element.className = "text";
+    document.querySelector("#messages").appendChild(document.createElement("li")).append(element);
+    new Markdown(element).set(text);
+}"""
+
+
+@pytest.mark.slow
+def test_a_long_paragraph_has_no_seams(site, open_page):
+    """It is read in pieces, and takes as many lines as the same text in one."""
+    page = open_page(site().url)
+    page.evaluate(READ, SENTENCES[:12_000])
+    pieces, height = page.evaluate("""() => {
+        const paragraph = document.querySelector(".text p");
+        return [paragraph.childElementCount, paragraph.offsetHeight];
+    }""")
+    whole = page.evaluate("""() => {
+        const paragraph = document.querySelector(".text p");
+        paragraph.textContent = paragraph.textContent;
+        return paragraph.offsetHeight;
+    }""")
+    assert pieces > 3 and height == whole
+
+
 def luminance(colour: str) -> float:
     digits = colour.removeprefix("#")
     digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)

@@ -1,5 +1,5 @@
 // Text inside a block: code, emphasis, links, maths. One pass: each character is read once, and what is open is bounded.
-// A long text is cut into pieces, so that a growing one is read again, and laid out, from its last piece on.
+// A long text is cut into pieces, so that a growing one is read again from its last piece on.
 import { h } from "../dom.js";
 import { mathsView } from "./maths.js";
 
@@ -9,6 +9,7 @@ const MAX_SPAN = 2400; // characters between two marks that belong together; mor
 const PIECE = 2000; // characters; a longer piece ends with the sentence, one of twice as many with the word
 const SENTENCE = /(?<=[.!?:;] |[。！？])\S/;
 const WORD = /(?<=\s)\S/;
+const MAX_FLOWING = 8; // pieces; those of a longer text are blocks, so that each is laid out by itself
 const MAX_ADDRESS = 2048;
 const MAX_TITLE = 300;
 const SPECIAL = /[\\`*_~[\]<$]|!\[|https?:\/\//g;
@@ -45,7 +46,7 @@ export class Prose {
     }
     const { element } = this;
     const isLong = this.starts.length > 1;
-    element.classList.toggle("pieces", isLong);
+    element.classList.toggle("pieces", this.starts.length > MAX_FLOWING);
     while (element.childNodes.length > kept) element.lastChild.remove();
     if (isLong) for (const nodes of fresh) element.append(fill(h("span"), nodes));
     else fill(element, fresh[0]);
