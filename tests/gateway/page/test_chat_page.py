@@ -106,7 +106,8 @@ def test_regenerate_edit_and_new_chat(site, open_page, codec):
     answered(page, "Second")
     assert len(asked[2]) > len(asked[1]) and page.locator("text=Regenerate").count() == 1
     page.click(".user:nth-child(3) >> text=Edit")
-    page.fill("textarea[aria-label='Edit your message']", "Third")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("Third")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=Answer 4.")
     assert [text.strip() for text in page.locator(".bubble").all_inner_texts()] == ["First", "Third"]

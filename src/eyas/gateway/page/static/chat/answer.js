@@ -45,7 +45,9 @@ class Question {
       if ((area.value.trim() || message.files?.length) && !chat.controller) chat.branch(message, area.value.trim());
     };
     area.oninput = () => resize(area);
-    area.onkeydown = ({ key }) => key === "Escape" && cancel();
+    area.onkeydown = ({ key }) => {
+      if (key === "Escape") cancel();
+    };
     onEnter(area, resend);
     const actions = h("div", { class: "actions" }, asking("Send again", resend), action("Cancel", cancel));
     this.element.replaceChildren(...(message.files ?? []).map(fileView), area, actions);
