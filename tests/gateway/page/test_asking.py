@@ -41,6 +41,27 @@ def test_files_go_with_the_question_and_are_counted(site, open_page, codec):
     expect(page.locator("#banner")).to_contain_text("'large.txt' is larger than 2.0 MiB")
 
 
+GIVE = """([kind, name, type, text]) => {
+    const data = new DataTransfer();
+    data.items.add(new File(["abc"], name, { type }));
+    if (text) data.setData("text/plain", text);
+    const options = { bubbles: true, cancelable: true };
+    const event = kind === "drop"
+        ? new DragEvent(kind, { ...options, dataTransfer: data })
+        : new ClipboardEvent(kind, { ...options, clipboardData: data });
+    return document.querySelector(kind === "drop" ? "header" : "#input").dispatchEvent(event);
+}"""  # returns whether the browser does what it likes with it: opens the file, pastes the text
+
+
+def test_files_are_dropped_anywhere_and_pasted_but_a_text_with_its_picture_is_a_text(site, open_page):
+    page = open_page(site().url)
+    assert not page.evaluate(GIVE, ["drop", "a.txt", "text/plain", ""])
+    assert not page.evaluate(GIVE, ["paste", "b.txt", "text/plain", "b.txt"])
+    expect(page.locator(".chip")).to_have_count(2)
+    assert page.evaluate(GIVE, ["paste", "cells.png", "image/png", "1\t2"])
+    assert page.locator(".chip").count() == 2 and not page.is_visible("#banner")
+
+
 def test_schema_and_tools_are_in_the_body(site, open_page):
     page = open_page(site().url)
     bodies = []

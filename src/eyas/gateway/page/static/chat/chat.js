@@ -29,7 +29,7 @@ export class Chat {
       onFault: (text) => this.banner.say(text),
       onChange: () => this.measure(),
     });
-    this.files.watch($("chat"), this.composer);
+    this.files.watch(document.body, this.composer);
     this.listen();
     this.render();
     if (matchMedia("(pointer: fine)").matches) this.composer.focus();

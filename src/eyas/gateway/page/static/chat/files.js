@@ -52,7 +52,11 @@ export class Files {
     });
     element.addEventListener("dragleave", (event) => take(event));
     element.addEventListener("drop", (event) => take(event, event.dataTransfer?.files));
-    input.addEventListener("paste", (event) => take(event, event.clipboardData?.files));
+    input.addEventListener("paste", (event) => {
+      const { files, types } = event.clipboardData;
+      // Office programs add a picture of the text that was copied.
+      if (!types.includes("text/plain") || [...files].some(({ type }) => !type.startsWith("image/"))) take(event, files);
+    });
   }
 
   async take(files) {
