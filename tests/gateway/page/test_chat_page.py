@@ -102,6 +102,7 @@ def test_regenerate_edit_and_new_chat(site, open_page, codec):
     assert "2 of 2" in page.inner_text(".versions")
     page.click("[aria-label='Version before']")
     expect(page.locator(".text")).to_have_text("Answer 1.")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Version after"  # the other is of no use there
     page.click("[aria-label='Version after']")
     answered(page, "Second")
     assert len(asked[2]) > len(asked[1]) and page.locator("text=Regenerate").count() == 1

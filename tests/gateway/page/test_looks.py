@@ -164,6 +164,20 @@ def test_a_place_is_kept(site, open_page, codec):
     assert page.evaluate(TOP) == top
 
 
+@pytest.mark.slow
+def test_escape_closes_the_list_and_stops_no_answer(site, open_page):
+    page = open_page(site(round_s=0.2).url, viewport={"width": 700, "height": 700})
+    send(page)
+    page.wait_for_selector("[aria-busy=true]")
+    page.click("#open-library")
+    page.keyboard.press("Escape")
+    expect(page.locator("#library")).to_be_hidden()
+    page.wait_for_timeout(300)
+    assert page.get_attribute("#log", "aria-busy") == "true"
+    page.keyboard.press("Escape")
+    expect(page.locator("#log")).to_have_attribute("aria-busy", "false")
+
+
 READ = """async (text) => {
     const { Markdown } = await import("/page/read/markdown.js");
     const element = document.createElement("div");

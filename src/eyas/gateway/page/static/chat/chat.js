@@ -48,7 +48,7 @@ export class Chat {
     };
     $("attach").onclick = () => this.files.picker.click();
     addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
+      if (event.key === "Escape" && !event.isComposing && !document.querySelector("dialog[open]")) this.stop();
     });
     this.log.onscroll = () => this.scrolled();
     this.log.onclick = ({ target }) => {
@@ -170,8 +170,11 @@ export class Chat {
   /** Shows another version of a message. */
   show(id) {
     if (this.controller) return;
+    const { ariaLabel } = document.activeElement; // of a button that is made anew
     tree.choose(this.talk, id);
     this.render();
+    const buttons = [...this.views.get(id).view.element.querySelectorAll(".versions :enabled")];
+    (buttons.find((one) => one.ariaLabel === ariaLabel) ?? buttons[0]).focus();
     this.keep();
   }
 

@@ -35,7 +35,9 @@ export class Library {
       this.timer = setTimeout(() => this.refresh(), SEARCH_MS);
     };
     this.element.onkeydown = (event) => {
-      if (event.key === "Escape" && !WIDE.matches) this.toggle(false);
+      if (event.key !== "Escape") return;
+      event.stopPropagation(); // it stops no answer
+      if (!WIDE.matches) this.toggle(false);
     };
     $("open-library").onclick = () => this.toggle(this.element.hidden);
     WIDE.onchange = () => this.toggle(WIDE.matches, false);
