@@ -204,6 +204,53 @@ def test_a_long_paragraph_has_no_seams(site, open_page):
     assert pieces > 3 and height == whole
 
 
+@pytest.mark.slow
+def test_lists_and_headings(site, open_page):
+    page = open_page(site().url)
+    page.evaluate(READ, "# a\n\n## b\n\n### c\n\n998. x\n999. y\n1000. z\n\ntext\n\n- a\n  - b\n\ntext\n\n- [ ] c")
+    style = "(all, name) => all.map((it) => getComputedStyle(it)[name])"
+    sizes = [
+        float(one.removesuffix("px")) for one in page.eval_on_selector_all(".text :is(h3, h4, h5)", style, "fontSize")
+    ]
+    assert sizes == sorted(set(sizes), reverse=True) and len(sizes) == 3
+    assert page.eval_on_selector_all(".text ul", style, "listStyleType") == ["disc", "circle", "none"]
+    room, needed = page.evaluate("""() => {
+        const list = document.querySelector(".text ol");
+        const number = list.appendChild(document.createElement("span"));
+        number.textContent = "1000.";
+        return [parseFloat(getComputedStyle(list).paddingLeft), number.offsetWidth];
+    }""")
+    assert room >= needed
+
+
+@pytest.mark.slow
+def test_a_text_runs_as_its_script_does(site, open_page):
+    page = open_page(site().url)
+    page.evaluate(READ, "left to right\n\n\u05e9\u05dc\u05d5\u05dd")
+    gaps = page.eval_on_selector_all(
+        ".text p",
+        """(all) => all.map((it) => {
+        const range = document.createRange();
+        range.selectNodeContents(it);
+        const [text, box] = [range.getBoundingClientRect(), it.getBoundingClientRect()];
+        return [text.left - box.left, box.right - text.right];
+    })""",
+    )
+    assert gaps[0][0] == 0 < gaps[0][1] and gaps[1][1] == 0 < gaps[1][0]
+
+
+@pytest.mark.slow
+def test_nothing_in_the_settings_touches_its_neighbour(site, open_page):
+    page = open_page(site().url)
+    page.click("#open-settings")
+    page.evaluate("document.querySelectorAll('#settings details').forEach((it) => (it.open = true))")
+    gaps = page.evaluate("""() => [...document.querySelectorAll("#settings details")].flatMap((one) => {
+        const boxes = [...one.children].map((it) => it.getBoundingClientRect()).filter(({ height }) => height);
+        return boxes.slice(1).map(({ top }, n) => top - boxes[n].bottom);
+    })""")
+    assert len(gaps) >= 6 and min(gaps) > 8
+
+
 def luminance(colour: str) -> float:
     digits = colour.removeprefix("#")
     digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)

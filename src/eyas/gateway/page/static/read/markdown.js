@@ -164,6 +164,8 @@ function listView(block, depth) {
       items[n].lines = item.lines;
     });
     for (const { li } of items.splice(given.length)) li.remove();
+    const digits = `${block.start + given.length - 1}`.length;
+    element.style.paddingLeft = block.ordered && digits > 2 ? `${digits + 1}ch` : "";
   };
   update(block);
   return { element, update };
