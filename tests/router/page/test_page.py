@@ -60,6 +60,8 @@ def test_backends_and_events_as_they_happen(open_page, shot):
         page.click("[data-show=live]")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         shot(page, "router-page-narrow")
+        page.click("[data-show=chat]")
+        assert page.locator("#input").bounding_box()["width"] > 200
         for visit, _ in held:
             server.run(visit.left)
 
