@@ -1,4 +1,4 @@
-"""What the page's tests share: a stub engine whose drafts are right now and then, and answers worth looking at."""
+"""What the page's tests share: a stub engine whose drafts are right now and then, answers to look at, fast ones."""
 
 import itertools
 import os
@@ -48,7 +48,7 @@ HOSTILE = (
     "[link](javascript:window.hacked=1) [data](data:text/html,x) **<b onclick=alert(1)>bold</b>**\n\n"
     "```html\n<iframe src='https://evil.example'></iframe>\n```\n\n| <i>a</i> | b |\n|---|---|\n| <u>c</u> | `<s>` |\n"
 )
-# Lets the page's next answer be a text of a number of tokens, 40 every 16 ms, and counts its frames.
+# Makes the page's answers from now on a text of a number of tokens, 40 every 16 ms, and times its frames.
 STREAM = """([text, count]) => {
     window.frames = [];
     let last = performance.now();
