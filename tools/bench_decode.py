@@ -79,6 +79,10 @@ class ExpertLayer:
         self.gate_up_bias = torch.randn(EXPERTS, 2 * HIDDEN, device=DEVICE)
         self.down_bias, self.norm = torch.randn(EXPERTS, HIDDEN, device=DEVICE), torch.rand(HIDDEN, device=DEVICE)
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(x.nbytes for one in (self.gate_up, self.down) for x in (one.words, one.scales))
+
     def packed(self, num_rows: int) -> PackedExperts:
         shape = EXPERTS, num_rows, HIDDEN // 32
         blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, device=DEVICE)
@@ -114,7 +118,7 @@ def show_experts(layers: list[ExpertLayer], rows: int, ways: Mapping[str, Callab
         return all_of_them
 
     times = in_turn([run(before) for before in ways.values()])
-    num_bytes = distinct * 3 * HIDDEN * HIDDEN * (16 + 1) / 32
+    num_bytes = distinct / EXPERTS * layers[0].num_bytes
     limit = 1e6 * num_bytes / stream.read_bandwidth(DEVICE)
     show(
         f"experts {rows} rows, {distinct:.1f} distinct, limit {limit:.1f}", dict(zip(ways, times, strict=True)), LAYERS

@@ -2,6 +2,7 @@
 
     python -m tools.bench_prompt [rows ...]
     python -m tools.bench_prompt --routing [--before FILE] [rows ...]
+    python -m tools.bench_prompt --experts [rows ...]
 
 Weights are random, in the shapes of gpt-oss-120b (SIMULATED). A line for each kernel: microseconds and launches a
 layer, and its share of all kernels. Above them the pass by CUDA events, and how much of it no kernel ran in: the host
@@ -9,6 +10,7 @@ launches one after the other here, while an engine replays a graph.
 
 --routing: the router alone in graphs, with every tile of rows, and beside it the `route.py` of an earlier commit
 (`git show f9dc7724:src/eyas/kernels/triton/route.py > before.py`), whose counters are a launch of their own.
+--experts: both products of the experts in graphs, with other sizes of a step and depths of the pipeline.
 """
 
 from __future__ import annotations
@@ -16,21 +18,26 @@ from __future__ import annotations
 import argparse
 import importlib.util
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from types import ModuleType
+from typing import Any
 
 import torch
+import triton
 from tests.model.support.poisoned import TILE, Paged, draw_target, packed, paged, poison_token
+from tools.bench_decode import LAYERS as EXPERT_LAYERS
+from tools.bench_decode import ExpertLayer
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from eyas.bench.report import provenance
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.reference.norm import Normed
-from eyas.kernels.triton import route
+from eyas.kernels.triton import experts, route, stream
 from eyas.kernels.triton.ops import PromptOps
 from eyas.model.hardware import hardware
 from eyas.model.making.presets import PRESETS
@@ -42,6 +49,15 @@ ROWS = (128, 1024, 8192)
 ROUTED_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 TILES = (16, 32, 64)  # rows
 ROUTERS = 144  # 106 MB, so that each launch finds its matrix outside the L2 cache
+EXPERT_ROWS = (128, 256, 512, 1024, 2048)
+LAUNCHES = [  # features and columns of a step, warps, stages
+    (features, columns, warps, stages)
+    for features, columns, warps, all_stages in (
+        (128, 128, 4, (3, 4, 5, 6)), (128, 64, 4, (4, 5, 6, 8)), (64, 128, 4, (4, 5, 6)), (64, 64, 4, (4, 6, 8)),
+        (128, 128, 8, (4, 5)), (256, 64, 8, (4, 5)), (128, 256, 4, (3,)),
+    )
+    for stages in all_stages
+]  # fmt: skip
 WARM, TURNS = 3, 7
 DEVICE = torch.device("cuda")
 
@@ -51,12 +67,16 @@ def main() -> None:
     parser.add_argument("rows", type=int, nargs="*")
     parser.add_argument("--routing", action="store_true")
     parser.add_argument("--before", type=Path)
+    parser.add_argument("--experts", action="store_true")
     asked = parser.parse_args()
     lines, _ = provenance(hardware(DEVICE))
     print("\n".join(lines))
     with torch.inference_mode():
         if asked.routing:
             show_routing(asked.rows or ROUTED_ROWS, asked.before and module(asked.before))
+            return
+        if asked.experts:
+            show_experts(asked.rows or EXPERT_ROWS)
             return
         weights = packed(draw_target(CONFIG, DEVICE))
         for rows in asked.rows or ROWS:
@@ -111,33 +131,73 @@ def show_routing(all_rows: list[int] | tuple[int, ...], before: ModuleType | Non
         for tile in TILES:
             route._tile_rows = lambda _, tile=tile: tile
             tally = route.Tally.zeros(num_experts, rows, DEVICE)
-            run = partial(route.route_rows, normed, live_T, tally=tally, **common)
-            seen.append(run(router=routers[0]))
+            run = partial(routed, route, normed, live_T, tally=tally, **common)
+            seen.append(run(routers[0]))
             cells.append(f"{launch_us(run, routers):.1f}" + " *"[tile == usual(rows)])
         route._tile_rows = usual
         same = all(torch.equal(a, b) for other in seen[1:] for a, b in zip(seen[0][:2], other[:2], strict=True))
         same &= all(torch.equal(seen[0].weights_TK, other.weights_TK) for other in seen[1:])
         note = "" if same else "  BITS DIFFER between tiles"
         if before is not None:
-            run = partial(before.route_rows, normed, live_T, **common)
-            note += f"  ids as before: {(run(router=routers[0]).ids_TK == seen[0].ids_TK).float().mean():.3%}"
+            run = partial(routed, before, normed, live_T, **common)
+            note += f"  ids as before: {(run(routers[0]).ids_TK == seen[0].ids_TK).float().mean():.3%}"
             cells.append(f"{launch_us(run, routers):.1f} ")
         print(f"{rows:>6} rows" + " " * 34 + "".join(f"{cell:>10}" for cell in cells) + note)
 
 
-def launch_us(run: Callable[..., object], routers: list[BlockedMatrix]) -> float:
-    """Microseconds of a launch, one for each matrix in a graph, the median of turns."""
+def routed(form: ModuleType, normed: Normed, live_T: Tensor, router: BlockedMatrix, **common: Any) -> Any:
+    return form.route_rows(normed, live_T, router, **common)
 
-    def all_routers() -> None:
-        for router in routers:
-            run(router=router)
 
-    all_routers()
+def show_experts(all_rows: Sequence[int]) -> None:
+    """Print microseconds of a layer's two products by launch; the bits of all of them must be the same."""
+    layers, usual = [ExpertLayer() for _ in range(EXPERT_LAYERS)], experts._config
+    bandwidth = stream.read_bandwidth(DEVICE)
+    for rows in all_rows:
+        normed, _, live_T, _ = layers[0].inputs(rows)
+        router = BlockedMatrix.pack(
+            (torch.randn(CONFIG.num_experts, CONFIG.hidden_size, device=DEVICE) / 50).bfloat16()
+        )
+        bias_E, top_k = torch.zeros(CONFIG.num_experts, device=DEVICE), CONFIG.experts_per_token
+        routing = route.route_rows(normed, live_T, router, bias_E, top_k=top_k, eps=CONFIG.rms_norm_eps)
+        tile = experts.expert_tile_rows(rows * top_k, CONFIG.num_experts)
+        groups = route.group(normed.rows_TH, routing, tile)
+        distinct = int((routing.tally.counts_E > 0).sum())
+        limit = 1e6 * distinct * layers[0].num_bytes / CONFIG.num_experts / bandwidth
+        print(f"\n{rows} rows, tiles of {tile}, {distinct} experts, limit {limit:.0f} us; * is the launch of a pass")
+
+        def run(layer: ExpertLayer, routing: route.Routing = routing, groups: route.Groups = groups) -> Tensor:
+            act = experts.experts_up(routing, groups, layer.gate_up, layer.gate_up_bias, limit=7.0)
+            return experts.experts_down(act, routing, groups, layer.down, layer.down_bias)
+
+        wanted = run(layers[0])
+        names = "BLOCK_F", "BLOCK_K", "num_warps", "num_stages"
+        for launch in LAUNCHES:
+            config = dict(zip(names, launch, strict=True))
+            try:
+                experts._config = lambda _, config=config: config
+                same = "" if torch.equal(run(layers[0]), wanted) else "  BITS DIFFER"
+                spent = launch_us(run, layers)
+                print(f"{launch!s:>20} {spent:8.1f}{' *' if config == usual(tile) else ''}{same}", flush=True)
+            except (RuntimeError, triton.runtime.errors.OutOfResources) as problem:
+                print(f"{launch!s:>20} {str(problem).splitlines()[0]}")
+            finally:
+                experts._config = usual
+
+
+def launch_us(run: Callable[..., object], matrices: Sequence[object]) -> float:
+    """Microseconds of a launch, one for each of the matrices in a graph, the median of turns."""
+
+    def all_of_them() -> None:
+        for one in matrices:
+            run(one)
+
+    all_of_them()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        all_routers()
+        all_of_them()
     graph.replay()
-    return median(timed(graph.replay) for _ in range(TURNS)) / len(routers)
+    return median(timed(graph.replay) for _ in range(TURNS)) / len(matrices)
 
 
 def module(path: Path) -> ModuleType:

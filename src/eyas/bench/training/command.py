@@ -187,7 +187,6 @@ def _measure(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of one length and share for the JSON, and lines for people."""
     from eyas.bench.training.modes import MODES, Mode, Ours, warmed_up
-    from eyas.train.states.memory import at_once
 
     title = f"{length:,} tokens, {100 * share:g} % supervised" + (f" in {runs} runs" if runs > 1 else "")
     result: dict[str, Any] = {"tokens": length, "supervised": share, "modes": {}, "why_not": {}}
@@ -236,7 +235,7 @@ def _measure(
     lines.append(f"  {speed / 1e12:.3g} TFLOP/s, {100 * speed / products:.0f} % of a large product's")
     owners = found["ours"].memory.items()
     lines.append(f"  memory of ours: {', '.join(f'{owner} {readable(size)}' for owner, size in owners if size)}")
-    planned, driver = at_once(result["planned_bytes"], bench.device), found["ours"].memory["driver"]
+    planned, driver = ours.planned_at_once(), found["ours"].memory["driver"]
     off = f", {100 * (planned / driver - 1):+.1f} % of the driver's" if driver and len(found) == 1 else ""
     lines.append(f"  plan {readable(planned)}{off}")
     return result, lines

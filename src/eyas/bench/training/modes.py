@@ -29,7 +29,7 @@ from eyas.train.loop.memory import head_bytes, teacher_bytes
 from eyas.train.loss.tiles import normalisers
 from eyas.train.reference import ReferenceHead, TttBatch, training_time_test
 from eyas.train.settings.schema import TrainSettings
-from eyas.train.states.memory import TargetMemory
+from eyas.train.states.memory import TargetMemory, at_once
 from eyas.train.states.source import HiddenStates
 from eyas.train.steps.optimizers import Optimizers
 from eyas.train.steps.processes import Processes
@@ -202,6 +202,9 @@ class Ours(Mode):
             find_making(bench.head_settings.kind), self._trainer.head.config, self.train,
             vocab_size=bench.target.vocab_size, tokens=batch.num_tokens, rows=rows, itemsize=size,
         )  # fmt: skip
+
+    def planned_at_once(self) -> int:
+        return at_once(self.planned(), self.bench.device)
 
     def flops(self) -> dict[str, float]:
         """Return the operations of a step of the head by part, without what is computed twice."""
