@@ -10,7 +10,8 @@ launches one after the other here, while an engine replays a graph.
 
 --routing: the router alone in graphs, with every tile of rows, and beside it the `route.py` of an earlier commit
 (`git show f9dc7724:src/eyas/kernels/triton/route.py > before.py`), whose counters are a launch of their own.
---experts: both products of the experts in graphs, with other sizes of a step and depths of the pipeline.
+--experts: both products of the experts in graphs, with other sizes of a step and depths of the pipeline, and by
+kernels/cuda/experts.cu; what sorts rows by expert beside them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from eyas.bench.report import provenance
+from eyas.kernels.cuda import experts as cuda_experts
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.triton import experts, route, stream
@@ -49,7 +51,7 @@ ROWS = (128, 1024, 8192)
 ROUTED_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 TILES = (16, 32, 64)  # rows
 ROUTERS = 144  # 106 MB, so that each launch finds its matrix outside the L2 cache
-EXPERT_ROWS = (128, 256, 512, 1024, 2048)
+EXPERT_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 LAUNCHES = [  # features and columns of a step, warps, stages
     (features, columns, warps, stages)
     for features, columns, warps, all_stages in (
@@ -171,6 +173,7 @@ def show_experts(all_rows: Sequence[int]) -> None:
             return experts.experts_down(act, routing, groups, layer.down, layer.down_bias)
 
         wanted = run(layers[0])
+        show_wgmma(layers, normed, routing, wanted)
         names = "BLOCK_F", "BLOCK_K", "num_warps", "num_stages"
         for launch in LAUNCHES:
             config = dict(zip(names, launch, strict=True))
@@ -183,6 +186,36 @@ def show_experts(all_rows: Sequence[int]) -> None:
                 print(f"{launch!s:>20} {str(problem).splitlines()[0]}")
             finally:
                 experts._config = usual
+
+
+def show_wgmma(layers: Sequence[ExpertLayer], normed: Normed, routing: route.Routing, wanted: Tensor) -> None:
+    """Print microseconds of the kernels of `kernels/cuda/experts.cu` by rows of a tile."""
+    rows, top_k, num_experts = normed.rows_TH, CONFIG.experts_per_token, CONFIG.num_experts
+    num_pairs = len(rows) * top_k
+    usual, tile = cuda_experts.tile_rows(num_pairs, num_experts), experts.expert_tile_rows(num_pairs, num_experts)
+    sorting = launch_us(lambda _: route.group(rows, routing, tile), layers)
+    print(f"{'sorting, Triton':>20} {sorting:8.1f}")
+    for tile in cuda_experts.ROW_STAGES:
+        if num_pairs // tile + num_experts > cuda_experts.MAX_TILES:
+            continue
+
+        def sort(_: object = None, tile: int = tile) -> cuda_experts.Entries:
+            return cuda_experts.group(
+                rows, routing.ids_TK, routing.places_TK, routing.tally.counts_E, routing.inverse_rms_T, tile
+            )
+
+        entries = sort()
+
+        def run(layer: ExpertLayer, entries: cuda_experts.Entries = entries) -> Tensor:
+            act = cuda_experts.up(entries, layer.gate_up, layer.gate_up_bias, top_k=top_k, limit=7.0)
+            return cuda_experts.down(act, layer.down, layer.down_bias, top_k=top_k)
+
+        error = float((run(layers[0]).float() - wanted.float()).norm() / wanted.float().norm())
+        spent, sorting = launch_us(run, layers), launch_us(sort, layers)
+        mark = " *" if tile == usual else ""
+        print(
+            f"{f'wgmma, tiles of {tile}':>20} {spent:8.1f}{mark}  sorting {sorting:.1f}, off by {error:.1e}", flush=True
+        )
 
 
 def launch_us(run: Callable[..., object], matrices: Sequence[object]) -> float:

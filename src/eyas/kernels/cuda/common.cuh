@@ -122,6 +122,14 @@ DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier)
         : "memory");
 }
 
+// The same of data that is read again soon.
+DEVICE void copy_bulk_kept(void* shared, const void* global, u32 bytes, u64* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 // ---- bf16, two to a word -----------------------------------------------------------------------------------------
 
 // Rounds to nearest even; NaN becomes 0x7fff.

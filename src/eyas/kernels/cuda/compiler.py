@@ -29,6 +29,8 @@ DIGEST_BYTES = 32
 # another package or a toolkit brings it, that is not there.
 COMPILER_PACKAGES = ("cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc")
 
+HOPPER_ONLY = ("experts",)  # sources with wgmma, which only code for sm_90a may have
+
 Defines = Mapping[str, int | str]
 
 
@@ -112,7 +114,7 @@ def _options(source: str, defines: Defines | None, arch: str) -> dict[str, Any]:
     """Return fields of cuda.core.ProgramOptions; all but the folder of the headers, whose text counts instead."""
     return {
         "name": f"{source}.cu",
-        "arch": arch,
+        "arch": f"{arch}a" if source in HOPPER_ONLY else arch,
         "std": "c++17",
         "define_macro": [(name, str(value)) for name, value in sorted((defines or {}).items())] or None,
         "ptxas_options": ["-v"],

@@ -212,6 +212,8 @@ DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier)
     emulate::state.here->copies.push_back(emulate::ask(shared, global, bytes, barrier));
 }
 
+DEVICE void copy_bulk_kept(void* shared, const void* global, u32 bytes, u64* barrier) { copy_bulk(shared, global, bytes, barrier); }
+
 DEVICE u16 to_bf16(float value) {
     if (value != value) return 0x7fff;
     const u32 bits = __float_as_uint(value);
@@ -301,6 +303,32 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 
 DEVICE void keep_order(float (&)[4]) {}
+
+// Of a warp by itself, at once: nothing runs beside what follows.
+template <int COUNT>
+DEVICE void take_registers() {}
+template <int COUNT>
+DEVICE void give_registers() {}
+DEVICE void wgmma_fence() {}
+DEVICE void wgmma_ready(u32 (&)[4][4]) {}
+DEVICE void wgmma_commit() {}
+template <int PENDING>
+DEVICE void wgmma_wait() {}
+DEVICE u64 wgmma_rows(const u8* rows, int step) {
+    if (reinterpret_cast<u64>(rows) % 1024) emulate::fail("wgmma: rows at %p, not at a multiple of 1,024 bytes", rows);
+    return reinterpret_cast<u64>(rows) | step;
+}
+template <int SIZE>
+DEVICE void wgmma(float (&d)[SIZE], const u32 (&a)[4], u64 rows) {
+    const u8* const base = reinterpret_cast<const u8*>(rows & ~u64(1023));
+    const int lane = emulate::state.current->number % 32, g = lane / 4, t = lane % 4, step = rows & 1023;
+    for (int j = 0; j < SIZE / 4; ++j) {
+        float c[4] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
+        const u8* const row = base + (8 * j + g) * 128 + 4 * t;
+        mma_bf16(c, a, emulate::load<u32>(row + (2 * step ^ g) * 16), emulate::load<u32>(row + ((2 * step + 1) ^ g) * 16));
+        std::copy(c, c + 4, d + 4 * j);
+    }
+}
 
 DEVICE float fast_exp2(float x) { return exp2f(x); }
 DEVICE float fast_reciprocal(float x) { return 1.f / x; }

@@ -1,0 +1,406 @@
+// The experts of prompt rows: MXFP4 weights, unpacked in registers, times the rows of an expert on Hopper's wgmma.
+//
+// `group` copies each row to its experts' entries, one after the other by expert, in the order in which unpacked weights
+// have their columns; they are cut into tiles of up to TILE_ROWS. (Tile, block of 192 features) are the items, in an order in
+// which blocks of a launch that run together have the same weights. A block of threads takes every gridDim.xth: three
+// warpgroups have 64 features each, a fourth brings 64 columns of all rows of the tile at a time. Each of the twelve
+// warps asks for the weights of its own 16 features, DEPTH pieces ahead and into the next item, and unpacks 64 columns
+// while the products of the 64 before run.
+//
+// Every output is one chain of instructions of 16 products in ascending columns, whatever N an instruction has, so a
+// row's bits do not depend on the other rows.
+//
+// Defines: UP (1: gate and up with SwiGLU, 0: down), COLUMNS (of the matrix, a multiple of 32), FEATURES (its rows, a
+// multiple of 64), TILE_ROWS (16, 32, 64 or 128), TOP_K, NUM_EXPERTS, DEPTH, ROW_STAGES (even).
+#include "wgmma.cuh"
+
+constexpr int GROUPS = 3, MATH_WARPS = 4 * GROUPS, THREADS = 32 * (MATH_WARPS + 4);
+constexpr int STEPS = (COLUMNS + 63) / 64, LAST_PARTS = COLUMNS % 64 ? 2 : 4;  // of 64 columns; of 16 in the last
+constexpr int PIECE = 5, PIECES = (STEPS + PIECE - 1) / PIECE;  // steps that a warp asks for at once
+constexpr int WORD_BYTES = 512, SCALE_BYTES = 32;               // of 16 features and a step: layouts/mxfp4.py
+constexpr int PLACE_BYTES = PIECE * (WORD_BYTES + SCALE_BYTES);
+constexpr int TILES = FEATURES / 16, BLOCKS = (TILES + MATH_WARPS - 1) / MATH_WARPS;
+constexpr int ROW_BYTES = 128, STAGE_BYTES = TILE_ROWS * ROW_BYTES;
+constexpr float SWIGLU_ALPHA = 1.702f;  // kernels/reference/moe.py
+
+// Rows first .. end - 1 of the entries of an expert, which has `of` tiles; this is number `index`.
+struct Tile {
+    int expert, first, end;
+    short index, of;
+};
+
+template <int N>
+struct Size {
+    static constexpr int value = N;
+};
+
+// The kernel's arguments, kept in shared memory: in registers there is no room for them beside the sums.
+struct Arguments {
+    const u8 *entries, *words, *scales;
+    const float* bias;           // [E, FEATURES]
+    const float* entry_scales;   // of entries, UP
+    const int* pairs;            // of entries
+    u8* out;                     // UP: entries for the next product; else bf16 [pairs, FEATURES]
+    float factor, limit;
+    int num_pairs, num_items;
+};
+
+struct Shared {
+    u8 *rows, *ring;  // [ROW_STAGES][STAGE_BYTES], [MATH_WARPS][DEPTH][PLACE_BYTES]
+    Arguments* arguments;
+    u64 *rows_full, *rows_empty, *full;  // [ROW_STAGES], [ROW_STAGES], [MATH_WARPS][DEPTH]
+    Tile* tiles;
+};
+
+DEVICE Shared carve(u8* base) {
+    Shared s;
+    s.rows = base + (-reinterpret_cast<u64>(base) & 1023);
+    s.ring = s.rows + ROW_STAGES * STAGE_BYTES;
+    s.arguments = reinterpret_cast<Arguments*>(s.ring + MATH_WARPS * DEPTH * PLACE_BYTES);
+    s.rows_full = reinterpret_cast<u64*>(s.arguments + 1);
+    s.rows_empty = s.rows_full + ROW_STAGES;
+    s.full = s.rows_empty + ROW_STAGES;
+    s.tiles = reinterpret_cast<Tile*>(s.full + MATH_WARPS * DEPTH);
+    return s;
+}
+
+// Where one stands in a ring: the place, and the parity of its phase.
+template <int SIZE>
+struct Place {
+    int number = 0;
+    u32 parity = 0;
+
+    __device__ void step() {
+        if (++number == SIZE) number = 0, parity ^= 1;
+    }
+};
+
+struct Item {
+    int expert, first, count, block;
+};
+
+DEVICE Item item_of(const Tile* tiles, int number) {
+    const int some = number / BLOCKS, before = some - tiles[some].index, of = tiles[some].of;
+    const int local = number - before * BLOCKS;
+    const Tile tile = tiles[before + local % of];
+    return {tile.expert, tile.first, tile.end - tile.first, local / of};
+}
+
+// ---- the weights of a warp ---------------------------------------------------------------------------------------
+
+// What a warp asks for next, item by item.
+struct Stream {
+    int item, piece = 0, unit = 0;  // unit: where the item's 16 features begin, in steps of the matrix
+    Place<DEPTH> place;
+
+    // The first item from `item` on that has features for this warp.
+    __device__ void find(const Shared& s) {
+        for (; item < s.arguments->num_items; item += gridDim.x) {
+            const Item found = item_of(s.tiles, item);
+            const int tile = found.block * MATH_WARPS + warp_id();
+            unit = (found.expert * TILES + tile) * STEPS;
+            if (tile < TILES) return;
+        }
+    }
+
+    // All lanes; what stood in the place was read.
+    __device__ void ask(const Shared& s) {
+        if (item >= s.arguments->num_items) return;
+        const int steps = min(PIECE, STEPS - piece * PIECE);
+        if (lane_id() == 0) {
+            u8* const words = s.ring + (warp_id() * DEPTH + place.number) * PLACE_BYTES;
+            u64* const full = s.full + warp_id() * DEPTH + place.number;
+            const i64 first = unit + piece * PIECE;
+            copy_barrier_expect(full, steps * (WORD_BYTES + SCALE_BYTES));
+            copy_bulk(words, s.arguments->words + first * WORD_BYTES, steps * WORD_BYTES, full);
+            copy_bulk(words + PIECE * WORD_BYTES, s.arguments->scales + first * SCALE_BYTES, steps * SCALE_BYTES, full);
+        }
+        __syncwarp();
+        place.step();
+        if (++piece < PIECES) return;
+        piece = 0;
+        item += gridDim.x;
+        find(s);
+    }
+};
+
+// The 16 x 64 weights of a lane's four words, in the order of four instructions.
+DEVICE void unpack(u32 (&a)[4][4], const uint4& words, u32 scales) {
+    constexpr u32 CODE = 0x81C081C0u, SIGN_EXPONENT = 0x81808180u, MANTISSA = 0x00400040u, FACTORS = 0x7F807F80u;
+    const auto pair = [](u32 q, int p) {
+        if (p == 0) return q & CODE;
+        if (p == 1) return __funnelshift_r(q, q, 4) & CODE;
+        if (p == 2) return (q << 6) & CODE;
+        return (__funnelshift_r(q, q, 6) & SIGN_EXPONENT) | ((q << 2) & MANTISSA);
+    };
+    const u32 factors[2] = {scales & FACTORS, __funnelshift_l(scales, scales, 8) & FACTORS};
+    const u32 low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+            a[i][2 * p] = mul_bf16x2_low(pair(low[i / 2], 2 * (i % 2) + p), factors[i / 2]);
+            a[i][2 * p + 1] = mul_bf16x2_high(pair(high[i / 2], 2 * (i % 2) + p), factors[i / 2]);
+        }
+    }
+}
+
+// ---- an item -----------------------------------------------------------------------------------------------------
+
+// Where `group` has the piece of 16 bytes `piece` of 64 columns `step` of an entry, number `place` of its tile.
+DEVICE i64 place_of(int step, int num_pairs, int entry, int place, int piece) {
+    return (static_cast<i64>(step) * num_pairs + entry) * ROW_BYTES + (piece ^ (place & 7)) * 16;
+}
+
+DEVICE float swiglu(float gate, float up, float limit) {
+    gate = gate > limit ? limit : gate;  // NaN stays, which fminf would hide
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    return gate * fast_reciprocal(1.f + fast_exp(-SWIGLU_ALPHA * gate)) * (up + 1.f);
+}
+
+template <int N>
+struct Product {
+    float d[N / 2];
+    u32 about[(N + 31) / 32];  // of row lane_id() + 32 i of the tile: its scale, or its pair
+    float2 bias;
+
+    // What the end needs, long before. Sums begin as zeros: left undefined for the first instruction they cost registers.
+    __device__ void prepare(const Arguments& with, const Item& item, int tile) {
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) d[i] = 0.f;
+        const u32* const table = reinterpret_cast<const u32*>(UP ? static_cast<const void*>(with.entry_scales) : with.pairs);
+#pragma unroll
+        for (int i = 0; i < (N + 31) / 32; ++i) {
+            const int row = lane_id() + 32 * i;
+            about[i] = row < item.count ? table[item.first + row] : 0;
+        }
+        const i64 place = static_cast<i64>(item.expert) * FEATURES + tile * 16 + (lane_id() >> 2) * 2;
+        bias = *reinterpret_cast<const float2*>(with.bias + place);
+    }
+
+    // d += 64 columns, until wgmma_wait.
+    __device__ void add(u32 (&a)[4][4], const u8* rows, int step) {
+        wgmma_ready(a);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            if (i < LAST_PARTS || step < STEPS - 1) wgmma(d, a[i], wgmma_rows(rows, i));
+        wgmma_commit();
+    }
+
+    __device__ void finish(const Arguments& with, const Item& item, int tile) {
+        const int g = lane_id() >> 2, t = lane_id() & 3;
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j) {
+            const int row = 8 * j + 2 * t;
+            u32 of[2];
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) of[odd] = __shfl_sync(FULL_WARP, about[j / 4], (row + odd) & 31);
+            const float low[2] = {d[4 * j] * with.factor, d[4 * j + 1] * with.factor};
+            const float high[2] = {d[4 * j + 2] * with.factor, d[4 * j + 3] * with.factor};
+            if (UP) {
+                float act[2];
+#pragma unroll
+                for (int odd = 0; odd < 2; ++odd) {
+                    const float scale = __uint_as_float(of[odd]);
+                    act[odd] = swiglu(low[odd] * scale + bias.x, high[odd] * scale + bias.y, with.limit);
+                }
+                // Lanes of features 2 n and 2 n + 1 give each other one row each, and store both features of the other.
+                const int second = g & 1, mine = row + second;
+                const float other = __shfl_xor_sync(FULL_WARP, second ? act[0] : act[1], 4);
+                const u32 both = second ? pack_bf16(other, act[1]) : pack_bf16(act[0], other);
+                const int piece = (tile / 4 % 2 * 2 + (g >> 2)) * 2 + (g >> 1 & 1);
+                if (mine < item.count)
+                    *reinterpret_cast<u32*>(
+                        with.out + place_of(tile / 8, with.num_pairs, item.first + mine, mine, piece) + tile % 4 * 4) = both;
+            } else {
+#pragma unroll
+                for (int odd = 0; odd < 2; ++odd)
+                    if (row + odd < item.count)
+                        *reinterpret_cast<u32*>(with.out + (static_cast<i64>(of[odd]) * FEATURES + tile * 16 + 2 * g) * 2) =
+                            pack_bf16(low[odd] + bias.x, high[odd] + bias.y);
+            }
+        }
+    }
+};
+
+// A warp of the three warpgroups. `places`: of the weights, of the rows.
+template <int N>
+DEVICE void multiply(const Shared& s, const Item& item, Stream& stream, Place<DEPTH>& place,
+                     Place<ROW_STAGES>& stage) {
+    const int tile = item.block * MATH_WARPS + warp_id(), lane = lane_id();
+    Product<N> product;
+    product.prepare(*s.arguments, item, tile);
+    int at = 0;  // step of the piece
+    const auto load = [&](u32(&a)[4][4], int step) {
+        const u8* const words = s.ring + (warp_id() * DEPTH + place.number) * PLACE_BYTES;
+        if (at == 0) copy_barrier_wait(s.full + warp_id() * DEPTH + place.number, place.parity);
+        const uint4 mine = *reinterpret_cast<const uint4*>(words + at * WORD_BYTES + lane * 16);
+        const u32 scales = *reinterpret_cast<const u32*>(words + PIECE * WORD_BYTES + at * SCALE_BYTES + (lane >> 2) * 4);
+        unpack(a, mine, scales);
+        if (++at == PIECE || step == STEPS - 1) {
+            at = 0;
+            place.step();
+            __syncwarp();  // what is stored to registers depends on all that was read, so the copy overtakes nothing
+            stream.ask(s);
+        }
+    };
+    // Multiplies a step, and unpacks the next beside it.
+    const auto advance = [&](u32(&now)[4][4], u32(&next)[4][4], int step) {
+        copy_barrier_wait(s.rows_full + stage.number, stage.parity);
+        product.add(now, s.rows + stage.number * STAGE_BYTES, step);
+        if (step < STEPS - 1) load(next, step + 1);
+        wgmma_wait<0>();
+        if (lane == 0) copy_barrier_expect(s.rows_empty + stage.number, 0);
+        stage.step();
+    };
+    u32 even[4][4], odd[4][4];
+    load(even, 0);
+#pragma unroll 1
+    for (int step = 0; step + 1 < STEPS; step += 2) {
+        advance(even, odd, step);
+        advance(odd, even, step + 1);
+    }
+    if (STEPS % 2) advance(even, odd, STEPS - 1);
+    product.finish(*s.arguments, item, tile);
+}
+
+// A warp whose warpgroup has no features of this item.
+DEVICE void pass_over(const Shared& s, Place<ROW_STAGES>& stage) {
+    for (int step = 0; step < STEPS; ++step, stage.step()) {
+        copy_barrier_wait(s.rows_full + stage.number, stage.parity);
+        if (lane_id() == 0) copy_barrier_expect(s.rows_empty + stage.number, 0);
+        __syncwarp();
+    }
+}
+
+DEVICE void bring_rows(const Shared& s) {
+    const Arguments with = *s.arguments;
+    Place<ROW_STAGES> stage;
+    int brought = 0;
+    for (int number = blockIdx.x; number < with.num_items; number += gridDim.x) {
+        const Item item = item_of(s.tiles, number);
+        for (int step = 0; step < STEPS; ++step, ++brought, stage.step()) {
+            if (brought >= ROW_STAGES) copy_barrier_wait(s.rows_empty + stage.number, stage.parity ^ 1);
+            u64* const full = s.rows_full + stage.number;
+            copy_barrier_expect(full, item.count * ROW_BYTES);
+            copy_bulk_kept(s.rows + stage.number * STAGE_BYTES, with.entries + place_of(step, with.num_pairs, item.first, 0, 0),
+                           item.count * ROW_BYTES, full);
+        }
+    }
+}
+
+// entries: `group`'s, or those of the product before; the other arguments as in Arguments. Any number of blocks.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    experts(const u8* entries, const Tile* tiles, const int* num_tiles, const u8* words, const u8* scales,
+            const float* bias, const float* entry_scales, const int* pairs, u8* out, float factor, float limit,
+            int num_pairs) {
+    SHARED(u8, shared);
+    const Shared s = carve(shared);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ROW_STAGES; ++i) {
+            copy_barrier_init(s.rows_full + i, 1);
+            copy_barrier_init(s.rows_empty + i, MATH_WARPS);
+        }
+        for (int i = 0; i < MATH_WARPS * DEPTH; ++i) copy_barrier_init(s.full + i, 1);
+        copy_barrier_fence();
+    }
+    pdl_wait();
+    const int count = *num_tiles, num_items = count * BLOCKS;
+    if (threadIdx.x == 0)
+        *s.arguments = {entries, words, scales, bias, entry_scales, pairs, out, factor, limit, num_pairs, num_items};
+    for (int i = threadIdx.x; i < count; i += THREADS)
+        *reinterpret_cast<uint4*>(s.tiles + i) = load_16_if(tiles + i, true);
+    __syncthreads();
+    if (warp_id() >= MATH_WARPS) {
+        give_registers<32>();
+        if (threadIdx.x == MATH_WARPS * 32) bring_rows(s);
+        return;
+    }
+    take_registers<160>();
+    Stream stream;
+    stream.item = blockIdx.x;
+    stream.find(s);
+    for (int i = 0; i < DEPTH; ++i) stream.ask(s);
+    Place<DEPTH> place;
+    Place<ROW_STAGES> stage;
+    for (int number = blockIdx.x; number < num_items; number += gridDim.x) {
+        const Item item = item_of(s.tiles, number);
+        if (item.block * MATH_WARPS + warp_id() >= TILES) {
+            pass_over(s, stage);
+            continue;
+        }
+        const auto run = [&](auto size) {
+            constexpr int N = decltype(size)::value;
+            if constexpr (N <= TILE_ROWS) multiply<N>(s, item, stream, place, stage);
+        };
+        if (item.count <= 16)
+            run(Size<16>{});
+        else if (item.count <= 32)
+            run(Size<32>{});
+        else if (item.count <= 48)
+            run(Size<48>{});
+        else if (item.count <= 64)
+            run(Size<64>{});
+        else if (item.count <= 96)
+            run(Size<96>{});
+        else
+            run(Size<128>{});
+    }
+}
+
+// ---- entries -----------------------------------------------------------------------------------------------------
+
+// x bf16 [T, COLUMNS], ids and places [T, TOP_K] (-1: a dead row), counts [NUM_EXPERTS] (pairs of each), inverse rms [T].
+// Writes entries bf16 [STEPS, T TOP_K, 64], pairs and scales of entries, tiles and their number. A block for each row.
+extern "C" __global__ void __launch_bounds__(128)
+    group(const u16* x, const int* ids, const int* places, const int* counts, const float* inverse_rms, u8* entries,
+          int* pairs, float* scales, Tile* tiles, int* num_tiles, int num_pairs) {
+    __shared__ int firsts[NUM_EXPERTS], mine[TOP_K][2];
+    __shared__ int warp_sums[4][2];
+    const int row = blockIdx.x, thread = threadIdx.x;
+    pdl_wait();
+    // Pairs, and tiles, of the experts before each: NUM_EXPERTS <= 128.
+    const int pairs_of = thread < NUM_EXPERTS ? counts[thread] : 0, tiles_of = (pairs_of + TILE_ROWS - 1) / TILE_ROWS;
+    int before = pairs_of, tiles_before = tiles_of;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int some = __shfl_up_sync(FULL_WARP, before, step), some_tiles = __shfl_up_sync(FULL_WARP, tiles_before, step);
+        if (lane_id() >= step) before += some, tiles_before += some_tiles;
+    }
+    if (lane_id() == 31) warp_sums[warp_id()][0] = before, warp_sums[warp_id()][1] = tiles_before;
+    __syncthreads();
+    for (int warp = 0; warp < warp_id(); ++warp) before += warp_sums[warp][0], tiles_before += warp_sums[warp][1];
+    before -= pairs_of, tiles_before -= tiles_of;
+    if (thread < NUM_EXPERTS) firsts[thread] = before;
+    __syncthreads();
+    if (row == 0) {
+        for (int i = 0; i < tiles_of; ++i) {
+            const int first = before + i * TILE_ROWS;
+            tiles[tiles_before + i] = {thread, first, min(first + TILE_ROWS, before + pairs_of), static_cast<short>(i),
+                                       static_cast<short>(tiles_of)};
+        }
+        if (thread == 127) *num_tiles = tiles_before + tiles_of;
+    }
+    if (thread < TOP_K) {
+        const int pair = row * TOP_K + thread, id = ids[pair], place = id < 0 ? 0 : places[pair];
+        const int entry = id < 0 ? -1 : firsts[id] + place;
+        mine[thread][0] = entry, mine[thread][1] = place;
+        if (entry >= 0) pairs[entry] = pair, scales[entry] = inverse_rms[row];
+    }
+    __syncthreads();
+    const u16* const values = x + static_cast<i64>(row) * COLUMNS;
+    for (int at = thread; at < COLUMNS / 8; at += 128) {
+        const int step = at / 8, piece = at % 8, column = step * 64 + piece / 4 * 32 + piece / 2 % 2 * 4 + piece % 2 * 2;
+        uint4 v;
+        v.x = *reinterpret_cast<const u32*>(values + column);
+        v.y = *reinterpret_cast<const u32*>(values + column + 8);
+        v.z = *reinterpret_cast<const u32*>(values + column + 16);
+        v.w = *reinterpret_cast<const u32*>(values + column + 24);
+#pragma unroll
+        for (int rank = 0; rank < TOP_K; ++rank) {
+            const int entry = mine[rank][0];
+            if (entry >= 0) *reinterpret_cast<uint4*>(entries + place_of(step, num_pairs, entry, mine[rank][1], piece)) = v;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+"""The experts of prompt rows on Hopper: both grouped MXFP4 products, from rows copied to their experts' entries.
+
+`experts.cu` has the kernels. Rows are routed by `kernels.triton.route`, whose lists are tensors here; outputs of an
+expert are not yet weighted (`kernels.triton.experts.combine` does that). No bit of a row depends on the other rows.
+
+Shape letters: T rows, H hidden, E experts, K experts of a row, I intermediate, P = T K pairs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.cuda.compiler import load
+from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.layouts.mxfp4 import PackedExperts
+
+__all__ = ["Entries", "down", "group", "tile_rows", "up"]
+
+MAX_EXPERTS = 128
+MATH_WARPS = 12
+PIECE_BYTES = 5 * (512 + 32)  # of the weights of 16 features, that a warp asks for at once
+ROW_STAGES = {16: 8, 32: 8, 64: 6, 128: 4}  # by rows of a tile
+MAX_DEPTH = 6
+MAX_TILES = 512
+RESERVED = 1024 + 2048 + 16 * MAX_TILES  # alignment, arguments and barriers, tiles
+
+
+class Entries(NamedTuple):
+    """Rows by expert. An entry is a pair of row and rank; those of an expert follow one another."""
+
+    entries: Tensor  # bf16 [ceil(H / 64), P, 64], columns in the order of unpacked weights, pieces exchanged
+    pairs_P: Tensor  # int32, t * K + rank
+    scales_P: Tensor  # fp32, inverse rms of the rows
+    tiles: Tensor  # int32 [most tiles, 4]
+    num_tiles: Tensor  # int32 [1]
+    tile_rows: int
+
+
+def tile_rows(num_pairs: int, num_experts: int) -> int:
+    """Rows of a tile: about twice the mean of an expert, which nearly all then have in one tile."""
+    mean = num_pairs // num_experts
+    return 16 if mean <= 4 else 32 if mean <= 16 else 64 if mean <= 40 else 128
+
+
+def group(
+    x_TH: Tensor, ids_TK: Tensor, places_TK: Tensor, counts_E: Tensor, inverse_rms_T: Tensor, tile_rows: int
+) -> Entries:
+    """Copy each live row to its experts. Ids (-1: dead), places in an expert's queue and counts int32, rms fp32."""
+    num_rows, width = x_TH.shape
+    num_pairs, num_experts, device = ids_TK.numel(), counts_E.numel(), x_TH.device
+    assert x_TH.dtype == torch.bfloat16 and num_experts <= MAX_EXPERTS
+    most_tiles = min(num_pairs, num_pairs // tile_rows + num_experts)
+    if most_tiles > MAX_TILES:
+        raise ValueError(f"{num_pairs} pairs in tiles of {tile_rows} rows: more than {MAX_TILES} tiles")
+    found = Entries(
+        torch.empty(-(-width // 64), num_pairs, 64, dtype=torch.bfloat16, device=device),
+        torch.empty(num_pairs, dtype=torch.int32, device=device),
+        torch.empty(num_pairs, dtype=torch.float32, device=device),
+        torch.empty(most_tiles, 4, dtype=torch.int32, device=device),
+        torch.empty(1, dtype=torch.int32, device=device),
+        tile_rows,
+    )
+    constants = _constants(width, 64, ids_TK.shape[1], num_experts, tile_rows, 1)
+    load("experts", constants).kernel("group").launch(
+        num_rows, 128, x_TH, ids_TK, places_TK, counts_E, inverse_rms_T, *found[:5], num_pairs
+    )
+    return found
+
+
+def up(rows: Entries, gate_up: PackedExperts, bias_EN: Tensor, *, top_k: int, limit: float) -> Entries:
+    """Gate, up and clamped SwiGLU of all entries, as entries of `down`. Bias fp32, gate and up alternating."""
+    num_pairs, width = rows.pairs_P.numel(), gate_up.num_rows // 2
+    out = torch.empty(-(-width // 64), num_pairs, 64, dtype=torch.bfloat16, device=bias_EN.device)
+    _launch(rows, gate_up, bias_EN, out, top_k, limit)
+    return rows._replace(entries=out)
+
+
+def down(rows: Entries, matrix: PackedExperts, bias_EH: Tensor, *, top_k: int) -> Tensor:
+    """Outputs bf16 [P, H] by pair, not yet weighted; dead rows' are not written."""
+    out = torch.empty(rows.pairs_P.numel(), matrix.num_rows, dtype=torch.bfloat16, device=bias_EH.device)
+    _launch(rows, matrix, bias_EH, out, top_k, None)
+    return out
+
+
+def _constants(
+    num_columns: int, num_features: int, top_k: int, num_experts: int, tile_rows: int, depth: int
+) -> dict[str, int]:
+    return {
+        "COLUMNS": num_columns, "FEATURES": num_features, "TOP_K": top_k, "NUM_EXPERTS": num_experts,
+        "TILE_ROWS": tile_rows, "ROW_STAGES": ROW_STAGES[tile_rows], "DEPTH": depth, "UP": 0,
+    }  # fmt: skip
+
+
+def _launch(
+    rows: Entries, matrix: PackedExperts, bias_EN: Tensor, out: Tensor, top_k: int, limit: float | None
+) -> None:
+    assert matrix.num_rows % 64 == 0 and bias_EN.dtype == torch.float32
+    limits = device_limits(out.device)
+    fixed = RESERVED + ROW_STAGES[rows.tile_rows] * rows.tile_rows * 128
+    depth = min(MAX_DEPTH, (limits.shared_bytes - fixed) // (MATH_WARPS * PIECE_BYTES))
+    constants = _constants(matrix.num_columns, matrix.num_rows, top_k, matrix.num_experts, rows.tile_rows, depth)
+    load("experts", constants | {"UP": int(limit is not None)}).kernel("experts").launch(
+        limits.num_sms,
+        32 * (MATH_WARPS + 4),
+        rows.entries,
+        rows.tiles,
+        rows.num_tiles,
+        matrix.words,
+        matrix.scales,
+        bias_EN,
+        rows.scales_P,
+        rows.pairs_P,
+        out,
+        2.0**matrix.exponent,
+        float(limit or 0.0),
+        rows.pairs_P.numel(),
+        shared=fixed + depth * MATH_WARPS * PIECE_BYTES,
+    )

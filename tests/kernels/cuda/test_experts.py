@@ -1,0 +1,172 @@
+"""Experts of prompt rows against plain products: small shapes in the emulator, the true ones on a Hopper GPU."""
+
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tests.kernels.cuda.emulator import emulated
+from tests.kernels.support.hazards import overwritten_operands
+from tests.kernels.support.refills import unfinished_loads
+
+from eyas.kernels.cuda import compiler, experts
+from eyas.kernels.layouts.device import Limits
+from eyas.kernels.layouts.mxfp4 import pack_experts
+from eyas.kernels.reference.moe import SWIGLU_ALPHA
+from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
+
+LIMIT = 7.0
+
+
+@pytest.fixture
+def emulator(monkeypatch):
+    monkeypatch.setattr(experts, "load", emulated)
+    monkeypatch.setattr(experts, "device_limits", lambda device: Limits(3, 227 << 10))
+
+
+def queues(ids_TK, num_experts):
+    """Places in the queues of the experts, handed out in any order, and the lengths of the queues."""
+    flat = ids_TK.flatten()
+    order = torch.randperm(len(flat), device=flat.device)
+    chosen = torch.nn.functional.one_hot(flat[order].long() + 1, num_experts + 1)[:, 1:]
+    places = torch.empty_like(flat)
+    places[order] = ((chosen.cumsum(0) - 1) * chosen).sum(1).int()
+    return places.view_as(ids_TK), chosen.sum(0).int()
+
+
+class Layer:
+    """Experts of random weights, plain and packed."""
+
+    def __init__(self, hidden, inner, num_experts, device="cpu"):
+        self.hidden, self.inner, self.num_experts, self.device = hidden, inner, num_experts, device
+        self.gate_up, self.gate_up_EIH = self._matrix(2 * inner, hidden)
+        self.down, self.down_EHI = self._matrix(hidden, inner, high=130)
+        self.gate_up_bias = torch.randn(num_experts, 2 * inner, device=device)
+        self.down_bias = torch.randn(num_experts, hidden, device=device)
+
+    def _matrix(self, num_rows, num_columns, high=123):
+        shape = self.num_experts, num_rows, num_columns // 32
+        blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, device=self.device)
+        scales = torch.randint(118, 122, shape, dtype=torch.uint8, device=self.device)
+        scales[0, 0, 0] = high
+        return pack_experts(blocks, scales), dequantize(Mxfp4Tensor(blocks, scales), torch.float32)
+
+    def routed(self, num_rows, top_k=4, dead=(), favourite=0.0):
+        """Random rows, ids, places, counts and scales; `favourite` of the rows choose expert 0 first."""
+        x = torch.randn(num_rows, self.hidden, device=self.device).bfloat16()
+        logits = torch.randn(num_rows, self.num_experts, device=self.device)
+        logits[: int(favourite * num_rows), 0] = 9.0
+        ids = logits.topk(top_k).indices.int()
+        ids[list(dead)] = -1
+        return x, ids, *queues(ids, self.num_experts), torch.rand(num_rows, device=self.device) + 0.5
+
+    def run(self, x, ids, places, counts, scale, tile_rows):
+        top_k = ids.shape[1]
+        rows = experts.group(x, ids, places, counts, scale, tile_rows)
+        act = experts.up(rows, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT)
+        return experts.down(act, self.down, self.down_bias, top_k=top_k)
+
+    def reference(self, x, ids, scale):
+        """Outputs by pair in fp32, from activations rounded to bf16."""
+        out = torch.full((ids.numel(), self.hidden), torch.nan, device=self.device)
+        for pair, expert in enumerate(ids.flatten().tolist()):
+            if expert >= 0:
+                row = pair // ids.shape[1]
+                both = x[row].float() @ self.gate_up_EIH[expert].T * scale[row] + self.gate_up_bias[expert]
+                gate, up = both[::2].clamp(max=LIMIT), both[1::2].clamp(-LIMIT, LIMIT)
+                act = (gate * torch.sigmoid(SWIGLU_ALPHA * gate) * (up + 1)).bfloat16().float()
+                out[pair] = act @ self.down_EHI[expert].T + self.down_bias[expert]
+        return out
+
+
+def check(layer, num_rows, tile_rows, **options):
+    routed = layer.routed(num_rows, **options)
+    found, wanted = layer.run(*routed, tile_rows).float(), layer.reference(routed[0], routed[1], routed[4])
+    live = (routed[1] >= 0).flatten()
+    error = (found[live] - wanted[live]).norm() / wanted[live].norm()
+    assert error < 5e-3, float(error)
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_rows", "tile_rows", "options"),
+    [
+        ((64, 32, 4), 5, 16, {"top_k": 2, "dead": (1,)}),
+        ((448, 96, 3), 9, 16, {"top_k": 2}),  # two pieces of columns; 192 and 448 features: 12 and 28 tiles, some idle
+        pytest.param((64, 64, 4), 150, 128, {"favourite": 0.9}, marks=pytest.mark.slow),
+        pytest.param((64, 32, 8), 70, 32, {"favourite": 0.7, "dead": (0, 69)}, marks=pytest.mark.slow),
+    ],
+)
+def test_emulated(emulator, shape, num_rows, tile_rows, options):
+    torch.manual_seed(num_rows)
+    check(Layer(*shape), num_rows, tile_rows, **options)
+
+
+def company(layer, num_rows, sizes):
+    """The first rows alone, and with others behind them in tiles of other sizes: the same bits."""
+    x, ids, *_, scale = layer.routed(num_rows)
+    outs = []
+    for rows, tile_rows in sizes:
+        some = ids[:rows].contiguous()
+        outs.append(layer.run(x[:rows].contiguous(), some, *queues(some, layer.num_experts), scale[:rows], tile_rows))
+    least = min(map(len, outs))
+    assert all(torch.equal(out[:least], outs[0][:least]) for out in outs)
+
+
+@pytest.mark.slow
+def test_emulated_rows_do_not_depend_on_company(emulator):
+    torch.manual_seed(0)
+    company(Layer(64, 64, 4), 60, [(3, 16), (20, 32), (60, 64)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_emulated_in_another_order_of_threads(monkeypatch, emulator, seed):
+    monkeypatch.setattr(experts, "load", partial(emulated, seed=seed))
+    torch.manual_seed(seed)
+    check(Layer(448, 64, 4), 11, 16, top_k=2)
+
+
+def test_too_many_tiles_are_refused():
+    ids = torch.zeros(9000, 4, dtype=torch.int32)
+    with pytest.raises(ValueError, match="36000 pairs in tiles of 16 rows: more than 512 tiles"):
+        experts.group(
+            torch.zeros(9000, 64).bfloat16(), ids, ids, torch.zeros(8, dtype=torch.int32), torch.ones(9000), 16
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tile_rows", "is_up"), [(16, 1), (32, 0), (64, 1), (128, 0), (128, 1)])
+def test_machine_code(tmp_path, tile_rows, is_up):
+    """No spills, no instruction that waits for the one before, no operand or shared memory overwritten too early."""
+    pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
+    triton = pytest.importorskip("triton", reason="it brings nvdisasm")
+    constants = experts._constants(2880, 2880 * (1 + is_up), 4, 128, tile_rows, 4) | {"UP": is_up}
+    built = compiler.build("experts", constants, "sm_90")
+    assert all(usage.spill_bytes == usage.stack_bytes == 0 for usage in built.usage.values())
+    (tmp_path / "cubin").write_bytes(built.cubin)
+    nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    sass = subprocess.run([nvdisasm, "-c", tmp_path / "cubin"], capture_output=True, text=True, check=True).stdout
+    # Steps of 64 columns are four instructions and one wait: twice in a loop, and the last step, for each N.
+    assert sass.count("HGMMA") == 4 * sass.count("WARPGROUP.DEPBAR") >= 12
+    assert not overwritten_operands(sass) and not unfinished_loads(sass, ("UBLKCP",))
+
+
+@pytest.fixture(scope="module")
+def true_layer():
+    torch.manual_seed(0)
+    return Layer(2880, 2880, 32, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [1, 17, 128, 700, 2100])
+def test_true_shapes(true_layer, num_rows):
+    torch.manual_seed(num_rows)
+    tile_rows = experts.tile_rows(4 * num_rows, true_layer.num_experts)
+    check(true_layer, num_rows, tile_rows, dead=(0,) if num_rows > 1 else ())
+
+
+@pytest.mark.gpu
+def test_rows_do_not_depend_on_company(true_layer):
+    torch.manual_seed(1)
+    company(true_layer, 3000, [(5, 16), (64, 16), (64, 128), (500, 32), (500, 64), (3000, 128)])
