@@ -6,8 +6,11 @@ from math import isfinite
 import pytest
 import torch
 import triton
+from tests.kernels.cuda.emulator import emulated
 
+from eyas.kernels.cuda import experts as cuda_experts
 from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.device import Limits
 from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE, from_fp8, to_fp8_pair
 from eyas.kernels.layouts.mxfp4 import pack_experts
 from eyas.kernels.reference.attend import attend_ref
@@ -19,7 +22,7 @@ from eyas.kernels.reference.router import route
 from eyas.kernels.triton import experts, flash, gemm, qkv
 from eyas.kernels.triton import route as routing
 from eyas.kernels.triton.norm import embed, pair
-from eyas.kernels.triton.ops import PromptOps
+from eyas.kernels.triton.ops import PromptOps, TritonProducts
 from eyas.kernels.triton.products import word_order
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 
@@ -343,6 +346,36 @@ def test_experts(case, width, inner):
     assert torch.equal(out[5], residual[5])
     case.close(after.rows_TH, final * norm)
     case.close(after.square_sums_TP[:, 0], final.square().sum(-1))
+
+
+class InBf16(cuda_experts.HopperProducts):
+    """The interpreter has rows in fp32."""
+
+    def up(self, x_TH, *args, **kwargs):
+        return super().up(x_TH.bfloat16(), *args, **kwargs)
+
+
+@pytest.mark.slow
+def test_both_products_of_experts(case, monkeypatch):
+    """Those of Hopper, in the emulator where there is no GPU, beside Triton's."""
+    if torch.device(case.device).type == "cpu":
+        monkeypatch.setattr(cuda_experts, "load", emulated)
+        monkeypatch.setattr(cuda_experts, "device_limits", lambda device: Limits(3, 227 << 10))
+    num_experts, width, num_rows = 16, 64, 11
+    live = torch.arange(num_rows, device=case.device) != 5
+    (gate_up, _), (down, _) = case.experts(num_experts, 128, width), case.experts(num_experts, width, 64)
+    router, router_bias = case.blocked(case.random(num_experts, width)), case.random(num_experts)
+    up_bias, down_bias, norm = case.random(num_experts, 128), case.random(num_experts, width), case.random(width)
+    tokens, table = torch.arange(num_rows, device=case.device), case.rows(50, width)
+    outs = []
+    for products in (TritonProducts(), InBf16()):
+        ops = PromptOps(products)
+        residual, normed = ops.embed(tokens, table, norm)
+        chosen = ops.router(normed, router, router_bias, EPS)
+        rows = ops.moe_up(normed, chosen, live, gate_up, up_bias, top_k=2, limit=7.0, eps=EPS)
+        outs.append(ops.moe_down(rows, chosen, live, down, down_bias, residual, norm))
+    (by_triton, _), (out, _) = outs
+    assert (out - by_triton).norm() < 5e-3 * by_triton.norm()  # activations are rounded to bf16
 
 
 def test_layers_of_a_pass_share_counters(case, monkeypatch):

@@ -8,7 +8,7 @@ Shape letters: T rows, H hidden, E experts, K experts of a row, I intermediate, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.layouts.mxfp4 import PackedExperts
 
-__all__ = ["Entries", "down", "group", "tile_rows", "up"]
+__all__ = ["Entries", "HopperProducts", "down", "group", "tile_rows", "up"]
 
 MAX_EXPERTS = 128
 MATH_WARPS = 12
@@ -37,6 +37,24 @@ class Entries(NamedTuple):
     tiles: Tensor  # int32 [most tiles, 4]
     num_tiles: Tensor  # int32 [1]
     tile_rows: int
+
+
+class HopperProducts:
+    """`kernels.triton.ops.ExpertProducts` by these kernels; `routing` is `kernels.triton.route.Routing`."""
+
+    def up(self, x_TH: Tensor, routing: Any, gate_up: PackedExperts, bias_EN: Tensor, *, limit: float) -> Entries:
+        rows = group(
+            x_TH,
+            routing.ids_TK,
+            routing.places_TK,
+            routing.tally.counts_E,
+            routing.inverse_rms_T,
+            tile_rows(routing.ids_TK.numel(), gate_up.num_experts),
+        )
+        return up(rows, gate_up, bias_EN, top_k=routing.ids_TK.shape[1], limit=limit)
+
+    def down(self, act: Entries, routing: Any, matrix: PackedExperts, bias_EH: Tensor) -> Tensor:
+        return down(act, matrix, bias_EH, top_k=routing.ids_TK.shape[1])
 
 
 def tile_rows(num_pairs: int, num_experts: int) -> int:

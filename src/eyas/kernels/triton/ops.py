@@ -6,7 +6,7 @@ operation leaves to the next is held back until its launch has all that it fuses
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.triton import experts, flash, gemm, norm, qkv, route
 
-__all__ = ["PromptOps", "RoutedRows", "Unprojected", "Unrouted"]
+__all__ = ["ExpertProducts", "PromptOps", "RoutedRows", "TritonProducts", "Unprojected", "Unrouted"]
 
 
 class Unprojected(NamedTuple):
@@ -34,16 +34,43 @@ class Unrouted(NamedTuple):
     bias_E: Tensor
 
 
-class RoutedRows(NamedTuple):
-    """Activations [T * k, I] of (row, rank) pairs in the experts' column order, and where they belong."""
+class ExpertProducts(Protocol):
+    """Both products of the experts, of rows that were routed. `up` returns what `down` takes."""
 
-    act_PI: Tensor
+    def up(
+        self, x_TH: Tensor, routing: route.Routing, gate_up: PackedExperts, bias_EN: Tensor, *, limit: float
+    ) -> Any: ...
+
+    def down(self, act: Any, routing: route.Routing, matrix: PackedExperts, bias_EH: Tensor) -> Tensor:
+        """Return outputs [T * k, H] of the live pairs, not yet weighted."""
+        ...
+
+
+class TritonProducts:
+    def up(
+        self, x_TH: Tensor, routing: route.Routing, gate_up: PackedExperts, bias_EN: Tensor, *, limit: float
+    ) -> tuple[Tensor, route.Groups]:
+        tile_rows = experts.expert_tile_rows(routing.ids_TK.numel(), gate_up.num_experts)
+        groups = route.group(x_TH, routing, tile_rows)
+        return experts.experts_up(routing, groups, gate_up, bias_EN, limit=limit), groups
+
+    def down(
+        self, act: tuple[Tensor, route.Groups], routing: route.Routing, matrix: PackedExperts, bias_EH: Tensor
+    ) -> Tensor:
+        act_PI, groups = act
+        return experts.experts_down(act_PI, routing, groups, matrix, bias_EH)
+
+
+class RoutedRows(NamedTuple):
+    """What `ExpertProducts.up` made of rows, and where they belong."""
+
+    act: Any
     routing: route.Routing
-    groups: route.Groups
 
 
 class PromptOps:
-    def __init__(self) -> None:
+    def __init__(self, products: ExpertProducts | None = None) -> None:
+        self._products = products or TritonProducts()
         self._tally: route.Tally | None = None  # zeros, between the experts of two layers of a pass
 
     def plan(self, rows: Rows, *, num_heads: int, num_kv_heads: int, in_fp8: bool = False) -> Rows:
@@ -130,9 +157,7 @@ class PromptOps:
     ) -> RoutedRows:
         tally, self._tally = self._tally, None
         routing = route.route_rows(normed, live_T, unrouted.weight, unrouted.bias_E, top_k=top_k, eps=eps, tally=tally)
-        tile_rows = experts.expert_tile_rows(live_T.shape[0] * top_k, gate_up.num_experts)
-        groups = route.group(normed.rows_TH, routing, tile_rows)
-        return RoutedRows(experts.experts_up(routing, groups, gate_up, bias_EN, limit=limit), routing, groups)
+        return RoutedRows(self._products.up(normed.rows_TH, routing, gate_up, bias_EN, limit=limit), routing)
 
     def moe_down(
         self,
@@ -144,7 +169,7 @@ class PromptOps:
         residual_TH: Tensor,
         norm_H: Tensor,
     ) -> tuple[Tensor, Normed]:
-        outputs = experts.experts_down(rows.act_PI, rows.routing, rows.groups, down, bias_EH)
+        outputs = self._products.down(rows.act, rows.routing, down, bias_EH)
         self._tally = rows.routing.tally
         return experts.combine(outputs, rows.routing, residual_TH, norm_H)
 
