@@ -62,7 +62,7 @@ class TritonProducts:
 
 
 class RoutedRows(NamedTuple):
-    """What `ExpertProducts.up` made of rows, and where they belong."""
+    """Rows behind `ExpertProducts.up`, and where they belong."""
 
     act: Any
     routing: route.Routing
