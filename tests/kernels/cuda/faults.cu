@@ -1,5 +1,6 @@
 // Kernels that do what no kernel may: the emulator must say so.
 #include "common.cuh"
+#include "wgmma.cuh"
 
 extern "C" __global__ void past_the_end(float* out, int count) {
     pdl_wait();
@@ -47,4 +48,13 @@ extern "C" __global__ void early_read(float* out, const float* in) {
 extern "C" __global__ void misaligned(float* out, const float* in) {
     pdl_wait();
     out[threadIdx.x] = __uint_as_float(load_16_if(in + 1, true).x);
+}
+
+extern "C" __global__ void no_wgmma_wait() {
+    SHARED(u8, rows);
+    float sums[8] = {};
+    const u32 factors[4] = {};
+    pdl_wait();
+    wgmma(sums, factors, wgmma_rows(rows + (-reinterpret_cast<u64>(rows) & 1023), 0));
+    wgmma_commit();
 }

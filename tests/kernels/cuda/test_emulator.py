@@ -26,6 +26,7 @@ def _launch(name: str, block: int, *args: object, shared: int = 0, seed: int = 0
         ("no_wait", (torch.zeros(64),), "without pdl_wait"),
         ("early_read", (torch.zeros(64), torch.zeros(4)), "load_16_if before pdl_wait"),
         ("misaligned", (torch.zeros(64), torch.zeros(8)), "not aligned to 16"),
+        ("no_wgmma_wait", (), "ended without wgmma_wait"),
     ],
 )
 def test_a_fault_is_named(name: str, args: tuple, message: str):
@@ -33,9 +34,10 @@ def test_a_fault_is_named(name: str, args: tuple, message: str):
         _launch(name, 32, *args, shared=128)
 
 
-def test_it_has_every_helper_of_the_device():
+@pytest.mark.parametrize(("header", "begins"), [("common.cuh", "#else"), ("wgmma.cuh", "#ifndef EYAS_EMULATE")])
+def test_it_has_every_helper_of_the_device(header, begins):
     helper = re.compile(r"^DEVICE [\w ]+ (\w+)\(", re.MULTILINE)
-    device = (FOLDER / "common.cuh").read_text().split("#else")[1].split("#endif  // EYAS_EMULATE")[0]
+    device = (FOLDER / header).read_text().split(begins)[1].split("#endif  // EYAS_EMULATE")[0]
     emulator = (HERE / "emulator" / "emulate.h").read_text()
     only_inside_others = {"shared_address"}
     assert set(helper.findall(device)) - only_inside_others <= set(helper.findall(emulator))

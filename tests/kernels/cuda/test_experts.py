@@ -123,7 +123,10 @@ def test_emulated_rows_do_not_depend_on_company(emulator):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_emulated_in_another_order_of_threads(monkeypatch, emulator, seed):
+    """With few places in the rings, which are refilled at once."""
     monkeypatch.setattr(experts, "load", partial(emulated, seed=seed))
+    monkeypatch.setattr(experts, "ROW_STAGES", {16: 2})
+    monkeypatch.setattr(experts, "MAX_DEPTH", 2)
     torch.manual_seed(seed)
     check(Layer(448, 64, 4), 11, 16, top_k=2)
 

@@ -2,9 +2,10 @@
 //
 // Errors, with the place where they happened: an access past the end of a tensor or of shared memory, a misaligned
 // vector load, lanes that meet in different warp operations, a barrier that nobody can complete, load_16_if
-// before pdl_wait(), a block that ends without pdl_wait() or with bulk copies under way. Shared memory starts as NaN.
-// Not here: warp operations on part of a warp, blocks that wait for others except by look_again and
-// cluster_barrier, atomics on floats.
+// before pdl_wait(), a block that ends without pdl_wait() or with bulk copies or matrix instructions under way. Shared
+// memory starts as NaN.
+// Not here: warp operations on part of a warp, blocks that wait for others except by look_again and cluster_barrier,
+// atomics on floats.
 #pragma once
 
 #include "fibers.h"
@@ -304,30 +305,44 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 
 DEVICE void keep_order(float (&)[4]) {}
 
-// Of a warp by itself, at once: nothing runs beside what follows.
+// Matrix instructions of a warpgroup run when they are waited for, on what registers and shared memory hold then: what
+// is changed, or read, too early gives wrong results. Each warp runs its own rows.
 template <int COUNT>
 DEVICE void take_registers() {}
 template <int COUNT>
 DEVICE void give_registers() {}
 DEVICE void wgmma_fence() {}
 DEVICE void wgmma_ready(u32 (&)[4][4]) {}
-DEVICE void wgmma_commit() {}
-template <int PENDING>
-DEVICE void wgmma_wait() {}
 DEVICE u64 wgmma_rows(const u8* rows, int step) {
     if (reinterpret_cast<u64>(rows) % 1024) emulate::fail("wgmma: rows at %p, not at a multiple of 1,024 bytes", rows);
     return reinterpret_cast<u64>(rows) | step;
 }
 template <int SIZE>
 DEVICE void wgmma(float (&d)[SIZE], const u32 (&a)[4], u64 rows) {
-    const u8* const base = reinterpret_cast<const u8*>(rows & ~u64(1023));
-    const int lane = emulate::state.current->number % 32, g = lane / 4, t = lane % 4, step = rows & 1023;
-    for (int j = 0; j < SIZE / 4; ++j) {
-        float c[4] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
+    emulate::state.current->products.push_back({d, a, rows, SIZE});
+}
+DEVICE void wgmma_commit() {
+    emulate::Fiber* self = emulate::state.current;
+    self->product_groups.push_back(std::move(self->products));
+    self->products.clear();
+}
+static void emulated_product(const emulate::Product& product) {
+    const u8* const base = reinterpret_cast<const u8*>(product.rows & ~u64(1023));
+    const int lane = emulate::state.current->number % 32, g = lane / 4, t = lane % 4, step = product.rows & 1023;
+    u32 a[4];
+    std::copy(product.factors, product.factors + 4, a);
+    for (int j = 0; j < product.size / 4; ++j) {
+        float c[4];
+        std::copy(product.sums + 4 * j, product.sums + 4 * j + 4, c);
         const u8* const row = base + (8 * j + g) * 128 + 4 * t;
         mma_bf16(c, a, emulate::load<u32>(row + (2 * step ^ g) * 16), emulate::load<u32>(row + ((2 * step + 1) ^ g) * 16));
-        std::copy(c, c + 4, d + 4 * j);
+        std::copy(c, c + 4, product.sums + 4 * j);
     }
+}
+template <int PENDING>
+DEVICE void wgmma_wait() {
+    for (auto& groups = emulate::state.current->product_groups; groups.size() > PENDING; groups.pop_front())
+        for (const emulate::Product& product : groups.front()) emulated_product(product);
 }
 
 DEVICE float fast_exp2(float x) { return exp2f(x); }

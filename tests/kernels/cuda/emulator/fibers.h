@@ -52,6 +52,14 @@ struct Copy {
 
 struct Block;
 
+// What a matrix instruction of a warpgroup is given; a lane's registers are where these point to until it has run.
+struct Product {
+    float* sums;
+    const u32* factors;
+    u64 rows;
+    int size;
+};
+
 struct Fiber {
     jmp_buf jump;
     ucontext_t context;
@@ -63,6 +71,8 @@ struct Fiber {
     u64 num_collectives = 0;
     std::vector<Copy> uncommitted;
     std::deque<std::vector<Copy>> groups;
+    std::vector<Product> products;
+    std::deque<std::vector<Product>> product_groups;
 };
 
 struct Warp {
@@ -403,6 +413,8 @@ static Block* start_block(uint3 index, u64 number) {
 static void finish_block(Block* b) {
     if (!b->copies.empty()) fail("ended with %zu bulk copies under way", b->copies.size());
     if (state.pdl && !b->waited) fail("ended without pdl_wait()");
+    for (const Fiber* f : b->fibers)
+        if (!f->products.empty() || !f->product_groups.empty()) fail("ended without wgmma_wait()");
     state.free_fibers.insert(state.free_fibers.end(), b->fibers.begin(), b->fibers.end());
     munmap(b->map, shared_room() + PAGE);
     state.running.erase(b->number);
