@@ -29,8 +29,6 @@ DIGEST_BYTES = 32
 # another package or a toolkit brings it, that is not there.
 COMPILER_PACKAGES = ("cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc")
 
-HOPPER_ONLY = ("experts",)  # sources with wgmma, which only code for sm_90a may have
-
 Defines = Mapping[str, int | str]
 
 
@@ -88,7 +86,7 @@ def device_arch(device: int | None = None) -> str:
 
 def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90", *, folder: Path = FOLDER) -> bytes:
     """Machine code (a cubin) of `source`.cu for `arch`, from the disk cache where that has it."""
-    cache = cache_folder()
+    cache, arch = cache_folder(), _arch_of(source, arch, folder)
     if cache is None:
         return build(source, defines, arch, folder=folder).cubin
     path = cache / f"{source}-{arch}-{_key(folder / f'{source}.cu', _options(source, defines, arch))}.cubin"
@@ -102,6 +100,7 @@ def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90"
 def build(source: str, defines: Defines | None = None, arch: str = "sm_90", *, folder: Path = FOLDER) -> Build:
     """Compile without the cache, and return what each kernel uses."""
     _versions()  # a clear error first
+    arch = _arch_of(source, arch, folder)
     from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(include_path=str(FOLDER), **_options(source, defines, arch))
@@ -110,11 +109,17 @@ def build(source: str, defines: Defines | None = None, arch: str = "sm_90", *, f
     return Build(bytes(code.code), _parse_usage(log.getvalue()))
 
 
+def _arch_of(source: str, arch: str, folder: Path) -> str:
+    """Return the architecture with its own instructions for what needs them: sm_90a for sources with wgmma."""
+    needs_own = '#include "wgmma.cuh"' in (folder / f"{source}.cu").read_text()
+    return f"{arch}a" if needs_own and not arch.endswith("a") else arch
+
+
 def _options(source: str, defines: Defines | None, arch: str) -> dict[str, Any]:
     """Return fields of cuda.core.ProgramOptions; all but the folder of the headers, whose text counts instead."""
     return {
         "name": f"{source}.cu",
-        "arch": f"{arch}a" if source in HOPPER_ONLY else arch,
+        "arch": arch,
         "std": "c++17",
         "define_macro": [(name, str(value)) for name, value in sorted((defines or {}).items())] or None,
         "ptxas_options": ["-v"],

@@ -15,6 +15,9 @@
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
+// Stores to shared memory are seen by instructions behind a barrier; bulk copies need none.
+DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // What defines these registers stands before it.
 DEVICE void wgmma_ready(u32 (&a)[4][4]) {
 #pragma unroll

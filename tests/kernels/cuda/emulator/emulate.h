@@ -311,6 +311,7 @@ template <int COUNT>
 DEVICE void take_registers() {}
 template <int COUNT>
 DEVICE void give_registers() {}
+DEVICE void async_fence() {}
 DEVICE void wgmma_fence() {}
 DEVICE void wgmma_ready(u32 (&)[4][4]) {}
 DEVICE u64 wgmma_rows(const u8* rows, int step) {

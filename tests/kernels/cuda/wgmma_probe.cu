@@ -1,0 +1,44 @@
+// The matrix instruction of a warpgroup beside that of a warp, in the same order of columns.
+//
+// Defines: ROWS.
+#include "wgmma.cuh"
+
+// c[64][ROWS] = a[64][k] b[ROWS][k]^T, one warpgroup, k a multiple of 64; by_warp[64][ROWS] the same by mma_bf16.
+extern "C" __global__ void __launch_bounds__(128)
+    multiply(float* c, float* by_warp, const u16* a, const u16* b, int num_k) {
+    SHARED(u8, shared);
+    u8* const rows = shared + (-reinterpret_cast<u64>(shared) & 1023);
+    const int g = lane_id() / 4, t = lane_id() % 4, first = 16 * warp_id();
+    float sums[ROWS / 2] = {}, others[ROWS / 8][4] = {};
+    pdl_wait();
+    for (int k = 0; k < num_k; k += 64) {
+        for (int i = threadIdx.x; i < ROWS * 8; i += 128) {  // pieces of 16 bytes
+            const int row = i / 8, piece = i % 8;
+            *reinterpret_cast<uint4*>(rows + row * 128 + (piece ^ (row & 7)) * 16) =
+                *reinterpret_cast<const uint4*>(b + row * num_k + k + piece * 8);
+        }
+        async_fence();
+        __syncthreads();
+        u32 left[4][4];
+        for (int i = 0; i < 4; ++i)
+            for (int j = 0; j < 4; ++j)
+                left[i][j] = *reinterpret_cast<const u32*>(a + (first + g + j % 2 * 8) * num_k + k + 16 * i + 2 * t + j / 2 * 8);
+        wgmma_ready(left);
+        wgmma_fence();
+        for (int i = 0; i < 4; ++i) wgmma(sums, left[i], wgmma_rows(rows, i));
+        wgmma_commit();
+        wgmma_wait<0>();
+        for (int i = 0; i < 4; ++i) {
+            for (int n = 0; n < ROWS / 8; ++n) {
+                const u16* const right = b + (8 * n + g) * num_k + k + 16 * i + 2 * t;
+                mma_bf16(others[n], left[i], *reinterpret_cast<const u32*>(right), *reinterpret_cast<const u32*>(right + 8));
+            }
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < ROWS / 2; ++i) {
+        const int place = (first + g + i / 2 % 2 * 8) * ROWS + i / 4 * 8 + 2 * t + i % 2;
+        c[place] = sums[i];
+        by_warp[place] = others[i / 4][i % 4];
+    }
+}
