@@ -9,6 +9,7 @@ from contextlib import suppress
 import httpx
 import pytest
 import torch
+from tests.support import ticks
 from tests.support.slowest import SlowestFiles
 
 gc.disable()  # until the tests are collected
@@ -18,6 +19,7 @@ if not torch.cuda.is_available():
 
 # Each client, also of OpenAI's and Anthropic's SDKs, would read the certificates of all authorities: 25 ms of CPU.
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
+ticks.shorten()
 
 with suppress(ImportError):  # tests on a GPU do without
     from hypothesis import settings
