@@ -152,7 +152,7 @@ def half_closed(server, **fields) -> socket.socket:
 def test_a_half_closed_connection_is_answered_and_a_closed_one_is_noticed():
     with served("null:20") as server:
         for stream in (True, False):  # an interim response comes after 0.25 s
-            with half_closed(server, stream=stream, max_tokens=120) as one, one.makefile("rb") as file:
+            with half_closed(server, stream=stream, max_tokens=40) as one, one.makefile("rb") as file:
                 data = file.read()
             assert b"HTTP/1.1 200 OK" in data and data.count(b"100 Continue") == (not stream)
             assert data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b"}"), data[-100:]

@@ -32,17 +32,17 @@ def comment(state, **fields):
 
 
 @pytest.mark.parametrize(("comments", "budgets", "span", "seconds", "counts"), [
-    (["queued"] * 99, {"queue_s": 0.5, "prefill_s": 0.2}, "queue", 0.5, None),
-    (["queued"] * 3 + ["reading"] * 99, {"queue_s": 0.7, "prefill_s": 0.5}, "prefill", 0.5, "budget"),
-    (["loading"] * 6 + ["queued"] * 99, {"queue_s": 0.5, "prefill_s": 0.4}, "queue", 0.5, None),
-    (["loading"] * 99, {"queue_s": 0.2, "prefill_s": 0.2}, "loading", 1.0, None),
+    (["queued"] * 99, {"queue_s": 0.4, "prefill_s": 0.2}, "queue", 0.4, None),
+    (["queued"] * 3 + ["reading"] * 99, {"queue_s": 0.5, "prefill_s": 0.3}, "prefill", 0.3, "budget"),
+    (["loading"] * 6 + ["queued"] * 99, {"queue_s": 0.3, "prefill_s": 0.2}, "queue", 0.3, None),
+    (["loading"] * 99, {"queue_s": 0.2, "prefill_s": 0.2}, "loading", 0.5, None),
 ])  # fmt: skip
 def test_comments_say_which_budget_runs(comments, budgets, span, seconds, counts):
     async def main():
         parts = [comment(state, position=1 if state == "queued" else None) for state in comments]
-        async with raw_stream(*parts, pause_s=0.1, ends=False) as server:
+        async with raw_stream(*parts, pause_s=0.05, ends=False) as server:
             budgets_ = BUDGETS.with_spans(budgets)
-            async with AsyncClient(server.url, model="m", budgets=budgets_, max_tries=3, load_s=1.0) as client:
+            async with AsyncClient(server.url, model="m", budgets=budgets_, max_tries=3, load_s=0.5) as client:
                 began = asyncio.get_running_loop().time()
                 times = {}
                 with pytest.raises(TimedOut) as caught:
@@ -136,7 +136,7 @@ def test_a_slow_reader_gets_what_came_before_the_connection_broke(is_whole, rese
                 async for piece in client.stream("Hi"):
                     if isinstance(piece, Content):
                         texts.append(piece.text)
-                        await asyncio.sleep(0.3)
+                        await asyncio.sleep(0.15)
             except Broken as caught:
                 error = caught
             assert texts == ["a", "b", "c"] and (error is None) == is_whole

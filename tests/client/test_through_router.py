@@ -20,6 +20,12 @@ LOADING = Condition(state="loading", eta_s=30.0)
 LATE_S = 0.5
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eyas.router.relay.client.FIRST_COMMENT_S", 0.2)
+    monkeypatch.setattr("eyas.router.relay.client.COMMENT_EVERY_S", 0.2)
+
+
 @asynccontextmanager
 async def routed(condition=READY, script=None, **rest):
     """A client of a router with one scripted backend that takes one request at a time."""
@@ -33,12 +39,12 @@ async def routed(condition=READY, script=None, **rest):
 
 def test_three_states_in_their_order():
     async def main():
-        script = Script(mark="m1", first_s=2.5)
+        script = Script(mark="m1", first_s=0.8)
         async with routed(LOADING, script) as (client, router, backend):
             first = asyncio.create_task(ask(client))
             await asyncio.sleep(0.1)
             second = asyncio.create_task(ask(client))
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(0.5)
             router.loop.call_soon_threadsafe(router.manager.report, "engine", READY)
             got = await second
             states = list(dict.fromkeys(one.state for one in got.waits))
@@ -52,10 +58,10 @@ def test_three_states_in_their_order():
 
 
 @pytest.mark.parametrize(("state", "budgets", "span", "seconds"), [
-    ("queued", {"queue_s": 2.0}, "queue", 2.0),
-    ("reading", {"prefill_s": 2.0}, "prefill", 2.0),
-    ("loading", {"queue_s": 1.5, "prefill_s": 5.5}, None, None),
-    ("loading", {"total_s": 2.0}, "total", 2.0),
+    ("queued", {"queue_s": 0.6}, "queue", 0.6),
+    ("reading", {"prefill_s": 0.6}, "prefill", 0.6),
+    ("loading", {"queue_s": 0.5, "prefill_s": 0.8}, None, None),
+    ("loading", {"total_s": 0.6}, "total", 0.6),
 ])  # fmt: skip
 def test_what_the_router_says_decides_which_budget_runs(state, budgets, span, seconds):
     async def main():
@@ -69,7 +75,7 @@ def test_what_the_router_says_decides_which_budget_runs(state, budgets, span, se
             asking = asyncio.create_task(ask(client, budgets=Budgets().with_spans(budgets)))
             got = None
             if span is None:  # the load is charged to neither
-                done, _ = await asyncio.wait([asking], timeout=7)
+                done, _ = await asyncio.wait([asking], timeout=1.5)
                 assert not done
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
@@ -88,7 +94,7 @@ def test_what_the_router_says_decides_which_budget_runs(state, budgets, span, se
 
 def test_leaving_the_queue_leaves_no_trace():
     async def main():
-        async with routed(READY, Script(mark="m1", first_s=3)) as (client, router, backend):
+        async with routed(READY, Script(mark="m1", first_s=0.6)) as (client, router, backend):
             first = asyncio.create_task(ask(client))
             await asyncio.sleep(0.1)
             pieces = client.stream("Hi")
@@ -105,7 +111,7 @@ def test_leaving_the_queue_leaves_no_trace():
     run(main())
 
 
-@pytest.mark.parametrize("first_s", [0.0, 1.5])
+@pytest.mark.parametrize("first_s", [0.0, 0.5])
 def test_a_backend_without_room_is_busy_before_and_inside_a_stream(first_s):
     async def main():
         async with routed(READY, Script(before_s=first_s, status=429, retry_after="7")) as (client, _, _backend):

@@ -12,13 +12,13 @@ from tests.engine.ports.test_process import LIMIT_S, events_of, start, submit, t
 from eyas.base.types import FinishReason
 from eyas.engine.ports import child
 
-# One step takes 6 s, less than the timeout and what a pause may count (1 s).
+# One step takes 2.4 s, less than the timeout and what a pause may count (1 s).
 STEPS_SLOWLY = """
 import queue, time
 from eyas.base.settings.config import EngineConfig
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.ports.process import EngineProcess
-engine = EngineProcess(EngineConfig(model="null:6000"), step_timeout=5)
+engine = EngineProcess(EngineConfig(model="null:2400"), step_timeout=2)
 inbox = queue.SimpleQueue()
 engine.submit(Request(request_id="r", prompt_ids=(1, 2), params=SamplingParams(max_tokens=1)), inbox.put)
 while not engine._child._step:  # a step that began after the pause would take longer than the timeout
@@ -67,7 +67,7 @@ def test_a_pause_within_a_step_does_not_count(who):
             for one in pids:
                 os.kill(one, number)
             if number == signal.SIGSTOP:
-                time.sleep(5.5)
+                time.sleep(2.2)
         out, _ = parent.communicate(timeout=LIMIT_S)
         assert out == f"{FinishReason.LENGTH} None 0 None\n"
 

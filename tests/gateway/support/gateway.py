@@ -63,7 +63,8 @@ class Server:
 def running(app, engine: StubEngine, limits: ConnectionLimits | None = None, port: int = 0) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", port))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio itself leaves it to uvloop
-    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(limits)))
+    options = uvicorn_options(limits or ConnectionLimits(probe_s=0.05)) | {"timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(app, **options))
 
     async def run() -> None:
         await server.serve(sockets=[listener])

@@ -24,7 +24,7 @@ def test_a_backend_is_killed_inside_an_answer(open_page, shot, tmp_path):
     ):
         page = open_page(router.url)
         expect(page.locator("#ready")).to_have_text("2 of 2")
-        page.fill("#input", json.dumps({"text": "Done.", "first_s": 3.0, "between_s": 0.0, "thoughts": 0}))
+        page.fill("#input", json.dumps({"text": "Done.", "first_s": 1.5, "between_s": 0.0, "thoughts": 0}))
         page.press("#input", "Enter")
         expect(page.locator(".wait")).to_have_text("The model reads the prompt")
         expect(page.locator(".assistant .text")).to_have_text("Done.")

@@ -17,7 +17,7 @@ from tests.router.support.scripted import ScriptedBackend
 from eyas.base.serving.budgets import Budgets
 from eyas.router.upstream.address import Address
 
-SHORT = Budgets(queue_s=5, prefill_s=0.3, stall_s=0.3)
+SHORT = Budgets(queue_s=5, prefill_s=0.2, stall_s=0.2)
 LONG = Budgets(queue_s=5, prefill_s=5, stall_s=5)
 # What the first backend does, and how its failure is counted; with a short budget where it takes one.
 BEFORE: list[tuple[str, dict[str, Any], str | None]] = [
@@ -110,7 +110,7 @@ def test_what_is_no_progress_spends_the_budget_of_the_prefill(script: dict[str, 
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
-        ({"end": "rst", "after": 2, "between_s": 0.25}, "broken"),
+        ({"end": "rst", "after": 2, "between_s": 0.1}, "broken"),
         ({"end": "cut", "after": 2}, "broken"),
         ({"end": "short", "after": 2}, "broken"),
         ({"end": "hang", "after": 2}, "budget"),
@@ -181,7 +181,7 @@ def test_to_have_had_little_of_the_time_is_no_failure() -> None:
     """The first spends its budget and most of the whole time; that the rest is short is not the second one's fault."""
 
     async def main() -> None:
-        async with pair(Budgets(prefill_s=0.7, total_s=0.9)) as both:
+        async with pair(Budgets(prefill_s=0.4, total_s=0.5)) as both:
             for path in PATHS:
                 got = await both.ask({"mark": "m1", "before_s": 3}, path)
                 assert (got.outcome, got.status) == ("error", 504)
@@ -224,7 +224,7 @@ def test_a_whole_answer_waits_as_long_as_the_backend_lives(monkeypatch: pytest.M
 
     async def main() -> None:
         backends = [ScriptedBackend(name) for name in "ab"]
-        script = only("a", {"before_s": 1.0})
+        script = only("a", {"before_s": 0.6})
         async with backends[0].serving(), backends[1].serving(), relayed(*backends, budgets=SHORT) as router:
             got = await ask(router.session, router.url, script, stream=False)
             assert (got.backend, got.outcome) == ("a", "done")
@@ -247,7 +247,7 @@ def test_an_engine_that_hangs_behind_a_server_that_answers(monkeypatch: pytest.M
             settings = settings_of(backends, budgets=SHORT)
             engines = tuple(replace(one, engine=engine) for one in settings.backends)
             async with relayed(*backends, settings=replace(settings, backends=engines)) as router:
-                long = only("a", {"before_s": 1.5})
+                long = only("a", {"before_s": 0.8})
                 got = await ask(router.session, router.url, long, stream=False)
                 assert (got.backend, got.outcome, router.failures()) == ("a", "done", [])
                 backends[0].script = Script(before_s=9)  # of what is asked beside it

@@ -73,7 +73,7 @@ def test_a_client_that_leaves_the_queue() -> None:
     async def main() -> None:
         backend = ScriptedBackend()
         async with backend.serving(), relayed(backend) as router:
-            slow = [asyncio.create_task(ask(router.session, router.url, {"first_s": 1.5})) for _ in range(8)]
+            slow = [asyncio.create_task(ask(router.session, router.url, {"first_s": 0.5})) for _ in range(8)]
             await until(lambda: backend.num_running() == 8, 5)
             asking = asyncio.create_task(read(router.url + PATHS[0], body_of(PATHS[0], "scripted", "{}", True)))
             await until(lambda: router.manager.snapshot().queued["scripted"] == 1)
@@ -91,7 +91,7 @@ def test_a_client_that_reads_slowly_spends_no_budget_of_the_backend() -> None:
         async with backend.serving(), relayed(backend, budgets=Budgets(prefill_s=5, stall_s=0.3)) as router:
             body = body_of(PATHS[0], "scripted", "hello", True)
             async with router.session.post(router.url + PATHS[0], json=body) as response:
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(1.0)
                 raw = await response.read()
             assert raw.endswith(b"data: [DONE]\n\n")
             assert router.failures() == []

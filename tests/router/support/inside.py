@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import uvicorn
 
-from eyas.gateway.operation.connections import uvicorn_options
+from eyas.gateway.operation.connections import ConnectionLimits, uvicorn_options
 from eyas.router.app import create_app
 from eyas.router.backends.backends import addresses
 from eyas.router.manager.condition import Condition
@@ -83,7 +83,7 @@ def router_inside(
         app, _ = create_app(settings, manager=manager, upstream=upstream, control=NoControl(), instance="inside")
         for name, condition in conditions.items():
             manager.report(name, condition)
-        server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(None)))
+        server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(ConnectionLimits(probe_s=0.05))))
         servers.append(server)
         found.append(Inside(url, manager, asyncio.get_running_loop()))
         async with upstream:

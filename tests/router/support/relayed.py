@@ -14,7 +14,7 @@ from tests.router.support.scripted import ScriptedBackend
 from eyas.base.serving.budgets import Budgets
 from eyas.gateway.app import DIALECTS
 from eyas.gateway.operation.auth import digests
-from eyas.gateway.operation.connections import uvicorn_options
+from eyas.gateway.operation.connections import ConnectionLimits, uvicorn_options
 from eyas.gateway.operation.gates import Access, behind_gates
 from eyas.gateway.server.dialect import Dialects
 from eyas.router.manager.condition import Condition
@@ -96,7 +96,8 @@ async def relayed(
         access = Access(key_digests=digests(settings.server.api_key), max_body=settings.server.max_body)
         app = behind_gates(relay, access, dialects=Dialects(DIALECTS), on_status=lambda status: None)
         listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", timeout_graceful_shutdown=1, **uvicorn_options()))
+        options = uvicorn_options(ConnectionLimits(probe_s=0.05)) | {"timeout_graceful_shutdown": 1}
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", **options))
         server.install_signal_handlers = lambda: None
         serving = asyncio.create_task(server.serve([listener]))
         found = Relayed(f"http://127.0.0.1:{listener.getsockname()[1]}", session, manager, upstream)
