@@ -115,7 +115,7 @@ def test_without_a_sandbox_nothing_is_asked(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_sandbox")
 def test_the_demo_model_computes_through_an_executed_call(capsys):
-    with served("demo") as server:
+    with served("demo", "--draft-tokens", "3") as server:
         assert cli.main(["ask", server.url, "--python", QUESTION, "--temperature", "0", "--json"]) == 0
         last = capsys.readouterr().out.splitlines()[-1]
     found = json.loads(last)

@@ -138,7 +138,7 @@ def test_ours(capsys, monkeypatch):
     """All is well but for the long prompt, which the demo model's context of 4,096 tokens does not hold."""
     monkeypatch.undo()
     with ExitStack() as stack:
-        server = stack.enter_context(served("demo", "--api-key", KEY))
+        server = stack.enter_context(served("demo", "--api-key", KEY, "--draft-tokens", "3"))
         code, lines, _ = check(capsys, server.url, "--api-key", KEY)
     verdicts = {
         line[11:26].strip(): line.split()[0] for line in lines[1:] if line.startswith(("ok", "miss", "brok", "not"))

@@ -1,4 +1,4 @@
-"""Twenty questions to our real server, by the client and by the `openai` SDK: the same content, calls and usage."""
+"""Questions to our real server, by the client and by the `openai` SDK: the same content, calls and usage."""
 
 import asyncio
 from contextlib import aclosing
@@ -20,22 +20,14 @@ TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look
     "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}}  # fmt: skip
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "string", "maxLength": 20}}, "required": ["answer"],
           "additionalProperties": False}  # fmt: skip
-QUESTIONS = [
-    "What does len do?", "How do I open a file?", "What is a list?", "Which function sorts?", "What does zip return?",
-    "What does os.path.join do?", "Explain json.dumps.", "What is a generator?",
-    "\U0001f426 \u00e9\u00e8 \u4e16\u754c?", "x" * 500,
-]  # fmt: skip
+QUESTIONS = ["What does len do?", "\U0001f426 \u00e9\u00e8 \u4e16\u754c?", "x" * 500]
 CASES = [
-    *({"content": text, "max_tokens": 48, "temperature": 0} for text in QUESTIONS),
+    *({"content": text, "max_tokens": 24, "temperature": 0} for text in QUESTIONS),
     {"content": "Hi", "max_tokens": 1, "temperature": 0},
-    {"content": "Count.", "max_tokens": 40, "temperature": 1, "seed": 7},
-    {"content": "Count.", "max_tokens": 40, "temperature": 1, "seed": 8, "top_p": 0.9},
-    {"content": "What does len do?", "max_tokens": 60, "temperature": 0, "reasoning_effort": "low"},
-    {"content": "What does len do?", "max_tokens": 60, "temperature": 0, "reasoning_effort": "high"},
+    {"content": "Count.", "max_tokens": 24, "temperature": 1, "seed": 8, "top_p": 0.9},
+    {"content": "What does len do?", "max_tokens": 24, "temperature": 0, "reasoning_effort": "high"},
     {"content": "What does len do?", "max_tokens": 60, "temperature": 0, "stop": ["e"]},
     {"content": "Look len up.", "max_tokens": 200, "temperature": 0, "tools": [TOOL], "tool_choice": "required"},
-    {"content": "Look map up.", "max_tokens": 200, "seed": 3, "tools": [TOOL], "tool_choice": "required"},
-    {"content": "Look it up.", "max_tokens": 40, "temperature": 0, "tools": [TOOL]},
     {"content": "What?", "max_tokens": 120, "temperature": 0, "response_format": {
         "type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}}},
 ]  # fmt: skip
@@ -43,7 +35,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def server():
-    with served(DEMO, "--concurrency", "4") as server:
+    with served(DEMO, "--draft-tokens", "3") as server:
         yield server
 
 

@@ -18,7 +18,7 @@ SAID = ["tokens in", "documentation begins", "using the small model, since the l
 
 @pytest.fixture(scope="module")
 def server():
-    with served(DEMO) as server:
+    with served(DEMO, "--draft-tokens", "3") as server:
         yield server
 
 

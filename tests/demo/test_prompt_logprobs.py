@@ -9,13 +9,14 @@ from tests.support.serving import served
 from eyas.base.bundled import DEMO
 from eyas.base.tokens.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow  # tests/gateway/test_demo.py has a shorter prompt of a small random model
 CONTEXT = "os.path.join(path, *paths): Join one or more path segments intelligently.\n" * 30
 CONTINUATION = "shutil.rmtree(path): Recursively delete a directory tree. Gr\u00fc\u00dfe."
 
 
 @pytest.fixture(scope="module")
 def client():
-    with served("demo", "--concurrency", "2") as server:
+    with served("demo", "--draft-tokens", "3") as server:
         yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
@@ -37,18 +38,17 @@ def expected(oracle, ids):
         return oracle(torch.tensor([ids])).logits[0].log_softmax(-1)
 
 
-@pytest.mark.parametrize("max_tokens", [0, 1])
-def test_echoed_logprobs_equal_transformers(client, codec, oracle, max_tokens):
+def test_echoed_logprobs_equal_transformers(client, codec, oracle):
     """lm-eval's local-completions: token-id prompts, echo, logprobs=1, max_tokens=1; more than one prompt chunk."""
     prompts = [codec.encode(CONTEXT) + codec.encode(CONTINUATION), codec.encode(CONTINUATION)]
     assert len(prompts[0]) > 600
     answer = client.completions.create(
-        model="eyas-demo", prompt=prompts, echo=True, logprobs=1, max_tokens=max_tokens, temperature=0, seed=1234
+        model="eyas-demo", prompt=prompts, echo=True, logprobs=1, max_tokens=1, temperature=0, seed=1234
     )
     assert [choice.index for choice in answer.choices] == [0, 1]
     for choice, ids in zip(answer.choices, prompts, strict=True):
         wanted, found = expected(oracle, ids), choice.logprobs
-        assert found.token_logprobs[0] is None and len(found.token_logprobs) == len(ids) + max_tokens
+        assert found.token_logprobs[0] is None and len(found.token_logprobs) == len(ids) + 1
         chosen = wanted[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
         assert torch.tensor(found.token_logprobs[1 : len(ids)]).sub(chosen).abs().max() < 1e-3
         for place in range(1, len(ids)):

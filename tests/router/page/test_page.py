@@ -69,7 +69,10 @@ def test_backends_and_events_as_they_happen(open_page, shot):
 @pytest.mark.slow
 def test_files_are_counted_by_a_backend(open_page, tmp_path):
     text = b"Some words of a file, and some more.\n" * 9
-    with served("demo") as server, router_process(tmp_path, {"engine": server.url}, model="eyas-demo") as router:
+    with (
+        served("demo", "--draft-tokens", "3") as server,
+        router_process(tmp_path, {"engine": server.url}, model="eyas-demo") as router,
+    ):
         page = open_page(router.url, expected_errors=[REFUSED])
         expect(page.locator("#ready")).to_have_text("1 of 1")
         file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": text}
