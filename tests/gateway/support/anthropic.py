@@ -2,17 +2,15 @@
 
 import json
 import random
+from functools import cache
 
 import httpx
-from anthropic.types import Message as SdkMessage
-from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 from tests.gateway.support.responses import analysis, call, final, preamble
 
 from eyas.base.harmony.rendering import Message
 
 PATH = "/v1/messages"
-EVENTS = TypeAdapter(RawMessageStreamEvent)
 USER = {"role": "user", "content": "Hi"}
 WEATHER = {
     "name": "get_weather",
@@ -37,10 +35,18 @@ def post(server, path: str = PATH, *, headers=None, **fields) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", json=body, headers=headers, timeout=20)
 
 
+@cache
+def types_of_sdk() -> tuple[TypeAdapter, TypeAdapter]:
+    """A message and an event of a stream. Imported late: that takes a second in each worker that collects the tests."""
+    from anthropic import types
+
+    return TypeAdapter(types.Message), TypeAdapter(types.RawMessageStreamEvent)
+
+
 def whole(server, **fields) -> dict:
     answer = post(server, **fields)
     assert answer.status_code == 200, answer.text
-    SdkMessage.model_validate(answer.json())
+    types_of_sdk()[0].validate_python(answer.json())
     return answer.json()
 
 
@@ -69,7 +75,7 @@ def folded(events: list[dict], *, is_counted: bool = True) -> dict:
     """
     events = [event for event in events if event["type"] != "ping"]
     for event in events:
-        EVENTS.validate_python(event)
+        types_of_sdk()[1].validate_python(event)
     first, *middle, last_but_one, last = events
     assert (first["type"], last_but_one["type"], last) == ("message_start", "message_delta", {"type": "message_stop"})
     message = first["message"]

@@ -4,8 +4,6 @@ import json
 from functools import cache
 from pathlib import Path
 
-from transformers.utils.chat_template_utils import render_jinja_template
-
 OURS = Path(__file__).parent / "harmony_tools.jinja"
 GENUINE = "models/templates/openai-gpt-oss-120b.jinja"  # in llama.cpp
 
@@ -17,6 +15,8 @@ def source(path: Path) -> str:
 
 def rendered(body: dict, template: Path = OURS) -> str:
     """Return the prompt of a chat request. As engines do, it parses arguments and names reasoning `thinking`."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     messages = []
     for message in body["messages"]:
         message = dict(message)

@@ -7,8 +7,6 @@ import math
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eyas.model.making.presets import PRESETS
 from eyas.model.networks.rope import inverse_frequencies, rope_table
@@ -82,6 +80,9 @@ def test_a_head_has_the_targets_theta_and_yarn_unless_told_otherwise():
 
 @pytest.mark.parametrize("name", [name for name in HEADS if name != "default"])
 def test_frequencies_are_those_of_transformers(name):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     config, layer = exported(HEADS[name])
     theirs = LlamaConfig(**{key: value for key, value in layer.items() if key != "architectures"})
     theirs.standardize_rope_params()

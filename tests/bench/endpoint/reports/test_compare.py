@@ -4,7 +4,7 @@ import random
 from math import exp, log
 
 import pytest
-from scipy import stats
+import scipy
 from tests.bench.endpoint.support.synthetic import synthetic_run, write_journal
 
 from eyas import cli
@@ -26,7 +26,7 @@ def with_stamp(run, **fields):
 
 def test_student_t_is_scipys():
     for degrees in (1, 2, 3, 4, 7, 8, 20, 200):
-        assert student_t(0.975, degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-9)
+        assert student_t(0.975, degrees) == pytest.approx(scipy.stats.t.ppf(0.975, degrees), rel=1e-9)
 
 
 def test_the_interval_is_welchs():
@@ -35,7 +35,7 @@ def test_the_interval_is_welchs():
     for size in (3, 5, 9):
         above, below = ([rng.lognormvariate(0.1, 0.2) for _ in range(size)] for _ in range(2))
         logs = [[log(value) for value in values] for values in (above, below)]
-        theirs = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
+        theirs = scipy.stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
         ours = ratio(above, below)
         low, high = (exp(end) for end in (theirs.low, theirs.high))
         assert ours.low <= low * (1 + 1e-9) and ours.high >= high * (1 - 1e-9)  # fewer degrees: never narrower
