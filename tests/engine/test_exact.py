@@ -77,14 +77,13 @@ def test_covering_array_covers_every_pair():
     ("model", "num_requests"),
     [
         ("random_model", 6),
-        pytest.param("random_model", 8, marks=pytest.mark.slow),
         pytest.param("demo_model", 6, marks=pytest.mark.slow),
     ],
 )
 def test_a_few_requests(model, num_requests, request):
     """Every pair of values and every request with every value; `make bench-exact` has every request under every set-up.
 
-    `make test-slow` has more of them, and the demo model too.
+    `make test-slow` has the demo model too.
     """
     model = request.getfixturevalue(model)
     requests = requests_for(model, num_requests, min_tokens=24, max_prompt=120)

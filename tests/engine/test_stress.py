@@ -19,7 +19,6 @@ SETUPS = [
     {"drafter": "ngram", "draft_tokens": 5, "lag": 1, "page_size": 4},
     {"drafter": "none", "lag": 0, "page_size": 16, "chunk_tokens": 40},
 ]
-NUM_REQUESTS = 60
 
 
 def built(model, setup):
@@ -86,18 +85,18 @@ class Ledger:
 
 
 @pytest.mark.parametrize(
-    "setup",
-    [SETUPS[0], *(pytest.param(setup, marks=pytest.mark.slow) for setup in SETUPS[1:])],
-    ids=lambda setup: setup["drafter"],
+    ("setup", "num_requests"),
+    [(SETUPS[0], 30), *(pytest.param(setup, 60, marks=pytest.mark.slow) for setup in SETUPS)],
+    ids=lambda value: value["drafter"] if isinstance(value, dict) else str(value),
 )
-def test_random_requests_through_the_step_loop(random_model, setup):
+def test_random_requests_through_the_step_loop(random_model, setup, num_requests):
     """Arrivals, steps and cancellations in random order; a cancelled request is out within the call."""
     rng = random.Random(str(setup))
     core, ledger = built(random_model, setup).core, Ledger()
     requests, cancelled, running = [], set(), []
-    while len(requests) < NUM_REQUESTS or not core.is_idle:
+    while len(requests) < num_requests or not core.is_idle:
         running = [request for request in running if not ledger.is_done(request)]
-        if len(requests) < NUM_REQUESTS and rng.random() < 0.5:
+        if len(requests) < num_requests and rng.random() < 0.5:
             request = random_request(rng, len(requests), random_model.config.vocab_size)
             core.add(request, ledger.deliver)
             requests.append(request)

@@ -87,9 +87,8 @@ def kill_at(running, out, moment, num_steps, delay):
 
 
 # Counted in steps, not in seconds of a run that had the cores to itself: a run takes 13 s alone, 113 s under load.
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
 def test_kills_change_nothing(tmp_path, seed):
     began = time.monotonic()
     code, output = finish(start(tmp_path, "run", out="whole"), tmp_path, out="whole")
