@@ -24,7 +24,7 @@ ticks.shorten()
 with suppress(ImportError):  # tests on a GPU do without
     from hypothesis import settings
 
-    settings.register_profile("busy machine", deadline=None, max_examples=50)  # all runs together try many
+    settings.register_profile("busy machine", deadline=None, max_examples=30)  # all runs together try many
     settings.load_profile("busy machine")
 
 

@@ -118,7 +118,7 @@ def wish_of(pacer, at, kind, key, what, flag):
     return at, lambda now: pacer.react(key, what, now, is_added=flag)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(runs(), channels)
 def test_what_holds_of_every_channel(run, circumstances):
     wishes, last = run
@@ -147,7 +147,7 @@ def test_what_holds_of_every_channel(run, circumstances):
         assert channel.reactions[key] == {emoji for emoji, is_on in flags.items() if is_on}
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(runs(), st.lists(st.sampled_from([0.0, 0.05, 0.3]), min_size=1, max_size=7))
 def test_announced_limits_are_never_run_into(run, latencies):
     """With what the headers say and one request of a kind at a time, none is refused."""

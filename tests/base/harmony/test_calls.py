@@ -137,7 +137,7 @@ def damage(draw, codec, ids: list[int]) -> list[int]:
     return ids
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data(), pieces=turns(), role=st.sampled_from(["assistant", None]))
 def test_damaged_turns_are_parsed_alike_in_any_chunking_and_lose_nothing(small, data, pieces, role):
     start = "" if role else "<|start|>assistant"
@@ -149,7 +149,7 @@ def test_damaged_turns_are_parsed_alike_in_any_chunking_and_lose_nothing(small, 
     check_markers(small, ids, role)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data(), pieces=turns(), role=st.sampled_from(["assistant", None]))
 def test_damaged_turns_are_read_as_openai_harmony_does(harmony, o200k, data, pieces, role):
     start = "" if role else "<|start|>assistant"

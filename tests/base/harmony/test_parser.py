@@ -376,7 +376,7 @@ def check_markers(codec, ids: list[int], role) -> None:
 OUTPUTS = {"pieces": mutated_output(), "role": st.sampled_from(["assistant", None])}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @example(
     pieces=["commentary", "<|message|>", ("marker", 104), "<|end|>", "<|start|>", ("marker", 0), "<|channel|>"],
     role="assistant",
@@ -391,20 +391,20 @@ def test_mutated_output_loses_no_text_in_any_chunking(small, pieces, role, cuts)
     check_markers(small, ids, role)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(**OUTPUTS)
 def test_mutated_output_is_read_as_openai_harmony_does(harmony, o200k, pieces, role):
     ids = output_ids(o200k, pieces, role)
     assert strict(harmony, ids, role) in (None, parse(o200k, ids, role=role))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(ids=st.lists(st.integers(-1, 620), max_size=60), cuts=st.lists(st.integers(0, 60), max_size=20))
 def test_any_ids_of_a_vocabulary(small, ids, cuts):
     assert parse(small, ids) == parse(small, ids, cuts=cuts) == parse(small, ids, cuts=range(len(ids)))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(data=st.binary(max_size=30))
 def test_content_that_is_not_utf8_is_read_as_openai_harmony_does(harmony, o200k, data):
     head = spelled(o200k, "<|channel|>final<|message|>")

@@ -52,7 +52,7 @@ def schemas(draw, depth=3, kind=None):
     return schema if kind is None else schema | {"type": kind}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(description=TEXT, parameters=schemas(kind="object") | schemas())
 def test_any_schema_is_rendered_as_openai_harmony_does(harmony, description, parameters):
     import openai_harmony as oh
@@ -62,7 +62,7 @@ def test_any_schema_is_rendered_as_openai_harmony_does(harmony, description, par
     assert developer_message(tools=tools).content == harmony.decode(harmony.render(message)[3:-1])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(number=NUMBER)
 def test_any_number_is_spelled_as_openai_harmony_does(harmony, number):
     import openai_harmony as oh

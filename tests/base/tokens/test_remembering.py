@@ -46,7 +46,7 @@ def codec(small_folder):
     return Tokenizer.load(small_folder)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(calls=st.lists(st.tuples(TEXTS, st.none() | st.integers(0, 300)), max_size=12), room=st.integers(0, 4000))
 def test_it_encodes_as_the_codec_does(codec, calls, room):
     remembering = RememberingCodec(codec, max_bytes=room)

@@ -34,7 +34,7 @@ def check(text, limit, max_chunks):
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(documents(), limits, st.integers(1, 60))
 def test_pieces_are_the_text_and_valid_at_every_moment_and_what_is_full_stays(text, limit, max_chunks):
     whole = check(text, limit, max_chunks)
@@ -46,7 +46,7 @@ def test_pieces_are_the_text_and_valid_at_every_moment_and_what_is_full_stays(te
         assert not now.file or whole.file
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(soup, st.integers(12, 60), st.integers(1, 60))
 @example("````" * 30, 40, 5)
 @example("word word word ``` more more more", 17, 9)
@@ -69,7 +69,7 @@ def merged(blocks):
     return "".join(content.rstrip("\n") + "\n" for _, content in blocks if content.strip())
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(documents(), st.integers(120, 400))
 def test_code_is_the_same_to_a_parser_of_markdown(text, limit):
     """A real parser finds the same code in the pieces as in the text, with the same languages."""
@@ -85,7 +85,7 @@ def test_code_is_the_same_to_a_parser_of_markdown(text, limit):
         assert (tokens[-3].type, tokens[-2].content, tokens[-3].level) == ("paragraph_open", "behind it", 0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([*ATOMS, "word", "漢字漢字", "(", "👍"]), min_size=1, max_size=40), limits, st.booleans()
 )
@@ -115,7 +115,7 @@ GRAPHEMES = [
 ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(GRAPHEMES), min_size=1, max_size=120), st.integers(20, 60))
 def test_characters_stay_whole(parts, limit):
     text = "".join(parts)

@@ -48,7 +48,7 @@ def looked_up(tokens, num_drafts, min_match, max_match):
     slack=st.integers(0, 5),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_ngram_equals_a_plain_search(rows, num_drafts, match, slack, data):
     remaining = data.draw(st.lists(st.integers(1, 9), min_size=len(rows), max_size=len(rows)))
     live = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))

@@ -93,7 +93,7 @@ def banned_by_hand(words, tokens):
     cuts=st.lists(st.integers(1, 4), max_size=12),
     allowed=st.none() | st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9).map(tuple),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_bad_words_and_allowed_ids_by_hand(words, tokens, drafts, cuts, allowed):
     """However the committed tokens arrive."""
     constraint = Constraint(SamplingParams(bad_words=tuple(words), allowed_token_ids=allowed), VOCAB, None)

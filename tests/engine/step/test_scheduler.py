@@ -376,4 +376,4 @@ def test_beside_many_answers_prompts_wait_up_to_two_rounds_for_others():
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestScheduler.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

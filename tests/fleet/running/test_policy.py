@@ -268,7 +268,7 @@ EVENTS = {
 }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_on_every_path(data):
     """Nothing is prepared while something runs; restarts are bounded unless it was ready for long; down ends it."""

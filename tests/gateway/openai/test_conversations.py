@@ -89,7 +89,7 @@ def asked_of_responses(context, turns, effort, tools, choice, has_schema):
     return prepare_response(context, body, input_items(body), stem="x", previous=None, referenced={}).question.request
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     turns=st.lists(TURN, min_size=1, max_size=3),
     effort=st.sampled_from(["none", "low", "medium", "high"]),

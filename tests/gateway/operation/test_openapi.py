@@ -72,7 +72,7 @@ ASKED = [(one.method, one.path) for one, _ in operations(Dialects(DIALECTS)) if 
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
 def test_the_server_is_as_described(target, description, method, path, caplog):
-    ask_and_check(target, description, method, path, num=10 if method == "post" else 5)
+    ask_and_check(target, description, method, path, num=6 if method == "post" else 3)
     assert eventually(lambda: target.engine.stats().num_running == 0)
     assert not [record for record in caplog.records if record.exc_info]
 

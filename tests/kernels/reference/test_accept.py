@@ -44,7 +44,7 @@ def committed_of(row):
 
 
 @given(rounds())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_equals_a_plain_loop(rows):
     def column(name, dtype=torch.int64):
         return torch.tensor([row[name] for row in rows], dtype=dtype)

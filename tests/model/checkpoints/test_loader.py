@@ -245,7 +245,7 @@ def test_bad_header_entries(damaged):
         assert "bad header entry for a" in complaint(damaged)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_to_a_header_loads_or_is_told_to_the_user(tmp_path, data):
     good = json.dumps({"a": {"dtype": "U8", "shape": [2, 2], "data_offsets": [0, 4]}, "__metadata__": {}}).encode()

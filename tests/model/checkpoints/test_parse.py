@@ -309,7 +309,7 @@ def spoil(raw, data, keys):
     return raw
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_value_in_a_target_parses_or_is_told_to_the_user(data):
     raw = spoil(TARGET, data, [*TARGET, "rope_parameters", "num_experts"])
@@ -320,7 +320,7 @@ def test_any_value_in_a_target_parses_or_is_told_to_the_user(data):
     assert len(config.layer_is_sliding) == config.num_layers and config.num_heads % config.num_kv_heads == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_value_in_a_head_parses_or_is_told_to_the_user(data):
     raw = data.draw(st.sampled_from(HEADS))

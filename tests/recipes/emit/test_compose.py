@@ -38,7 +38,7 @@ def walked(node):
     return interpolated(node) if isinstance(node, str) else node
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.text(st.sampled_from("a${}:?-'\"\\ \n\té")))
 def test_text_survives_interpolation(text):
     assert interpolated(value(text)) == text

@@ -89,7 +89,7 @@ def test_no_plan_takes_more_than_its_cap(asked):
         assert footprint(without_speculation(plan)).steady_bytes <= cap
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(BOXES),
     st.sampled_from(ENGINES[1:]),

@@ -179,7 +179,7 @@ def plan(drawn, **changes):
     return setup(**{**drawn, **changes}, head=head, drafts=3 if has_head else 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans, st.integers(0, 100_000), st.integers(0, 100))
 def test_more_never_needs_less(drawn, tokens, requests):
     needed = memory_map(*plan(drawn)).needed
@@ -189,7 +189,7 @@ def test_more_never_needs_less(drawn, tokens, requests):
     assert needed <= min(longer, wider, larger)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_fp8_never_needs_more(drawn):
     plain, fp8 = memory_map(*plan(drawn)), memory_map(*plan(drawn, kv_dtype="fp8"))
@@ -197,7 +197,7 @@ def test_fp8_never_needs_more(drawn):
     assert fp8.max_tokens >= plain.max_tokens
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_what_fits_stays_below_capacity(drawn):
     choice, box, model, head = plan(drawn)
@@ -214,7 +214,7 @@ def test_what_fits_stays_below_capacity(drawn):
     assert memory.fits == (fits.max_context >= choice.context) == (fits.max_concurrency >= choice.concurrency)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_nothing_takes_more_than_there_is(drawn):
     choice, box, model, head = plan(drawn)
@@ -224,7 +224,7 @@ def test_nothing_takes_more_than_there_is(drawn):
         assert memory.reserved >= memory.needed - len(memory.rows)  # each row is rounded up
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_max_tokens_is_where_it_stops_to_fit(drawn):
     choice, box, model, head = plan(drawn, concurrency=1)
@@ -235,7 +235,7 @@ def test_max_tokens_is_where_it_stops_to_fit(drawn):
         assert not memory.fits
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_default_fraction_leaves_room_for_the_rest(drawn):
     choice, box, model, head = plan(drawn)

@@ -146,7 +146,7 @@ plans = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_estimates_with_figures_stay_in_order(drawn):
     found = estimate(*setup(**drawn, head="lmsys-120b"), MEASURED)
@@ -157,7 +157,7 @@ def test_estimates_with_figures_stay_in_order(drawn):
         assert found.tokens_per_second == found.baseline_tokens_per_second
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_only_requests_that_fit_are_counted(drawn):
     choice, box, model, head = setup(**drawn, head="lmsys-120b")

@@ -161,7 +161,7 @@ def plan(drawn, **changes):
     return setup(**{**drawn, **changes}, head=HEADS_OF[{**drawn, **changes}["model"]])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_ranges_are_in_order(drawn):
     expected = estimate(*plan(drawn))
@@ -179,7 +179,7 @@ def test_ranges_are_in_order(drawn):
         assert expected.tokens_per_second == expected.baseline_tokens_per_second
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans, st.floats(1, 10))
 def test_more_bandwidth_is_never_slower(drawn, factor):
     slow, fast = estimate(*plan(drawn)), estimate(*plan(drawn, bandwidth=factor))
@@ -189,7 +189,7 @@ def test_more_bandwidth_is_never_slower(drawn, factor):
     assert fast.first_token_s.high <= slow.first_token_s.high * (1 + 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans, st.integers(0, 100_000), st.floats(0, 1))
 def test_rounds_take_longer_with_context_drafts_and_requests(drawn, tokens, pessimism):
     choice, box, model, head = plan(drawn)
@@ -202,7 +202,7 @@ def test_rounds_take_longer_with_context_drafts_and_requests(drawn, tokens, pess
     assert cost_ratio(choice, box, model, head, drafts, pessimism=pessimism) >= 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_the_chosen_number_of_drafts_is_expected_to_pay(drawn):
     choice, box, model, head = plan(drawn)

@@ -182,7 +182,7 @@ class Shown(Checked):
 
 
 @given(st.sampled_from(FILES), st.one_of(st.lists(STEP, max_size=60), st.lists(FAILING, max_size=40)))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_what_always_holds(file, steps):
     run = Shown(file)
     play(run, steps)

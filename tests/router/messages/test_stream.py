@@ -70,7 +70,7 @@ def expected(answer: Answer) -> list[dict]:
     return blocks
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_answer_in_any_chunks(data):
     answer = data.draw(answers())
@@ -102,7 +102,7 @@ def test_a_whole_answer_is_the_same(answer):
     assert message["model"] == "claude-x" and message["id"].startswith("msg_")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_cut_stream_never_ends_well(data):
     answer = data.draw(answers())
@@ -114,7 +114,7 @@ def test_a_cut_stream_never_ends_well(data):
     assert error.value.kind == "broken"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     text=st.text(st.sampled_from("abc<|\u2060"), max_size=20),
     stop=st.sampled_from(["b", "ab", "cab", "</b"]),

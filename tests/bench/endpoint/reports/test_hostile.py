@@ -100,7 +100,7 @@ def test_the_data_keeps_every_character(run, html):
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_text_is_text(text):
     shown = parse(serialized(element("p", text, element("b", text), text, title=text)))
     (p,) = shown.all("p")
@@ -132,7 +132,7 @@ def test_markdown_shows_names_as_they_are(run):
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_text_is_one_paragraph_of_text(text):
     tree = _rendered("x" + escaped(text) + "x")
     (p,) = tree.children[:1]

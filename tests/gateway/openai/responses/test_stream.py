@@ -58,7 +58,7 @@ def without_times(response):
     return {name: value for name, value in response.items() if name not in ("timings", "metrics", "completed_at")}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(messages=MESSAGES, sizes=SIZES)
 def test_the_events_add_up_to_the_response_whatever_the_rounds(codec, messages, sizes):
     ids = spoken(codec, *messages) or [codec.special["<|return|>"]]
@@ -73,7 +73,7 @@ def test_the_events_add_up_to_the_response_whatever_the_rounds(codec, messages, 
     assert [kind_of(item) for item in response["output"]] == [expected_kind(message) for message in shown]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(messages=MESSAGES, sizes=SIZES)
 def test_log_probabilities_belong_to_the_message_that_they_are_of(codec, messages, sizes):
     response, _ = grow(codec, deltas_of(codec, spoken(codec, *messages) or [1], sizes))
@@ -83,7 +83,7 @@ def test_log_probabilities_belong_to_the_message_that_they_are_of(codec, message
             assert tokens == [codec.token_bytes(i) for i in codec.encode(text_of(item))]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(messages=MESSAGES, sizes=SIZES, cut=st.integers(1, 60))
 def test_what_the_token_limit_cuts_off_is_incomplete(codec, messages, sizes, cut):
     ids = (spoken(codec, *messages) or [1])[:cut]
