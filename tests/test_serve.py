@@ -82,7 +82,7 @@ def test_a_signal_that_comes_twice_at_once_is_one():
         assert server.process.returncode == 0 and "Traceback" not in server.log
 
 
-@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("is_busy", [pytest.param(False, marks=pytest.mark.slow), True], ids=["idle", "busy"])
 def test_an_open_live_view_holds_no_stop_up(is_busy):
     with served("null:20", "--drain", "1") as server, ExitStack() as stack:
         lines = stack.enter_context(httpx.stream("GET", f"{server.url}/live", timeout=LIMIT_S)).iter_lines()
@@ -120,7 +120,15 @@ def unheard(kind):
             yield {"stdout": writer if reader.closed else subprocess.DEVNULL, "stderr": writer}
 
 
-@pytest.mark.parametrize("kind", ["full disk", "closed pipe", "pipe that nobody reads", "none"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("full disk", marks=pytest.mark.slow),
+        "closed pipe",
+        "pipe that nobody reads",
+        pytest.param("none", marks=pytest.mark.slow),
+    ],
+)
 def test_a_server_that_nobody_hears_serves_and_stops(kind):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{(port := listener.getsockname()[1])}"

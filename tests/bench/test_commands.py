@@ -165,7 +165,7 @@ def test_mixed_simulates_acceptance_of_named_lengths_only(capsys, model_folder):
     assert "name the draft lengths to compare" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "ngram"])
+@pytest.mark.parametrize("drafter", ["eagle3", pytest.param("ngram", marks=pytest.mark.slow)])
 def test_acceptance(capsys, model_folder, head, tmp_path, codec, drafter):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "Hello"}\n{"text": "x"}\n{"prompt": "Hello there"}\n')

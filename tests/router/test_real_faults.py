@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.engines.support.llama import EXACT, command
 from tests.router.support.asking import Got, ask
-from tests.router.support.faults import LATE_S
+from tests.router.support.faults import LATE_S, PREFILL_S, STALL_S
 from tests.router.support.running import RouterProcess, router_process
 from tests.router.support.scripted import ScriptedBackend, scripted_process, wait_until_ready
 from tests.support.serving import served
@@ -24,7 +24,6 @@ from eyas.base.bundled import DEMO
 from eyas.base.tokens.tokenizer import Tokenizer
 from tools import llama_server as tool
 
-PREFILL_S, STALL_S = 1.0, 1.2
 BUDGETS = {"queue": 10, "prefill": PREFILL_S, "stall": STALL_S}
 MAX_TOKENS = 400
 ASKED_S = 30  # after which the server of a whole answer is asked whether it is still there

@@ -9,7 +9,7 @@ TICK_S = 0.01
 
 
 class _Asyncio:
-    """The module as uvicorn's server sees it: what looked for an end or a last connection every 100 ms does every 10."""
+    """The module as the server of uvicorn sees it: what slept for 100 ms sleeps for 10."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)

@@ -64,6 +64,7 @@ def test_points_of_a_curve(tmp_path):
         curve.points([*rows[:2], row(4, ["ours"], dtype="fp32")])
 
 
+@pytest.mark.slow
 def test_lines_that_the_bench_writes_are_drawn(tmp_path, capsys):
     from eyas.cli import main
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import httpx
+import pytest
 from tests.discord.server import local_discord
 from tests.discord.support.bots import QUIET, answer_of, at_work, final, settings_file
 from tests.support.serving import served
@@ -28,6 +29,7 @@ def record(bot: Bot) -> dict[str, str]:
     return said
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_models(tmp_path):
     with served("demo", "--draft-tokens", "3") as server:
         context = httpx.get(f"{server.url}/v1/models").json()["data"][0]["max_model_len"]

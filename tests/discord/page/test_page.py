@@ -11,6 +11,8 @@ from tests.discord.local.bot import meeting
 import discord
 from discord import app_commands
 
+pytestmark = pytest.mark.slow  # what it shows is itself a helper of tests
+
 ANSWER = """Here is **code**:
 ```python
 def add_one(number):

@@ -56,7 +56,7 @@ def test_an_engine_that_is_stopped_loses_no_answer(caplog):
         assert (engine.pid, engine.num_restarts) == (pid, 0)
 
 
-@pytest.mark.parametrize("who", ["engine", "server", "both"])
+@pytest.mark.parametrize("who", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("engine", "server")), "both"])
 def test_a_pause_within_a_step_does_not_count(who):
     """The pause is longer than --step-timeout: a laptop that sleeps, a frozen cgroup, Ctrl-Z and fg."""
     command = [sys.executable, "-c", STEPS_SLOWLY]

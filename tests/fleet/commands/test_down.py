@@ -70,7 +70,7 @@ def test_a_supervisor_that_does_not_react_is_named(lab):
     assert not members(lab.tmp)
 
 
-@pytest.mark.parametrize("is_supervised", [True, False])
+@pytest.mark.parametrize("is_supervised", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_plan_that_cannot_be_read(lab, is_supervised):
     lab.up(lab.plan())
     if not is_supervised:
@@ -108,7 +108,7 @@ def small_disk(lab, monkeypatch):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("is_supervised", [True, False])
+@pytest.mark.parametrize("is_supervised", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_full_disk_keeps_nobody_from_stopping(lab, small_disk, is_supervised):
     lab.up(lab.plan())
     pid = lab.journal_lines()[0]["pid"]

@@ -86,7 +86,7 @@ def test_ready_waits_for_green(lab):
     [
         ("garbage", "text", "garbage came back: '!'"),
         pytest.param("empty", "text", "empty answer", marks=pytest.mark.slow),
-        ("never", "text", "no answer within"),
+        pytest.param("never", "text", "no answer within", marks=pytest.mark.slow),
         pytest.param("garbage", "embeddings", "a vector of zeros came back", marks=pytest.mark.slow),
         ("blind", "vision", 'HTTP status 500: {"error": {"message": "image input is not supported'),
     ],
@@ -201,7 +201,9 @@ def test_term_is_not_enough(lab):
     assert not members(lab.tmp)
 
 
-@pytest.mark.parametrize(("when", "number"), [("recorded", signal.SIGINT), ("started", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("when", "number"), [("recorded", signal.SIGINT), pytest.param("started", signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_and_sigterm_stop_what_was_started(lab, when, number):
     path = lab.plan("--green-file", lab.tmp / "never")
     process = lab.start("up", path)

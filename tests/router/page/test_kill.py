@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from playwright.sync_api import expect
 from tests.gateway.support.browser import CONTENT, QUESTION
 from tests.router.support.running import router_process
@@ -14,6 +15,7 @@ def script(**fields) -> str:
     return json.dumps({"thoughts": 3, **fields})
 
 
+@pytest.mark.slow
 def test_a_backend_is_killed_inside_an_answer(open_page, shot, tmp_path):
     slow = script(text=FIRST * 40, pieces=200, between_s=0.1)
     whole = script(text=CONTENT, pieces=30)

@@ -181,7 +181,7 @@ def test_to_have_had_little_of_the_time_is_no_failure() -> None:
     """The first spends its budget and most of the whole time; that the rest is short is not the second one's fault."""
 
     async def main() -> None:
-        async with pair(Budgets(prefill_s=0.4, total_s=0.5)) as both:
+        async with pair(Budgets(prefill_s=0.4, total_s=0.6)) as both:
             for path in PATHS:
                 got = await both.ask({"mark": "m1", "before_s": 3}, path)
                 assert (got.outcome, got.status) == ("error", 504)

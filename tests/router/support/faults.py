@@ -8,7 +8,7 @@ from tests.router.support.asking import Got
 
 __all__ = ["FAULTS", "INSIDE", "PREFILL_S", "STALL_S", "TOTAL_S", "Fault", "Row", "table"]
 
-PREFILL_S, STALL_S, TOTAL_S = 0.5, 0.6, 1.5  # budgets of the faulty backends; the last for whole answers
+PREFILL_S, STALL_S, TOTAL_S = 1.0, 1.2, 3.0  # budgets of the faulty backends; the last for whole answers
 LATE_S = 5.0  # that a busy machine may be late
 
 # What a client gets. answered: a whole answer of the sound backend, or refused if there is none. refused: an error of

@@ -83,7 +83,9 @@ def router_inside(
         app, _ = create_app(settings, manager=manager, upstream=upstream, control=NoControl(), instance="inside")
         for name, condition in conditions.items():
             manager.report(name, condition)
-        server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(ConnectionLimits(probe_s=0.05))))
+        server = uvicorn.Server(
+            uvicorn.Config(app, timeout_graceful_shutdown=1, **uvicorn_options(ConnectionLimits(probe_s=0.05)))
+        )
         servers.append(server)
         found.append(Inside(url, manager, asyncio.get_running_loop()))
         async with upstream:

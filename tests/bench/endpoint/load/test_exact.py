@@ -44,7 +44,13 @@ async def window(server, load, limits=LIMITS, interrupt=None, **options):
     return await run.run()
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "reset"])
+OFTEN = ("several tokens a chunk", "hidden reasoning")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS if name != "reset"],
+)
 def test_every_figure_of_a_request(name):
     script = SCRIPTS[name]
     server = VirtualServer([name])
