@@ -1,4 +1,4 @@
-"""Servers of uvicorn in this process end within 20 ms, not 200: a run starts about a thousand."""
+"""Servers of uvicorn in this process end within 20 ms, not 200: a run starts hundreds."""
 
 import asyncio
 from typing import Any
