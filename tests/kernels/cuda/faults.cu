@@ -58,3 +58,8 @@ extern "C" __global__ void no_wgmma_wait() {
     wgmma(sums, factors, wgmma_rows(rows + (-reinterpret_cast<u64>(rows) & 1023), 0));
     wgmma_commit();
 }
+
+extern "C" __global__ void misaligned_store(float* out) {
+    pdl_wait();
+    *reinterpret_cast<uint4*>(out + 2 * threadIdx.x) = {0, 0, 0, 0};
+}

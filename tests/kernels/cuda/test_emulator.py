@@ -26,6 +26,7 @@ def _launch(name: str, block: int, *args: object, shared: int = 0, seed: int = 0
         ("no_wait", (torch.zeros(64),), "without pdl_wait"),
         ("early_read", (torch.zeros(64), torch.zeros(4)), "load_16_if before pdl_wait"),
         ("misaligned", (torch.zeros(64), torch.zeros(8)), "not aligned to 16"),
+        ("misaligned_store", (torch.zeros(68),), "not aligned to its type"),
         ("no_wgmma_wait", (), "ended without wgmma_wait"),
     ],
 )

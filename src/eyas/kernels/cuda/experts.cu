@@ -35,7 +35,8 @@ struct Size {
 };
 
 // The kernel's arguments, kept in shared memory: in registers there is no room for them beside the sums.
-struct Arguments {
+// Aligned for the tiles, which are written 16 bytes at a time and stand behind them and an even number of barriers.
+struct __align__(16) Arguments {
     const u8 *entries, *words, *scales;
     const float* bias;           // [E, FEATURES]
     const float* entry_scales;   // of entries, UP

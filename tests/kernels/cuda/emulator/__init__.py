@@ -28,7 +28,10 @@ __all__ = ["EmulatedKernel", "EmulatedModule", "emulated"]
 
 HERE = Path(__file__).parent
 KERNEL_NAME = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(")
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-DEYAS_EMULATE")
+FLAGS = (
+    "-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-DEYAS_EMULATE",
+    "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
+)  # fmt: skip
 PROTECT_NONE = 0
 
 
