@@ -24,6 +24,11 @@ constexpr u32 FULL_WARP = 0xffffffffu;
     extern __shared__ __align__(128) unsigned char eyas_shared[]; \
     T* const name = reinterpret_cast<T*>(eyas_shared)
 
+// The same, 1,024-byte aligned for wgmma's rows. The size must be a multiple of that in the emulator.
+#define SHARED_1024(T, name)                                           \
+    extern __shared__ __align__(1024) unsigned char eyas_shared_1024[]; \
+    T* const name = reinterpret_cast<T*>(eyas_shared_1024)
+
 // ---- programmatic dependent launch -------------------------------------------------------------------------------
 // Read what other kernels of the chain write only after pdl_wait(); every kernel must call it before it ends.
 

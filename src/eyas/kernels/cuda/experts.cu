@@ -55,7 +55,7 @@ struct Shared {
 
 DEVICE Shared carve(u8* base) {
     Shared s;
-    s.rows = base + (-reinterpret_cast<u64>(base) & 1023);
+    s.rows = base;
     s.ring = s.rows + ROW_STAGES * STAGE_BYTES;
     s.arguments = reinterpret_cast<Arguments*>(s.ring + MATH_WARPS * DEPTH * PLACE_BYTES);
     s.rows_full = reinterpret_cast<u64*>(s.arguments + 1);
@@ -232,15 +232,19 @@ DEVICE void multiply(const Shared& s, const Item& item, Stream& stream, Place<DE
     const int tile = item.block * MATH_WARPS + warp_id(), lane = lane_id();
     Product<N> product;
     product.prepare(*s.arguments, item, tile);
-    int at = 0;  // step of the piece
+    int left = 0;  // steps of the piece
+    const u8 *words = nullptr, *scales = nullptr;
     const auto load = [&](u32(&a)[4][4], int step) {
-        const u8* const words = s.ring + (warp_id() * DEPTH + place.number) * PLACE_BYTES;
-        if (at == 0) copy_barrier_wait(s.full + warp_id() * DEPTH + place.number, place.parity);
-        const uint4 mine = *reinterpret_cast<const uint4*>(words + at * WORD_BYTES + lane * 16);
-        const u32 scales = *reinterpret_cast<const u32*>(words + PIECE * WORD_BYTES + at * SCALE_BYTES + (lane >> 2) * 4);
-        unpack(a, mine, scales);
-        if (++at == PIECE || step == STEPS - 1) {
-            at = 0;
+        if (left == 0) {
+            left = PIECE;
+            words = s.ring + (warp_id() * DEPTH + place.number) * PLACE_BYTES + lane * 16;
+            scales = words - lane * 16 + PIECE * WORD_BYTES + (lane >> 2) * 4;
+            copy_barrier_wait(s.full + warp_id() * DEPTH + place.number, place.parity);
+        }
+        unpack(a, *reinterpret_cast<const uint4*>(words), *reinterpret_cast<const u32*>(scales));
+        words += WORD_BYTES, scales += SCALE_BYTES;
+        if (--left == 0 || (STEPS % PIECE && step == STEPS - 1)) {
+            left = 0;
             place.step();
             __syncwarp();  // what is stored to registers depends on all that was read, so the copy overtakes nothing
             stream.ask(s);
@@ -296,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     experts(const u8* entries, const Tile* tiles, const int* num_tiles, const u8* words, const u8* scales,
             const float* bias, const float* entry_scales, const int* pairs, u8* out, float factor, float limit,
             int num_pairs) {
-    SHARED(u8, shared);
+    SHARED_1024(u8, shared);
     const Shared s = carve(shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < ROW_STAGES; ++i) {

@@ -25,7 +25,7 @@ PIECE_BYTES = 5 * (512 + 32)  # of the weights of 16 features, that a warp asks 
 ROW_STAGES = {16: 8, 32: 8, 64: 6, 128: 4}  # by rows of a tile
 MAX_DEPTH = 6
 MAX_TILES = 512
-RESERVED = 1024 + 2048 + 16 * MAX_TILES  # alignment, arguments and barriers, tiles
+RESERVED = 2048 + 16 * MAX_TILES  # arguments and barriers, tiles
 
 
 class Entries(NamedTuple):
@@ -135,5 +135,5 @@ def _launch(
         2.0**matrix.exponent,
         float(limit or 0.0),
         rows.pairs_P.numel(),
-        shared=fixed + depth * MATH_WARPS * PIECE_BYTES,
+        shared=-(-(fixed + depth * MATH_WARPS * PIECE_BYTES) // 1024) * 1024,
     )

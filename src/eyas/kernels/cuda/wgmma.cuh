@@ -43,10 +43,10 @@ DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Values 16 `step` .. of each row at `rows`.
+// Values 16 `step` .. of each row at `rows`. The step is added to the low word alone: 64-bit sums cost four instructions.
 DEVICE u64 wgmma_rows(const u8* rows, int step) {
-    const u64 place = shared_address(rows) >> 4 & 0x3fff;
-    return (place + 2 * step) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    const u32 low = (shared_address(rows) >> 4 & 0x3fff | 1u << 16) + 2 * step;
+    return low | (64ull | 1ull << 30) << 32;
 }
 
 DEVICE void wgmma(float (&d)[8], const u32 (&a)[4], u64 rows) {

@@ -37,6 +37,7 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 #define __grid_constant__
 #define DEVICE static inline
 #define SHARED(T, name) T* const name = reinterpret_cast<T*>(emulate::state.here->shared)
+#define SHARED_1024(T, name) SHARED(T, name); emulate::check_aligned<1024>(name)
 
 #define threadIdx (emulate::state.current->thread)
 #define blockIdx (emulate::state.here->index)
