@@ -94,13 +94,28 @@ def check(layer, num_rows, tile_rows, **options):
         ((64, 32, 4), 5, 16, {"top_k": 2, "dead": (1,)}),
         # two pieces of columns; 192 and 448 features: 12 and 28 tiles, some warps idle
         pytest.param((448, 96, 3), 9, 16, {"top_k": 2}, marks=pytest.mark.slow),
-        pytest.param((64, 64, 4), 150, 128, {"favourite": 0.9}, marks=pytest.mark.slow),
+        # tiles of 112, 96, 112 and 80 rows, and of 128, 96, 112 and 64
+        pytest.param((64, 64, 4), 189, 128, {"top_k": 2, "favourite": 0.3}, marks=pytest.mark.slow),
+        pytest.param((64, 64, 4), 189, 128, {"top_k": 2, "favourite": 0.4}, marks=pytest.mark.slow),
         pytest.param((64, 32, 8), 70, 32, {"favourite": 0.7, "dead": (0, 69)}, marks=pytest.mark.slow),
     ],
 )
 def test_emulated(emulator, shape, num_rows, tile_rows, options):
     torch.manual_seed(num_rows)
     check(Layer(*shape), num_rows, tile_rows, **options)
+
+
+@pytest.mark.slow
+def test_emulated_tiles_of_an_expert_are_equal(emulator):
+    """Whole groups of 8 rows, which exchange their pieces; the last tile has what is left."""
+    lengths = [0, 1, 32, 33, 47, 64, 65, 128]
+    ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).int()[torch.randperm(sum(lengths))]
+    places, counts = queues(ids[:, None], len(lengths))
+    found = experts.group(torch.zeros(len(ids), 64).bfloat16(), ids[:, None], places, counts, torch.ones(len(ids)), 32)
+    tiles = found.tiles[: found.num_tiles].tolist()
+    sizes = [[end - first for expert, first, end, _ in tiles if expert == e] for e in range(len(lengths))]
+    assert sizes == [[], [1], [32], [24, 9], [24, 23], [32, 32], [24, 24, 17], [32] * 4]
+    assert [first for _, first, *_ in tiles] == [0] + [end for *_, end, _ in tiles[:-1]]
 
 
 def company(layer, num_rows, sizes):
@@ -145,7 +160,8 @@ def test_machine_code(tmp_path, tile_rows, is_up):
     """No spills, no instruction that waits for the one before, no operand or shared memory overwritten too early."""
     pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
-    constants = experts._constants(2880, 2880 * (1 + is_up), 4, 128, tile_rows, 4) | {"UP": is_up}
+    depth, _ = experts._shared_memory(tile_rows, 227 << 10)
+    constants = experts._constants(2880, 2880 * (1 + is_up), 4, 128, tile_rows, depth) | {"UP": is_up}
     built = compiler.build("experts", constants, "sm_90")
     assert all(usage.spill_bytes == usage.stack_bytes == 0 for usage in built.usage.values())
     (tmp_path / "cubin").write_bytes(built.cubin)

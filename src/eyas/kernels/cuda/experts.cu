@@ -1,11 +1,11 @@
 // The experts of prompt rows: MXFP4 weights, unpacked in registers, times the rows of an expert on Hopper's wgmma.
 //
-// `group` copies each row to its experts' entries, one after the other by expert, in the order in which unpacked weights
-// have their columns; they are cut into tiles of up to TILE_ROWS. (Tile, block of 192 features) are the items, in an order in
-// which blocks of a launch that run together have the same weights. A block of threads takes every gridDim.xth: three
-// warpgroups have 64 features each, a fourth brings 64 columns of all rows of the tile at a time. Each of the twelve
-// warps asks for the weights of its own 16 features, DEPTH pieces ahead and into the next item, and unpacks 64 columns
-// while the products of the 64 before run.
+// `group` copies each row to its experts' entries, one after the other by expert, in the order in which unpacked
+// weights have their columns; they are cut into equal tiles of up to TILE_ROWS. (Tile, block of 192 features) are the
+// items, in an order in which blocks of a launch that run together have the same weights. A block of threads takes
+// every gridDim.xth: three warpgroups have 64 features each, a fourth brings 64 columns of all rows of the tile at a
+// time. Each of the twelve warps asks for the weights of its own 16 features, DEPTH pieces ahead and into the next item,
+// and unpacks 64 columns while the products of the 64 before run.
 //
 // Every output is one chain of instructions of 16 products in ascending columns, whatever N an instruction has, so a
 // row's bits do not depend on the other rows.
@@ -347,8 +347,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             run(Size<48>{});
         else if (item.count <= 64)
             run(Size<64>{});
+        else if (item.count <= 80)
+            run(Size<80>{});
         else if (item.count <= 96)
             run(Size<96>{});
+        else if (item.count <= 112)
+            run(Size<112>{});
         else
             run(Size<128>{});
     }
@@ -365,8 +369,11 @@ extern "C" __global__ void __launch_bounds__(128)
     __shared__ int warp_sums[4][2];
     const int row = blockIdx.x, thread = threadIdx.x;
     pdl_wait();
-    // Pairs, and tiles, of the experts before each: NUM_EXPERTS <= 128.
+    // Pairs, and tiles, of the experts before each: NUM_EXPERTS <= 128. An expert's tiles have one size: a small one
+    // takes the time of unpacking all the same, and with 30 items a tile and 132 blocks, both multiples of 2 and 3, the
+    // same blocks would get the small ones every time.
     const int pairs_of = thread < NUM_EXPERTS ? counts[thread] : 0, tiles_of = (pairs_of + TILE_ROWS - 1) / TILE_ROWS;
+    const int size = (pairs_of + 8 * tiles_of - 1) / max(8 * tiles_of, 1) * 8;  // groups of 8 rows exchange pieces
     int before = pairs_of, tiles_before = tiles_of;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -381,8 +388,8 @@ extern "C" __global__ void __launch_bounds__(128)
     __syncthreads();
     if (row == 0) {
         for (int i = 0; i < tiles_of; ++i) {
-            const int first = before + i * TILE_ROWS;
-            tiles[tiles_before + i] = {thread, first, min(first + TILE_ROWS, before + pairs_of), static_cast<short>(i),
+            const int first = before + i * size;
+            tiles[tiles_before + i] = {thread, first, min(first + size, before + pairs_of), static_cast<short>(i),
                                        static_cast<short>(tiles_of)};
         }
         if (thread == 127) *num_tiles = tiles_before + tiles_of;

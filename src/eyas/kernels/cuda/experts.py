@@ -112,13 +112,19 @@ def _constants(
     }  # fmt: skip
 
 
+def _shared_memory(tile_rows: int, limit: int) -> tuple[int, int]:
+    """Pieces that a warp asks for ahead, and bytes of shared memory: at most `limit`, and whole KiB as that is."""
+    fixed = RESERVED + ROW_STAGES[tile_rows] * tile_rows * 128
+    depth = min(MAX_DEPTH, (limit - fixed) // (MATH_WARPS * PIECE_BYTES))
+    return depth, -(-(fixed + depth * MATH_WARPS * PIECE_BYTES) // 1024) * 1024
+
+
 def _launch(
     rows: Entries, matrix: PackedExperts, bias_EN: Tensor, out: Tensor, top_k: int, limit: float | None
 ) -> None:
     assert matrix.num_rows % 64 == 0 and bias_EN.dtype == torch.float32
     limits = device_limits(out.device)
-    fixed = RESERVED + ROW_STAGES[rows.tile_rows] * rows.tile_rows * 128
-    depth = min(MAX_DEPTH, (limits.shared_bytes - fixed) // (MATH_WARPS * PIECE_BYTES))
+    depth, shared_bytes = _shared_memory(rows.tile_rows, limits.shared_bytes)
     constants = _constants(matrix.num_columns, matrix.num_rows, top_k, matrix.num_experts, rows.tile_rows, depth)
     load("experts", constants | {"UP": int(limit is not None)}).kernel("experts").launch(
         limits.num_sms,
@@ -135,5 +141,5 @@ def _launch(
         2.0**matrix.exponent,
         float(limit or 0.0),
         rows.pairs_P.numel(),
-        shared=-(-(fixed + depth * MATH_WARPS * PIECE_BYTES) // 1024) * 1024,
+        shared=shared_bytes,
     )
