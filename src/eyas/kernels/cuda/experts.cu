@@ -310,6 +310,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < MATH_WARPS * DEPTH; ++i) copy_barrier_init(s.full + i, 1);
         copy_barrier_fence();
     }
+    pdl_trigger();
     pdl_wait();
     const int count = *num_tiles, num_items = count * BLOCKS;
     if (threadIdx.x == 0)
@@ -368,6 +369,7 @@ extern "C" __global__ void __launch_bounds__(128)
     __shared__ int firsts[NUM_EXPERTS], mine[TOP_K][2];
     __shared__ int warp_sums[4][2];
     const int row = blockIdx.x, thread = threadIdx.x;
+    pdl_trigger();
     pdl_wait();
     // Pairs, and tiles, of the experts before each: NUM_EXPERTS <= 128. An expert's tiles have one size: a small one
     // takes the time of unpacking all the same, and with 30 items a tile and 132 blocks, both multiples of 2 and 3, the
