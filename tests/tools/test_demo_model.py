@@ -10,7 +10,7 @@ from optim import Clock, cosine, orthogonalize
 from reload import load_trainable
 from shapes import SMOKE_TARGET, TARGET
 from states import BatchedStates
-from target import TargetModel, hidden_states, rms_norm
+from target import TargetModel, attend, hidden_states, masks_of, rms_norm
 
 from eyas.kernels.reference.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
@@ -82,6 +82,19 @@ def test_documents_of_a_row_do_not_mix():
     docs = torch.tensor([[0] * 15 + [1] * 25])
     together = logits_of(model, weights, ids, docs)
     torch.testing.assert_close(together[:, 15:], logits_of(model, weights, ids[:, 15:]), rtol=1e-4, atol=1e-4)
+
+
+def test_sliding_attention_by_blocks_sees_the_same_keys():
+    generator = torch.Generator().manual_seed(0)
+    docs = torch.tensor([[0] * 5 + [1] * 40 + [2] * 19, [0] * 64])
+    q, k, v = (torch.randn(2, 64, heads, 8, generator=generator) for heads in (4, 2, 2))
+    sinks = torch.randn(4, generator=generator)
+    full, blocks = masks_of(docs, 16)
+    at = torch.arange(64)
+    dense = full & (at[:, None] - at[None, :] < 16)
+    assert blocks.shape == (2, 4, 16, 32) and int(blocks.sum()) == int(dense.sum()) < int(full.sum())
+    torch.testing.assert_close(attend(q, k, v, blocks, sinks), attend(q, k, v, dense, sinks))
+    assert torch.equal(masks_of(docs[:, :63], 16).sliding, dense[:, :63, :63])  # no whole number of windows
 
 
 def test_generation_with_padding_is_greedy_decoding():

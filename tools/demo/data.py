@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -30,8 +30,10 @@ __all__ = [
     "GENERATED",
     "IGNORED",
     "TEXT",
+    "Draw",
     "Shard",
     "ShardStream",
+    "demo_chats",
     "held_out_chats",
     "held_out_prompts",
     "held_out_tool_prompts",
@@ -94,14 +96,30 @@ def render_chat(codec: TextCodec, chat: Chat) -> tuple[list[int], list[int]]:
     return ids, codes
 
 
+Draw = Callable[[], tuple[list[int], list[int]]]  # returns (ids, codes) of the next chat
+
+
+def demo_chats(codec: TextCodec, rng: Random) -> Draw:
+    """Chats of the demo model."""
+    facts = load_facts()
+    writer, tool_writer = ChatWriter(facts, rng), ToolChatWriter(facts, rng)
+    return lambda: render_chat(codec, (tool_writer if rng.random() < TOOL_SHARE else writer).chat())
+
+
 class RowPacker:
     """Fills rows of `length` tokens with chats and text, from one random source."""
 
-    def __init__(self, codec: TextCodec, text: list[NDArray[np.uint16]], length: int, seed: str) -> None:
+    def __init__(
+        self,
+        codec: TextCodec,
+        text: list[NDArray[np.uint16]],
+        length: int,
+        seed: str,
+        chats: Callable[[TextCodec, Random], Draw] = demo_chats,
+    ) -> None:
         self.codec, self.text, self.length = codec, text, length
         self.rng = Random(seed)
-        facts = load_facts()
-        self.writer, self.tool_writer = ChatWriter(facts, self.rng), ToolChatWriter(facts, self.rng)
+        self._draw = chats(codec, self.rng)
         self.sizes = [len(piece) for piece in text]
         self.pending: list[tuple[list[int], list[int]]] = []
 
@@ -125,7 +143,7 @@ class RowPacker:
             put(self._text(self.rng.randint(self.length // 4, self.length)), TEXT)
         while at < self.length:
             while len(self.pending) < PENDING:
-                self.pending.append(render_chat(self.codec, self._chat()))
+                self.pending.append(self._draw())
             room = self.length - at
             fitting = next((i for i, (piece, _) in enumerate(self.pending) if len(piece) <= room), None)
             if fitting is None:
@@ -134,9 +152,6 @@ class RowPacker:
                 put(*self.pending.pop(fitting))
             if len(self.pending) >= PENDING and len(self.pending[0][0]) > self.length:
                 self.pending.pop(0)
-
-    def _chat(self) -> Chat:
-        return (self.tool_writer if self.rng.random() < TOOL_SHARE else self.writer).chat()
 
     def _text(self, size: int) -> NDArray[np.uint16]:
         (piece,) = self.rng.choices(self.text, self.sizes)
@@ -149,8 +164,10 @@ _worker: dict[str, Any] = {}  # of a worker process: what `_make_shard` needs, i
 
 
 def _make_shard(number: int) -> Shard:
-    codec, text, length, rows, seed = (_worker[key] for key in ("codec", "text", "length", "rows", "seed"))
-    return RowPacker(codec, text, length, f"{seed}:{number}").shard(rows)
+    codec, text, length, rows, seed, chats = (
+        _worker[key] for key in ("codec", "text", "length", "rows", "seed", "chats")
+    )
+    return RowPacker(codec, text, length, f"{seed}:{number}", chats).shard(rows)
 
 
 class ShardStream:
@@ -160,13 +177,21 @@ class ShardStream:
     """
 
     def __init__(
-        self, folder: Path, *, length: int, seed: int, num_shards: int, shard_rows: int = 1024, workers: int = 0
+        self,
+        folder: Path,
+        *,
+        length: int,
+        seed: int,
+        num_shards: int,
+        shard_rows: int = 1024,
+        workers: int = 0,
+        chats: Callable[[TextCodec, Random], Draw] = demo_chats,
     ) -> None:
         tokenizer = Tokenizer.load(folder)
         end = tokenizer.special["<|endoftext|>"]
         text = [np.array([*tokenizer.encode(text), end], np.uint16) for _, text in read_sources()]
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        _worker.update(codec=CachedCodec(tokenizer), text=text, length=length, rows=shard_rows, seed=seed)
+        _worker.update(codec=CachedCodec(tokenizer), text=text, length=length, rows=shard_rows, seed=seed, chats=chats)
         self._pool = multiprocessing.get_context("fork").Pool(
             workers or max(1, (os.cpu_count() or 1) - 2), initializer=os.nice, initargs=(10,)
         )

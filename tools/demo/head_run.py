@@ -28,11 +28,12 @@ from eyas.train.loop.run import train
 from eyas.train.records.progress import Progress
 from eyas.train.records.run_folder import RunFolder
 from eyas.train.settings.reading import as_plain, read_settings
+from eyas.train.settings.schema import RunSettings
 from eyas.train.states.source import HiddenStates
 from eyas.train.steps.processes import Processes, joined_processes
 from eyas.train.steps.trainer import Trainer
 
-__all__ = ["HEAD_YAML", "train_head", "write_chats"]
+__all__ = ["HEAD_YAML", "head_settings", "train_head", "train_prepared", "write_chats"]
 
 HEAD_YAML = Path(__file__).with_name("head.yaml")
 MAX_ANSWER = 192  # tokens
@@ -81,9 +82,7 @@ def train_head(
     ends = time.perf_counter() + seconds
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # what the sampling held
-    settings = read_settings(
-        HEAD_YAML, [f"target.model={target}", f"data.chats={chats}", f"out={work / 'head'}", *overrides]
-    )
+    settings = head_settings(target=target, chats=chats, out=work / "head", overrides=overrides)
     with joined_processes(model.embed.device) as processes:
         prepared = prepare_run(settings)
         limit = _steps_within(prepared, model, weights, processes, ends)
@@ -91,14 +90,27 @@ def train_head(
             log(f"the time left is enough for {limit} steps")
             settings = replace(settings, train=replace(settings.train, steps=limit))
             prepared = replace(prepared, settings=settings)
-        folder = RunFolder(Path(settings.out))
-        with folder.taken(processes):
-            parts = _parts(prepared, model, weights, processes, log)
-            folder.begin(as_plain(settings), parts.facts, parts.head, parts.notes)
-            began = time.perf_counter()
-            with Progress(every=settings.train.log_every) as progress:
-                outcome = train(parts, folder.path, processes, resume=False, progress=progress)
-            head = export_checkpoint(folder.path, folder.new_head())
+        return train_prepared(prepared, model, weights, processes, log)
+
+
+def head_settings(*, target: Path, chats: Path, out: Path, overrides: Sequence[str]) -> RunSettings:
+    """Return the settings of head.yaml with these paths. Raises UserError."""
+    return read_settings(HEAD_YAML, [f"target.model={target}", f"data.chats={chats}", f"out={out}", *overrides])
+
+
+def train_prepared(
+    prepared: Prepared, model: TargetModel, weights: Weights, processes: Processes, log: Callable[[str], None]
+) -> tuple[Path, dict[str, Any]]:
+    """Train all steps and export; returns the head's folder and figures. Raises UserError."""
+    settings = prepared.settings
+    folder = RunFolder(Path(settings.out))
+    with folder.taken(processes):
+        parts = _parts(prepared, model, weights, processes, log)
+        folder.begin(as_plain(settings), parts.facts, parts.head, parts.notes)
+        began = time.perf_counter()
+        with Progress(every=settings.train.log_every) as progress:
+            outcome = train(parts, folder.path, processes, resume=False, progress=progress)
+        head = export_checkpoint(folder.path, folder.new_head())
     tokens = outcome.step * (settings.train.batch_tokens or settings.data.context)
     figures: dict[str, Any] = {
         "head_s": round(time.perf_counter() - began, 1),

@@ -52,7 +52,9 @@ class BatchedStates:
     def _places(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, int, int]:
         """Return row and column of each token [T], the number of rows, and their width: documents fill rows in turn."""
         spans = spans_of(batch)
+        window = self.config.sliding_window
         width = max(self._row_tokens, *(span.length for span in spans))
+        width += -width % window  # sliding layers go by blocks then
         places: list[tuple[int, int]] = []
         row = column = 0
         for span in spans:

@@ -56,18 +56,37 @@ class Weights(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """Masks of the keys that a query sees, bool [B, T, S]."""
+    """Masks of the keys that a query sees: bool [B, T, S], or by blocks of as many queries as the window has keys.
+
+    Those of blocks are [B, C, W, 2 W]: block c sees its own keys and those of block c - 1.
+    """
 
     full: Tensor
     sliding: Tensor
 
 
 def masks_of(docs_BT: Tensor, window: int) -> Masks:
-    """Make masks, causal within a document; the window counts the query itself."""
-    at = torch.arange(docs_BT.shape[1], device=docs_BT.device)
+    """Make masks, causal within a document; the window counts the query itself.
+
+    The sliding one goes by blocks where a row is a whole number of windows, which saves most of its attention.
+    """
+    length, device = docs_BT.shape[1], docs_BT.device
+    at = torch.arange(length, device=device)
     distance = at[:, None] - at[None, :]
     full = (docs_BT[:, :, None] == docs_BT[:, None, :]) & (distance >= 0)
-    return Masks(full, full & (distance < window))
+    if length % window or length < 2 * window:
+        return Masks(full, full & (distance < window))
+    docs_BCW = docs_BT.unflatten(1, (-1, window))
+    keys_BCS = _with_block_before(docs_BCW, fill=-2)  # no document has this number
+    query, key = torch.arange(window, device=device)[:, None] + window, torch.arange(2 * window, device=device)
+    near = (query >= key) & (query - key < window)
+    return Masks(full, (docs_BCW[..., None] == keys_BCS[:, :, None]) & near)
+
+
+def _with_block_before(x_BCW: Tensor, *, fill: float = 0) -> Tensor:
+    """Put the block before in front of each block: [B, C, 2 W, ...]."""
+    before = torch.cat((torch.full_like(x_BCW[:, :1], fill), x_BCW[:, :-1]), 1)
+    return torch.cat((before, x_BCW), 2)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -83,6 +102,12 @@ def rotate(x_BTND: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 
 def attend(q_BTQD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor, mask_BTS: Tensor, sinks_Q: Tensor) -> Tensor:
     """[B, T, Q * D]; the sink is one more logit of the softmax, with no value."""
+    if mask_BTS.dim() == 4:  # by blocks, each of which becomes a row
+        b, c, w = mask_BTS.shape[:3]
+        q, k, v = (x.unflatten(1, (c, w)) for x in (q_BTQD, k_BSGD, v_BSGD))
+        k, v = _with_block_before(k), _with_block_before(v)
+        out = attend(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), mask_BTS.flatten(0, 1), sinks_Q)
+        return out.view(b, c * w, -1)
     b, t, q, d = q_BTQD.shape
     s, g = k_BSGD.shape[1:3]
     grouped = q_BTQD.view(b, t, g, q // g, d).permute(0, 2, 3, 1, 4).reshape(b, g, q // g * t, d)

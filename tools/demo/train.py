@@ -146,7 +146,7 @@ def target_phase(
     figures |= train_target(
         model,
         stream.batches(args.rows),
-        seconds=None if args.smoke else args.target_seconds,
+        seconds=None if args.smoke else lambda: args.target_seconds,
         steps=12 if args.smoke else None,
         dtype=dtype,
         compiled=args.compiled and device.type == "cuda",

@@ -49,19 +49,21 @@ def train_target(
     model: TargetModel,
     batches: Iterator[Shard],
     *,
-    seconds: float | None,
+    seconds: Callable[[], float] | None,
     steps: int | None,
     dtype: torch.dtype,
     compiled: bool,
     log: Callable[..., None],
 ) -> dict[str, Any]:
-    """Train in place for `seconds` or `steps`, then round to bf16 what the file holds in bf16. Returns figures."""
+    """Train in place for `seconds` or `steps`, then round to bf16 what the file holds in bf16. Returns figures.
+
+    `seconds` is asked when all is compiled, which takes an unknown part of the time that there is.
+    """
     device = model.embed.device
     opts = optimizers(model)
     peaks = [[group["lr"] for group in opt.param_groups] for opt in opts]
     run_block = torch.compile(block, dynamic=False) if compiled else block
     run_loss = torch.compile(token_loss, dynamic=False) if compiled else token_loss
-    clock = Clock(seconds=seconds, steps=steps)
     first = next(batches)
     rope = model.rope(first.ids.shape[1], device)
 
@@ -86,6 +88,7 @@ def train_target(
         warnings.warn(f"torch.compile failed, going on without it: {error!r}"[:2000], stacklevel=2)
         run_block, run_loss, compiled = block, token_loss, False
     log(f"target: {sum(p.numel() for p in model.parameters()):,} parameters, compiled={compiled}")
+    clock = Clock(seconds=None if seconds is None else seconds(), steps=steps)
     num_tokens = 0
     history: list[tuple[float, float]] = []
     while (fraction := clock.tick()) < 1:
