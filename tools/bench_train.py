@@ -2,6 +2,9 @@
 
     python tools/bench_train.py --out runs/bench-train [--seeds 3] [--steps N] [--arms kl,hard,...] [train.epochs=4 ...]
 
+On a GPU heads are trained and measured there, and the answers are written by the engine on the CPU, as they would be
+without a GPU: a folder with answers can go on anywhere.
+
 The arms of a seed begin with the same weights and see the same batches in the same order; all are the run of
 examples/train/demo.yaml but for what their names say. They are measured on the target's own answers to held-out
 prompts, which its engine writes once at temperature 0 and 1. What is finished lies in OUT, one file an arm and seed:
@@ -61,6 +64,7 @@ TEMPERATURES: tuple[tuple[int, Reading], ...] = ((0, "text"), (1, "sampled"))
 MAX_TOKENS = 256  # of an answer
 ANSWERS_AT_ONCE = 8
 BATCH_TOKENS = 1024  # of an evaluation
+SPARE = 1.1  # of the time of the longest arm so far
 BAR = -0.05  # acceptance length of kl over that of hard: the 95 % interval has to lie above
 
 TRAINED = {  # arm: settings, whether the teacher is shuffled
@@ -102,7 +106,8 @@ class ShuffledTeacher:
         assert states.last_TH is not None
         teaches_N = (batch.runs_T[1:] >= 0).nonzero()[:, 0]
         last_TH = states.last_TH.clone()
-        last_TH[teaches_N] = states.last_TH[teaches_N[torch.randperm(len(teaches_N), generator=self._generator)]]
+        order_N = torch.randperm(len(teaches_N), generator=self._generator).to(teaches_N.device)
+        last_TH[teaches_N] = states.last_TH[teaches_N[order_N]]
         return states._replace(last_TH=last_TH)
 
 
@@ -110,7 +115,7 @@ class ShuffledTeacher:
 class Study:
     """What all arms share."""
 
-    out: Path
+    answer_folder: Path  # of captured states
     states: Path
     found: FoundTarget
     taps: tuple[int, ...]
@@ -126,16 +131,26 @@ class Study:
     def softened(self, source: HiddenStates) -> HiddenStates:
         return source if self.soften == 1 else SoftenedTeacher(source, self.soften)
 
+    def answer_batches(self, temperature: int) -> Iterator[Batch]:
+        for batch in batches_in_order(self.answers[temperature], BATCH_TOKENS):
+            yield batch.to(self.found.device)
+
     def answer_states(self) -> HiddenStates:
         """Return the states of the answers. Heads are measured as the engine computes them, whatever trained them."""
         device, dtype = self.found.device, self.found.dtype
-        return self.softened(open_folder(self.out / "answers", taps=self.taps, device=device, dtype=dtype))
+        return self.softened(open_folder(self.answer_folder, taps=self.taps, device=device, dtype=dtype))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="work folder")
-    parser.add_argument("--states", type=Path, metavar="FOLDER", help="captured states of the chats; OUT/states if not")
+    parser.add_argument(
+        "--states", type=Path, metavar="FOLDER", help="captured states of the chats; WORK/states if not"
+    )
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="captured states of chats and answers; OUT if not")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), metavar="N", help="begin no run that would not end within N"
+    )
     parser.add_argument("--seeds", type=positive_int, default=3, metavar="N", help="seeds of each trained arm (3)")
     parser.add_argument("--steps", type=positive_int, metavar="N", help="steps of a run; as in the settings if not")
     parser.add_argument("--prompts", type=positive_int, default=300, metavar="N", help="held-out prompts (300)")
@@ -153,13 +168,18 @@ def main() -> None:
     if unknown := set(args.arms) - {*TRAINED, *OTHER}:
         parser.error(f"no arm {', '.join(sorted(unknown))}; arms are {', '.join((*TRAINED, *OTHER))}")
     args.out.mkdir(parents=True, exist_ok=True)
-    machine = hardware(torch.device("cpu"))
+    ends, longest = time.perf_counter() + 60 * args.minutes, 0.0
     study = prepare_study(args)
+    machine = hardware(study.found.device)
     for seed, arm in order_of_work(args.arms, args.seeds):
         path = result_path(args.out, arm, seed)
         if not path.exists():
             began = time.perf_counter()
+            if began + SPARE * longest > ends:
+                print("the time is up; the same command goes on", flush=True)
+                break
             pairs, facts = run_arm(study, arm, seed)
+            longest = max(longest, time.perf_counter() - began)
             seconds = round(time.perf_counter() - began, 1)
             write(path, json.dumps({"arm": arm, "seed": seed, "seconds": seconds, **facts, "pairs": pairs}))
             shown = ", ".join(
@@ -218,15 +238,16 @@ def prepare_study(args: argparse.Namespace) -> Study:
         raise SystemExit(f"{args.out} holds a study with other settings; name another folder")
     write(file, json.dumps(described))
     answers = {t: answered(args.out / f"answers-{t}.json", t * args.soften, args.prompts) for t, _ in TEMPERATURES}
-    states = args.states or args.out / "states"
+    work = args.work or args.out
+    states, answer_folder = args.states or work / "states", work / "answers"
     settings = read_settings(SETTINGS, [*overrides, "states.folder=null", "states.cache=0"])
     prepared = prepare_run(settings)
     source = open_source(prepared)
     count = capture(source, prepared.training, states)
-    count += capture(source, [one for found in answers.values() for one in found], args.out / "answers")
+    count += capture(source, [one for found in answers.values() for one in found], answer_folder)
     print(f"states of {count} documents captured", flush=True)
     return Study(
-        out=args.out,
+        answer_folder=answer_folder,
         states=states,
         found=prepared.found,
         taps=source.taps,
@@ -305,7 +326,7 @@ def train(parts: Parts) -> dict[str, float]:
 def head_acceptance(study: Study, parts: Parts) -> dict[int, Pairs]:
     source, found = study.answer_states(), {}
     for temperature, reading in TEMPERATURES:
-        batches = batches_in_order(study.answers[temperature], BATCH_TOKENS)
+        batches = study.answer_batches(temperature)
         sums = tally(parts.head, source, batches, temperature=float(temperature) or None)
         found[temperature] = pairs_of(sums, reading, study.draft_tokens)
     return found
@@ -314,9 +335,10 @@ def head_acceptance(study: Study, parts: Parts) -> dict[int, Pairs]:
 def own_acceptance(study: Study, ids_V: Tensor) -> dict[int, Pairs]:
     """Return the acceptance of the target as its own draft, over a draft vocabulary."""
     source, found = study.answer_states(), {}
+    ids_V = ids_V.to(study.found.device)
     for temperature, reading in TEMPERATURES:
         sums = Tally(study.draft_tokens, float(temperature) or None)
-        for batch in batches_in_order(study.answers[temperature], BATCH_TOKENS):
+        for batch in study.answer_batches(temperature):
             sums.add(batch, own_chances(batch, source, ids_V, study.draft_tokens, temperature), ids_V)
         found[temperature] = pairs_of(sums, reading, study.draft_tokens)
     return found
@@ -326,20 +348,20 @@ def own_chances(batch: Batch, source: HiddenStates, ids_V: Tensor, num_depths: i
     """Return the chances of drafts by the target itself: at every depth those of the token after the one before."""
     states = source.states(batch)
     assert states.last_TH is not None
-    logits_TV = F.linear(states.last_TH, source.teacher.lm_head_VH)
+    logits_TV = F.linear(states.last_TH, source.teacher.lm_head_VH).float()
     next_T = batch.ids_T.roll(-1)
     guess_T = ids_V[logits_TV[:, ids_V].argmax(-1)]
     by_token = [guess_T == next_T, guess_T == logits_TV.argmax(-1)]
     if temperature:
         scaled_TV = logits_TV / temperature
         by_token.append(coupled_chance(scaled_TV, scaled_TV[:, ids_V], next_T, ids_V))
-    at_T = torch.arange(batch.num_tokens)
+    at_T = torch.arange(batch.num_tokens, device=batch.ids_T.device)
     chances = np.zeros((len(by_token), num_depths, batch.num_tokens))
     for depth in range(num_depths):
         is_drafted_T = supervises(batch, at_T, at_T + 1 + depth, "faithful")
         for number, chance_T in enumerate(by_token):
             shifted_T = chance_T.double().roll(-depth)
-            chances[number, depth] = torch.where(is_drafted_T, shifted_T, 0.0).numpy()
+            chances[number, depth] = torch.where(is_drafted_T, shifted_T, 0.0).cpu().numpy()
     return Chances(chances[0], chances[1], chances[2] if temperature else None)
 
 
@@ -352,11 +374,11 @@ def teacher_certainty(study: Study) -> dict[str, float]:
     """Return how certain the target is of the tokens of its answers at temperature 1: where it is, losses agree."""
     source = study.answer_states()
     best, entropies = [], []
-    for batch in batches_in_order(study.answers[1], BATCH_TOKENS):
+    for batch in study.answer_batches(1):
         last_TH = source.states(batch).last_TH
         assert last_TH is not None
         teaches_N = (batch.runs_T[1:] >= 0).nonzero()[:, 0]
-        log_p_NV = F.linear(last_TH[teaches_N], source.teacher.lm_head_VH).log_softmax(-1)
+        log_p_NV = F.linear(last_TH[teaches_N], source.teacher.lm_head_VH).float().log_softmax(-1)
         best.append(log_p_NV.amax(-1).exp())
         entropies.append(-(log_p_NV.exp() * log_p_NV).sum(-1))
     best_N, entropy_N = torch.cat(best), torch.cat(entropies)
