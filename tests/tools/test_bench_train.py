@@ -1,6 +1,7 @@
 """The study of training: its controls are what they say, its statistics compare the same seeds and prompts."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,3 +107,28 @@ def test_the_bar(tmp_path, kl, holds):
 def test_a_study_that_is_stopped_has_whole_seeds():
     work = list(study.order_of_work(("hard", "kl", "own"), 2))
     assert work == [(0, "own"), (0, "kl"), (0, "hard"), (1, "kl"), (1, "hard")]
+
+
+def test_a_study_begins_no_run_that_would_end_too_late(tmp_path, monkeypatch, capsys):
+    """Runs take 100 s: two of them fit into 5 minutes, and with what is kept in reserve no third one."""
+    now, done = 0.0, []
+
+    def run_arm(_, arm, seed):
+        nonlocal now
+        now += 100
+        done.append((arm, seed))
+        return {0: [(2.0, 1.0)], 1: [(2.0, 1.0)]}, {}
+
+    shared = SimpleNamespace(found=SimpleNamespace(device=torch.device("cpu")), answers=[()], overrides=(), soften=1.0)
+    shared.draft_tokens = DRAFTS
+    monkeypatch.setattr(study, "prepare_study", lambda args: shared)
+    monkeypatch.setattr(study, "run_arm", run_arm)
+    certainty = {"mean_entropy_nats": 0.0, "share_above_0.99": 1.0, "share_below_0.5": 0.0}
+    monkeypatch.setattr(study, "teacher_certainty", lambda _: certainty)
+    monkeypatch.setattr(study, "time", SimpleNamespace(perf_counter=lambda: now))
+    argv = ["bench_train.py", "--out", str(tmp_path), "--arms", "kl,hard", "--seeds", "2", "--minutes", "5"]
+    monkeypatch.setattr("sys.argv", argv)
+    study.main()
+    assert done == [("kl", 0), ("hard", 0)] and "the time is up" in capsys.readouterr().out
+    study.main()
+    assert done[2:] == [("kl", 1), ("hard", 1)] and "the time is up" not in capsys.readouterr().out

@@ -9,6 +9,7 @@ import pytest
 import torch
 from data import GENERATED, IGNORED, TEXT, CachedCodec, RowPacker, render_chat
 from export import export_target
+from reload import load_trainable
 from shapes import SMOKE_TARGET
 from target import TargetModel, hidden_states, rms_norm
 from tools.length_study import accuracy, heads_flow, report, same_flow
@@ -26,7 +27,7 @@ from tools.length_study.quoting import (
     quotes_of,
 )
 from tools.length_study.records import read_results, result_path, write
-from tools.length_study.sizes import SMALL
+from tools.length_study.sizes import FULL, SMALL
 from tools.length_study.target_flow import begun, quote_draw
 
 from eyas.base.bundled import DEMO
@@ -115,6 +116,8 @@ def test_a_target_that_is_there_is_trained_on(tmp_path):
     (tmp_path / "target.json").write_text('{"runs": 2}')
     again, runs = begun(tmp_path, SMALL)
     assert runs == 2 and again.norm.tolist() == [2.0] * SMALL.target.hidden_size
+    bundled, runs = begun(tmp_path / "new", FULL)
+    assert runs == 0 and torch.equal(bundled.norm, load_trainable(DEMO, FULL.target).norm)
 
 
 def test_accuracy_is_that_of_each_chat_alone(codec):

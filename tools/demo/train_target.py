@@ -54,14 +54,16 @@ def train_target(
     dtype: torch.dtype,
     compiled: bool,
     log: Callable[..., None],
+    rate: float = 1.0,
 ) -> dict[str, Any]:
     """Train in place for `seconds` or `steps`, then round to bf16 what the file holds in bf16. Returns figures.
 
-    `seconds` is asked when all is compiled, which takes an unknown part of the time that there is.
+    `seconds` is asked when all is compiled, which takes an unknown part of the time that there is. `rate` multiplies
+    the learning rates.
     """
     device = model.embed.device
     opts = optimizers(model)
-    peaks = [[group["lr"] for group in opt.param_groups] for opt in opts]
+    peaks = [[rate * group["lr"] for group in opt.param_groups] for opt in opts]
     run_block = torch.compile(block, dynamic=False) if compiled else block
     run_loss = torch.compile(token_loss, dynamic=False) if compiled else token_loss
     first = next(batches)

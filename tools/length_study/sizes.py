@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from shapes import SMOKE_TARGET, TARGET
 from tools.length_study.quoting import LONG, SHORT
 
+from eyas.base.bundled import DEMO
 from eyas.model.config import GptOssConfig
 
 __all__ = ["FULL", "SMALL", "Sizes"]
@@ -17,6 +19,7 @@ class Sizes:
     """`longest` and `short` are the tokens of the longest chats of the two arms, and rows have as many as `longest`."""
 
     target: GptOssConfig
+    begins_with: Path | None  # a trained target
     longest: int
     short: int
     rows: int  # of a step of the target
@@ -32,6 +35,7 @@ class Sizes:
 
 FULL = Sizes(
     target=TARGET,
+    begins_with=DEMO,
     longest=LONG,
     short=SHORT,
     rows=8,
@@ -46,6 +50,7 @@ FULL = Sizes(
 )
 SMALL = Sizes(
     target=SMOKE_TARGET,
+    begins_with=None,
     longest=1024,
     short=SHORT,
     rows=2,

@@ -1,6 +1,7 @@
-"""Trains a target of the demo's size that quotes from far back, and says how well it does, by distance.
+"""Trains the demo's target to quote from far back, and says how well it does, by distance.
 
-A target that is there already is trained on, with chats of its own and a learning rate that rises and falls again.
+It begins with the bundled target, which has learnt to copy numbers and names: a fresh one copies nothing for long. A
+target that is there already is trained on, with chats of its own and a learning rate that rises and falls again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from train import Log, final_weights, reload_difference
 
 __all__ = ["begun", "quote_draw", "run"]
 
+RATE = 0.3  # of the learning rates of a fresh target
 RESERVE = 45.0  # seconds for what follows the training
 SHORT_SHARE = 0.7  # of chats; half of the tokens then, and quoting is learnt where there is little to choose from
 BAR = 0.95  # of quoted tokens that have to be right at every distance
@@ -48,8 +50,10 @@ def quote_draw(codec: TextCodec, rng: Random, *, longest: int) -> Draw:
 
 
 def begun(out: Path, sizes: Sizes) -> tuple[TargetModel, int]:
-    """Return the target to train, and how often it has been trained before."""
+    """Return the target to train, and how many runs of this flow it has had."""
     if not (out / "target.json").exists():
+        if sizes.begins_with is not None:
+            return load_trainable(sizes.begins_with, sizes.target), 0
         return TargetModel(sizes.target, torch.Generator().manual_seed(0)), 0
     return load_trainable(out / "target", sizes.target), json.loads((out / "target.json").read_text())["runs"]
 
@@ -92,6 +96,7 @@ def _train(
         dtype=dtype,
         compiled=device.type == "cuda",
         log=log,
+        rate=1.0 if sizes.begins_with is None else RATE,
     )
     spent = time.perf_counter() - began
     figures |= {"seconds": round(spent, 1), "tokens_per_s": round(figures["target_tokens"] / spent)}
