@@ -206,6 +206,14 @@ def test_chats_of_an_arm_are_written_until_there_are_enough(tmp_path):
     assert found["chats"] == len(rows) and 2000 <= found["tokens"] < 2300
 
 
+def test_the_time_that_measuring_takes_is_kept_free(tmp_path):
+    assert heads_flow.longest_measured(tmp_path) == 0
+    for arm, seconds in (("short", 5.0), ("long", 9.0)):
+        write(result_path(tmp_path, arm, 0), {"seconds": seconds})
+    write(result_path(tmp_path, "same-cpu", 0), {"arm": "same-cpu"})
+    assert heads_flow.longest_measured(tmp_path) == 9
+
+
 def test_flags():
     args = parse(["heads", "--out", "a/b", "train.attention=plain", "--seeds", "2"])
     assert str(args.work) == "a/b-work" and args.overrides == ["train.attention=plain"] and args.seeds == 2

@@ -39,7 +39,7 @@ from eyas.train.records.metrics import read_metrics
 from eyas.train.steps.processes import joined_processes
 from train import Log, final_weights
 
-__all__ = ["ARMS", "measure_heads", "run", "write_chats"]
+__all__ = ["ARMS", "longest_measured", "measure_heads", "run", "write_chats"]
 
 ARMS = ("short", "long")
 SPARE = 1.1  # of the time of the longest head so far
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace, sizes: Sizes) -> None:
     try:
         for seed, arm in todo:
             began = time.monotonic()
-            if began + SPARE * longest > measuring.ends:
-                break
+            if began + SPARE * longest + longest_measured(args.out) > measuring.ends:
+                break  # a head that is not measured here is lost where WORK is
             if heads.make(arm, seed):
                 longest = max(longest, time.monotonic() - began)
             measuring.begin(arm, seed)
@@ -63,6 +63,12 @@ def run(args: argparse.Namespace, sizes: Sizes) -> None:
         measuring.finish()
     missing = [f"{arm} {seed}" for seed, arm in todo if not result_path(args.out, arm, seed).exists()]
     log(f"not measured yet: {', '.join(missing)}; the same command goes on" if missing else "all heads are measured")
+
+
+def longest_measured(out: Path) -> float:
+    """Return the seconds that measuring a head took at most, as far as it is known."""
+    found = [json.loads(path.read_text()) for arm in ARMS for path in (out / "results").glob(f"{arm}-*.json")]
+    return max((one["seconds"] for one in found), default=0.0)
 
 
 def head_path(work: Path, arm: str, seed: int) -> Path:
