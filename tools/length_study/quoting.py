@@ -3,7 +3,7 @@
 A prompt is a list of notes, each a key, a random word, and a random text: words in no order, numbers, or identifiers.
 Words of keys stand in no text, so that one token finds a note. The question names some of the keys in an order of its
 own, and the answer repeats these notes, verbatim or with a word more. Nothing but the note itself says how a text goes
-on, so that whoever predicts it has to look there.
+on, so a prediction has to look there.
 
 Lengths are in tokens, and a chat has about as many as it is asked for, a fifth of them in the answer whatever its
 length: chats that differ in length alone teach the same share of their tokens.

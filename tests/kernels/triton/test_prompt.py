@@ -379,7 +379,7 @@ def test_both_products_of_experts(case, monkeypatch):
 
 
 def test_layers_of_a_pass_share_counters(case, monkeypatch):
-    """They are made anew for a pass, and after a layer that did not come to its end."""
+    """They are made for each pass, and again after a layer that did not come to its end."""
     num_experts, width, num_rows, zeros, made = 16, 64, 21, routing.Tally.zeros, []
     monkeypatch.setattr(routing.Tally, "zeros", lambda *args: made.append(args) or zeros(*args))
     outputs = case.rows(num_rows * 4, width)

@@ -170,7 +170,7 @@ export class Chat {
   /** Shows another version of a message. */
   show(id) {
     if (this.controller) return;
-    const { ariaLabel } = document.activeElement; // of a button that is made anew
+    const { ariaLabel } = document.activeElement; // of a button that is made again
     tree.choose(this.talk, id);
     this.render();
     const buttons = [...this.views.get(id).view.element.querySelectorAll(".versions :enabled")];
