@@ -235,7 +235,7 @@ def _measure(
     lines.append(f"  {speed / 1e12:.3g} TFLOP/s, {100 * speed / products:.0f} % of a large product's")
     owners = found["ours"].memory.items()
     lines.append(f"  memory of ours: {', '.join(f'{owner} {readable(size)}' for owner, size in owners if size)}")
-    planned, driver = ours.planned_at_once(), found["ours"].memory["driver"]
+    planned, driver = ours.at_once(result["planned_bytes"]), found["ours"].memory["driver"]
     off = f", {100 * (planned / driver - 1):+.1f} % of the driver's" if driver and len(found) == 1 else ""
     lines.append(f"  plan {readable(planned)}{off}")
     return result, lines

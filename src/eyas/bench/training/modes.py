@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
@@ -188,14 +188,13 @@ class Ours(Mode):
         """Return the bytes by owner that `eyas train plan` counts."""
         bench, batch, taps = self.bench, self.batch, self.source.taps
         size = bench.teacher.embed_VH.dtype.itemsize
-        states = (len(taps) + 1) * bench.target.hidden_size * bench.dtype.itemsize * batch.num_tokens
-        found = {"teacher": teacher_bytes(bench.target, size), "states": states}
-        if bench.weights is not None:
-            memory = TargetMemory(
-                config=bench.target, dtype=bench.dtype, has_kernels=can_use_kernels(bench.device, bench.target),
-                weight_bytes=num_bytes(bench.weights), expert_cache_bytes=0, num_taps=len(taps),
-            )  # fmt: skip
-            found = memory.owners(longest=batch.num_tokens)
+        memory = TargetMemory(
+            config=bench.target, dtype=bench.dtype, has_kernels=can_use_kernels(bench.device, bench.target),
+            weight_bytes=num_bytes(bench.weights) if bench.weights else 0, expert_cache_bytes=0, num_taps=len(taps),
+        )  # fmt: skip
+        found = memory.owners(longest=batch.num_tokens)
+        if bench.weights is None:
+            found = {"teacher": teacher_bytes(bench.target, size), "states": found["states"]}
         cells = self._trainer.head.cells(batch, rule="loose")
         rows = len(torch.cat([one.rows_N for one in cells]).unique()) if self.cuts_rows else batch.num_tokens
         return found | head_bytes(
@@ -203,8 +202,9 @@ class Ours(Mode):
             vocab_size=bench.target.vocab_size, tokens=batch.num_tokens, rows=rows, itemsize=size,
         )  # fmt: skip
 
-    def planned_at_once(self) -> int:
-        return at_once(self.planned(), self.bench.device)
+    def at_once(self, planned: Mapping[str, int]) -> int:
+        """Return the bytes of a plan that are in use at once."""
+        return at_once(planned, self.bench.device)
 
     def flops(self) -> dict[str, float]:
         """Return the operations of a step of the head by part, without what is computed twice."""

@@ -12,6 +12,7 @@
 //
 // Defines: UP (1: gate and up with SwiGLU, 0: down), COLUMNS (of the matrix, a multiple of 32), FEATURES (its rows, a
 // multiple of 64), TILE_ROWS (16, 32, 64 or 128), TOP_K, NUM_EXPERTS, DEPTH, ROW_STAGES (even).
+#include "mxfp4.cuh"
 #include "wgmma.cuh"
 
 constexpr int GROUPS = 3, MATH_WARPS = 4 * GROUPS, THREADS = 32 * (MATH_WARPS + 4);
@@ -21,7 +22,6 @@ constexpr int WORD_BYTES = 512, SCALE_BYTES = 32;               // of 16 feature
 constexpr int PLACE_BYTES = PIECE * (WORD_BYTES + SCALE_BYTES);
 constexpr int TILES = FEATURES / 16, BLOCKS = (TILES + MATH_WARPS - 1) / MATH_WARPS;
 constexpr int ROW_BYTES = 128, STAGE_BYTES = TILE_ROWS * ROW_BYTES;
-constexpr float SWIGLU_ALPHA = 1.702f;  // kernels/reference/moe.py
 
 // Rows first .. end - 1 of the entries of an expert, which has `of` tiles; this is number `index`.
 struct Tile {
@@ -127,21 +127,14 @@ struct Stream {
 
 // The 16 x 64 weights of a lane's four words, in the order of four instructions.
 DEVICE void unpack(u32 (&a)[4][4], const uint4& words, u32 scales) {
-    constexpr u32 CODE = 0x81C081C0u, SIGN_EXPONENT = 0x81808180u, MANTISSA = 0x00400040u, FACTORS = 0x7F807F80u;
-    const auto pair = [](u32 q, int p) {
-        if (p == 0) return q & CODE;
-        if (p == 1) return __funnelshift_r(q, q, 4) & CODE;
-        if (p == 2) return (q << 6) & CODE;
-        return (__funnelshift_r(q, q, 6) & SIGN_EXPONENT) | ((q << 2) & MANTISSA);
-    };
-    const u32 factors[2] = {scales & FACTORS, __funnelshift_l(scales, scales, 8) & FACTORS};
+    const u32 factors[2] = {scales & MXFP4_FACTORS, __funnelshift_l(scales, scales, 8) & MXFP4_FACTORS};
     const u32 low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-            a[i][2 * p] = mul_bf16x2_low(pair(low[i / 2], 2 * (i % 2) + p), factors[i / 2]);
-            a[i][2 * p + 1] = mul_bf16x2_high(pair(high[i / 2], 2 * (i % 2) + p), factors[i / 2]);
+            a[i][2 * p] = mul_bf16x2_low(mxfp4_pair(low[i / 2], 2 * (i % 2) + p), factors[i / 2]);
+            a[i][2 * p + 1] = mul_bf16x2_high(mxfp4_pair(high[i / 2], 2 * (i % 2) + p), factors[i / 2]);
         }
     }
 }
@@ -151,12 +144,6 @@ DEVICE void unpack(u32 (&a)[4][4], const uint4& words, u32 scales) {
 // Where `group` has the piece of 16 bytes `piece` of 64 columns `step` of an entry, number `place` of its tile.
 DEVICE i64 place_of(int step, int num_pairs, int entry, int place, int piece) {
     return (static_cast<i64>(step) * num_pairs + entry) * ROW_BYTES + (piece ^ (place & 7)) * 16;
-}
-
-DEVICE float swiglu(float gate, float up, float limit) {
-    gate = gate > limit ? limit : gate;  // NaN stays, which fminf would hide
-    up = up > limit ? limit : up < -limit ? -limit : up;
-    return gate * fast_reciprocal(1.f + fast_exp(-SWIGLU_ALPHA * gate)) * (up + 1.f);
 }
 
 template <int N>

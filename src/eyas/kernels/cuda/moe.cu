@@ -57,20 +57,13 @@ DEVICE void init_barriers(const Shared& s) {
 // c += the 16 x 32 weights of two words times a lane's 8 values of each tile of rows.
 DEVICE void multiply_block(float (&c)[COLUMN_TILES][4], u32 low_row, u32 high_row, u32 factors,
                            const uint4 (&b)[COLUMN_TILES]) {
-    constexpr u32 CODE = 0x81C081C0u, SIGN_EXPONENT = 0x81808180u, MANTISSA = 0x00400040u;
-    const auto pair = [](u32 q, int p) {
-        if (p == 0) return q & CODE;
-        if (p == 1) return __funnelshift_r(q, q, 4) & CODE;
-        if (p == 2) return (q << 6) & CODE;
-        return (__funnelshift_r(q, q, 6) & SIGN_EXPONENT) | ((q << 2) & MANTISSA);
-    };
     u32 a[4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-            a[2 * p] = mul_bf16x2_low(pair(low_row, 2 * half + p), factors);
-            a[2 * p + 1] = mul_bf16x2_high(pair(high_row, 2 * half + p), factors);
+            a[2 * p] = mul_bf16x2_low(mxfp4_pair(low_row, 2 * half + p), factors);
+            a[2 * p + 1] = mul_bf16x2_high(mxfp4_pair(high_row, 2 * half + p), factors);
         }
 #pragma unroll
         for (int i = 0; i < COLUMN_TILES; ++i) mma_bf16(c[i], a, half ? b[i].z : b[i].x, half ? b[i].w : b[i].y);
@@ -124,7 +117,6 @@ struct Fragments {
 
 // `count` items of one group. One warp of SLICES.
 DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragments& rows, Place& place) {
-    constexpr u32 FACTORS = 0x7F807F80u;
     const int lane = lane_id(), slice = warp_id(), first_unit = slice * SLICE, units = units_of(phase);
     const u8* const my_words = s.ring + first_unit * UNIT_WORD_BYTES + lane * 16;
     const u8* const my_scales = s.ring + units * UNIT_WORD_BYTES + first_unit * UNIT_SCALE_BYTES + (lane >> 2) * 4;
@@ -139,8 +131,8 @@ DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragment
             if (EVEN || first_unit + u < units) {
                 const uint4 q = *reinterpret_cast<const uint4*>(words + u * UNIT_WORD_BYTES);
                 const u32 w = *reinterpret_cast<const u32*>(scales + u * UNIT_SCALE_BYTES);
-                multiply_block(c, q.x, q.y, w & FACTORS, rows.values[2 * u]);
-                multiply_block(c, q.z, q.w, __funnelshift_l(w, w, 8) & FACTORS, rows.values[2 * u + 1]);
+                multiply_block(c, q.x, q.y, w & MXFP4_FACTORS, rows.values[2 * u]);
+                multiply_block(c, q.z, q.w, __funnelshift_l(w, w, 8) & MXFP4_FACTORS, rows.values[2 * u + 1]);
             }
         }
 #pragma unroll
@@ -220,12 +212,6 @@ DEVICE int finish_items(const Shared& s, const float* biases, Place& place, int 
 }
 
 // ---- kernels -----------------------------------------------------------------------------------------------------
-
-DEVICE float swiglu(float gate, float up, float limit) {
-    gate = gate > limit ? limit : gate;  // NaN stays, which fminf would hide
-    up = up > limit ? limit : up < -limit ? -limit : up;
-    return gate * fast_reciprocal(1.f + fast_exp(-SWIGLU_ALPHA * gate)) * (up + 1.f);
-}
 
 // Activations that are no longer needed become NOT_YET. `count`: a multiple of 8. MATH_WARPS.
 DEVICE void clear(u16* act, int count) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "moe_route.cuh"
+#include "mxfp4.cuh"
 
 constexpr int TILE = 16;
 constexpr int MATH_WARPS = 15, MOST_FINISHERS = 3;  // moe.py has them too
@@ -17,7 +18,6 @@ constexpr int SLICES = (UNITS + SLICE - 1) / SLICE;           // warps that have
 constexpr bool EVEN = UP_UNITS == DOWN_UNITS && UNITS % SLICE == 0;
 constexpr int UNIT_WORD_BYTES = 512, UNIT_SCALE_BYTES = 32;
 constexpr int ITEM_BYTES = (UNITS * (UNIT_WORD_BYTES + UNIT_SCALE_BYTES) + 127) / 128 * 128;
-constexpr float SWIGLU_ALPHA = 1.702f;  // kernels/reference/moe.py
 constexpr int UP = 0, DOWN = 1;
 
 DEVICE int tiles_of(int phase) { return phase == UP ? UP_TILES : DOWN_TILES; }

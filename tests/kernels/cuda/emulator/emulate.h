@@ -1,7 +1,7 @@
 // CUDA's words and common.cuh's, for g++: see fibers.h for how threads run.
 //
 // Errors, with the place where they happened: an access past the end of a tensor or of shared memory, one that is not
-// aligned to its type, lanes that meet in different warp operations, a barrier that nobody can complete, load_16_if
+// aligned to its type, lanes that meet in different warp operations, a barrier that no thread can complete, load_16_if
 // before pdl_wait(), a block that ends without pdl_wait() or with bulk copies or matrix instructions under way. Shared
 // memory starts as NaN.
 // Not here: warp operations on part of a warp, blocks that wait for others except by look_again and cluster_barrier,
