@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eyas.train.files import write_whole
+
 __all__ = ["read_results", "result_path", "write"]
 
 
@@ -16,15 +18,13 @@ def result_path(out: Path, arm: str, seed: int) -> Path:
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value) + "\n")
-    partial.rename(path)
+    write_whole(path, f"{json.dumps(value)}\n".encode())
 
 
 def read_results(out: Path) -> dict[str, dict[int, Any]]:
     """Return what was counted, by arm and seed."""
     found: dict[str, dict[int, Any]] = {}
-    for path in sorted((out / "results").glob("*.json")):
+    for path in sorted((out / "results").glob("[!.]*.json")):
         one = json.loads(path.read_text())
         found.setdefault(one["arm"], {})[one["seed"]] = one["counts"]
     return found
