@@ -29,11 +29,6 @@ struct Tile {
     short index, of;
 };
 
-template <int N>
-struct Size {
-    static constexpr int value = N;
-};
-
 // The kernel's arguments, kept in shared memory: in registers there is no room for them beside the sums.
 // Aligned for the tiles, which are written 16 bytes at a time and stand behind them and an even number of barriers.
 struct __align__(16) Arguments {
@@ -282,6 +277,16 @@ DEVICE void bring_rows(const Shared& s) {
     }
 }
 
+// `multiply` with the fewest columns, a multiple of 16, that hold the item's rows.
+template <int N = 16>
+DEVICE void multiply_item(const Shared& s, const Item& item, Stream& stream, Place<DEPTH>& place,
+                          Place<ROW_STAGES>& stage) {
+    if (item.count <= N)
+        multiply<N>(s, item, stream, place, stage);
+    else if constexpr (N < TILE_ROWS)
+        multiply_item<N + 16>(s, item, stream, place, stage);
+}
+
 // entries: `group`'s, or those of the product before; the other arguments as in Arguments. Any number of blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     experts(const u8* entries, const Tile* tiles, const int* num_tiles, const u8* words, const u8* scales,
@@ -323,26 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             pass_over(s, stage);
             continue;
         }
-        const auto run = [&](auto size) {
-            constexpr int N = decltype(size)::value;
-            if constexpr (N <= TILE_ROWS) multiply<N>(s, item, stream, place, stage);
-        };
-        if (item.count <= 16)
-            run(Size<16>{});
-        else if (item.count <= 32)
-            run(Size<32>{});
-        else if (item.count <= 48)
-            run(Size<48>{});
-        else if (item.count <= 64)
-            run(Size<64>{});
-        else if (item.count <= 80)
-            run(Size<80>{});
-        else if (item.count <= 96)
-            run(Size<96>{});
-        else if (item.count <= 112)
-            run(Size<112>{});
-        else
-            run(Size<128>{});
+        multiply_item(s, item, stream, place, stage);
     }
 }
 
