@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from eyas.bench.training.command import longest_that_fits
 from eyas.bench.training.modes import Checkpoints, Ours, Plain
@@ -61,6 +62,16 @@ def test_a_target_makes_the_states_in_every_step(small, capsys):
     )
     (one,) = found["results"]
     assert one["parts_s"]["target"] > 1e-3 and one["modes"]["ours"]["bytes_by_owner"]["target"] > 0
+
+
+def test_rows_of_a_random_target_stay_apart(small):
+    """If all became alike, few experts would be read, and the most likely token could lie outside every cell's."""
+    made, _ = open_bench(shape=None, file=small, device="cpu", with_target=True)
+    batch = made.batch(192, 1.0)
+    states = made.source(192).states(batch)
+    unit_TH = F.normalize(states.last_TH.float(), dim=-1)
+    assert (unit_TH @ unit_TH.T).mean() < 0.1
+    assert made.weights.embed_VH.data_ptr() == made.teacher.embed_VH.data_ptr()  # once in memory
 
 
 def test_supervised_tokens_lie_in_runs(small):

@@ -147,9 +147,9 @@ def open_bench(
     )
     size = find_making(settings.head.kind).fresh_config(settings.head, target, context=1).draft_vocab_size
     weights = None
-    if with_target:
-        made = random_target(target, where, is_packed=can_use_kernels(where, target))
-        weights = replace(made, embed_VH=embed_VH.to(dtype))
+    if with_target:  # with an embedding as small as the head's own, all rows of the target would become alike
+        weights = random_target(target, where, is_packed=can_use_kernels(where, target))
+        embed_VH = weights.embed_VH.to(computes)
     bench = Bench(
         target=target,
         head_settings=settings.head,
