@@ -1,6 +1,6 @@
-"""Times on a GPU the parts of a round of few rows: matrices in bf16 and 12 bits, lm_heads whole and screened, experts.
+"""Times on a GPU the parts of a round: matrices in bf16 and 12 bits, lm_heads whole and screened, experts, more rows.
 
-    python tools/bench_decode.py [products] [lm_heads] [experts]
+    python tools/bench_decode.py [products] [lm_heads] [experts] [more_rows]
 
 Weights are random, in the shapes of gpt-oss-120b (SIMULATED). Times are of CUDA graphs, in microseconds, the median of
 turns (and their range). Each product has 14 matrices, so that none is left in the L2 cache by the one before.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from eyas.bench.report import provenance
 from eyas.engine.round.state import DeviceState
 from eyas.engine.sampling.screened_logits import MAX_ROWS, ScreenedLogits
-from eyas.kernels.cuda import linear, moe
+from eyas.kernels.cuda import linear, linear_wgmma, moe
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
@@ -27,6 +28,11 @@ from eyas.kernels.triton import stream
 from eyas.model.hardware import hardware
 
 HIDDEN, HEADS_OUT, QKV_OUT, VOCAB = 2880, 4096, 5120, 201_088
+SHAPES = {
+    "qkv": (QKV_OUT, HIDDEN), "output": (HIDDEN, HEADS_OUT), "head's qkv": (QKV_OUT, 2 * HIDDEN),
+    "fc": (HIDDEN, 3 * HIDDEN), "gate and up": (12 * HIDDEN, HIDDEN), "down": (HIDDEN, 6 * HIDDEN),
+    "draft vocabulary": (32_000, HIDDEN), "lm_head": (VOCAB, HIDDEN),
+}  # fmt: skip
 EPS = 1e-5
 EXPERTS, TOP_K, LAYERS = 128, 4, 12
 MATRICES, TURNS, REPLAYS = 14, 9, 20
@@ -37,8 +43,9 @@ def main() -> None:
     lines, _ = provenance(hardware(DEVICE))
     print("\n".join([*lines, f"limit     {stream.read_bandwidth(DEVICE) / 1e12:.2f} TB/s, streaming read"]))
     with torch.inference_mode():
-        for part in sys.argv[1:] or ("products", "lm_heads", "experts"):
-            {"products": products, "lm_heads": lm_heads, "experts": experts}[part]()
+        parts = {part.__name__: part for part in (products, lm_heads, experts, more_rows)}
+        for name in sys.argv[1:] or parts:
+            parts[name]()
 
 
 def products() -> None:
@@ -69,6 +76,62 @@ def experts() -> None:
     layers = [ExpertLayer() for _ in range(LAYERS)]
     for rows in (1, 2, 4, 8, 16, 32, 64):
         show_experts(layers, rows, {"ours": None})
+
+
+def more_rows() -> None:
+    """Print dense products of a layer and a head by linear_tiles.cu and linear_wgmma.cu, which agree in all bits."""
+    most = linear_wgmma.MOST_STAGES
+    ways = {"tiles": (False, most), "wgmma": (True, most), "wgmma, 4 stages": (True, 4)}
+
+    def choose(way: tuple[bool, int]) -> None:
+        linear.BY_WGMMA, linear_wgmma.MOST_STAGES = way
+        linear_wgmma.plan.cache_clear()
+
+    for name, (width, num_columns) in SHAPES.items():
+        matrices = [packed(width, num_columns) for _ in range(1 if width == VOCAB else MATRICES)]
+        if name == "gate and up":
+            matrices = [replace(matrix, gated=True) for matrix in matrices]
+        limit = 1e6 * matrices[0].data.nbytes / stream.read_bandwidth(DEVICE)
+        for rows in (17, 32, 64, 96, 128, 256):
+            run, outputs = product_of(name, rows, width, num_columns), []
+            for settings in ways.values():
+                choose(settings)
+                outputs.append(run(matrices[0]).clone())
+            runs = [chosen_first(choose, settings, each(run, matrices)) for settings in ways.values()]
+            times = dict(zip(ways, in_turn(runs), strict=True))
+            same = all(torch.equal(found, outputs[0]) for found in outputs[1:])
+            show(f"{name} {rows} rows, limit {limit:.1f}, same bits {same}", times, len(matrices))
+        del matrices
+        torch.cuda.empty_cache()
+    choose((False, most))
+
+
+def chosen_first(
+    choose: Callable[[tuple[bool, int]], None], way: tuple[bool, int], run: Callable[[], object]
+) -> Callable[[], None]:
+    def both() -> None:
+        choose(way)
+        run()
+
+    return both
+
+
+def product_of(name: str, rows: int, width: int, num_columns: int) -> Callable[[BlockedMatrix], Tensor]:
+    """Return a function that multiplies random rows by a matrix, as a round does under this name."""
+    x_TK = torch.randn(rows, num_columns, device=DEVICE).bfloat16()
+    sums = x_TK.float().square().unflatten(1, (-1, 16)).sum(-1)
+    normed, workspace = Normed(x_TK, sums), linear.Workspace(DEVICE)
+    if name == "output":
+        add = added(x_TK, width)
+        return lambda matrix: add(matrix)[0]
+    if name.endswith("qkv"):
+        return lambda matrix: linear.project(x_TK, matrix)
+    if name in ("fc", "down"):
+        return lambda matrix: linear.linear(x_TK, matrix, workspace)
+    if name == "gate and up":
+        return lambda matrix: linear.gated(normed, matrix, EPS)
+    out = torch.empty(rows, width, device=DEVICE)
+    return lambda matrix: linear.logits(normed, matrix, EPS, out=out)
 
 
 class ExpertLayer:
@@ -157,7 +220,7 @@ def packed(num_rows: int, num_columns: int) -> BlockedMatrix:
     return BlockedMatrix.pack(weight.bfloat16())
 
 
-def added(x_TK: Tensor, width: int) -> Callable[[BlockedMatrix], object]:
+def added(x_TK: Tensor, width: int) -> Callable[[BlockedMatrix], tuple[Tensor, Normed]]:
     """Return attention's output product with residual and norm."""
     bias, norm = torch.randn(width, device=DEVICE), torch.randn(width, device=DEVICE)
     residual, workspace = torch.randn(len(x_TK), width, device=DEVICE), linear.Workspace(DEVICE)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import linear as ops
+from eyas.kernels.cuda import linear_wgmma
 from eyas.kernels.cuda.attend_plan import MAX_ROWS, MAX_SEQS
 from eyas.kernels.layouts import bits12
 from eyas.kernels.layouts.dense import BlockedMatrix
@@ -27,17 +28,26 @@ def each_shape_with_each(*numbers):
     return pytest.mark.parametrize(("shape", "num_rows"), cases)
 
 
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+GPU = pytest.mark.gpu
+
+
+@pytest.fixture(
+    params=["emulated", "emulated wgmma", pytest.param("cuda", marks=GPU), pytest.param("cuda wgmma", marks=GPU)]
+)
 def device(request, monkeypatch):
-    if request.param == "emulated":
+    kind, _, by_wgmma = request.param.partition(" ")
+    monkeypatch.setattr(ops, "BY_WGMMA", bool(by_wgmma))
+    if kind == "emulated":
         monkeypatch.setattr(ops, "load", emulated)
-        monkeypatch.setattr(ops, "device_limits", lambda device: Limits(2, 99 << 10))
+        monkeypatch.setattr(ops, "device_limits", lambda device: Limits(2, (227 if by_wgmma else 99) << 10, True))
         # so that the emulator's small shapes go every way: many rows, K divided or not, several groups of tiles
         monkeypatch.setattr(ops, "FEW_TILES", 1)
         monkeypatch.setattr(ops, "MANY_TILES", 8)
         monkeypatch.setattr(ops, "TILES_OF_BLOCK", (2, 4))
+        monkeypatch.setattr(linear_wgmma, "MOST_TILES", 5)
+        linear_wgmma.plan.cache_clear()
         return "cpu"
-    return request.param
+    return kind
 
 
 def normal(*shape, device, scale=1.0):
@@ -155,6 +165,66 @@ def test_a_row_has_the_same_bits_in_every_launch(device, shape, numbers):
             where = slice(start, start + num_rows)
             for whole, part in zip(expected, outputs(where), strict=True):
                 assert torch.equal(whole[where], part)
+
+
+TRUE_SHAPES = {
+    "qkv": (5120, 2880), "output": (2880, 4096), "head's qkv": (5120, 5760), "fc": (2880, 8640), "down": (2880, 17280),
+    "gate and up": (34560, 2880), "draft vocabulary": (32000, 2880), "lm_head": (201088, 2880),
+}  # fmt: skip
+
+
+def every_output(shape, packed, device, num_rows):
+    """A function from a range of rows to all that a layer or a head makes of such a matrix."""
+    rows, workspace = normal(num_rows, shape[1], device=device).bfloat16(), ops.Workspace(device)
+    sums = normal(num_rows, 7, device=device).square() * shape[1]
+    norm, gated = normal(shape[0], device=device), BlockedMatrix(packed.data, gated=True)
+    residual = None if shape[0] > 10_000 else normal(num_rows, shape[0], device=device)
+
+    def outputs(where):
+        normed = Normed(rows[where], sums[where])
+        found = [functools.reduce(torch.add, ops.project(normed, packed))]
+        if residual is not None:
+            total, after = ops.add(rows[where], packed, norm, residual[where], norm, workspace)
+            found += [total, *after, ops.linear(rows[where], packed, workspace, bias_N=norm)]
+        if ops.num_shares(shape[1]) == 1:
+            found += [ops.logits(normed, packed, EPS, norm), ops.gated(normed, gated, EPS)]
+        return found
+
+    return outputs
+
+
+def has_the_bits_of_16_rows(shape, device, numbers, repeats=1):
+    """Any number of rows by linear_wgmma.cu against launches of linear.cu; a copy that overtakes a read is rare."""
+    packed = BlockedMatrix.pack(normal(*shape, device=device).bfloat16())
+    outputs = every_output(shape, packed, device, max(numbers))
+    parts = [outputs(slice(start, start + ops.FEW_ROWS)) for start in range(0, max(numbers), ops.FEW_ROWS)]
+    expected = [torch.cat(part) for part in zip(*parts, strict=True)]
+    for num_rows in [*numbers] * repeats:
+        for ours, whole in zip(outputs(slice(num_rows)), expected, strict=True):
+            assert torch.equal(ours, whole[:num_rows]), num_rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("shape", [(80, 2720), (176, 544)], ids=["parts", "whole"])
+def test_emulated_wgmma_has_the_bits_of_16_rows(monkeypatch, seed, shape):
+    """Whole and short stages; two chunks of rows; with a seed another order of threads."""
+    monkeypatch.setattr(ops, "load", functools.partial(emulated, seed=seed))
+    monkeypatch.setattr(ops, "device_limits", lambda device: Limits(3, 227 << 10, has_wgmma=True))
+    monkeypatch.setattr(ops, "BY_WGMMA", True)
+    monkeypatch.setattr(ops, "FEW_TILES", 1)
+    monkeypatch.setattr(ops, "MANY_TILES", 8)
+    monkeypatch.setattr(linear_wgmma, "MOST_TILES", 5)
+    monkeypatch.setattr(linear_wgmma, "MOST_STAGES", 3)
+    linear_wgmma.plan.cache_clear()
+    has_the_bits_of_16_rows(shape, "cpu", [33] if seed else [17, 140])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", TRUE_SHAPES.values(), ids=TRUE_SHAPES)
+def test_wgmma_has_the_bits_of_16_rows_at_true_shapes(monkeypatch, shape):
+    monkeypatch.setattr(ops, "BY_WGMMA", True)
+    has_the_bits_of_16_rows(shape, "cuda", [17, 32, 33, 64, 65, 100, 128, 129, 200, 256, 512], repeats=10)
 
 
 def wide_weights(*shape, device):

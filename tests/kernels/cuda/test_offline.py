@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from tests.kernels.support.built_once import built_once
+from tests.kernels.support.hazards import overwritten_operands
 from tests.kernels.support.refills import unfinished_loads
 
 from eyas.engine.sampling.screened_logits import MAX_ROWS
@@ -34,15 +35,16 @@ nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
 class Device(NamedTuple):
     multi_processor_count: int
     shared_memory_per_block_optin: int  # bytes
+    major: int
 
 
 # Multiprocessors of an H200, B200, RTX PRO 6000 and GB10; shared memory: table of compute capabilities in the CUDA C++
 # programming guide.
 DEVICES = {
-    "sm_90": Device(132, 227 << 10),
-    "sm_100": Device(148, 227 << 10),
-    "sm_120": Device(188, 99 << 10),
-    "sm_121": Device(48, 99 << 10),
+    "sm_90": Device(132, 227 << 10, 9),
+    "sm_100": Device(148, 227 << 10, 10),
+    "sm_120": Device(188, 99 << 10, 12),
+    "sm_121": Device(48, 99 << 10, 12),
 }
 
 
@@ -71,11 +73,12 @@ class Local(NamedTuple):
 
 
 # No more than was measured; none where nothing stands. attend keeps the tree of what it merges in 4 KB. The others run
-# out of registers by a few values: linear at K = 17280, linear_tiles at 128 rows.
+# out of registers by a few values: linear at K = 17280, linear_tiles at 128 rows, linear_wgmma's warps that bring 128.
 KNOWN = {
     "attend": Local(80, 4096),
     "linear": Local(80, 40),
     "linear_tiles": Local(416, 144),
+    "linear_wgmma": Local(272, 56),
 }
 BATCHES = [(1, 1), (1, 4), (4, 4), (8, 4), (16, 4), (32, 4), (256, 4)]  # sequences, rows of each
 
@@ -248,6 +251,28 @@ def test_refills_stay_behind_what_they_overwrite(monkeypatch, tmp_path, launches
         found = unfinished_loads(sass, checked[build.source])
         faults += [(build, found)] if found else []
     assert builds and not faults
+
+
+@pytest.mark.parametrize("batch", [(8, 4), (16, 4), (32, 4), (64, 4)], ids=str)
+def test_products_of_warpgroups(monkeypatch, tmp_path, batch):
+    """No product waits for the one before, no operand is overwritten and no copy overtakes a load."""
+    triton = pytest.importorskip("triton", reason="it brings nvdisasm")
+    nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    monkeypatch.setattr(linear, "BY_WGMMA", True)
+    builds = [build for build in _builds(monkeypatch, "sm_90", "120b", batch) if build.source == "linear_wgmma"]
+    assert len(builds) > 6
+    for build in builds:
+        compiled, blocks = _compiled(build.source, build.defines, "sm_90"), dict(build.defines)["STAGE_BLOCKS"]
+        usage = compiled.usage[build.kernel]
+        assert usage.spill_bytes <= KNOWN[build.source].spills and usage.stack_bytes <= KNOWN[build.source].stack
+        assert build.shared_bytes <= DEVICES["sm_90"].shared_memory_per_block_optin
+        (tmp_path / "cubin").write_bytes(compiled.cubin)
+        command = [nvdisasm, "-c", tmp_path / "cubin"]
+        sass = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        # A whole stage, at once or block by block, and a block of others; each group of products has one wait.
+        groups = blocks + 1 if dict(build.defines)["COLUMNS"] > 64 else 2
+        assert sass.count("HGMMA") == 2 * blocks + 2 and sass.count("WARPGROUP.DEPBAR") == groups
+        assert not overwritten_operands(sass) and not unfinished_loads(sass, ("UBLKCP", "SYNCS.ARRIVE")), build
 
 
 LOOP = """

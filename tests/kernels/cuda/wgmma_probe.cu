@@ -1,7 +1,9 @@
 // The matrix instruction of a warpgroup beside that of a warp, in the same order of columns.
 //
-// Defines: ROWS.
+// Defines: ROWS, SHORT (rows of 64 bytes in shared memory instead of 128).
 #include "wgmma.cuh"
+
+constexpr int SHORT_BYTES = ROWS * 64;  // of all rows and 32 columns
 
 // c[64][ROWS] = a[64][k] b[ROWS][k]^T, one warpgroup, k a multiple of 64; by_warp[64][ROWS] the same by mma_bf16.
 extern "C" __global__ void __launch_bounds__(128)
@@ -14,7 +16,9 @@ extern "C" __global__ void __launch_bounds__(128)
     for (int k = 0; k < num_k; k += 64) {
         for (int i = threadIdx.x; i < ROWS * 8; i += 128) {  // pieces of 16 bytes
             const int row = i / 8, piece = i % 8;
-            *reinterpret_cast<uint4*>(rows + row * 128 + (piece ^ (row & 7)) * 16) =
+            const int place = SHORT ? piece / 4 * SHORT_BYTES + row * 64 + (piece % 4 ^ row / 2 % 4) * 16
+                                    : row * 128 + (piece ^ (row & 7)) * 16;
+            *reinterpret_cast<uint4*>(rows + place) =
                 *reinterpret_cast<const uint4*>(b + row * num_k + k + piece * 8);
         }
         async_fence();
@@ -25,7 +29,8 @@ extern "C" __global__ void __launch_bounds__(128)
                 left[i][j] = *reinterpret_cast<const u32*>(a + (first + g + j % 2 * 8) * num_k + k + 16 * i + 2 * t + j / 2 * 8);
         wgmma_ready(left);
         wgmma_fence();
-        for (int i = 0; i < 4; ++i) wgmma(sums, left[i], wgmma_rows(rows, i));
+        for (int i = 0; i < 4; ++i)
+            wgmma(sums, left[i], SHORT ? wgmma_short_rows(rows + i / 2 * SHORT_BYTES, i % 2) : wgmma_rows(rows, i));
         wgmma_commit();
         wgmma_wait<0>();
         for (int i = 0; i < 4; ++i) {

@@ -116,6 +116,11 @@ DEVICE void copy_barrier_wait(u64* barrier, u32 parity) {
     }
 }
 
+// An arrival once all of this thread's copy_async_16 are there, of which none may be in a group.
+DEVICE void copy_async_arrive(u64* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // `bytes` (a multiple of 16) of data that is read once: the first to leave L2. Where the shared memory has been read
 // before, whoever asks must know that the reads have their values: a barrier alone does not say so, and the copy then
 // overtakes reads under load (seen on an H200, about one in 10^5).
@@ -284,6 +289,11 @@ DEVICE void look_again() {}
 DEVICE void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
+
+// The same in two: what was written before the first is seen by all after their second.
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
+
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 // 16 bytes where block `z` of the cluster has what this block has at `shared`.
 DEVICE float4 load_cluster_16(const void* shared, u32 z) {

@@ -10,18 +10,28 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "Parameters"]
+__all__ = ["Kernel", "Parameters", "Plan"]
 
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
 PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_...
 
 Size = int | tuple[int, ...]
+
+
+class Plan(NamedTuple):
+    """A launch without its arguments: a source with its defines, blocks, threads of each, their shared memory."""
+
+    source: str
+    defines: dict[str, int]
+    grid: tuple[int, ...]
+    threads: int
+    shared_bytes: int
 
 
 class _Attribute(ctypes.Structure):

@@ -2,7 +2,7 @@
 
 Each output is a sum of slices of K whose borders and order depend on the matrix alone, computed by one instruction
 family, so a row's bits do not depend on other rows. `linear.cu` serves up to 16 rows (and matrices of a few
-tiles, or in 8 bits), from a copy in 12 bits where there is one, `linear_tiles.cu` more.
+tiles, or in 8 bits), from a copy in 12 bits where there is one, `linear_tiles.cu` or `linear_wgmma.cu` more.
 
 Shape letters: T rows, K inputs, N features, H hidden, S shares of K, P parts of a row's square sum.
 """
@@ -10,12 +10,13 @@ Shape letters: T rows, K inputs, N features, H hidden, S shares of K, P parts of
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from eyas.kernels.cuda import linear_wgmma
 from eyas.kernels.cuda.compiler import load
+from eyas.kernels.cuda.launch import Plan
 from eyas.kernels.layouts import bits12
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.device import Limits, device_limits
@@ -37,6 +38,7 @@ MUCH_SHARED = 160 << 10  # bytes, for 128 rows in a block
 BLOCK_BYTES = {"BF16": 1024, "BITS12": bits12.TILE_BYTES, "FP8": 512, "INT8": 528}
 TILES_OF_BLOCK = 2, 4, 6, 8, 12, 16
 MAX_STAGES = 8
+BY_WGMMA = False  # more rows by linear_wgmma.cu on a Hopper, which is not timed yet
 
 
 class Workspace:
@@ -183,6 +185,9 @@ def _launch(
                 raise ValueError(f"{num_rows} rows of {num_features} features: more sums than there are tickets")
             partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
         of_few_rows = partials, tickets, weight.factors_N, weight.data, wanted
+    elif BY_WGMMA and limits.has_wgmma:
+        slice_blocks, groups = -(-num_blocks // (shares * SLICES)), num_groups(num_tiles, shares)
+        plan = linear_wgmma.plan(num_rows, num_tiles, num_blocks, slice_blocks, shares, groups, weight.gated, limits)
     else:
         plan = _more_rows(num_rows, num_tiles, num_blocks, shares, weight.gated, limits)
     load(plan.source, plan.defines).kernel(plan.source).launch(
@@ -206,14 +211,6 @@ def _launch(
         *of_few_rows,
         shared=plan.shared_bytes,
     )
-
-
-class Plan(NamedTuple):
-    source: str
-    defines: dict[str, int]
-    grid: tuple[int, ...]
-    threads: int
-    shared_bytes: int
 
 
 @functools.cache

@@ -6,17 +6,14 @@
 // the same there and here.
 //
 // Defines: COLUMN_TILES (n-tiles of 8 rows), ROW_TILES, WARPS_M and WARPS_N (warps along tiles and along rows),
-// STAGE_BLOCKS (of K: 1 to 4), STAGES, and as in linear.cu NUM_BLOCKS, SHARES, GROUPS, GATED.
-#include "linear.cuh"
+// STAGES, and those of linear_parts.cuh.
+#include "linear_parts.cuh"
 
-constexpr int PARTS = SHARES * GROUPS, PART_SLICES = SLICES / GROUPS;
 constexpr int WARPS = WARPS_M * WARPS_N;
 constexpr int TEAMS = WARPS % 4 ? 1 : WARPS / 4, TEAM = WARPS / TEAMS;  // warps that copy every TEAMSth place of the ring
 constexpr int M = ROW_TILES / WARPS_M, N = COLUMN_TILES / WARPS_N;  // of a warp
 static_assert(M * WARPS_M == ROW_TILES && N * WARPS_N == COLUMN_TILES, "every warp has the same share");
 constexpr int COLUMNS = 8 * COLUMN_TILES;
-constexpr int STEPS = ((NUM_BLOCKS + SHARES * SLICES - 1) / (SHARES * SLICES) + STAGE_BLOCKS - 1) / STAGE_BLOCKS;  // of a slice
-constexpr int PART_STAGES = PART_SLICES * STEPS;
 constexpr int STAGE_ROW = 64 * STAGE_BLOCKS;  // bytes
 constexpr int TILE_BYTES = STAGE_BLOCKS * BLOCK_BYTES;
 constexpr int MATRIX_BYTES = ROW_TILES * TILE_BYTES;
@@ -43,13 +40,6 @@ struct Stage {
     }
 };
 
-// Blocks of K of a stage of a part.
-DEVICE Range blocks_of(int part, int number) {
-    const Range slice = part_of(part * PART_SLICES + number / STEPS, SHARES * SLICES, NUM_BLOCKS);
-    const int begin = min(slice.begin + number % STEPS * STAGE_BLOCKS, slice.end);
-    return {begin, min(begin + STAGE_BLOCKS, slice.end)};
-}
-
 // c += tiles m0 .. of the stage times its rows n0 * 8 .., for block k of the stage. `zero` is 0, which the compiler must
 // not know: it would copy the registers of a tile for every product, for they have to lie side by side.
 DEVICE void multiply(float (&c)[M][N][4], const u8* stage, int k, int m0, int n0, u32 zero) {
@@ -70,54 +60,6 @@ DEVICE void multiply(float (&c)[M][N][4], const u8* stage, int k, int m0, int n0
         for (int n = 0; n < N; ++n) mma_bf16(c[m][n], second, b[n].z, b[n].w);
     }
 }
-
-DEVICE float load_if(const float* values, i64 place, bool valid) { return valid && values != nullptr ? values[place] : 0.f; }
-
-// The end of the sums of one tile and 8 rows, held as the matrix instruction leaves them.
-struct Finish {
-    Output output;
-    const float* scales;  // of the block's rows, or null
-    float* out_square_sums;
-    int num_rows, num_tiles, first_row;
-
-    __device__ void operator()(float (&sums)[4], int tile, int first_column) const {
-        const int g = lane_id() >> 2, column = first_column + 2 * (lane_id() & 3), feature = tile * TILE + g;
-        const i64 row = first_row + column, num_features = num_tiles * TILE, place = row * num_features + feature;
-        const bool live[2] = {tile < num_tiles && row < num_rows, tile < num_tiles && row + 1 < num_rows};
-        float bias[2], factor[2], residual[4];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            bias[half] = load_if(output.bias, feature + half * 8, live[0]);
-            factor[half] = load_if(output.norm, feature + half * 8, live[0]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            residual[i] = load_if(output.residual, place + i % 2 * num_features + i / 2 * 8, live[i % 2]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float scale = scales != nullptr ? scales[column + i % 2] : 1.f;
-            sums[i] = __fmaf_rn(sums[i], scale, output.residual == nullptr ? bias[i / 2] : bias[i / 2] + residual[i]);
-        }
-#if GATED
-#pragma unroll
-        for (int odd = 0; odd < 2; ++odd)
-            if (live[odd])
-                output.out_bf16[(row + odd) * (num_features / 2) + tile * 8 + g] = to_bf16(silu_times(sums[odd], sums[2 + odd]));
-#else
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if (live[i % 2]) output.write(sums[i], factor[i / 2], place + i % 2 * num_features + i / 2 * 8);
-        if (out_square_sums == nullptr) return;
-#pragma unroll
-        for (int odd = 0; odd < 2; ++odd) {
-            float square = __fmul_rn(sums[odd], sums[odd]) + __fmul_rn(sums[2 + odd], sums[2 + odd]);
-#pragma unroll
-            for (int step = 16; step > 2; step >>= 1) square += __shfl_xor_sync(FULL_WARP, square, step);
-            if (g == 0 && live[odd]) out_square_sums[(row + odd) * num_tiles + tile] = square;
-        }
-#endif
-    }
-};
 
 // Adds the parts that the blocks of the cluster hold, each block for some of the sums, and finishes them.
 DEVICE void add_parts(float (&total)[M][N][4], float4* shared, int part, int first_tile, int first_column, const Finish& finish) {

@@ -19,9 +19,10 @@ DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // What defines these registers stands before it.
-DEVICE void wgmma_ready(u32 (&a)[4][4]) {
+template <int N>
+DEVICE void wgmma_ready(u32 (&a)[N][4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < N; ++i)
         asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
 
@@ -47,6 +48,13 @@ DEVICE void wgmma_wait() {
 DEVICE u64 wgmma_rows(const u8* rows, int step) {
     const u32 low = (shared_address(rows) >> 4 & 0x3fff | 1u << 16) + 2 * step;
     return low | (64ull | 1ull << 30) << 32;
+}
+
+// The same of rows of 64 bytes, 32 values: piece p stands at p ^ (row >> 1 & 3), the first row at a multiple of 512 bytes
+// (64-byte swizzle).
+DEVICE u64 wgmma_short_rows(const u8* rows, int step) {
+    const u32 low = (shared_address(rows) >> 4 & 0x3fff | 1u << 16) + 2 * step;
+    return low | (32ull | 2ull << 30) << 32;
 }
 
 DEVICE void wgmma(float (&d)[8], const u32 (&a)[4], u64 rows) {

@@ -13,6 +13,7 @@ __all__ = ["Limits", "device_limits"]
 class Limits(NamedTuple):
     num_sms: int  # multiprocessors
     shared_bytes: int  # of shared memory that one block may have: 227 KiB on data center GPUs, 99 KiB on others
+    has_wgmma: bool = False  # Hopper's matrix instruction of a warpgroup
 
 
 @functools.cache
@@ -21,4 +22,6 @@ def device_limits(device: torch.device) -> Limits:
     if device.type == "cpu":
         return Limits(1, 99 << 10)
     properties: Any = torch.cuda.get_device_properties(device)  # PyTorch's stubs lack the second
-    return Limits(properties.multi_processor_count, properties.shared_memory_per_block_optin)
+    return Limits(
+        properties.multi_processor_count, properties.shared_memory_per_block_optin, has_wgmma=properties.major == 9
+    )

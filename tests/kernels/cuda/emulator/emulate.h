@@ -207,6 +207,7 @@ DEVICE void copy_barrier_init(u64* barrier, u32 arrivals) {
 }
 DEVICE void copy_barrier_fence() {}
 DEVICE void copy_barrier_expect(u64* barrier, u32 bytes) { emulate::expect(barrier, bytes); }
+DEVICE void copy_async_arrive(u64* barrier) { emulate::arrive_when_copied(barrier); }
 DEVICE void copy_barrier_wait(u64* barrier, u32 parity) { emulate::wait_for_copies(barrier, parity); }
 DEVICE void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
     if (bytes % 16) emulate::fail("bulk copy of %u bytes: not a multiple of 16", bytes);
@@ -314,10 +315,16 @@ template <int COUNT>
 DEVICE void give_registers() {}
 DEVICE void async_fence() {}
 DEVICE void wgmma_fence() {}
-DEVICE void wgmma_ready(u32 (&)[4][4]) {}
+template <int N>
+DEVICE void wgmma_ready(u32 (&)[N][4]) {}
+constexpr u64 EMULATED_SHORT_ROWS = 256, EMULATED_STEP = 255;  // beside the address, which is a multiple of 512
 DEVICE u64 wgmma_rows(const u8* rows, int step) {
     if (reinterpret_cast<u64>(rows) % 1024) emulate::fail("wgmma: rows at %p, not at a multiple of 1,024 bytes", rows);
     return reinterpret_cast<u64>(rows) | step;
+}
+DEVICE u64 wgmma_short_rows(const u8* rows, int step) {
+    if (reinterpret_cast<u64>(rows) % 512) emulate::fail("wgmma: rows at %p, not at a multiple of 512 bytes", rows);
+    return reinterpret_cast<u64>(rows) | EMULATED_SHORT_ROWS | step;
 }
 template <int SIZE>
 DEVICE void wgmma(float (&d)[SIZE], const u32 (&a)[4], u64 rows) {
@@ -329,15 +336,18 @@ DEVICE void wgmma_commit() {
     self->products.clear();
 }
 static void emulated_product(const emulate::Product& product) {
-    const u8* const base = reinterpret_cast<const u8*>(product.rows & ~u64(1023));
-    const int lane = emulate::state.current->number % 32, g = lane / 4, t = lane % 4, step = product.rows & 1023;
+    const u8* const base = reinterpret_cast<const u8*>(product.rows & ~u64(511));
+    const int lane = emulate::state.current->number % 32, g = lane / 4, t = lane % 4, step = product.rows & EMULATED_STEP;
+    const bool is_short = product.rows & EMULATED_SHORT_ROWS;
+    const int row_bytes = is_short ? 64 : 128, exchange = is_short ? g >> 1 : g;
     u32 a[4];
     std::copy(product.factors, product.factors + 4, a);
     for (int j = 0; j < product.size / 4; ++j) {
         float c[4];
         std::copy(product.sums + 4 * j, product.sums + 4 * j + 4, c);
-        const u8* const row = base + (8 * j + g) * 128 + 4 * t;
-        mma_bf16(c, a, emulate::load<u32>(row + (2 * step ^ g) * 16), emulate::load<u32>(row + ((2 * step + 1) ^ g) * 16));
+        const u8* const row = base + (8 * j + g) * row_bytes + 4 * t;
+        const u32 b0 = emulate::load<u32>(row + (2 * step ^ exchange) * 16);
+        mma_bf16(c, a, b0, emulate::load<u32>(row + ((2 * step + 1) ^ exchange) * 16));
         std::copy(c, c + 4, product.sums + 4 * j);
     }
 }
@@ -353,10 +363,17 @@ DEVICE float fast_rsqrt(float x) { return 1.f / sqrtf(x); }
 DEVICE void named_barrier(int id, int threads) { emulate::barrier(id, threads, "named_barrier"); }
 DEVICE bool take_ticket(u32* counter, u32 expected) { return atomicInc(counter, expected - 1) == expected - 1; }
 DEVICE void look_again() { emulate::look_again(); }
+DEVICE void cluster_arrive() {
+    __syncthreads();
+    if (threadIdx.x == 0) emulate::arrive_at_cluster();
+}
+DEVICE void cluster_wait() {
+    if (threadIdx.x == 0) emulate::wait_for_cluster();
+    __syncthreads();
+}
 DEVICE void cluster_barrier() {
-    __syncthreads();
-    if (threadIdx.x == 0) emulate::meet_cluster();
-    __syncthreads();
+    cluster_arrive();
+    cluster_wait();
 }
 DEVICE float4 load_cluster_16(const void* shared, u32 z) {
     return emulate::load<float4>(emulate::shared_of(z) + (static_cast<const u8*>(shared) - emulate::state.here->shared));

@@ -105,7 +105,7 @@ struct Block {
     std::vector<char> statics;  // static shared variables while another block runs
     unsigned char *shared, *map;  // dynamic shared memory and the pages that hold it
     std::vector<Fiber*> looking;  // for what another block is to write
-    u64 number;
+    u64 number, expected = 0;  // arrivals at the cluster's barrier
     int num_alive;
     bool waited = false;
 };
@@ -280,11 +280,14 @@ static void look_again() {
 // Blocks that differ in z alone.
 static u64 cluster_of(uint3 index) { return u64(index.y) * state.grid.x + index.x; }
 
-// One thread of each block.
-static void meet_cluster() {
+// One thread of each block, first one, then the other.
+static void arrive_at_cluster() {
     u64& count = state.met[cluster_of(state.here->index)];
-    const u64 all = (count / state.grid.z + 1) * state.grid.z;
-    for (++count; count < all;) look_again();
+    state.here->expected = (count / state.grid.z + 1) * state.grid.z;
+    ++count;
+}
+static void wait_for_cluster() {
+    while (state.met[cluster_of(state.here->index)] < state.here->expected) look_again();
 }
 
 static unsigned char* shared_of(u32 z) {
@@ -339,6 +342,17 @@ static void expect(const u64* address, u32 bytes) {
     --b.pending;
     b.bytes += bytes;
     end_phase_if_complete(b);
+}
+
+// Copies of this thread that are in no group become the barrier's.
+static void arrive_when_copied(u64* address) {
+    for (Copy& copy : state.current->uncommitted) {
+        copy.barrier = address;
+        copy_barrier(address).bytes += copy.bytes;
+        state.here->copies.push_back(copy);
+    }
+    state.current->uncommitted.clear();
+    expect(address, 0);
 }
 
 static void wait_for_copies(const u64* address, u32 parity) {
