@@ -11,8 +11,8 @@ kernels/cuda/experts.cu.
 
 --routing: the router alone in graphs, with every tile of rows, and beside it the `route.py` of an earlier commit
 (`git show f9dc7724:src/eyas/kernels/triton/route.py > before.py`), whose counters are a launch of their own.
---experts: both products of the experts in graphs, with other sizes of a step and depths of the pipeline, and by
-kernels/cuda/experts.cu; what sorts rows by expert beside them.
+--experts: both products of the experts in graphs, by Triton and by kernels/cuda/experts.cu, and what sorts rows by
+expert beside them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import triton
 from tests.model.support.poisoned import TILE, Paged, draw_target, packed, paged, poison_token
 from tools.bench_decode import LAYERS as EXPERT_LAYERS
 from tools.bench_decode import ExpertLayer
@@ -53,14 +52,6 @@ ROUTED_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 TILES = (16, 32, 64)  # rows
 ROUTERS = 144  # 106 MB, so that each launch finds its matrix outside the L2 cache
 EXPERT_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-LAUNCHES = [  # features and columns of a step, warps, stages
-    (features, columns, warps, stages)
-    for features, columns, warps, all_stages in (
-        (128, 128, 4, (3, 4, 5, 6)), (128, 64, 4, (4, 5, 6, 8)), (64, 128, 4, (4, 5, 6)), (64, 64, 4, (4, 6, 8)),
-        (128, 128, 8, (4, 5)), (256, 64, 8, (4, 5)), (128, 256, 4, (3,)),
-    )
-    for stages in all_stages
-]  # fmt: skip
 WARM, TURNS = 3, 7
 DEVICE = torch.device("cuda")
 
@@ -153,8 +144,8 @@ def routed(form: ModuleType, normed: Normed, live_T: Tensor, router: BlockedMatr
 
 
 def show_experts(all_rows: Sequence[int]) -> None:
-    """Print microseconds of a layer's two products by launch; the bits of all of them must be the same."""
-    layers, usual = [ExpertLayer() for _ in range(EXPERT_LAYERS)], experts._config
+    """Print microseconds of a layer's two products."""
+    layers = [ExpertLayer() for _ in range(EXPERT_LAYERS)]
     bandwidth = stream.read_bandwidth(DEVICE)
     for rows in all_rows:
         normed, _, live_T, _ = layers[0].inputs(rows)
@@ -167,7 +158,7 @@ def show_experts(all_rows: Sequence[int]) -> None:
         groups = route.group(normed.rows_TH, routing, tile)
         distinct = int((routing.tally.counts_E > 0).sum())
         limit = 1e6 * distinct * layers[0].num_bytes / CONFIG.num_experts / bandwidth
-        print(f"\n{rows} rows, tiles of {tile}, {distinct} experts, limit {limit:.0f} us; * is the launch of a pass")
+        print(f"\n{rows} rows, tiles of {tile}, {distinct} experts, limit {limit:.0f} us; * is the tile of a pass")
 
         def run(layer: ExpertLayer, routing: route.Routing = routing, groups: route.Groups = groups) -> Tensor:
             act = experts.experts_up(routing, groups, layer.gate_up, layer.gate_up_bias, limit=7.0)
@@ -175,18 +166,7 @@ def show_experts(all_rows: Sequence[int]) -> None:
 
         wanted = run(layers[0])
         show_wgmma(layers, normed, routing, wanted)
-        names = "BLOCK_F", "BLOCK_K", "num_warps", "num_stages"
-        for launch in LAUNCHES:
-            config = dict(zip(names, launch, strict=True))
-            try:
-                experts._config = lambda _, config=config: config
-                same = "" if torch.equal(run(layers[0]), wanted) else "  BITS DIFFER"
-                spent = launch_us(run, layers)
-                print(f"{launch!s:>20} {spent:8.1f}{' *' if config == usual(tile) else ''}{same}", flush=True)
-            except (RuntimeError, triton.runtime.errors.OutOfResources) as problem:
-                print(f"{launch!s:>20} {str(problem).splitlines()[0]}")
-            finally:
-                experts._config = usual
+        print(f"{'Triton':>20} {launch_us(run, layers):8.1f}", flush=True)
 
 
 def show_wgmma(layers: Sequence[ExpertLayer], normed: Normed, routing: route.Routing, wanted: Tensor) -> None:
@@ -196,7 +176,7 @@ def show_wgmma(layers: Sequence[ExpertLayer], normed: Normed, routing: route.Rou
     usual, tile = cuda_experts.tile_rows(num_pairs, num_experts), experts.expert_tile_rows(num_pairs, num_experts)
     sorting = launch_us(lambda _: route.group(rows, routing, tile), layers)
     print(f"{'sorting, Triton':>20} {sorting:8.1f}")
-    for tile in cuda_experts.ROW_STAGES:
+    for tile in cuda_experts.MATH_WARPS:
         if num_pairs // tile + num_experts > cuda_experts.MAX_TILES:
             continue
 

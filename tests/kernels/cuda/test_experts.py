@@ -140,8 +140,7 @@ def test_emulated_rows_do_not_depend_on_company(emulator):
 def test_emulated_in_another_order_of_threads(monkeypatch, emulator, seed):
     """With few places in the rings, which are refilled at once."""
     monkeypatch.setattr(experts, "load", partial(emulated, seed=seed))
-    monkeypatch.setattr(experts, "ROW_STAGES", {16: 2})
-    monkeypatch.setattr(experts, "MAX_DEPTH", 2)
+    monkeypatch.setattr(experts, "MAX_STAGES", 2)
     torch.manual_seed(seed)
     check(Layer(448, 64, 4), 11, 16, top_k=2)
 
@@ -160,15 +159,16 @@ def test_machine_code(tmp_path, tile_rows, is_up):
     """No spills, no instruction that waits for the one before, no operand or shared memory overwritten too early."""
     pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
-    depth, _ = experts._shared_memory(tile_rows, 227 << 10)
-    constants = experts._constants(2880, 2880 * (1 + is_up), 4, 128, tile_rows, depth) | {"UP": is_up}
+    stages, _ = experts._shared_memory(tile_rows, 227 << 10)
+    constants = experts._constants(2880, 2880 * (1 + is_up), 4, 128, tile_rows, stages) | {"UP": is_up}
     built = compiler.build("experts", constants, "sm_90")
     assert all(usage.spill_bytes == usage.stack_bytes == 0 for usage in built.usage.values())
     (tmp_path / "cubin").write_bytes(built.cubin)
     nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     sass = subprocess.run([nvdisasm, "-c", tmp_path / "cubin"], capture_output=True, text=True, check=True).stdout
-    # Steps of 64 columns are four instructions and one wait: twice in a loop, and the last step, for each N.
-    assert sass.count("HGMMA") == 4 * sass.count("WARPGROUP.DEPBAR") >= 12
+    # For each N a wait for each step of four instructions, and one at the end of few.
+    # Where ptxas finds too few registers it waits behind each instruction.
+    assert 2 * sass.count("WARPGROUP.DEPBAR") < sass.count("HGMMA") >= 12
     assert not overwritten_operands(sass) and not unfinished_loads(sass, ("UBLKCP",))
 
 

@@ -30,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(128)
         wgmma_ready(left);
         wgmma_fence();
         for (int i = 0; i < 4; ++i)
-            wgmma(sums, left[i], SHORT ? wgmma_short_rows(rows + i / 2 * SHORT_BYTES, i % 2) : wgmma_rows(rows, i));
+            wgmma(sums, left[i],
+                  SHORT ? wgmma_short_rows(rows + i / 2 * SHORT_BYTES, i % 2) : wgmma_rows(wgmma_begin(rows), 0, i));
         wgmma_commit();
         wgmma_wait<0>();
         for (int i = 0; i < 4; ++i) {

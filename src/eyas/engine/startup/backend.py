@@ -97,6 +97,7 @@ def kernel_backend(
     """Return the backend of kernels and CUDA graphs. Raises UserError for more sequences than kernels take."""
     from eyas.engine.sampling.device_sampler import DeviceSampler
     from eyas.engine.sampling.screened_logits import ScreenedLogits
+    from eyas.kernels.cuda.experts import hopper_products
     from eyas.kernels.cuda.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
     from eyas.kernels.triton.lookup import look_up
@@ -120,7 +121,7 @@ def kernel_backend(
             intermediate_size=config.intermediate_size,
             top_k=config.experts_per_token,
         ),
-        prompt_ops=PromptOps(),
+        prompt_ops=PromptOps(hopper_products(config, device, max_tiles(chunk_tokens) * PROMPT_TILE)),
         stages=CudaGraphs(max_sequences=concurrency, max_tiles=max_tiles(chunk_tokens)),
         new_samplers=new_samplers,
         look_up=look_up,

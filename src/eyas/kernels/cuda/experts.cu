@@ -1,27 +1,33 @@
 // The experts of prompt rows: MXFP4 weights, unpacked in registers, times the rows of an expert on Hopper's wgmma.
 //
 // `group` copies each row to its experts' entries, one after the other by expert, in the order in which unpacked
-// weights have their columns; they are cut into equal tiles of up to TILE_ROWS. (Tile, block of 192 features) are the
+// weights have their columns; they are cut into equal tiles of up to TILE_ROWS. (Tile, block of 64 GROUPS features) are the
 // items, in an order in which blocks of a launch that run together have the same weights. A block of threads takes
-// every gridDim.xth: three warpgroups have 64 features each, a fourth brings 64 columns of all rows of the tile at a
-// time. Each of the twelve warps asks for the weights of its own 16 features, DEPTH pieces ahead and into the next item,
-// and unpacks 64 columns while the products of the 64 before run.
+// every gridDim.xth: a warpgroup has 64 features, and the last one brings stages of 192 columns, the tile's rows and the
+// block's weights, into the next items. Copies are served in the order in which they were asked
+// for, so rows that are asked for later than weights would wait for them. A warp unpacks the weights of its 16 features
+// and 64 columns while the products of the 64 before run.
 //
 // Every output is one chain of instructions of 16 products in ascending columns, whatever N an instruction has, so a
 // row's bits do not depend on the other rows.
 //
 // Defines: UP (1: gate and up with SwiGLU, 0: down), COLUMNS (of the matrix, a multiple of 32), FEATURES (its rows, a
-// multiple of 64), TILE_ROWS (16, 32, 64 or 128), TOP_K, NUM_EXPERTS, DEPTH, ROW_STAGES (even).
+// multiple of 64), TILE_ROWS (16, 32, 64 or 128), TOP_K, NUM_EXPERTS, STAGES (at least 2).
 #include "mxfp4.cuh"
 #include "wgmma.cuh"
 
-constexpr int GROUPS = 3, MATH_WARPS = 4 * GROUPS, THREADS = 32 * (MATH_WARPS + 4);
+// Warpgroups with 64 features each: the more, the better a scheduler is used, while there are registers for their sums.
+constexpr int GROUPS = TILE_ROWS == 16 ? 5 : 3;
+constexpr int MATH_WARPS = 4 * GROUPS, COPY_WARPS = 4, THREADS = 32 * (MATH_WARPS + COPY_WARPS);
+// Of a thread: what a copy warp gives back of a launch's registers, the others share.
+constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8, COPY_REGISTERS = 32;
+constexpr int REGISTERS = (LAUNCH_REGISTERS * THREADS - 32 * COPY_WARPS * COPY_REGISTERS) / (32 * MATH_WARPS) / 8 * 8;
 constexpr int STEPS = (COLUMNS + 63) / 64, LAST_PARTS = COLUMNS % 64 ? 2 : 4;  // of 64 columns; of 16 in the last
-constexpr int PIECE = 5, PIECES = (STEPS + PIECE - 1) / PIECE;  // steps that a warp asks for at once
-constexpr int WORD_BYTES = 512, SCALE_BYTES = 32;               // of 16 features and a step: layouts/mxfp4.py
-constexpr int PLACE_BYTES = PIECE * (WORD_BYTES + SCALE_BYTES);
+constexpr int SPAN = 3, SPANS = (STEPS + SPAN - 1) / SPAN;                     // steps of a stage; stages of an item
+constexpr int WORD_BYTES = 512, SCALE_BYTES = 32;  // of 16 features and a step: layouts/mxfp4.py
+constexpr int WARP_BYTES = SPAN * (WORD_BYTES + SCALE_BYTES), WEIGHT_BYTES = MATH_WARPS * WARP_BYTES;  // of a stage
 constexpr int TILES = FEATURES / 16, BLOCKS = (TILES + MATH_WARPS - 1) / MATH_WARPS;
-constexpr int ROW_BYTES = 128, STAGE_BYTES = TILE_ROWS * ROW_BYTES;
+constexpr int ROW_BYTES = 128, STEP_BYTES = TILE_ROWS * ROW_BYTES;
 
 // Rows first .. end - 1 of the entries of an expert, which has `of` tiles; this is number `index`.
 struct Tile {
@@ -42,32 +48,30 @@ struct __align__(16) Arguments {
 };
 
 struct Shared {
-    u8 *rows, *ring;  // [ROW_STAGES][STAGE_BYTES], [MATH_WARPS][DEPTH][PLACE_BYTES]
+    u8 *rows, *weights;  // [STAGES][SPAN][STEP_BYTES], [STAGES][WEIGHT_BYTES]
     Arguments* arguments;
-    u64 *rows_full, *rows_empty, *full;  // [ROW_STAGES], [ROW_STAGES], [MATH_WARPS][DEPTH]
+    u64 *full, *empty;  // [STAGES]
     Tile* tiles;
 };
 
 DEVICE Shared carve(u8* base) {
     Shared s;
     s.rows = base;
-    s.ring = s.rows + ROW_STAGES * STAGE_BYTES;
-    s.arguments = reinterpret_cast<Arguments*>(s.ring + MATH_WARPS * DEPTH * PLACE_BYTES);
-    s.rows_full = reinterpret_cast<u64*>(s.arguments + 1);
-    s.rows_empty = s.rows_full + ROW_STAGES;
-    s.full = s.rows_empty + ROW_STAGES;
-    s.tiles = reinterpret_cast<Tile*>(s.full + MATH_WARPS * DEPTH);
+    s.weights = s.rows + STAGES * SPAN * STEP_BYTES;
+    s.arguments = reinterpret_cast<Arguments*>(s.weights + STAGES * WEIGHT_BYTES);
+    s.full = reinterpret_cast<u64*>(s.arguments + 1);
+    s.empty = s.full + STAGES;
+    s.tiles = reinterpret_cast<Tile*>(s.empty + STAGES);
     return s;
 }
 
-// Where one stands in a ring: the place, and the parity of its phase.
-template <int SIZE>
-struct Place {
+// Where one stands in the ring of stages: the place, and the parity of its phase.
+struct Stage {
     int number = 0;
     u32 parity = 0;
 
     __device__ void step() {
-        if (++number == SIZE) number = 0, parity ^= 1;
+        if (++number == STAGES) number = 0, parity ^= 1;
     }
 };
 
@@ -82,43 +86,45 @@ DEVICE Item item_of(const Tile* tiles, int number) {
     return {tile.expert, tile.first, tile.end - tile.first, local / of};
 }
 
-// ---- the weights of a warp ---------------------------------------------------------------------------------------
+// ---- what a block multiplies -------------------------------------------------------------------------------------
 
-// What a warp asks for next, item by item.
-struct Stream {
-    int item, piece = 0, unit = 0;  // unit: where the item's 16 features begin, in steps of the matrix
-    Place<DEPTH> place;
+// Where `group` has the piece of 16 bytes `piece` of 64 columns `step` of an entry, number `place` of its tile.
+DEVICE i64 place_of(int step, int num_pairs, int entry, int place, int piece) {
+    return (static_cast<i64>(step) * num_pairs + entry) * ROW_BYTES + (piece ^ (place & 7)) * 16;
+}
 
-    // The first item from `item` on that has features for this warp.
-    __device__ void find(const Shared& s) {
-        for (; item < s.arguments->num_items; item += gridDim.x) {
-            const Item found = item_of(s.tiles, item);
-            const int tile = found.block * MATH_WARPS + warp_id();
-            unit = (found.expert * TILES + tile) * STEPS;
-            if (tile < TILES) return;
+// One of the four copy warps, which brings the weights of every fourth warp, and the rows of a step: a copy a lane.
+DEVICE void bring(const Shared& s, int part) {
+    const Arguments with = *s.arguments;
+    const int group = lane_id() % 8;
+    const bool words = lane_id() < GROUPS, scales = lane_id() / 8 == 1 && group < GROUPS, rows = lane_id() == 16 && part < SPAN;
+    const u32 step_bytes = words ? WORD_BYTES : SCALE_BYTES;
+    const i64 stride = rows ? static_cast<i64>(SPAN) * with.num_pairs * ROW_BYTES : SPAN * step_bytes;
+    u8* const first_place = rows ? s.rows + part * STEP_BYTES
+                                 : s.weights + (4 * group + part) * WARP_BYTES + (words ? 0 : SPAN * WORD_BYTES);
+    const int stage_bytes = rows ? SPAN * STEP_BYTES : WEIGHT_BYTES;
+    Stage stage;
+    int brought = 0;
+    for (int number = blockIdx.x; number < with.num_items; number += gridDim.x) {
+        const Item item = item_of(s.tiles, number);
+        const int tile = item.block * MATH_WARPS + 4 * group + part, groups = min(GROUPS, (TILES - item.block * MATH_WARPS) / 4);
+        const i64 unit = static_cast<i64>(item.expert * TILES + tile) * STEPS;
+        const u8* from = rows ? with.entries + place_of(part, with.num_pairs, item.first, 0, 0)
+                              : (words ? with.words : with.scales) + unit * step_bytes;
+        const bool weights = (words || scales) && group < groups;
+        for (int span = 0; span < SPANS; ++span, ++brought, stage.step(), from += stride) {
+            if (brought >= STAGES) copy_barrier_wait(s.empty + stage.number, stage.parity ^ 1);
+            const int steps = min(SPAN, STEPS - span * SPAN);
+            u64* const full = s.full + stage.number;
+            if (lane_id() == 0)
+                copy_barrier_expect(full, groups * steps * (WORD_BYTES + SCALE_BYTES) + (part < steps) * item.count * ROW_BYTES);
+            __syncwarp();
+            u8* const place = first_place + stage.number * stage_bytes;
+            if (weights) copy_bulk(place, from, steps * step_bytes, full);
+            if (rows && part < steps) copy_bulk_kept(place, from, item.count * ROW_BYTES, full);
         }
     }
-
-    // All lanes; what stood in the place was read.
-    __device__ void ask(const Shared& s) {
-        if (item >= s.arguments->num_items) return;
-        const int steps = min(PIECE, STEPS - piece * PIECE);
-        if (lane_id() == 0) {
-            u8* const words = s.ring + (warp_id() * DEPTH + place.number) * PLACE_BYTES;
-            u64* const full = s.full + warp_id() * DEPTH + place.number;
-            const i64 first = unit + piece * PIECE;
-            copy_barrier_expect(full, steps * (WORD_BYTES + SCALE_BYTES));
-            copy_bulk(words, s.arguments->words + first * WORD_BYTES, steps * WORD_BYTES, full);
-            copy_bulk(words + PIECE * WORD_BYTES, s.arguments->scales + first * SCALE_BYTES, steps * SCALE_BYTES, full);
-        }
-        __syncwarp();
-        place.step();
-        if (++piece < PIECES) return;
-        piece = 0;
-        item += gridDim.x;
-        find(s);
-    }
-};
+}
 
 // The 16 x 64 weights of a lane's four words, in the order of four instructions.
 DEVICE void unpack(u32 (&a)[4][4], const uint4& words, u32 scales) {
@@ -135,11 +141,6 @@ DEVICE void unpack(u32 (&a)[4][4], const uint4& words, u32 scales) {
 }
 
 // ---- an item -----------------------------------------------------------------------------------------------------
-
-// Where `group` has the piece of 16 bytes `piece` of 64 columns `step` of an entry, number `place` of its tile.
-DEVICE i64 place_of(int step, int num_pairs, int entry, int place, int piece) {
-    return (static_cast<i64>(step) * num_pairs + entry) * ROW_BYTES + (piece ^ (place & 7)) * 16;
-}
 
 template <int N>
 struct Product {
@@ -161,13 +162,13 @@ struct Product {
         bias = *reinterpret_cast<const float2*>(with.bias + place);
     }
 
-    // d += 64 columns, until wgmma_wait.
-    __device__ void add(u32 (&a)[4][4], const u8* rows, int step) {
+    // d += 64 columns, until wgmma_wait. `at`: bytes from `rows` to those of the step.
+    __device__ void add(u32 (&a)[4][4], WgmmaRows rows, int at, int step) {
         wgmma_ready(a);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            if (i < LAST_PARTS || step < STEPS - 1) wgmma(d, a[i], wgmma_rows(rows, i));
+            if (i < LAST_PARTS || step < STEPS - 1) wgmma(d, a[i], wgmma_rows(rows, at, i));
         wgmma_commit();
     }
 
@@ -207,84 +208,94 @@ struct Product {
     }
 };
 
-// A warp of the three warpgroups. `places`: of the weights, of the rows.
+// The weights of this warp in a step of a stage, unpacked.
+DEVICE void unpack_step(u32 (&a)[4][4], const Shared& s, const Stage& stage, int step) {
+    const u8* const weights = s.weights + stage.number * WEIGHT_BYTES + warp_id() * WARP_BYTES;
+    unpack(a, *reinterpret_cast<const uint4*>(weights + step * WORD_BYTES + lane_id() * 16),
+           *reinterpret_cast<const u32*>(weights + SPAN * WORD_BYTES + step * SCALE_BYTES + (lane_id() >> 2) * 4));
+}
+
+// One warp of each of the warpgroups says that the stage may be written.
+DEVICE void release(const Shared& s, int stage) {
+    if (lane_id() == 0) copy_barrier_expect(s.empty + stage, 0);
+}
+
+// A stage at a time: products of a step run while the next one is unpacked.
 template <int N>
-DEVICE void multiply(const Shared& s, const Item& item, Stream& stream, Place<DEPTH>& place,
-                     Place<ROW_STAGES>& stage) {
-    const int tile = item.block * MATH_WARPS + warp_id(), lane = lane_id();
-    Product<N> product;
-    product.prepare(*s.arguments, item, tile);
-    int left = 0;  // steps of the piece
-    const u8 *words = nullptr, *scales = nullptr;
-    const auto load = [&](u32(&a)[4][4], int step) {
-        if (left == 0) {
-            left = PIECE;
-            words = s.ring + (warp_id() * DEPTH + place.number) * PLACE_BYTES + lane * 16;
-            scales = words - lane * 16 + PIECE * WORD_BYTES + (lane >> 2) * 4;
-            copy_barrier_wait(s.full + warp_id() * DEPTH + place.number, place.parity);
+DEVICE void multiply_few(Product<N>& product, const Shared& s, Stage& stage) {
+    u32 a[SPAN][4][4];
+    int before = 0;  // the stage before
+#pragma unroll 1
+    for (int span = 0; span < SPANS; ++span) {
+        const WgmmaRows rows = wgmma_begin(s.rows + stage.number * SPAN * STEP_BYTES);
+        copy_barrier_wait(s.full + stage.number, stage.parity);
+#pragma unroll
+        for (int j = 0; j < SPAN; ++j) {
+            const int step = span * SPAN + j;
+            if (STEPS % SPAN && step >= STEPS) break;
+            unpack_step(a[j], s, stage, j);
+            product.add(a[j], rows, j * STEP_BYTES, step);
+            wgmma_wait<1>();
+            if (j == 0 && span > 0) release(s, before);
         }
-        unpack(a, *reinterpret_cast<const uint4*>(words), *reinterpret_cast<const u32*>(scales));
-        words += WORD_BYTES, scales += SCALE_BYTES;
-        if (--left == 0 || (STEPS % PIECE && step == STEPS - 1)) {
-            left = 0;
-            place.step();
-            __syncwarp();  // what is stored to registers depends on all that was read, so the copy overtakes nothing
-            stream.ask(s);
-        }
-    };
-    // Multiplies a step, and unpacks the next beside it.
-    const auto advance = [&](u32(&now)[4][4], u32(&next)[4][4], int step) {
-        copy_barrier_wait(s.rows_full + stage.number, stage.parity);
-        product.add(now, s.rows + stage.number * STAGE_BYTES, step);
-        if (step < STEPS - 1) load(next, step + 1);
-        wgmma_wait<0>();
-        if (lane == 0) copy_barrier_expect(s.rows_empty + stage.number, 0);
+        before = stage.number;
         stage.step();
+    }
+    wgmma_wait<0>();
+    release(s, before);
+}
+
+// A step at a time, in two sets of registers: there are too few for three beside the sums of many rows.
+template <int N>
+DEVICE void multiply_many(Product<N>& product, const Shared& s, Stage& stage) {
+    Stage ahead = stage;
+    int j = 0, next_j = 0;  // steps of the stages
+    const auto unpack_next = [&](u32(&a)[4][4]) {
+        if (next_j == 0) copy_barrier_wait(s.full + ahead.number, ahead.parity);
+        unpack_step(a, s, ahead, next_j);
+        if (++next_j == SPAN) next_j = 0, ahead.step();
+    };
+    const auto advance = [&](u32(&now)[4][4], u32(&next)[4][4], int step) {
+        product.add(now, wgmma_begin(s.rows + (stage.number * SPAN + j) * STEP_BYTES), 0, step);
+        if (step < STEPS - 1) unpack_next(next);
+        wgmma_wait<0>();
+        if (++j == SPAN || step == STEPS - 1) j = 0, release(s, stage.number), stage.step();
     };
     u32 even[4][4], odd[4][4];
-    load(even, 0);
+    unpack_next(even);
 #pragma unroll 1
     for (int step = 0; step + 1 < STEPS; step += 2) {
         advance(even, odd, step);
         advance(odd, even, step + 1);
     }
     if (STEPS % 2) advance(even, odd, STEPS - 1);
-    product.finish(*s.arguments, item, tile);
 }
 
 // A warp whose warpgroup has no features of this item.
-DEVICE void pass_over(const Shared& s, Place<ROW_STAGES>& stage) {
-    for (int step = 0; step < STEPS; ++step, stage.step()) {
-        copy_barrier_wait(s.rows_full + stage.number, stage.parity);
-        if (lane_id() == 0) copy_barrier_expect(s.rows_empty + stage.number, 0);
+DEVICE void pass_over(const Shared& s, Stage& stage) {
+    for (int span = 0; span < SPANS; ++span, stage.step()) {
+        copy_barrier_wait(s.full + stage.number, stage.parity);
+        release(s, stage.number);
         __syncwarp();
     }
 }
 
-DEVICE void bring_rows(const Shared& s) {
-    const Arguments with = *s.arguments;
-    Place<ROW_STAGES> stage;
-    int brought = 0;
-    for (int number = blockIdx.x; number < with.num_items; number += gridDim.x) {
-        const Item item = item_of(s.tiles, number);
-        for (int step = 0; step < STEPS; ++step, ++brought, stage.step()) {
-            if (brought >= ROW_STAGES) copy_barrier_wait(s.rows_empty + stage.number, stage.parity ^ 1);
-            u64* const full = s.rows_full + stage.number;
-            copy_barrier_expect(full, item.count * ROW_BYTES);
-            copy_bulk_kept(s.rows + stage.number * STAGE_BYTES, with.entries + place_of(step, with.num_pairs, item.first, 0, 0),
-                           item.count * ROW_BYTES, full);
-        }
-    }
-}
-
-// `multiply` with the fewest columns, a multiple of 16, that hold the item's rows.
+// With the fewest columns, a multiple of 16, that hold the item's rows.
 template <int N = 16>
-DEVICE void multiply_item(const Shared& s, const Item& item, Stream& stream, Place<DEPTH>& place,
-                          Place<ROW_STAGES>& stage) {
-    if (item.count <= N)
-        multiply<N>(s, item, stream, place, stage);
-    else if constexpr (N < TILE_ROWS)
-        multiply_item<N + 16>(s, item, stream, place, stage);
+DEVICE void multiply(const Shared& s, const Item& item, Stage& stage) {
+    if (item.count > N) {
+        if constexpr (N < TILE_ROWS) multiply<N + 16>(s, item, stage);
+        return;
+    }
+    const int tile = item.block * MATH_WARPS + warp_id();
+    Product<N> product;
+    product.prepare(*s.arguments, item, tile);
+    if constexpr (N <= (TILE_ROWS == 128 ? 16 : 32))
+        multiply_few(product, s, stage);
+    else
+        multiply_many(product, s, stage);
+    __syncwarp();
+    product.finish(*s.arguments, item, tile);
 }
 
 // entries: `group`'s, or those of the product before; the other arguments as in Arguments. Any number of blocks.
@@ -295,11 +306,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     SHARED_1024(u8, shared);
     const Shared s = carve(shared);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < ROW_STAGES; ++i) {
-            copy_barrier_init(s.rows_full + i, 1);
-            copy_barrier_init(s.rows_empty + i, MATH_WARPS);
+        for (int i = 0; i < STAGES; ++i) {
+            copy_barrier_init(s.full + i, COPY_WARPS);
+            copy_barrier_init(s.empty + i, MATH_WARPS);
         }
-        for (int i = 0; i < MATH_WARPS * DEPTH; ++i) copy_barrier_init(s.full + i, 1);
         copy_barrier_fence();
     }
     pdl_trigger();
@@ -311,24 +321,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         *reinterpret_cast<uint4*>(s.tiles + i) = load_16_if(tiles + i, true);
     __syncthreads();
     if (warp_id() >= MATH_WARPS) {
-        give_registers<32>();
-        if (threadIdx.x == MATH_WARPS * 32) bring_rows(s);
+        give_registers<COPY_REGISTERS>();
+        bring(s, warp_id() - MATH_WARPS);
         return;
     }
-    take_registers<160>();
-    Stream stream;
-    stream.item = blockIdx.x;
-    stream.find(s);
-    for (int i = 0; i < DEPTH; ++i) stream.ask(s);
-    Place<DEPTH> place;
-    Place<ROW_STAGES> stage;
+    take_registers<REGISTERS>();
+    Stage stage;
     for (int number = blockIdx.x; number < num_items; number += gridDim.x) {
         const Item item = item_of(s.tiles, number);
-        if (item.block * MATH_WARPS + warp_id() >= TILES) {
+        if (item.block * MATH_WARPS + warp_id() < TILES)
+            multiply(s, item, stage);
+        else
             pass_over(s, stage);
-            continue;
-        }
-        multiply_item(s, item, stream, place, stage);
     }
 }
 

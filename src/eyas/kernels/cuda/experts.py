@@ -8,7 +8,7 @@ Shape letters: T rows, H hidden, E experts, K experts of a row, I intermediate, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,13 +17,14 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.layouts.mxfp4 import PackedExperts
 
-__all__ = ["Entries", "HopperProducts", "down", "group", "tile_rows", "up"]
+__all__ = ["Entries", "HopperProducts", "Shapes", "down", "group", "hopper_products", "tile_rows", "up"]
 
+HOPPER = 9, 0  # compute capability: no other has wgmma
 MAX_EXPERTS = 128
-MATH_WARPS = 12
-PIECE_BYTES = 5 * (512 + 32)  # of the weights of 16 features, that a warp asks for at once
-ROW_STAGES = {16: 8, 32: 8, 64: 6, 128: 4}  # by rows of a tile
-MAX_DEPTH = 6
+MATH_WARPS = {16: 20, 32: 12, 64: 12, 128: 12}  # by rows of a tile
+WARP_BYTES = 512 + 32  # of the weights of 16 features and 64 columns
+STAGE_STEPS = 3  # of 64 columns
+MAX_STAGES = 8
 MAX_TILES = 512
 RESERVED = 2048 + 16 * MAX_TILES  # arguments and barriers, tiles
 
@@ -57,6 +58,28 @@ class HopperProducts:
         return down(act, matrix, bias_EH, top_k=routing.ids_TK.shape[1])
 
 
+class Shapes(Protocol):
+    """Sizes of a target, of `model.config.GptOssConfig`."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def experts_per_token(self) -> int: ...
+
+
+def hopper_products(shapes: Shapes, device: torch.device, max_rows: int) -> HopperProducts | None:
+    """Return these products if they compute all passes of up to `max_rows` rows on this device, else None."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
+        return None
+    fits = shapes.hidden_size % 64 == 0 and shapes.intermediate_size % 32 == 0 and shapes.num_experts <= MAX_EXPERTS
+    most = _most_tiles(max_rows * shapes.experts_per_token, shapes.num_experts, max(MATH_WARPS))
+    return HopperProducts() if fits and most <= MAX_TILES else None
+
+
 def tile_rows(num_pairs: int, num_experts: int) -> int:
     """Rows of a tile: about twice the mean of an expert, which nearly all then have in one tile."""
     mean = num_pairs // num_experts
@@ -70,7 +93,7 @@ def group(
     num_rows, width = x_TH.shape
     num_pairs, num_experts, device = ids_TK.numel(), counts_E.numel(), x_TH.device
     assert x_TH.dtype == torch.bfloat16 and num_experts <= MAX_EXPERTS
-    most_tiles = min(num_pairs, num_pairs // tile_rows + num_experts)
+    most_tiles = _most_tiles(num_pairs, num_experts, tile_rows)
     if most_tiles > MAX_TILES:
         raise ValueError(f"{num_pairs} pairs in tiles of {tile_rows} rows: more than {MAX_TILES} tiles")
     found = Entries(
@@ -81,7 +104,7 @@ def group(
         torch.empty(1, dtype=torch.int32, device=device),
         tile_rows,
     )
-    constants = _constants(width, 64, ids_TK.shape[1], num_experts, tile_rows, 1)
+    constants = _constants(width, 64, ids_TK.shape[1], num_experts, tile_rows, 2)
     load("experts", constants).kernel("group").launch(
         num_rows, 128, x_TH, ids_TK, places_TK, counts_E, inverse_rms_T, *found[:5], num_pairs
     )
@@ -103,20 +126,24 @@ def down(rows: Entries, matrix: PackedExperts, bias_EH: Tensor, *, top_k: int) -
     return out
 
 
+def _most_tiles(num_pairs: int, num_experts: int, tile_rows: int) -> int:
+    return min(num_pairs, num_pairs // tile_rows + num_experts)
+
+
 def _constants(
-    num_columns: int, num_features: int, top_k: int, num_experts: int, tile_rows: int, depth: int
+    num_columns: int, num_features: int, top_k: int, num_experts: int, tile_rows: int, stages: int
 ) -> dict[str, int]:
     return {
         "COLUMNS": num_columns, "FEATURES": num_features, "TOP_K": top_k, "NUM_EXPERTS": num_experts,
-        "TILE_ROWS": tile_rows, "ROW_STAGES": ROW_STAGES[tile_rows], "DEPTH": depth, "UP": 0,
+        "TILE_ROWS": tile_rows, "STAGES": stages, "UP": 0,
     }  # fmt: skip
 
 
 def _shared_memory(tile_rows: int, limit: int) -> tuple[int, int]:
-    """Pieces that a warp asks for ahead, and bytes of shared memory: at most `limit`, and whole KiB as that is."""
-    fixed = RESERVED + ROW_STAGES[tile_rows] * tile_rows * 128
-    depth = min(MAX_DEPTH, (limit - fixed) // (MATH_WARPS * PIECE_BYTES))
-    return depth, -(-(fixed + depth * MATH_WARPS * PIECE_BYTES) // 1024) * 1024
+    """Stages, and bytes of shared memory: at most `limit`, and whole KiB as that is."""
+    stage_bytes = STAGE_STEPS * (tile_rows * 128 + MATH_WARPS[tile_rows] * WARP_BYTES)
+    stages = min(MAX_STAGES, (limit - RESERVED) // stage_bytes)
+    return stages, -(-(RESERVED + stages * stage_bytes) // 1024) * 1024
 
 
 def _launch(
@@ -124,11 +151,11 @@ def _launch(
 ) -> None:
     assert matrix.num_rows % 64 == 0 and bias_EN.dtype == torch.float32
     limits = device_limits(out.device)
-    depth, shared_bytes = _shared_memory(rows.tile_rows, limits.shared_bytes)
-    constants = _constants(matrix.num_columns, matrix.num_rows, top_k, matrix.num_experts, rows.tile_rows, depth)
+    stages, shared_bytes = _shared_memory(rows.tile_rows, limits.shared_bytes)
+    constants = _constants(matrix.num_columns, matrix.num_rows, top_k, matrix.num_experts, rows.tile_rows, stages)
     load("experts", constants | {"UP": int(limit is not None)}).kernel("experts").launch(
         limits.num_sms,
-        32 * (MATH_WARPS + 4),
+        32 * (MATH_WARPS[rows.tile_rows] + 4),
         rows.entries,
         rows.tiles,
         rows.num_tiles,

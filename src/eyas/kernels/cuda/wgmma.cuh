@@ -44,10 +44,15 @@ DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Values 16 `step` .. of each row at `rows`. The step is added to the low word: a 64-bit sum costs four instructions.
-DEVICE u64 wgmma_rows(const u8* rows, int step) {
-    const u32 low = (shared_address(rows) >> 4 & 0x3fff | 1u << 16) + 2 * step;
-    return low | (64ull | 1ull << 30) << 32;
+struct WgmmaRows {
+    u32 low;  // word of a descriptor
+};
+
+DEVICE WgmmaRows wgmma_begin(const u8* rows) { return {shared_address(rows) >> 4 & 0x3fff | 1u << 16}; }
+
+// Values 16 `step` .. of each row, `bytes` behind `rows`. Added to the low word: a 64-bit sum costs four instructions.
+DEVICE u64 wgmma_rows(WgmmaRows rows, int bytes, int step) {
+    return rows.low + bytes / 16 + 2 * step | (64ull | 1ull << 30) << 32;
 }
 
 // The same of rows of 64 bytes, 32 values: piece p stands at p ^ (row >> 1 & 3), the first row at a multiple of 512 bytes

@@ -64,10 +64,12 @@ class TargetStates:
         self.labels_only = False
         self.fingerprint = fingerprint
         self.longest = longest
-        self._ops, self._takes_several = _prompt_ops(weights)
-        self._rows = chunk_rows or (PLAIN_ROWS if self._takes_several else KERNEL_ROWS)
+        has_kernels = is_packed(weights)
+        self._takes_several = not has_kernels
+        self._rows = chunk_rows or (KERNEL_ROWS if has_kernels else PLAIN_ROWS)
         if self._rows % PROMPT_TILE:
             raise ValueError(f"a chunk has whole tiles of {PROMPT_TILE} rows, got {self._rows}")
+        self._ops = _kernel_ops(config, weights, self._rows) if has_kernels else PROMPT_OPS
         self._target = GptOss(
             config,
             weights,
@@ -161,13 +163,11 @@ class TargetStates:
         return PageTables(1 + pages_SP, 1 + pages_SP % ring)
 
 
-def _prompt_ops(weights: TargetWeights) -> tuple[Ops, bool]:
-    """Return the operations of prompt rows over weights in this form, and whether they take several sequences."""
-    if not is_packed(weights):
-        return PROMPT_OPS, True
+def _kernel_ops(config: GptOssConfig, weights: TargetWeights, max_rows: int) -> Ops:
+    from eyas.kernels.cuda.experts import hopper_products
     from eyas.kernels.triton.ops import PromptOps
 
-    return PromptOps(), False
+    return PromptOps(hopper_products(config, weights.embed_VH.device, max_rows))
 
 
 def _tiles(length: int) -> int:

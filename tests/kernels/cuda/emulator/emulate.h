@@ -318,9 +318,14 @@ DEVICE void wgmma_fence() {}
 template <int N>
 DEVICE void wgmma_ready(u32 (&)[N][4]) {}
 constexpr u64 EMULATED_SHORT_ROWS = 256, EMULATED_STEP = 255;  // beside the address, which is a multiple of 512
-DEVICE u64 wgmma_rows(const u8* rows, int step) {
-    if (reinterpret_cast<u64>(rows) % 1024) emulate::fail("wgmma: rows at %p, not at a multiple of 1,024 bytes", rows);
-    return reinterpret_cast<u64>(rows) | step;
+struct WgmmaRows {
+    const u8* base;
+};
+DEVICE WgmmaRows wgmma_begin(const u8* rows) { return {rows}; }
+DEVICE u64 wgmma_rows(WgmmaRows rows, int bytes, int step) {
+    const u64 at = reinterpret_cast<u64>(rows.base) + bytes;
+    if (at % 1024) emulate::fail("wgmma: rows at %p, not at a multiple of 1,024 bytes", rows.base + bytes);
+    return at | step;
 }
 DEVICE u64 wgmma_short_rows(const u8* rows, int step) {
     if (reinterpret_cast<u64>(rows) % 512) emulate::fail("wgmma: rows at %p, not at a multiple of 512 bytes", rows);

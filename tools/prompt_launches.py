@@ -1,0 +1,141 @@
+"""Times on a GPU other launches of the Triton kernels of prompt passes, and whether their bits are the same.
+
+    python -m tools.prompt_launches [--compile N] [rows ...]
+
+Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
+residual, and attention with a window; `*` is the launch of a pass. --compile N compiles the launches of one kernel and
+times nothing: several processes with N = 0, 1, 2 do so side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from tools.bench_prompt import CONFIG, DEVICE, launch_us
+from torch import Tensor
+
+from eyas.bench.report import provenance
+from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.triton import flash, gemm, qkv
+from eyas.model.hardware import hardware
+
+ROWS = (128, 1024, 8192)
+PAGE_SIZE = 16
+MATRICES = 16  # so that each launch finds its matrix outside the L2 cache
+EPS = 1e-5
+
+QKV = ("BLOCK_T", "BLOCK_K", "num_warps", "num_stages"), [
+    (64, 64, 4, 4), (64, 64, 4, 6), (64, 128, 4, 3), (64, 128, 4, 4), (32, 128, 4, 4), (128, 64, 4, 4), (128, 64, 8, 3),
+    (256, 64, 8, 3),
+]  # fmt: skip
+OUTPUT = ("BLOCK_T", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), [
+    (64, 64, 128, 4, 3), (64, 64, 64, 4, 6), (64, 32, 128, 4, 4), (32, 64, 128, 4, 4), (64, 128, 64, 4, 4),
+    (128, 64, 64, 4, 4), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
+]  # fmt: skip
+WINDOWED = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), [  # BLOCK_M: rows times heads
+    (64, 32, 4, 2), (64, 64, 4, 2), (128, 32, 4, 2), (128, 64, 4, 2), (128, 64, 8, 2), (128, 128, 8, 2),
+    (256, 64, 8, 2),
+]  # fmt: skip
+
+
+class Kernel(NamedTuple):
+    name: str
+    launches: tuple[tuple[str, ...], list[tuple[int, ...]]]
+    usual: dict[str, int]
+    place: tuple[ModuleType, str]  # where the kernel finds its launch, as a dict or a function that returns it
+    run: Callable[[Any], Tensor]
+    inputs: Sequence[Any]  # of one launch each, a graph's
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rows", type=int, nargs="*")
+    parser.add_argument("--compile", type=int)
+    asked = parser.parse_args()
+    lines, _ = provenance(hardware(DEVICE))
+    print("\n".join(lines))
+    with torch.inference_mode():
+        matrices = _drawn((CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim, CONFIG.hidden_size)
+        outputs = _drawn(CONFIG.hidden_size, CONFIG.num_heads * CONFIG.head_dim)
+        for rows in asked.rows or ROWS:
+            for number, kernel in enumerate(_kernels(rows, matrices, outputs)):
+                if asked.compile in (None, number):
+                    show(rows, kernel, timed=asked.compile is None)
+
+
+def show(rows: int, kernel: Kernel, *, timed: bool) -> None:
+    print(f"\n{rows} rows, {kernel.name}, us")
+    names, launches = kernel.launches
+    before = getattr(*kernel.place)
+    wanted = kernel.run(kernel.inputs[0])
+    for sizes in launches:
+        launch = dict(zip(names, sizes, strict=True))
+        setattr(
+            *kernel.place, launch if isinstance(before, dict) else lambda *_, launch=launch: {"GROUP_T": 8} | launch
+        )
+        try:
+            found = kernel.run(kernel.inputs[0])
+            if timed:
+                mark = "*" if launch.items() <= kernel.usual.items() else " "
+                error = float((found.float() - wanted.float()).norm() / wanted.float().norm())
+                print(
+                    f"{sizes!s:>24} {launch_us(kernel.run, kernel.inputs):8.1f} {mark} off by {error:.1e}", flush=True
+                )
+        except (RuntimeError, triton.runtime.errors.OutOfResources) as problem:
+            print(f"{sizes!s:>24} {str(problem).splitlines()[0]}")
+        finally:
+            setattr(*kernel.place, before)
+
+
+def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[BlockedMatrix]) -> list[Kernel]:
+    heads, kv_heads, dim = CONFIG.num_heads, CONFIG.num_kv_heads, CONFIG.head_dim
+    num_pages = num_rows // PAGE_SIZE
+    positions = torch.arange(num_rows, device=DEVICE)[None]
+    pages = 1 + torch.randperm(num_pages, device=DEVICE)[None]
+    rows = Rows(positions, torch.ones_like(positions, dtype=torch.bool), pages, num_rows)
+    cache = LayerCache(*torch.randn(2, num_pages + 1, PAGE_SIZE, kv_heads, dim, device=DEVICE).bfloat16())
+    rope = RopeTable(*torch.randn(2, num_rows, dim // 2, device=DEVICE))
+    residual, norm = (
+        torch.randn(num_rows, CONFIG.hidden_size, device=DEVICE),
+        torch.randn(CONFIG.hidden_size, device=DEVICE),
+    )
+    normed = Normed(residual.bfloat16(), residual.square().sum(1, keepdim=True))
+    queries, sinks = torch.randn(num_rows, heads, dim, device=DEVICE).bfloat16(), torch.randn(heads, device=DEVICE)
+    attend = partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks)
+
+    def project(matrix: BlockedMatrix) -> Tensor:
+        return qkv.qkv_rope_write(normed, matrix, None, rows, cache, rope, eps=EPS)
+
+    def add(matrix: BlockedMatrix) -> Tensor:
+        return gemm.add(queries.view(num_rows, heads * dim), matrix, None, residual, norm)[0]
+
+    return [
+        Kernel("QKV", QKV, qkv._config(num_rows, DEVICE), (qkv, "_config"), project, matrices),
+        Kernel("output", OUTPUT, gemm._config(num_rows, DEVICE), (gemm, "_config"), add, outputs),
+        Kernel(
+            f"attention (without a window {launch_us(lambda _: attend(window=None), [None] * 4):.1f})",
+            WINDOWED,
+            flash._SLIDING,
+            (flash, "_SLIDING"),
+            lambda _: attend(window=CONFIG.sliding_window),
+            [None] * 4,
+        ),
+    ]
+
+
+def _drawn(num_rows: int, num_columns: int) -> list[BlockedMatrix]:
+    return [
+        BlockedMatrix.pack((torch.randn(num_rows, num_columns, device=DEVICE) / 50).bfloat16()) for _ in range(MATRICES)
+    ]
+
+
+if __name__ == "__main__":
+    main()
