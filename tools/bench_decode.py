@@ -19,7 +19,7 @@ from torch import Tensor
 from eyas.bench.report import provenance
 from eyas.engine.round.state import DeviceState
 from eyas.engine.sampling.screened_logits import MAX_ROWS, ScreenedLogits
-from eyas.kernels.cuda import linear, linear_wgmma, moe
+from eyas.kernels.cuda import linear, moe
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
@@ -79,41 +79,17 @@ def experts() -> None:
 
 
 def more_rows() -> None:
-    """Print dense products of a layer and a head by linear_tiles.cu and linear_wgmma.cu, which agree in all bits."""
-    most = linear_wgmma.MOST_STAGES
-    ways = {"tiles": (False, most), "wgmma": (True, most), "wgmma, 4 stages": (True, 4)}
-
-    def choose(way: tuple[bool, int]) -> None:
-        linear.BY_WGMMA, linear_wgmma.MOST_STAGES = way
-        linear_wgmma.plan.cache_clear()
-
+    """Print dense products of a layer and a head."""
     for name, (width, num_columns) in SHAPES.items():
         matrices = [packed(width, num_columns) for _ in range(1 if width == VOCAB else MATRICES)]
         if name == "gate and up":
             matrices = [replace(matrix, gated=True) for matrix in matrices]
         limit = 1e6 * matrices[0].data.nbytes / stream.read_bandwidth(DEVICE)
         for rows in (17, 32, 64, 96, 128, 256):
-            run, outputs = product_of(name, rows, width, num_columns), []
-            for settings in ways.values():
-                choose(settings)
-                outputs.append(run(matrices[0]).clone())
-            runs = [chosen_first(choose, settings, each(run, matrices)) for settings in ways.values()]
-            times = dict(zip(ways, in_turn(runs), strict=True))
-            same = all(torch.equal(found, outputs[0]) for found in outputs[1:])
-            show(f"{name} {rows} rows, limit {limit:.1f}, same bits {same}", times, len(matrices))
+            times = in_turn([each(product_of(name, rows, width, num_columns), matrices)])
+            show(f"{name} {rows} rows, limit {limit:.1f}", {"ours": times[0]}, len(matrices))
         del matrices
         torch.cuda.empty_cache()
-    choose((False, most))
-
-
-def chosen_first(
-    choose: Callable[[tuple[bool, int]], None], way: tuple[bool, int], run: Callable[[], object]
-) -> Callable[[], None]:
-    def both() -> None:
-        choose(way)
-        run()
-
-    return both
 
 
 def product_of(name: str, rows: int, width: int, num_columns: int) -> Callable[[BlockedMatrix], Tensor]:

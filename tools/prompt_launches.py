@@ -37,7 +37,7 @@ QKV = ("BLOCK_T", "BLOCK_K", "num_warps", "num_stages"), [
     (256, 64, 8, 3),
 ]  # fmt: skip
 OUTPUT = ("BLOCK_T", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), [
-    (64, 64, 128, 4, 3), (64, 64, 64, 4, 6), (64, 32, 128, 4, 4), (32, 64, 128, 4, 4), (64, 128, 64, 4, 4),
+    (64, 64, 128, 4, 3), (64, 64, 64, 4, 6), (32, 64, 128, 4, 4), (64, 128, 64, 4, 4),
     (128, 64, 64, 4, 4), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 ]  # fmt: skip
 WINDOWED = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), [  # BLOCK_M: rows times heads

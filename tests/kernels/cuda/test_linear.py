@@ -36,10 +36,13 @@ GPU = pytest.mark.gpu
 )
 def device(request, monkeypatch):
     kind, _, by_wgmma = request.param.partition(" ")
-    monkeypatch.setattr(ops, "BY_WGMMA", bool(by_wgmma))
+    if kind == "cuda" and not by_wgmma:
+        limits_of = ops.device_limits
+        monkeypatch.setattr(ops, "device_limits", lambda device: limits_of(device)._replace(has_wgmma=False))
     if kind == "emulated":
+        limits = Limits(2, (227 if by_wgmma else 99) << 10, has_wgmma=bool(by_wgmma))
         monkeypatch.setattr(ops, "load", emulated)
-        monkeypatch.setattr(ops, "device_limits", lambda device: Limits(2, (227 if by_wgmma else 99) << 10, True))
+        monkeypatch.setattr(ops, "device_limits", lambda device: limits)
         # so that the emulator's small shapes go every way: many rows, K divided or not, several groups of tiles
         monkeypatch.setattr(ops, "FEW_TILES", 1)
         monkeypatch.setattr(ops, "MANY_TILES", 8)
@@ -211,7 +214,6 @@ def test_emulated_wgmma_has_the_bits_of_16_rows(monkeypatch, seed, shape):
     """Whole and short stages; two chunks of rows; with a seed another order of threads."""
     monkeypatch.setattr(ops, "load", functools.partial(emulated, seed=seed))
     monkeypatch.setattr(ops, "device_limits", lambda device: Limits(3, 227 << 10, has_wgmma=True))
-    monkeypatch.setattr(ops, "BY_WGMMA", True)
     monkeypatch.setattr(ops, "FEW_TILES", 1)
     monkeypatch.setattr(ops, "MANY_TILES", 8)
     monkeypatch.setattr(linear_wgmma, "MOST_TILES", 5)
@@ -222,8 +224,7 @@ def test_emulated_wgmma_has_the_bits_of_16_rows(monkeypatch, seed, shape):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", TRUE_SHAPES.values(), ids=TRUE_SHAPES)
-def test_wgmma_has_the_bits_of_16_rows_at_true_shapes(monkeypatch, shape):
-    monkeypatch.setattr(ops, "BY_WGMMA", True)
+def test_wgmma_has_the_bits_of_16_rows_at_true_shapes(shape):
     has_the_bits_of_16_rows(shape, "cuda", [17, 32, 33, 64, 65, 100, 128, 129, 200, 256, 512], repeats=10)
 
 

@@ -258,7 +258,6 @@ def test_products_of_warpgroups(monkeypatch, tmp_path, batch):
     """No product waits for the one before, no operand is overwritten and no copy overtakes a load."""
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
     nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    monkeypatch.setattr(linear, "BY_WGMMA", True)
     builds = [build for build in _builds(monkeypatch, "sm_90", "120b", batch) if build.source == "linear_wgmma"]
     assert len(builds) > 6
     for build in builds:

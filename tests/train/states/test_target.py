@@ -120,13 +120,14 @@ def test_a_long_document_goes_round_a_ring_of_sliding_pages(loaded):
     documents = random_documents(TINY.vocab_size, (900, 40))
     short, long = (states_of(loaded, longest=900, chunk_rows=rows) for rows in (64, 960))
     pages = [[cache.k.shape[0] for cache in states._kept.layers] for states in (short, long)]
-    assert pages == [[1 + 5, 1 + 57] * 4, [1 + 60, 1 + 60] * 4]
+    assert pages == [[1 + 5, 1 + 60] * 4, [1 + 60, 1 + 60] * 4]
     assert same(*(states.states(batch_of(documents)) for states in (short, long)))
 
 
 def test_operations_that_take_one_sequence_get_whole_tiles_of_one(loaded, monkeypatch):
     """As those of a GPU do. Here the plain ones stand in for them, so the values are the same."""
-    monkeypatch.setattr(target, "_prompt_ops", lambda weights: (PROMPT_OPS, False))
+    monkeypatch.setattr(target, "is_packed", lambda weights: True)
+    monkeypatch.setattr(target, "_kernel_ops", lambda *_: PROMPT_OPS)
     alone, shapes = states_of(loaded, chunk_rows=128), []
     forward = alone._target.forward
     alone._target.forward = lambda batch, caches: shapes.append(batch.tokens_SR.shape) or forward(batch, caches)

@@ -83,7 +83,7 @@ def hopper_products(shapes: Shapes, device: torch.device, max_rows: int) -> Hopp
 def tile_rows(num_pairs: int, num_experts: int) -> int:
     """Rows of a tile: about twice the mean of an expert, which nearly all then have in one tile."""
     mean = num_pairs // num_experts
-    return 16 if mean <= 4 else 32 if mean <= 16 else 64 if mean <= 40 else 128
+    return 16 if mean <= 8 else 32 if mean <= 16 else 64 if mean <= 40 else 128
 
 
 def group(

@@ -38,7 +38,6 @@ MUCH_SHARED = 160 << 10  # bytes, for 128 rows in a block
 BLOCK_BYTES = {"BF16": 1024, "BITS12": bits12.TILE_BYTES, "FP8": 512, "INT8": 528}
 TILES_OF_BLOCK = 2, 4, 6, 8, 12, 16
 MAX_STAGES = 8
-BY_WGMMA = False  # more rows by linear_wgmma.cu on a Hopper, which is not timed yet
 
 
 class Workspace:
@@ -185,7 +184,7 @@ def _launch(
                 raise ValueError(f"{num_rows} rows of {num_features} features: more sums than there are tickets")
             partials = rows.new_empty(shares, num_rows, num_features, dtype=torch.float32)
         of_few_rows = partials, tickets, weight.factors_N, weight.data, wanted
-    elif BY_WGMMA and limits.has_wgmma:
+    elif limits.has_wgmma:
         slice_blocks, groups = -(-num_blocks // (shares * SLICES)), num_groups(num_tiles, shares)
         plan = linear_wgmma.plan(num_rows, num_tiles, num_blocks, slice_blocks, shares, groups, weight.gated, limits)
     else:

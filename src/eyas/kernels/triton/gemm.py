@@ -19,9 +19,12 @@ _SUM_PART = 64  # features of one part of the sums of squares, for every tile
 
 def _config(num_rows: int, device: torch.device) -> dict[str, int]:
     """Choose the launch: GROUP_T tiles of rows go through all features before the next ones."""
+    is_large = device_limits(device).shared_bytes >= 160 << 10
+    if num_rows <= 128 and is_large:
+        return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=6)
     if num_rows <= 512:
         return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, GROUP_T=8, num_warps=4, num_stages=3)
-    if device_limits(device).shared_bytes < 160 << 10:
+    if not is_large:
         return dict(BLOCK_T=128, BLOCK_N=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
     return dict(BLOCK_T=128, BLOCK_N=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
 

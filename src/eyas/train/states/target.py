@@ -24,7 +24,7 @@ from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
 from eyas.model.networks.gpt_oss import GptOss
 from eyas.model.weights import TargetWeights
 from eyas.train.states.documents import Span, spans_of
-from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pages
+from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pages, whole_tiles
 from eyas.train.types import Batch, States, Teacher
 
 __all__ = ["TargetStates"]
@@ -73,7 +73,7 @@ class TargetStates:
         self._target = GptOss(
             config,
             weights,
-            max_positions=_tiles(longest),
+            max_positions=whole_tiles(longest),
             taps=(*taps, FINAL_NORM_TAP),
             expert_cache_bytes=expert_cache_bytes,
         )
@@ -113,7 +113,7 @@ class TargetStates:
         for span in sorted(spans, key=lambda span: -span.length):
             if not span.length:
                 continue
-            if group and (not self._takes_several or (len(group) + 1) * _tiles(group[0].length) > self._rows):
+            if group and (not self._takes_several or (len(group) + 1) * whole_tiles(group[0].length) > self._rows):
                 yield group
                 group = []
             group.append(span)
@@ -132,7 +132,7 @@ class TargetStates:
     ) -> None:
         """Compute positions `low` to `high` of a group and put the states into their places in the batch."""
         device = ids_T.device
-        width = high - low if self._takes_several else _tiles(high - low)  # plain operations pad for themselves
+        width = high - low if self._takes_several else whole_tiles(high - low)  # plain operations pad for themselves
         positions_R = torch.arange(low, low + width, device=device)
         starts_S1 = torch.tensor([[span.start] for span in group], device=device)
         ends_S1 = torch.tensor([[span.end] for span in group], device=device)
@@ -168,8 +168,3 @@ def _kernel_ops(config: GptOssConfig, weights: TargetWeights, max_rows: int) -> 
     from eyas.kernels.triton.ops import PromptOps
 
     return PromptOps(hopper_products(config, weights.embed_VH.device, max_rows))
-
-
-def _tiles(length: int) -> int:
-    """Return the rows of the whole tiles that hold `length` rows."""
-    return -(-length // PROMPT_TILE) * PROMPT_TILE
