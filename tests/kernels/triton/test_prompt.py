@@ -402,7 +402,8 @@ def test_layers_of_a_pass_share_counters(case, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_bits_do_not_depend_on_cuts_and_tiles(case, monkeypatch):
+@pytest.mark.parametrize("products", [TritonProducts, cuda_experts.HopperProducts])
+def test_bits_do_not_depend_on_cuts_and_tiles(case, monkeypatch, products):
     """A layer over 96 rows, at once and in chunks with other tiles of experts. The interpreter multiplies with BLAS."""
     width, inner, num_heads, num_kv, num_experts, num_rows = 64, 32, 8, 2, 16, 96
     weights = {
@@ -419,7 +420,7 @@ def test_bits_do_not_depend_on_cuts_and_tiles(case, monkeypatch):
     norm, sinks, table = case.random(width), case.random(num_heads), case.rows(50, width)
     tokens = torch.arange(num_rows, device=case.device) % 50
     rope = RopeTable(case.random(num_rows, 32), case.random(num_rows, 32))
-    whole, empty, ops = case.sequence(0, num_rows), case.cache(num_kv), PromptOps()
+    whole, empty, ops = case.sequence(0, num_rows), case.cache(num_kv), PromptOps(products())
 
     def layer(first, end, cache):
         rows = Rows(whole.positions_SR[:, first:end], whole.live_SR[:, first:end], whole.table_SP, end)
@@ -436,7 +437,8 @@ def test_bits_do_not_depend_on_cuts_and_tiles(case, monkeypatch):
         return torch.cat((residual, normed.rows_TH.float(), normed.square_sums_TP), dim=1)
 
     def run(cuts, tile_rows):
-        monkeypatch.setattr(experts, "expert_tile_rows", lambda num_pairs, num_experts: tile_rows)
+        for module, name in ((experts, "expert_tile_rows"), (cuda_experts, "tile_rows")):
+            monkeypatch.setattr(module, name, lambda num_pairs, num_experts: tile_rows)
         cache = LayerCache(empty.k.clone(), empty.v.clone())
         parts = [layer(first, end, cache) for first, end in itertools.pairwise(cuts)]
         return torch.cat(parts), cache
