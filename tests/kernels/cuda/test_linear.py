@@ -326,7 +326,7 @@ def test_whole_numbers_in_a_rough_copy_give_the_bits_of_bf16(device, num_rows):
     """And powers of two of them, which differ by block."""
     weight = torch.randint(-127, 128, (48, 288), device=device).float().unflatten(1, (-1, 32))
     weight[..., 7] = 127
-    weight *= 2.0 ** torch.randint(-30, 1, (48, 9, 1), device=device)
+    weight *= 2.0 ** torch.randint(-14, 1, (48, 9, 1), device=device)
     weight[:, 4] = weight[:, 4] * 0 + 127  # the largest
     weight = weight.flatten(1).bfloat16()
     normed, packed = normed_of(normal(num_rows, 288, device=device).bfloat16(), device), BlockedMatrix.pack(weight)
@@ -348,6 +348,20 @@ def test_a_rough_product_is_near_or_left_out(device, shape):
             assert (out == 7).all()
         else:
             close(out, (normed.rows_TH.double() @ rough.plain().to(device).T) * scale)
+
+
+def test_rows_of_any_size_keep_their_numbers_in_f16(device):
+    """Each row beside others that are much larger or smaller; one that is not finite spoils itself alone."""
+    weight = normal(48, 288, device=device).bfloat16()
+    rough, rows = RoughMatrix.of(BlockedMatrix.pack(weight)), normal(5, 288, device=device)
+    sizes = torch.tensor([2.0**-120, 2.0**-20, 1.0, 2.0**60, 1.0], device=device)
+    rows = (rows * sizes.unsqueeze(1)).bfloat16()
+    rows[4, 100] = float("inf")
+    normed = Normed(rows, torch.ones(5, 1, device=device) * 288)
+    out = ops.logits(normed, rough.matrix, EPS, wanted=torch.zeros(2, dtype=torch.int32, device=device))
+    for row in range(4):
+        close(out[row], rows[row].double() @ rough.plain().to(device).T * (1 + EPS) ** -0.5)
+    assert not out[4].isfinite().any()
 
 
 @pytest.mark.parametrize(

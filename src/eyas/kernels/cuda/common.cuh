@@ -181,12 +181,6 @@ DEVICE u32 mul_bf16x2_high(u32 a, u32 b) {
     return product;
 }
 
-DEVICE u32 sub_bf16x2(u32 a, u32 b) {
-    u32 difference;
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
-    return difference;
-}
-
 // ---- e4m3 --------------------------------------------------------------------------------------------------------
 
 // As __byte_perm, where 8 added to a digit of the selector means eight times the sign of that byte.
@@ -217,6 +211,19 @@ DEVICE u32 pack_f16(float low, float high) {
     u32 packed;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
     return packed;
+}
+
+// a b + c of both halves, f16.
+DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
+    u32 sum;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+}
+
+DEVICE u32 mul_f16x2(u32 a, u32 b) {
+    u32 product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
 }
 
 // ---- matrix instruction ------------------------------------------------------------------------------------------

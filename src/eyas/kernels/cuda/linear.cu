@@ -9,8 +9,8 @@
 // Defines: COLUMN_TILES (n-tiles of 8 rows: 1, 2), NUM_BLOCKS (K / 32), SHARES, GROUPS (of a share: 1, 2, 4), CHUNK
 // (blocks of a bulk copy), DEPTH (copies that a warp has under way), GATED (rows g and g + 8 of a tile are gate and up of
 // one feature), FP8, BITS12 (then `plain` is the same matrix in bf16); INT8 and LISTED, of a screen
-// (kernels/triton/screen.py): the rough product, which is left out where one of two numbers is not 0, and the exact one
-// of the tiles in a list, which begins with their number.
+// (kernels/triton/screen.py): the rough product, in f16, which is left out where one of two numbers is not 0, and the
+// exact one of the tiles in a list, which begins with their number.
 #include "linear.cuh"
 
 constexpr int COLUMNS = 8 * COLUMN_TILES;
@@ -37,8 +37,8 @@ DEVICE void multiply(float (&c)[COLUMN_TILES][4], const uint4 (&b)[COLUMN_TILES]
         load_block<MARKS>(source + k * BLOCK_BYTES, first, second, plain + k * PLAIN_BYTES);
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; ++n) {
-            mma_bf16(c[n], first, b[n][j].x, b[n][j].y);
-            mma_bf16(c[n], second, b[n][j].z, b[n][j].w);
+            multiply_tile(c[n], first, b[n][j].x, b[n][j].y);
+            multiply_tile(c[n], second, b[n][j].z, b[n][j].w);
         }
     }
 }
@@ -117,6 +117,15 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
             if (lane == 0) scales[column] = scale;
         }
 
+#if INT8
+    float2 units[COLUMN_TILES];  // of the sums of columns 2t and 2t + 1 of a tile of rows
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; ++n) {
+        const float unit = to_f16(b[n]);
+        units[n] = {__shfl_sync(FULL_WARP, unit, 8 * t), __shfl_sync(FULL_WARP, unit, 8 * t + 4)};
+    }
+#endif
+
     const Output output = {bias, residual, norm, out, out_bf16, normed};
     const int num_features = num_tiles * TILE, r = lane & 15;
     // The end of feature r of `tile` and one row, in a warp for two rows.
@@ -171,6 +180,9 @@ extern "C" __global__ void __launch_bounds__(SLICES * 32, 1)
         float* const tile_sums = sums + (i & 1) * SLICES * PARTIAL;
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; ++n) {
+#if INT8
+            c[n][0] *= units[n].x, c[n][1] *= units[n].y, c[n][2] *= units[n].x, c[n][3] *= units[n].y;
+#endif
             float* const mine = tile_sums + warp * PARTIAL;
             *reinterpret_cast<float2*>(mine + partial_index(g, n * 8 + 2 * t)) = {c[n][0], c[n][1]};
             *reinterpret_cast<float2*>(mine + partial_index(g + 8, n * 8 + 2 * t)) = {c[n][2], c[n][3]};

@@ -32,13 +32,13 @@ DEVICE void widen_fp8(u32 four, u32& even, u32& odd) {
     odd = mul_bf16x2((four & SIGNS) | (four >> 4 & REST), TWO_TO_120);
 }
 
-// Four int8 times a power of two, which both halves of `scale` hold, as bf16. Seven bits at the end of those of 128 are
-// 128 + the number, or 256 + it where it is negative, and the eighth makes 256 of 128 in the same way: all is exact.
-DEVICE void widen_int8(u32 four, u32 scale, u32& even, u32& odd) {
-    constexpr u32 SIGNS = 0x00800080u, REST = 0x007f007fu, IS_128 = 0x43004300u;
-    const u32 other = four >> 8;
-    even = mul_bf16x2(sub_bf16x2((four & REST) | IS_128, (four & SIGNS) | IS_128), scale);
-    odd = mul_bf16x2(sub_bf16x2((other & REST) | IS_128, (other & SIGNS) | IS_128), scale);
+// Four int8 times a power of two, which both halves of `scale` hold, as f16. A byte at the end of 1,024 is 1,024 + the
+// byte; `offset` is -1,152 times the scale, and all is exact.
+DEVICE void widen_int8(u32 four, u32 scale, u32 offset, u32& even, u32& odd) {
+    constexpr u32 IS_1024 = 0x64646464u, BYTES_0_2 = 0x4240u, BYTES_1_3 = 0x4341u;
+    const u32 above = four ^ 0x80808080u;  // 128 + the number
+    even = fma_f16x2(__byte_perm(above, IS_1024, BYTES_0_2), scale, offset);
+    odd = fma_f16x2(__byte_perm(above, IS_1024, BYTES_1_3), scale, offset);
 }
 
 // Weights of two matrix instructions: k 8t .. 8t + 3 and 8t + 4 .. 8t + 7, of rows g (low) and g + 8 (high).
@@ -90,18 +90,21 @@ DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4], const
 #else
 DEVICE bool has_marks(const u8*) { return false; }
 
-// A block of a tile in shared memory.
+// A block of a tile in shared memory, as bf16 or, of INT8, as f16.
 template <bool MARKS = false>
 DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4], const u8* = nullptr) {
 #if INT8
     const uint2 low = *reinterpret_cast<const uint2*>(block + lane_id() * 8);
     const uint2 high = *reinterpret_cast<const uint2*>(block + 256 + lane_id() * 8);
     const u32 exponents = *reinterpret_cast<const u16*>(block + 512 + lane_id() / 4 * 2);
-    const u32 low_scale = (exponents & 0xff) * 0x00800080u, high_scale = (exponents >> 8) * 0x00800080u;
-    widen_int8(low.x, low_scale, first[0], first[2]);
-    widen_int8(high.x, high_scale, first[1], first[3]);
-    widen_int8(low.y, low_scale, second[0], second[2]);
-    widen_int8(high.y, high_scale, second[1], second[3]);
+    constexpr u32 ONE = 0x04000400u, LESS = 112 * ONE;  // exponent 1 of f16, and the difference of biases
+    constexpr u32 MINUS_1152 = 0xe480e480u;
+    const u32 low_scale = (exponents & 0xff) * ONE - LESS, low_offset = mul_f16x2(low_scale, MINUS_1152);
+    const u32 high_scale = (exponents >> 8) * ONE - LESS, high_offset = mul_f16x2(high_scale, MINUS_1152);
+    widen_int8(low.x, low_scale, low_offset, first[0], first[2]);
+    widen_int8(high.x, high_scale, high_offset, first[1], first[3]);
+    widen_int8(low.y, low_scale, low_offset, second[0], second[2]);
+    widen_int8(high.y, high_scale, high_offset, second[1], second[3]);
 #elif FP8
     const uint2 low = *reinterpret_cast<const uint2*>(block + lane_id() * 8);
     const uint2 high = *reinterpret_cast<const uint2*>(block + BLOCK_BYTES / 2 + lane_id() * 8);
@@ -115,6 +118,33 @@ DEVICE void load_block(const u8* block, u32 (&first)[4], u32 (&second)[4], const
 #endif
 }
 #endif
+
+// Weights of load_block times rows: bf16 or, of INT8, f16.
+DEVICE void multiply_tile(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    if (INT8) mma_f16(c, a, b0, b1);
+    else mma_bf16(c, a, b0, b1);
+}
+
+// A lane's part of a column of bf16 in f16, times the power of two that brings the largest of the four lanes with that
+// column to 2^14 .. 2^15. Returns its inverse. What is 2^39 times smaller than the largest may be lost.
+template <int N>
+DEVICE float to_f16(uint4 (&words)[N]) {
+    u32 largest = 0;
+    auto look_at = [&](u32 word) { largest = max(largest, max(word & 0x7fffu, word >> 16 & 0x7fffu)); };
+#pragma unroll
+    for (int i = 0; i < N; ++i) look_at(words[i].x), look_at(words[i].y), look_at(words[i].z), look_at(words[i].w);
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) largest = max(largest, __shfl_xor_sync(FULL_WARP, largest, step));
+    const u32 exponent = max(largest >> 7, 16u);
+    const float to_fit = __uint_as_float((268u - exponent) << 23);
+    auto converted = [&](u32 word) {
+        return pack_f16(from_bf16(word & 0xffff) * to_fit, from_bf16(word >> 16) * to_fit);
+    };
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        words[i] = {converted(words[i].x), converted(words[i].y), converted(words[i].z), converted(words[i].w)};
+    return __uint_as_float((exponent - 14u) << 23);
+}
 
 // What follows in the program is issued after the matrix instructions that made c, hence after the loads they used.
 // This holds the compiler; that ptxas keeps to it is looked up in its code (tests/kernels/support/refills.py).

@@ -10,7 +10,9 @@ most |x| slack, up to what underflows. Its second part is rounding. A kernel add
 chains of at most 18 matrix instructions, which add 16 products and what is there. If each of the 17 numbers is cut off
 2^-23 below the largest (NVIDIA's cut later: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor
 cores", 2021), that is 18 * 17 * 2^-23 of sum |w_k x_k| <= |w| |x|; 18 more roundings to fp32 add the chains, the
-factor, the scale of the norm and the bound itself. Twice that, for two products, is below 2^-13.
+factor, the scale of the norm and the bound itself. Twice that, for two products, is below 2^-13. The rough product's
+rows are in f16, where a power of two for each slice brings their largest number to 2^14 or more: what f16 loses of the
+others, 2^-25 at most, is at most 2^-32 of |w| |x|. The copy's numbers without their factor are exact in f16.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix, 
 __all__ = ["ROUNDING", "RoughMatrix", "rough_bytes"]
 
 LARGEST = 127
-LEAST_EXPONENT = -100
+LEAST_EXPONENT = -14  # of a number of f16 that is not subnormal
 LARGEST_NORM = 2.0**40  # what sums lose by underflow is small beside any logit up to there
 ROUNDING = 2.0**-13  # of |w| |x|, in two products
 MARGIN = 1 + 2.0**-20  # rounds a norm up
@@ -90,7 +92,8 @@ def rough_bytes(num_rows: int, num_columns: int) -> int:
 def _to_int8(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Whole numbers of -127 .. 127, their exponents int32 [tiles, K / 32, 16, 1], and fp32 factors [tiles, 1, 16, 1].
 
-    `blocks` fp64 [tiles, K / 32, 16, 32]; numbers and factors are fp64 too. A block's largest number is above 63.
+    `blocks` fp64 [tiles, K / 32, 16, 32]; numbers and factors are fp64 too. A block's largest number is above
+    63, or its exponent the least.
     """
     of_blocks = blocks.abs().amax(3, keepdim=True)
     largest = of_blocks.amax(1, keepdim=True)

@@ -243,7 +243,6 @@ static inline float emulated_high(u32 packed) { return __uint_as_float(packed & 
 DEVICE u32 mul_bf16x2(u32 a, u32 b) { return pack_bf16(emulated_low(a) * emulated_low(b), emulated_high(a) * emulated_high(b)); }
 DEVICE u32 mul_bf16x2_low(u32 a, u32 b) { return mul_bf16x2(a, (b & 0xffff) * 0x10001u); }
 DEVICE u32 mul_bf16x2_high(u32 a, u32 b) { return mul_bf16x2(a, (b >> 16) * 0x10001u); }
-DEVICE u32 sub_bf16x2(u32 a, u32 b) { return pack_bf16(emulated_low(a) - emulated_low(b), emulated_high(a) - emulated_high(b)); }
 
 static inline float emulated_f16(u16 bits) {
     _Float16 value;
@@ -258,6 +257,15 @@ DEVICE u32 pack_f16(float low, float high) {
     memcpy(&packed, both, 4);
     return packed;
 }
+DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
+    const auto one = [](float x, float y, float z) { return static_cast<_Float16>(static_cast<double>(x) * y + z); };
+    const _Float16 both[2] = {one(emulated_f16_low(a), emulated_f16_low(b), emulated_f16_low(c)),
+                              one(emulated_f16_high(a), emulated_f16_high(b), emulated_f16_high(c))};
+    u32 packed;
+    memcpy(&packed, both, 4);
+    return packed;
+}
+DEVICE u32 mul_f16x2(u32 a, u32 b) { return fma_f16x2(a, b, 0); }
 static inline float emulated_from_e4m3(u32 byte) {
     const u32 magnitude = byte & 0x7f;
     if (magnitude == 0x7f) return NAN;
