@@ -1,13 +1,12 @@
 """Times on a GPU which kernels a prompt pass spends its time in.
 
-    python -m tools.bench_prompt [--wgmma] [rows ...]
+    python -m tools.bench_prompt [--triton] [rows ...]
     python -m tools.bench_prompt --routing [--before FILE] [rows ...]
     python -m tools.bench_prompt --experts [rows ...]
 
 Weights are random, in the shapes of gpt-oss-120b (SIMULATED). A line for each kernel: microseconds and launches a
 layer, and its share of all kernels. Above them the pass by CUDA events, and how much of it no kernel ran in: the host
-launches one after the other here, while an engine replays a graph. --wgmma: experts by
-kernels/cuda/experts.cu.
+launches one after the other here, while an engine replays a graph. --triton: experts by Triton's kernel on Hopper, too.
 
 --routing: the router alone in graphs, with every tile of rows, and beside it the `route.py` of an earlier commit
 (`git show f9dc7724:src/eyas/kernels/triton/route.py > before.py`), whose counters are a launch of their own.
@@ -59,7 +58,7 @@ DEVICE = torch.device("cuda")
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("rows", type=int, nargs="*")
-    parser.add_argument("--wgmma", action="store_true")
+    parser.add_argument("--triton", action="store_true")
     parser.add_argument("--routing", action="store_true")
     parser.add_argument("--before", type=Path)
     parser.add_argument("--experts", action="store_true")
@@ -76,7 +75,11 @@ def main() -> None:
         weights = packed(draw_target(CONFIG, DEVICE))
         for rows in asked.rows or ROWS:
             target = GptOss(CONFIG, weights, max_positions=rows + TILE)
-            show(rows, paged(target, [rows]), PromptOps(cuda_experts.HopperProducts() if asked.wgmma else None))
+            show(
+                rows,
+                paged(target, [rows]),
+                PromptOps(None if asked.triton else cuda_experts.hopper_products(CONFIG, DEVICE, rows)),
+            )
 
 
 def show(rows: int, cache: Paged, ops: PromptOps) -> None:

@@ -55,7 +55,7 @@ extern "C" __global__ void no_wgmma_wait() {
     float sums[8] = {};
     const u32 factors[4] = {};
     pdl_wait();
-    wgmma(sums, factors, wgmma_rows(rows + (-reinterpret_cast<u64>(rows) & 1023), 0));
+    wgmma(sums, factors, wgmma_rows(wgmma_begin(rows + (-reinterpret_cast<u64>(rows) & 1023)), 0, 0));
     wgmma_commit();
 }
 

@@ -1,6 +1,7 @@
 """Experts of prompt rows against plain products: small shapes in the emulator, the true ones on a Hopper GPU."""
 
 import subprocess
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from tests.kernels.support.hazards import overwritten_operands
 from tests.kernels.support.refills import unfinished_loads
 
 from eyas.kernels.cuda import compiler, experts
-from eyas.kernels.layouts.device import Limits
+from eyas.kernels.layouts.device import Limits, device_limits
 from eyas.kernels.layouts.mxfp4 import pack_experts
 from eyas.kernels.reference.moe import SWIGLU_ALPHA
+from eyas.model.making.presets import PRESETS
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 
 LIMIT = 7.0
@@ -92,8 +94,10 @@ def check(layer, num_rows, tile_rows, **options):
     ("shape", "num_rows", "tile_rows", "options"),
     [
         ((64, 32, 4), 5, 16, {"top_k": 2, "dead": (1,)}),
-        # two pieces of columns; 192 and 448 features: 12 and 28 tiles, some warps idle
+        # three stages of columns; 192 and 448 features: 12 and 28 tiles, some warps idle
         pytest.param((448, 96, 3), 9, 16, {"top_k": 2}, marks=pytest.mark.slow),
+        # steps of many rows
+        pytest.param((448, 96, 2), 70, 64, {"top_k": 1, "favourite": 0.8}, marks=pytest.mark.slow),
         # tiles of 112, 96, 112 and 80 rows, and of 128, 96, 112 and 64
         pytest.param((64, 64, 4), 189, 128, {"top_k": 2, "favourite": 0.3}, marks=pytest.mark.slow),
         pytest.param((64, 64, 4), 189, 128, {"top_k": 2, "favourite": 0.4}, marks=pytest.mark.slow),
@@ -143,6 +147,7 @@ def test_emulated_in_another_order_of_threads(monkeypatch, emulator, seed):
     monkeypatch.setattr(experts, "MAX_STAGES", 2)
     torch.manual_seed(seed)
     check(Layer(448, 64, 4), 11, 16, top_k=2)
+    check(Layer(448, 96, 2), 70, 64, top_k=1, favourite=0.8)
 
 
 def test_too_many_tiles_are_refused():
@@ -166,14 +171,41 @@ def test_machine_code(tmp_path, tile_rows, is_up):
     (tmp_path / "cubin").write_bytes(built.cubin)
     nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     sass = subprocess.run([nvdisasm, "-c", tmp_path / "cubin"], capture_output=True, text=True, check=True).stdout
-    # For each N a wait for each step of four instructions, and one at the end of few.
-    # Where ptxas finds too few registers it waits behind each instruction.
-    assert 2 * sass.count("WARPGROUP.DEPBAR") < sass.count("HGMMA") >= 12
-    assert not overwritten_operands(sass) and not unfinished_loads(sass, ("UBLKCP",))
+    # For each N three steps of four products with a wait each, and for those of few rows another wait at the end. Where
+    # ptxas finds too few registers it waits behind each product.
+    sizes, few = tile_rows // 16, 1 if tile_rows == 128 else min(tile_rows, 32) // 16
+    assert (sass.count("HGMMA"), sass.count("WARPGROUP.DEPBAR")) == (12 * sizes, 3 * sizes + few)
+    assert not overwritten_operands(sass) and not unfinished_loads(sass, ("UBLKCP", "SYNCS.ARRIVE"))
+
+
+def test_who_has_these_products():
+    shapes = PRESETS["gpt-oss-120b"]
+    assert experts.hopper_products(shapes, torch.device("cpu"), 8192) is None
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    monkeypatch.setattr(experts, "device_limits", lambda device: Limits(132, 227 << 10, has_wgmma=True))
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "gpt-oss-20b", "tiny"])
+def test_models_have_them(hopper, name):
+    assert experts.hopper_products(PRESETS[name], torch.device("cuda"), 8192) is not None
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"hidden_size": 2848}, {"intermediate_size": 2888}, {"num_experts": 256}, {"experts_per_token": 8}],
+    ids=str,
+)
+def test_other_shapes_do_not(hopper, sizes):
+    assert experts.hopper_products(replace(PRESETS["gpt-oss-120b"], **sizes), torch.device("cuda"), 8192) is None
 
 
 @pytest.fixture(scope="module")
 def true_layer():
+    if not device_limits(torch.device("cuda")).has_wgmma:
+        pytest.skip("no Hopper GPU")
     torch.manual_seed(0)
     return Layer(2880, 2880, 32, "cuda")
 

@@ -47,7 +47,7 @@ def device(request, monkeypatch):
         monkeypatch.setattr(ops, "FEW_TILES", 1)
         monkeypatch.setattr(ops, "MANY_TILES", 8)
         monkeypatch.setattr(ops, "TILES_OF_BLOCK", (2, 4))
-        monkeypatch.setattr(linear_wgmma, "MOST_TILES", 5)
+        monkeypatch.setattr(linear_wgmma, "MAX_TILES", 5)
         linear_wgmma.plan.cache_clear()
         return "cpu"
     return kind
@@ -216,8 +216,8 @@ def test_emulated_wgmma_has_the_bits_of_16_rows(monkeypatch, seed, shape):
     monkeypatch.setattr(ops, "device_limits", lambda device: Limits(3, 227 << 10, has_wgmma=True))
     monkeypatch.setattr(ops, "FEW_TILES", 1)
     monkeypatch.setattr(ops, "MANY_TILES", 8)
-    monkeypatch.setattr(linear_wgmma, "MOST_TILES", 5)
-    monkeypatch.setattr(linear_wgmma, "MOST_STAGES", 3)
+    monkeypatch.setattr(linear_wgmma, "MAX_TILES", 5)
+    monkeypatch.setattr(linear_wgmma, "MAX_STAGES", 3)
     linear_wgmma.plan.cache_clear()
     has_the_bits_of_16_rows(shape, "cpu", [33] if seed else [17, 140])
 

@@ -1,6 +1,6 @@
-"""Looks in machine code for bulk copies, and barriers in front of them, that may be issued before a load is done.
+"""Looks in machine code for bulk copies, and barriers and arrivals in front of them, that may overtake a load.
 
-linear.cu and linear_tiles.cu refill shared memory that they have read. A copy does not wait for loads that are under
+linear*.cu and experts.cu refill shared memory that they have read. A copy does not wait for loads that are under
 way; what keeps it behind them is that each load's result is used by an earlier instruction, which waits for it.
 """
 

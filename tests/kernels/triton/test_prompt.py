@@ -10,7 +10,7 @@ from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import experts as cuda_experts
 from eyas.kernels.layouts.dense import BlockedMatrix
-from eyas.kernels.layouts.device import Limits
+from eyas.kernels.layouts.device import Limits, device_limits
 from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE, from_fp8, to_fp8_pair
 from eyas.kernels.layouts.mxfp4 import pack_experts
 from eyas.kernels.reference.attend import attend_ref
@@ -405,6 +405,8 @@ def test_layers_of_a_pass_share_counters(case, monkeypatch):
 @pytest.mark.parametrize("products", [TritonProducts, cuda_experts.HopperProducts])
 def test_bits_do_not_depend_on_cuts_and_tiles(case, monkeypatch, products):
     """A layer over 96 rows, at once and in chunks with other tiles of experts. The interpreter multiplies with BLAS."""
+    if products is cuda_experts.HopperProducts and not device_limits(torch.device(case.device)).has_wgmma:
+        pytest.skip("no Hopper GPU")
     width, inner, num_heads, num_kv, num_experts, num_rows = 64, 32, 8, 2, 16, 96
     weights = {
         "qkv": case.blocked(case.random((num_heads + 2 * num_kv) * 64, width, scale=0.2)),

@@ -49,11 +49,14 @@ def on_cpu(config, weights, tokens, *, in_fp8=False):
     return likeliest
 
 
+def backend(target, concurrency):
+    sizes = {"concurrency": concurrency, "max_drafts": ROWS - 1}
+    return kernel_backend(target.config, Drafter, DrafterNeeds(), target.device, chunk_tokens=KERNEL_CHUNK, **sizes)
+
+
 def by_prompt_kernels(target, tokens, in_fp8):
     """In two chunks each."""
-    from eyas.kernels.triton.ops import PromptOps
-
-    ops, cache, likeliest = PromptOps(), paged(target, [len(t) for t in tokens], in_fp8=in_fp8), []
+    ops, cache, likeliest = backend(target, 1).prompt_ops, paged(target, [len(t) for t in tokens], in_fp8=in_fp8), []
     for seq, ids in enumerate(tokens):
         parts = []
         for start, end in ((0, len(ids) // 2), (len(ids) // 2, len(ids))):
@@ -66,8 +69,7 @@ def by_prompt_kernels(target, tokens, in_fp8):
 def by_decode_kernels(target, tokens, in_fp8):
     """All chats from their first token on, ROWS at a time; those that are over stay as dead rows."""
     device, longest = target.device, max(map(len, tokens))
-    sizes = {"concurrency": len(tokens), "max_drafts": ROWS - 1}
-    ops = kernel_backend(target.config, Drafter, DrafterNeeds(), device, chunk_tokens=KERNEL_CHUNK, **sizes).row_ops
+    ops = backend(target, len(tokens)).row_ops
     cache = paged(target, [len(t) for t in tokens], in_fp8=in_fp8)
     lengths_S1 = torch.tensor([[len(t)] for t in tokens], device=device)
     padded_SN = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)

@@ -48,8 +48,6 @@ def by_kernels(target, tokens_N, prompt_ops, row_ops, *, in_fp8):
 
 @torch.inference_mode()
 def test_8_bits_at_most_double_the_error():
-    from eyas.kernels.triton.ops import PromptOps
-
     device = torch.device("cuda")
     weights = draw_target(CONFIG, device)
     generator = torch.Generator(device).manual_seed(1)
@@ -57,10 +55,10 @@ def test_8_bits_at_most_double_the_error():
     right = in_fp32(as_fp32(weights), tokens_N)
     target = GptOss(CONFIG, packed(weights), max_positions=LENGTH + TILE)
     sizes = {"concurrency": 1, "max_drafts": ROWS - 1}
-    ops = kernel_backend(CONFIG, Drafter, DrafterNeeds(), device, chunk_tokens=KERNEL_CHUNK, **sizes).row_ops
+    backend = kernel_backend(CONFIG, Drafter, DrafterNeeds(), device, chunk_tokens=KERNEL_CHUNK, **sizes)
     errors = {}
     for in_fp8 in (False, True):
-        ours = by_kernels(target, tokens_N, PromptOps(), ops, in_fp8=in_fp8)
+        ours = by_kernels(target, tokens_N, backend.prompt_ops, backend.row_ops, in_fp8=in_fp8)
         errors[in_fp8] = ((ours - right).square().mean() / right.square().mean()).sqrt().item()
         same = (ours.argmax(-1) == right.argmax(-1)).float().mean().item()
         name = "8 bits" if in_fp8 else "16 bits"

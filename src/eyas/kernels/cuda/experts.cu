@@ -1,10 +1,10 @@
 // The experts of prompt rows: MXFP4 weights, unpacked in registers, times the rows of an expert on Hopper's wgmma.
 //
 // `group` copies each row to its experts' entries, one after the other by expert, in the order in which unpacked
-// weights have their columns; they are cut into equal tiles of up to TILE_ROWS. (Tile, block of 64 GROUPS features) are the
-// items, in an order in which blocks of a launch that run together have the same weights. A block of threads takes
-// every gridDim.xth: a warpgroup has 64 features, and the last one brings stages of 192 columns, the tile's rows and the
-// block's weights, into the next items. Copies are served in the order in which they were asked
+// weights have their columns; they are cut into equal tiles of up to TILE_ROWS. (Tile, block of 64 GROUPS features) are
+// the items, in an order in which blocks of a launch that run together have the same weights. A block of threads takes
+// every gridDim.xth: a warpgroup has 64 features, and the last one brings the tile's rows and the block's weights in
+// stages of 192 columns, and runs ahead into the next items. Copies are served in the order in which they were asked
 // for, so rows that are asked for later than weights would wait for them. A warp unpacks the weights of its 16 features
 // and 64 columns while the products of the 64 before run.
 //
@@ -215,7 +215,7 @@ DEVICE void unpack_step(u32 (&a)[4][4], const Shared& s, const Stage& stage, int
            *reinterpret_cast<const u32*>(weights + SPAN * WORD_BYTES + step * SCALE_BYTES + (lane_id() >> 2) * 4));
 }
 
-// One warp of each of the warpgroups says that the stage may be written.
+// A multiplying warp says that it has read the stage.
 DEVICE void release(const Shared& s, int stage) {
     if (lane_id() == 0) copy_barrier_expect(s.empty + stage, 0);
 }

@@ -17,13 +17,13 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.layouts.mxfp4 import PackedExperts
 
-__all__ = ["Entries", "HopperProducts", "Shapes", "down", "group", "hopper_products", "tile_rows", "up"]
+__all__ = ["Entries", "HopperProducts", "down", "group", "hopper_products", "tile_rows", "up"]
 
-HOPPER = 9, 0  # compute capability: no other has wgmma
 MAX_EXPERTS = 128
 MATH_WARPS = {16: 20, 32: 12, 64: 12, 128: 12}  # by rows of a tile
 WARP_BYTES = 512 + 32  # of the weights of 16 features and 64 columns
 STAGE_STEPS = 3  # of 64 columns
+LARGEST_TILE = max(MATH_WARPS)
 MAX_STAGES = 8
 MAX_TILES = 512
 RESERVED = 2048 + 16 * MAX_TILES  # arguments and barriers, tiles
@@ -51,6 +51,7 @@ class HopperProducts:
             routing.tally.counts_E,
             routing.inverse_rms_T,
             tile_rows(routing.ids_TK.numel(), gate_up.num_experts),
+            gate_up.num_rows,
         )
         return up(rows, gate_up, bias_EN, top_k=routing.ids_TK.shape[1], limit=limit)
 
@@ -72,11 +73,14 @@ class Shapes(Protocol):
 
 
 def hopper_products(shapes: Shapes, device: torch.device, max_rows: int) -> HopperProducts | None:
-    """Return these products if they compute all passes of up to `max_rows` rows on this device, else None."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
+    """Return these products if they compute all passes of up to `max_rows` rows on this device, else None.
+
+    Their bits are not those of others, so an engine has one kind for all passes: `max_rows` are those of its largest.
+    """
+    if not device_limits(device).has_wgmma:
         return None
     fits = shapes.hidden_size % 64 == 0 and shapes.intermediate_size % 32 == 0 and shapes.num_experts <= MAX_EXPERTS
-    most = _most_tiles(max_rows * shapes.experts_per_token, shapes.num_experts, max(MATH_WARPS))
+    most = _most_tiles(max_rows * shapes.experts_per_token, shapes.num_experts, LARGEST_TILE)
     return HopperProducts() if fits and most <= MAX_TILES else None
 
 
@@ -87,9 +91,18 @@ def tile_rows(num_pairs: int, num_experts: int) -> int:
 
 
 def group(
-    x_TH: Tensor, ids_TK: Tensor, places_TK: Tensor, counts_E: Tensor, inverse_rms_T: Tensor, tile_rows: int
+    x_TH: Tensor,
+    ids_TK: Tensor,
+    places_TK: Tensor,
+    counts_E: Tensor,
+    inverse_rms_T: Tensor,
+    tile_rows: int,
+    num_features: int = 64,
 ) -> Entries:
-    """Copy each live row to its experts. Ids (-1: dead), places in an expert's queue and counts int32, rms fp32."""
+    """Copy each live row to its experts. Ids (-1: dead), places in an expert's queue and counts int32, rms fp32.
+
+    `num_features` are those of `up`, whose module has this kernel, too: another number costs a compilation.
+    """
     num_rows, width = x_TH.shape
     num_pairs, num_experts, device = ids_TK.numel(), counts_E.numel(), x_TH.device
     assert x_TH.dtype == torch.bfloat16 and num_experts <= MAX_EXPERTS
@@ -104,8 +117,9 @@ def group(
         torch.empty(1, dtype=torch.int32, device=device),
         tile_rows,
     )
-    constants = _constants(width, 64, ids_TK.shape[1], num_experts, tile_rows, 2)
-    load("experts", constants).kernel("group").launch(
+    stages, _ = _shared_memory(tile_rows, device_limits(device).shared_bytes)
+    constants = _constants(width, num_features, ids_TK.shape[1], num_experts, tile_rows, stages)
+    load("experts", constants | {"UP": 1}).kernel("group").launch(
         num_rows, 128, x_TH, ids_TK, places_TK, counts_E, inverse_rms_T, *found[:5], num_pairs
     )
     return found

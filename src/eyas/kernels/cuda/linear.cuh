@@ -1,4 +1,4 @@
-// What the two kernels of dense products share: how K is cut and how a finished sum becomes an output.
+// What the kernels of dense products share: how K is cut and how a finished sum becomes an output.
 #pragma once
 #include "common.cuh"
 

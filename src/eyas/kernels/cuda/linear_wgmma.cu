@@ -6,8 +6,8 @@
 // mma.sync whatever the others are, so a row's bits are the same there and here. As in linear_tiles.cu the blocks of a
 // cluster own the parts of the same outputs and add them through each other's shared memory.
 //
-// linear.cu's instruction takes columns {8 t .. 8 t + 3} of 32 with t = 0 .. 3, then the other 16: whose fragments of
-// weights and rows are 16 bytes. wgmma reads rows from shared memory, where its 16 columns lie side by side: word i of the
+// linear.cu's instruction takes columns {8 t .. 8 t + 3} of 32 with t = 0 .. 3, then the other 16, so a lane's
+// weights and rows are 16 bytes each. wgmma reads rows from shared memory, where its 16 columns lie side by side: word i of the
 // four pieces of 16 bytes of 32 columns becomes piece i. Rows come by asynchronous copies of whole lines and change in
 // place: 4 loads and 4 stores for a row and 32 columns. The warps that do so have no copies under way, for which a fence
 // might wait.
@@ -105,7 +105,7 @@ DEVICE void bring_weights(const Shared& s, const u8* matrix, int num_tiles, cons
 
 // A stage has the rows' 64 bytes of each 32 columns; piece p of 16 bytes of row r is at p ^ (r / 2 % 4), see wgmma.cuh.
 
-// Asks for stage `number` of the part, behind the last row for nothing: all lanes of a warp.
+// Asks for stage `number` of the part, and nothing for rows behind the last: all lanes of a warp.
 DEVICE void ask_rows(const Shared& s, const u16* rows, i64 row_stride, const Work& work, int number, int place) {
     constexpr int PASS = STAGE_BLOCKS > 2 ? 2 : 4;  // rows of a warp's copy; 8 lanes have two rows' pieces of 32 columns
     const int piece = lane_id() % 4, first = lane_id() / 4 % PASS, block = lane_id() / (4 * PASS);
@@ -290,8 +290,9 @@ DEVICE void finish_tile(const float (&total)[4 * N], int tile, const Finish& fin
     }
 }
 
-// Adds the parts that the blocks of the cluster hold, each block for some of the sums, and finishes them. A sum's place is
-// its own block's once the others have read theirs. Every warp of the block comes here once.
+// Adds the parts that the blocks of the cluster hold, each block for some of the sums, and finishes them. Places n
+// with n % PARTS == part are read by this block alone, so finished sums go back there; others read the rest until the
+// second barrier. Every warp of the block comes here once.
 DEVICE void finish_parts(const float (&total)[4 * N], const Shared& s, const Work& work, const Finish& finish) {
     constexpr int MINE = (N + PARTS - 1) / PARTS;  // at most, number j is n = j PARTS + part
     const int tile = work.group * ROW_TILES + warp_id();

@@ -10,9 +10,9 @@ from eyas.kernels.layouts.device import Limits
 
 __all__ = ["plan"]
 
-MOST_TILES = 12  # of a block: three warpgroups, whose sums of 128 rows take all registers
+MAX_TILES = 12  # of a block: three warpgroups, whose sums of 128 rows take all registers
 OTHER_WARPS = 4  # which bring weights and rows and make these ready
-MOST_STAGES = 8  # of a ring
+MAX_STAGES = 8  # of a ring
 
 
 @functools.cache
@@ -37,7 +37,7 @@ def plan(
         """Return tiles of weights that the busiest multiprocessor reads, and rows in the same unit."""
         return -(-(-(-num_tiles // tiles) * chunks) // wave) * (tiles + columns // TILE_ROWS)
 
-    tiles = min(range(1, min(MOST_TILES, num_tiles) + 1), key=lambda tiles: (cost(tiles), tiles))
+    tiles = min(range(1, min(MAX_TILES, num_tiles) + 1), key=lambda tiles: (cost(tiles), tiles))
     stage_blocks = min(slice_blocks, 4 if slice_blocks % 4 == 0 else 3)
     part_stages = 16 // groups * -(-slice_blocks // stage_blocks)
     depth, row_stages, shared_bytes = _rings(
@@ -73,7 +73,7 @@ def _rings(
         sums = tiles * columns * 64 if parts > 1 else 0
         return -(-(max(ring, sums) + 4 * columns + 8 * (3 * stages + (tiles + 1) * depth)) // 1024) * 1024
 
-    most = min(MOST_STAGES, max(3, part_stages))
+    most = min(MAX_STAGES, part_stages)  # a ring is not longer than a part: sums take its place
     fitting = [
         (depth, stages)
         for depth in range(2, most + 1)
