@@ -31,26 +31,32 @@ def each_shape_with_each(*numbers):
 GPU = pytest.mark.gpu
 
 
-@pytest.fixture(
-    params=["emulated", "emulated wgmma", pytest.param("cuda", marks=GPU), pytest.param("cuda wgmma", marks=GPU)]
-)
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=GPU)])
 def device(request, monkeypatch):
+    """Where rows are multiplied; more than 16 as on a GPU without wgmma, unless the parameter says otherwise."""
     kind, _, by_wgmma = request.param.partition(" ")
-    if kind == "cuda" and not by_wgmma:
-        limits_of = ops.device_limits
-        monkeypatch.setattr(ops, "device_limits", lambda device: limits_of(device)._replace(has_wgmma=False))
-    if kind == "emulated":
-        limits = Limits(2, (227 if by_wgmma else 99) << 10, has_wgmma=bool(by_wgmma))
-        monkeypatch.setattr(ops, "load", emulated)
-        monkeypatch.setattr(ops, "device_limits", lambda device: limits)
-        # so that the emulator's small shapes go every way: many rows, K divided or not, several groups of tiles
-        monkeypatch.setattr(ops, "FEW_TILES", 1)
-        monkeypatch.setattr(ops, "MANY_TILES", 8)
-        monkeypatch.setattr(ops, "TILES_OF_BLOCK", (2, 4))
-        monkeypatch.setattr(linear_wgmma, "MAX_TILES", 5)
-        linear_wgmma.plan.cache_clear()
-        return "cpu"
-    return kind
+    if kind == "cuda":
+        if not by_wgmma:
+            limits_of = ops.device_limits
+            monkeypatch.setattr(ops, "device_limits", lambda device: limits_of(device)._replace(has_wgmma=False))
+        return kind
+    limits = Limits(2, (227 if by_wgmma else 99) << 10, has_wgmma=bool(by_wgmma))
+    monkeypatch.setattr(ops, "load", emulated)
+    monkeypatch.setattr(ops, "device_limits", lambda device: limits)
+    # so that the emulator's small shapes go every way: many rows, K divided or not, several groups of tiles
+    monkeypatch.setattr(ops, "FEW_TILES", 1)
+    monkeypatch.setattr(ops, "MANY_TILES", 8)
+    monkeypatch.setattr(ops, "TILES_OF_BLOCK", (2, 4))
+    monkeypatch.setattr(linear_wgmma, "MAX_TILES", 5)
+    linear_wgmma.plan.cache_clear()
+    return "cpu"
+
+
+either_kernel = pytest.mark.parametrize(
+    "device",
+    ["emulated", "emulated wgmma", pytest.param("cuda", marks=GPU), pytest.param("cuda wgmma", marks=GPU)],
+    indirect=True,
+)
 
 
 def normal(*shape, device, scale=1.0):
@@ -66,6 +72,7 @@ def product(rows, weight):
     return rows.double() @ weight.double().T
 
 
+@either_kernel
 @each_shape_with_each(3, 9, 20)
 def test_project(device, shape, num_rows):
     weight = normal(*shape, device=device).bfloat16()
@@ -75,6 +82,7 @@ def test_project(device, shape, num_rows):
     close(out.sum(0), product(rows, weight))
 
 
+@either_kernel
 @each_shape_with_each(5, 20)
 def test_add_prepares_the_next_norm(device, shape, num_rows):
     weight = normal(*shape, device=device).bfloat16()
@@ -110,6 +118,7 @@ def test_the_longest_first_pass_of_a_head_in_8_bits_has_tickets(monkeypatch):
     assert grids == [(132, 1024)]
 
 
+@either_kernel
 @pytest.mark.parametrize("num_rows", [pytest.param(2, marks=pytest.mark.slow), 20])
 def test_logits_divide_by_the_norm(device, num_rows):
     weight, bias = normal(48, 544, device=device).bfloat16(), normal(48, device=device)
@@ -123,6 +132,7 @@ def test_logits_divide_by_the_norm(device, num_rows):
     close(ops.router(normed, packed, bias, EPS), expected + bias.double())
 
 
+@either_kernel
 @pytest.mark.parametrize("num_rows", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_gated(device, num_rows):
     weight = normal(96, 64, device=device, scale=0.2).bfloat16()
@@ -141,6 +151,7 @@ def test_linear_takes_a_view_of_rows_and_either_type(device):
     assert torch.equal(ops.linear(rows, BlockedMatrix.pack(weight), workspace, residual_TN=residual), out.bfloat16())
 
 
+@either_kernel
 @pytest.mark.parametrize(
     ("shape", "numbers"),
     [(SHAPES[0], [1, 11]), *((shape, ROWS) for shape in SHAPES)],

@@ -73,7 +73,8 @@ class Local(NamedTuple):
 
 
 # No more than was measured; none where nothing stands. attend keeps the tree of what it merges in 4 KB. The others run
-# out of registers by a few values: linear at K = 17280, linear_tiles at 128 rows, linear_wgmma at 256 and 32,000 features.
+# out of registers by a few values: linear at K = 17280, linear_tiles at 128 rows, linear_wgmma at 256 with 32,000
+# features.
 KNOWN = {
     "attend": Local(80, 4096),
     "linear": Local(80, 40),
