@@ -316,6 +316,17 @@ DEVICE float4 load_cluster_16(const void* shared, u32 z) {
 
 #endif  // EYAS_EMULATE
 
+// Where one stands in a ring: the place, and the parity of its phase.
+template <int SIZE>
+struct Place {
+    int number = 0;
+    u32 parity = 0;
+
+    __device__ void step() {
+        if (++number == SIZE) number = 0, parity ^= 1;
+    }
+};
+
 // ---- values that blocks of a launch hand to each other -----------------------------------------------------------
 // The memory has the bits of NOT_YET before the launch, and again before the next. They are a NaN that arithmetic does
 // not give: its own are 0x7fffffff, and 0x7fff as bf16.

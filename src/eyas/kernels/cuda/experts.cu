@@ -65,15 +65,7 @@ DEVICE Shared carve(u8* base) {
     return s;
 }
 
-// Where one stands in the ring of stages: the place, and the parity of its phase.
-struct Stage {
-    int number = 0;
-    u32 parity = 0;
-
-    __device__ void step() {
-        if (++number == STAGES) number = 0, parity ^= 1;
-    }
-};
+using Stage = Place<STAGES>;
 
 struct Item {
     int expert, first, count, block;

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eyas.kernels.cuda import linear_wgmma
 from eyas.kernels.cuda.compiler import load
-from eyas.kernels.cuda.launch import Plan
+from eyas.kernels.cuda.launch import Plan, cluster_wave
 from eyas.kernels.layouts import bits12
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.device import Limits, device_limits
@@ -268,8 +268,8 @@ def _more_rows(num_rows: int, num_tiles: int, num_blocks: int, shares: int, gate
         for tiles in TILES_OF_BLOCK
         if tiles <= most and sum(_shared_bytes(tiles, column_tiles, stage_blocks, 2, parts)) <= room
     ]
-    # One wave of blocks where that is possible: 30 clusters of 4 fit on the 132 multiprocessors of an H200.
-    wave = max(1, limits.num_sms * 10 // (11 * parts)) if parts > 1 else limits.num_sms
+    # One wave of blocks where that is possible.
+    wave = cluster_wave(limits.num_sms, parts)
     row_tiles = next((tiles for tiles in fitting if tiles * wave >= num_tiles), fitting[-1])
     stages = 2
     while stages < MAX_STAGES and sum(_shared_bytes(row_tiles, column_tiles, stage_blocks, stages + 1, parts)) <= room:

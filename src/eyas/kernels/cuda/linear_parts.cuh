@@ -15,6 +15,18 @@ DEVICE Range blocks_of(int part, int number) {
     return {begin, min(begin + STAGE_BLOCKS, slice.end)};
 }
 
+// sums += the parts of all blocks, those of a share first: the order of linear.cu.
+DEVICE void add_shares(float (&sums)[4], const float4 (&parts)[PARTS]) {
+#pragma unroll
+    for (int i = 0; i < SHARES; ++i) {
+        float4 share = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+        for (int p = i * GROUPS; p < (i + 1) * GROUPS; ++p)
+            share.x += parts[p].x, share.y += parts[p].y, share.z += parts[p].z, share.w += parts[p].w;
+        sums[0] += share.x, sums[1] += share.y, sums[2] += share.z, sums[3] += share.w;
+    }
+}
+
 DEVICE float load_if(const float* values, i64 place, bool valid) { return valid && values != nullptr ? values[place] : 0.f; }
 
 // The end of the sums of a tile and 8 rows, held as the matrix instruction leaves them: at once, or in steps, which lets

@@ -79,14 +79,7 @@ DEVICE void add_parts(float (&total)[M][N][4], float4* shared, int part, int fir
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) parts[p] = PARTS > 1 ? load_cluster_16(mine + i * 32, p) : mine[i * 32];
         float sums[4] = {};
-#pragma unroll
-        for (int s = 0; s < SHARES; ++s) {
-            float4 share = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-            for (int p = s * GROUPS; p < (s + 1) * GROUPS; ++p)
-                share.x += parts[p].x, share.y += parts[p].y, share.z += parts[p].z, share.w += parts[p].w;
-            sums[0] += share.x, sums[1] += share.y, sums[2] += share.z, sums[3] += share.w;
-        }
+        add_shares(sums, parts);
         finish(sums, first_tile + i / N, first_column + i % N * 8);
     }
     if constexpr (PARTS > 1) cluster_barrier();  // the sums stay until the other blocks have read them

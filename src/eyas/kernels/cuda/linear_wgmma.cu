@@ -50,17 +50,6 @@ DEVICE Shared carve(u8* base) {
     return s;
 }
 
-// Where one stands in a ring: the place, and the parity of its phase.
-template <int SIZE>
-struct Place {
-    int number = 0;
-    u32 parity = 0;
-
-    __device__ void step() {
-        if (++number == SIZE) number = 0, parity ^= 1;
-    }
-};
-
 // The work of a block: one chunk of rows, and groups of tiles from `group` on.
 struct Work {
     int group, stride, num_groups, chunks, first_row, live_rows, part;
@@ -320,14 +309,7 @@ DEVICE void finish_parts(const float (&total)[4 * N], const Shared& s, const Wor
             float sums[4] = {};
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) parts[p] = load_cluster_16(mine + n * 32, p);
-#pragma unroll
-            for (int i = 0; i < SHARES; ++i) {
-                float4 share = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-                for (int p = i * GROUPS; p < (i + 1) * GROUPS; ++p)
-                    share.x += parts[p].x, share.y += parts[p].y, share.z += parts[p].z, share.w += parts[p].w;
-                sums[0] += share.x, sums[1] += share.y, sums[2] += share.z, sums[3] += share.w;
-            }
+            add_shares(sums, parts);
             finish.scale(sums, features, residual[j], 8 * n);
             mine[n * 32] = {sums[0], sums[1], sums[2], sums[3]};
         }

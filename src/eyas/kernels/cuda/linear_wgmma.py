@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from eyas.kernels.cuda.launch import Plan
+from eyas.kernels.cuda.launch import Plan, cluster_wave
 from eyas.kernels.layouts.dense import TILE_ROWS
 from eyas.kernels.layouts.device import Limits
 
@@ -30,8 +30,7 @@ def plan(
     parts = shares * groups
     columns = 32 if num_rows <= 32 else 64 if num_rows <= 64 else 128
     chunks = -(-num_rows // columns)
-    # 30 clusters of 4 fit on the 132 multiprocessors of an H200.
-    wave = max(1, limits.num_sms * 10 // (11 * parts)) if parts > 1 else limits.num_sms
+    wave = cluster_wave(limits.num_sms, parts)
 
     def cost(tiles: int) -> int:
         """Return tiles of weights that the busiest multiprocessor reads, and rows in the same unit."""
