@@ -325,6 +325,11 @@ struct Place {
     __device__ void step() {
         if (++number == SIZE) number = 0, parity ^= 1;
     }
+
+    __device__ void skip(int count) {
+        number += count;
+        while (number >= SIZE) number -= SIZE, parity ^= 1;
+    }
 };
 
 // ---- values that blocks of a launch hand to each other -----------------------------------------------------------

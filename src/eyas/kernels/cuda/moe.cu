@@ -17,16 +17,7 @@
 
 // ---- the stream of items -----------------------------------------------------------------------------------------
 
-// Where a warp stands in the ring: the stage and the parity of its phase.
-struct Place {
-    int stage;
-    u32 parity;
-
-    __device__ void step(int count) {
-        stage += count;
-        while (stage >= DEPTH) stage -= DEPTH, parity ^= 1;
-    }
-};
+using Stage = Place<DEPTH>;
 
 // One lane: the block's item number `n`, those of both phases counted, comes to its stage, n % DEPTH.
 DEVICE void ask(const Shared& s, const Matrix& up, const Matrix& down, int n, int stage) {
@@ -116,16 +107,16 @@ struct Fragments {
 };
 
 // `count` items of one group. One warp of SLICES.
-DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragments& rows, Place& place) {
+DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragments& rows, Stage& stage) {
     const int lane = lane_id(), slice = warp_id(), first_unit = slice * SLICE, units = units_of(phase);
     const u8* const my_words = s.ring + first_unit * UNIT_WORD_BYTES + lane * 16;
     const u8* const my_scales = s.ring + units * UNIT_WORD_BYTES + first_unit * UNIT_SCALE_BYTES + (lane >> 2) * 4;
     float4* const my_partials = s.partials + slice * 32 + lane;
     for (; count > 0; --count) {
-        copy_barrier_wait(s.full + place.stage, place.parity);
+        copy_barrier_wait(s.full + stage.number, stage.parity);
         float c[COLUMN_TILES][4] = {};
-        const u8* const words = my_words + place.stage * ITEM_BYTES;
-        const u8* const scales = my_scales + place.stage * ITEM_BYTES;
+        const u8* const words = my_words + stage.number * ITEM_BYTES;
+        const u8* const scales = my_scales + stage.number * ITEM_BYTES;
 #pragma unroll
         for (int u = 0; u < SLICE; ++u) {
             if (EVEN || first_unit + u < units) {
@@ -137,20 +128,20 @@ DEVICE void multiply_items(const Shared& s, int phase, int count, const Fragment
         }
 #pragma unroll
         for (int i = 0; i < COLUMN_TILES; ++i)
-            my_partials[(place.stage * COLUMN_TILES + i) * SLICES * 32] = {c[i][0], c[i][1], c[i][2], c[i][3]};
+            my_partials[(stage.number * COLUMN_TILES + i) * SLICES * 32] = {c[i][0], c[i][1], c[i][2], c[i][3]};
         __syncwarp();  // the sums that are stored depend on all that was read, so the copy overtakes nothing
-        if (lane == 0) copy_barrier_expect(s.done + place.stage, 0);
-        place.step(1);
+        if (lane == 0) copy_barrier_expect(s.done + stage.number, 0);
+        stage.step();
     }
 }
 
 // This block's items of a phase. `rows` has those of the first group of phase UP.
-DEVICE void multiply(const Shared& s, int phase, const u16* values, Fragments& rows, Place& place) {
+DEVICE void multiply(const Shared& s, int phase, const u16* values, Fragments& rows, Stage& stage) {
     const int end = s.end[phase];
     for (int item = s.begin[phase]; item < end;) {
         const int group = group_of(phase, item), stop = min(end, (group + 1) * tiles_of(phase));
         if (phase == DOWN || item > s.begin[UP]) rows.load_group(s, phase, group, values);
-        multiply_items(s, phase, stop - item, rows, place);
+        multiply_items(s, phase, stop - item, rows, stage);
         item = stop;
     }
 }
@@ -159,7 +150,7 @@ DEVICE void multiply(const Shared& s, int phase, const u16* values, Fragments& r
 // are to be multiplied by; `finish(pair, factor, tile, sums, bias)` gets those of rows g and g + 8 of the tile, and
 // `refill(n, stage)` asks for item n. Returns how many items of the next phase are to be skipped.
 template <int PHASE, class Factor, class Finish, class Refill>
-DEVICE int finish_items(const Shared& s, const float* biases, Place& place, int skip, Factor factor, Finish finish,
+DEVICE int finish_items(const Shared& s, const float* biases, Stage& stage, int skip, Factor factor, Finish finish,
                         Refill refill) {
     constexpr int TILES = PHASE == UP ? UP_TILES : DOWN_TILES;
     const int lane = lane_id(), g = lane >> 2, t = lane & 3, end = s.end[PHASE];
@@ -184,27 +175,27 @@ DEVICE int finish_items(const Shared& s, const float* biases, Place& place, int 
         for (; item < stop; item += FINISHERS) {
             const int tile = item - group * TILES;
             const float2 next_bias = my_biases[8 * min(tile + FINISHERS, TILES - 1)];
-            copy_barrier_wait(s.done + place.stage, place.parity);
+            copy_barrier_wait(s.done + stage.number, stage.parity);
             float4 sums[COLUMN_TILES];
 #pragma unroll
             for (int i = 0; i < COLUMN_TILES; ++i) {
                 float4 c = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
                 for (int slice = 0; slice < SLICES; ++slice) {
-                    const float4 part = s.partials[((place.stage * COLUMN_TILES + i) * SLICES + slice) * 32 + lane];
+                    const float4 part = s.partials[((stage.number * COLUMN_TILES + i) * SLICES + slice) * 32 + lane];
                     c = {c.x + part.x, c.y + part.y, c.z + part.z, c.w + part.w};
                 }
                 sums[i] = c;
             }
             __syncwarp();
-            if (lane == 0) refill(number + item + DEPTH, place.stage);
+            if (lane == 0) refill(number + item + DEPTH, stage.number);
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < COLUMN_TILES; ++i) {
                 if (pairs[i][0] >= 0) finish(pairs[i][0], factors[i][0], tile, float2{sums[i].x, sums[i].z}, bias);
                 if (pairs[i][1] >= 0) finish(pairs[i][1], factors[i][1], tile, float2{sums[i].y, sums[i].w}, bias);
             }
-            place.step(FINISHERS);
+            stage.skip(FINISHERS);
             bias = next_bias;
         }
     }
@@ -307,13 +298,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const i64 act_values = static_cast<i64>(act_rows) * TOP_K * NUM_INNER;
     u16* const act_before = act + (*s.turn ^ 1) * act_values;
     act += *s.turn * act_values;
-    Place place = {0, 0};
+    Stage stage;
     if (finisher < 0) {
         clear(act_before, *s.rows_before * TOP_K * NUM_INNER);
         if (warp_id() < SLICES) {
 #pragma unroll 1
             for (int phase = UP; phase <= DOWN; ++phase)
-                multiply(s, phase, phase == DOWN ? act : rows, fragments, place);
+                multiply(s, phase, phase == DOWN ? act : rows, fragments, stage);
         }
     } else {
         if (finisher == FINISHERS - 1 && lane_id() == 0 && atomicInc(state, gridDim.x - 1) == gridDim.x - 1) {
@@ -321,16 +312,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             state[2] = num_rows;
         }
         __syncwarp();
-        place.step(finisher);
+        stage.skip(finisher);
         const int skip = finish_items<UP>(
-            s, up_bias, place, finisher, [&](int pair) { return s.row_scales[pair / TOP_K]; },
+            s, up_bias, stage, finisher, [&](int pair) { return s.row_scales[pair / TOP_K]; },
             [&](int pair, float scale, int tile, float2 sums, float2 bias) {
                 const float value = swiglu(sums.x * scale + bias.x, sums.y * scale + bias.y, limit);
                 act[static_cast<i64>(pair) * NUM_INNER + tile * 8 + g] = to_bf16(value);
             },
             refill);
         finish_items<DOWN>(
-            s, down_bias, place, skip, [&](int pair) { return s.weights[pair]; },
+            s, down_bias, stage, skip, [&](int pair) { return s.weights[pair]; },
             [&](int pair, float weight, int tile, float2 sums, float2 bias) {
                 const i64 feature = static_cast<i64>(pair) * NUM_FEATURES + tile * TILE + 2 * g;
                 *reinterpret_cast<float2*>(partials + feature) = {(sums.x * down_factor + bias.x) * weight,

@@ -9,6 +9,7 @@ Times are of the monotonic clock, which all processes of a machine share. The fi
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
 
@@ -92,13 +93,16 @@ def served(server):
     async def main():
         runner = web.AppRunner(server.app(), shutdown_timeout=0.01, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        addresses.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        listener = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(runner, listener).start()
+        addresses.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
         ready.set()
         try:
             await server.ended
         finally:
+            # asyncio leaves a socket open whose connection it accepted in the step that closes the port.
+            loop.remove_reader(listener)
+            await asyncio.sleep(0)
             await runner.cleanup()
 
     def run():
