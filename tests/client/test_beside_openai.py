@@ -20,9 +20,10 @@ TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look
     "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}}  # fmt: skip
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "string", "maxLength": 20}}, "required": ["answer"],
           "additionalProperties": False}  # fmt: skip
-QUESTIONS = ["What does len do?", "\U0001f426 \u00e9\u00e8 \u4e16\u754c?", "x" * 500]
+QUESTIONS = ["What does len do?", "\U0001f426 \u00e9\u00e8 \u4e16\u754c?"]
 CASES = [
     *({"content": text, "max_tokens": 24, "temperature": 0} for text in QUESTIONS),
+    pytest.param({"content": "x" * 500, "max_tokens": 24, "temperature": 0}, marks=pytest.mark.slow),
     {"content": "Hi", "max_tokens": 1, "temperature": 0},
     {"content": "Count.", "max_tokens": 24, "temperature": 1, "seed": 8, "top_p": 0.9},
     {"content": "What does len do?", "max_tokens": 24, "temperature": 0, "reasoning_effort": "high"},

@@ -66,8 +66,7 @@ EVERY_STEP, EVERY_FOURTH = (2048,), (2048, 0, 0, 0)
     ("chance", "prompt_rows"),
     [
         (0.3, EVERY_STEP),
-        (0.8, EVERY_STEP),
-        pytest.param(0.6, EVERY_STEP, marks=pytest.mark.slow),
+        *(pytest.param(chance, EVERY_STEP, marks=pytest.mark.slow) for chance in (0.6, 0.8)),
         *(pytest.param(chance, EVERY_FOURTH, marks=pytest.mark.slow) for chance in (0.3, 0.6, 0.8)),
     ],
 )

@@ -210,6 +210,7 @@ def test_rounds_that_accept(check, temperature):
     assert stats.num_accepted_tokens > 20
 
 
+@pytest.mark.slow
 def test_rounds_without_drafts_are_caught_up(check):
     """After 32 tokens, a full backlog, the drafts are those of a head that never paused."""
     check(requests_of(2, max_tokens=80), [3, *[0] * (MAX_BACKLOG - 4), 5, 2, 0, 4], concurrency=2)

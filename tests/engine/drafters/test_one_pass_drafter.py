@@ -127,6 +127,7 @@ def test_a_pause_is_caught_up(check, model):
     check(requests_of(2, model.config.vocab_size, max_tokens=80), schedule, concurrency=2)
 
 
+@pytest.mark.slow
 def test_prefix_hits_bring_its_caches(check, model):
     stats = check(requests_of(3, model.config.vocab_size), [4], concurrency=1, page_size=8, chunk_tokens=37)
     assert stats.num_cached_tokens >= 2 * 64

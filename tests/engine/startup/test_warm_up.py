@@ -75,8 +75,8 @@ def test_drafting_behind_a_pause_needs_no_other_graphs(random_model):
 @pytest.mark.parametrize(
     ("drafter", "draft_tokens"),
     [
-        ("eagle3", 3),
-        *(pytest.param(*rare, marks=pytest.mark.slow) for rare in (("none", 0), ("ngram", 2), ("eagle3", "auto"))),
+        ("ngram", 2),
+        *(pytest.param(*rare, marks=pytest.mark.slow) for rare in (("none", 0), ("eagle3", 3), ("eagle3", "auto"))),
     ],
 )
 def test_no_request_needs_a_stage_that_did_not_run_before(random_speaker, drafter, draft_tokens):

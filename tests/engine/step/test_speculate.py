@@ -124,6 +124,7 @@ def test_the_head_keeps_up_while_others_draft(random_model):
     assert 0 < most <= MAX_BACKLOG
 
 
+@pytest.mark.slow
 def test_a_chain_ends_where_it_is_not_worth_a_row(random_model):
     requests = requests_of(random_model, max_tokens=20)
     core = build(random_model, drafter="eagle3", draft_tokens=MOST, concurrency=3)

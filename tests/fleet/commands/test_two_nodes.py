@@ -83,6 +83,7 @@ def desk(lab, net, monkeypatch):
     net.mend()
 
 
+@pytest.mark.slow
 def test_order_environment_readiness_restart_and_a_clean_stop(desk, net):
     out = desk.up(desk.two_nodes())
     assert f"ssh -N -L {PORT}:127.0.0.1:{PORT} root@{ADDRESSES['a']}" in out

@@ -41,7 +41,8 @@ def test_streamed_whole_and_chat_say_the_same(demo):
     assert message["usage"]["output_tokens"] == chat.usage.completion_tokens
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_content(demo, seed):
     fields = ASKED | {"temperature": 1, "seed": seed, "max_tokens": 40}
     assert without_ids(whole(demo, **fields))["content"] == without_ids(streamed(demo, **fields))["content"]

@@ -94,6 +94,7 @@ def test_java_may_offer_http2(connect, server, rest, step):
         assert status == 200 and body["object"] == "chat.completion", body
 
 
+@pytest.mark.slow
 def test_javas_own_client(server, tmp_path):
     if shutil.which("javac") is None:
         pytest.skip("no Java compiler here")

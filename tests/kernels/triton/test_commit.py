@@ -58,7 +58,7 @@ def committed_plainly(ledger, slots, drafts, num_drafts, sampled, failed, taps, 
 
 
 @given(st.integers(0, 10**6), st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_equals_one_sequence_after_the_other(seed, num_drafts, counts, taps, has_late_rows):
     """And where rows lack their masks, which may be all of a sequence."""
     generator = torch.Generator().manual_seed(seed)

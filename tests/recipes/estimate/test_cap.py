@@ -59,7 +59,7 @@ def from_the_command(plan):
     return None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(asks)
 @example(
     {"on": "spark", "engine": "sglang", "model": "gpt-oss-120b", "context": 32768, "concurrency": 4, "memory": "90GiB"}

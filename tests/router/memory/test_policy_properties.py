@@ -63,7 +63,7 @@ def watched(box):
         assert above * TICK_S <= 5.0, "above the emergency for more than 5 s"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(boxes())
 def test_a_box_never_falls_over(box):
     watched(box)

@@ -70,7 +70,7 @@ def expected(answer: Answer) -> list[dict]:
     return blocks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_answer_in_any_chunks(data):
     answer = data.draw(answers())

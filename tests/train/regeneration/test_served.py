@@ -55,9 +55,8 @@ def test_answers_are_the_servers_own(url, tmp_path, capsys):
     assert tokens > 2 and KEY not in out + err
 
 
-@pytest.mark.parametrize(
-    ("num_chats", "num_kills", "max_tokens"), [(3, 1, "60"), pytest.param(16, 20, "60", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_chats", "num_kills", "max_tokens"), [(3, 1, "60"), (16, 20, "60")])
 def test_a_run_that_is_killed_goes_on_to_the_same_chats(url, tmp_path, num_chats, num_kills, max_tokens):
     """At T = 1 with a seed: every answer is that of a run that was not killed, whatever it was batched with."""
     prompts = write(tmp_path / "in.jsonl", *CHATS[:num_chats])
