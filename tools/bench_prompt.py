@@ -36,6 +36,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from eyas.bench.report import provenance
 from eyas.kernels.cuda import experts as cuda_experts
+from eyas.kernels.cuda import moe
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.triton import experts, route, stream
@@ -196,10 +197,20 @@ def show_wgmma(layers: Sequence[ExpertLayer], normed: Normed, routing: route.Rou
 
         error = float((run(layers[0]).float() - wanted.float()).norm() / wanted.float().norm())
         spent, sorting = launch_us(run, layers), launch_us(sort, layers)
-        mark = " *" if tile == usual else ""
+        mark = " *" if tile == usual and len(rows) > cuda_experts.FEW_ROWS else ""
         print(
             f"{f'wgmma, tiles of {tile}':>20} {spent:8.1f}{mark}  sorting {sorting:.1f}, off by {error:.1e}", flush=True
         )
+
+    if len(rows) <= cuda_experts.FEW_ROWS:
+        workspace = moe.Workspace(len(rows), top_k, 0, CONFIG.intermediate_size, DEVICE)
+
+        def run_few(layer: ExpertLayer) -> Tensor:
+            matrices = layer.gate_up, layer.gate_up_bias, layer.down, layer.down_bias
+            return moe.outputs(rows, routing.ids_TK, routing.inverse_rms_T, *matrices, workspace, limit=7.0)
+
+        same = "same" if torch.equal(run_few(layers[0]), run(layers[0])) else "OTHER"
+        print(f"{'few, with sorting':>20} {launch_us(run_few, layers):8.1f} *  {same} bits", flush=True)
 
 
 def launch_us(run: Callable[..., object], matrices: Sequence[object]) -> float:

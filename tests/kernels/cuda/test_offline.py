@@ -19,7 +19,7 @@ from tests.kernels.support.hazards import overwritten_operands
 from tests.kernels.support.refills import unfinished_loads
 
 from eyas.engine.sampling.screened_logits import MAX_ROWS
-from eyas.kernels.cuda import attend, attend_plan, compiler, linear, moe, norm
+from eyas.kernels.cuda import attend, attend_plan, compiler, experts, linear, moe, norm
 from eyas.kernels.cuda.ops import DecodeOps
 from eyas.kernels.layouts.bits12 import TILE_BYTES
 from eyas.kernels.layouts.dense import BlockedMatrix
@@ -160,8 +160,11 @@ def _run(model: Model, num_seqs: int, num_rows: int) -> None:
     gate_up, down = _experts(model, 2 * model.inner, hidden), _experts(model, hidden, model.inner)
     bias = _fake(model.experts, 2 * model.inner)
     act = ops.moe_up(normed, choice, live.flatten(), gate_up, bias, top_k=4, limit=7.0, eps=1e-5)
-    bias = _fake(model.experts, hidden)
+    up_bias, bias = bias, _fake(model.experts, hidden)
     residual, normed = ops.moe_down(act, choice, live.flatten(), down, bias, residual, weight)
+    if model is GPT_OSS_120B and total <= experts.FEW_ROWS:
+        ids, workspace = _fake(total, 4, dtype=torch.int32), moe.Workspace(total, 4, 0, model.inner, "meta")
+        moe.outputs(normed.rows_TH, ids, _fake(total), gate_up, up_bias, down, bias, workspace, limit=7.0)
     ops.logits(normed, _matrix(model.vocab, hidden), 1e-5)
     if total <= MAX_ROWS:
         wanted = _fake(2, dtype=torch.int32)

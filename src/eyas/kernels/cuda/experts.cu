@@ -6,10 +6,10 @@
 // every gridDim.xth: a warpgroup has 64 features, and the last one brings the tile's rows and the block's weights in
 // stages of 192 columns, and runs ahead into the next items. Copies are served in the order in which they were asked
 // for, so rows that are asked for later than weights would wait for them. A warp unpacks the weights of its 16 features
-// and 64 columns while the products of the 64 before run.
+// and 64 columns while its products of the 64 before run or, of many rows, those of other warps.
 //
-// Every output is one chain of instructions of 16 products in ascending columns, whatever N an instruction has, so a
-// row's bits do not depend on the other rows.
+// Row invariance: an output is a sum of slices in ascending order, each a stage's columns in one chain of instructions of
+// 16 products, whatever N an instruction has. Where moe.cu has slices of 192 columns too, its outputs have these bits.
 //
 // Defines: UP (1: gate and up with SwiGLU, 0: down), COLUMNS (of the matrix, a multiple of 32), FEATURES (its rows, a
 // multiple of 64), TILE_ROWS (16, 32, 64 or 128), TOP_K, NUM_EXPERTS, STAGES (at least 2).
@@ -22,6 +22,7 @@ constexpr int MATH_WARPS = 4 * GROUPS, COPY_WARPS = 4, THREADS = 32 * (MATH_WARP
 // Of a thread: what a copy warp gives back of a launch's registers, the others share.
 constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8, COPY_REGISTERS = 32;
 constexpr int REGISTERS = (LAUNCH_REGISTERS * THREADS - 32 * COPY_WARPS * COPY_REGISTERS) / (32 * MATH_WARPS) / 8 * 8;
+constexpr int MOST_FEW = 64;  // columns of a product beside whose sums there are registers for three steps
 constexpr int STEPS = (COLUMNS + 63) / 64, LAST_PARTS = COLUMNS % 64 ? 2 : 4;  // of 64 columns; of 16 in the last
 constexpr int SPAN = 3, SPANS = (STEPS + SPAN - 1) / SPAN;                     // steps of a stage; stages of an item
 constexpr int WORD_BYTES = 512, SCALE_BYTES = 32;  // of 16 features and a step: layouts/mxfp4.py
@@ -136,14 +137,14 @@ DEVICE void unpack(u32 (&a)[4][4], const uint4& words, u32 scales) {
 
 template <int N>
 struct Product {
-    float d[N / 2];
-    u32 about[(N + 31) / 32];  // of row lane_id() + 32 i of the tile: its scale, or its pair
+    float total[N / 2], d[N / 2];  // of all slices before; of this one
+    u32 about[(N + 31) / 32];      // of row lane_id() + 32 i of the tile: its scale, or its pair
     float2 bias;
 
-    // What the end needs, long before. Sums begin as zeros: left undefined for the first instruction they cost registers.
+    // What the end needs, long before.
     __device__ void prepare(const Arguments& with, const Item& item, int tile) {
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) d[i] = 0.f;
+        for (int i = 0; i < N / 2; ++i) total[i] = 0.f;
         const u32* const table = reinterpret_cast<const u32*>(UP ? static_cast<const void*>(with.entry_scales) : with.pairs);
 #pragma unroll
         for (int i = 0; i < (N + 31) / 32; ++i) {
@@ -152,6 +153,12 @@ struct Product {
         }
         const i64 place = static_cast<i64>(item.expert) * FEATURES + tile * 16 + (lane_id() >> 2) * 2;
         bias = *reinterpret_cast<const float2*>(with.bias + place);
+    }
+
+    // A slice's sums begin as zeros: left undefined for the first instruction they cost registers.
+    __device__ void begin_slice() {
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) d[i] = 0.f;
     }
 
     // d += 64 columns, until wgmma_wait. `at`: bytes from `rows` to those of the step.
@@ -164,6 +171,12 @@ struct Product {
         wgmma_commit();
     }
 
+    __device__ void end_slice() {
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) total[i] += d[i];
+    }
+
     __device__ void finish(const Arguments& with, const Item& item, int tile) {
         const int g = lane_id() >> 2, t = lane_id() & 3;
 #pragma unroll
@@ -172,14 +185,14 @@ struct Product {
             u32 of[2];
 #pragma unroll
             for (int odd = 0; odd < 2; ++odd) of[odd] = __shfl_sync(FULL_WARP, about[j / 4], (row + odd) & 31);
-            const float low[2] = {d[4 * j] * with.factor, d[4 * j + 1] * with.factor};
-            const float high[2] = {d[4 * j + 2] * with.factor, d[4 * j + 3] * with.factor};
+            const float low[2] = {total[4 * j] * with.factor, total[4 * j + 1] * with.factor};
+            const float high[2] = {total[4 * j + 2] * with.factor, total[4 * j + 3] * with.factor};
             if (UP) {
                 float act[2];
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd) {
                     const float scale = __uint_as_float(of[odd]);
-                    act[odd] = swiglu(low[odd] * scale + bias.x, high[odd] * scale + bias.y, with.limit);
+                    act[odd] = swiglu(__fmaf_rn(low[odd], scale, bias.x), __fmaf_rn(high[odd], scale, bias.y), with.limit);
                 }
                 // Lanes of features 2 n and 2 n + 1 give each other one row each, and store both features of the other.
                 const int second = g & 1, mine = row + second;
@@ -212,55 +225,55 @@ DEVICE void release(const Shared& s, int stage) {
     if (lane_id() == 0) copy_barrier_expect(s.empty + stage, 0);
 }
 
-// A stage at a time: products of a step run while the next one is unpacked.
+// Products of a step run while the next one is unpacked, of a stage into registers of its own.
 template <int N>
 DEVICE void multiply_few(Product<N>& product, const Shared& s, Stage& stage) {
     u32 a[SPAN][4][4];
-    int before = 0;  // the stage before
+    copy_barrier_wait(s.full + stage.number, stage.parity);
+    unpack_step(a[0], s, stage, 0);
 #pragma unroll 1
     for (int span = 0; span < SPANS; ++span) {
         const WgmmaRows rows = wgmma_begin(s.rows + stage.number * SPAN * STEP_BYTES);
-        copy_barrier_wait(s.full + stage.number, stage.parity);
+        const Stage before = stage;
+        product.begin_slice();
 #pragma unroll
         for (int j = 0; j < SPAN; ++j) {
             const int step = span * SPAN + j;
             if (STEPS % SPAN && step >= STEPS) break;
-            unpack_step(a[j], s, stage, j);
             product.add(a[j], rows, j * STEP_BYTES, step);
-            wgmma_wait<1>();
-            if (j == 0 && span > 0) release(s, before);
+            if (j < SPAN - 1) unpack_step(a[j + 1], s, stage, j + 1);
         }
-        before = stage.number;
         stage.step();
+        if (span < SPANS - 1) {
+            copy_barrier_wait(s.full + stage.number, stage.parity);
+            wgmma_wait<SPAN - 1>();  // the first step's products, which read the registers of the next
+            unpack_step(a[0], s, stage, 0);
+        }
+        product.end_slice();
+        release(s, before.number);
     }
-    wgmma_wait<0>();
-    release(s, before);
 }
 
-// A step at a time, in two sets of registers: there are too few for three beside the sums of many rows.
+// Other warps' products run meanwhile: beside the sums of many rows there are registers for one step.
 template <int N>
 DEVICE void multiply_many(Product<N>& product, const Shared& s, Stage& stage) {
-    Stage ahead = stage;
-    int j = 0, next_j = 0;  // steps of the stages
-    const auto unpack_next = [&](u32(&a)[4][4]) {
-        if (next_j == 0) copy_barrier_wait(s.full + ahead.number, ahead.parity);
-        unpack_step(a, s, ahead, next_j);
-        if (++next_j == SPAN) next_j = 0, ahead.step();
-    };
-    const auto advance = [&](u32(&now)[4][4], u32(&next)[4][4], int step) {
-        product.add(now, wgmma_begin(s.rows + (stage.number * SPAN + j) * STEP_BYTES), 0, step);
-        if (step < STEPS - 1) unpack_next(next);
-        wgmma_wait<0>();
-        if (++j == SPAN || step == STEPS - 1) j = 0, release(s, stage.number), stage.step();
-    };
-    u32 even[4][4], odd[4][4];
-    unpack_next(even);
+    u32 a[4][4];
 #pragma unroll 1
-    for (int step = 0; step + 1 < STEPS; step += 2) {
-        advance(even, odd, step);
-        advance(odd, even, step + 1);
+    for (int span = 0; span < SPANS; ++span, stage.step()) {
+        copy_barrier_wait(s.full + stage.number, stage.parity);
+        const WgmmaRows rows = wgmma_begin(s.rows + stage.number * SPAN * STEP_BYTES);
+        product.begin_slice();
+#pragma unroll
+        for (int j = 0; j < SPAN; ++j) {
+            const int step = span * SPAN + j;
+            if (STEPS % SPAN && step >= STEPS) break;
+            unpack_step(a, s, stage, j);
+            product.add(a, rows, j * STEP_BYTES, step);
+            if (j < SPAN - 1) wgmma_wait<0>();
+        }
+        product.end_slice();
+        release(s, stage.number);
     }
-    if (STEPS % 2) advance(even, odd, STEPS - 1);
 }
 
 // A warp whose warpgroup has no features of this item.
@@ -282,7 +295,7 @@ DEVICE void multiply(const Shared& s, const Item& item, Stage& stage) {
     const int tile = item.block * MATH_WARPS + warp_id();
     Product<N> product;
     product.prepare(*s.arguments, item, tile);
-    if constexpr (N <= (TILE_ROWS == 128 ? 16 : 32))
+    if constexpr (N <= MOST_FEW)
         multiply_few(product, s, stage);
     else
         multiply_many(product, s, stage);

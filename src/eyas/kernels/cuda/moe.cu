@@ -12,7 +12,8 @@
 // columns; the borders follow from the number of columns alone.
 //
 // Defines: UP_COLUMNS, DOWN_COLUMNS (of the matrices, multiples of 32), COLUMN_TILES (of 8 rows in a group), DEPTH
-// (items a block has under way), NUM_EXPERTS, TOP_K, ROUTED (0; 1 where moe_route.cu has written the tables).
+// (items a block has under way), NUM_EXPERTS, TOP_K, ROUTED (0; 1 where moe_route.cu has written the tables),
+// OUTPUTS (0; 1 where the experts' outputs are wanted as they are, not added).
 #include "moe.cuh"
 
 // ---- the stream of items -----------------------------------------------------------------------------------------
@@ -259,7 +260,8 @@ DEVICE void combine(float* partials, const u8* live, int num_rows, const float* 
 // rows bf16 [T, H], square_sums [T, NUM_PARTS], logits [T, E], up_bias [E, 2 I] with gate and up alternating, act bf16
 // [2, act_rows, TOP_K, I], down_bias [E, H], residual [T, H], norm [H]. Writes residual_out [T, H], normed bf16 [T, H],
 // out_square_sums [T, H / 16]; act, partials [T, TOP_K, H] and state are those of `Workspace` in moe.py; factors:
-// 2^exponent of the packed experts. All blocks must be resident.
+// 2^exponent of the packed experts. With OUTPUTS it writes the outputs of live rows, bf16 [T, TOP_K, H], to normed alone,
+// and takes neither weights nor what is added. All blocks must be resident.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     moe(const u16* rows, const float* square_sums, float eps, const float* logits, const u8* live, int num_rows,
         const u8* up_words, const u8* up_scales, const float* up_bias, float up_factor, float limit, u16* act,
@@ -316,18 +318,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int skip = finish_items<UP>(
             s, up_bias, stage, finisher, [&](int pair) { return s.row_scales[pair / TOP_K]; },
             [&](int pair, float scale, int tile, float2 sums, float2 bias) {
-                const float value = swiglu(sums.x * scale + bias.x, sums.y * scale + bias.y, limit);
+                const float value = swiglu(__fmaf_rn(sums.x, scale, bias.x), __fmaf_rn(sums.y, scale, bias.y), limit);
                 act[static_cast<i64>(pair) * NUM_INNER + tile * 8 + g] = to_bf16(value);
             },
             refill);
         finish_items<DOWN>(
-            s, down_bias, stage, skip, [&](int pair) { return s.weights[pair]; },
+            s, down_bias, stage, skip, [&](int pair) { return OUTPUTS ? 1.f : s.weights[pair]; },
             [&](int pair, float weight, int tile, float2 sums, float2 bias) {
                 const i64 feature = static_cast<i64>(pair) * NUM_FEATURES + tile * TILE + 2 * g;
-                *reinterpret_cast<float2*>(partials + feature) = {(sums.x * down_factor + bias.x) * weight,
-                                                                  (sums.y * down_factor + bias.y) * weight};
+                const float2 out = {sums.x * down_factor + bias.x, sums.y * down_factor + bias.y};
+                if (OUTPUTS)
+                    *reinterpret_cast<u32*>(normed + feature) = pack_bf16(out.x, out.y);
+                else
+                    *reinterpret_cast<float2*>(partials + feature) = {out.x * weight, out.y * weight};
             },
             refill);
     }
-    combine(partials, live, num_rows, residual, norm, residual_out, normed, out_square_sums);
+    if (!OUTPUTS) combine(partials, live, num_rows, residual, norm, residual_out, normed, out_square_sums);
 }

@@ -19,7 +19,18 @@ from eyas.kernels.layouts.device import Limits, device_limits
 from eyas.kernels.layouts.mxfp4 import PackedExperts
 from eyas.kernels.reference.norm import Normed
 
-__all__ = ["MAX_COLUMNS", "MAX_EXPERTS", "MAX_ROWS", "MAX_TOP_K", "Activations", "Workspace", "moe_down", "moe_up"]
+__all__ = [
+    "MAX_COLUMNS",
+    "MAX_EXPERTS",
+    "MAX_ROWS",
+    "MAX_TOP_K",
+    "Activations",
+    "Workspace",
+    "moe_down",
+    "moe_up",
+    "outputs",
+    "slice_columns",
+]
 
 MAX_ROWS = 2048
 FEW_ROWS = 512  # up to here each block finds the routing of all rows for itself
@@ -99,26 +110,82 @@ def moe_down(
     assert all(tensor.dtype == torch.float32 for tensor in floats)
     assert all(tensor.is_contiguous() for tensor in (*floats, rows, live_T))
     _check_shapes(square_sums, gate_up, down, top_k, workspace)
-    limits = device_limits(rows.device)
-    column_tiles = _column_tiles(num_rows, limits)
-    depth, stages_bytes = _ring(gate_up.num_columns, down.num_columns, column_tiles, limits)
-    constants = {"UP_COLUMNS": gate_up.num_columns, "COLUMN_TILES": column_tiles}
-    constants |= {"NUM_EXPERTS": num_experts, "TOP_K": top_k}
-    tables, table_bytes = None, _table_bytes(num_rows, num_experts, top_k, column_tiles)
+    constants = _constants(num_rows, gate_up, down, top_k, device_limits(rows.device))
+    tables, table_bytes = None, _table_bytes(num_rows, num_experts, top_k, constants["COLUMN_TILES"])
     if num_rows > FEW_ROWS:
         tables, table_bytes = route(activations, logits_TE, live_T, constants, workspace), FIXED_TABLE_BYTES
-    constants |= {"DOWN_COLUMNS": down.num_columns, "DEPTH": depth, "ROUTED": int(tables is not None)}
     out = torch.empty_like(residual_TH)
     after = Normed(torch.empty_like(rows), out.new_empty(num_rows, down.num_rows // TILE))
+    routing, ends = (square_sums, float(eps), logits_TE, live_T), (residual_TH, norm_H, out, *after)
+    experts = (gate_up, up_bias, down, bias_EH)
+    _launch(rows, routing, experts, limit, ends, workspace, tables, constants | {"OUTPUTS": 0}, table_bytes)
+    return out, after
+
+
+def outputs(
+    x_TH: Tensor,
+    ids_TK: Tensor,
+    inverse_rms_T: Tensor,
+    gate_up: PackedExperts,
+    up_bias_EN: Tensor,
+    down: PackedExperts,
+    down_bias_EH: Tensor,
+    workspace: Workspace,
+    *,
+    limit: float,
+) -> Tensor:
+    """Outputs bf16 [T k, H] of rows whose experts are known, not yet weighted; of dead rows (id -1) none are written.
+
+    Ids int32, inverse rms of the rows and biases fp32. T <= rows of the workspace.
+    """
+    num_rows, top_k = ids_TK.shape
+    if num_rows > workspace.max_rows:
+        raise ValueError(f"{num_rows} rows: at most {workspace.max_rows} at a time")
+    assert x_TH.dtype == torch.bfloat16 and ids_TK.dtype == torch.int32
+    constants = _constants(num_rows, gate_up, down, top_k, device_limits(x_TH.device))
+    tables = sort(ids_TK, inverse_rms_T, gate_up, constants)
+    out_PH = x_TH.new_empty(num_rows * top_k, down.num_rows)
+    routing, ends = (None, 0.0, None, None), (None, None, None, out_PH, None)
+    experts = (gate_up, up_bias_EN, down, down_bias_EH)
+    _launch(x_TH, routing, experts, limit, ends, workspace, tables, constants | {"OUTPUTS": 1}, FIXED_TABLE_BYTES)
+    return out_PH
+
+
+def slice_columns(most_columns: int) -> int:
+    """Return the columns of a slice of the sums, by those of the wider matrix."""
+    return 64 * -(-most_columns // (64 * MATH_WARPS))
+
+
+def _constants(
+    num_rows: int, gate_up: PackedExperts, down: PackedExperts, top_k: int, limits: Limits
+) -> dict[str, int]:
+    return {
+        "UP_COLUMNS": gate_up.num_columns, "COLUMN_TILES": _column_tiles(num_rows, limits),
+        "NUM_EXPERTS": gate_up.num_experts, "TOP_K": top_k
+    }  # fmt: skip
+
+
+def _launch(
+    rows: Tensor,
+    routing: tuple[Tensor | None, float, Tensor | None, Tensor | None],
+    experts: tuple[PackedExperts, Tensor, PackedExperts, Tensor],
+    limit: float,
+    ends: tuple[Tensor | None, ...],
+    workspace: Workspace,
+    tables: Tensor | None,
+    constants: dict[str, int],
+    table_bytes: int,
+) -> None:
+    gate_up, up_bias, down, down_bias = experts
+    limits = device_limits(rows.device)
+    depth, stages_bytes = _ring(gate_up.num_columns, down.num_columns, constants["COLUMN_TILES"], limits)
+    constants |= {"DOWN_COLUMNS": down.num_columns, "DEPTH": depth, "ROUTED": int(tables is not None)}
     load("moe", constants).kernel("moe").launch(
         limits.num_sms,
         32 * (MATH_WARPS + min(MOST_FINISHERS, depth)),
         rows,
-        square_sums,
-        float(eps),
-        logits_TE,
-        live_T,
-        num_rows,
+        *routing,
+        len(rows),
         gate_up.words,
         gate_up.scales,
         up_bias,
@@ -128,20 +195,15 @@ def moe_down(
         workspace.max_rows,
         down.words,
         down.scales,
-        bias_EH,
+        down_bias,
         2.0**down.exponent,
-        residual_TH,
-        norm_H,
-        out,
-        after.rows_TH,
-        after.square_sums_TP,
+        *ends,
         workspace.partials_TKH,
         workspace.state,
         tables,
         # One block per multiprocessor: two must not crowd where the kernel before this one ends first.
         shared=max(stages_bytes + table_bytes, limits.shared_bytes // 2 + 1024),
     )
-    return out, after
 
 
 def _check_shapes(
@@ -171,9 +233,31 @@ def route(
         float(activations.eps),
         2.0**activations.gate_up.exponent,
         workspace.routed,
-        shared=4 * (-(-num_rows * top_k // 2) * 2 + (ROUTE_WARPS + 1) * num_experts),
+        shared=_sorting_bytes(num_rows, top_k, num_experts),
     )
     return tables
+
+
+def sort(ids_TK: Tensor, inverse_rms_T: Tensor, gate_up: PackedExperts, constants: dict[str, int]) -> Tensor:
+    """Return the routing of rows whose experts are known, as `route` does."""
+    num_rows, top_k = ids_TK.shape
+    num_bytes = _table_bytes(num_rows, gate_up.num_experts, top_k, constants["COLUMN_TILES"]) - FIXED_TABLE_BYTES
+    tables = ids_TK.new_empty(num_bytes, dtype=torch.uint8)
+    load("moe_route", constants).kernel("moe_sort").launch(
+        1,
+        32 * ROUTE_WARPS,
+        tables,
+        ids_TK,
+        inverse_rms_T,
+        num_rows,
+        2.0**gate_up.exponent,
+        shared=_sorting_bytes(num_rows, top_k, gate_up.num_experts),
+    )
+    return tables
+
+
+def _sorting_bytes(num_rows: int, top_k: int, num_experts: int) -> int:
+    return 4 * (-(-num_rows * top_k // 2) * 2 + (ROUTE_WARPS + 1) * num_experts)
 
 
 def _column_tiles(num_rows: int, limits: Limits) -> int:

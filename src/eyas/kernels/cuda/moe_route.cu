@@ -3,7 +3,8 @@
 // A warp chooses for a row; the block that comes last sorts the pairs of row and rank by expert, in ascending order: its
 // warps count the pairs of a contiguous part each, the counts are added up in the order of the parts, and the warps go
 // through their parts again and know each pair's place. All that moe.cu reads is in device memory then (`Tables` of
-// moe_route.cuh), with the bits that its own blocks would have found.
+// moe_route.cuh), with the bits that its own blocks would have found. `moe_sort` does the second half for rows whose
+// experts are known.
 //
 // Defines: as in moe_route.cuh.
 #include "moe_route.cuh"
@@ -67,6 +68,20 @@ DEVICE void place_pairs(const Sorting& sorting, const int* begins) {
     __syncthreads();
 }
 
+// Pairs by expert, and the groups, from the ids in `tables`. A block, THREADS; shared memory: see moe_route.
+DEVICE void sort_rows(Tables tables, u32* shared, int num_rows) {
+    const int num_pairs = num_rows * TOP_K, words = (num_pairs + 1) / 2;
+    const Sorting sorting = {shared, shared + words, reinterpret_cast<int*>(shared + 2 * words), num_pairs,
+                             (num_pairs + THREADS - 1) / THREADS * 32};
+    tables.begins = sorting.counts + WARPS * NUM_EXPERTS;
+    count_pairs(sorting, tables.ids);
+    add_counts(sorting, tables.begins);
+    if (warp_id() == 0) list_groups(tables);
+    __syncthreads();
+    place_pairs(sorting, tables.begins);
+    for (int i = threadIdx.x; i < words; i += THREADS) reinterpret_cast<u32*>(tables.pairs)[i] = sorting.pairs[i];
+}
+
 // logits [T, NUM_EXPERTS], square_sums [T, NUM_PARTS], live [T]; up_factor: 2^exponent of gate/up. Shared memory: ids
 // and pairs [T TOP_K] in 16 bits, rounded up to words, and WARPS + 1 numbers for each expert.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -94,14 +109,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     if (!arrive_last(ticket, gridDim.x)) return;
 
-    const int num_pairs = num_rows * TOP_K, words = (num_pairs + 1) / 2;
-    const Sorting sorting = {shared, shared + words, reinterpret_cast<int*>(shared + 2 * words), num_pairs,
-                             (num_pairs + THREADS - 1) / THREADS * 32};
-    tables.begins = sorting.counts + WARPS * NUM_EXPERTS;
-    count_pairs(sorting, tables.ids);
-    add_counts(sorting, tables.begins);
-    if (warp_id() == 0) list_groups(tables);
+    sort_rows(tables, shared, num_rows);
+}
+
+// ids [T, TOP_K] (-1: a dead row), inverse_rms [T]; up_factor and shared memory as for moe_route. One block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    moe_sort(u8* memory, const int* ids, const float* inverse_rms, int num_rows, float up_factor) {
+    SHARED(u32, shared);
+    Tables tables;
+    tables.place_tables(memory, num_rows);
+    pdl_trigger();
+    pdl_wait();
+    for (int pair = threadIdx.x; pair < num_rows * TOP_K; pair += THREADS) tables.ids[pair] = ids[pair];
+    for (int row = threadIdx.x; row < num_rows; row += THREADS) tables.row_scales[row] = inverse_rms[row] * up_factor;
     __syncthreads();
-    place_pairs(sorting, tables.begins);
-    for (int i = threadIdx.x; i < words; i += THREADS) reinterpret_cast<u32*>(tables.pairs)[i] = sorting.pairs[i];
+    sort_rows(tables, shared, num_rows);
 }
