@@ -10,7 +10,7 @@ from torch import Tensor
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.norm import Normed
-from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms
+from eyas.kernels.triton.products import dense_product, grouped_tile, halves, inverse_rms
 
 __all__ = ["add", "gated", "linear"]
 
@@ -59,6 +59,42 @@ def _linear_kernel(
 
 
 @triton.jit
+def _end_add(
+    acc, t, inside, first, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
+    BIAS: tl.constexpr, SUM_PART: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Write what becomes of the products [BLOCK_T, BLOCK_N] of features `first`..., SUM_PART at a time.
+
+    All of a large tile at once finds too few registers.
+    """
+    if BLOCK_N > SUM_PART:
+        left, right = halves(acc, BLOCK_T, BLOCK_N)
+        _end_add(
+            left, t, inside, first, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
+            BIAS, SUM_PART, BLOCK_T, BLOCK_N // 2,
+        )  # fmt: skip
+        _end_add(
+            right, t, inside, first + BLOCK_N // 2, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
+            BIAS, SUM_PART, BLOCK_T, BLOCK_N // 2,
+        )  # fmt: skip
+    else:
+        feature = first + tl.arange(0, SUM_PART)
+        within = feature < N
+        if BIAS:
+            acc += tl.load(bias_ptr + feature, mask=within, other=0.0)[None, :]
+        mask = inside[:, None] & within[None, :]
+        offsets = t.to(tl.int64)[:, None] * N + feature[None, :]
+        out = acc + tl.load(residual_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        norm = tl.load(norm_ptr + feature, mask=within, other=0.0)
+        tl.store(out_ptr + offsets, out, mask=mask)
+        tl.store(rows_ptr + offsets, (out * norm[None, :]).to(rows_ptr.dtype.element_ty), mask=mask)
+        # Launches have `enable_fp_fusion=False`: else some add a square before it is rounded, and their bits differ.
+        squares = tl.where(within[None, :], out * out, 0.0)
+        num_parts = tl.cdiv(N, SUM_PART)
+        tl.store(sums_ptr + t * num_parts + first // SUM_PART, tl.sum(squares, axis=1), mask=inside & (first < N))
+
+
+@triton.jit
 def _add_kernel(
     x_ptr, w_ptr, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
     num_rows, N, K,
@@ -69,22 +105,12 @@ def _add_kernel(
     tile_t, tile_n = grouped_tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
-    feature = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    within = feature < N
-    acc = dense_product(x_ptr, tl.where(inside, t, 0), w_ptr, tl.minimum(feature, N - 1), K, BLOCK_T, BLOCK_N, BLOCK_K)
-    if BIAS:
-        acc += tl.load(bias_ptr + feature, mask=within, other=0.0)[None, :]
-    mask = inside[:, None] & within[None, :]
-    offsets = t.to(tl.int64)[:, None] * N + feature[None, :]
-    out = acc + tl.load(residual_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    norm = tl.load(norm_ptr + feature, mask=within, other=0.0)
-    tl.store(out_ptr + offsets, out, mask=mask)
-    tl.store(rows_ptr + offsets, (out * norm[None, :]).to(rows_ptr.dtype.element_ty), mask=mask)
-    squares = tl.where(within[None, :], out * out, 0.0).reshape(BLOCK_T, BLOCK_N // SUM_PART, SUM_PART)
-    part = tile_n * (BLOCK_N // SUM_PART) + tl.arange(0, BLOCK_N // SUM_PART)
-    num_parts = tl.cdiv(N, SUM_PART)
-    sums_ptrs = sums_ptr + t[:, None] * num_parts + part[None, :]
-    tl.store(sums_ptrs, tl.sum(squares, axis=2), mask=inside[:, None] & (part < num_parts)[None, :])
+    feature = tl.minimum(tile_n * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)
+    acc = dense_product(x_ptr, tl.where(inside, t, 0), w_ptr, feature, K, BLOCK_T, BLOCK_N, BLOCK_K)
+    _end_add(
+        acc, t, inside, tile_n * BLOCK_N, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
+        BIAS, SUM_PART, BLOCK_T, BLOCK_N,
+    )  # fmt: skip
 
 
 def _product(
@@ -128,6 +154,6 @@ def add(
     _add_kernel[(triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(width, config["BLOCK_N"]),)](
         x_TK, weight.data, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
         num_rows, width, weight.num_columns,
-        BIAS=bias_H is not None, SUM_PART=_SUM_PART, **config,
+        BIAS=bias_H is not None, SUM_PART=_SUM_PART, enable_fp_fusion=False, **config,
     )  # fmt: skip
     return out, Normed(rows, sums)

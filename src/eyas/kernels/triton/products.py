@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["dense_product", "expert_product", "grouped_tile", "inverse_rms", "word_order"]
+__all__ = ["dense_product", "expert_product", "grouped_tile", "halves", "inverse_rms", "word_order"]
 
 # The interpreter knows neither inline assembly nor products of bf16; it is given fp32.
 _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
@@ -58,6 +58,12 @@ def dense_product(
         x_ptrs += BLOCK_K
         w_ptrs += BLOCK_K * 16
     return acc
+
+
+@triton.jit
+def halves(acc, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Split [BLOCK_T, BLOCK_N] into its first and its last columns."""
+    return acc.reshape(BLOCK_T, 2, BLOCK_N // 2).permute(0, 2, 1).split()
 
 
 @triton.jit

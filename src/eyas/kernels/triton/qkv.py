@@ -45,6 +45,63 @@ def _in_fp8(pairs, BLOCK_T: tl.constexpr):
     return out.reshape(BLOCK_T, 128), tl.where(fits | (is_key == 0), scales, _BROKEN).to(tl.uint8)
 
 
+# What is fused is written out, and launches have `enable_fp_fusion=False`: left to the compiler, one launch fuses the
+# first product of a sum, another the second, and their bits differ.
+
+
+@triton.jit
+def _scaled(acc, inverse_norm, bias_ptr, feature, NORMED: tl.constexpr, BIAS: tl.constexpr):
+    """Products [T, N] divided by the norms of their rows, plus the bias."""
+    if NORMED and BIAS:
+        acc = tl.fma(acc, inverse_norm[:, None], tl.load(bias_ptr + feature)[None, :])
+    elif NORMED:
+        acc = acc * inverse_norm[:, None]
+    elif BIAS:
+        acc += tl.load(bias_ptr + feature)[None, :]
+    return acc
+
+
+@triton.jit
+def _rope_rows(cos_ptr, sin_ptr, position):
+    """Cosines and sines [T, 1, 32] of positions."""
+    offsets = position[:, None] * 32 + tl.arange(0, 32)[None, :]
+    return tl.load(cos_ptr + offsets)[:, None, :], tl.load(sin_ptr + offsets)[:, None, :]
+
+
+@triton.jit
+def _turned(acc, cos, sin, has_value, BLOCK_T: tl.constexpr):
+    """Two heads [BLOCK_T, 128] with rotary embedding, which a value, the second head, does not get."""
+    first, second = acc.reshape(BLOCK_T, 2, 2, 32).permute(0, 1, 3, 2).split()
+    is_value = (tl.arange(0, 2) == 1)[None, :, None] & has_value
+    turned_first = tl.where(is_value, first, tl.fma(first, cos, second * sin * -1.0))
+    turned_second = tl.where(is_value, second, tl.fma(second, cos, first * sin))
+    return tl.join(turned_first, turned_second).permute(0, 1, 3, 2).reshape(BLOCK_T, 128)
+
+
+@triton.jit
+def _write_pages(
+    out, kv_head, rows, inside, position, live_ptr, table_ptr, k_ptr, v_ptr, scales_ptr, rows_a_sequence, num_pages,
+    G: tl.constexpr, PAGE: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """Write a key head and its value head [BLOCK_T, 128] to the pages of their rows' sequences."""
+    n = tl.arange(0, 128)
+    live = tl.load(live_ptr + rows) != 0
+    column = tl.minimum(position // PAGE, num_pages - 1)
+    page = tl.load(table_ptr + (rows // rows_a_sequence).to(tl.int64) * num_pages + column, mask=live, other=0)
+    token = page * PAGE + position % PAGE
+    offsets = ((token * G + kv_head) * 64)[:, None] + (n % 64)[None, :]
+    if scales_ptr is not None:
+        entries, scales = _in_fp8(out, BLOCK_T)
+        of_pair = tl.arange(0, 2)[None, :] * PAGE + (page * (2 * G * PAGE) + kv_head * (2 * PAGE))[:, None]
+        tl.store(scales_ptr + of_pair + (position % PAGE)[:, None], scales, mask=inside[:, None])
+    else:
+        finite = tl.abs(out.to(tl.float32)) < float("inf")
+        broken = tl.max(tl.where(finite | (n < 64)[None, :], 0, 1), axis=1)[:, None] != 0
+        entries = tl.where(broken, tl.where(n < 64, float("nan"), 0.0)[None, :].to(out.dtype), out)
+    tl.store(k_ptr + offsets, entries, mask=inside[:, None] & (n < 64)[None, :])
+    tl.store(v_ptr + offsets, entries, mask=inside[:, None] & (n >= 64)[None, :])
+
+
 @triton.jit
 def _qkv_kernel(
     x_ptr, sums_ptr, w_ptr, bias_ptr, cos_ptr, sin_ptr, positions_ptr, live_ptr, table_ptr,
@@ -63,39 +120,18 @@ def _qkv_kernel(
     head = tl.where(kv_head < 0, tile_n * 2 + n // 64, Q + kv_head + n // 64 * G)
     feature = head * 64 + n % 64
     acc = dense_product(x_ptr, rows, w_ptr, feature, K, BLOCK_T, 128, BLOCK_K)
-    if NORMED:
-        acc = acc * inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS)[:, None]
-    if BIAS:
-        acc += tl.load(bias_ptr + feature)[None, :]
-
+    inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
+    acc = _scaled(acc, inverse_norm, bias_ptr, feature, NORMED, BIAS)
     position = tl.load(positions_ptr + rows)
-    half = tl.arange(0, 32)
-    cos = tl.load(cos_ptr + position[:, None] * 32 + half[None, :])[:, None, :]
-    sin = tl.load(sin_ptr + position[:, None] * 32 + half[None, :])[:, None, :]
-    first, second = acc.reshape(BLOCK_T, 2, 2, 32).permute(0, 1, 3, 2).split()
-    is_value = (tl.arange(0, 2) == 1)[None, :, None] & (kv_head >= 0)
-    turned_first = tl.where(is_value, first, first * cos - second * sin)
-    turned_second = tl.where(is_value, second, second * cos + first * sin)
-    turned = tl.join(turned_first, turned_second).permute(0, 1, 3, 2).reshape(BLOCK_T, 128)
-    out = turned.to(q_ptr.dtype.element_ty)
+    cos, sin = _rope_rows(cos_ptr, sin_ptr, position)
+    out = _turned(acc, cos, sin, kv_head >= 0, BLOCK_T).to(q_ptr.dtype.element_ty)
     if kv_head < 0:
         tl.store(q_ptr + t.to(tl.int64)[:, None] * (Q * 64) + feature[None, :], out, mask=inside[:, None])
     else:
-        live = tl.load(live_ptr + rows) != 0
-        column = tl.minimum(position // PAGE, num_pages - 1)
-        page = tl.load(table_ptr + (rows // rows_a_sequence).to(tl.int64) * num_pages + column, mask=live, other=0)
-        token = page * PAGE + position % PAGE
-        offsets = ((token * G + kv_head) * 64)[:, None] + (n % 64)[None, :]
-        if scales_ptr is not None:
-            entries, scales = _in_fp8(out, BLOCK_T)
-            of_pair = tl.arange(0, 2)[None, :] * PAGE + (page * (2 * G * PAGE) + kv_head * (2 * PAGE))[:, None]
-            tl.store(scales_ptr + of_pair + (position % PAGE)[:, None], scales, mask=inside[:, None])
-        else:
-            finite = tl.abs(out.to(tl.float32)) < float("inf")
-            broken = tl.max(tl.where(finite | (n < 64)[None, :], 0, 1), axis=1)[:, None] != 0
-            entries = tl.where(broken, tl.where(n < 64, float("nan"), 0.0)[None, :].to(out.dtype), out)
-        tl.store(k_ptr + offsets, entries, mask=inside[:, None] & (n < 64)[None, :])
-        tl.store(v_ptr + offsets, entries, mask=inside[:, None] & (n >= 64)[None, :])
+        _write_pages(
+            out, kv_head, rows, inside, position, live_ptr, table_ptr, k_ptr, v_ptr, scales_ptr,
+            rows_a_sequence, num_pages, G, PAGE, BLOCK_T,
+        )  # fmt: skip
 
 
 def qkv_rope_write(
@@ -125,6 +161,6 @@ def qkv_rope_write(
         rows.positions_SR, rows.live_SR, rows.table_SP, q, cache.k, cache.v, cache.scales_PG2B,
         num_rows, rows.positions_SR.shape[1], num_parts, width, rows.table_SP.shape[1], eps,
         Q=num_heads, G=num_kv, PAGE=page_size, NORMED=isinstance(x, Normed), BIAS=bias_N is not None,
-        PARTS=triton.next_power_of_2(num_parts), **config,
+        PARTS=triton.next_power_of_2(num_parts), enable_fp_fusion=False, **config,
     )  # fmt: skip
     return q
