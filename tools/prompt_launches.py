@@ -3,8 +3,10 @@
     python -m tools.prompt_launches [--compile N] [rows ...]
 
 Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
-residual, and attention with a window; `*` is the launch of a pass. --compile N compiles the launches of one kernel and
-times nothing: several processes with N = 0, 1, 2 do so side by side.
+residual, and attention with a window; `*` is the launch of a pass. Launches with STEP, the columns of a step, go by TMA
+(`kernels.triton.tma`), from 1,024 rows on; with 64 columns their time has the unpacking of the matrix in it.
+--compile N compiles the launches of one kernel and times nothing: several processes with N = 0, 1, 2 do so side by
+side.
 """
 
 from __future__ import annotations
@@ -24,34 +26,51 @@ from eyas.bench.report import provenance
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
-from eyas.kernels.triton import flash, gemm, qkv
+from eyas.kernels.triton import flash, gemm, qkv, tma
 from eyas.model.hardware import hardware
 
-ROWS = (128, 1024, 8192)
+ROWS = (128, 1024, 2048, 4096, 8192)
+TMA_ROWS = 1024  # the least for which launches by TMA are timed
 PAGE_SIZE = 16
 MATRICES = 16  # so that each launch finds its matrix outside the L2 cache
 EPS = 1e-5
 
-QKV = ("BLOCK_T", "BLOCK_K", "num_warps", "num_stages"), [
+
+def launches(names: str, *sizes: tuple[int, ...]) -> list[dict[str, int]]:
+    return [dict(zip(names.split(), each, strict=True)) for each in sizes]
+
+
+QKV = launches(
+    "BLOCK_T BLOCK_K num_warps num_stages",
     (64, 64, 4, 4), (64, 64, 4, 6), (64, 128, 4, 3), (64, 128, 4, 4), (32, 128, 4, 4), (128, 64, 4, 4), (128, 64, 8, 3),
     (256, 64, 8, 3),
-]  # fmt: skip
-OUTPUT = ("BLOCK_T", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), [
+) + launches(
+    "BLOCK_T PAIRS STEP num_warps num_stages",
+    (128, 2, 32, 8, 6), (128, 2, 32, 8, 8), (128, 2, 64, 8, 3), (128, 2, 64, 8, 4), (256, 1, 32, 8, 8),
+    (128, 1, 32, 8, 6), (128, 1, 64, 8, 4),
+)  # fmt: skip
+OUTPUT = launches(
+    "BLOCK_T BLOCK_N BLOCK_K num_warps num_stages",
     (64, 64, 128, 4, 3), (64, 64, 64, 4, 6), (32, 64, 128, 4, 4), (64, 128, 64, 4, 4),
     (128, 64, 64, 4, 4), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
-]  # fmt: skip
-WINDOWED = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), [  # BLOCK_M: rows times heads
+) + launches(
+    "BLOCK_T BLOCK_N STEP num_warps num_stages",
+    (128, 256, 32, 8, 6), (128, 256, 32, 8, 8), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 32, 8, 6),
+    (128, 128, 32, 8, 6), (128, 128, 64, 8, 4),
+)  # fmt: skip
+WINDOWED = launches(  # BLOCK_M: rows times heads
+    "BLOCK_M BLOCK_N num_warps num_stages",
     (64, 32, 4, 2), (64, 64, 4, 2), (128, 32, 4, 2), (128, 64, 4, 2), (128, 64, 8, 2), (128, 128, 8, 2),
     (256, 64, 8, 2),
-]  # fmt: skip
+)  # fmt: skip
 
 
 class Kernel(NamedTuple):
     name: str
-    launches: tuple[tuple[str, ...], list[tuple[int, ...]]]
+    launches: list[dict[str, int]]
     usual: dict[str, int]
     place: tuple[ModuleType, str]  # where the kernel finds its launch, as a dict or a function that returns it
-    run: Callable[[Any], Tensor]
+    run: Callable[[Any], Sequence[Tensor]]  # returns all that it writes
     inputs: Sequence[Any]  # of one launch each, a graph's
 
 
@@ -73,26 +92,37 @@ def main() -> None:
 
 def show(rows: int, kernel: Kernel, *, timed: bool) -> None:
     print(f"\n{rows} rows, {kernel.name}, us")
-    names, launches = kernel.launches
     before = getattr(*kernel.place)
-    wanted = kernel.run(kernel.inputs[0])
-    for sizes in launches:
-        launch = dict(zip(names, sizes, strict=True))
+    written = kernel.run(kernel.inputs[0])
+    wanted = [tensor.clone() for tensor in written]
+    for launch in kernel.launches:
+        if "STEP" in launch and rows < TMA_ROWS:
+            continue
+        label = " ".join(f"{name.removeprefix('BLOCK_').removeprefix('num_')} {n}" for name, n in launch.items())
         setattr(
             *kernel.place, launch if isinstance(before, dict) else lambda *_, launch=launch: {"GROUP_T": 8} | launch
         )
         try:
-            found = kernel.run(kernel.inputs[0])
+            for tensor in written:
+                tensor.zero_()
+            written = kernel.run(kernel.inputs[0])
             if timed:
                 mark = "*" if launch.items() <= kernel.usual.items() else " "
-                error = float((found.float() - wanted.float()).norm() / wanted.float().norm())
-                print(
-                    f"{sizes!s:>24} {launch_us(kernel.run, kernel.inputs):8.1f} {mark} off by {error:.1e}", flush=True
-                )
+                bits = "same bits" if all(map(torch.equal, written, wanted)) else f"OTHER BITS, {off(written, wanted)}"
+                print(f"{label:>36} {launch_us(kernel.run, kernel.inputs):8.1f} {mark} {bits}", flush=True)
         except (RuntimeError, triton.runtime.errors.OutOfResources) as problem:
-            print(f"{sizes!s:>24} {str(problem).splitlines()[0]}")
+            print(f"{label:>36} {str(problem).splitlines()[0]}")
         finally:
             setattr(*kernel.place, before)
+
+
+def off(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
+    """Relative errors of what was written."""
+    errors = (
+        float((ours.float() - right.float()).norm() / right.float().norm())
+        for ours, right in zip(found, wanted, strict=True)
+    )
+    return "off by " + " ".join(f"{error:.1e}" for error in errors)
 
 
 def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[BlockedMatrix]) -> list[Kernel]:
@@ -108,27 +138,48 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
         torch.randn(CONFIG.hidden_size, device=DEVICE),
     )
     normed = Normed(residual.bfloat16(), residual.square().sum(1, keepdim=True))
+    biases = torch.randn((heads + 2 * kv_heads) * dim, device=DEVICE)
     queries, sinks = torch.randn(num_rows, heads, dim, device=DEVICE).bfloat16(), torch.randn(heads, device=DEVICE)
     attend = partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks)
 
-    def project(matrix: BlockedMatrix) -> Tensor:
-        return qkv.qkv_rope_write(normed, matrix, None, rows, cache, rope, eps=EPS)
+    def project(matrix: BlockedMatrix) -> Sequence[Tensor]:
+        return qkv.qkv_rope_write(normed, matrix, biases, rows, cache, rope, eps=EPS), cache.k, cache.v
 
-    def add(matrix: BlockedMatrix) -> Tensor:
-        return gemm.add(queries.view(num_rows, heads * dim), matrix, None, residual, norm)[0]
+    def add(matrix: BlockedMatrix) -> Sequence[Tensor]:
+        out, split = gemm.add(queries.view(num_rows, heads * dim), matrix, norm, residual, norm)
+        return out, *split
 
     return [
-        Kernel("QKV", QKV, qkv._config(num_rows, DEVICE), (qkv, "_config"), project, matrices),
-        Kernel("output", OUTPUT, gemm._config(num_rows, DEVICE), (gemm, "_config"), add, outputs),
+        Kernel(
+            f"QKV{unpacking(matrices)}",
+            QKV,
+            qkv._config(num_rows, heads, kv_heads, DEVICE),
+            (qkv, "_config"),
+            project,
+            matrices,
+        ),
+        Kernel(
+            f"output{unpacking(outputs)}",
+            OUTPUT,
+            gemm._add_config(num_rows, DEVICE),
+            (gemm, "_add_config"),
+            add,
+            outputs,
+        ),
         Kernel(
             f"attention (without a window {launch_us(lambda _: attend(window=None), [None] * 4):.1f})",
             WINDOWED,
             flash._SLIDING,
             (flash, "_SLIDING"),
-            lambda _: attend(window=CONFIG.sliding_window),
+            lambda _: [attend(window=CONFIG.sliding_window)],
             [None] * 4,
         ),
     ]
+
+
+def unpacking(matrices: list[BlockedMatrix]) -> str:
+    """The time that launches with steps of 64 columns spend before their product, which is theirs, too."""
+    return f" (of which unpacking for STEP 64 {launch_us(tma._unpacked, matrices):.1f})"
 
 
 def _drawn(num_rows: int, num_columns: int) -> list[BlockedMatrix]:

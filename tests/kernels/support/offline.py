@@ -16,6 +16,7 @@ from tests.kernels.support.hazards import overwritten_operands
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import Limits
@@ -24,7 +25,7 @@ from eyas.kernels.layouts.mxfp4 import PackedExperts
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.reference.sample import SamplingRows
-from eyas.kernels.triton import gemm, qkv
+from eyas.kernels.triton import gemm, qkv, tma
 from eyas.kernels.triton.chain import end_chains
 from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
@@ -61,6 +62,8 @@ def sources(run):
             if value is None or names[path[0]] in constants:
                 constexprs[path] = value
                 return "constexpr"
+            if isinstance(value, TensorDescriptor):
+                return f"tensordesc<{_DTYPES[value.base.dtype].removeprefix('*')}{value.block_shape}>"
             if isinstance(value, torch.Tensor):
                 attrs[path] = [["tt.divisibility", 16]]
                 return _DTYPES[value.dtype]
@@ -172,13 +175,16 @@ def stack_bytes(cubin):
 
 
 def main(arch, *sizes):
-    for module in (gemm, qkv):
-        module.device_limits = lambda device: Limits(1, SHARED_BYTES[arch])
+    for module in (gemm, qkv, tma):
+        module.device_limits = lambda device: Limits(132, SHARED_BYTES[arch], has_wgmma=arch == 90)
 
     def run():
         sampling()
         for num_rows in sizes:
             prompt(num_rows)
+        if arch == 90:
+            tma.MIN_ROWS = 0
+            prompt(sizes[-1])
 
     for name, source, options in sources(run):
         compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)

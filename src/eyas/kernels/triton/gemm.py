@@ -10,7 +10,8 @@ from torch import Tensor
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.norm import Normed
-from eyas.kernels.triton.products import dense_product, grouped_tile, halves, inverse_rms
+from eyas.kernels.triton import tma
+from eyas.kernels.triton.products import dense_product, grouped_tile, halves, inverse_rms, streamed_product
 
 __all__ = ["add", "gated", "linear"]
 
@@ -29,6 +30,13 @@ def _config(num_rows: int, device: torch.device) -> dict[str, int]:
     return dict(BLOCK_T=128, BLOCK_N=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
 
 
+def _add_config(num_rows: int, device: torch.device) -> dict[str, int]:
+    """Choose the launch of `add`: STEP, the columns of a step, stands in those by TMA."""
+    if tma.takes_tma(num_rows, device):
+        return dict(BLOCK_T=128, BLOCK_N=256, STEP=32, GROUP_T=8, num_warps=8, num_stages=8)
+    return _config(num_rows, device)
+
+
 @triton.jit
 def _linear_kernel(
     x_ptr, sums_ptr, w_ptr, out_ptr,
@@ -36,7 +44,7 @@ def _linear_kernel(
     NORMED: tl.constexpr, GATED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
-    tile_t, tile_n = grouped_tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
+    tile_t, tile_n = grouped_tile(tl.program_id(0), num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     rows = tl.where(inside, t, 0)
@@ -102,7 +110,7 @@ def _add_kernel(
     SUM_PART: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
-    tile_t, tile_n = grouped_tile(num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
+    tile_t, tile_n = grouped_tile(tl.program_id(0), num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     feature = tl.minimum(tile_n * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)
@@ -111,6 +119,26 @@ def _add_kernel(
         acc, t, inside, tile_n * BLOCK_N, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
         BIAS, SUM_PART, BLOCK_T, BLOCK_N,
     )  # fmt: skip
+
+
+@triton.jit
+def _add_streamed_kernel(
+    x, w, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
+    num_rows, N, K,
+    BIAS: tl.constexpr,
+    SUM_PART: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, GROUP_T: tl.constexpr,
+):  # fmt: skip
+    blocks_n = tl.cdiv(N, BLOCK_N)
+    num_tiles = tl.cdiv(num_rows, BLOCK_T) * blocks_n
+    for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=True):
+        tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
+        acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * (BLOCK_N // 16), K, BLOCK_T, BLOCK_N, STEP)
+        t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
+        _end_add(
+            acc, t, t < num_rows, tile_n * BLOCK_N, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
+            BIAS, SUM_PART, BLOCK_T, BLOCK_N,
+        )  # fmt: skip
 
 
 def _product(
@@ -150,9 +178,16 @@ def add(
     out = torch.empty(num_rows, width, dtype=torch.float32, device=x_TK.device)
     rows = torch.empty(num_rows, width, dtype=x_TK.dtype, device=x_TK.device)
     sums = torch.empty(num_rows, triton.cdiv(width, _SUM_PART), dtype=torch.float32, device=x_TK.device)
-    config = _config(num_rows, x_TK.device)
-    _add_kernel[(triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(width, config["BLOCK_N"]),)](
-        x_TK, weight.data, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
+    config = _add_config(num_rows, x_TK.device)
+    tiles = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(width, config["BLOCK_N"])
+    if "STEP" in config:
+        kernel, programs = _add_streamed_kernel, tma.num_programs(tiles, x_TK.device)
+        x = tma.rows_descriptor(x_TK, config["BLOCK_T"], config["STEP"])
+        matrix = tma.matrix_descriptor(weight, config["BLOCK_N"], config["STEP"])
+    else:
+        kernel, programs, x, matrix = _add_kernel, tiles, x_TK, weight.data
+    kernel[(programs,)](
+        x, matrix, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
         num_rows, width, weight.num_columns,
         BIAS=bias_H is not None, SUM_PART=_SUM_PART, enable_fp_fusion=False, **config,
     )  # fmt: skip

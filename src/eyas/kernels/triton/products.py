@@ -12,19 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["dense_product", "expert_product", "grouped_tile", "halves", "inverse_rms", "word_order"]
+__all__ = ["dense_product", "expert_product", "grouped_tile", "halves", "inverse_rms", "streamed_product", "word_order"]
 
 # The interpreter knows neither inline assembly nor products of bf16; it is given fp32.
 _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
 @triton.jit
-def grouped_tile(num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.constexpr):
-    """Return (tile of rows, tile of features), so that programs that run together share rows and features."""
-    program = tl.program_id(0)
-    group = program // (GROUP_T * blocks_n) * GROUP_T
+def grouped_tile(tile, num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.constexpr):
+    """Return (tile of rows, tile of features) of a tile's number, so that those computed together share both."""
+    group = tile // (GROUP_T * blocks_n) * GROUP_T
     size = tl.minimum(tl.cdiv(num_rows, BLOCK_T) - group, GROUP_T)
-    inner = program % (GROUP_T * blocks_n)
+    inner = tile % (GROUP_T * blocks_n)
     return group + inner % size, inner // size
 
 
@@ -57,6 +56,20 @@ def dense_product(
         acc = tl.dot(x, w.T, acc)
         x_ptrs += BLOCK_K
         w_ptrs += BLOCK_K * 16
+    return acc
+
+
+@triton.jit
+def streamed_product(x, w, row, block, tile, K, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr):
+    """Compute what `dense_product` does, fp32 [BLOCK_T, BLOCK_N], of operands that TMA copies (`kernels.triton.tma`).
+
+    `row` is the first row; `block` and `tile` are coordinates of the descriptor of weights, STEP its columns.
+    """
+    acc = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
+    for step in range(tl.cdiv(K, STEP)):
+        rows = x.load([row, step * STEP])
+        weights = w.load([block, 0, tile, step * 16, 0] if STEP == 32 else [block, 0, tile, 0, step * STEP])
+        acc = tl.dot(rows, weights.reshape(BLOCK_N, STEP).T, acc)
     return acc
 
 

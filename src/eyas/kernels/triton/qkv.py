@@ -12,7 +12,8 @@ from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE, SMALLEST_SCALE
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
-from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms
+from eyas.kernels.triton import tma
+from eyas.kernels.triton.products import dense_product, grouped_tile, inverse_rms, streamed_product
 
 __all__ = ["HEAD_DIM", "qkv_rope_write"]
 
@@ -20,7 +21,10 @@ HEAD_DIM = 64
 _SMALLEST, _LARGEST, _BROKEN = tl.constexpr(SMALLEST_SCALE), tl.constexpr(LARGEST_SCALE), tl.constexpr(BROKEN)
 
 
-def _config(num_rows: int, device: torch.device) -> dict[str, int]:
+def _config(num_rows: int, num_heads: int, num_kv: int, device: torch.device) -> dict[str, int]:
+    """Choose the launch: STEP, the columns of a step, stands in those by TMA."""
+    if tma.takes_tma(num_rows, device) and num_heads % (2 * num_kv) == 0 and num_kv % 2 == 0:
+        return dict(BLOCK_T=128, PAIRS=2, STEP=32, GROUP_T=8, num_warps=8, num_stages=6)
     if num_rows <= 512:
         return dict(BLOCK_T=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=4)
     if num_rows <= 2048 or device_limits(device).shared_bytes < 160 << 10:
@@ -110,7 +114,7 @@ def _qkv_kernel(
     Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
     PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
-    tile_t, tile_n = grouped_tile(num_rows, Q // 2 + G, BLOCK_T, GROUP_T)
+    tile_t, tile_n = grouped_tile(tl.program_id(0), num_rows, Q // 2 + G, BLOCK_T, GROUP_T)
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     rows = tl.where(inside, t, 0)
@@ -134,6 +138,60 @@ def _qkv_kernel(
         )  # fmt: skip
 
 
+@triton.jit
+def _qkv_streamed_kernel(
+    x, sums_ptr, w, bias_ptr, cos_ptr, sin_ptr, positions_ptr, live_ptr, table_ptr,
+    q_ptr, k_ptr, v_ptr, scales_ptr,
+    num_rows, rows_a_sequence, num_parts, K, num_pages, eps,
+    Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK_T: tl.constexpr, STEP: tl.constexpr, PAIRS: tl.constexpr, GROUP_T: tl.constexpr,
+):  # fmt: skip
+    """Compute PAIRS (1 or 2) of two heads a tile, G heads apart: of queries, then of keys with their values.
+
+    Two loops, as Triton 3.6 overlaps no tiles whose end has a branch.
+    """
+    n = tl.arange(0, 128)
+    tiles_t = tl.cdiv(num_rows, BLOCK_T)
+    num_programs = tl.num_programs(0)
+    query_tiles = tiles_t * (Q // 2 // PAIRS)
+    for are_keys in tl.static_range(2):
+        first_pair, blocks_n = (Q // 2, G // PAIRS) if are_keys else (0, Q // 2 // PAIRS)
+        # The programs that the last round of queries leaves over begin with the keys.
+        first = tl.program_id(0) + (num_programs - query_tiles % num_programs if are_keys else 0)
+        for tile in tl.range(first % num_programs, tiles_t * blocks_n, num_programs, flatten=True):
+            tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
+            block, pair = (first_pair + tile_n * PAIRS) // G, (first_pair + tile_n * PAIRS) % G
+            acc = streamed_product(x, w, tile_t * BLOCK_T, block, pair * 4, K, BLOCK_T, PAIRS * 128, STEP)
+            t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
+            inside = t < num_rows
+            rows = tl.where(inside, t, 0)
+            inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
+            position = tl.load(positions_ptr + rows)
+            cos, sin = _rope_rows(cos_ptr, sin_ptr, position)
+            for i in tl.static_range(PAIRS):
+                feature = (block * (2 * G) + pair + i + n // 64 * G) * 64 + n % 64
+                two = _scaled(_pair(acc, i, PAIRS, BLOCK_T), inverse_norm, bias_ptr, feature, NORMED, BIAS)
+                out = _turned(two, cos, sin, are_keys == 1, BLOCK_T).to(q_ptr.dtype.element_ty)
+                if are_keys:
+                    _write_pages(
+                        out, pair + i, rows, inside, position, live_ptr, table_ptr, k_ptr, v_ptr, scales_ptr,
+                        rows_a_sequence, num_pages, G, PAGE, BLOCK_T,
+                    )  # fmt: skip
+                else:
+                    q_ptrs = q_ptr + t.to(tl.int64)[:, None] * (Q * 64) + feature[None, :]
+                    tl.store(q_ptrs, out, mask=inside[:, None])
+
+
+@triton.jit
+def _pair(acc, i, PAIRS: tl.constexpr, BLOCK_T: tl.constexpr):
+    """Return heads i and PAIRS + i of a tile: [BLOCK_T, 128]."""
+    if PAIRS == 1:
+        return acc
+    else:
+        left, right = acc.reshape(BLOCK_T, 2, 2, 64).permute(0, 1, 3, 2).split()
+        return left.reshape(BLOCK_T, 128) if i == 0 else right.reshape(BLOCK_T, 128)
+
+
 def qkv_rope_write(
     x: Normed | Tensor,
     weight: BlockedMatrix,
@@ -155,9 +213,18 @@ def qkv_rope_write(
     num_heads = weight.num_rows // HEAD_DIM - 2 * num_kv
     num_parts = sums.shape[1] if isinstance(x, Normed) else 1
     q = torch.empty(num_rows, num_heads, HEAD_DIM, dtype=x_rows.dtype, device=x_rows.device)
-    config = _config(num_rows, x_rows.device)
-    _qkv_kernel[(triton.cdiv(num_rows, config["BLOCK_T"]) * (num_heads // 2 + num_kv),)](
-        x_rows, sums, weight.data, sums if bias_N is None else bias_N, rope.cos, rope.sin,
+    config = _config(num_rows, num_heads, num_kv, x_rows.device)
+    tiles = triton.cdiv(num_rows, config["BLOCK_T"]) * (num_heads // 2 + num_kv)
+    if "STEP" in config:
+        x_tiles = tma.rows_descriptor(x_rows, config["BLOCK_T"], config["STEP"])
+        matrix = tma.matrix_descriptor(
+            weight, config["PAIRS"] * 128, config["STEP"], num_blocks=num_heads // (2 * num_kv) + 1, num_parts=2
+        )
+        kernel, programs = _qkv_streamed_kernel, tma.num_programs(tiles // config["PAIRS"], x_rows.device)
+    else:
+        kernel, programs, x_tiles, matrix = _qkv_kernel, tiles, x_rows, weight.data
+    kernel[(programs,)](
+        x_tiles, sums, matrix, sums if bias_N is None else bias_N, rope.cos, rope.sin,
         rows.positions_SR, rows.live_SR, rows.table_SP, q, cache.k, cache.v, cache.scales_PG2B,
         num_rows, rows.positions_SR.shape[1], num_parts, width, rows.table_SP.shape[1], eps,
         Q=num_heads, G=num_kv, PAGE=page_size, NORMED=isinstance(x, Normed), BIAS=bias_N is not None,
