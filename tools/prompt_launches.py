@@ -3,16 +3,17 @@
     python -m tools.prompt_launches [--compile N] [rows ...]
 
 Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
-residual, and attention with a window; `*` is the launch of a pass. Launches with STEP, the columns of a step, go by TMA
-(`kernels.triton.tma`), from 1,024 rows on; with 64 columns their time has the unpacking of the matrix in it.
---compile N compiles the launches of one kernel and times nothing: several processes with N = 0, 1, 2 do so side by
-side.
+residual, attention with a window, and a draft head's first and gated products; `*` is the launch of a pass. Launches
+with STEP, the columns of a step, go by TMA (`kernels.triton.tma`), from 1,024 rows on; with 64 columns their time has
+the unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several processes
+with N = 0 to 4 do so side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ ROWS = (128, 1024, 2048, 4096, 8192)
 TMA_ROWS = 1024  # the least for which launches by TMA are timed
 PAGE_SIZE = 16
 MATRICES = 16  # so that each launch finds its matrix outside the L2 cache
+FEW = 3  # of a head's, which are larger than that cache
+HEAD_INNER = 17280
 EPS = 1e-5
 
 
@@ -84,8 +87,11 @@ def main() -> None:
     with torch.inference_mode():
         matrices = _drawn((CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim, CONFIG.hidden_size)
         outputs = _drawn(CONFIG.hidden_size, CONFIG.num_heads * CONFIG.head_dim)
+        first = _drawn(CONFIG.hidden_size, 3 * CONFIG.hidden_size, FEW)
+        gate_up = [replace(matrix, gated=True) for matrix in _drawn(2 * HEAD_INNER, CONFIG.hidden_size, FEW)]
         for rows in asked.rows or ROWS:
-            for number, kernel in enumerate(_kernels(rows, matrices, outputs)):
+            kernels = _kernels(rows, matrices, outputs) + _head_kernels(rows, first, gate_up)
+            for number, kernel in enumerate(kernels):
                 if asked.compile in (None, number):
                     show(rows, kernel, timed=asked.compile is None)
 
@@ -109,9 +115,9 @@ def show(rows: int, kernel: Kernel, *, timed: bool) -> None:
             if timed:
                 mark = "*" if launch.items() <= kernel.usual.items() else " "
                 bits = "same bits" if all(map(torch.equal, written, wanted)) else f"OTHER BITS, {off(written, wanted)}"
-                print(f"{label:>36} {launch_us(kernel.run, kernel.inputs):8.1f} {mark} {bits}", flush=True)
+                print(f"{label:>42} {launch_us(kernel.run, kernel.inputs):8.1f} {mark} {bits}", flush=True)
         except (RuntimeError, triton.runtime.errors.OutOfResources) as problem:
-            print(f"{label:>36} {str(problem).splitlines()[0]}")
+            print(f"{label:>42} {str(problem).splitlines()[0]}")
         finally:
             setattr(*kernel.place, before)
 
@@ -143,7 +149,7 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
     attend = partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks)
 
     def project(matrix: BlockedMatrix) -> Sequence[Tensor]:
-        return qkv.qkv_rope_write(normed, matrix, biases, rows, cache, rope, eps=EPS), cache.k, cache.v
+        return qkv.qkv_rope_write(normed, matrix, biases, rows, cache, rope, eps=EPS), cache.k[1:], cache.v[1:]
 
     def add(matrix: BlockedMatrix) -> Sequence[Tensor]:
         out, split = gemm.add(queries.view(num_rows, heads * dim), matrix, norm, residual, norm)
@@ -161,8 +167,8 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
         Kernel(
             f"output{unpacking(outputs)}",
             OUTPUT,
-            gemm._add_config(num_rows, DEVICE),
-            (gemm, "_add_config"),
+            gemm._config(num_rows, DEVICE),
+            (gemm, "_config"),
             add,
             outputs,
         ),
@@ -177,14 +183,32 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
     ]
 
 
+def _head_kernels(num_rows: int, first: list[BlockedMatrix], gate_up: list[BlockedMatrix]) -> list[Kernel]:
+    taps = torch.randn(num_rows, first[0].num_columns, device=DEVICE).bfloat16()
+    rows = taps[:, : CONFIG.hidden_size].contiguous()
+    normed = Normed(rows, torch.rand(num_rows, CONFIG.hidden_size // 64, device=DEVICE))
+    usual, place = gemm._config(num_rows, DEVICE), (gemm, "_config")
+    return [
+        Kernel(f"head{unpacking(first)}", OUTPUT, usual, place, lambda matrix: [gemm.linear(taps, matrix)], first),
+        Kernel(
+            f"gate and up{unpacking(gate_up)}",
+            OUTPUT,
+            usual,
+            place,
+            lambda matrix: [gemm.gated(normed, matrix, eps=EPS)],
+            gate_up,
+        ),
+    ]
+
+
 def unpacking(matrices: list[BlockedMatrix]) -> str:
     """The time that launches with steps of 64 columns spend before their product, which is theirs, too."""
     return f" (of which unpacking for STEP 64 {launch_us(tma._unpacked, matrices):.1f})"
 
 
-def _drawn(num_rows: int, num_columns: int) -> list[BlockedMatrix]:
+def _drawn(num_rows: int, num_columns: int, number: int = MATRICES) -> list[BlockedMatrix]:
     return [
-        BlockedMatrix.pack((torch.randn(num_rows, num_columns, device=DEVICE) / 50).bfloat16()) for _ in range(MATRICES)
+        BlockedMatrix.pack((torch.randn(num_rows, num_columns, device=DEVICE) / 50).bfloat16()) for _ in range(number)
     ]
 
 

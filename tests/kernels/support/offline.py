@@ -192,6 +192,10 @@ def main(arch, *sizes):
         kinds = [kind for kind in ("wgmma.mma", "tcgen05.mma", "mma.sync") if kind in ptx]
         sass = compiled.asm["sass"] if arch == 90 else ""
         faults = (["local"] if ".local" in ptx else []) + (["race"] if overwritten_operands(sass) else [])
+        # ptxas waits for each product where it cannot keep them in flight (C7510 to C7515, in a log that Triton drops).
+        # Attention has too few registers, so that two programs share a multiprocessor.
+        serial = sass.count("WARPGROUP.DEPBAR") > ptx.count("wgmma.wait_group") and name != "_flash_kernel"
+        faults += ["serial"] if serial else []
         faults += ["spill"] if kinds and arch == 90 and stack_bytes(compiled.asm["cubin"]) > MAX_STACK else []
         print(name, f"shared={compiled.metadata.shared}", *kinds, *faults)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -15,11 +17,18 @@ from eyas.kernels.triton.products import dense_product, grouped_tile, halves, in
 
 __all__ = ["add", "gated", "linear"]
 
-_SUM_PART = 64  # features of one part of the sums of squares, for every tile
+# Features that a tile ends at a time, and those of one part of the sums of squares. All of a large tile at once finds
+# too few registers, or ptxas serialises its products (C7515).
+_PIECE = tl.constexpr(64)
 
 
 def _config(num_rows: int, device: torch.device) -> dict[str, int]:
-    """Choose the launch: GROUP_T tiles of rows go through all features before the next ones."""
+    """Choose the launch: GROUP_T tiles of rows go through all features before the next ones.
+
+    STEP, the columns of a step, stands in launches by TMA.
+    """
+    if tma.takes_tma(num_rows, device):
+        return dict(BLOCK_T=128, BLOCK_N=256, STEP=32, GROUP_T=8, num_warps=8, num_stages=8)
     is_large = device_limits(device).shared_bytes >= 160 << 10
     if num_rows <= 128 and is_large:
         return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=6)
@@ -30,11 +39,31 @@ def _config(num_rows: int, device: torch.device) -> dict[str, int]:
     return dict(BLOCK_T=128, BLOCK_N=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
 
 
-def _add_config(num_rows: int, device: torch.device) -> dict[str, int]:
-    """Choose the launch of `add`: STEP, the columns of a step, stands in those by TMA."""
-    if tma.takes_tma(num_rows, device):
-        return dict(BLOCK_T=128, BLOCK_N=256, STEP=32, GROUP_T=8, num_warps=8, num_stages=8)
-    return _config(num_rows, device)
+@triton.jit
+def _end_linear(
+    acc, inverse_norm, t, inside, first, out_ptr, N,
+    NORMED: tl.constexpr, GATED: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Write what becomes of the products [BLOCK_T, BLOCK_N] of features `first`..., _PIECE at a time."""
+    if BLOCK_N > _PIECE:
+        left, right = halves(acc, BLOCK_T, BLOCK_N)
+        _end_linear(left, inverse_norm, t, inside, first, out_ptr, N, NORMED, GATED, BLOCK_T, BLOCK_N // 2)
+        first += BLOCK_N // 2
+        _end_linear(right, inverse_norm, t, inside, first, out_ptr, N, NORMED, GATED, BLOCK_T, BLOCK_N // 2)
+    else:
+        if NORMED:
+            acc = acc * inverse_norm[:, None]
+        if GATED:
+            gate, up = acc.reshape(BLOCK_T, BLOCK_N // 16, 2, 8).permute(0, 1, 3, 2).split()
+            out = (gate / (1 + tl.exp(-gate)) * up).reshape(BLOCK_T, BLOCK_N // 2)
+            column = first // 2 + tl.arange(0, BLOCK_N // 2)
+            width = N // 2
+        else:
+            out = acc
+            column = first + tl.arange(0, BLOCK_N)
+            width = N
+        out_ptrs = out_ptr + t.to(tl.int64)[:, None] * width + column[None, :]
+        tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (column < width)[None, :])
 
 
 @triton.jit
@@ -48,45 +77,49 @@ def _linear_kernel(
     t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
     inside = t < num_rows
     rows = tl.where(inside, t, 0)
-    feature = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    acc = dense_product(x_ptr, rows, w_ptr, tl.minimum(feature, N - 1), K, BLOCK_T, BLOCK_N, BLOCK_K)
-    if NORMED:
-        acc = acc * inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS)[:, None]
-    if GATED:
-        gate, up = acc.reshape(BLOCK_T, BLOCK_N // 16, 2, 8).permute(0, 1, 3, 2).split()
-        out = (gate / (1 + tl.exp(-gate)) * up).reshape(BLOCK_T, BLOCK_N // 2)
-        column = tile_n * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        width = N // 2
-    else:
-        out = acc
-        column = feature
-        width = N
-    mask = inside[:, None] & (column < width)[None, :]
-    out_ptrs = out_ptr + t.to(tl.int64)[:, None] * width + column[None, :]
-    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
+    feature = tl.minimum(tile_n * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)
+    acc = dense_product(x_ptr, rows, w_ptr, feature, K, BLOCK_T, BLOCK_N, BLOCK_K)
+    inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
+    _end_linear(acc, inverse_norm, t, inside, tile_n * BLOCK_N, out_ptr, N, NORMED, GATED, BLOCK_T, BLOCK_N)
+
+
+@triton.jit
+def _linear_streamed_kernel(
+    x, sums_ptr, w, out_ptr,
+    num_rows, num_parts, N, K, eps,
+    NORMED: tl.constexpr, GATED: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, GROUP_T: tl.constexpr,
+):  # fmt: skip
+    blocks_n = tl.cdiv(N, BLOCK_N)
+    num_tiles = tl.cdiv(num_rows, BLOCK_T) * blocks_n
+    for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=True):
+        tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
+        acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * (BLOCK_N // 16), K, BLOCK_T, BLOCK_N, STEP)
+        t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
+        inside = t < num_rows
+        rows = tl.where(inside, t, 0)
+        inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
+        _end_linear(acc, inverse_norm, t, inside, tile_n * BLOCK_N, out_ptr, N, NORMED, GATED, BLOCK_T, BLOCK_N)
 
 
 @triton.jit
 def _end_add(
     acc, t, inside, first, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
-    BIAS: tl.constexpr, SUM_PART: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+    BIAS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Write what becomes of the products [BLOCK_T, BLOCK_N] of features `first`..., SUM_PART at a time.
-
-    All of a large tile at once finds too few registers.
-    """
-    if BLOCK_N > SUM_PART:
+    """Write what becomes of the products [BLOCK_T, BLOCK_N] of features `first`..., _PIECE at a time."""
+    if BLOCK_N > _PIECE:
         left, right = halves(acc, BLOCK_T, BLOCK_N)
         _end_add(
             left, t, inside, first, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
-            BIAS, SUM_PART, BLOCK_T, BLOCK_N // 2,
+            BIAS, BLOCK_T, BLOCK_N // 2,
         )  # fmt: skip
         _end_add(
             right, t, inside, first + BLOCK_N // 2, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
-            BIAS, SUM_PART, BLOCK_T, BLOCK_N // 2,
+            BIAS, BLOCK_T, BLOCK_N // 2,
         )  # fmt: skip
     else:
-        feature = first + tl.arange(0, SUM_PART)
+        feature = first + tl.arange(0, _PIECE)
         within = feature < N
         if BIAS:
             acc += tl.load(bias_ptr + feature, mask=within, other=0.0)[None, :]
@@ -98,8 +131,8 @@ def _end_add(
         tl.store(rows_ptr + offsets, (out * norm[None, :]).to(rows_ptr.dtype.element_ty), mask=mask)
         # Launches have `enable_fp_fusion=False`: else some add a square before it is rounded, and their bits differ.
         squares = tl.where(within[None, :], out * out, 0.0)
-        num_parts = tl.cdiv(N, SUM_PART)
-        tl.store(sums_ptr + t * num_parts + first // SUM_PART, tl.sum(squares, axis=1), mask=inside & (first < N))
+        num_parts = tl.cdiv(N, _PIECE)
+        tl.store(sums_ptr + t * num_parts + first // _PIECE, tl.sum(squares, axis=1), mask=inside & (first < N))
 
 
 @triton.jit
@@ -107,7 +140,6 @@ def _add_kernel(
     x_ptr, w_ptr, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
     num_rows, N, K,
     BIAS: tl.constexpr,
-    SUM_PART: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
     tile_t, tile_n = grouped_tile(tl.program_id(0), num_rows, tl.cdiv(N, BLOCK_N), BLOCK_T, GROUP_T)
@@ -117,7 +149,7 @@ def _add_kernel(
     acc = dense_product(x_ptr, tl.where(inside, t, 0), w_ptr, feature, K, BLOCK_T, BLOCK_N, BLOCK_K)
     _end_add(
         acc, t, inside, tile_n * BLOCK_N, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
-        BIAS, SUM_PART, BLOCK_T, BLOCK_N,
+        BIAS, BLOCK_T, BLOCK_N,
     )  # fmt: skip
 
 
@@ -126,7 +158,6 @@ def _add_streamed_kernel(
     x, w, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr,
     num_rows, N, K,
     BIAS: tl.constexpr,
-    SUM_PART: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
     blocks_n = tl.cdiv(N, BLOCK_N)
@@ -137,8 +168,20 @@ def _add_streamed_kernel(
         t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
         _end_add(
             acc, t, t < num_rows, tile_n * BLOCK_N, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
-            BIAS, SUM_PART, BLOCK_T, BLOCK_N,
+            BIAS, BLOCK_T, BLOCK_N,
         )  # fmt: skip
+
+
+def _chosen(
+    plain: Any, streamed: Any, x_TK: Tensor, weight: BlockedMatrix, config: dict[str, int]
+) -> tuple[Any, int, Any, Any]:
+    """Return which of two kernels a launch takes, its programs, and its operands: pointers or descriptors."""
+    tiles = triton.cdiv(x_TK.shape[0], config["BLOCK_T"]) * triton.cdiv(weight.num_rows, config["BLOCK_N"])
+    if "STEP" not in config:
+        return plain, tiles, x_TK, weight.data
+    rows = tma.rows_descriptor(x_TK, config["BLOCK_T"], config["STEP"])
+    matrix = tma.matrix_descriptor(weight, config["BLOCK_N"], config["STEP"])
+    return streamed, tma.num_programs(tiles, x_TK.device), rows, matrix
 
 
 def _product(
@@ -150,9 +193,9 @@ def _product(
     num_parts = sums.shape[1] if normed else 1
     out = torch.empty(num_rows, width, dtype=dtype or rows.dtype, device=rows.device)
     config = _config(num_rows, rows.device)
-    tiles = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(num_features, config["BLOCK_N"])
-    _linear_kernel[(tiles,)](
-        rows, sums, weight.data, out,
+    kernel, programs, x_arg, matrix = _chosen(_linear_kernel, _linear_streamed_kernel, rows, weight, config)
+    kernel[(programs,)](
+        x_arg, sums, matrix, out,
         num_rows, num_parts, num_features, weight.num_columns, eps,
         NORMED=normed, GATED=gated, PARTS=triton.next_power_of_2(num_parts), **config,
     )  # fmt: skip
@@ -177,18 +220,12 @@ def add(
     num_rows, width = residual_TH.shape
     out = torch.empty(num_rows, width, dtype=torch.float32, device=x_TK.device)
     rows = torch.empty(num_rows, width, dtype=x_TK.dtype, device=x_TK.device)
-    sums = torch.empty(num_rows, triton.cdiv(width, _SUM_PART), dtype=torch.float32, device=x_TK.device)
-    config = _add_config(num_rows, x_TK.device)
-    tiles = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(width, config["BLOCK_N"])
-    if "STEP" in config:
-        kernel, programs = _add_streamed_kernel, tma.num_programs(tiles, x_TK.device)
-        x = tma.rows_descriptor(x_TK, config["BLOCK_T"], config["STEP"])
-        matrix = tma.matrix_descriptor(weight, config["BLOCK_N"], config["STEP"])
-    else:
-        kernel, programs, x, matrix = _add_kernel, tiles, x_TK, weight.data
+    sums = torch.empty(num_rows, triton.cdiv(width, _PIECE.value), dtype=torch.float32, device=x_TK.device)
+    config = _config(num_rows, x_TK.device)
+    kernel, programs, x, matrix = _chosen(_add_kernel, _add_streamed_kernel, x_TK, weight, config)
     kernel[(programs,)](
         x, matrix, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
         num_rows, width, weight.num_columns,
-        BIAS=bias_H is not None, SUM_PART=_SUM_PART, enable_fp_fusion=False, **config,
+        BIAS=bias_H is not None, enable_fp_fusion=False, **config,
     )  # fmt: skip
     return out, Normed(rows, sums)
