@@ -116,9 +116,9 @@ def show(rows: int, kernel: Kernel, *, timed: bool) -> None:
             if timed:
                 mark = "*" if launch.items() <= kernel.usual.items() else " "
                 bits = "same bits" if all(map(torch.equal, written, wanted)) else f"OTHER BITS, {off(written, wanted)}"
-                print(f"{label:>42} {launch_us(kernel.run, kernel.inputs):8.1f} {mark} {bits}", flush=True)
+                print(f"{label:>54} {launch_us(kernel.run, kernel.inputs):8.1f} {mark} {bits}", flush=True)
         except (RuntimeError, triton.runtime.errors.OutOfResources) as problem:
-            print(f"{label:>42} {str(problem).splitlines()[0]}")
+            print(f"{label:>54} {str(problem).splitlines()[0]}")
         finally:
             setattr(*kernel.place, before)
 

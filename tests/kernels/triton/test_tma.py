@@ -36,9 +36,9 @@ def same(ours, usual):
 
 @pytest.mark.parametrize(("biased", "step"), [(True, 32), (False, 64)])
 def test_output_product(few_programs, monkeypatch, device, dtype, biased, step):
-    """Neither 70 rows nor 272 features fill their last tile, and 96 columns no step of 64."""
-    x, weight = whole(70, 96, device=device).to(dtype), blocked(whole(272, 96, device=device), dtype)
-    bias, residual, norm = (whole(*shape, device=device) for shape in ((272,), (70, 272), (272,)))
+    """Neither 70 rows nor 144 features fill their last tile, and 96 columns no step of 64."""
+    x, weight = whole(70, 96, device=device).to(dtype), blocked(whole(144, 96, device=device), dtype)
+    bias, residual, norm = (whole(*shape, device=device) for shape in ((144,), (70, 144), (144,)))
 
     def run():
         out, normed = gemm.add(x, weight, bias if biased else None, residual, norm)
@@ -54,7 +54,7 @@ def test_output_product(few_programs, monkeypatch, device, dtype, biased, step):
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")
 @pytest.mark.parametrize(("is_gated", "is_normed"), [(False, False), (False, True), (True, True)])
 def test_plain_and_gated_products(few_programs, monkeypatch, device, dtype, is_gated, is_normed):
-    x, weight = whole(70, 96, device=device).to(dtype), whole(288, 96, device=device)
+    x, weight = whole(70, 96, device=device).to(dtype), whole(144, 96, device=device)
     matrix = BlockedMatrix(BlockedMatrix.pack(weight, gated=is_gated).data.to(dtype), is_gated)
     rows = Normed(x, torch.full((70, 2), 48.0, device=device)) if is_normed else x
 
@@ -72,7 +72,7 @@ def test_plain_and_gated_products(few_programs, monkeypatch, device, dtype, is_g
 
 @pytest.mark.parametrize(
     ("num_heads", "num_kv", "pairs", "step", "is_normed"),
-    [(8, 2, 2, 32, True), (8, 2, 2, 64, False), (6, 1, 1, 32, True)],
+    [(4, 2, 2, 32, True), (4, 2, 2, 64, False), (6, 1, 1, 32, True)],
 )
 def test_queries_keys_and_values(few_programs, monkeypatch, device, dtype, num_heads, num_kv, pairs, step, is_normed):
     length, width = 40, 96  # of two sequences
