@@ -3,10 +3,10 @@
     python -m tools.prompt_launches [--compile N] [rows ...]
 
 Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
-residual, attention with a window, and a draft head's first and gated products; `*` is the launch of a pass. Launches
-with STEP, the columns of a step, go by TMA (`kernels.triton.tma`), from 1,024 rows on; with 64 columns their time has
-the unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several processes
-with N = 0 to 4 do so side by side.
+residual, attention, attention with a window, and a draft head's first and gated products; `*` is the launch of a pass.
+Launches with STEP, the columns of a step, go by TMA (`kernels.triton.tma`), from 1,024 rows on; with 64 columns their
+time has the unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several
+processes with N = 0 to 5 do so side by side.
 """
 
 from __future__ import annotations
@@ -62,7 +62,14 @@ OUTPUT = launches(
     (128, 256, 64, 8, 8, 3), (128, 256, 64, 8, 8, 4), (256, 128, 32, 8, 8, 6), (128, 128, 32, 8, 8, 6),
     (128, 128, 64, 8, 8, 4),
 )  # fmt: skip
-WINDOWED = launches(  # BLOCK_M: rows times heads
+WHOLE = launches(  # BLOCK_M: rows times heads
+    "BLOCK_M BLOCK_N num_warps num_stages maxnreg", (128, 128, 8, 3, 128), (128, 128, 8, 3, 168), (128, 64, 8, 4, 128),
+) + launches(
+    "BLOCK_M BLOCK_N num_warps num_stages",
+    (128, 128, 8, 2), (128, 128, 8, 3), (128, 128, 8, 4), (128, 64, 8, 3), (128, 64, 4, 3), (64, 128, 4, 3),
+    (256, 64, 8, 3),
+)  # fmt: skip
+WINDOWED = launches(
     "BLOCK_M BLOCK_N num_warps num_stages",
     (64, 32, 4, 2), (64, 64, 4, 2), (128, 32, 4, 2), (128, 64, 4, 2), (128, 64, 8, 2), (128, 128, 8, 2),
     (256, 64, 8, 2),
@@ -173,8 +180,9 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
             add,
             outputs,
         ),
+        Kernel("attention", WHOLE, flash._FULL, (flash, "_FULL"), lambda _: [attend(window=None)], [None] * 4),
         Kernel(
-            f"attention (without a window {launch_us(lambda _: attend(window=None), [None] * 4):.1f})",
+            "attention with a window",
             WINDOWED,
             flash._SLIDING,
             (flash, "_SLIDING"),
