@@ -162,7 +162,7 @@ def _run(model: Model, num_seqs: int, num_rows: int) -> None:
     act = ops.moe_up(normed, choice, live.flatten(), gate_up, bias, top_k=4, limit=7.0, eps=1e-5)
     up_bias, bias = bias, _fake(model.experts, hidden)
     residual, normed = ops.moe_down(act, choice, live.flatten(), down, bias, residual, weight)
-    if model is GPT_OSS_120B and total <= experts.FEW_ROWS:
+    if model is GPT_OSS_120B and total <= experts.FEW_ROWS and linear.device_limits(live.device).has_wgmma:
         ids, workspace = _fake(total, 4, dtype=torch.int32), moe.Workspace(total, 4, 0, model.inner, "meta")
         moe.outputs(normed.rows_TH, ids, _fake(total), gate_up, up_bias, down, bias, workspace, limit=7.0)
     ops.logits(normed, _matrix(model.vocab, hidden), 1e-5)
