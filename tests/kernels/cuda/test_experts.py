@@ -70,9 +70,9 @@ class Layer:
         act = experts.up(rows, self.gate_up, self.gate_up_bias, top_k=top_k, limit=LIMIT)
         return experts.down(act, self.down, self.down_bias, top_k=top_k)
 
-    def run_few(self, x, ids, scale):
+    def run_few(self, x, ids, scale, workspace=None):
         """By the kernel of decode rows."""
-        workspace = moe.Workspace(len(x), ids.shape[1], 0, self.inner, self.device)
+        workspace = workspace or moe.Workspace(len(x), ids.shape[1], 0, self.inner, self.device)
         matrices = self.gate_up, self.gate_up_bias, self.down, self.down_bias
         return moe.outputs(x, ids, scale, *matrices, workspace, limit=LIMIT)
 
@@ -146,26 +146,39 @@ def test_emulated_rows_do_not_depend_on_company(emulator):
     company(Layer(64, 64, 4), 60, [(3, 16), (20, 32), (60, 64)])
 
 
-def few_are_the_same(layer, num_rows, tile_rows, **options):
+def few_are_the_same(layer, num_rows, tile_rows, workspace=None, **options):
     x, ids, places, counts, scale = layer.routed(num_rows, **options)
-    whole, few = layer.run(x, ids, places, counts, scale, tile_rows), layer.run_few(x, ids, scale)
+    whole, few = layer.run(x, ids, places, counts, scale, tile_rows), layer.run_few(x, ids, scale, workspace)
     live = (ids >= 0).flatten()
     assert torch.equal(few[live], whole[live])
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "tile_rows", "options"),
+    ("shape", "num_rows", "tile_rows", "options"),
     [
-        (5, 16, {"dead": (1,)}),
-        (70, 128, {"favourite": 0.9, "dead": (0, 69)}),  # groups of more than 8 rows; many rows of a product
+        ((1984, 64, 2), 5, 16, {"dead": (1,)}),
+        ((1984, 64, 2), 70, 128, {"favourite": 0.9, "dead": (0, 69)}),  # groups of more than 8 rows; many of a product
+        ((64, 1952, 2), 7, 16, {}),  # more slices of down; a last step of 32 columns
+        ((1984, 224, 2), 20, 32, {}),
     ],
+    ids=str,
 )
 @pytest.mark.slow
-def test_emulated_few_rows_have_the_bits_of_many(emulator, num_rows, tile_rows, options):
+def test_emulated_few_rows_have_the_bits_of_many(emulator, shape, num_rows, tile_rows, options):
     torch.manual_seed(num_rows)
-    layer = Layer(1984, 64, 2)
-    assert moe.slice_columns(layer.hidden) == 64 * experts.STAGE_STEPS
+    layer = Layer(*shape)
+    assert moe.slice_columns(max(shape)) == 64 * experts.STAGE_STEPS
     few_are_the_same(layer, num_rows, tile_rows, top_k=2, **options)
+
+
+@pytest.mark.slow
+def test_emulated_launches_take_turns(emulator):
+    """Of different sizes, an odd number of pairs among them, and with rows that are dead, on one workspace."""
+    torch.manual_seed(0)
+    layer = Layer(64, 32, 4)  # one slice, by either kernel
+    workspace = moe.Workspace(24, 3, 0, 32, "cpu")
+    for num_rows, dead in [(5, ()), (1, ()), (1, (0,)), (3, (0, 1, 2)), (23, (4,)), (5, ()), (2, (0, 1)), (24, ())]:
+        few_are_the_same(layer, num_rows, 32, workspace, top_k=3, dead=dead)
 
 
 @pytest.mark.slow
@@ -190,7 +203,7 @@ def test_too_many_tiles_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize(("tile_rows", "is_up"), [(16, 1), (32, 0), (64, 1), (128, 0), (128, 1)])
 def test_machine_code(tmp_path, tile_rows, is_up):
-    """Hardly a spill; no instruction waits for the one before, no operand or shared memory is overwritten too early."""
+    """A few spills; no instruction waits for the one before, no operand or shared memory is overwritten too early."""
     pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
     stages, _ = experts._shared_memory(tile_rows, 227 << 10)
@@ -220,9 +233,11 @@ def hopper(monkeypatch):
     monkeypatch.setattr(experts, "device_limits", lambda device: Limits(132, 227 << 10, has_wgmma=True))
 
 
-@pytest.mark.parametrize("name", ["gpt-oss-120b", "gpt-oss-20b", "tiny"])
-def test_models_have_them(hopper, name):
-    assert experts.hopper_products(PRESETS[name], torch.device("meta"), 8192) is not None
+@pytest.mark.parametrize(("name", "few_rows"), [("gpt-oss-120b", 192), ("gpt-oss-20b", 192), ("tiny", None)])
+def test_models_have_them(hopper, name, few_rows):
+    """Those whose slices agree have the kernel of decode rows for few rows."""
+    workspace = experts.hopper_products(PRESETS[name], torch.device("meta"), 8192).workspace
+    assert (workspace and workspace.max_rows) == few_rows
 
 
 @pytest.mark.parametrize(
@@ -262,6 +277,27 @@ def test_few_rows_have_the_bits_of_many(true_layer, num_rows):
     torch.manual_seed(num_rows)
     for tile_rows in (16, 64, 128):
         few_are_the_same(true_layer, num_rows, tile_rows, dead=(0,) if num_rows > 1 else ())
+
+
+@pytest.mark.gpu
+def test_few_rows_in_graphs(true_layer):
+    """Of different sizes in turn, on one workspace."""
+    torch.manual_seed(3)
+    workspace = moe.Workspace(128, 4, 0, true_layer.inner, "cuda")
+    sizes, graphs = (1, 64, 128, 9), []
+    for num_rows in sizes:
+        x, ids, places, counts, scale = true_layer.routed(num_rows)
+        whole = true_layer.run(x, ids, places, counts, scale, 16)
+        true_layer.run_few(x, ids, scale, workspace)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            few = true_layer.run_few(x, ids, scale, workspace)
+        graphs.append((graph, few, whole, (x, ids, scale)))
+    for number in torch.randint(len(sizes), (200,)).tolist():
+        graph, few, whole, _ = graphs[number]
+        few.zero_()
+        graph.replay()
+        assert torch.equal(few, whole)
 
 
 @pytest.mark.gpu

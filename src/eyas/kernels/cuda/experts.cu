@@ -6,10 +6,10 @@
 // every gridDim.xth: a warpgroup has 64 features, and the last one brings the tile's rows and the block's weights in
 // stages of 192 columns, and runs ahead into the next items. Copies are served in the order in which they were asked
 // for, so rows that are asked for later than weights would wait for them. A warp unpacks the weights of its 16 features
-// and 64 columns while its products of the 64 before run or, of many rows, those of other warps.
+// and 64 columns while the products of its previous step run; with many rows, while other warps' run.
 //
-// Row invariance: an output is a sum of slices in ascending order, each a stage's columns in one chain of instructions of
-// 16 products, whatever N an instruction has. Where moe.cu has slices of 192 columns too, its outputs have these bits.
+// Row invariance: an output is a sum of slices in ascending order, each a stage's columns in one chain of instructions
+// of 16 products, whatever N an instruction has. Where moe.cu has slices of 192 columns too, it has the same bits.
 //
 // Defines: UP (1: gate and up with SwiGLU, 0: down), COLUMNS (of the matrix, a multiple of 32), FEATURES (its rows, a
 // multiple of 64), TILE_ROWS (16, 32, 64 or 128), TOP_K, NUM_EXPERTS, STAGES (at least 2).
@@ -241,7 +241,7 @@ DEVICE void multiply_few(Product<N>& product, const Shared& s, Stage& stage) {
             const int step = span * SPAN + j;
             if (STEPS % SPAN && step >= STEPS) break;
             product.add(a[j], rows, j * STEP_BYTES, step);
-            if (j < SPAN - 1) unpack_step(a[j + 1], s, stage, j + 1);
+            if (j < SPAN - 1 && (STEPS % SPAN == 0 || step < STEPS - 1)) unpack_step(a[j + 1], s, stage, j + 1);
         }
         stage.step();
         if (span < SPANS - 1) {

@@ -3,8 +3,8 @@
 `experts.cu` has the kernels. Rows are routed by `kernels.triton.route`, whose lists are tensors here; outputs of an
 expert are not yet weighted (`kernels.triton.experts.combine` does that). No bit of a row depends on the other rows.
 
-Few rows go through the kernel of decode rows (`moe`), which is faster there: 351 us a layer of gpt-oss-120b on an H200
-at 64 rows where this one took 439. Both add the same slices in the same order.
+Few rows go through the kernel of decode rows (`moe`), of which they take less time: see docs/log/kernels.md. Both add
+the same slices of columns in the same order.
 
 Shape letters: T rows, H hidden, E experts, K experts of a row, I intermediate, P = T K pairs.
 """
@@ -23,7 +23,7 @@ from eyas.kernels.layouts.mxfp4 import PackedExperts
 
 __all__ = ["Entries", "HopperProducts", "down", "group", "hopper_products", "tile_rows", "up"]
 
-FEW_ROWS = 256  # 512 us a layer through moe.cu, 526 through experts.cu; 770 and 564 at 512 rows
+FEW_ROWS = 192
 MAX_EXPERTS = 128
 MATH_WARPS = {16: 20, 32: 12, 64: 12, 128: 12}  # by rows of a tile
 WARP_BYTES = 512 + 32  # of the weights of 16 features and 64 columns
@@ -57,14 +57,15 @@ class Few(NamedTuple):
 class HopperProducts:
     """`kernels.triton.ops.ExpertProducts` by these kernels; `routing` is `kernels.triton.route.Routing`.
 
-    Passes of up to the rows of `workspace` go through `moe`, none without it.
+    Passes of up to the rows of `workspace` go through `moe`, none without it. Its blocks wait for one another, so no
+    other kernel may hold multiprocessors meanwhile: all launches are on one stream.
     """
 
     def __init__(self, workspace: moe.Workspace | None = None) -> None:
-        self._workspace = workspace
+        self.workspace = workspace
 
     def up(self, x_TH: Tensor, routing: Any, gate_up: PackedExperts, bias_EN: Tensor, *, limit: float) -> Entries | Few:
-        if self._workspace is not None and len(x_TH) <= self._workspace.max_rows:
+        if self.workspace is not None and len(x_TH) <= self.workspace.max_rows:
             return Few(x_TH, gate_up, bias_EN, limit)
         rows = group(
             x_TH,
@@ -80,9 +81,9 @@ class HopperProducts:
     def down(self, act: Entries | Few, routing: Any, matrix: PackedExperts, bias_EH: Tensor) -> Tensor:
         if isinstance(act, Entries):
             return down(act, matrix, bias_EH, top_k=routing.ids_TK.shape[1])
-        assert self._workspace is not None
+        assert self.workspace is not None
         x_TH, gate_up, up_bias, limit = act
-        ids, rms, workspace = routing.ids_TK, routing.inverse_rms_T, self._workspace
+        ids, rms, workspace = routing.ids_TK, routing.inverse_rms_T, self.workspace
         return moe.outputs(x_TH, ids, rms, gate_up, up_bias, matrix, bias_EH, workspace, limit=limit)
 
 

@@ -1,8 +1,9 @@
 // The mixture of experts for a few rows: each distinct expert is read once, whatever the number of rows.
 //
 // Every block finds the top k of all rows from the logits, so all agree on the list of groups: up to GROUP rows of one
-// expert; where rows are many, moe_route.cu has done it for all. (Group, tile of 16 matrix rows) in that order are the items, of gate/up and then of down; each block takes
-// one contiguous share of both, in bulk copies, DEPTH ahead. Blocks do not meet between the two: an activation says by
+// expert; where rows are many or their experts known, moe_route.cu has done it for all. (Group, tile of 16 matrix rows)
+// in that order are the items, of gate/up and then of down; each block takes one contiguous share of both, in bulk
+// copies, DEPTH ahead. Blocks do not meet between the two: an activation says by
 // its bits whether it has arrived. 15 warps multiply: warp s owns SLICE units of 64 columns, keeps its fragments of the
 // rows (B) while the group stays the same, unpacks the weights (kernels/layouts/mxfp4.py) and leaves a partial sum in
 // shared memory. Finishers take turns: one adds an item's slices in order, asks for the item that takes its place, and
@@ -260,8 +261,8 @@ DEVICE void combine(float* partials, const u8* live, int num_rows, const float* 
 // rows bf16 [T, H], square_sums [T, NUM_PARTS], logits [T, E], up_bias [E, 2 I] with gate and up alternating, act bf16
 // [2, act_rows, TOP_K, I], down_bias [E, H], residual [T, H], norm [H]. Writes residual_out [T, H], normed bf16 [T, H],
 // out_square_sums [T, H / 16]; act, partials [T, TOP_K, H] and state are those of `Workspace` in moe.py; factors:
-// 2^exponent of the packed experts. With OUTPUTS it writes the outputs of live rows, bf16 [T, TOP_K, H], to normed alone,
-// and takes neither weights nor what is added. All blocks must be resident.
+// 2^exponent of the packed experts. With OUTPUTS it writes the outputs of live rows, bf16 [T, TOP_K, H], to normed and
+// nothing else, and takes neither weights nor what is added. All blocks must be resident.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     moe(const u16* rows, const float* square_sums, float eps, const float* logits, const u8* live, int num_rows,
         const u8* up_words, const u8* up_scales, const float* up_bias, float up_factor, float limit, u16* act,

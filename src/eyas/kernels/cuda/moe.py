@@ -2,7 +2,8 @@
 
 Each distinct expert is read once a launch. The kernels find the routing in the router's logits themselves (`choose` in
 moe_route.cuh: as torch.topk, and the lower id first where logits are equal, which torch leaves open): every block for
-itself, or, where rows are many, a launch before. A row's bits do not depend on the other rows.
+itself, or, where rows are many, a launch before. A row's bits do not depend on the other rows. `outputs` does the same
+products for rows, of a short prompt, whose experts are known.
 
 Shape letters: T rows, H hidden, E experts, k experts of a row, I intermediate, P parts of a row's square sum.
 """
@@ -142,6 +143,10 @@ def outputs(
     if num_rows > workspace.max_rows:
         raise ValueError(f"{num_rows} rows: at most {workspace.max_rows} at a time")
     assert x_TH.dtype == torch.bfloat16 and ids_TK.dtype == torch.int32
+    floats = (inverse_rms_T, up_bias_EN, down_bias_EH)
+    assert all(tensor.dtype == torch.float32 for tensor in floats)
+    assert all(tensor.is_contiguous() for tensor in (*floats, x_TH, ids_TK))
+    _check_experts(gate_up, down, top_k, workspace)
     constants = _constants(num_rows, gate_up, down, top_k, device_limits(x_TH.device))
     tables = sort(ids_TK, inverse_rms_T, gate_up, constants)
     out_PH = x_TH.new_empty(num_rows * top_k, down.num_rows)
@@ -209,10 +214,14 @@ def _launch(
 def _check_shapes(
     square_sums_TP: Tensor, gate_up: PackedExperts, down: PackedExperts, top_k: int, workspace: Workspace
 ) -> None:
-    assert gate_up.num_columns == down.num_rows and gate_up.num_rows == 2 * down.num_columns
+    _check_experts(gate_up, down, top_k, workspace)
     assert square_sums_TP.shape[1] == gate_up.num_columns // 16
-    assert workspace.act_2TKI.shape[2:] == (top_k, down.num_columns)
     assert workspace.partials_TKH.shape[1:] == (top_k, down.num_rows)
+
+
+def _check_experts(gate_up: PackedExperts, down: PackedExperts, top_k: int, workspace: Workspace) -> None:
+    assert gate_up.num_columns == down.num_rows and gate_up.num_rows == 2 * down.num_columns
+    assert workspace.act_2TKI.shape[2:] == (top_k, down.num_columns)
 
 
 def route(
