@@ -3,17 +3,16 @@
     python -m tools.prompt_launches [--compile N] [rows ...]
 
 Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
-residual, attention, attention with a window, and a draft head's first and gated products; `*` is the launch of a pass.
+residual, attention, attention with a window, and a draft head's first product; `*` is the launch of a pass.
 Launches with STEP, the columns of a step, go by TMA (`kernels.triton.tma`), from 1,024 rows on; with 64 columns their
 time has the unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several
-processes with N = 0 to 5 do so side by side.
+processes with N = 0 to 4 do so side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -35,7 +34,6 @@ TMA_ROWS = 1024  # the least for which launches by TMA are timed
 PAGE_SIZE = 16
 MATRICES = 16  # so that each launch finds its matrix outside the L2 cache
 FEW = 3  # of a head's, which are larger than that cache
-HEAD_INNER = 17280
 EPS = 1e-5
 
 
@@ -96,9 +94,8 @@ def main() -> None:
         matrices = _drawn((CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim, CONFIG.hidden_size)
         outputs = _drawn(CONFIG.hidden_size, CONFIG.num_heads * CONFIG.head_dim)
         first = _drawn(CONFIG.hidden_size, 3 * CONFIG.hidden_size, FEW)
-        gate_up = [replace(matrix, gated=True) for matrix in _drawn(2 * HEAD_INNER, CONFIG.hidden_size, FEW)]
         for rows in asked.rows or ROWS:
-            kernels = _kernels(rows, matrices, outputs) + _head_kernels(rows, first, gate_up)
+            kernels = [*_kernels(rows, matrices, outputs), _head_kernel(rows, first)]
             for number, kernel in enumerate(kernels):
                 if asked.compile in (None, number):
                     show(rows, kernel, timed=asked.compile is None)
@@ -175,7 +172,7 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
         Kernel(
             f"output{unpacking(outputs)}",
             OUTPUT,
-            gemm._config(num_rows, DEVICE),
+            gemm._config(num_rows, DEVICE, True),
             (gemm, "_config"),
             add,
             outputs,
@@ -192,22 +189,10 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
     ]
 
 
-def _head_kernels(num_rows: int, first: list[BlockedMatrix], gate_up: list[BlockedMatrix]) -> list[Kernel]:
+def _head_kernel(num_rows: int, first: list[BlockedMatrix]) -> Kernel:
     taps = torch.randn(num_rows, first[0].num_columns, device=DEVICE).bfloat16()
-    rows = taps[:, : CONFIG.hidden_size].contiguous()
-    normed = Normed(rows, torch.rand(num_rows, CONFIG.hidden_size // 64, device=DEVICE))
-    usual, place = gemm._config(num_rows, DEVICE), (gemm, "_config")
-    return [
-        Kernel(f"head{unpacking(first)}", OUTPUT, usual, place, lambda matrix: [gemm.linear(taps, matrix)], first),
-        Kernel(
-            f"gate and up{unpacking(gate_up)}",
-            OUTPUT,
-            usual,
-            place,
-            lambda matrix: [gemm.gated(normed, matrix, eps=EPS)],
-            gate_up,
-        ),
-    ]
+    usual, place = gemm._config(num_rows, DEVICE, True), (gemm, "_config")
+    return Kernel(f"head{unpacking(first)}", OUTPUT, usual, place, lambda matrix: [gemm.linear(taps, matrix)], first)
 
 
 def unpacking(matrices: list[BlockedMatrix]) -> str:

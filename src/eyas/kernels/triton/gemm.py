@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
@@ -22,12 +21,12 @@ __all__ = ["add", "gated", "linear"]
 _PIECE = tl.constexpr(64)
 
 
-def _config(num_rows: int, device: torch.device) -> dict[str, int]:
+def _config(num_rows: int, device: torch.device, has_streamed: bool) -> dict[str, int]:
     """Choose the launch: GROUP_T tiles of rows go through all features before the next ones.
 
-    STEP, the columns of a step, stands in launches by TMA.
+    STEP, the columns of a step, stands in launches by TMA, of products that have them.
     """
-    if tma.takes_tma(num_rows, device):
+    if has_streamed and tma.takes_tma(num_rows, device):
         return dict(BLOCK_T=128, BLOCK_N=256, STEP=32, GROUP_T=8, num_warps=8, num_stages=8)
     is_large = device_limits(device).shared_bytes >= 160 << 10
     if num_rows <= 128 and is_large:
@@ -85,9 +84,7 @@ def _linear_kernel(
 
 @triton.jit
 def _linear_streamed_kernel(
-    x, sums_ptr, w, out_ptr,
-    num_rows, num_parts, N, K, eps,
-    NORMED: tl.constexpr, GATED: tl.constexpr, PARTS: tl.constexpr,
+    x, w, out_ptr, num_rows, N, K,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
     blocks_n = tl.cdiv(N, BLOCK_N)
@@ -96,10 +93,7 @@ def _linear_streamed_kernel(
         tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
         acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * (BLOCK_N // 16), K, BLOCK_T, BLOCK_N, STEP)
         t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
-        inside = t < num_rows
-        rows = tl.where(inside, t, 0)
-        inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
-        _end_linear(acc, inverse_norm, t, inside, tile_n * BLOCK_N, out_ptr, N, NORMED, GATED, BLOCK_T, BLOCK_N)
+        _end_linear(acc, 0.0, t, t < num_rows, tile_n * BLOCK_N, out_ptr, N, False, False, BLOCK_T, BLOCK_N)
 
 
 @triton.jit
@@ -172,16 +166,14 @@ def _add_streamed_kernel(
         )  # fmt: skip
 
 
-def _chosen(
-    plain: Any, streamed: Any, x_TK: Tensor, weight: BlockedMatrix, config: dict[str, int]
-) -> tuple[Any, int, Any, Any]:
-    """Return which of two kernels a launch takes, its programs, and its operands: pointers or descriptors."""
+def _streams(
+    x_TK: Tensor, weight: BlockedMatrix, config: dict[str, int]
+) -> tuple[int, TensorDescriptor, TensorDescriptor]:
+    """Return the programs of a launch by TMA, and its operands."""
     tiles = triton.cdiv(x_TK.shape[0], config["BLOCK_T"]) * triton.cdiv(weight.num_rows, config["BLOCK_N"])
-    if "STEP" not in config:
-        return plain, tiles, x_TK, weight.data
     rows = tma.rows_descriptor(x_TK, config["BLOCK_T"], config["STEP"])
     matrix = tma.matrix_descriptor(weight, config["BLOCK_N"], config["STEP"])
-    return streamed, tma.num_programs(tiles, x_TK.device), rows, matrix
+    return tma.num_programs(tiles, x_TK.device), rows, matrix
 
 
 def _product(
@@ -192,10 +184,14 @@ def _product(
     num_rows, num_features = rows.shape[0], weight.num_rows
     num_parts = sums.shape[1] if normed else 1
     out = torch.empty(num_rows, width, dtype=dtype or rows.dtype, device=rows.device)
-    config = _config(num_rows, rows.device)
-    kernel, programs, x_arg, matrix = _chosen(_linear_kernel, _linear_streamed_kernel, rows, weight, config)
-    kernel[(programs,)](
-        x_arg, sums, matrix, out,
+    config = _config(num_rows, rows.device, not (normed or gated))
+    if "STEP" in config:
+        programs, tiles, matrix = _streams(rows, weight, config)
+        _linear_streamed_kernel[(programs,)](tiles, matrix, out, num_rows, num_features, weight.num_columns, **config)
+        return out
+    programs = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(num_features, config["BLOCK_N"])
+    _linear_kernel[(programs,)](
+        rows, sums, weight.data, out,
         num_rows, num_parts, num_features, weight.num_columns, eps,
         NORMED=normed, GATED=gated, PARTS=triton.next_power_of_2(num_parts), **config,
     )  # fmt: skip
@@ -221,8 +217,11 @@ def add(
     out = torch.empty(num_rows, width, dtype=torch.float32, device=x_TK.device)
     rows = torch.empty(num_rows, width, dtype=x_TK.dtype, device=x_TK.device)
     sums = torch.empty(num_rows, triton.cdiv(width, _PIECE.value), dtype=torch.float32, device=x_TK.device)
-    config = _config(num_rows, x_TK.device)
-    kernel, programs, x, matrix = _chosen(_add_kernel, _add_streamed_kernel, x_TK, weight, config)
+    config = _config(num_rows, x_TK.device, True)
+    kernel, x, matrix = _add_kernel, x_TK, weight.data
+    programs = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(width, config["BLOCK_N"])
+    if "STEP" in config:
+        kernel, (programs, x, matrix) = _add_streamed_kernel, _streams(x_TK, weight, config)
     kernel[(programs,)](
         x, matrix, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
         num_rows, width, weight.num_columns,
