@@ -202,7 +202,7 @@ def show_wgmma(layers: Sequence[ExpertLayer], normed: Normed, routing: route.Rou
             f"{f'wgmma, tiles of {tile}':>20} {spent:8.1f}{mark}  sorting {sorting:.1f}, off by {error:.1e}", flush=True
         )
 
-    if len(rows) <= cuda_experts.FEW_ROWS:
+    if len(rows) <= 512:
         workspace = moe.Workspace(len(rows), top_k, 0, CONFIG.intermediate_size, DEVICE)
 
         def run_few(layer: ExpertLayer) -> Tensor:
@@ -210,7 +210,8 @@ def show_wgmma(layers: Sequence[ExpertLayer], normed: Normed, routing: route.Rou
             return moe.outputs(rows, routing.ids_TK, routing.inverse_rms_T, *matrices, workspace, limit=7.0)
 
         same = "same" if torch.equal(run_few(layers[0]), run(layers[0])) else "OTHER"
-        print(f"{'few, with sorting':>20} {launch_us(run_few, layers):8.1f} *  {same} bits", flush=True)
+        mark = " *" if len(rows) <= cuda_experts.FEW_ROWS else ""
+        print(f"{'few, with sorting':>20} {launch_us(run_few, layers):8.1f}{mark}  {same} bits", flush=True)
 
 
 def launch_us(run: Callable[..., object], matrices: Sequence[object]) -> float:
