@@ -228,9 +228,8 @@ def route(
     activations: Activations, logits_TE: Tensor, live_T: Tensor, constants: dict[str, int], workspace: Workspace
 ) -> Tensor:
     """Return the routing of all rows: bytes as `Tables` of moe_route.cuh has them."""
-    (num_rows, num_experts), top_k = logits_TE.shape, activations.top_k
-    num_bytes = _table_bytes(num_rows, num_experts, top_k, constants["COLUMN_TILES"]) - FIXED_TABLE_BYTES
-    tables = logits_TE.new_empty(num_bytes, dtype=torch.uint8)
+    num_rows = len(logits_TE)
+    tables = _new_tables(num_rows, constants, logits_TE.device)
     load("moe_route", constants).kernel("moe_route").launch(
         -(-num_rows // ROUTE_WARPS),
         32 * ROUTE_WARPS,
@@ -242,16 +241,15 @@ def route(
         float(activations.eps),
         2.0**activations.gate_up.exponent,
         workspace.routed,
-        shared=_sorting_bytes(num_rows, top_k, num_experts),
+        shared=_sorting_bytes(num_rows, constants),
     )
     return tables
 
 
 def sort(ids_TK: Tensor, inverse_rms_T: Tensor, gate_up: PackedExperts, constants: dict[str, int]) -> Tensor:
     """Return the routing of rows whose experts are known, as `route` does."""
-    num_rows, top_k = ids_TK.shape
-    num_bytes = _table_bytes(num_rows, gate_up.num_experts, top_k, constants["COLUMN_TILES"]) - FIXED_TABLE_BYTES
-    tables = ids_TK.new_empty(num_bytes, dtype=torch.uint8)
+    num_rows = len(ids_TK)
+    tables = _new_tables(num_rows, constants, ids_TK.device)
     load("moe_route", constants).kernel("moe_sort").launch(
         1,
         32 * ROUTE_WARPS,
@@ -260,13 +258,18 @@ def sort(ids_TK: Tensor, inverse_rms_T: Tensor, gate_up: PackedExperts, constant
         inverse_rms_T,
         num_rows,
         2.0**gate_up.exponent,
-        shared=_sorting_bytes(num_rows, top_k, gate_up.num_experts),
+        shared=_sorting_bytes(num_rows, constants),
     )
     return tables
 
 
-def _sorting_bytes(num_rows: int, top_k: int, num_experts: int) -> int:
-    return 4 * (-(-num_rows * top_k // 2) * 2 + (ROUTE_WARPS + 1) * num_experts)
+def _new_tables(num_rows: int, constants: dict[str, int], device: torch.device) -> Tensor:
+    sizes = constants["NUM_EXPERTS"], constants["TOP_K"], constants["COLUMN_TILES"]
+    return torch.empty(_table_bytes(num_rows, *sizes) - FIXED_TABLE_BYTES, dtype=torch.uint8, device=device)
+
+
+def _sorting_bytes(num_rows: int, constants: dict[str, int]) -> int:
+    return 4 * (-(-num_rows * constants["TOP_K"] // 2) * 2 + (ROUTE_WARPS + 1) * constants["NUM_EXPERTS"])
 
 
 def _column_tiles(num_rows: int, limits: Limits) -> int:

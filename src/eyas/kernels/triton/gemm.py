@@ -83,6 +83,17 @@ def _linear_kernel(
 
 
 @triton.jit
+def _streamed_tile(
+    x, w, tile, num_rows, blocks_n, K,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, GROUP_T: tl.constexpr,
+):  # fmt: skip
+    """Compute the products [BLOCK_T, BLOCK_N] of a tile by its number; return its rows and its first feature, too."""
+    tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
+    acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * (BLOCK_N // 16), K, BLOCK_T, BLOCK_N, STEP)
+    return acc, tile_t * BLOCK_T + tl.arange(0, BLOCK_T), tile_n * BLOCK_N
+
+
+@triton.jit
 def _linear_streamed_kernel(
     x, w, out_ptr, num_rows, N, K,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, GROUP_T: tl.constexpr,
@@ -90,10 +101,8 @@ def _linear_streamed_kernel(
     blocks_n = tl.cdiv(N, BLOCK_N)
     num_tiles = tl.cdiv(num_rows, BLOCK_T) * blocks_n
     for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=True):
-        tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
-        acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * (BLOCK_N // 16), K, BLOCK_T, BLOCK_N, STEP)
-        t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
-        _end_linear(acc, 0.0, t, t < num_rows, tile_n * BLOCK_N, out_ptr, N, False, False, BLOCK_T, BLOCK_N)
+        acc, t, first = _streamed_tile(x, w, tile, num_rows, blocks_n, K, BLOCK_T, BLOCK_N, STEP, GROUP_T)
+        _end_linear(acc, 0.0, t, t < num_rows, first, out_ptr, N, False, False, BLOCK_T, BLOCK_N)
 
 
 @triton.jit
@@ -157,23 +166,23 @@ def _add_streamed_kernel(
     blocks_n = tl.cdiv(N, BLOCK_N)
     num_tiles = tl.cdiv(num_rows, BLOCK_T) * blocks_n
     for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=True):
-        tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
-        acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * (BLOCK_N // 16), K, BLOCK_T, BLOCK_N, STEP)
-        t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
+        acc, t, first = _streamed_tile(x, w, tile, num_rows, blocks_n, K, BLOCK_T, BLOCK_N, STEP, GROUP_T)
         _end_add(
-            acc, t, t < num_rows, tile_n * BLOCK_N, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
+            acc, t, t < num_rows, first, bias_ptr, residual_ptr, norm_ptr, out_ptr, rows_ptr, sums_ptr, N,
             BIAS, BLOCK_T, BLOCK_N,
         )  # fmt: skip
 
 
-def _streams(
+def _num_tiles(num_rows: int, num_features: int, config: dict[str, int]) -> int:
+    return triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(num_features, config["BLOCK_N"])
+
+
+def _descriptors(
     x_TK: Tensor, weight: BlockedMatrix, config: dict[str, int]
-) -> tuple[int, TensorDescriptor, TensorDescriptor]:
-    """Return the programs of a launch by TMA, and its operands."""
-    tiles = triton.cdiv(x_TK.shape[0], config["BLOCK_T"]) * triton.cdiv(weight.num_rows, config["BLOCK_N"])
+) -> tuple[TensorDescriptor, TensorDescriptor]:
+    """Return the operands of a launch by TMA."""
     rows = tma.rows_descriptor(x_TK, config["BLOCK_T"], config["STEP"])
-    matrix = tma.matrix_descriptor(weight, config["BLOCK_N"], config["STEP"])
-    return tma.num_programs(tiles, x_TK.device), rows, matrix
+    return rows, tma.matrix_descriptor(weight, config["BLOCK_N"], config["STEP"])
 
 
 def _product(
@@ -185,12 +194,13 @@ def _product(
     num_parts = sums.shape[1] if normed else 1
     out = torch.empty(num_rows, width, dtype=dtype or rows.dtype, device=rows.device)
     config = _config(num_rows, rows.device, not (normed or gated))
+    num_tiles = _num_tiles(num_rows, num_features, config)
     if "STEP" in config:
-        programs, tiles, matrix = _streams(rows, weight, config)
-        _linear_streamed_kernel[(programs,)](tiles, matrix, out, num_rows, num_features, weight.num_columns, **config)
+        _linear_streamed_kernel[(tma.num_programs(num_tiles, rows.device),)](
+            *_descriptors(rows, weight, config), out, num_rows, num_features, weight.num_columns, **config
+        )
         return out
-    programs = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(num_features, config["BLOCK_N"])
-    _linear_kernel[(programs,)](
+    _linear_kernel[(num_tiles,)](
         rows, sums, weight.data, out,
         num_rows, num_parts, num_features, weight.num_columns, eps,
         NORMED=normed, GATED=gated, PARTS=triton.next_power_of_2(num_parts), **config,
@@ -218,12 +228,13 @@ def add(
     rows = torch.empty(num_rows, width, dtype=x_TK.dtype, device=x_TK.device)
     sums = torch.empty(num_rows, triton.cdiv(width, _PIECE.value), dtype=torch.float32, device=x_TK.device)
     config = _config(num_rows, x_TK.device, True)
-    kernel, x, matrix = _add_kernel, x_TK, weight.data
-    programs = triton.cdiv(num_rows, config["BLOCK_T"]) * triton.cdiv(width, config["BLOCK_N"])
+    num_programs = _num_tiles(num_rows, width, config)
+    kernel, operands = _add_kernel, (x_TK, weight.data)
     if "STEP" in config:
-        kernel, (programs, x, matrix) = _add_streamed_kernel, _streams(x_TK, weight, config)
-    kernel[(programs,)](
-        x, matrix, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
+        kernel, operands = _add_streamed_kernel, _descriptors(x_TK, weight, config)
+        num_programs = tma.num_programs(num_programs, x_TK.device)
+    kernel[(num_programs,)](
+        *operands, norm_H if bias_H is None else bias_H, residual_TH, norm_H, out, rows, sums,
         num_rows, width, weight.num_columns,
         BIAS=bias_H is not None, enable_fp_fusion=False, **config,
     )  # fmt: skip
