@@ -57,7 +57,7 @@ class StubServer:
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # the client may leave
             await self._send(script, response, number, received)
-        if script.resets:
+        if script.resets and request.transport is not None:  # None: the client has left
             request.transport.abort()
         return response
 
