@@ -1,4 +1,4 @@
-"""A hundred kills, of backends and of the router, while many ask: each gets one whole answer or one error."""
+"""Kills, of backends and of the router, while many ask: each gets one whole answer or one error."""
 
 import asyncio
 import itertools
@@ -20,8 +20,7 @@ from tests.router.support.scripted import free_port, start_scripted, wait_until_
 
 NUM_BACKENDS = 6
 NUM_CLIENTS = 16
-NUM_KILLS = 50  # of each kind
-NUM_REQUESTS = 1500  # of each kind
+REQUESTS_OF_A_KILL = 30
 NUM_WARM = 200
 MAX_GROWTH_MIB = 32
 SHARES = {PATHS[0]: 6, PATHS[1]: 1, PATHS[2]: 1, PATHS[3]: 2}
@@ -140,9 +139,12 @@ def wait_until_nothing_runs(router: RouterProcess, backends: list[Backend]) -> N
         time.sleep(0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_hundred_kills(tmp_path):
+@pytest.mark.parametrize(
+    "num_kills", [pytest.param(15, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.soak)]
+)
+def test_kills_of_each_kind(tmp_path, num_kills):
+    num_requests = num_kills * REQUESTS_OF_A_KILL
     rng = random.Random(19)
     with fleet(tmp_path) as (backends, router):
         turns = itertools.cycle(rng.sample(backends, NUM_BACKENDS))
@@ -166,17 +168,17 @@ def test_a_hundred_kills(tmp_path):
             crowd = Crowd(router, 19)
             await crowd.run(NUM_WARM, 0, kill_a_backend)
             sizes.append(router.rss_mib())
-            await crowd.run(NUM_REQUESTS, NUM_KILLS, kill_a_backend)
+            await crowd.run(num_requests, num_kills, kill_a_backend)
             wait_until_nothing_runs(router, backends)
             sizes.append(router.rss_mib())
             show("backends killed", crowd.got[NUM_WARM:])
-            await crowd.run(NUM_REQUESTS, NUM_KILLS, kill_the_router)
+            await crowd.run(num_requests, num_kills, kill_the_router)
 
         crowd, sizes = None, []
         began = time.monotonic()
         asyncio.run(play())
         wait_until_nothing_runs(router, backends)
-        first, second = crowd.got[NUM_WARM:-NUM_REQUESTS], crowd.got[-NUM_REQUESTS:]
+        first, second = crowd.got[NUM_WARM:-num_requests], crowd.got[-num_requests:]
         show("router killed", second)
         print(f"{time.monotonic() - began:.0f} s; RSS {sizes[0]:.0f} -> {sizes[1]:.0f} MiB")
         check(crowd.got, backends)
@@ -186,4 +188,4 @@ def test_a_hundred_kills(tmp_path):
         lost = [one for one in first if one.outcome == "error" and not one.pieces]
         assert not lost, (len(lost), lost[:3])
         broken = [one for one in second if one.outcome != "done"]
-        assert len(broken) <= NUM_KILLS * NUM_CLIENTS and len(second) == NUM_REQUESTS
+        assert len(broken) <= num_kills * NUM_CLIENTS and len(second) == num_requests

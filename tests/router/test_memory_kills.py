@@ -1,4 +1,4 @@
-"""The router is killed thirty times while it loads, evicts and drains: what runs is known, and nothing is lost."""
+"""The router is killed again and again while it loads, evicts and drains: what runs is known, and nothing is lost."""
 
 import json
 import random
@@ -14,7 +14,6 @@ from tests.router.support.running import RouterProcess
 
 from eyas.fleet.running.state import Store
 
-NUM_KILLS = 30
 MOMENTS = ("load", "eviction", "drain")
 NAMES = ("a", "b")
 PATIENCE_S = 60
@@ -72,8 +71,10 @@ def is_right(router: RouterProcess, lab) -> bool:
     return set(found.values()) <= {"ready", "idle"} and alive == {n: int(s == "ready") for n, s in found.items()}
 
 
-@pytest.mark.slow
-def test_thirty_kills(lab):
+@pytest.mark.parametrize(
+    "num_kills", [pytest.param(12, marks=pytest.mark.slow), pytest.param(30, marks=pytest.mark.soak)]
+)
+def test_kills_at_each_moment(lab, num_kills):
     engines = [Ballast(name, 60, load_s=0.6, answer_s=0.5, end_s=1.0) for name in NAMES]
     path = write_file(lab.tmp, engines, 120, lab.journal)
     router = RouterProcess(lab.tmp, json.loads(path.read_text()), lab.environ)
@@ -83,7 +84,7 @@ def test_thirty_kills(lab):
         router.until_up()
         assert ask(router, "a") == 200
         loaded, other = "a", "b"
-        for number in range(NUM_KILLS):
+        for number in range(num_kills):
             moment = MOMENTS[number % 3]
             if moment == "drain":
                 slow = [asked_beside(router, loaded)]
@@ -106,7 +107,7 @@ def test_thirty_kills(lab):
             assert ask(router, loaded) == 200
             assert ask(router, other) == 200
             loaded, other = other, loaded
-        assert num_by_moment == dict.fromkeys(MOMENTS, NUM_KILLS // 3)
+        assert num_by_moment == dict.fromkeys(MOMENTS, num_kills // 3)
     finally:
         router.process.kill()
         router.process.wait()

@@ -13,7 +13,6 @@ from tests.support.load import mixed_ask
 from tests.support.serving import served
 
 MODEL = "eyas-demo"
-NUM_ANSWERS = 200
 MAX_TOKENS = 12
 # Greedy and without drafts, the server itself gives an answer the same bytes every time.
 OPTIONS = ("--draft", "none", "--live", "off", "--concurrency", "4", "--context", "4k")
@@ -62,25 +61,32 @@ def send(client: httpx.Client, url: str, method: str, path: str, body: Any, head
     return client.request(method, url + path, headers={"content-type": "application/json"} | headers, **content)
 
 
+def send_at_once(client: httpx.Client, url: str, *request: Any) -> httpx.Response:
+    """Send it again while the answer begins with a comment, as after a second on a busy machine."""
+    while (response := send(client, url, *request)).content.startswith(b":"):
+        print("the first text took more than a second")
+    return response
+
+
 @contextmanager
 def served_twice(tmp_path) -> Iterator[tuple[str, RouterProcess]]:
     with served("demo", *OPTIONS) as server, router_process(tmp_path, {"engine": server.url}, model=MODEL) as router:
         yield server.url, router
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_hundred_answers_are_the_same(tmp_path):
+@pytest.mark.parametrize("num", [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.soak)])
+def test_answers_are_the_same(tmp_path, num):
     differ, kinds = [], set()
     with served_twice(tmp_path) as (url, router), httpx.Client(timeout=60) as client:
-        for number, request in zip(range(NUM_ANSWERS), requests(random.Random(19)), strict=False):
+        for number, request in zip(range(num), requests(random.Random(19)), strict=False):
             send(client, url, *request)  # the prefix cache has it now, which usage says
-            direct, relayed = send(client, url, *request), send(client, router.url, *request)
+            direct, relayed = (send_at_once(client, address, *request) for address in (url, router.url))
             kinds.add((request[1], direct.headers["content-type"], direct.status_code))
             if (direct.status_code, plain(direct.content), headers_of(direct)) != (
                 relayed.status_code, plain(relayed.content), headers_of(relayed),
             ):  # fmt: skip
                 differ.append((number, request[:3], direct.status_code, relayed.status_code, headers_of(relayed),
                                plain(direct.content)[-600:], plain(relayed.content)[-600:]))  # fmt: skip
-    print(f"\n{NUM_ANSWERS} answers of {len(kinds)} kinds: {sorted(kinds)}")
+    print(f"\n{num} answers of {len(kinds)} kinds: {sorted(kinds)}")
     assert not differ, (len(differ), differ[:3])

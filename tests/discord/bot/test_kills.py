@@ -81,7 +81,9 @@ def test_after_a_kill_every_answer_is_finished_off(tmp_path):
     asyncio.run(run_kills(tmp_path, 1, seed=1))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_at_fifty_random_moments(tmp_path):
-    asyncio.run(run_kills(tmp_path, 50, seed=2))
+@pytest.mark.parametrize(
+    "num_kills", [pytest.param(20, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.soak)]
+)
+def test_killed_at_random_moments(tmp_path, num_kills):
+    asyncio.run(run_kills(tmp_path, num_kills, seed=2))
