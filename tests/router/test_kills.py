@@ -20,7 +20,7 @@ from tests.router.support.scripted import free_port, start_scripted, wait_until_
 
 NUM_BACKENDS = 6
 NUM_CLIENTS = 16
-REQUESTS_OF_A_KILL = 30
+REQUESTS_PER_KILL = 30
 NUM_WARM = 200
 MAX_GROWTH_MIB = 32
 SHARES = {PATHS[0]: 6, PATHS[1]: 1, PATHS[2]: 1, PATHS[3]: 2}
@@ -144,7 +144,7 @@ def wait_until_nothing_runs(router: RouterProcess, backends: list[Backend]) -> N
     "num_kills", [pytest.param(15, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.soak)]
 )
 def test_kills_of_each_kind(tmp_path, num_kills):
-    num_requests = num_kills * REQUESTS_OF_A_KILL
+    num_requests = num_kills * REQUESTS_PER_KILL
     rng = random.Random(19)
     with fleet(tmp_path) as (backends, router):
         turns = itertools.cycle(rng.sample(backends, NUM_BACKENDS))

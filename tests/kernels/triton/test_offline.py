@@ -8,22 +8,18 @@ import pytest
 from tests.kernels.support.hazards import overwritten_operands
 from tests.kernels.support.offline import SHARED_BYTES
 
-# Rows of a prompt, which have tiles of their own. Kernels have run on Hopper alone so far: one size for other GPUs.
-SIZES = {90: (128, 512, 1024, 8192), 100: (8192,), 120: (8192,), 121: (8192,)}
 UNIT = {90: "wgmma.mma", 100: "tcgen05.mma", 120: "mma.sync", 121: "mma.sync"}
 
+# Rows of a prompt, which have tiles of their own. Kernels have run on Hopper alone so far: one size for other GPUs.
+CASES = [pytest.param(90, (128, 512, 1024, 8192), marks=pytest.mark.slow)]
+CASES += [pytest.param(arch, (8192,), marks=pytest.mark.slow) for arch in UNIT if arch != 90]
+CASES += [pytest.param(arch, (128, 512), marks=pytest.mark.soak) for arch in UNIT if arch != 90]
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", UNIT)
-def test_compiles_without_a_gpu(arch, tmp_path):
+
+@pytest.mark.parametrize(("arch", "sizes"), CASES, ids=str)
+def test_compiles_without_a_gpu(arch, sizes, tmp_path):
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.kernels.support.offline",
-        str(arch),
-        *map(str, SIZES[arch]),
-    ]
+    command = [sys.executable, "-m", "tests.kernels.support.offline", str(arch), *map(str, sizes)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]

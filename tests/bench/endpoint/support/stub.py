@@ -47,7 +47,7 @@ class StubServer:
         if (refusal := self._refusal(body)) is not None:
             return refusal
         if self.dies_after is not None and number >= self.dies_after:
-            request.transport.abort()
+            _cut(request)
             return web.Response()
         self.received.append(received)
         self.bodies.append(body)
@@ -57,8 +57,8 @@ class StubServer:
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # the client may leave
             await self._send(script, response, number, received)
-        if script.resets and request.transport is not None:  # None: the client has left
-            request.transport.abort()
+        if script.resets:
+            _cut(request)
         return response
 
     async def _send(self, script, response, number, until):
@@ -83,6 +83,11 @@ class StubServer:
         if self.refuses_usage and "stream_options" in body:
             return web.json_response({"error": {"message": "unknown field stream_options"}}, status=400)
         return None
+
+
+def _cut(request):
+    if request.transport is not None:  # None: the client has left
+        request.transport.abort()
 
 
 @contextlib.contextmanager
