@@ -233,7 +233,7 @@ def hopper(monkeypatch):
     monkeypatch.setattr(experts, "device_limits", lambda device: Limits(132, 227 << 10, has_wgmma=True))
 
 
-@pytest.mark.parametrize(("name", "few_rows"), [("gpt-oss-120b", 192), ("gpt-oss-20b", 192), ("tiny", None)])
+@pytest.mark.parametrize(("name", "few_rows"), [("gpt-oss-120b", 256), ("gpt-oss-20b", 256), ("tiny", None)])
 def test_models_have_them(hopper, name, few_rows):
     """Those whose slices agree have the kernel of decode rows for few rows."""
     workspace = experts.hopper_products(PRESETS[name], torch.device("meta"), 8192).workspace

@@ -286,17 +286,19 @@ def test_few_rows_are_routed_by_many_programs():
 
 
 @pytest.mark.gpu
-def test_bits_of_a_choice_do_not_depend_on_the_tile(case, monkeypatch):
-    """The interpreter multiplies with BLAS."""
-    normed, router, bias = case.normed(200, 2880), case.blocked(case.random(128, 2880, scale=0.1)), case.random(128)
-    live = torch.ones(200, dtype=torch.bool, device=case.device)
-    choices = []
+@pytest.mark.parametrize(("width", "num_experts"), [(2880, 128), (2880, 32), (256, 16)])
+def test_bits_of_a_choice_do_not_depend_on_the_tile(case, monkeypatch, width, num_experts):
+    """With sums of squares as `gemm.add` leaves them. The interpreter multiplies with BLAS."""
+    rows, router, bias = case.random(200, width), case.random(num_experts, width, scale=0.1), case.random(num_experts)
+    parts = rows.unflatten(1, (-1, 64)).square().sum(2)
+    live, choices = torch.ones(200, dtype=torch.bool, device=case.device), []
     for tile_rows in (16, 32, 64):
         monkeypatch.setattr(routing, "_tile_rows", lambda num_rows, tile_rows=tile_rows: tile_rows)
-        choices.append(routing.route_rows(normed, live, router, bias, top_k=4, eps=EPS))
+        normed = Normed(rows.to(case.dtype), parts)
+        choices.append(routing.route_rows(normed, live, case.blocked(router), bias, top_k=4, eps=EPS))
     for other in choices[1:]:
-        assert torch.equal(other.ids_TK, choices[0].ids_TK)
-        assert torch.equal(other.weights_TK, choices[0].weights_TK)
+        for found, expected in zip(other[:2] + other[3:4], choices[0][:2] + choices[0][3:4], strict=True):
+            assert torch.equal(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")

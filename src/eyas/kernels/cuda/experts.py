@@ -23,7 +23,7 @@ from eyas.kernels.layouts.mxfp4 import PackedExperts
 
 __all__ = ["Entries", "HopperProducts", "down", "group", "hopper_products", "tile_rows", "up"]
 
-FEW_ROWS = 192
+FEW_ROWS = 256
 MAX_EXPERTS = 128
 MATH_WARPS = {16: 20, 32: 12, 64: 12, 128: 12}  # by rows of a tile
 WARP_BYTES = 512 + 32  # of the weights of 16 features and 64 columns

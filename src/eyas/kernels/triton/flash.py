@@ -16,7 +16,7 @@ from eyas.kernels.reference.ops import LayerCache, Rows
 
 __all__ = ["flash_attend"]
 
-_FULL = dict(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=3, maxnreg=128)  # two programs share an SM
+_FULL = dict(BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2)
 _SLIDING = dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 

@@ -27,14 +27,17 @@ def _config(num_rows: int, device: torch.device, has_streamed: bool) -> dict[str
     STEP, the columns of a step, stands in launches by TMA, of products that have them.
     """
     if has_streamed and tma.takes_tma(num_rows, device):
-        return dict(BLOCK_T=128, BLOCK_N=256, STEP=32, GROUP_T=8, num_warps=8, num_stages=8)
-    is_large = device_limits(device).shared_bytes >= 160 << 10
-    if num_rows <= 128 and is_large:
-        return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=6)
-    if num_rows <= 512:
-        return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, GROUP_T=8, num_warps=4, num_stages=3)
-    if not is_large:
+        return dict(BLOCK_T=128, BLOCK_N=256, STEP=64, GROUP_T=16, num_warps=8, num_stages=4)
+    if device_limits(device).shared_bytes < 160 << 10:
+        if num_rows <= 512:
+            return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=128, GROUP_T=8, num_warps=4, num_stages=3)
         return dict(BLOCK_T=128, BLOCK_N=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+    if num_rows <= 128:
+        return dict(BLOCK_T=64, BLOCK_N=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=6)
+    if num_rows <= 256:
+        return dict(BLOCK_T=128, BLOCK_N=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=4)
+    if num_rows <= 512:
+        return dict(BLOCK_T=128, BLOCK_N=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=4)
     return dict(BLOCK_T=128, BLOCK_N=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
 
 
@@ -68,7 +71,7 @@ def _end_linear(
 @triton.jit
 def _linear_kernel(
     x_ptr, sums_ptr, w_ptr, out_ptr,
-    num_rows, num_parts, N, K, eps,
+    num_rows, N, K, eps,
     NORMED: tl.constexpr, GATED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
@@ -78,7 +81,7 @@ def _linear_kernel(
     rows = tl.where(inside, t, 0)
     feature = tl.minimum(tile_n * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)
     acc = dense_product(x_ptr, rows, w_ptr, feature, K, BLOCK_T, BLOCK_N, BLOCK_K)
-    inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
+    inverse_norm = inverse_rms(sums_ptr, rows, inside, K, eps, PARTS) if NORMED else 0.0
     _end_linear(acc, inverse_norm, t, inside, tile_n * BLOCK_N, out_ptr, N, NORMED, GATED, BLOCK_T, BLOCK_N)
 
 
@@ -89,7 +92,7 @@ def _streamed_tile(
 ):  # fmt: skip
     """Compute the products [BLOCK_T, BLOCK_N] of a tile by its number; return its rows and its first feature, too."""
     tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
-    acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * (BLOCK_N // 16), K, BLOCK_T, BLOCK_N, STEP)
+    acc = streamed_product(x, w, tile_t * BLOCK_T, 0, tile_n * BLOCK_N, K, BLOCK_T, BLOCK_N, STEP)
     return acc, tile_t * BLOCK_T + tl.arange(0, BLOCK_T), tile_n * BLOCK_N
 
 
@@ -191,7 +194,6 @@ def _product(
     normed = isinstance(x, Normed)
     rows, sums = (x.rows_TH, x.square_sums_TP) if normed else (x, x)
     num_rows, num_features = rows.shape[0], weight.num_rows
-    num_parts = sums.shape[1] if normed else 1
     out = torch.empty(num_rows, width, dtype=dtype or rows.dtype, device=rows.device)
     config = _config(num_rows, rows.device, not (normed or gated))
     num_tiles = _num_tiles(num_rows, num_features, config)
@@ -202,8 +204,8 @@ def _product(
         return out
     _linear_kernel[(num_tiles,)](
         rows, sums, weight.data, out,
-        num_rows, num_parts, num_features, weight.num_columns, eps,
-        NORMED=normed, GATED=gated, PARTS=triton.next_power_of_2(num_parts), **config,
+        num_rows, num_features, weight.num_columns, eps,
+        NORMED=normed, GATED=gated, PARTS=sums.shape[1] if normed else 1, **config,
     )  # fmt: skip
     return out
 

@@ -28,12 +28,15 @@ def grouped_tile(tile, num_rows, blocks_n, BLOCK_T: tl.constexpr, GROUP_T: tl.co
 
 
 @triton.jit
-def inverse_rms(square_sums_ptr, rows, mask, num_parts, width, eps, PARTS: tl.constexpr):
-    """Compute rsqrt(mean of squares + eps) of `rows`, whose squares are summed in `num_parts` <= PARTS parts."""
-    part = tl.arange(0, PARTS)
-    offsets = rows[:, None] * num_parts + part[None, :]
-    sums = tl.load(square_sums_ptr + offsets, mask=mask[:, None] & (part[None, :] < num_parts), other=0.0)
-    return tl.rsqrt(tl.sum(sums, axis=1) / width + eps)
+def inverse_rms(square_sums_ptr, rows, mask, width, eps, PARTS: tl.constexpr):
+    """Compute rsqrt(mean of squares + eps) of `rows`, whose squares are summed in PARTS parts.
+
+    Parts are added one after the other: the order of `tl.sum` follows the layout, which differs between launches.
+    """
+    total = tl.load(square_sums_ptr + rows * PARTS, mask=mask, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(square_sums_ptr + rows * PARTS + part, mask=mask, other=0.0)
+    return tl.rsqrt(total / width + eps)
 
 
 @triton.jit
@@ -60,16 +63,16 @@ def dense_product(
 
 
 @triton.jit
-def streamed_product(x, w, row, block, tile, K, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr):
+def streamed_product(x, w, row, block, feature, K, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr):
     """Compute what `dense_product` does, fp32 [BLOCK_T, BLOCK_N], of operands that TMA copies (`kernels.triton.tma`).
 
-    `row` is the first row; `block` and `tile` are coordinates of the descriptor of weights, STEP its columns.
+    `row` is the first row; `block` and `feature` are coordinates of the descriptor of weights, STEP its columns.
     """
     acc = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
     for step in range(tl.cdiv(K, STEP)):
         rows = x.load([row, step * STEP])
-        weights = w.load([block, 0, tile, step * 16, 0] if STEP == 32 else [block, 0, tile, 0, step * STEP])
-        acc = tl.dot(rows, weights.reshape(BLOCK_N, STEP).T, acc)
+        weights = w.load([block, 0, feature, step * STEP]).reshape(BLOCK_N, STEP)
+        acc = tl.dot(rows, weights.T, acc)
     return acc
 
 

@@ -24,12 +24,14 @@ _SMALLEST, _LARGEST, _BROKEN = tl.constexpr(SMALLEST_SCALE), tl.constexpr(LARGES
 def _config(num_rows: int, num_heads: int, num_kv: int, device: torch.device) -> dict[str, int]:
     """Choose the launch: STEP, the columns of a step, stands in those by TMA."""
     if tma.takes_tma(num_rows, device) and num_heads % (2 * num_kv) == 0 and num_kv % 2 == 0:
-        return dict(BLOCK_T=128, PAIRS=2, STEP=32, GROUP_T=8, num_warps=8, num_stages=6)
-    if num_rows <= 512:
-        return dict(BLOCK_T=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=4)
-    if num_rows <= 2048 or device_limits(device).shared_bytes < 160 << 10:
+        return dict(BLOCK_T=128, PAIRS=2, STEP=64, GROUP_T=16, num_warps=8, num_stages=4)
+    if device_limits(device).shared_bytes < 160 << 10:
+        if num_rows <= 512:
+            return dict(BLOCK_T=64, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=4)
         return dict(BLOCK_T=128, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
-    return dict(BLOCK_T=256, BLOCK_K=64, GROUP_T=8, num_warps=8, num_stages=3)
+    if num_rows <= 128:
+        return dict(BLOCK_T=64, BLOCK_K=128, GROUP_T=8, num_warps=4, num_stages=4)
+    return dict(BLOCK_T=128, BLOCK_K=64, GROUP_T=8, num_warps=4, num_stages=4)
 
 
 @triton.jit
@@ -110,7 +112,7 @@ def _write_pages(
 def _qkv_kernel(
     x_ptr, sums_ptr, w_ptr, bias_ptr, cos_ptr, sin_ptr, positions_ptr, live_ptr, table_ptr,
     q_ptr, k_ptr, v_ptr, scales_ptr,
-    num_rows, rows_a_sequence, num_parts, K, num_pages, eps,
+    num_rows, rows_a_sequence, K, num_pages, eps,
     Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
     PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
@@ -124,7 +126,7 @@ def _qkv_kernel(
     head = tl.where(kv_head < 0, tile_n * 2 + n // 64, Q + kv_head + n // 64 * G)
     feature = head * 64 + n % 64
     acc = dense_product(x_ptr, rows, w_ptr, feature, K, BLOCK_T, 128, BLOCK_K)
-    inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
+    inverse_norm = inverse_rms(sums_ptr, rows, inside, K, eps, PARTS) if NORMED else 0.0
     acc = _scaled(acc, inverse_norm, bias_ptr, feature, NORMED, BIAS)
     position = tl.load(positions_ptr + rows)
     cos, sin = _rope_rows(cos_ptr, sin_ptr, position)
@@ -142,7 +144,7 @@ def _qkv_kernel(
 def _qkv_streamed_kernel(
     x, sums_ptr, w, bias_ptr, cos_ptr, sin_ptr, positions_ptr, live_ptr, table_ptr,
     q_ptr, k_ptr, v_ptr, scales_ptr,
-    num_rows, rows_a_sequence, num_parts, K, num_pages, eps,
+    num_rows, rows_a_sequence, K, num_pages, eps,
     Q: tl.constexpr, G: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
     PARTS: tl.constexpr, BLOCK_T: tl.constexpr, STEP: tl.constexpr, PAIRS: tl.constexpr, GROUP_T: tl.constexpr,
 ):  # fmt: skip
@@ -161,11 +163,11 @@ def _qkv_streamed_kernel(
         for tile in tl.range(first % num_programs, tiles_t * blocks_n, num_programs, flatten=True):
             tile_t, tile_n = grouped_tile(tile, num_rows, blocks_n, BLOCK_T, GROUP_T)
             block, pair = (first_pair + tile_n * PAIRS) // G, (first_pair + tile_n * PAIRS) % G
-            acc = streamed_product(x, w, tile_t * BLOCK_T, block, pair * 4, K, BLOCK_T, PAIRS * 128, STEP)
+            acc = streamed_product(x, w, tile_t * BLOCK_T, block, pair * 64, K, BLOCK_T, PAIRS * 128, STEP)
             t = tile_t * BLOCK_T + tl.arange(0, BLOCK_T)
             inside = t < num_rows
             rows = tl.where(inside, t, 0)
-            inverse_norm = inverse_rms(sums_ptr, rows, inside, num_parts, K, eps, PARTS) if NORMED else 0.0
+            inverse_norm = inverse_rms(sums_ptr, rows, inside, K, eps, PARTS) if NORMED else 0.0
             position = tl.load(positions_ptr + rows)
             cos, sin = _rope_rows(cos_ptr, sin_ptr, position)
             for i in tl.static_range(PAIRS):
@@ -211,7 +213,6 @@ def qkv_rope_write(
     num_rows, width = x_rows.shape
     _, page_size, num_kv, _ = cache.k.shape
     num_heads = weight.num_rows // HEAD_DIM - 2 * num_kv
-    num_parts = sums.shape[1] if isinstance(x, Normed) else 1
     q = torch.empty(num_rows, num_heads, HEAD_DIM, dtype=x_rows.dtype, device=x_rows.device)
     config = _config(num_rows, num_heads, num_kv, x_rows.device)
     tiles = triton.cdiv(num_rows, config["BLOCK_T"]) * (num_heads // 2 + num_kv)
@@ -226,8 +227,8 @@ def qkv_rope_write(
     kernel[(programs,)](
         x_tiles, sums, matrix, sums if bias_N is None else bias_N, rope.cos, rope.sin,
         rows.positions_SR, rows.live_SR, rows.table_SP, q, cache.k, cache.v, cache.scales_PG2B,
-        num_rows, rows.positions_SR.shape[1], num_parts, width, rows.table_SP.shape[1], eps,
+        num_rows, rows.positions_SR.shape[1], width, rows.table_SP.shape[1], eps,
         Q=num_heads, G=num_kv, PAGE=page_size, NORMED=isinstance(x, Normed), BIAS=bias_N is not None,
-        PARTS=triton.next_power_of_2(num_parts), enable_fp_fusion=False, **config,
+        PARTS=sums.shape[1] if isinstance(x, Normed) else 1, enable_fp_fusion=False, **config,
     )  # fmt: skip
     return q

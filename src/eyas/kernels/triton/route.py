@@ -72,15 +72,19 @@ def _choose(
 ):  # fmt: skip
     """The top k of logits [BLOCK_T, BLOCK_E], their weights, and a place in the queue of each."""
     expert, rank = tl.arange(0, BLOCK_E), tl.arange(0, RANKS)[None, :]
-    values = tl.full((BLOCK_T, RANKS), float("-inf"), tl.float32)
+    weights = tl.zeros((BLOCK_T, RANKS), tl.float32)
     ids = tl.full((BLOCK_T, RANKS), -1, tl.int32)
+    total = tl.zeros((BLOCK_T,), tl.float32)
     for step in tl.static_range(TOP_K):
         value, chosen = tl.max(logits, axis=1, return_indices=True)
-        values = tl.where(rank == step, value[:, None], values)
+        if step == 0:
+            largest = value
+        weight = tl.exp(value - largest)
+        total += weight  # by rank: the order of `tl.sum` follows the layout, which differs between tiles
+        weights = tl.where(rank == step, weight[:, None], weights)
         ids = tl.where(rank == step, chosen[:, None], ids)
         logits = tl.where(expert[None, :] == chosen[:, None], float("-inf"), logits)
-    weights = tl.exp(values - tl.max(values, axis=1)[:, None])
-    weights = weights / tl.sum(weights, axis=1)[:, None]
+    weights = weights / total[:, None]
     ids = tl.where(live[:, None], ids, -1)
     places = tl.atomic_add(counts_ptr + ids, 1, mask=ids >= 0, sem="relaxed")
     pairs = t[:, None] * TOP_K + rank
@@ -94,7 +98,7 @@ def _choose(
 def _route_kernel(
     x_ptr, sums_ptr, live_ptr, w_ptr, bias_ptr, parts_ptr,
     rms_ptr, ids_ptr, places_ptr, weights_ptr, counts_ptr, arrived_ptr,
-    num_rows, num_sums, H, E, eps,
+    num_rows, H, E, eps,
     TOP_K: tl.constexpr, RANKS: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_T: tl.constexpr, SUMS: tl.constexpr,
     PARTS: tl.constexpr, PART_H: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -125,7 +129,7 @@ def _route_kernel(
         for other in tl.static_range(PARTS):
             of_part = of_tile + other * (BLOCK_T * BLOCK_E) + row[:, None] * BLOCK_E + expert[None, :]
             logits += tl.load(of_part, cache_modifier=".cg")
-        rms = inverse_rms(sums_ptr, rows, inside, num_sums, H, eps, SUMS)
+        rms = inverse_rms(sums_ptr, rows, inside, H, eps, SUMS)
         tl.store(rms_ptr + t, rms, mask=inside)
         logits = logits * rms[:, None] + tl.load(bias_ptr + e)[None, :]
         # Threads disagree on the largest of NaN. Of infinities it is the first, and the weights are NaN all the same.
@@ -208,9 +212,9 @@ def route_rows(
     parts = torch.empty(num_tiles, num_parts, block_t, block_e, dtype=torch.float32, device=device)
     _route_kernel[(num_parts, num_tiles)](
         x, sums, live_T, router.data, bias_E, parts, *routing[:4], *tally,
-        num_rows, sums.shape[1], width, num_experts, eps,
+        num_rows, width, num_experts, eps,
         TOP_K=top_k, RANKS=triton.next_power_of_2(top_k), BLOCK_E=block_e, BLOCK_T=block_t,
-        SUMS=triton.next_power_of_2(sums.shape[1]), PARTS=num_parts, PART_H=_PART_H, BLOCK_H=64,
+        SUMS=sums.shape[1], PARTS=num_parts, PART_H=_PART_H, BLOCK_H=64,
         num_warps=4, num_stages=4,
     )  # fmt: skip
     return routing

