@@ -1,13 +1,14 @@
 """Studies of draft heads that need a GPU, in flows that end within minutes (default: 9 each).
 
     python -m tools.length_study target                # a target that quotes from far back: OUT/target, target.json
-    python -m tools.length_study heads                 # heads of 512 and of 4,096 tokens, and the engine's rounds
-    python -m tools.length_study measure               # heads that are not measured yet, and the table
+    python -m tools.length_study heads                 # heads of 512 and of 4,096 tokens: OUT/heads
+    python -m tools.length_study measure               # the engine's rounds with heads not measured yet, and the table
     python -m tools.length_study losses                # kl, hard, lk and tv, 3,000 steps each, of the demo's head
-    python -m tools.length_study same --device cuda    # 200 steps of the example, for the comparison with --device cpu
+    python -m tools.length_study same --device cuda    # a head by 200 steps of the example: OUT/same; and --device cpu
+    python -m tools.length_study compare               # the engine's rounds with these heads, and whether they agree
 
-OUT has what is to be kept: the target, results a head, logs. WORK has the rest: chats, runs, trained heads, captured
-states. A flow that ends before all is done goes on by the same command, given OUT; a head is made once it is whole.
+OUT has what is to be kept: the target, heads, results a head, logs. WORK has the rest: chats, runs, captured states.
+A flow that ends before all is done goes on by the same command, given OUT; a head is made once it is whole.
 `--small` is for a CPU. Settings of the training may follow: `heads train.attention=plain`.
 
 *Quality at length.* Does a head that was trained on chats of up to 4,096 tokens accept more, far into a long chat, than
@@ -27,7 +28,7 @@ from tools.length_study.sizes import FULL, SMALL
 
 from eyas.bench.report import positive_int, print_json
 
-FLOWS = ("target", "heads", "measure", "losses", "same")
+FLOWS = ("target", "heads", "measure", "losses", "same", "compare")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -45,7 +46,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         default="cpu",
         help="of the engine that measures, or of the training of `same` (default: cpu)",
     )
-    parser.add_argument("--only", metavar="NAME", help="measure: this head alone, such as long-0, and no table")
+    parser.add_argument("--only", metavar="NAME", help="heads, measure: this head alone, such as long-0")
     parser.add_argument("--small", action="store_true", help="small sizes, on a CPU")
     parser.add_argument("overrides", nargs="*", metavar="SECTION.KEY=VALUE", help="settings of the heads' training")
     args = parser.parse_intermixed_args(argv)
@@ -74,16 +75,17 @@ def main(argv: list[str] | None = None) -> None:
             from tools.length_study import heads_flow
 
             heads_flow.run(args, sizes)
+        case "compare":
+            from tools.length_study import same_flow
+
+            same_flow.compare(args)
         case _:
-            from tools.length_study import heads_flow
+            from tools.length_study import heads_flow, report
 
             heads_flow.measure_heads(args, sizes)
-    if args.flow == "heads" or (args.flow == "measure" and args.only is None):
-        from tools.length_study import report
-
-        found = read_results(args.out)
-        print("\n".join(report.lines(found)))
-        print_json({"study": "length", **report.figures(found)})
+            found = read_results(args.out)
+            print("\n".join(report.lines(found)))
+            print_json({"study": "length", **report.figures(found)})
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ __all__ = ["BUCKETS", "LEAST", "LONG", "SHORT", "Quote", "QuoteChat", "QuoteWrit
            "quotes_of"]  # fmt: skip
 
 LEAST, SHORT, LONG = 192, 512, 4096  # tokens of a chat
+SHORT_SHARE = 0.7  # of chats; half of the tokens then, and quoting is learnt where there is little to choose from
 BUCKETS = (0, 512, 1024, 2048, 4096)  # bounds of contexts and distances
 # Chance of a note to be repeated, which makes a fifth of the tokens the answer: where a chat is full a repeated note is
 # less likely to fit, and the more so in short chats.
@@ -87,6 +88,10 @@ class QuoteWriter:
             size = math.exp(self.rng.uniform(math.log(least), math.log(most)))
             if (chat := self._chat(int(size) - self._overhead)) is not None:
                 return chat
+
+    def mixed_chat(self, longest: int) -> QuoteChat:
+        """Draw a chat of up to `longest` tokens, among many of up to SHORT."""
+        return self.chat(LEAST, SHORT if self.rng.random() < SHORT_SHARE else longest)
 
     def _chat(self, budget: int) -> QuoteChat | None:
         """Return a chat of at most `budget` tokens beside headers, None if no note that is repeated fits."""

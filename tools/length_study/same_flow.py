@@ -1,4 +1,4 @@
-"""Trains the example's head for some steps on a device, and measures it with the engine on a CPU.
+"""Trains the example's head for some steps on a device; the engine on a CPU measures it.
 
 The same steps on a GPU in bf16 and on a CPU in fp32, by the same weights and batches in the same order, should make
 heads that differ by less than what the choice of prompts makes of an acceptance length.
@@ -23,7 +23,7 @@ from eyas.bench.prompts import read_prompts
 from eyas.bench.report import table
 from eyas.bench.stats import ratio_difference
 
-__all__ = ["lines", "run"]
+__all__ = ["compare", "lines", "run"]
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "examples" / "train" / "demo.yaml"
@@ -35,7 +35,7 @@ BASE = "same-cpu"
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train on `args.device`, measure every head in OUT/same that is not measured, and print what there is."""
+    """Train on `args.device`."""
     head = args.out / "same" / args.device
     if not head.exists():
         run_folder = args.work / "runs" / f"same-{args.device}"
@@ -44,6 +44,10 @@ def run(args: argparse.Namespace) -> None:
         command = ["-m", "eyas", "train", "run", str(SETTINGS), f"out={run_folder}", f"target.device={args.device}"]
         subprocess.run([sys.executable, *command, *given], check=True, cwd=ROOT, timeout=60 * args.minutes)
         shutil.copytree(run_folder / "head", head)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Measure every head in OUT/same that is not measured, and print what there is."""
     for found in sorted((args.out / "same").iterdir()):
         result = result_path(args.out, f"same-{found.name}", 0)
         if not result.exists():

@@ -44,8 +44,8 @@ FULL = Sizes(
     target_steps=None,
     checked=64,
     chat_tokens=2_500_000,
-    head_steps=800,
-    head=("train.precision=auto",),
+    head_steps=1000,
+    head=("train.precision=auto", "train.depths=4"),
     prompts=32,
 )
 SMALL = Sizes(

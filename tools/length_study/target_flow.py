@@ -21,7 +21,7 @@ from export import check_sizes, export_target
 from reload import load_trainable
 from target import TargetModel
 from tools.length_study.accuracy import quote_accuracy
-from tools.length_study.quoting import LEAST, SHORT, QuoteWriter
+from tools.length_study.quoting import QuoteWriter
 from tools.length_study.sizes import Sizes
 from train_target import train_target
 
@@ -33,7 +33,6 @@ __all__ = ["begun", "quote_draw", "run"]
 
 RATE = 0.3  # of the learning rates of a fresh target
 RESERVE = 45.0  # seconds for what follows the training
-SHORT_SHARE = 0.7  # of chats; half of the tokens then, and quoting is learnt where there is little to choose from
 BAR = 0.95  # of quoted tokens that have to be right at every distance
 
 
@@ -42,8 +41,7 @@ def quote_draw(codec: TextCodec, rng: Random, *, longest: int) -> Draw:
     writer = QuoteWriter(codec, rng)
 
     def draw() -> tuple[list[int], list[int]]:
-        most = SHORT if rng.random() < SHORT_SHARE else longest
-        ids, codes = render_chat(codec, writer.chat(LEAST, most))
+        ids, codes = render_chat(codec, writer.mixed_chat(longest))
         return ids, [IGNORED if code == CONTEXT else code for code in codes]
 
     return draw
