@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from eyas.kernels.reference.gather import SequenceRows
 from eyas.kernels.reference.ops import Ops, Rows
 
 __all__ = ["PageTables", "RowBatch"]
@@ -39,6 +40,17 @@ class RowBatch:
     max_length: int
     ops: Ops
     max_lengths: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, rows: SequenceRows, max_length: int, ops: Ops) -> RowBatch:
+        return cls(
+            tokens_SR=rows.tokens_SR,
+            positions_SR=rows.positions_SR,
+            live_SR=rows.live_SR,
+            tables=PageTables(rows.full_SP, rows.sliding_SP),
+            max_length=max_length,
+            ops=ops,
+        )
 
     def rows(self, table_SP: Tensor) -> Rows:
         """Return the rows over the pages of one group."""

@@ -18,6 +18,7 @@ from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Sampler
 from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.gather import Gather
 from eyas.kernels.reference.lookup import LookUp
 from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.model.batch import RowBatch
@@ -70,6 +71,7 @@ class DrafterParts:
     ops: Ops  # operations of generated rows
     sampler: Sampler
     stages: Stages
+    gather: Gather
     look_up: LookUp
     max_positions: int
     max_backlog: int  # most tokens that a catch-up pass reads; older ones are skipped, which costs acceptance only

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from eyas.engine.drafters.base import CacheShape, DrafterNeeds, DrafterParts, draft_room
+from eyas.engine.drafters.base import CacheShape, DrafterNeeds, DrafterParts
 from eyas.engine.drafters.head_drafter import HeadDrafter
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts
 from eyas.engine.sequences.sequence import Sequence
-from eyas.model.batch import RowBatch
+from eyas.model.batch import PageTables, RowBatch
 from eyas.model.config import Eagle3Config
 from eyas.model.networks.eagle3 import Eagle3Head, HeadOutput
 
@@ -85,10 +85,8 @@ class Eagle3Drafter(HeadDrafter):
         max_length: int,
     ) -> Drafts:
         """Draw a chain: a token from the head's output, then a pass on it, and so on."""
-        tables = state.tables_of(slots_S)
-        room_S = draft_room(state, slots_S, num_drafts) * ~state.by_lookup_S[slots_S]
-        position_S = state.length_S[slots_S]
-        guesses = []
+        rows = self.gather.chain(state.book, slots_S, num_drafts)
+        tables, guesses = PageTables(rows.full_SP, rows.sliding_SP), []
         for step in range(num_drafts):
             logits = self.head.logits(output.normed, self.ops)
             guess = self.sampler.draft(logits, slots_S, sequences, step, self.head.weights.target_ids_V)
@@ -96,14 +94,13 @@ class Eagle3Drafter(HeadDrafter):
             if step + 1 < num_drafts:
                 batch = RowBatch(
                     tokens_SR=guess.ids_T.unsqueeze(1),
-                    positions_SR=position_S.unsqueeze(1),
-                    live_SR=(step + 1 < room_S).unsqueeze(1),  # no pages are reserved beyond the token budget
+                    positions_SR=rows.positions_KS[step].unsqueeze(1),
+                    live_SR=rows.live_KS[step].unsqueeze(1),
                     tables=tables,
                     max_length=max_length + step + 1,
                     ops=self.ops,
                 )
                 output = self.head.forward(batch, self.head.recur(output.hidden_TH), self.cache)
-                position_S = position_S + 1
         ids_SK, logprobs_SK = (torch.stack(columns, dim=1) for columns in zip(*guesses, strict=True))
-        end = self.sampler.end_chains(logprobs_SK, room_S, slots_S)
+        end = self.sampler.end_chains(logprobs_SK, rows.room_S, slots_S)
         return Drafts(ids_SK, end.num_valid_S, end.levels_SK)

@@ -5,7 +5,6 @@ Taps wait in a ring, indexed by the position of the token after them. Tokens tha
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from eyas.engine.drafters.base import Drafter, DrafterParts
@@ -29,6 +28,7 @@ class HeadDrafter(Drafter):
         self.ops = parts.ops
         self.sampler = parts.sampler
         self.stages = parts.stages
+        self.gather = parts.gather
         self.max_backlog = parts.max_backlog
         self.backlog = 1  # bound on the unread tokens of any sequence; the newest is always unread
 
@@ -64,23 +64,5 @@ class HeadDrafter(Drafter):
 
     def unseen(self, state: DeviceState, slots_S: Tensor, num_rows: int, max_length: int) -> tuple[RowBatch, Tensor]:
         """Return the newest rows that have taps, live where the head has not read them, and their taps [T, C]."""
-        shift, length_S = self.needs.tap_shift, state.length_S[slots_S]
-        offsets = torch.arange(num_rows, device=state.device)
-        followers_SR = length_S.unsqueeze(1) - num_rows + offsets  # positions after the taps
-        positions_SR = followers_SR if shift else followers_SR - 1
-        # The newest row is live in any case: drafts begin at its output, and a round that commits nothing leaves it
-        # read.
-        first_S = torch.minimum(state.head_length_S[slots_S], length_S - 1)
-        live_SR = (positions_SR >= first_S.unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1)
-        ring = state.tap_ring_SWC
-        taps_TC = ring[slots_S.unsqueeze(1), followers_SR % ring.shape[1]].flatten(0, 1)
-        batch = RowBatch(
-            tokens_SR=state.tokens_SN[slots_S.unsqueeze(1), positions_SR.clamp(min=0)],
-            positions_SR=positions_SR,  # consecutive: positions before the start are negative, and dead
-            live_SR=live_SR,
-            tables=state.tables_of(slots_S),
-            max_length=max_length,
-            ops=self.ops,
-        )
-        state.head_length_S[slots_S] = length_S if shift else length_S - 1
-        return batch, taps_TC
+        rows, taps_TC = self.gather.unseen(state.book, slots_S, num_rows, shift=bool(self.needs.tap_shift))
+        return RowBatch.of(rows, max_length, self.ops), taps_TC

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from eyas.base.types import FILTERS, MAX_LOGIT_BIAS, MAX_STOP_IDS
 from eyas.engine.draft_length.confidence import LEVELS, NUM_LEVELS, Cut
+from eyas.engine.round.types import Drafts
 from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.gather import Book
 from eyas.kernels.reference.sample import SamplingRows
 from eyas.model.batch import PageTables
 
@@ -120,6 +122,23 @@ class DeviceState:
         # The hidden states that the head pairs with the tokens at the same positions, for the last W positions.
         self.tap_ring_SWC = zeros(tap_ring, tap_width, dtype=tap_dtype)
         self.head_length_S = int_of["head_length"]  # positions below it are in the head's cache
+        self.book = Book(
+            tokens_SN=self.tokens_SN,
+            length_S=self.length_S,
+            live_S=self.live_S,
+            remaining_S=self.remaining_S,
+            draft_limit_S=self.draft_limit_S,
+            by_lookup_S=self.by_lookup_S,
+            head_length_S=self.head_length_S,
+            full_SP=self.tables.full,
+            sliding_SP=self.tables.sliding,
+            tap_ring_SWC=self.tap_ring_SWC,
+        )
+        self._none_S = zeros()  # drafts of a round without any
+
+    def no_drafts(self, size: int) -> Drafts:
+        """Return the drafts of a round without any, which are always the same tensors."""
+        return Drafts(self._none_S[:size].unsqueeze(1)[:, :0], self._none_S[:size])
 
     @property
     def nbytes(self) -> int:

@@ -68,14 +68,15 @@ class Verified(NamedTuple):
 
 
 class RoundSpace(NamedTuple):
-    """Memory in which rounds of all sizes leave the target's logits fp32 [T, V] and tapped states [T, C]."""
+    """Memory in which rounds of all sizes leave the target's logits fp32 [T, V], tapped states [T, C], live rows."""
 
     logits_TV: Tensor
     taps_TC: Tensor | None
+    live_T: Tensor  # bool
 
     def of(self, num_rows: int) -> RoundSpace:
         """Return the space of a round's rows."""
-        return RoundSpace(self.logits_TV[:num_rows], None if self.taps_TC is None else self.taps_TC[:num_rows])
+        return RoundSpace(*(None if part is None else part[:num_rows] for part in self))
 
 
 class Logprobs(NamedTuple):
@@ -115,6 +116,8 @@ class RoundOutput(NamedTuple):
     # Of a prompt whose first token it is, by sequence: [positions], [positions, n].
     prompt_logprobs: Mapping[int, Logprobs] = MappingProxyType({})
     levels_SN: Tensor | None = None  # as in `Drafts`
+    # Int64, all that the host reads but log-probabilities, as in `engine.step.results`; None: to be put together.
+    packed_SW: Tensor | None = None
     num_ready: Mapping[int, int] = MappingProxyType({})  # on the host, by sequence: masks, where some were late
 
 

@@ -16,6 +16,7 @@ from eyas.engine.sampling.sampler import PlainSampler
 from eyas.engine.step.scheduler import max_tiles
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
+from eyas.kernels.reference.gather import Gather, PlainGather
 from eyas.kernels.reference.lookup import LookUp, look_up_ref
 from eyas.kernels.reference.ops import Ops
 from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
@@ -46,6 +47,7 @@ class Backend:
     prompt_ops: Ops
     stages: Stages
     new_samplers: Callable[[DeviceState, int], tuple[Sampler, Sampler]]
+    gather: Gather
     look_up: LookUp
     chunk_tokens: int
     max_rows: int | None = None  # rows of a round, None: no limit
@@ -63,6 +65,7 @@ def plain_backend() -> Backend:
         prompt_ops=PROMPT_OPS,
         stages=Stages(),
         new_samplers=lambda state, max_rows: (PlainSampler(state), PlainSampler(state)),
+        gather=PlainGather(),
         look_up=look_up_ref,
         chunk_tokens=PLAIN_CHUNK,
     )
@@ -100,6 +103,7 @@ def kernel_backend(
     from eyas.kernels.cuda.experts import hopper_products
     from eyas.kernels.cuda.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
+    from eyas.kernels.triton.gather import DeviceGather
     from eyas.kernels.triton.lookup import look_up
     from eyas.kernels.triton.ops import PromptOps
 
@@ -124,6 +128,7 @@ def kernel_backend(
         prompt_ops=PromptOps(hopper_products(config, device, max_tiles(chunk_tokens) * PROMPT_TILE)),
         stages=CudaGraphs(max_sequences=concurrency, max_tiles=max_tiles(chunk_tokens)),
         new_samplers=new_samplers,
+        gather=DeviceGather(),
         look_up=look_up,
         chunk_tokens=chunk_tokens,
         max_rows=MAX_ROWS,

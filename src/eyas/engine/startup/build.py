@@ -248,6 +248,7 @@ def _runner(
         ops=backend.row_ops,
         sampler=sampler,
         stages=backend.stages,
+        gather=backend.gather,
         look_up=backend.look_up,
         max_positions=max_positions,
         max_backlog=MAX_BACKLOG,
@@ -263,6 +264,7 @@ def _runner(
         sampler=sampler,
         prompt_sampler=prompt_sampler,
         stages=backend.stages,
+        gather=backend.gather,
         max_prompt_rows=backend.max_prompt_rows,
         space=_round_space(num_rows, target, needs.tap_width) if backend.stages.has_fixed_shapes else None,
         ngram_drafter=NgramDrafter(backend.look_up, backend.stages, min_match=LEAST_MATCH) if head else None,
@@ -324,7 +326,7 @@ def _most_rows(options: EngineOptions, max_rows: int | None) -> int:
 def _round_space(num_rows: int, target: GptOss, tap_width: int) -> RoundSpace:
     logits_TV = torch.empty(num_rows, target.config.vocab_size, dtype=torch.float32, device=target.device)
     taps_TC = torch.empty(num_rows, tap_width, dtype=target.dtype, device=target.device) if tap_width else None
-    return RoundSpace(logits_TV, taps_TC)
+    return RoundSpace(logits_TV, taps_TC, torch.empty(num_rows, dtype=torch.bool, device=target.device))
 
 
 def _expert_cache_bytes(config: GptOssConfig, weights: TargetWeights, options: EngineOptions) -> int:

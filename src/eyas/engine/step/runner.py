@@ -36,6 +36,7 @@ from eyas.engine.sequences.sequence import Sequence
 from eyas.engine.step.prompt_rows import PromptRows, PromptTiles, tile_start
 from eyas.engine.step.scheduler import Chunk, StepPlan, SwapIn, SwapOut
 from eyas.engine.step.speculate import speculative_round
+from eyas.kernels.reference.gather import Gather
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.kernels.reference.roles import PROMPT_TILE
@@ -82,6 +83,7 @@ class Runner:
         sampler: Sampler,
         prompt_sampler: Sampler,
         stages: Stages,
+        gather: Gather,
         max_prompt_rows: int,
         space: RoundSpace | None = None,
         ngram_drafter: NgramDrafter | None = None,
@@ -103,6 +105,7 @@ class Runner:
         self.sampler = sampler
         self.prompt_sampler = prompt_sampler
         self.stages = stages
+        self.gather = gather
         self.space = space
         self.ngram_drafter = ngram_drafter
         self.screen = screen
@@ -168,6 +171,7 @@ class Runner:
             self.space,
             self.sampler,
             self.stages,
+            self.gather,
             ngram_drafter=self.ngram_drafter,
             screen=self.screen,
             keeps_routing=keeps_routing,

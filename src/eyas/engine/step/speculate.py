@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from eyas.engine.draft_length.round_drafts import RoundDrafts
@@ -18,6 +17,7 @@ from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, RoundOutput, RoundSpace, Sampler, Screen, Verified
 from eyas.engine.sampling.masking import read_for_masks
 from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.gather import Gather
 from eyas.kernels.reference.ops import LayerCache, Ops
 from eyas.model.batch import RowBatch
 from eyas.model.networks.gpt_oss import GptOss
@@ -40,6 +40,7 @@ def speculative_round(
     space: RoundSpace | None,
     sampler: Sampler,
     stages: Stages,
+    gather: Gather,
     *,
     ngram_drafter: NgramDrafter | None,
     screen: Screen | None,
@@ -69,8 +70,10 @@ def speculative_round(
         screen.expect(sequences, mask_input is not None)
 
     def verify(slots_S: Tensor, *drafts: Tensor) -> Verified:
-        batch = _verify_rows(state, slots_S, Drafts(*drafts), max_length, ops)
-        own = None if space is None else space.of(batch.tokens_SR.numel())
+        ids_SK, num_valid_S = drafts
+        own = None if space is None else space.of(ids_SK.numel() + len(slots_S))
+        rows = gather.verified(state.book, slots_S, ids_SK, num_valid_S, own and own.live_T)
+        batch = RowBatch.of(rows, max_length + ids_SK.shape[1], ops)
         output = target.forward(batch, caches, own and own.taps_TC)
         logits_TV = own and own.logits_TV
         if screen is None:
@@ -98,20 +101,4 @@ def _propose(
 ) -> Drafts:
     if num_drafts:
         return drafter.propose(state, slots_S, sequences, num_drafts, max_length)
-    return Drafts(slots_S.new_zeros(len(slots_S), 0), torch.zeros_like(slots_S))
-
-
-def _verify_rows(state: DeviceState, slots_S: Tensor, drafts: Drafts, max_length: int, ops: Ops) -> RowBatch:
-    """Return rows of the last committed token and the drafts after it; rows past the valid drafts are dead."""
-    length_S1 = state.length_S[slots_S].unsqueeze(1)
-    num_rows = drafts.ids_SK.shape[1] + 1
-    column = torch.arange(num_rows, device=slots_S.device)
-    last = state.tokens_SN[slots_S.unsqueeze(1), length_S1 - 1]
-    return RowBatch(
-        tokens_SR=torch.cat((last, drafts.ids_SK), dim=1),
-        positions_SR=length_S1 - 1 + column,
-        live_SR=(column <= drafts.num_valid_S.unsqueeze(1)) & state.live_S[slots_S].unsqueeze(1),
-        tables=state.tables_of(slots_S),
-        max_length=max_length + num_rows - 1,
-        ops=ops,
-    )
+    return state.no_drafts(len(slots_S))
