@@ -15,7 +15,7 @@ from eyas.base.errors import UserError
 from eyas.engine.draft_length.step_costs import HeadWork
 from eyas.engine.drafters.base import CacheShape, DrafterNeeds, draft_room
 from eyas.engine.drafters.head_drafter import HeadDrafter
-from eyas.engine.round.types import Drafts
+from eyas.engine.round.types import Drafts, Guess
 from eyas.kernels.reference.noise import gumbel
 from eyas.kernels.reference.norm import prepare_norm, rms_norm
 from eyas.kernels.reference.ops import Rows
@@ -192,10 +192,10 @@ class OnePassDrafter(HeadDrafter):
             stream_TH = stream_TH + ops.linear(attended, layer.o_HN)
         drafting_TH = stream_TH.unflatten(0, (size, -1))[:, 1:].flatten(0, 1)
         logits_TV = target.logits(prepare_norm(drafting_TH, weights.norm_H, target.dtype), ops)
-        guess = self.sampler.draft(logits_TV, slots_S, sequences, 0, None)
-        ids_SK, logprobs_SK = (part.view(size, num_drafts) for part in guess)
-        end = self.sampler.end_chains(logprobs_SK, room_S, slots_S)
-        return Drafts(ids_SK, end.num_valid_S, end.levels_SK)
+        guess = Guess(slots_S.new_empty(size * num_drafts), torch.empty(size * num_drafts))
+        self.sampler.draft(logits_TV, slots_S, sequences, 0, None, guess)
+        guesses_KS = Guess(*(part.view(size, num_drafts).t() for part in guess))
+        return Drafts(*self.sampler.end_chains(guesses_KS, room_S, slots_S, state.chain_end(size, num_drafts)))
 
 
 def _turned(x_THD, positions_T):

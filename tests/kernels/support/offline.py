@@ -22,6 +22,7 @@ from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import Limits
 from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts
+from eyas.kernels.reference.gather import Book
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.reference.sample import SamplingRows
@@ -29,6 +30,7 @@ from eyas.kernels.triton import gemm, qkv, tma
 from eyas.kernels.triton.chain import end_chains
 from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
+from eyas.kernels.triton.gather import DeviceGather
 from eyas.kernels.triton.lookup import look_up
 from eyas.kernels.triton.ops import PromptOps
 from eyas.kernels.triton.sample import SampleSpace, draw
@@ -159,7 +161,16 @@ def sampling():
     drafts = logits[:, :32000].contiguous()
     draw(drafts, slots, slots, settings, draft_space, target_ids_V=fake(32000), num_top_S=slots)
     look_up(fake(33, 131072), slots, slots, 7, min_match=2, max_match=5, max_length=131072)
-    end_chains(fake(32, 7, dtype=torch.float32), slots, slots, fake(33, 11, dtype=torch.float32), floats[:9])
+    chances = fake(33, 11, dtype=torch.float32)
+    end_chains(fake(7, 32), fake(7, 32, dtype=torch.float32), slots, slots, chances, floats[:9])
+    tables = fake(33, 1024), fake(33, 1024)
+    book = Book(
+        fake(33, 16384), *[slots, live, slots, slots, live, slots], *tables, fake(33, 41, 8640, dtype=torch.bfloat16)
+    )
+    gather = DeviceGather()
+    gather.verified(book, slots, fake(32, 3), slots)
+    gather.unseen(book, slots, 4, shift=True)
+    gather.chain(book, slots, 3)
     ledger = Ledger(fake(32, 1024), slots, live, slots, fake(32, 32), counts, fake(32, 8, 8640, dtype=torch.bfloat16))
     commit(ledger, slots, fake(32, 3), slots, fake(32, 4), fake(32, 4), fake(128, 8640, dtype=torch.bfloat16))
 

@@ -15,11 +15,13 @@ def test_equals_the_plain_ends(num_drafts):
     edges = torch.tensor([0.1, 0.3, 0.5, 0.8, 0.9]).log()
     cut = -torch.randint(0, 9, (12, 7), generator=generator) / 8.0
     cut[:, 0], cut[0, 0] = cut[:, 0] * 3, -float("inf")
-    logprobs = torch.rand(10, num_drafts, generator=generator).log()
+    logprobs = torch.rand(num_drafts, 10, generator=generator).log()
     logprobs[0, 0] = edges[2]
     slots = torch.randperm(12, generator=generator)[:10]
     room = torch.randint(0, num_drafts + 1, (10,), generator=generator)
-    given = [tensor.to(DEVICE) for tensor in (logprobs, room, slots, cut, edges)]
+    ids = torch.randint(0, 99, (num_drafts, 10), generator=generator)
+    ids, logprobs = (torch.nn.functional.pad(part, (0, 2))[:, :10] for part in (ids, logprobs))
+    given = [tensor.to(DEVICE) for tensor in (ids, logprobs, room, slots, cut, edges)]
     end, plain = end_chains(*given), end_chains_ref(*given)
-    assert torch.equal(end.levels_SK, plain.levels_SK) and torch.equal(end.num_valid_S, plain.num_valid_S)
+    assert all(map(torch.equal, end, plain)) and torch.equal(end.ids_SK, given[0].t())
     assert len(set(plain.num_valid_S.tolist())) > 1 or num_drafts == 1

@@ -57,9 +57,9 @@ def committed_plainly(ledger, slots, drafts, num_drafts, sampled, failed, taps, 
     return SimpleNamespace(**accepted._asdict(), ended_S=ended)
 
 
-@given(st.integers(0, 10**6), st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())
+@given(st.integers(0, 10**6), st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_equals_one_sequence_after_the_other(seed, num_drafts, counts, taps, has_late_rows):
+def test_equals_one_sequence_after_the_other(seed, num_drafts, counts, taps, has_late_rows, has_levels):
     """And where rows lack their masks, which may be all of a sequence."""
     generator = torch.Generator().manual_seed(seed)
     ours = ledger_of(generator, counts=counts, taps=taps)
@@ -77,9 +77,19 @@ def test_equals_one_sequence_after_the_other(seed, num_drafts, counts, taps, has
     if not has_late_rows:
         most[:] = num_drafts + 1
 
-    result = commit(ours, slots, drafts, valid, sampled, failed, rows, most_S=most if has_late_rows else None)
+    levels = torch.randint(0, 9, drafts.shape, generator=generator).to(DEVICE) if has_levels else None
+    space = torch.zeros(999, dtype=torch.int64, device=DEVICE)
+
+    result = commit(
+        ours, slots, drafts, valid, sampled, failed, rows,
+        most_S=most if has_late_rows else None, levels_SK=levels, space=space,
+    )  # fmt: skip
     expected = committed_plainly(plain, slots, drafts, valid, sampled, failed, rows, most)
-    for name, value in result._asdict().items():
-        assert torch.equal(value, getattr(expected, name).long()), name
+    numbers = [getattr(expected, name).long() for name in result._fields[:5]]
+    for name, value, right in zip(result._fields, result[:5], numbers, strict=False):
+        assert torch.equal(value, right), name
+    parts = [torch.stack((*numbers, valid), dim=1), sampled, drafts, *([levels] if has_levels else [])]
+    assert torch.equal(result.packed_SW, torch.cat(parts, dim=1))
+    assert result.packed_SW.data_ptr() == space.data_ptr() and not space[result.packed_SW.numel() :].any()
     for name, value in ours._asdict().items():
         assert value is None or torch.equal(value, getattr(plain, name)), name

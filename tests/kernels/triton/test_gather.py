@@ -44,8 +44,10 @@ def equal(ours, plain):
 def test_equals_indices(seed, num_seqs, num_drafts):
     """Of sequences in any slots, the dead one several times."""
     generator = torch.Generator().manual_seed(seed)
-    book, ours, plain = book_of(generator), DeviceGather(), PlainGather()
-    slots = torch.randperm(SLOTS, generator=generator)[:num_seqs].to(DEVICE)
+    book, ours, plain, dead = book_of(generator), DeviceGather(), PlainGather(), SLOTS - 1
+    book.live_S[dead] = False
+    slots = torch.cat((torch.randperm(dead, generator=generator)[:num_seqs], torch.tensor([dead] * 2))).to(DEVICE)
+    num_seqs += 2
     drafts = torch.randint(0, 99, (num_seqs, num_drafts), generator=generator).to(DEVICE)
     valid = torch.randint(0, num_drafts + 1, (num_seqs,), generator=generator).to(DEVICE)
     lives = torch.zeros(2, num_seqs * (num_drafts + 1), dtype=torch.bool, device=DEVICE)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 from eyas.engine.drafters.base import CacheShape, DrafterNeeds, DrafterParts
 from eyas.engine.drafters.head_drafter import HeadDrafter
 from eyas.engine.round.state import DeviceState
-from eyas.engine.round.types import Drafts
+from eyas.engine.round.types import Drafts, Guess
 from eyas.engine.sequences.sequence import Sequence
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.config import Eagle3Config
@@ -86,11 +86,14 @@ class Eagle3Drafter(HeadDrafter):
     ) -> Drafts:
         """Draw a chain: a token from the head's output, then a pass on it, and so on."""
         rows = self.gather.chain(state.book, slots_S, num_drafts)
-        tables, guesses = PageTables(rows.full_SP, rows.sliding_SP), []
+        tables = PageTables(rows.full_SP, rows.sliding_SP)
+        shape = num_drafts, -(-len(slots_S) // 4) * 4  # a step is aligned to 16 bytes, for which kernels are compiled
+        both = slots_S.new_empty(shape), torch.empty(shape, dtype=torch.float32, device=slots_S.device)
+        guesses_KS = Guess(*(part[:, : len(slots_S)] for part in both))
         for step in range(num_drafts):
             logits = self.head.logits(output.normed, self.ops)
-            guess = self.sampler.draft(logits, slots_S, sequences, step, self.head.weights.target_ids_V)
-            guesses.append(guess)
+            guess = Guess(*(part[step] for part in guesses_KS))
+            self.sampler.draft(logits, slots_S, sequences, step, self.head.weights.target_ids_V, guess)
             if step + 1 < num_drafts:
                 batch = RowBatch(
                     tokens_SR=guess.ids_T.unsqueeze(1),
@@ -101,6 +104,5 @@ class Eagle3Drafter(HeadDrafter):
                     ops=self.ops,
                 )
                 output = self.head.forward(batch, self.head.recur(output.hidden_TH), self.cache)
-        ids_SK, logprobs_SK = (torch.stack(columns, dim=1) for columns in zip(*guesses, strict=True))
-        end = self.sampler.end_chains(logprobs_SK, rows.room_S, slots_S)
-        return Drafts(ids_SK, end.num_valid_S, end.levels_SK)
+        space = state.chain_end(len(slots_S), num_drafts)
+        return Drafts(*self.sampler.end_chains(guesses_KS, rows.room_S, slots_S, space))

@@ -57,6 +57,9 @@ class Stages:
         """
         return stage(*inputs)
 
+    def keep(self, tensor: Tensor) -> None:
+        """Note that stages are given this tensor, or its first rows, again and again: they need no copy of it."""
+
     def rows(self, num_sequences: int) -> int:
         """Return the batch size of a round of `num_sequences`, padded with dead sequences."""
         return num_sequences
@@ -101,6 +104,7 @@ class CudaGraphs(FixedShapes):
         self._stream = torch.cuda.Stream()  # else torch shares one per process, on the GPU of the first capture
         self._captured: dict[Hashable, _Captured] = {}
         self._prepared: dict[Hashable, Any] = {}  # outputs of stages not captured yet
+        self._kept: dict[int, Tensor] = {}  # by address
 
     def run(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
         captured = self._captured.get(key)
@@ -117,13 +121,16 @@ class CudaGraphs(FixedShapes):
         replayed: T = captured.outputs
         return replayed
 
+    def keep(self, tensor: Tensor) -> None:
+        self._kept[tensor.data_ptr()] = tensor
+
     def prepare(self, key: Hashable, stage: Callable[..., T], *inputs: Tensor) -> T:
         outputs = self._prepared[key] = stage(*inputs)
         return outputs
 
     def _capture(self, stage: Callable[..., Any], inputs: tuple[Tensor, ...], outputs: Any) -> _Captured:
         """Capture a stage into `outputs`, which its eager run returned; replays write to the same tensors."""
-        own = tuple(tensor.clone() for tensor in inputs)
+        own = tuple(tensor if tensor.data_ptr() in self._kept else tensor.clone() for tensor in inputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             results = tree_flatten(stage(*own))[0]

@@ -18,6 +18,7 @@ from eyas.base.types import FILTERS, MAX_LOGIT_BIAS, MAX_STOP_IDS
 from eyas.engine.draft_length.confidence import LEVELS, NUM_LEVELS, Cut
 from eyas.engine.round.types import Drafts
 from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.chain import ChainEnd
 from eyas.kernels.reference.gather import Book
 from eyas.kernels.reference.sample import SamplingRows
 from eyas.model.batch import PageTables
@@ -25,6 +26,8 @@ from eyas.model.batch import PageTables
 __all__ = ["DeviceState", "SamplingFlags"]
 
 GREEDY_BELOW = 1e-5  # fp32 logits cannot be divided by smaller temperatures; vLLM's bound
+
+MAX_DRAFTS = 16  # of a sequence in a round
 
 MAX_STOPS = 2 * MAX_STOP_IDS  # the request's and the model's end-of-turn ids
 
@@ -135,10 +138,24 @@ class DeviceState:
             tap_ring_SWC=self.tap_ring_SWC,
         )
         self._none_S = zeros()  # drafts of a round without any
+        self._chain_end = ChainEnd(zeros(MAX_DRAFTS).flatten(), zeros(), zeros(MAX_DRAFTS).flatten())
 
     def no_drafts(self, size: int) -> Drafts:
         """Return the drafts of a round without any, which are always the same tensors."""
         return Drafts(self._none_S[:size].unsqueeze(1)[:, :0], self._none_S[:size])
+
+    def chain_end(self, size: int, num_drafts: int) -> ChainEnd:
+        """Return memory for the drafts of a round, which is the same for every size."""
+        ids_T, num_valid_S, levels_T = self._chain_end
+        if ids_T.numel() < size * num_drafts:
+            raise ValueError(f"{num_drafts} drafts of a sequence; there is room for {MAX_DRAFTS}")
+        ids_SK, levels_SK = (part[: size * num_drafts].view(size, num_drafts) for part in (ids_T, levels_T))
+        return ChainEnd(ids_SK, num_valid_S[:size], levels_SK)
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """Tensors that stages are given again and again."""
+        return [self._none_S, *self._chain_end]
 
     @property
     def nbytes(self) -> int:

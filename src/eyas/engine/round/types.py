@@ -76,7 +76,8 @@ class RoundSpace(NamedTuple):
 
     def of(self, num_rows: int) -> RoundSpace:
         """Return the space of a round's rows."""
-        return RoundSpace(*(None if part is None else part[:num_rows] for part in self))
+        taps_TC = None if self.taps_TC is None else self.taps_TC[:num_rows]
+        return RoundSpace(self.logits_TV[:num_rows], taps_TC, self.live_T[:num_rows])
 
 
 class Logprobs(NamedTuple):
@@ -125,12 +126,18 @@ class Sampler(Protocol):
     """Draws tokens and commits them. Where stages are captured it must not read the parameters of `sequences`."""
 
     def draft(
-        self, logits_TV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
-    ) -> Guess:
-        """Draws drafts, in target ids. T = S R: row r of a sequence stands `step` + r positions after its length."""
+        self,
+        logits_TV: Tensor,
+        slots_S: Tensor,
+        sequences: list[Sequence],
+        step: int,
+        target_ids_V: Tensor | None,
+        out: Guess,
+    ) -> None:
+        """Draw drafts into `out`, in target ids. T = S R: row r of a sequence stands `step` + r after its length."""
 
-    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
-        """Return the levels of confidence in drafts, and how many are worth their row: at most `room_S`."""
+    def end_chains(self, guesses_KS: Guess, room_S: Tensor, slots_S: Tensor, out: ChainEnd) -> ChainEnd:
+        """Return how many drafts are worth their row, at most `room_S`, and levels of confidence; perhaps in `out`."""
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -14,7 +14,7 @@ from eyas.engine.sequences.sequence import Sequence
 from eyas.kernels.layouts.dense import TILE_ROWS
 from eyas.kernels.reference.chain import ChainEnd
 from eyas.kernels.triton.chain import end_chains
-from eyas.kernels.triton.commit import Ledger, commit
+from eyas.kernels.triton.commit import NUMBERS, Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
 from eyas.kernels.triton.sample import SampleSpace, draw
 
@@ -44,6 +44,8 @@ class DeviceSampler:
         self._draft_space: SampleSpace | None = None
         if draft_vocab_size is not None:
             self._draft_space = SampleSpace(len(state.live_S) * drafts_a_pass, draft_vocab_size, state.device)
+        # Of a row: itself, a draft and its level, and the numbers of its sequence.
+        self._committed = torch.empty((NUMBERS.value + 3) * max_rows, dtype=torch.int64, device=state.device)
         self._no_top_S = torch.zeros_like(state.num_top_S)
         # Always a tensor, so that kernels are not compiled once with a screen and once without.
         self._whole = torch.full((1,), state.vocab_size // TILE_ROWS, dtype=torch.int32, device=state.device)
@@ -77,11 +79,10 @@ class DeviceSampler:
         sequences: list[Sequence],
         step: int,
         target_ids_V: Tensor | None,
-    ) -> Guess:
+        out: Guess,
+    ) -> None:
         space, state = self._draft_space, self._state
         assert space is not None
-        num_rows = len(logits_TV)
-        guess = Guess(slots_S.new_empty(num_rows), torch.empty(num_rows, dtype=torch.float32, device=slots_S.device))
         draw(
             logits_TV,
             slots_S,
@@ -91,13 +92,12 @@ class DeviceSampler:
             offset=step,
             num_top_S=self._no_top_S,
             target_ids_V=target_ids_V,
-            ids_T=guess.ids_T,
-            logprobs_T=guess.logprobs_T,
+            ids_T=out.ids_T,
+            logprobs_T=out.logprobs_T,
         )
-        return guess
 
-    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
-        return end_chains(logprobs_SK, room_S, slots_S, self._state.cut_SN, self._state.level_edges_N)
+    def end_chains(self, guesses_KS: Guess, room_S: Tensor, slots_S: Tensor, out: ChainEnd) -> ChainEnd:
+        return end_chains(*guesses_KS, room_S, slots_S, self._state.cut_SN, self._state.level_edges_N, out)
 
     def finish(
         self,
@@ -134,6 +134,8 @@ class DeviceSampler:
             drawn.failed_T.view(shape),
             verified.taps_TC,
             most_S=most_S,
+            levels_SK=drafts.levels_SN,
+            space=self._committed,
         )
         return RoundOutput(
             ids_SR,
@@ -151,6 +153,7 @@ class DeviceSampler:
             ),
             verified.router_logits,
             verified.live_SR.flatten(),
+            packed_SW=committed.packed_SW,
         )
 
 

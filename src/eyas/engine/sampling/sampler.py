@@ -28,18 +28,24 @@ class PlainSampler:
         self._state = state
 
     def draft(
-        self, logits_TV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
-    ) -> Guess:
+        self,
+        logits_TV: Tensor,
+        slots_S: Tensor,
+        sequences: list[Sequence],
+        step: int,
+        target_ids_V: Tensor | None,
+        out: Guess,
+    ) -> None:
         num_rows = len(logits_TV) // len(slots_S)
         slots_T = slots_S.repeat_interleave(num_rows)
         rows = self._state.sampling_of(slots_T, self._state.flags_of(sequences))
         positions_SR = self._state.length_S[slots_S].unsqueeze(1) + step + torch.arange(num_rows, device=slots_S.device)
         chosen = sample(logits_TV, positions_SR.flatten(), rows, target_ids_V=target_ids_V)
-        logprobs_T = logits_TV.log_softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1)
-        return Guess(chosen if target_ids_V is None else target_ids_V[chosen], logprobs_T)
+        out.ids_T.copy_(chosen if target_ids_V is None else target_ids_V[chosen])
+        out.logprobs_T.copy_(logits_TV.log_softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1))
 
-    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
-        return end_chains_ref(logprobs_SK, room_S, slots_S, self._state.cut_SN, self._state.level_edges_N)
+    def end_chains(self, guesses_KS: Guess, room_S: Tensor, slots_S: Tensor, out: ChainEnd) -> ChainEnd:
+        return end_chains_ref(*guesses_KS, room_S, slots_S, self._state.cut_SN, self._state.level_edges_N)
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

@@ -47,16 +47,22 @@ class SimulatedSampler:
         self._right_SN.copy_(coins_SN < torch.tensor(chances)[turns_N])
 
     def draft(
-        self, logits_TV: Tensor, slots_S: Tensor, sequences: list[Sequence], step: int, target_ids_V: Tensor | None
-    ) -> Guess:
-        guess = self._inner.draft(logits_TV, slots_S, sequences, step, target_ids_V)
+        self,
+        logits_TV: Tensor,
+        slots_S: Tensor,
+        sequences: list[Sequence],
+        step: int,
+        target_ids_V: Tensor | None,
+        out: Guess,
+    ) -> None:
+        self._inner.draft(logits_TV, slots_S, sequences, step, target_ids_V, out)
         positions_SR, num_rows = self._state.length_S[slots_S].unsqueeze(1) + step, len(logits_TV) // len(slots_S)
         if num_rows > 1:
             positions_SR = positions_SR + torch.arange(num_rows, device=slots_S.device)
-        return guess._replace(ids_T=self._ids_SN[slots_S.unsqueeze(1), positions_SR].flatten())
+        out.ids_T.copy_(self._ids_SN[slots_S.unsqueeze(1), positions_SR].flatten())
 
-    def end_chains(self, logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor) -> ChainEnd:
-        return self._inner.end_chains(logprobs_SK, room_S, slots_S)
+    def end_chains(self, guesses_KS: Guess, room_S: Tensor, slots_S: Tensor, out: ChainEnd) -> ChainEnd:
+        return self._inner.end_chains(guesses_KS, room_S, slots_S, out)
 
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None

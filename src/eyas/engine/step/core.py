@@ -305,9 +305,11 @@ class EngineCore:
         output = self.runner.run(plan, keeps_routing=self.expert_counts is not None)
         rounds = []
         if output.first_tokens is not None:
-            rounds.append((output.first_tokens.sequences, 1, to_host(output.first_tokens.output)))
+            rounds.append(
+                (output.first_tokens.sequences, 1, to_host(output.first_tokens.output, output.first_tokens.sequences))
+            )
         if output.round is not None:
-            rounds.append((plan.decode, plan.drafts.num_drafts + 1, to_host(output.round)))
+            rounds.append((plan.decode, plan.drafts.num_drafts + 1, to_host(output.round, plan.decode)))
         watch.stop()
         if output.round is not None and self.expert_counts is not None:
             self.expert_counts.extend(_distinct_experts(output.round, self.runner.target.config.experts_per_token))

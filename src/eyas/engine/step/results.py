@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ NUM_NUMBERS = 6  # columns before the tokens
 class HostRound(NamedTuple):
     """A round's results in host memory; valid once `event` has passed."""
 
-    packed: Tensor  # int64 [S, ...]: numbers as in `to_host`, then tokens, draft ids and levels of confidence
+    packed: Tensor  # int64 [S, ...]: numbers as in `_packed`, then tokens, draft ids and levels of confidence
     logprobs: Logprobs | None
     prompt_logprobs: Mapping[int, Logprobs]
     num_rows: int
@@ -64,8 +65,7 @@ class Stopwatch:
         return float(self._events[0].elapsed_time(self._events[1])) / 1e3
 
 
-def to_host(output: RoundOutput) -> HostRound:
-    """Start copying the results of a round to host memory."""
+def _packed(output: RoundOutput) -> Tensor:
     columns = (
         output.num_committed_S,
         output.num_accepted_S,
@@ -76,9 +76,16 @@ def to_host(output: RoundOutput) -> HostRound:
     )
     levels = () if output.levels_SN is None else (output.levels_SN,)
     numbers = torch.stack([c.long() for c in columns], 1)
-    packed = torch.cat((numbers, output.sampled_SR, output.draft_SK, *levels), dim=1)
-    prompt_logprobs = output.prompt_logprobs
-    tensors = (packed, *(output.logprobs or ()), *(part for scored in prompt_logprobs.values() for part in scored))
+    return torch.cat((numbers, output.sampled_SR, output.draft_SK, *levels), dim=1)
+
+
+def to_host(output: RoundOutput, sequences: Seq[Sequence]) -> HostRound:
+    """Start copying the results of a round of these sequences to host memory."""
+    packed = _packed(output) if output.packed_SW is None else output.packed_SW
+    prompt_logprobs, logprobs = output.prompt_logprobs, output.logprobs
+    if all(sequence.request.params.logprobs is None for sequence in sequences):
+        logprobs = None
+    tensors = (packed, *(logprobs or ()), *(part for scored in prompt_logprobs.values() for part in scored))
     event = None
     if packed.is_cuda:
         copies = tuple(torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors)
@@ -89,7 +96,7 @@ def to_host(output: RoundOutput) -> HostRound:
         tensors = copies
     packed, *rest = tensors
     triples = [Logprobs(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
-    logprobs = triples.pop(0) if output.logprobs is not None else None
+    logprobs = triples.pop(0) if logprobs is not None else None
     return HostRound(
         packed,
         logprobs,

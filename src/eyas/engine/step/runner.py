@@ -111,6 +111,10 @@ class Runner:
         self.screen = screen
         self._max_prompt_rows = max_prompt_rows
         self._prompt_output: Normed | None = None
+        self._slots_S = torch.zeros_like(state.length_S)  # of the last round, for stages of fixed shapes
+        self._slots_there = [0] * len(self._slots_S)
+        for kept in (self._slots_S, *state.kept):
+            stages.keep(kept)
 
     @property
     def lookup_sizes(self) -> Seq[int]:
@@ -180,7 +184,13 @@ class Runner:
     def _slots(self, sequences: Seq[Sequence], num_rows: int = 1) -> Tensor:
         """Return the slots on the device, padded to `num_rows` with the dead slot."""
         slots: list[Any] = [s.slot for s in sequences] + [self.state.dead_slot] * (num_rows - len(sequences))
-        return self.state.on_device(slots)
+        if not self.stages.has_fixed_shapes:
+            return self.state.on_device(slots)
+        slots_S = self._slots_S[: len(slots)]
+        if slots != self._slots_there[: len(slots)]:  # they seldom change from round to round
+            slots_S.copy_(self.state.on_device(slots))
+            self._slots_there[: len(slots)] = slots
+        return slots_S
 
     # -- prompt rows --------------------------------------------------------------------------------------------------
 

@@ -83,17 +83,21 @@ def speculative_round(
         logits_SRV = logits_TV.unflatten(0, batch.tokens_SR.shape)
         return Verified(logits_SRV, output.taps_TC, output.choices if keeps_routing else (), batch.live_SR, wanted)
 
-    def finish(verified: Verified, slots_S: Tensor, *drafts: Tensor) -> RoundOutput:
-        return sampler.finish(verified, slots_S, sequences, Drafts(*drafts), None)
+    def finish(verified: Verified, slots_S: Tensor, *own: Tensor) -> RoundOutput:
+        # With the drafts that were given, which are no results of the stage.
+        return sampler.finish(verified, slots_S, sequences, Drafts(*own), None)._replace(
+            draft_SK=drafts.ids_SK, num_drafts_S=drafts.num_valid_S
+        )
 
     # Two stages: the host waits for drafts and computes masks while the device verifies, whether or not there are any.
     verified = stages.run((VERIFY, shape), verify, slots_S, *drafts[:2])
     if mask_input is None:
-        output = stages.run((FINISH, shape), partial(finish, verified), slots_S, *drafts[:2])
+        given = [part for part in drafts if part is not None]
+        output = stages.run((FINISH, shape, len(given)), partial(finish, verified), slots_S, *given)
     else:
         masks, num_ready = mask_input.masks(state.vocab_size)
         output = sampler.finish(verified, slots_S, sequences, drafts, masks)._replace(num_ready=num_ready)
-    return output._replace(levels_SN=drafts.levels_SN)
+    return output._replace(draft_SK=drafts.ids_SK, num_drafts_S=drafts.num_valid_S, levels_SN=drafts.levels_SN)
 
 
 def _propose(

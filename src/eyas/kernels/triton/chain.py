@@ -13,15 +13,18 @@ from eyas.kernels.reference.chain import ChainEnd
 __all__ = ["end_chains"]
 
 
-@triton.jit(do_not_specialize=["K"], do_not_specialize_on_alignment=["slots_ptr"])
+@triton.jit(do_not_specialize=["stride", "K"], do_not_specialize_on_alignment=["slots_ptr"])
 def _end_chains(
+    guesses_ptr,
     logprobs_ptr,
     room_ptr,
     slots_ptr,
     cut_ptr,
     edges_ptr,
-    levels_ptr,
+    ids_ptr,
     num_valid_ptr,
+    levels_ptr,
+    stride,
     K,
     EDGES: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -30,7 +33,9 @@ def _end_chains(
     s, column, n = tl.program_id(0), tl.arange(0, COLUMNS), tl.arange(0, PADDED)
     cut_ptr += tl.load(slots_ptr + s) * (EDGES + 2)
     edges = tl.load(edges_ptr + n, mask=n < EDGES, other=float("inf"))
-    logprobs = tl.load(logprobs_ptr + s * K + column, mask=column < K, other=float("-inf"))
+    guesses = tl.load(guesses_ptr + column * stride + s, mask=column < K, other=0)
+    tl.store(ids_ptr + s * K + column, guesses, mask=column < K)
+    logprobs = tl.load(logprobs_ptr + column * stride + s, mask=column < K, other=float("-inf"))
     levels = tl.sum((logprobs[:, None] > edges[None, :]).to(tl.int32), axis=1)
     chances = tl.load(cut_ptr + 1 + levels)
     so_far = tl.sum(tl.where(column[None, :] <= column[:, None], chances[None, :], 0.0), axis=1)
@@ -40,23 +45,36 @@ def _end_chains(
     tl.store(num_valid_ptr + s, tl.minimum(tl.load(room_ptr + s), num_worth))
 
 
-def end_chains(logprobs_SK: Tensor, room_S: Tensor, slots_S: Tensor, cut_SN: Tensor, edges_N: Tensor) -> ChainEnd:
+def end_chains(
+    ids_KS: Tensor,
+    logprobs_KS: Tensor,
+    room_S: Tensor,
+    slots_S: Tensor,
+    cut_SN: Tensor,
+    edges_N: Tensor,
+    out: ChainEnd | None = None,
+) -> ChainEnd:
     """Cut chains as `kernels.reference.chain.end_chains_ref` does; fp32 log-probabilities and cuts."""
-    num_seqs, num_drafts = logprobs_SK.shape
-    assert logprobs_SK.is_contiguous() and cut_SN.is_contiguous() and cut_SN.shape[1] == len(edges_N) + 2
-    end = ChainEnd(slots_S.new_empty(num_seqs, num_drafts), slots_S.new_empty(num_seqs))
+    num_drafts, num_seqs = ids_KS.shape
+    assert ids_KS.stride() == logprobs_KS.stride() and (num_seqs == 1 or ids_KS.stride(1) == 1)
+    assert cut_SN.is_contiguous() and cut_SN.shape[1] == len(edges_N) + 2
+    if out is None:
+        ids_SK, levels_SK = (slots_S.new_empty(num_seqs, num_drafts) for _ in range(2))
+        out = ChainEnd(ids_SK, slots_S.new_empty(num_seqs), levels_SK)
     kernel: Any = _end_chains
     kernel[(num_seqs,)](
-        logprobs_SK,
+        ids_KS,
+        logprobs_KS,
         room_S,
         slots_S,
         cut_SN,
         edges_N,
-        *end,
+        *out,
+        ids_KS.stride(0),
         num_drafts,
         EDGES=len(edges_N),
         COLUMNS=triton.next_power_of_2(num_drafts),
         PADDED=triton.next_power_of_2(len(edges_N)),
         num_warps=1,
     )
-    return end
+    return out

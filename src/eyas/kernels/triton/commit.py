@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Committed", "Ledger", "commit"]
+__all__ = ["NUMBERS", "Committed", "Ledger", "commit"]
 
 
 class Ledger(NamedTuple):
@@ -30,13 +30,21 @@ class Ledger(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Accepted tokens (`kernels.reference.accept`), and the sequences that are done; int64 [S]: rows of one [5, S]."""
+    """Accepted tokens (`kernels.reference.accept`), and the sequences that are done; int64, views of `packed_SW`.
+
+    That has them side by side, then the number of drafts, the sampled tokens, the drafts and their levels: all that a
+    host reads, in the order of `engine.step.results`.
+    """
 
     num_committed_S: Tensor
     num_accepted_S: Tensor
     stopped_S: Tensor
     ended_S: Tensor
     failed_S: Tensor
+    packed_SW: Tensor
+
+
+NUMBERS = tl.constexpr(6)  # columns of `packed_SW` before the tokens
 
 
 @triton.jit
@@ -54,7 +62,7 @@ def _copy_taps(taps_ptr, ring_ptr, length, count, width, W, ROWS: tl.constexpr, 
 
 
 @triton.jit(
-    do_not_specialize=["S", "R", "K"],
+    do_not_specialize=["R", "K"],
     do_not_specialize_on_alignment=[
         "slots_ptr",
         "draft_ptr",
@@ -62,6 +70,7 @@ def _copy_taps(taps_ptr, ring_ptr, length, count, width, W, ROWS: tl.constexpr, 
         "sampled_ptr",
         "failed_ptr",
         "most_ptr",
+        "levels_ptr",
         "out_ptr",
     ],
 )
@@ -73,9 +82,10 @@ def _commit(
     failed_ptr,
     taps_ptr,
     most_ptr,
+    levels_ptr,
     ledger,
     out_ptr,
-    S,
+    width,
     R,
     K,
     N,
@@ -122,11 +132,18 @@ def _commit(
     tl.store(ledger.length_S + slot, length + count)
     tl.store(ledger.remaining_S + slot, left)
     tl.store(ledger.live_S + slot, live & (ended == 0))
-    tl.store(out_ptr + s, count.to(tl.int64))
-    tl.store(out_ptr + S + s, tl.minimum(num_accepted, count).to(tl.int64))
-    tl.store(out_ptr + 2 * S + s, stopped.to(tl.int64))
-    tl.store(out_ptr + 3 * S + s, ended.to(tl.int64))
-    tl.store(out_ptr + 4 * S + s, code)
+    out_ptr += s * width
+    tl.store(out_ptr, count.to(tl.int64))
+    tl.store(out_ptr + 1, tl.minimum(num_accepted, count).to(tl.int64))
+    tl.store(out_ptr + 2, stopped.to(tl.int64))
+    tl.store(out_ptr + 3, ended.to(tl.int64))
+    tl.store(out_ptr + 4, code)
+    tl.store(out_ptr + 5, tl.load(num_drafts_ptr + s))
+    tl.store(out_ptr + NUMBERS + column, sampled, mask=column < R)
+    tl.store(out_ptr + NUMBERS + R + column, draft, mask=column < K)
+    if levels_ptr is not None:
+        levels = tl.load(levels_ptr + s * K + column, mask=column < K)
+        tl.store(out_ptr + NUMBERS + R + K + column, levels, mask=column < K)
 
 
 def commit(
@@ -139,17 +156,21 @@ def commit(
     taps_TC: Tensor | None = None,
     *,
     most_S: Tensor | None = None,
-    out_5S: Tensor | None = None,
+    levels_SK: Tensor | None = None,
+    space: Tensor | None = None,
 ) -> Committed:
     """Compare K drafts with R = K + 1 sampled tokens, all int64, and bring `ledger` up to date.
 
     `taps_TC` holds the hidden states of the rows, R for each sequence. Slots of dead sequences may repeat. No more than
-    `most_S` tokens are committed, which may be none.
+    `most_S` tokens are committed, which may be none. `levels_SK` int64 are of drafts that a head drew. The result lies
+    in `space`, int64, if it is given.
     """
     assert draft_SK.is_contiguous() and sampled_SR.is_contiguous() and failed_SR.is_contiguous()
-    assert taps_TC is None or taps_TC.is_contiguous()
+    assert all(part is None or part.is_contiguous() for part in (taps_TC, levels_SK))
     num_seqs, num_rows = sampled_SR.shape
-    out = slots_S.new_empty(5, num_seqs) if out_5S is None else out_5S
+    num_drafts = draft_SK.shape[1]
+    width = NUMBERS.value + num_rows + num_drafts * (1 if levels_SK is None else 2)
+    out_SW = (slots_S.new_empty(num_seqs * width) if space is None else space[: num_seqs * width]).view(-1, width)
     ring = ledger.tap_ring_SWC
     num_stops = ledger.stop_ids_SN.shape[1]
     kernel: Any = _commit
@@ -161,11 +182,12 @@ def commit(
         failed_SR,
         taps_TC,
         most_S,
+        levels_SK,
         ledger,
-        out,
-        num_seqs,
+        out_SW,
+        width,
         num_rows,
-        draft_SK.shape[1],
+        num_drafts,
         ledger.tokens_SN.shape[1],
         0 if ledger.output_counts_SV is None else ledger.output_counts_SV.shape[1],
         0 if ring is None else ring.shape[1],
@@ -176,4 +198,4 @@ def commit(
         SIZE=1024,
         num_warps=8,
     )
-    return Committed(*out)
+    return Committed(*out_SW.unbind(1)[:5], out_SW)

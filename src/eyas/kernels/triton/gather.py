@@ -81,9 +81,9 @@ def _unseen(
         tl.store(book.head_length_S + slot, newest + 1)
 
 
-@triton.jit(do_not_specialize=["S", "K"], do_not_specialize_on_alignment=["slots_ptr"])
+@triton.jit(do_not_specialize=["K"], do_not_specialize_on_alignment=["slots_ptr"])
 def _chain(
-    book, slots_ptr, room_ptr, positions_ptr, live_ptr, full_ptr, sliding_ptr, P, S, K, STEPS: tl.constexpr
+    book, slots_ptr, room_ptr, positions_ptr, live_ptr, full_ptr, sliding_ptr, P, stride, K, STEPS: tl.constexpr
 ):  # fmt: skip
     s = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + s)
@@ -94,8 +94,8 @@ def _chain(
         is_drafted = (tl.load(book.live_S + slot) != 0) & (tl.load(book.by_lookup_S + slot) == 0)
         room = tl.where(is_drafted, tl.minimum(tl.maximum(wanted, 0), K), 0)
         tl.store(room_ptr + s, room)
-        tl.store(positions_ptr + step * S + s, tl.load(book.length_S + slot) + step, mask=step < K)
-        tl.store(live_ptr + step * S + s, step + 1 < room, mask=step < K)
+        tl.store(positions_ptr + step * stride + s, tl.load(book.length_S + slot) + step, mask=step < K)
+        tl.store(live_ptr + step * stride + s, step + 1 < room, mask=step < K)
 
 
 def _grid(num_seqs: int, num_columns: int) -> tuple[int, int]:
@@ -131,15 +131,16 @@ class DeviceGather:
 
     def chain(self, book: Book, slots_S: Tensor, num_drafts: int) -> Chain:
         num_seqs, num_pages = len(slots_S), book.full_SP.shape[1]
+        stride = -(-num_seqs // 16) * 16  # so that each step's are aligned as a tensor of its own is
         chain = Chain(
             torch.empty_like(slots_S),
-            slots_S.new_empty(num_drafts, num_seqs),
-            slots_S.new_empty(num_drafts, num_seqs, dtype=torch.bool),
+            slots_S.new_empty(num_drafts, stride)[:, :num_seqs],
+            slots_S.new_empty(num_drafts, stride, dtype=torch.bool)[:, :num_seqs],
             *(slots_S.new_empty(num_seqs, num_pages) for _ in range(2)),
         )
         kernel: Any = _chain
         kernel[_grid(num_seqs, num_pages)](
-            book, slots_S, *chain, num_pages, num_seqs, num_drafts, STEPS=triton.next_power_of_2(num_drafts)
+            book, slots_S, *chain, num_pages, stride, num_drafts, STEPS=triton.next_power_of_2(num_drafts)
         )
         return chain
 
