@@ -125,7 +125,12 @@ class DeviceState:
         # The hidden states that the head pairs with the tokens at the same positions, for the last W positions.
         self.tap_ring_SWC = zeros(tap_ring, tap_width, dtype=tap_dtype)
         self.head_length_S = int_of["head_length"]  # positions below it are in the head's cache
-        self.book = Book(
+        self._none_S = zeros()  # drafts of a round without any
+        self._chain_end = ChainEnd(zeros(MAX_DRAFTS).flatten(), zeros(), zeros(MAX_DRAFTS).flatten())
+
+    @property
+    def book(self) -> Book:
+        return Book(
             tokens_SN=self.tokens_SN,
             length_S=self.length_S,
             live_S=self.live_S,
@@ -137,8 +142,6 @@ class DeviceState:
             sliding_SP=self.tables.sliding,
             tap_ring_SWC=self.tap_ring_SWC,
         )
-        self._none_S = zeros()  # drafts of a round without any
-        self._chain_end = ChainEnd(zeros(MAX_DRAFTS).flatten(), zeros(), zeros(MAX_DRAFTS).flatten())
 
     def no_drafts(self, size: int) -> Drafts:
         """Return the drafts of a round without any, which are always the same tensors."""

@@ -304,10 +304,8 @@ class EngineCore:
             self.draft_length.enter(sequence.slot)
         output = self.runner.run(plan, keeps_routing=self.expert_counts is not None)
         rounds = []
-        if output.first_tokens is not None:
-            rounds.append(
-                (output.first_tokens.sequences, 1, to_host(output.first_tokens.output, output.first_tokens.sequences))
-            )
+        if (first := output.first_tokens) is not None:
+            rounds.append((first.sequences, 1, to_host(first.output, first.sequences)))
         if output.round is not None:
             rounds.append((plan.decode, plan.drafts.num_drafts + 1, to_host(output.round, plan.decode)))
         watch.stop()

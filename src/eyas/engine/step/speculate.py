@@ -53,13 +53,7 @@ def speculative_round(
     `screen` computes the logits of rounds that are not too large for it.
     """
     num_drafts = planned.num_drafts
-    mixes = ngram_drafter is not None and num_drafts > 0 and planned.by_lookup
-    num_proposed = planned.head_drafts if mixes else num_drafts
-    drafts = _propose(drafter, state, slots_S, sequences, num_proposed, max_length)
-    if ngram_drafter is not None and mixes:
-        if not num_proposed:
-            drafter.read_backlog(state, slots_S, num_drafts + 1, max_length)
-        drafts = ngram_drafter.replace(state, slots_S, drafts, num_drafts, max_length)
+    drafts = _propose(drafter, ngram_drafter, state, slots_S, sequences, planned, max_length)
     mask_input = read_for_masks(state, slots_S, sequences, drafts)
     if mask_input is not None and mask_input.is_ready:
         mask_input.ask(state.vocab_size)
@@ -69,8 +63,7 @@ def speculative_round(
     if screen is not None:
         screen.expect(sequences, mask_input is not None)
 
-    def verify(slots_S: Tensor, *drafts: Tensor) -> Verified:
-        ids_SK, num_valid_S = drafts
+    def verify(slots_S: Tensor, ids_SK: Tensor, num_valid_S: Tensor) -> Verified:
         own = None if space is None else space.of(ids_SK.numel() + len(slots_S))
         rows = gather.verified(state.book, slots_S, ids_SK, num_valid_S, own and own.live_T)
         batch = RowBatch.of(rows, max_length + ids_SK.shape[1], ops)
@@ -84,10 +77,11 @@ def speculative_round(
         return Verified(logits_SRV, output.taps_TC, output.choices if keeps_routing else (), batch.live_SR, wanted)
 
     def finish(verified: Verified, slots_S: Tensor, *own: Tensor) -> RoundOutput:
-        # With the drafts that were given, which are no results of the stage.
-        return sampler.finish(verified, slots_S, sequences, Drafts(*own), None)._replace(
-            draft_SK=drafts.ids_SK, num_drafts_S=drafts.num_valid_S
-        )
+        return with_drafts(sampler.finish(verified, slots_S, sequences, Drafts(*own), None))
+
+    def with_drafts(output: RoundOutput) -> RoundOutput:
+        """Return it with the drafts that were given: as results of a stage, its own would be copied."""
+        return output._replace(draft_SK=drafts.ids_SK, num_drafts_S=drafts.num_valid_S, levels_SN=drafts.levels_SN)
 
     # Two stages: the host waits for drafts and computes masks while the device verifies, whether or not there are any.
     verified = stages.run((VERIFY, shape), verify, slots_S, *drafts[:2])
@@ -97,12 +91,28 @@ def speculative_round(
     else:
         masks, num_ready = mask_input.masks(state.vocab_size)
         output = sampler.finish(verified, slots_S, sequences, drafts, masks)._replace(num_ready=num_ready)
-    return output._replace(draft_SK=drafts.ids_SK, num_drafts_S=drafts.num_valid_S, levels_SN=drafts.levels_SN)
+    return with_drafts(output)
 
 
 def _propose(
-    drafter: Drafter, state: DeviceState, slots_S: Tensor, sequences: list[Sequence], num_drafts: int, max_length: int
+    drafter: Drafter,
+    ngram_drafter: NgramDrafter | None,
+    state: DeviceState,
+    slots_S: Tensor,
+    sequences: list[Sequence],
+    planned: RoundDrafts,
+    max_length: int,
 ) -> Drafts:
-    if num_drafts:
-        return drafter.propose(state, slots_S, sequences, num_drafts, max_length)
-    return state.no_drafts(len(slots_S))
+    num_drafts, size = planned.num_drafts, len(slots_S)
+    mixes = ngram_drafter is not None and num_drafts > 0 and planned.by_lookup
+    num_proposed = planned.head_drafts if mixes else num_drafts
+    drafts = state.no_drafts(size)
+    if num_proposed:
+        drafts = drafter.propose(state, slots_S, sequences, num_proposed, max_length)
+    if ngram_drafter is not None and mixes:
+        if not num_proposed:
+            drafter.read_backlog(state, slots_S, num_drafts + 1, max_length)
+            # Levels that nothing reads, so that one graph finishes all rounds of a size.
+            drafts = drafts._replace(levels_SN=state.chain_end(size, num_drafts).levels_SK)
+        drafts = ngram_drafter.replace(state, slots_S, drafts, num_drafts, max_length)
+    return drafts

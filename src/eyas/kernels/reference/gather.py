@@ -39,7 +39,7 @@ class SequenceRows(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """Where a chain of drafts stands. The pass behind draft k has the rows of `positions_KS[k]`."""
+    """Rows of a chain of drafts: those of the pass behind draft k stand at `positions_KS[k]`."""
 
     room_S: Tensor  # int64, drafts that are wanted and can be accepted
     positions_KS: Tensor  # int64
