@@ -44,7 +44,7 @@ FULL = Sizes(
     target_steps=None,
     checked=64,
     chat_tokens=2_500_000,
-    head_steps=1000,
+    head_steps=600,
     head=("train.precision=auto", "train.depths=4"),
     prompts=32,
 )
