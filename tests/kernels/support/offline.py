@@ -35,6 +35,7 @@ from eyas.kernels.triton.lookup import look_up
 from eyas.kernels.triton.ops import PromptOps
 from eyas.kernels.triton.sample import SampleSpace, draw
 from eyas.kernels.triton.screen import ScreenSpace, screen
+from eyas.kernels.triton.synthetic import decide, guess
 
 # Bytes that one block may have (CUDA C++ programming guide, table of compute capabilities).
 SHARED_BYTES = {90: 227 << 10, 100: 227 << 10, 120: 99 << 10, 121: 99 << 10}
@@ -171,6 +172,8 @@ def sampling():
     gather.verified(book, slots, fake(32, 3), slots)
     gather.unseen(book, slots, 4, shift=True)
     gather.chain(book, slots, 3)
+    guess(fake(33, 16384), slots, slots, 1, slots)
+    decide(logits.view(8, 4, vocab_size), fake(33, 16384).bool(), slots[:8], slots, fake(8, 3), 1e4)
     ledger = Ledger(fake(32, 1024), slots, live, slots, fake(32, 32), counts, fake(32, 8, 8640, dtype=torch.bfloat16))
     commit(ledger, slots, fake(32, 3), slots, fake(32, 4), fake(32, 4), fake(128, 8640, dtype=torch.bfloat16))
 

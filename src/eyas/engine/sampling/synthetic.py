@@ -16,6 +16,7 @@ from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Guess, RoundOutput, RowMasks, Sampler, Verified
 from eyas.engine.sequences.sequence import Sequence
 from eyas.kernels.reference.chain import ChainEnd
+from eyas.kernels.reference.synthetic import decide_ref, guess_ref
 
 __all__ = ["SWITCH_EVERY", "SimulatedSampler"]
 
@@ -34,6 +35,11 @@ class SimulatedSampler:
         generator, shape = torch.Generator().manual_seed(seed), state.tokens_SN.shape
         self._ids_SN = torch.randint(state.vocab_size, shape, generator=generator).to(state.device)
         self._right_SN = torch.empty(shape, dtype=torch.bool, device=state.device)
+        self._guess, self._decide = guess_ref, decide_ref
+        if state.device.type == "cuda":
+            from eyas.kernels.triton.synthetic import decide, guess
+
+            self._guess, self._decide = guess, decide
         self.simulate(chances, seed=seed)
 
     def simulate(self, chances: Seq[float], *, seed: int) -> None:
@@ -56,10 +62,7 @@ class SimulatedSampler:
         out: Guess,
     ) -> None:
         self._inner.draft(logits_TV, slots_S, sequences, step, target_ids_V, out)
-        positions_SR, num_rows = self._state.length_S[slots_S].unsqueeze(1) + step, len(logits_TV) // len(slots_S)
-        if num_rows > 1:
-            positions_SR = positions_SR + torch.arange(num_rows, device=slots_S.device)
-        out.ids_T.copy_(self._ids_SN[slots_S.unsqueeze(1), positions_SR].flatten())
+        self._guess(self._ids_SN, slots_S, self._state.length_S, step, out.ids_T)
 
     def end_chains(self, guesses_KS: Guess, room_S: Tensor, slots_S: Tensor, out: ChainEnd) -> ChainEnd:
         return self._inner.end_chains(guesses_KS, room_S, slots_S, out)
@@ -67,12 +70,7 @@ class SimulatedSampler:
     def finish(
         self, verified: Verified, slots_S: Tensor, sequences: list[Sequence], drafts: Drafts, masks: RowMasks | None
     ) -> RoundOutput:
-        ids_SK = drafts.ids_SK
-        num_drafts = ids_SK.shape[1]
-        positions_SK = self._state.length_S[slots_S].unsqueeze(1) + torch.arange(num_drafts, device=slots_S.device)
-        right_SK = self._right_SN[slots_S.unsqueeze(1), positions_SK.clamp(max=self._right_SN.shape[1] - 1)]
-        agreed_SK = torch.where(right_SK, CERTAIN, -CERTAIN)
-        verified.logits_SRV[:, :num_drafts].scatter_(2, ids_SK.unsqueeze(2), agreed_SK.unsqueeze(2))
+        self._decide(verified.logits_SRV, self._right_SN, slots_S, self._state.length_S, drafts.ids_SK, CERTAIN)
         return self._inner.finish(verified, slots_S, sequences, drafts, masks)
 
 
