@@ -5,8 +5,8 @@
 Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
 residual, attention, attention with a window, and a draft head's first product; `*` is the launch of a pass.
 Launches with STEP, the columns of a step, go by TMA (`kernels.triton.tma`), from 1,024 rows on; their time has the
-unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several
-processes with N = 0 to 4 do so side by side.
+unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several processes with
+N = 0 to 4 do so side by side.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Heads:
     def __init__(self, args: argparse.Namespace, sizes: Sizes, log: Log) -> None:
         self._args, self._sizes, self._log = args, sizes, log
         self._target: tuple[TargetModel, Weights] | None = None
-        self._settings: dict[str, RunSettings] = {}  # by arm, with its chats
+        self._settings: dict[int, RunSettings] = {}  # by the longest chat
 
     def make(self, arm: str, seed: int) -> None:
         """Train a head unless its folder is there. One that was stopped before its last step is not kept."""
@@ -79,9 +79,10 @@ class Heads:
             self.make(BASE, seed)
         if self._target is None:
             self._target = self._loaded()
-        if arm not in self._settings:
-            self._settings[arm] = self._of_arm(arm)
-        settings, run = self._settings[arm], self._args.work / "runs" / f"{arm}-{seed}"
+        longest = self._sizes.longest if arm == "long" else self._sizes.short
+        if longest not in self._settings:
+            self._settings[longest] = self._of_chats(longest)
+        settings, run = self._settings[longest], self._args.work / "runs" / f"{arm}-{seed}"
         shutil.rmtree(run, ignore_errors=True)  # of a run that was cut
         settings = replace(settings, out=str(run), train=replace(settings.train, seed=seed))
         if arm != BASE:
@@ -108,15 +109,16 @@ class Heads:
         model = load_trainable(self._args.out / "target", self._sizes.target).to(device)
         return model, final_weights(model, torch.bfloat16 if device.type == "cuda" else torch.float32)
 
-    def _of_arm(self, arm: str) -> RunSettings:
+    def _of_chats(self, longest: int) -> RunSettings:
+        """Write chats of up to `longest` tokens, and return the settings of a run with them."""
         args, sizes = self._args, self._sizes
-        path = args.work / f"{arm}.jsonl"
-        found = write_chats(path, longest=sizes.longest if arm == "long" else sizes.short, tokens=sizes.chat_tokens)
-        self._log(f"{arm}: {found}")
+        path = args.work / f"chats-{longest}.jsonl"
+        found = write_chats(path, longest=longest, tokens=sizes.chat_tokens)
+        self._log(f"chats of up to {longest} tokens: {found}")
         return head_settings(
             target=args.out / "target",
             chats=path,
-            out=args.work / "runs" / arm,
+            out=args.work / "runs",  # each head has its own
             overrides=(
                 f"data.context={sizes.longest}",
                 "data.held_out_share=0",

@@ -20,7 +20,7 @@ def state_of(rows, *, remaining, live=None, junk=None):
     tokens = torch.full((len(rows), LONGEST + 8), 1) if junk is None else junk.clone()
     for slot, row in enumerate(rows):
         tokens[slot, : len(row)] = torch.tensor(row)
-    return SimpleNamespace(
+    state = SimpleNamespace(
         device=torch.device("cpu"),
         tokens_SN=tokens,
         length_S=torch.tensor([len(row) for row in rows]),
@@ -28,6 +28,8 @@ def state_of(rows, *, remaining, live=None, junk=None):
         draft_limit_S=torch.full((len(remaining),), 1000),
         live_S=torch.tensor([True] * len(rows) if live is None else live),
     )
+    state.book = state  # which has the same fields
+    return state
 
 
 def looked_up(tokens, num_drafts, min_match, max_match):

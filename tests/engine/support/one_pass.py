@@ -13,9 +13,10 @@ from torch import Tensor
 
 from eyas.base.errors import UserError
 from eyas.engine.draft_length.step_costs import HeadWork
-from eyas.engine.drafters.base import CacheShape, DrafterNeeds, draft_room
+from eyas.engine.drafters.base import CacheShape, DrafterNeeds
 from eyas.engine.drafters.head_drafter import HeadDrafter
 from eyas.engine.round.types import Drafts, Guess
+from eyas.kernels.reference.gather import draft_room
 from eyas.kernels.reference.noise import gumbel
 from eyas.kernels.reference.norm import prepare_norm, rms_norm
 from eyas.kernels.reference.ops import Rows
@@ -176,7 +177,7 @@ class OnePassDrafter(HeadDrafter):
     def _block(self, state, slots_S, sequences, num_drafts, max_length):
         ops, weights, size = self.ops, self.weights, len(slots_S)
         target = self.parts.target
-        room_S = draft_room(state, slots_S, num_drafts) * ~state.by_lookup_S[slots_S]
+        room_S = draft_room(state.book, slots_S, num_drafts) * ~state.by_lookup_S[slots_S]
         newest_S1 = state.length_S[slots_S].unsqueeze(1) - 1
         column = torch.arange(num_drafts + 1)
         # All rows that were asked for are there, so that drafts do not depend on the budget.

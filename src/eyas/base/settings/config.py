@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from eyas.base.errors import UserError, nearest
 from eyas.base.synthetic import parse_acceptance
+from eyas.base.types import MAX_DRAFTS
 
 __all__ = [
     "MAX_AUTO_DRAFTS",
@@ -130,7 +131,7 @@ class EngineConfig:
     draft_tokens: int | Literal["auto"] = _setting(
         "auto", "tokens drafted per round, 0 to 16, fewer in a GPU's large rounds; 'auto' measures, takes the fastest",
         metavar="N",
-        parse=_auto_or(int_from(0, 16)),
+        parse=_auto_or(int_from(0, MAX_DRAFTS)),
     )  # fmt: skip
     draft_vocab: int | None = _setting(
         None, "size of the draft vocabulary, e.g. 32k: smaller is faster, accepted less; the head's own if not given",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from eyas.base.errors import UserError
 from eyas.base.settings.config import MAX_AUTO_DRAFTS
-from eyas.base.types import Request, SamplingParams
+from eyas.base.types import MAX_DRAFTS, Request, SamplingParams
 from eyas.bench.engine.drive import Run, prefill_s, run_requests
 from eyas.bench.engine.rounds import Acceptance, count_rounds
 
@@ -36,7 +36,6 @@ __all__ = [
 Drafts: TypeAlias = int | Literal["auto"]
 Tiles: TypeAlias = Literal["plain", "whole", "bf16", "tiled"]
 
-MAX_DRAFTS = 16
 WARM_UP_ROUNDS = 48  # at each batch size, after those in which `auto` measures the cost of rounds
 EXPERT_ROUNDS = 32  # in which experts are counted, which takes time
 

@@ -25,7 +25,7 @@ from eyas.model.batch import RowBatch
 from eyas.model.networks.gpt_oss import GptOss
 from eyas.model.weights import Head
 
-__all__ = ["CacheShape", "Drafter", "DrafterNeeds", "DrafterParts", "draft_room"]
+__all__ = ["CacheShape", "Drafter", "DrafterNeeds", "DrafterParts"]
 
 
 class CacheShape(NamedTuple):
@@ -118,9 +118,3 @@ class Drafter:
 
     def read_backlog(self, state: DeviceState, slots_S: Tensor, num_coming: int, max_length: int) -> None:
         """Read tokens that would leave the ring in a round of up to `num_coming` tokens that others draft."""
-
-
-def draft_room(state: DeviceState, slots_S: Tensor, num_drafts: int) -> Tensor:
-    """Return how many drafts are wanted and can be accepted: the bonus token takes the last of the token budget."""
-    wanted_S = torch.minimum(state.remaining_S[slots_S] - 1, state.draft_limit_S[slots_S])
-    return wanted_S.clamp(0, num_drafts) * state.live_S[slots_S]

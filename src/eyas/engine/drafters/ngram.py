@@ -7,11 +7,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from eyas.engine.drafters.base import Drafter, DrafterParts, draft_room
+from eyas.engine.drafters.base import Drafter, DrafterParts
 from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts
 from eyas.engine.sequences.sequence import Sequence
+from eyas.kernels.reference.gather import draft_room
 from eyas.kernels.reference.lookup import LookUp
 
 __all__ = ["NgramDrafter"]
@@ -49,4 +50,4 @@ class NgramDrafter(Drafter):
 
     def _drafts(self, state: DeviceState, slots_S: Tensor, num_drafts: int, max_length: int) -> Drafts:
         found = self._look_up(state.tokens_SN, slots_S, state.length_S, num_drafts, max_length=max_length)
-        return Drafts(found.ids_SK, draft_room(state, slots_S, num_drafts) * found.is_found_S)
+        return Drafts(found.ids_SK, draft_room(state.book, slots_S, num_drafts) * found.is_found_S)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.base.types import FILTERS, MAX_LOGIT_BIAS, MAX_STOP_IDS
+from eyas.base.types import FILTERS, MAX_DRAFTS, MAX_LOGIT_BIAS, MAX_STOP_IDS
 from eyas.engine.draft_length.confidence import LEVELS, NUM_LEVELS, Cut
 from eyas.engine.round.types import Drafts
 from eyas.engine.sequences.sequence import Sequence
@@ -26,8 +26,6 @@ from eyas.model.batch import PageTables
 __all__ = ["DeviceState", "SamplingFlags"]
 
 GREEDY_BELOW = 1e-5  # fp32 logits cannot be divided by smaller temperatures; vLLM's bound
-
-MAX_DRAFTS = 16  # of a sequence in a round
 
 MAX_STOPS = 2 * MAX_STOP_IDS  # the request's and the model's end-of-turn ids
 

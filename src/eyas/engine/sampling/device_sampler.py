@@ -12,9 +12,10 @@ from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequences.sequence import Sequence
 from eyas.kernels.layouts.dense import TILE_ROWS
+from eyas.kernels.reference.accept import NUM_NUMBERS
 from eyas.kernels.reference.chain import ChainEnd
 from eyas.kernels.triton.chain import end_chains
-from eyas.kernels.triton.commit import NUMBERS, Ledger, commit
+from eyas.kernels.triton.commit import Ledger, commit
 from eyas.kernels.triton.edits import Edits, Masks
 from eyas.kernels.triton.sample import SampleSpace, draw
 
@@ -45,7 +46,7 @@ class DeviceSampler:
         if draft_vocab_size is not None:
             self._draft_space = SampleSpace(len(state.live_S) * drafts_a_pass, draft_vocab_size, state.device)
         # Of a row: itself, a draft and its level, and the numbers of its sequence.
-        self._committed = torch.empty((NUMBERS.value + 3) * max_rows, dtype=torch.int64, device=state.device)
+        self._committed = torch.empty((NUM_NUMBERS + 3) * max_rows, dtype=torch.int64, device=state.device)
         self._no_top_S = torch.zeros_like(state.num_top_S)
         # Always a tensor, so that kernels are not compiled once with a screen and once without.
         self._whole = torch.full((1,), state.vocab_size // TILE_ROWS, dtype=torch.int32, device=state.device)

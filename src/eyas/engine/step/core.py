@@ -46,7 +46,6 @@ from eyas.engine.step.results import (
     FAILED,
     NUM_COMMITTED,
     NUM_DRAFTS,
-    NUM_NUMBERS,
     HostRound,
     Launched,
     Stopwatch,
@@ -55,6 +54,7 @@ from eyas.engine.step.results import (
 from eyas.engine.step.runner import Runner
 from eyas.engine.step.scheduler import Scheduler, StepPlan
 from eyas.engine.step.target_itl import TargetItl
+from eyas.kernels.reference.accept import NUM_NUMBERS
 from eyas.kernels.reference.failures import NOT_FINITE
 from eyas.kernels.reference.router import route
 

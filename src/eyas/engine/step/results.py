@@ -15,11 +15,10 @@ from eyas.engine.round.types import Logprobs, RoundOutput
 from eyas.engine.sequences.sequence import Sequence
 from eyas.engine.step.scheduler import StepPlan
 
-__all__ = ["FAILED", "NUM_COMMITTED", "NUM_DRAFTS", "NUM_NUMBERS", "HostRound", "Launched", "Stopwatch", "to_host"]
+__all__ = ["FAILED", "NUM_COMMITTED", "NUM_DRAFTS", "HostRound", "Launched", "Stopwatch", "to_host"]
 
 
 NUM_COMMITTED, FAILED, NUM_DRAFTS = 0, 4, 5  # columns of `HostRound.packed`; drafts are the verified ones
-NUM_NUMBERS = 6  # columns before the tokens
 
 
 class HostRound(NamedTuple):

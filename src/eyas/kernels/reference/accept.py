@@ -7,7 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Accepted", "accept"]
+__all__ = ["NUM_NUMBERS", "Accepted", "accept"]
+
+# Of a sequence in a round, which the host reads before its tokens: committed, accepted, stopped, ended, failed, drafts.
+NUM_NUMBERS = 6
 
 
 class Accepted(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Book", "Chain", "Gather", "PlainGather", "SequenceRows"]
+__all__ = ["Book", "Chain", "Gather", "PlainGather", "SequenceRows", "draft_room"]
 
 
 class Book(NamedTuple):
@@ -41,7 +41,7 @@ class SequenceRows(NamedTuple):
 class Chain(NamedTuple):
     """Rows of a chain of drafts: those of the pass behind draft k stand at `positions_KS[k]`."""
 
-    room_S: Tensor  # int64, drafts that are wanted and can be accepted
+    room_S: Tensor  # int64, as of `draft_room`
     positions_KS: Tensor  # int64
     live_KS: Tensor  # bool: no pages are reserved beyond the token budget
     full_SP: Tensor
@@ -66,10 +66,13 @@ class Gather(Protocol):
         """
 
     def chain(self, book: Book, slots_S: Tensor, num_drafts: int) -> Chain:
-        """Return where the rows of up to `num_drafts` drafts are. Sequences with prompt lookup have no room.
+        """Return where the rows of up to `num_drafts` drafts are. Sequences with prompt lookup have no room."""
 
-        The bonus token takes the last of the token budget.
-        """
+
+def draft_room(book: Book, slots_S: Tensor, num_drafts: int) -> Tensor:
+    """Return how many drafts are wanted and can be accepted: the bonus token takes the last of the token budget."""
+    wanted_S = torch.minimum(book.remaining_S[slots_S] - 1, book.draft_limit_S[slots_S])
+    return wanted_S.clamp(0, num_drafts) * book.live_S[slots_S]
 
 
 class PlainGather:
@@ -100,9 +103,7 @@ class PlainGather:
         return rows, taps_TC
 
     def chain(self, book: Book, slots_S: Tensor, num_drafts: int) -> Chain:
-        wanted_S = torch.minimum(book.remaining_S[slots_S] - 1, book.draft_limit_S[slots_S])
-        is_drafted_S = book.live_S[slots_S] & ~book.by_lookup_S[slots_S]
-        room_S = wanted_S.clamp(0, num_drafts) * is_drafted_S
+        room_S = draft_room(book, slots_S, num_drafts) * ~book.by_lookup_S[slots_S]
         step_K1 = torch.arange(num_drafts, device=slots_S.device).unsqueeze(1)
         positions_KS = book.length_S[slots_S] + step_K1
         return Chain(room_S, positions_KS, step_K1 + 1 < room_S, book.full_SP[slots_S], book.sliding_SP[slots_S])

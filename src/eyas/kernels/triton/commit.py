@@ -14,7 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["NUMBERS", "Committed", "Ledger", "commit"]
+from eyas.kernels.reference.accept import NUM_NUMBERS
+
+__all__ = ["Committed", "Ledger", "commit"]
 
 
 class Ledger(NamedTuple):
@@ -44,7 +46,7 @@ class Committed(NamedTuple):
     packed_SW: Tensor
 
 
-NUMBERS = tl.constexpr(6)  # columns of `packed_SW` before the tokens
+_NUMBERS = tl.constexpr(NUM_NUMBERS)
 
 
 @triton.jit
@@ -139,11 +141,11 @@ def _commit(
     tl.store(out_ptr + 3, ended.to(tl.int64))
     tl.store(out_ptr + 4, code)
     tl.store(out_ptr + 5, tl.load(num_drafts_ptr + s))
-    tl.store(out_ptr + NUMBERS + column, sampled, mask=column < R)
-    tl.store(out_ptr + NUMBERS + R + column, draft, mask=column < K)
+    tl.store(out_ptr + _NUMBERS + column, sampled, mask=column < R)
+    tl.store(out_ptr + _NUMBERS + R + column, draft, mask=column < K)
     if levels_ptr is not None:
         levels = tl.load(levels_ptr + s * K + column, mask=column < K)
-        tl.store(out_ptr + NUMBERS + R + K + column, levels, mask=column < K)
+        tl.store(out_ptr + _NUMBERS + R + K + column, levels, mask=column < K)
 
 
 def commit(
@@ -169,7 +171,7 @@ def commit(
     assert all(part is None or part.is_contiguous() for part in (taps_TC, levels_SK))
     num_seqs, num_rows = sampled_SR.shape
     num_drafts = draft_SK.shape[1]
-    width = NUMBERS.value + num_rows + num_drafts * (1 if levels_SK is None else 2)
+    width = NUM_NUMBERS + num_rows + num_drafts * (1 if levels_SK is None else 2)
     out_SW = (slots_S.new_empty(num_seqs * width) if space is None else space[: num_seqs * width]).view(-1, width)
     ring = ledger.tap_ring_SWC
     num_stops = ledger.stop_ids_SN.shape[1]
