@@ -64,7 +64,7 @@ def _copy_taps(taps_ptr, ring_ptr, length, count, width, W, ROWS: tl.constexpr, 
 
 
 @triton.jit(
-    do_not_specialize=["R", "K"],
+    do_not_specialize=["width", "R", "K"],
     do_not_specialize_on_alignment=[
         "slots_ptr",
         "draft_ptr",
