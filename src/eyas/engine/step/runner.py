@@ -335,7 +335,10 @@ class Runner:
             verified = Verified(logits_SRV, taps_TC, (), torch.zeros(shape, dtype=torch.bool, device=device))
             words_CRW = torch.zeros(*shape, num_words(vocab_size), dtype=torch.int32, device=device)
             masks = RowMasks(torch.zeros(1, dtype=torch.int64, device=device), words_CRW)
-            drafts = Drafts(slots_S.new_zeros(1, num_drafts), torch.zeros_like(slots_S))
+            drafts = self.state.no_drafts(1)
+            if num_drafts:
+                drafts = self.drafter.propose(self.state, slots_S, [], num_drafts, self._most_tokens)
+                self.drafter.note_commit(1)
             sampler.finish(verified, slots_S, [], drafts, masks)
 
     # -- preemption ---------------------------------------------------------------------------------------------------

@@ -34,12 +34,11 @@ __all__ = [
 ]
 
 MAX_ROWS = 2048
-FEW_ROWS = 512  # up to here each block finds the routing of all rows for itself
-MAX_EXPERTS, MAX_TOP_K = 128, 4  # whose tables fit into TABLE_BYTES
+FEW_ROWS = 64  # up to here each block finds the routing of all rows for itself
+MAX_EXPERTS, MAX_TOP_K = 128, 4  # for whose tables shared memory has room
 MAX_COLUMNS = 8192  # of either matrix: one place of the ring must fit into 99 KiB of shared memory
 MATH_WARPS, MOST_FINISHERS = 15, 3
 TILE = 16
-TABLE_BYTES = 20 * 1024 + 3 * 1024  # of shared memory: FEW_ROWS rows of MAX_TOP_K of MAX_EXPERTS, and some
 FIXED_TABLE_BYTES = 24  # without those of the routing
 ROUTE_WARPS = 16  # of a block of moe_route.cu, which has them too
 MAX_DEPTH = 6
@@ -287,7 +286,8 @@ def _ring(up_columns: int, down_columns: int, column_tiles: int, limits: Limits)
     units = -(-max(up_columns, down_columns) // 64)
     slices = -(-units // -(-units // MATH_WARPS))
     stage = -(-units * (512 + 32) // 128) * 128 + column_tiles * slices * 512 + 16
-    depth = max(1, min(MAX_DEPTH, (limits.shared_bytes - TABLE_BYTES) // stage))
+    tables = _table_bytes(FEW_ROWS, MAX_EXPERTS, MAX_TOP_K, column_tiles)
+    depth = max(1, min(MAX_DEPTH, (limits.shared_bytes - tables) // stage))
     return depth, depth * stage
 
 
