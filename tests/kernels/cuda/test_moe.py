@@ -96,7 +96,7 @@ def _check(layer: _Layer, num_rows: int, dead: tuple[int, ...] = (), top_k: int 
 @pytest.mark.parametrize("shared_kib", [99, 227])
 def test_the_largest_shapes_fit(shared_kib: int):
     limits = Limits(1, shared_kib << 10)
-    column_tiles = moe._column_tiles(moe.FEW_ROWS, limits)
+    column_tiles = moe._column_tiles(moe.FEW_ROWS * moe.MAX_TOP_K, moe.MAX_EXPERTS, limits)
     depth, ring = moe._ring(moe.MAX_COLUMNS, moe.MAX_COLUMNS, column_tiles, limits)
     tables = moe._table_bytes(moe.FEW_ROWS, moe.MAX_EXPERTS, moe.MAX_TOP_K, column_tiles)
     assert depth >= 1 and ring + tables <= limits.shared_bytes
@@ -125,7 +125,7 @@ def emulator(monkeypatch):
         ((96, 160, 5), 3, (1,), 2),
         pytest.param((1056, 64, 4), 2, (), 4, marks=pytest.mark.slow),  # 17 units: slices of 2, the last of 1
         pytest.param((64, 64, 40), 13, (0, 12), 4, marks=pytest.mark.slow),
-        ((64, 32, 4), 21, (), 4),  # 21 rows of every expert: three groups
+        ((64, 32, 4), 21, (), 4),  # 21 rows of every expert: two groups of two tiles
     ],
 )
 def test_emulated(emulator, shape, num_rows: int, dead, top_k: int):
@@ -134,8 +134,8 @@ def test_emulated(emulator, shape, num_rows: int, dead, top_k: int):
 
 
 @pytest.mark.slow
-def test_emulated_with_two_tiles(emulator, monkeypatch):
-    monkeypatch.setattr(moe, "ONE_TILE_ROWS", 8)
+def test_emulated_in_three_groups_of_one_tile(emulator, monkeypatch):
+    monkeypatch.setattr(moe, "ONE_TILE_PAIRS", 21)
     _check(_Layer(64, 32, 4, "cpu"), 21)
 
 

@@ -42,7 +42,7 @@ TILE = 16
 FIXED_TABLE_BYTES = 24  # without those of the routing
 ROUTE_WARPS = 16  # of a block of moe_route.cu, which has them too
 MAX_DEPTH = 6
-ONE_TILE_ROWS = 224
+ONE_TILE_PAIRS = 7  # of row and rank, for each expert
 
 
 class Workspace:
@@ -164,7 +164,7 @@ def _constants(
     num_rows: int, gate_up: PackedExperts, down: PackedExperts, top_k: int, limits: Limits
 ) -> dict[str, int]:
     return {
-        "UP_COLUMNS": gate_up.num_columns, "COLUMN_TILES": _column_tiles(num_rows, limits),
+        "UP_COLUMNS": gate_up.num_columns, "COLUMN_TILES": _column_tiles(num_rows * top_k, gate_up.num_experts, limits),
         "NUM_EXPERTS": gate_up.num_experts, "TOP_K": top_k
     }  # fmt: skip
 
@@ -271,11 +271,11 @@ def _sorting_bytes(num_rows: int, constants: dict[str, int]) -> int:
     return 4 * (-(-num_rows * constants["TOP_K"] // 2) * 2 + (ROUTE_WARPS + 1) * constants["NUM_EXPERTS"])
 
 
-def _column_tiles(num_rows: int, limits: Limits) -> int:
+def _column_tiles(num_pairs: int, num_experts: int, limits: Limits) -> int:
     """Return how many tiles of 8 rows of an expert share an item."""
     # An item takes 0.73 us for one tile and 0.93 for two on an H200, so few second groups are cheaper than wide items
     # for all. A small ring has no room for more.
-    return 1 if num_rows <= ONE_TILE_ROWS or limits.shared_bytes < 128 * 1024 else 2
+    return 1 if num_pairs <= ONE_TILE_PAIRS * num_experts or limits.shared_bytes < 128 * 1024 else 2
 
 
 def _ring(up_columns: int, down_columns: int, column_tiles: int, limits: Limits) -> tuple[int, int]:
