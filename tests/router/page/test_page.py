@@ -114,7 +114,8 @@ def test_start_and_stop_with_a_key_that_only_the_page_keeps(open_page):
         page.locator("#confirm button[value=stop]").click()
         server.run(server.one.manager.report, "spark", Condition(state="out", cause="stopped", reason="stopped"))
         start = card(page, "spark").get_by_role("button", name="Start spark")
-        start.click()
+        with page.expect_response(lambda response: response.request.method == "POST"):
+            start.click()
         expect(start).to_be_visible()
         assert server.one.control.orders == [("stop", "spark"), ("start", "spark")]
         kept = "[Object.values(localStorage), Object.values(sessionStorage), document.cookie, document.body.innerHTML]"
