@@ -325,6 +325,9 @@ DEVICE void async_fence() {}
 DEVICE void wgmma_fence() {}
 template <int N>
 DEVICE void wgmma_ready(u32 (&)[N][4]) {}
+template <int N>
+DEVICE void wgmma_done(float (&)[N]) {}
+DEVICE void settle(float) {}
 constexpr u64 EMULATED_SHORT_ROWS = 256, EMULATED_STEP = 255;  // beside the address, which is a multiple of 512
 struct WgmmaRows {
     const u8* base;
@@ -341,12 +344,27 @@ DEVICE u64 wgmma_short_rows(const u8* rows, int step) {
 }
 template <int SIZE>
 DEVICE void wgmma(float (&d)[SIZE], const u32 (&a)[4], u64 rows) {
-    emulate::state.current->products.push_back({d, a, rows, SIZE});
+    emulate::state.current->products.push_back({d, a, rows, SIZE, false, false});
+}
+DEVICE void wgmma_first(float (&d)[32], const u32 (&a)[4], u64 rows) {
+    emulate::state.current->products.push_back({d, a, rows, 32, true, false});
+}
+DEVICE u64 wgmma_sixteen(WgmmaRows rows, int bytes, int step) { return wgmma_rows(rows, bytes + 2048 * step, 0); }
+DEVICE void wgmma_over_rows(float (&d)[32], const u32 (&a)[4], u64 rows) {
+    emulate::state.current->products.push_back({d, a, rows, 32, false, true});
 }
 DEVICE void wgmma_commit() {
     emulate::Fiber* self = emulate::state.current;
     self->product_groups.push_back(std::move(self->products));
     self->products.clear();
+}
+// A column's numbers in a row and the next, rows of 128 bytes: bits 7 to 9 of an address are added to bits 4 to 6.
+static u32 emulated_column(const u8* rows, int row, int column) {
+    const auto at = [&](u64 address) {
+        return u32(emulate::load<u16>(reinterpret_cast<const void*>(address ^ (address >> 7 & 7) << 4)));
+    };
+    const u64 address = reinterpret_cast<u64>(rows) + row * 128 + column * 2;
+    return at(address) | at(address + 128) << 16;
 }
 static void emulated_product(const emulate::Product& product) {
     const u8* const base = reinterpret_cast<const u8*>(product.rows & ~u64(511));
@@ -358,9 +376,14 @@ static void emulated_product(const emulate::Product& product) {
     for (int j = 0; j < product.size / 4; ++j) {
         float c[4];
         std::copy(product.sums + 4 * j, product.sums + 4 * j + 4, c);
+        if (product.clears) std::fill(c, c + 4, 0.f);
         const u8* const row = base + (8 * j + g) * row_bytes + 4 * t;
-        const u32 b0 = emulate::load<u32>(row + (2 * step ^ exchange) * 16);
-        mma_bf16(c, a, b0, emulate::load<u32>(row + ((2 * step + 1) ^ exchange) * 16));
+        if (product.over_rows) {
+            mma_bf16(c, a, emulated_column(base, 2 * t, 8 * j + g), emulated_column(base, 2 * t + 8, 8 * j + g));
+        } else {
+            const u32 b0 = emulate::load<u32>(row + (2 * step ^ exchange) * 16);
+            mma_bf16(c, a, b0, emulate::load<u32>(row + ((2 * step + 1) ^ exchange) * 16));
+        }
         std::copy(c, c + 4, product.sums + 4 * j);
     }
 }

@@ -58,6 +58,7 @@ struct Product {
     const u32* factors;
     u64 rows;
     int size;
+    bool clears, over_rows;
 };
 
 struct Fiber {

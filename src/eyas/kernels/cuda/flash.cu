@@ -1,0 +1,282 @@
+// Causal attention of prompt rows over the pages of their sequences, on Hopper's matrix instruction of a warpgroup.
+//
+// A block has WARPGROUPS warpgroups of 64 rows, POSITIONS positions times the GROUP query heads of one key/value head,
+// which share the stages of keys and values that other warps bring. A warpgroup's scores of the next keys are under way
+// while it weighs these, and so is the product with the values before (Shah et al., "FlashAttention-3", 2024).
+//
+// Keys come in blocks at absolute multiples of BLOCK and a lane adds its weights in their order, so a row's bits depend
+// on its own position and keys alone: not on the cuts of a prompt, nor on the rows beside it. Sums are multiplied
+// by 1 where a row's peak stays, so that a warp may leave that out.
+//
+// Defines: GROUP, NUM_KV, SINKS, WARPGROUPS (1 to 3), DEPTH (stages, at least 3).
+#include "wgmma.cuh"
+
+constexpr int DIM = 64, PAGE = 16, BLOCK = 64, ROWS = 64, POSITIONS = ROWS / GROUP;
+constexpr int HALF_BYTES = BLOCK * DIM * 2, STAGE_BYTES = 2 * HALF_BYTES;  // keys, then values
+constexpr int MATH_WARPS = 4 * WARPGROUPS, THREADS = 32 * (MATH_WARPS + 4);
+constexpr int KEYS_WARP = MATH_WARPS, VALUES_WARP = MATH_WARPS + 1, FENCE_WARP = MATH_WARPS + 2;  // and one for nothing
+constexpr int REGISTERS = WARPGROUPS == 3 ? 160 : 232, COPY_REGISTERS = 32;
+constexpr int PAGES = BLOCK / PAGE, ROW_NUMBERS = NUM_KV * DIM;
+constexpr float NEVER = -1e30f;  // not -inf, whose difference with itself is NaN
+static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= 3, "");
+
+struct Shared {
+    u8* stages;                 // [DEPTH][STAGE_BYTES]
+    u64 *there, *full, *empty;  // [DEPTH]: copied, seen by products, read
+};
+
+DEVICE Shared carve(u8* base) {
+    u64* const barriers = reinterpret_cast<u64*>(base + DEPTH * STAGE_BYTES);
+    return {base, barriers, barriers + DEPTH, barriers + 2 * DEPTH};
+}
+
+// The rows of a block, of one sequence and one key/value head.
+struct Work {
+    int sequence, kv_head, first_row, num_rows;  // positions: of the sequence's first row; rows: of each sequence
+    int start;                                   // position of the first warpgroup's first row
+
+    // Keys from here on are seen by no row of the block.
+    __device__ int end() const { return max(min(start + WARPGROUPS * POSITIONS, first_row + num_rows), 1); }
+    __device__ int num_blocks() const { return (end() + BLOCK - 1) / BLOCK; }
+};
+
+// ---- keys and values ---------------------------------------------------------------------------------------------
+
+// One warp for keys, one for values: rows of 128 bytes whose piece p of 16 bytes goes to p ^ (row & 7), see wgmma.cuh.
+DEVICE void bring(const Shared& s, const u16* cache, const i64* table, int num_pages, const Work& work, int half) {
+    const int lane = lane_id(), piece = lane % 8, row = lane / 8, end = work.end();  // and every fourth row after it
+    const u16* const mine = cache + row * ROW_NUMBERS + work.kv_head * DIM + piece * 8;
+    u8* const targets[2] = {s.stages + half * HALF_BYTES + row * 128 + (piece ^ row) * 16,
+                            s.stages + half * HALF_BYTES + row * 128 + (piece ^ row ^ 4) * 16};
+    const auto pages_from = [&](int column) { return static_cast<int>(table[min(column + lane, num_pages - 1)]); };
+    int pages = 0, later = pages_from(0);
+    Place<DEPTH> place;
+#pragma unroll 1
+    for (int block = 0; block < work.num_blocks(); ++block, place.step()) {
+        const int column = block * PAGES % 32;
+        if (column == 0) {
+            pages = later;
+            later = pages_from(block * PAGES + 32);
+        }
+        if (block >= DEPTH) copy_barrier_wait(s.empty + place.number, place.parity ^ 1);
+        __syncwarp();
+#pragma unroll
+        for (int p = 0; p < PAGES; ++p) {
+            const i64 page = __shfl_sync(FULL_WARP, pages, column + p);
+            const u16* const from = mine + page * (PAGE * ROW_NUMBERS);
+#pragma unroll
+            for (int i = 0; i < PAGE; i += 4) {
+                u8* const to = targets[i / 4 % 2] + place.number * STAGE_BYTES + (p * PAGE + i) * 128;
+                copy_async_16(to, from + i * ROW_NUMBERS, block * BLOCK + p * PAGE + i + row < end);
+            }
+        }
+        copy_async_arrive(s.there + place.number);
+    }
+}
+
+// One warp, which has no copies under way that a fence might wait for.
+DEVICE void show(const Shared& s, const Work& work) {
+    Place<DEPTH> place;
+#pragma unroll 1
+    for (int block = 0; block < work.num_blocks(); ++block, place.step()) {
+        copy_barrier_wait(s.there + place.number, place.parity);
+        async_fence();
+        __syncwarp();
+        if (lane_id() == 0) copy_barrier_expect(s.full + place.number, 0);
+    }
+}
+
+// ---- rows --------------------------------------------------------------------------------------------------------
+
+// Of a warp's 16 rows a lane has rows lane / 4 and that + 8, h = 0 and 1: of scores and sums, number i belongs to
+// h = i / 2 % 2 and to column i / 4 * 8 + lane % 4 * 2 + i % 2.
+struct Attention {
+    const Shared& s;
+    float scale;          // includes log2(e)
+    u32 q[4][4], p[4][4];  // operands: queries, weights
+    float sums[32];
+    float peak[2], total[2];  // in powers of 2; the total of the lane's own weights
+    WgmmaRows rows;
+    Place<DEPTH> ahead;  // stage of the scores that are asked for next
+    int number;          // and of those asked for last
+
+    __device__ __forceinline__ void wait_for_keys() { copy_barrier_wait(s.full + ahead.number, ahead.parity); }
+
+    __device__ __forceinline__ void ask_scores(float (&scores)[32]) {
+        wgmma_fence();
+        const int bytes = ahead.number * STAGE_BYTES;
+        wgmma_first(scores, q[0], wgmma_rows(rows, bytes, 0));
+#pragma unroll
+        for (int i = 1; i < 4; ++i) wgmma(scores, q[i], wgmma_rows(rows, bytes, i));
+        wgmma_commit();
+        ahead.step();
+    }
+
+    // Scores become weights, whose sums join the totals. `last`: the lane's last column that is seen, by h.
+    // Returns the weights that joined.
+    template <bool MASKED>
+    __device__ __forceinline__ float weigh(float (&scores)[32], float (&fade)[2], const int (&last)[2]) {
+        if constexpr (MASKED) {
+#pragma unroll
+            for (int i = 0; i < 32; ++i)
+                if (i / 4 * 8 + i % 2 > last[i / 2 % 2]) scores[i] = __uint_as_float(0xff800000u);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float most = fmaxf(scores[2 * h], scores[2 * h + 1]);
+#pragma unroll
+            for (int i = 2 * h + 4; i < 32; i += 4) most = fmaxf(most, fmaxf(scores[i], scores[i + 1]));
+            most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 2));
+            const float before = peak[h];
+            peak[h] = fmaxf(before, most * scale);
+            fade[h] = fast_exp2(before - peak[h]);
+        }
+        float added[2] = {};
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+            const int h = i / 2 % 2;
+            scores[i] = fast_exp2(__fmaf_rn(scores[i], scale, -peak[h]));
+            added[h] = i % 4 == 2 * h % 4 && i < 4 ? scores[i] : added[h] + scores[i];
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) total[h] = __fmaf_rn(total[h], fade[h], added[h]);
+        return added[0] + added[1];
+    }
+
+    // One block of keys, whose scores were asked for; in all but the last the scores of the next are. After it come
+    // `left` more.
+    template <bool LAST>
+    __device__ __forceinline__ void step(float (&scores)[32], float (&next)[32], int left, bool is_first, const int (&last)[2]) {
+        const int here = number;
+        number = ahead.number;
+        if constexpr (!LAST) ask_scores(next);
+        wgmma_wait<LAST ? 1 : 2>();
+        wgmma_done(scores);
+        float fade[2];
+        const float added = weigh<LAST>(scores, fade, last);
+        // The compiler would wait for the product with values before it weighs, was this not one block of code.
+        if (!LAST && left > 1) {
+            settle(added);
+            wait_for_keys();
+        }
+        wgmma_wait<LAST ? 0 : 1>();
+        wgmma_done(sums);
+        if (lane_id() == 0 && !is_first) copy_barrier_expect(s.empty + (here == 0 ? DEPTH - 1 : here - 1), 0);
+        __syncwarp();
+        if (__any_sync(FULL_WARP, fade[0] != 1.f || fade[1] != 1.f)) {
+#pragma unroll
+            for (int i = 0; i < 32; ++i) sums[i] *= fade[i / 2 % 2];
+        }
+#pragma unroll
+        for (int i = 0; i < 32; i += 2) p[i / 8][i / 2 % 4] = pack_bf16(scores[i], scores[i + 1]);
+        wgmma_ready(p);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < 4; ++i) wgmma_over_rows(sums, p[i], wgmma_sixteen(rows, here * STAGE_BYTES + HALF_BYTES, i));
+        wgmma_commit();
+    }
+
+    // `whole` blocks of keys that all rows see, and one more.
+    __device__ __forceinline__ void run(int whole, const int (&last)[2]) {
+        float even[32], odd[32];
+        number = 0;
+        wait_for_keys();
+        ask_scores(even);
+        wgmma_wait<0>();
+        if (whole > 0) wait_for_keys();
+        int left = whole;
+#pragma unroll 1
+        for (; left > 1; left -= 2) {
+            step<false>(even, odd, left, left == whole, last);
+            step<false>(odd, even, left - 1, false, last);
+        }
+        if (left > 0) {
+            step<false>(even, odd, 1, left == whole, last);
+            step<true>(odd, even, 0, false, last);
+        } else {
+            step<true>(even, odd, 0, whole == 0, last);
+        }
+        wgmma_wait<0>();
+        wgmma_done(sums);
+    }
+};
+
+// A warp that multiplies: rows 16 `warp` % 4 .. of its warpgroup.
+DEVICE void attend(const Shared& s, const u16* q, const float* sinks, u16* out, float scale, const Work& work) {
+    const int warp = warp_id(), g = lane_id() / 4, t = lane_id() % 4;
+    const int start = work.start + warp / 4 * POSITIONS;
+    const int whole = min(max(start, 0) / BLOCK, work.num_blocks() - 1);
+    Attention attention = {s, scale};
+    attention.rows = wgmma_begin(s.stages);
+    int last[2];
+    i64 place[2];  // of a row and head in q and out
+    bool is_inside[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int m = warp % 4 * 16 + g + 8 * h, position = start + m / GROUP, row = position - work.first_row;
+        const int head = work.kv_head * GROUP + m % GROUP;
+        is_inside[h] = row >= 0 && row < work.num_rows;
+        last[h] = max(position, 0) - whole * BLOCK - 2 * t;
+        const i64 number = static_cast<i64>(work.sequence) * work.num_rows + row;
+        place[h] = (number * (NUM_KV * GROUP) + head) * DIM + 2 * t;
+        attention.peak[h] = SINKS ? sinks[head] * LOG2_E : NEVER;
+        attention.total[h] = SINKS && t == 0 ? 1.f : 0.f;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            attention.q[i / 2][h + i % 2 * 2] = is_inside[h] ? *reinterpret_cast<const u32*>(q + place[h] + i * 8) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) attention.sums[i] = 0.f;
+    wgmma_ready(attention.q);
+    wgmma_done(attention.sums);
+    attention.run(whole, last);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        float total = attention.total[h];
+        total += __shfl_xor_sync(FULL_WARP, total, 1);
+        total += __shfl_xor_sync(FULL_WARP, total, 2);
+        const float inverse = 1.f / total;
+        if (!is_inside[h]) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float* const pair = attention.sums + 4 * i + 2 * h;
+            *reinterpret_cast<u32*>(out + place[h] + i * 8) = pack_bf16(pair[0] * inverse, pair[1] * inverse);
+        }
+    }
+}
+
+// Blocks: (tiles of WARPGROUPS * POSITIONS positions of the sequences, key/value heads); the last ones, whose rows see
+// the most keys, start first. q and out: [sequences, rows, NUM_KV * GROUP, DIM] bf16.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    flash(const u16* q, const u16* keys, const u16* values, const i64* table, int num_pages, const i64* positions,
+          const float* sinks, u16* out, int num_rows, int num_tiles, float scale) {
+    SHARED_1024(u8, shared);
+    const Shared s = carve(shared);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < DEPTH; ++i) {
+            copy_barrier_init(s.there + i, 64);
+            copy_barrier_init(s.full + i, 1);
+            copy_barrier_init(s.empty + i, MATH_WARPS);
+        }
+        copy_barrier_fence();
+    }
+    __syncthreads();
+    pdl_wait();
+    const int index = static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x), sequence = index / num_tiles;
+    const int first = static_cast<int>(positions[static_cast<i64>(sequence) * num_rows]);
+    const int start = (first & -POSITIONS) + index % num_tiles * (WARPGROUPS * POSITIONS);
+    const Work work = {sequence, static_cast<int>(blockIdx.y), first, num_rows, start};
+    if (start >= first + num_rows) return;
+    const int warp = warp_id();
+    if (warp < MATH_WARPS) {
+        take_registers<REGISTERS>();
+        attend(s, q, sinks, out, scale, work);
+        return;
+    }
+    give_registers<COPY_REGISTERS>();
+    const i64* const pages = table + static_cast<i64>(sequence) * num_pages;
+    if (warp == KEYS_WARP) bring(s, keys, pages, num_pages, work, 0);
+    if (warp == VALUES_WARP) bring(s, values, pages, num_pages, work, 1);
+    if (warp == FENCE_WARP) show(s, work);
+}

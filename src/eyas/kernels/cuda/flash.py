@@ -1,0 +1,74 @@
+"""Causal attention of prompt rows without a window on Hopper, whose warpgroups share the keys and values they read.
+
+flash.cu explains how the work is cut, and why a row's bits depend on its own position and keys alone. What it does not
+take is `kernels.triton.flash`'s.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.cuda.attend_plan import DIM, PAGE
+from eyas.kernels.cuda.compiler import load
+from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.reference.ops import LayerCache, Rows
+
+__all__ = ["flash_attend", "hopper_attention"]
+
+ROWS = 64  # of a warpgroup: positions times the query heads of a key/value head
+GROUPS = (4, 8, 16)  # query heads of a key/value head
+WARPGROUPS = 3
+DEPTH = 8  # stages
+STAGE_BYTES = 2 * 64 * DIM * 2  # 64 keys and values
+OTHER_THREADS = 128  # which bring keys and values
+
+
+def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tensor | None) -> Tensor | None:
+    """Attention bf16 [T, Q D] of R rows of each of S sequences, whose keys and values are in their pages already.
+
+    None where the kernel does not take these heads, pages or types. Keys at or behind a sequence's rows are not read.
+    """
+    num_tokens, num_heads, dim = q_TQD.shape
+    num_seqs, num_rows = rows.positions_SR.shape
+    _, page_size, num_kv, _ = cache.k.shape
+    group = num_heads // num_kv
+    if (page_size, dim) != (PAGE, DIM) or group not in GROUPS or num_heads % num_kv:
+        return None
+    if not q_TQD.dtype == cache.k.dtype == torch.bfloat16:
+        return None
+    assert sinks_Q is None or sinks_Q.dtype == torch.float32
+    positions = ROWS // group
+    # A sequence may start inside of the first warpgroup's positions.
+    num_tiles = -(-(num_rows + positions - 1) // (WARPGROUPS * positions))
+    out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=q_TQD.device)
+    load("flash", _defines(group, num_kv, has_sinks=sinks_Q is not None)).kernel("flash").launch(
+        (num_seqs * num_tiles, num_kv),
+        128 * WARPGROUPS + OTHER_THREADS,
+        q_TQD,
+        cache.k,
+        cache.v,
+        rows.table_SP,
+        rows.table_SP.shape[1],
+        rows.positions_SR,
+        sinks_Q,
+        out,
+        num_rows,
+        num_tiles,
+        DIM**-0.5 * math.log2(math.e),
+        shared=-(-(DEPTH * (STAGE_BYTES + 3 * 8)) // 1024) * 1024,
+    )
+    return out
+
+
+def hopper_attention(device: torch.device) -> type[flash_attend] | None:
+    """Return `flash_attend` where the device has its instructions, else None."""
+    return flash_attend if device_limits(device).has_wgmma else None
+
+
+def _defines(group: int, num_kv: int, *, has_sinks: bool) -> dict[str, int]:
+    return {
+        "GROUP": group, "NUM_KV": num_kv, "SINKS": int(has_sinks), "WARPGROUPS": WARPGROUPS, "DEPTH": DEPTH,
+    }  # fmt: skip

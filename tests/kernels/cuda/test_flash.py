@@ -1,0 +1,122 @@
+"""Attention of prompt rows by warpgroups against the reference, in the emulator and on a Hopper GPU."""
+
+import itertools
+
+import pytest
+import torch
+from tests.kernels.cuda.emulator import emulated
+
+from eyas.kernels.cuda import flash
+from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.reference.attend import attend_ref
+from eyas.kernels.reference.ops import LayerCache, Rows
+
+PAGE = 16
+
+
+class Case:
+    """Sequences in shuffled pages among poison: page 0, pages of nobody, and all keys behind the rows are NaN."""
+
+    def __init__(self, starts, num_rows, *, num_heads=8, num_kv=1, sinks=True, device="cpu", seed=0):
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape):
+            return torch.randn(*shape, generator=generator).bfloat16()
+
+        num_seqs, width = len(starts), -(-(max(starts) + num_rows) // PAGE)
+        order = (torch.randperm(num_seqs * width, generator=generator) + 1).view(num_seqs, width)
+        shape = (num_seqs * width + 3, PAGE, num_kv, 64)
+        cache = LayerCache(*(torch.full(shape, torch.nan).bfloat16() for _ in range(2)))
+        for seq, start in enumerate(starts):
+            pages, offsets = order[seq, torch.arange(start + num_rows) // PAGE], torch.arange(start + num_rows) % PAGE
+            cache.k[pages, offsets], cache.v[pages, offsets] = (draw(len(pages), num_kv, 64) for _ in range(2))
+        positions = torch.tensor(starts)[:, None] + torch.arange(num_rows)
+        live = torch.ones_like(positions, dtype=torch.bool)
+        self.rows = Rows(positions.to(device), live.to(device), order.to(device), max(starts) + num_rows)
+        self.cache = LayerCache(cache.k.to(device), cache.v.to(device))
+        self.q = draw(num_seqs * num_rows, num_heads, 64).to(device)
+        self.sinks = draw(num_heads).float().to(device) if sinks else None
+
+    def run(self, seq=None, start=0, end=None):
+        """Rows of all sequences, or `start` .. `end` - 1 of one."""
+        if seq is None:
+            out = flash.flash_attend(self.q, self.rows, self.cache, sinks_Q=self.sinks)
+            return out.unflatten(0, self.rows.positions_SR.shape)
+        cut = slice(start, end)
+        rows = Rows(
+            self.rows.positions_SR[seq : seq + 1, cut].contiguous(), self.rows.live_SR[seq : seq + 1, cut],
+            self.rows.table_SP[seq : seq + 1], self.rows.max_length,
+        )  # fmt: skip
+        q = self.q.unflatten(0, self.rows.positions_SR.shape)[seq, cut].contiguous()
+        return flash.flash_attend(q, rows, self.cache, sinks_Q=self.sinks)
+
+    def expected(self, tile=None):
+        return attend_ref(
+            self.q.float().unflatten(0, self.rows.positions_SR.shape),
+            k_cache_PBGD=self.cache.k.nan_to_num(0).float(),
+            v_cache_PBGD=self.cache.v.nan_to_num(0).float(),
+            table_SP=self.rows.table_SP,
+            positions_SR=self.rows.positions_SR,
+            sinks_Q=self.sinks,
+            window=None,
+            max_length=self.rows.max_length,
+            tile=tile,
+        ).flatten(2)
+
+
+def error(found, expected):
+    return float((found.float() - expected).norm() / expected.norm())
+
+
+@pytest.fixture
+def emulator(monkeypatch):
+    monkeypatch.setattr(flash, "load", emulated)
+
+
+@pytest.mark.parametrize(
+    ("starts", "num_rows", "num_heads", "num_kv", "sinks"),
+    [
+        ([0], 45, 8, 1, True),
+        ([48], 1, 8, 1, False),
+        ([304], 30, 8, 1, True),
+        ([16, 0, 80], 21, 16, 2, False),
+        ([5], 70, 4, 1, True),
+        ([139], 12, 16, 1, True),
+    ],
+)
+def test_emulated(emulator, starts, num_rows, num_heads, num_kv, sinks):
+    case = Case(starts, num_rows, num_heads=num_heads, num_kv=num_kv, sinks=sinks)
+    assert error(case.run(), case.expected()) < 5e-3  # weights and outputs are rounded to bf16
+
+
+@pytest.mark.parametrize("warpgroups", [1, 2, 3])
+def test_bits_do_not_depend_on_cuts_in_the_emulator(emulator, monkeypatch, warpgroups):
+    case = Case([48], 64)
+    whole = case.run()[0]
+    monkeypatch.setattr(flash, "WARPGROUPS", warpgroups)
+    assert torch.equal(torch.cat([case.run(0, *cut) for cut in itertools.pairwise((0, 16, 21, 64))]), whole)
+
+
+def test_a_key_that_is_nan_breaks_the_rows_that_see_it(emulator):
+    case = Case([48], 45)
+    case.cache.k[case.rows.table_SP[0, 4], 3] = torch.nan  # position 67
+    expected = case.expected()[0]
+    out, seen = case.run()[0], case.rows.positions_SR[0] < 67
+    assert out[~seen].isnan().all() and error(out[seen], expected[seen]) < 5e-3
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_order_of_threads_matters(emulator, monkeypatch, seed):
+    case = Case([0, 150], 40)
+    expected = case.run()
+    monkeypatch.setattr(flash, "load", lambda *args: emulated(*args, seed=seed))
+    assert torch.equal(case.run(), expected)
+
+
+def test_other_shapes_are_left_to_others():
+    case = Case([0], 16, num_heads=2)
+    assert flash.flash_attend(case.q, case.rows, case.cache, sinks_Q=case.sinks) is None
+    case = Case([0], 16)
+    in_fp8 = LayerCache(case.cache.k.byte(), case.cache.v.byte())
+    assert flash.flash_attend(case.q, case.rows, in_fp8, sinks_Q=case.sinks) is None
+    assert flash.hopper_attention(torch.device("cpu")) is None
