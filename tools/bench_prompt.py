@@ -37,6 +37,7 @@ from torch.profiler import ProfilerActivity, profile
 from eyas.bench.report import provenance
 from eyas.kernels.cuda import experts as cuda_experts
 from eyas.kernels.cuda import moe
+from eyas.kernels.cuda.flash import hopper_attention
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.triton import experts, route, stream
@@ -79,7 +80,9 @@ def main() -> None:
             show(
                 rows,
                 paged(target, [rows]),
-                PromptOps(None if asked.triton else cuda_experts.hopper_products(CONFIG, DEVICE, rows)),
+                PromptOps()
+                if asked.triton
+                else PromptOps(cuda_experts.hopper_products(CONFIG, DEVICE, rows), hopper_attention(DEVICE)),
             )
 
 

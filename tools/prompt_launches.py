@@ -1,28 +1,34 @@
 """Times on a GPU other launches of the Triton kernels of prompt passes, and whether their bits are the same.
 
-    python -m tools.prompt_launches [--compile N] [rows ...]
+    python -m tools.prompt_launches [--compile N] [--full] [rows ...]
 
 Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
 residual, attention, attention with a window, and a draft head's first product; `*` is the launch of a pass.
 Launches with STEP, the columns of a step, go by TMA (`kernels.triton.tma`), from 1,024 rows on; their time has the
 unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several processes with
 N = 0 to 4 do so side by side.
+
+--full: attention without a window alone, of the last rows of a prompt of 32,640 tokens, by Triton and on Hopper by
+`kernels/cuda/flash.cu`, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import median
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 import triton
-from tools.bench_prompt import CONFIG, DEVICE, launch_us
+from tools.bench_prompt import CONFIG, DEVICE, TURNS, launch_us, timed
 from torch import Tensor
 
 from eyas.bench.report import provenance
+from eyas.kernels.cuda import flash as cuda_flash
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
@@ -35,6 +41,9 @@ PAGE_SIZE = 16
 MATRICES = 16  # so that each launch finds its matrix outside the L2 cache
 FEW = 3  # of a head's, which are larger than that cache
 EPS = 1e-5
+LENGTH = 32_640  # of the prompt of --full
+LAST_ROWS = (1024, 8192, LENGTH)
+WARPGROUPS, DEPTHS = (2, 3), (4, 6, 8)
 
 
 def launches(names: str, *sizes: tuple[int, ...]) -> list[dict[str, int]]:
@@ -85,10 +94,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("rows", type=int, nargs="*")
     parser.add_argument("--compile", type=int)
+    parser.add_argument("--full", action="store_true")
     asked = parser.parse_args()
     lines, _ = provenance(hardware(DEVICE))
     print("\n".join(lines))
     with torch.inference_mode():
+        if asked.full:
+            for rows in asked.rows or LAST_ROWS:
+                show_full(rows)
+            return
         matrices = _drawn((CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim, CONFIG.hidden_size)
         outputs = _drawn(CONFIG.hidden_size, CONFIG.num_heads * CONFIG.head_dim)
         first = _drawn(CONFIG.hidden_size, 3 * CONFIG.hidden_size, FEW)
@@ -125,6 +139,34 @@ def show(rows: int, kernel: Kernel, *, timed: bool) -> None:
             setattr(*kernel.place, before)
 
 
+def show_full(num_rows: int) -> None:
+    """Print the time of each arm, the median of turns in which all take part."""
+    queries, rows, cache, sinks = _attention(num_rows, LENGTH - num_rows)
+    pairs = num_rows * (LENGTH - num_rows) + num_rows * (num_rows + 1) // 2
+    tera = 4e-12 * pairs * CONFIG.num_heads * CONFIG.head_dim
+
+    def by_cuda(warpgroups: int, depth: int) -> Tensor:
+        cuda_flash.WARPGROUPS, cuda_flash.DEPTH = warpgroups, depth
+        out = cuda_flash.flash_attend(queries, rows, cache, sinks_Q=sinks)
+        assert out is not None
+        return out
+
+    arms = {"Triton": partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks, window=None)}
+    usual = cuda_flash.WARPGROUPS, cuda_flash.DEPTH
+    for arm in itertools.product(WARPGROUPS, DEPTHS) if cuda_flash.hopper_attention(DEVICE) else ():
+        arms["CUDA, {} warpgroups, {} stages{}".format(*arm, " *" * (arm == usual))] = partial(by_cuda, *arm)
+    print(f"\nlast {num_rows} of {LENGTH} rows, ms")
+    outs = {name: run() for name, run in arms.items()}
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(TURNS):
+        for name, run in arms.items():
+            times[name].append(timed(run))
+    cuda_flash.WARPGROUPS, cuda_flash.DEPTH = usual
+    for name, found in times.items():
+        ms = median(found) / 1e3
+        print(f"{name:>32} {ms:8.3f} {tera / ms * 1e3:6.0f} TFLOP/s, {off([outs[name]], [outs['Triton']])}", flush=True)
+
+
 def off(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
     """Relative errors of what was written."""
     errors = (
@@ -134,13 +176,21 @@ def off(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
     return "off by " + " ".join(f"{error:.1e}" for error in errors)
 
 
+def _attention(num_rows: int, first: int) -> tuple[Tensor, Rows, LayerCache, Tensor]:
+    """Draw queries of rows from position `first` on, their pages, and sinks."""
+    heads, kv_heads, dim = CONFIG.num_heads, CONFIG.num_kv_heads, CONFIG.head_dim
+    num_pages = (first + num_rows) // PAGE_SIZE
+    positions = first + torch.arange(num_rows, device=DEVICE)[None]
+    pages = 1 + torch.randperm(num_pages, device=DEVICE)[None]
+    rows = Rows(positions, torch.ones_like(positions, dtype=torch.bool), pages, first + num_rows)
+    cache = LayerCache(*torch.randn(2, num_pages + 1, PAGE_SIZE, kv_heads, dim, device=DEVICE).bfloat16())
+    queries, sinks = torch.randn(num_rows, heads, dim, device=DEVICE).bfloat16(), torch.randn(heads, device=DEVICE)
+    return queries, rows, cache, sinks
+
+
 def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[BlockedMatrix]) -> list[Kernel]:
     heads, kv_heads, dim = CONFIG.num_heads, CONFIG.num_kv_heads, CONFIG.head_dim
-    num_pages = num_rows // PAGE_SIZE
-    positions = torch.arange(num_rows, device=DEVICE)[None]
-    pages = 1 + torch.randperm(num_pages, device=DEVICE)[None]
-    rows = Rows(positions, torch.ones_like(positions, dtype=torch.bool), pages, num_rows)
-    cache = LayerCache(*torch.randn(2, num_pages + 1, PAGE_SIZE, kv_heads, dim, device=DEVICE).bfloat16())
+    queries, rows, cache, sinks = _attention(num_rows, 0)
     rope = RopeTable(*torch.randn(2, num_rows, dim // 2, device=DEVICE))
     residual, norm = (
         torch.randn(num_rows, CONFIG.hidden_size, device=DEVICE),
@@ -148,7 +198,6 @@ def _kernels(num_rows: int, matrices: list[BlockedMatrix], outputs: list[Blocked
     )
     normed = Normed(residual.bfloat16(), residual.square().sum(1, keepdim=True))
     biases = torch.randn((heads + 2 * kv_heads) * dim, device=DEVICE)
-    queries, sinks = torch.randn(num_rows, heads, dim, device=DEVICE).bfloat16(), torch.randn(heads, device=DEVICE)
     attend = partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks)
 
     def project(matrix: BlockedMatrix) -> Sequence[Tensor]:

@@ -120,3 +120,54 @@ def test_other_shapes_are_left_to_others():
     in_fp8 = LayerCache(case.cache.k.byte(), case.cache.v.byte())
     assert flash.flash_attend(case.q, case.rows, in_fp8, sinks_Q=case.sinks) is None
     assert flash.hopper_attention(torch.device("cpu")) is None
+
+
+@pytest.fixture
+def hopper():
+    if not device_limits(torch.device("cuda")).has_wgmma:
+        pytest.skip("no Hopper GPU")
+
+
+TRUE = {"num_heads": 64, "num_kv": 8, "device": "cuda"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sinks", [True, False])
+@pytest.mark.parametrize(("starts", "num_rows"), [([0], 300), ([4000], 200), ([16, 1040, 0], 77)])
+def test_on_the_gpu(hopper, starts, num_rows, sinks):
+    """No further from sums in fp32 than Triton's kernel, give or take."""
+    from eyas.kernels.triton import flash as by_triton
+
+    case = Case(starts, num_rows, sinks=sinks, **TRUE)
+    expected = case.expected()
+    finite = LayerCache(case.cache.k, case.cache.v.nan_to_num(0))  # Triton's has 0 times a hidden value
+    triton_out = by_triton.flash_attend(case.q, case.rows, finite, sinks_Q=case.sinks, window=None)
+    found = error(case.run(), expected)
+    assert found < 1.5 * error(triton_out.view_as(expected), expected), found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("start", [0, 2992, 24448])
+def test_bits_do_not_depend_on_cuts(hopper, start):
+    case = Case([start], 400, **TRUE)
+    whole = case.run()[0]
+    assert whole.isfinite().all()
+    for cuts in ((0, 16, 400), (0, 208, 224, 400), tuple(range(0, 401, 80))):
+        assert torch.equal(torch.cat([case.run(0, *cut) for cut in itertools.pairwise(cuts)]), whole)
+
+
+@pytest.mark.gpu
+def test_bits_do_not_depend_on_other_sequences(hopper):
+    case = Case([640, 0, 9008, 64], 128, **TRUE)
+    together = case.run()
+    assert together.isfinite().all()
+    assert all(torch.equal(case.run(seq), together[seq]) for seq in range(4))
+
+
+@pytest.mark.gpu
+def test_bits_stay_the_same_under_load(hopper):
+    """A stage that is overwritten before it was read, or read before it is there, shows in some launch."""
+    case = Case([12_000], 4096, **TRUE)
+    first = case.run()
+    assert first.isfinite().all()
+    assert all(torch.equal(case.run(), first) for _ in range(50))

@@ -9,6 +9,7 @@ from tests.model.support.poisoned import PAGE_SIZE, TILE, draw_target, packed, p
 
 from eyas.base.bundled import DEMO
 from eyas.kernels.cuda.experts import hopper_products
+from eyas.kernels.cuda.flash import hopper_attention
 from eyas.kernels.reference.ops import LayerCache
 from eyas.kernels.triton.ops import PromptOps
 from eyas.model.batch import PageTables, RowBatch
@@ -39,7 +40,7 @@ class TargetPrompt:
         self.model = GptOss(
             shapes, packed(draw_target(shapes, device)), max_positions=(LONGEST + 1) * TILE, taps=(1, 2)
         )
-        self.ops = PromptOps(hopper_products(shapes, device, NUM_TILES * TILE))
+        self.ops = PromptOps(hopper_products(shapes, device, NUM_TILES * TILE), hopper_attention(device))
 
     def new_caches(self, num_pages):
         return self.model.new_cache(num_pages, num_pages, PAGE_SIZE)
@@ -57,7 +58,7 @@ class HeadPrompt:
         head = default_head(shapes)
         ends = packed(draw_target(replace(shapes, num_layers=0, layer_is_sliding=()), device))
         self.model = Eagle3Head(random_head(head, ends, device), max_positions=(LONGEST + 1) * TILE)
-        self.ops = PromptOps()
+        self.ops = PromptOps(None, hopper_attention(device))
         width = len(head.taps) * head.target_hidden_size
         self.taps = torch.randn(NUM_TILES, TILE, width, device=device).bfloat16()
 

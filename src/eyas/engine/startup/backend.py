@@ -101,6 +101,7 @@ def kernel_backend(
     from eyas.engine.sampling.device_sampler import DeviceSampler
     from eyas.engine.sampling.screened_logits import ScreenedLogits
     from eyas.kernels.cuda.experts import hopper_products
+    from eyas.kernels.cuda.flash import hopper_attention
     from eyas.kernels.cuda.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
     from eyas.kernels.triton.gather import DeviceGather
@@ -125,7 +126,9 @@ def kernel_backend(
             intermediate_size=config.intermediate_size,
             top_k=config.experts_per_token,
         ),
-        prompt_ops=PromptOps(hopper_products(config, device, max_tiles(chunk_tokens) * PROMPT_TILE)),
+        prompt_ops=PromptOps(
+            hopper_products(config, device, max_tiles(chunk_tokens) * PROMPT_TILE), hopper_attention(device)
+        ),
         stages=CudaGraphs(max_sequences=concurrency, max_tiles=max_tiles(chunk_tokens)),
         new_samplers=new_samplers,
         gather=DeviceGather(),

@@ -7,6 +7,7 @@ take is `kernels.triton.flash`'s.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
     return out
 
 
-def hopper_attention(device: torch.device) -> type[flash_attend] | None:
+def hopper_attention(device: torch.device) -> Callable[..., Tensor | None] | None:
     """Return `flash_attend` where the device has its instructions, else None."""
     return flash_attend if device_limits(device).has_wgmma else None
 

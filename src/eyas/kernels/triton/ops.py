@@ -17,7 +17,7 @@ from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.triton import experts, flash, gemm, norm, qkv, route
 
-__all__ = ["ExpertProducts", "PromptOps", "RoutedRows", "TritonProducts", "Unprojected", "Unrouted"]
+__all__ = ["ExpertProducts", "FullAttention", "PromptOps", "RoutedRows", "TritonProducts", "Unprojected", "Unrouted"]
 
 
 class Unprojected(NamedTuple):
@@ -61,6 +61,12 @@ class TritonProducts:
         return experts.experts_down(act_PI, routing, groups, matrix, bias_EH)
 
 
+class FullAttention(Protocol):
+    """Attention without a window, after which it is `flash.flash_attend`'s turn where it returned None."""
+
+    def __call__(self, q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tensor | None) -> Tensor | None: ...
+
+
 class RoutedRows(NamedTuple):
     """Rows behind `ExpertProducts.up`, and where they belong."""
 
@@ -69,8 +75,10 @@ class RoutedRows(NamedTuple):
 
 
 class PromptOps:
-    def __init__(self, products: ExpertProducts | None = None) -> None:
+    def __init__(self, products: ExpertProducts | None = None, full_attention: FullAttention | None = None) -> None:
+        """Take what replaces Triton's kernels. An engine has one kind for all passes, as their bits differ."""
         self._products = products or TritonProducts()
+        self._full_attention = full_attention
         self._tally: route.Tally | None = None  # zeros, between the experts of two layers of a pass
 
     def plan(self, rows: Rows, *, num_heads: int, num_kv_heads: int, in_fp8: bool = False) -> Rows:
@@ -108,6 +116,10 @@ class PromptOps:
         first_key: int = 0,
     ) -> Tensor:
         q = qkv.qkv_rope_write(qkv_rows.x, qkv_rows.weight, bias_N, rows, cache, rope, eps=eps)
+        if self._full_attention is not None and window is None and first_key == 0 and not cache.in_fp8:
+            out = self._full_attention(q, rows, cache, sinks_Q=sinks_Q)
+            if out is not None:
+                return out
         return flash.flash_attend(q, rows, cache, sinks_Q=sinks_Q, window=window, first_key=first_key)
 
     def attend_block(

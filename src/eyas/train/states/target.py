@@ -165,6 +165,8 @@ class TargetStates:
 
 def _kernel_ops(config: GptOssConfig, weights: TargetWeights, max_rows: int) -> Ops:
     from eyas.kernels.cuda.experts import hopper_products
+    from eyas.kernels.cuda.flash import hopper_attention
     from eyas.kernels.triton.ops import PromptOps
 
-    return PromptOps(hopper_products(config, weights.embed_VH.device, max_rows))
+    device = weights.embed_VH.device
+    return PromptOps(hopper_products(config, device, max_rows), hopper_attention(device))
