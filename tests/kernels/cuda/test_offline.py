@@ -19,7 +19,7 @@ from tests.kernels.support.hazards import overwritten_operands
 from tests.kernels.support.refills import unfinished_loads
 
 from eyas.engine.sampling.screened_logits import MAX_ROWS
-from eyas.kernels.cuda import attend, attend_plan, compiler, experts, linear, moe, norm
+from eyas.kernels.cuda import attend, attend_plan, compiler, experts, flash, linear, moe, norm
 from eyas.kernels.cuda.ops import DecodeOps
 from eyas.kernels.layouts.bits12 import TILE_BYTES
 from eyas.kernels.layouts.dense import BlockedMatrix
@@ -276,6 +276,31 @@ def test_products_of_warpgroups(monkeypatch, tmp_path, batch):
         groups = blocks + 1 if dict(build.defines)["COLUMNS"] > 64 else 2
         assert sass.count("HGMMA") == 2 * blocks + 2 and sass.count("WARPGROUP.DEPBAR") == groups
         assert not overwritten_operands(sass) and not unfinished_loads(sass, ("UBLKCP", "SYNCS.ARRIVE")), build
+
+
+@pytest.mark.parametrize(
+    ("group", "num_kv", "has_sinks", "warpgroups"),
+    [(8, 8, True, 3), (8, 8, False, 3), (4, 2, True, 3), (8, 8, True, 2)],
+)
+def test_attention_of_warpgroups(monkeypatch, tmp_path, group, num_kv, has_sinks, warpgroups):
+    """Products run beside the weighing: two waits a block of keys, the second behind its exponentials."""
+    triton = pytest.importorskip("triton", reason="it brings nvdisasm")
+    nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    monkeypatch.setattr(flash, "WARPGROUPS", warpgroups)
+    defines = tuple(sorted(flash._defines(group, num_kv, has_sinks=has_sinks).items()))
+    compiled = _compiled("flash", defines, "sm_90")
+    usage = compiled.usage["flash"]
+    assert usage.spill_bytes == usage.stack_bytes == 0
+    assert flash.shared_bytes() <= DEVICES["sm_90"].shared_memory_per_block_optin
+    (tmp_path / "cubin").write_bytes(compiled.cubin)
+    sass = subprocess.run(
+        [nvdisasm, "-c", tmp_path / "cubin"], capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    # Blocks of the loop, one more, and the last one of either path; the scores of the first block.
+    assert sass.count("HGMMA") == 4 * (2 * 2 + 2 + 2 + 1) and sass.count("WARPGROUP.DEPBAR") == 2 * 5 + 2
+    assert not overwritten_operands(sass)
+    loop = sass[sass.index("WARPGROUP.DEPBAR.LE gsb0, 0x2") :]
+    assert loop[: loop.index("WARPGROUP.DEPBAR.LE gsb0, 0x1")].count("MUFU.EX2") >= 32
 
 
 LOOP = """

@@ -44,6 +44,24 @@ def test_emulated(size, short):
     assert torch.equal(out, by_warp)
 
 
+def over_rows(num_k, device):
+    generator = torch.Generator().manual_seed(num_k)
+    a, b = (torch.randn(*shape, generator=generator).bfloat16().to(device) for shape in ((64, num_k), (num_k, 64)))
+    out = torch.full((64, 64), torch.nan, device=device)
+    module(64, device, False).kernel("multiply_over_rows").launch(1, 128, out, a, b, num_k, shared=1024 + 128 * 64)
+    torch.testing.assert_close(out.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5 * num_k**0.5)
+
+
+def test_sums_over_rows_emulated():
+    over_rows(128, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_k", [64, 2880])
+def test_sums_over_rows(num_k):
+    over_rows(num_k, "cuda")
+
+
 @pytest.mark.gpu
 def test_the_bits_of_a_column_do_not_depend_on_the_number_of_columns():
     first = [check(size, 2880, "cuda", short) for size in SIZES for short in (False, True)]

@@ -8,7 +8,7 @@
 // on its own position and keys alone: not on the cuts of a prompt, nor on the rows beside it. Sums are multiplied
 // by 1 where a row's peak stays, so that a warp may leave that out.
 //
-// Defines: GROUP, NUM_KV, SINKS, WARPGROUPS (1 to 3), DEPTH (stages, at least 3).
+// Defines: GROUP, NUM_KV, SINKS, WARPGROUPS (1 to 3), DEPTH (stages, at least 4).
 #include "wgmma.cuh"
 
 constexpr int DIM = 64, PAGE = 16, BLOCK = 64, ROWS = 64, POSITIONS = ROWS / GROUP;
@@ -18,7 +18,7 @@ constexpr int KEYS_WARP = MATH_WARPS, VALUES_WARP = MATH_WARPS + 1, FENCE_WARP =
 constexpr int REGISTERS = WARPGROUPS == 3 ? 160 : 232, COPY_REGISTERS = 32;
 constexpr int PAGES = BLOCK / PAGE, ROW_NUMBERS = NUM_KV * DIM;
 constexpr float NEVER = -1e30f;  // not -inf, whose difference with itself is NaN
-static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= 3, "");
+static_assert(ROWS % GROUP == 0 && BLOCK % POSITIONS == 0 && DEPTH >= 4, "");
 
 struct Shared {
     u8* stages;                 // [DEPTH][STAGE_BYTES]
@@ -156,10 +156,8 @@ struct Attention {
         float fade[2];
         const float added = weigh<LAST>(scores, fade, last);
         // The compiler would wait for the product with values before it weighs, was this not one block of code.
-        if (!LAST && left > 1) {
-            settle(added);
-            wait_for_keys();
-        }
+        settle(added);
+        if (!LAST && left > 1) wait_for_keys();
         wgmma_wait<LAST ? 0 : 1>();
         wgmma_done(sums);
         if (lane_id() == 0 && !is_first) copy_barrier_expect(s.empty + (here == 0 ? DEPTH - 1 : here - 1), 0);
@@ -206,7 +204,8 @@ struct Attention {
 DEVICE void attend(const Shared& s, const u16* q, const float* sinks, u16* out, float scale, const Work& work) {
     const int warp = warp_id(), g = lane_id() / 4, t = lane_id() % 4;
     const int start = work.start + warp / 4 * POSITIONS;
-    const int whole = min(max(start, 0) / BLOCK, work.num_blocks() - 1);
+    int whole = min(max(start, 0) / BLOCK, work.num_blocks() - 1);
+    whole = __shfl_sync(FULL_WARP, whole, 0);
     Attention attention = {s, scale};
     attention.rows = wgmma_begin(s.stages);
     int last[2];

@@ -17,7 +17,7 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.ops import LayerCache, Rows
 
-__all__ = ["flash_attend", "hopper_attention"]
+__all__ = ["flash_attend", "hopper_attention", "shared_bytes"]
 
 ROWS = 64  # of a warpgroup: positions times the query heads of a key/value head
 GROUPS = (4, 8, 16)  # query heads of a key/value head
@@ -59,7 +59,7 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
         num_rows,
         num_tiles,
         DIM**-0.5 * math.log2(math.e),
-        shared=-(-(DEPTH * (STAGE_BYTES + 3 * 8)) // 1024) * 1024,
+        shared=shared_bytes(),
     )
     return out
 
@@ -67,6 +67,11 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
 def hopper_attention(device: torch.device) -> Callable[..., Tensor | None] | None:
     """Return `flash_attend` where the device has its instructions, else None."""
     return flash_attend if device_limits(device).has_wgmma else None
+
+
+def shared_bytes() -> int:
+    """Return bytes of the stages and their barriers, a multiple of 1,024."""
+    return -(-(DEPTH * (STAGE_BYTES + 3 * 8)) // 1024) * 1024
 
 
 def _defines(group: int, num_kv: int, *, has_sinks: bool) -> dict[str, int]:
