@@ -43,7 +43,7 @@ FEW = 3  # of a head's, which are larger than that cache
 EPS = 1e-5
 LENGTH = 32_640  # of the prompt of --full
 LAST_ROWS = (1024, 8192, LENGTH)
-WARPGROUPS, DEPTHS = (2, 3), (4, 6, 8)
+WARPGROUPS, DEPTHS = (2, 3), (4, 8, 12)
 
 
 def launches(names: str, *sizes: tuple[int, ...]) -> list[dict[str, int]]:

@@ -23,7 +23,7 @@ from eyas.kernels.reference.router import route
 from eyas.kernels.triton import experts, flash, gemm, qkv
 from eyas.kernels.triton import route as routing
 from eyas.kernels.triton.norm import embed, pair
-from eyas.kernels.triton.ops import PromptOps, TritonProducts
+from eyas.kernels.triton.ops import PromptOps, TritonProducts, Unprojected
 from eyas.kernels.triton.products import word_order
 from eyas.model.mxfp4 import Mxfp4Tensor, dequantize
 
@@ -257,6 +257,29 @@ def test_rows_of_several_sequences(case, window):
         case.close(cache.v[table[seq]], v)
     if torch.device(case.device).type == "cuda":
         assert torch.equal(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize(
+    ("window", "first_key", "in_8_bits"), [(None, 0, False), (24, 0, False), (None, 40, False), (None, 0, True)]
+)
+def test_another_attention_has_the_layers_without_a_window(case, takes, window, first_key, in_8_bits):
+    """And Triton's has what it leaves."""
+    num_heads, num_kv, rows, normed = 8, 2, case.sequence(0, 21), case.normed(21, 64)
+    cache, asked = in_fp8(case.cache(num_kv)) if in_8_bits else case.cache(num_kv), []
+    weight = case.blocked(case.random((num_heads + 2 * num_kv) * 64, 64, scale=0.125))
+    rope = RopeTable(case.random(64, 32), case.random(64, 32))
+    options = {"eps": EPS, "bias_N": None, "sinks_Q": case.random(num_heads), "window": window, "first_key": first_key}
+
+    def other(q, *places, sinks_Q):
+        asked.append(q)
+        return q.new_ones(21, num_heads * 64) if takes else None
+
+    expected = PromptOps().attend(Unprojected(normed, weight), rows, cache, rope, **options)
+    out = PromptOps(None, other).attend(Unprojected(normed, weight), rows, cache, rope, **options)
+    is_asked = window is None and first_key == 0 and not in_8_bits
+    assert len(asked) == is_asked
+    assert torch.equal(out, torch.ones_like(out) if takes and is_asked else expected)
 
 
 @pytest.mark.parametrize("width", [96, 2 * routing._PART_H + 32])

@@ -112,10 +112,9 @@ struct Attention {
         ahead.step();
     }
 
-    // Scores become weights, whose sums join the totals. `last`: the lane's last column that is seen, by h.
-    // Returns the weights that joined.
+    // Scores become weights, which `added` counts. `last`: the lane's last column that is seen, by h.
     template <bool MASKED>
-    __device__ __forceinline__ float weigh(float (&scores)[32], float (&fade)[2], const int (&last)[2]) {
+    __device__ __forceinline__ void weigh(float (&scores)[32], float (&added)[2], const int (&last)[2]) {
         if constexpr (MASKED) {
 #pragma unroll
             for (int i = 0; i < 32; ++i)
@@ -128,20 +127,24 @@ struct Attention {
             for (int i = 2 * h + 4; i < 32; i += 4) most = fmaxf(most, fmaxf(scores[i], scores[i + 1]));
             most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 1));
             most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 2));
-            const float before = peak[h];
-            peak[h] = fmaxf(before, most * scale);
-            fade[h] = fast_exp2(before - peak[h]);
+            peak[h] = fmaxf(peak[h], most * scale);
         }
-        float added[2] = {};
 #pragma unroll
         for (int i = 0; i < 32; ++i) {
             const int h = i / 2 % 2;
             scores[i] = fast_exp2(__fmaf_rn(scores[i], scale, -peak[h]));
-            added[h] = i % 4 == 2 * h % 4 && i < 4 ? scores[i] : added[h] + scores[i];
+            added[h] = i < 4 && i % 2 == 0 ? scores[i] : added[h] + scores[i];
         }
+    }
+
+    // The sums so far, in units of other peaks than before; where these stay, the same numbers.
+    __device__ __forceinline__ void fade(const float (&before)[2]) {
+        if (!__any_sync(FULL_WARP, before[0] != peak[0] || before[1] != peak[1])) return;
+        const float by[2] = {fast_exp2(before[0] - peak[0]), fast_exp2(before[1] - peak[1])};
 #pragma unroll
-        for (int h = 0; h < 2; ++h) total[h] = __fmaf_rn(total[h], fade[h], added[h]);
-        return added[0] + added[1];
+        for (int h = 0; h < 2; ++h) total[h] = __fmul_rn(total[h], by[h]);
+#pragma unroll
+        for (int i = 0; i < 32; ++i) sums[i] *= by[i / 2 % 2];
     }
 
     // One block of keys, whose scores were asked for; in all but the last the scores of the next are. After it come
@@ -153,19 +156,19 @@ struct Attention {
         if constexpr (!LAST) ask_scores(next);
         wgmma_wait<LAST ? 1 : 2>();
         wgmma_done(scores);
-        float fade[2];
-        const float added = weigh<LAST>(scores, fade, last);
+        const float before[2] = {peak[0], peak[1]};
+        float added[2];
+        weigh<LAST>(scores, added, last);
         // The compiler would wait for the product with values before it weighs, was this not one block of code.
-        settle(added);
+        settle(added[0] + added[1]);
         if (!LAST && left > 1) wait_for_keys();
         wgmma_wait<LAST ? 0 : 1>();
         wgmma_done(sums);
         if (lane_id() == 0 && !is_first) copy_barrier_expect(s.empty + (here == 0 ? DEPTH - 1 : here - 1), 0);
         __syncwarp();
-        if (__any_sync(FULL_WARP, fade[0] != 1.f || fade[1] != 1.f)) {
+        fade(before);
 #pragma unroll
-            for (int i = 0; i < 32; ++i) sums[i] *= fade[i / 2 % 2];
-        }
+        for (int h = 0; h < 2; ++h) total[h] = __fadd_rn(total[h], added[h]);
 #pragma unroll
         for (int i = 0; i < 32; i += 2) p[i / 8][i / 2 % 4] = pack_bf16(scores[i], scores[i + 1]);
         wgmma_ready(p);
