@@ -30,6 +30,7 @@ from torch import Tensor
 from eyas.bench.report import provenance
 from eyas.kernels.cuda import flash as cuda_flash
 from eyas.kernels.layouts.dense import BlockedMatrix
+from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.norm import Normed
 from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
 from eyas.kernels.triton import flash, gemm, qkv, tma
@@ -42,8 +43,8 @@ MATRICES = 16  # so that each launch finds its matrix outside the L2 cache
 FEW = 3  # of a head's, which are larger than that cache
 EPS = 1e-5
 LENGTH = 32_640  # of the prompt of --full
-LAST_ROWS = (1024, 8192, LENGTH)
-WARPGROUPS, DEPTHS = (2, 3), (4, 8, 12)
+LAST_ROWS = (128, 256, 1024, 8192, LENGTH)
+WARPGROUPS, DEPTHS = (1, 2, 3), (4, 8, 12)
 
 
 def launches(names: str, *sizes: tuple[int, ...]) -> list[dict[str, int]]:
@@ -146,13 +147,19 @@ def show_full(num_rows: int) -> None:
     tera = 4e-12 * pairs * CONFIG.num_heads * CONFIG.head_dim
 
     def by_cuda(warpgroups: int, depth: int) -> Tensor:
-        cuda_flash.WARPGROUPS, cuda_flash.DEPTH = warpgroups, depth
+        cuda_flash.warpgroups_of, cuda_flash.DEPTH = lambda *_: warpgroups, depth
         out = cuda_flash.flash_attend(queries, rows, cache, sinks_Q=sinks)
         assert out is not None
         return out
 
     arms = {"Triton": partial(flash.flash_attend, queries, rows, cache, sinks_Q=sinks, window=None)}
-    usual = cuda_flash.WARPGROUPS, cuda_flash.DEPTH
+    choose, usual_depth = cuda_flash.warpgroups_of, cuda_flash.DEPTH
+    usual = (
+        choose(
+            1, num_rows, CONFIG.num_heads // CONFIG.num_kv_heads, CONFIG.num_kv_heads, device_limits(DEVICE).num_sms
+        ),
+        usual_depth,
+    )
     for arm in itertools.product(WARPGROUPS, DEPTHS) if cuda_flash.hopper_attention(DEVICE) else ():
         arms["CUDA, {} warpgroups, {} stages{}".format(*arm, " *" * (arm == usual))] = partial(by_cuda, *arm)
     print(f"\nlast {num_rows} of {LENGTH} rows, ms")
@@ -161,7 +168,7 @@ def show_full(num_rows: int) -> None:
     for _ in range(TURNS):
         for name, run in arms.items():
             times[name].append(timed(run))
-    cuda_flash.WARPGROUPS, cuda_flash.DEPTH = usual
+    cuda_flash.warpgroups_of, cuda_flash.DEPTH = choose, usual_depth
     for name, found in times.items():
         ms = median(found) / 1e3
         print(f"{name:>32} {ms:8.3f} {tera / ms * 1e3:6.0f} TFLOP/s, {off([outs[name]], [outs['Triton']])}", flush=True)

@@ -93,7 +93,7 @@ def test_emulated(emulator, starts, num_rows, num_heads, num_kv, sinks):
 def test_bits_do_not_depend_on_cuts_in_the_emulator(emulator, monkeypatch, warpgroups):
     case = Case([272], 64)
     whole = case.run()[0]
-    monkeypatch.setattr(flash, "WARPGROUPS", warpgroups)
+    monkeypatch.setattr(flash, "warpgroups_of", lambda *_: warpgroups)
     monkeypatch.setattr(flash, "DEPTH", 4)  # goes round
     assert torch.equal(torch.cat([case.run(0, *cut) for cut in itertools.pairwise((0, 16, 21, 64))]), whole)
 
@@ -113,6 +113,12 @@ def test_no_order_of_threads_matters(emulator, monkeypatch, seed):
     expected = case.run()
     monkeypatch.setattr(flash, "load", lambda *args: emulated(*args, seed=seed))
     assert torch.equal(case.run(), expected)
+
+
+def test_few_rows_are_shared_by_all_multiprocessors():
+    """Of an H200, at the heads of gpt-oss."""
+    found = {rows: flash.warpgroups_of(1, rows, 8, 8, 132) for rows in (64, 128, 256, 8192, 32640)}
+    assert found == {64: 1, 128: 1, 256: 2, 8192: 3, 32640: 3}
 
 
 def test_other_shapes_are_left_to_others():
@@ -164,6 +170,15 @@ def test_bits_do_not_depend_on_other_sequences(hopper):
     together = case.run()
     assert together.isfinite().all()
     assert all(torch.equal(case.run(seq), together[seq]) for seq in range(4))
+
+
+@pytest.mark.gpu
+def test_bits_do_not_depend_on_the_warpgroups_of_a_block(hopper, monkeypatch):
+    case, found = Case([3000], 200, **TRUE), []
+    for warpgroups in flash.COST:
+        monkeypatch.setattr(flash, "warpgroups_of", lambda *_, warpgroups=warpgroups: warpgroups)
+        found.append(case.run())
+    assert found[0].isfinite().all() and all(torch.equal(out, found[0]) for out in found)
 
 
 @pytest.mark.gpu

@@ -280,14 +280,13 @@ def test_products_of_warpgroups(monkeypatch, tmp_path, batch):
 
 @pytest.mark.parametrize(
     ("group", "num_kv", "has_sinks", "warpgroups"),
-    [(8, 8, True, 3), (8, 8, False, 3), (4, 2, True, 3), (8, 8, True, 2)],
+    [(8, 8, True, 3), (8, 8, False, 3), (4, 2, True, 3), (8, 8, True, 2), (8, 8, True, 1)],
 )
-def test_attention_of_warpgroups(monkeypatch, tmp_path, group, num_kv, has_sinks, warpgroups):
+def test_attention_of_warpgroups(tmp_path, group, num_kv, has_sinks, warpgroups):
     """Products run beside the weighing: two waits a block of keys, the second behind its exponentials."""
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
     nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    monkeypatch.setattr(flash, "WARPGROUPS", warpgroups)
-    defines = tuple(sorted(flash._defines(group, num_kv, has_sinks=has_sinks).items()))
+    defines = tuple(sorted(flash.defines(group, num_kv, warpgroups, has_sinks=has_sinks).items()))
     compiled = _compiled("flash", defines, "sm_90")
     usage = compiled.usage["flash"]
     assert usage.spill_bytes == usage.stack_bytes == 0

@@ -125,6 +125,7 @@ def by_transformers(model, tokens_N):
 
 def prompt_ops():
     """The prompt operations, and a list that gets the experts of each layer."""
+    from eyas.kernels.cuda.flash import hopper_attention
     from eyas.kernels.triton.ops import PromptOps
 
     ids = []
@@ -135,7 +136,7 @@ def prompt_ops():
             ids.append(rows.routing.ids_TK.long())
             return rows
 
-    return Recording(), ids
+    return Recording(None, hopper_attention(torch.device("cuda"))), ids
 
 
 def by_prompt_kernels(cache, seq, tokens_N, cuts):

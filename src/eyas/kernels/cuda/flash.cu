@@ -92,13 +92,13 @@ DEVICE void show(const Shared& s, const Work& work) {
 // h = i / 2 % 2 and to column i / 4 * 8 + lane % 4 * 2 + i % 2.
 struct Attention {
     const Shared& s;
-    float scale;          // includes log2(e)
-    u32 q[4][4], p[4][4];  // operands: queries, weights
+    float scale;              // includes log2(e)
+    u32 q[4][4], p[4][4];     // operands: queries, weights
     float sums[32];
     float peak[2], total[2];  // in powers of 2; the total of the lane's own weights
     WgmmaRows rows;
-    Place<DEPTH> ahead;  // stage of the scores that are asked for next
-    int number;          // and of those asked for last
+    Place<DEPTH> ahead;       // stage of the scores that are asked for next
+    int number;               // and of those asked for last
 
     __device__ __forceinline__ void wait_for_keys() { copy_barrier_wait(s.full + ahead.number, ahead.parity); }
 
@@ -150,7 +150,8 @@ struct Attention {
     // One block of keys, whose scores were asked for; in all but the last the scores of the next are. After it come
     // `left` more.
     template <bool LAST>
-    __device__ __forceinline__ void step(float (&scores)[32], float (&next)[32], int left, bool is_first, const int (&last)[2]) {
+    __device__ __forceinline__ void step(float (&scores)[32], float (&next)[32], int left, bool is_first,
+                                         const int (&last)[2]) {
         const int here = number;
         number = ahead.number;
         if constexpr (!LAST) ask_scores(next);
@@ -174,7 +175,8 @@ struct Attention {
         wgmma_ready(p);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) wgmma_over_rows(sums, p[i], wgmma_sixteen(rows, here * STAGE_BYTES + HALF_BYTES, i));
+        for (int i = 0; i < 4; ++i)
+            wgmma_over_rows(sums, p[i], wgmma_sixteen(rows, here * STAGE_BYTES + HALF_BYTES, i));
         wgmma_commit();
     }
 

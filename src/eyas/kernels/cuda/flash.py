@@ -6,6 +6,7 @@ take is `kernels.triton.flash`'s.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,11 +18,11 @@ from eyas.kernels.cuda.compiler import load
 from eyas.kernels.layouts.device import device_limits
 from eyas.kernels.reference.ops import LayerCache, Rows
 
-__all__ = ["flash_attend", "hopper_attention", "shared_bytes"]
+__all__ = ["defines", "flash_attend", "hopper_attention", "shared_bytes", "warpgroups_of"]
 
 ROWS = 64  # of a warpgroup: positions times the query heads of a key/value head
 GROUPS = (4, 8, 16)  # query heads of a key/value head
-WARPGROUPS = 3
+COST = {3: 20, 2: 15, 1: 11}  # warpgroups of a block: about how long it takes, as exponentials and products are shared
 DEPTH = 8  # stages
 STAGE_BYTES = 2 * 64 * DIM * 2  # 64 keys and values
 OTHER_THREADS = 128  # which bring keys and values
@@ -41,13 +42,13 @@ def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tenso
     if not q_TQD.dtype == cache.k.dtype == torch.bfloat16:
         return None
     assert sinks_Q is None or sinks_Q.dtype == torch.float32
-    positions = ROWS // group
-    # A sequence may start inside of the first warpgroup's positions.
-    num_tiles = -(-(num_rows + positions - 1) // (WARPGROUPS * positions))
+    warpgroups = warpgroups_of(num_seqs, num_rows, group, num_kv, device_limits(q_TQD.device).num_sms)
+    positions = ROWS // group  # of a warpgroup; a sequence may start inside of the first one's
+    num_tiles = -(-(num_rows + positions - 1) // (warpgroups * positions))
     out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=q_TQD.device)
-    load("flash", _defines(group, num_kv, has_sinks=sinks_Q is not None)).kernel("flash").launch(
+    load("flash", defines(group, num_kv, warpgroups, has_sinks=sinks_Q is not None)).kernel("flash").launch(
         (num_seqs * num_tiles, num_kv),
-        128 * WARPGROUPS + OTHER_THREADS,
+        128 * warpgroups + OTHER_THREADS,
         q_TQD,
         cache.k,
         cache.v,
@@ -69,12 +70,24 @@ def hopper_attention(device: torch.device) -> Callable[..., Tensor | None] | Non
     return flash_attend if device_limits(device).has_wgmma else None
 
 
+@functools.cache
+def warpgroups_of(num_seqs: int, num_rows: int, group: int, num_kv: int, num_sms: int) -> int:
+    """Return the warpgroups of a block: as many as leave no multiprocessor idle. No bit depends on it."""
+
+    def cost(warpgroups: int) -> int:
+        num_blocks = num_seqs * num_kv * -(-num_rows * group // (warpgroups * ROWS))
+        return -(-num_blocks // num_sms) * COST[warpgroups]
+
+    return min(COST, key=cost)
+
+
 def shared_bytes() -> int:
     """Return bytes of the stages and their barriers, a multiple of 1,024."""
     return -(-(DEPTH * (STAGE_BYTES + 3 * 8)) // 1024) * 1024
 
 
-def _defines(group: int, num_kv: int, *, has_sinks: bool) -> dict[str, int]:
+def defines(group: int, num_kv: int, warpgroups: int, *, has_sinks: bool) -> dict[str, int]:
+    """Return the constants of flash.cu."""
     return {
-        "GROUP": group, "NUM_KV": num_kv, "SINKS": int(has_sinks), "WARPGROUPS": WARPGROUPS, "DEPTH": DEPTH,
+        "GROUP": group, "NUM_KV": num_kv, "SINKS": int(has_sinks), "WARPGROUPS": warpgroups, "DEPTH": DEPTH,
     }  # fmt: skip
