@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import NamedTuple
 
 from tools.drafting.machines import Machine
@@ -26,6 +25,7 @@ SLOW_ROUNDS, SLOWER = 0.01, (2.0, 5.0)  # this share of rounds takes 2 to 5 time
 CONCENTRATION = 1.5  # of the beta distribution of a draft's chance, where drafts differ
 SIZES = (5,)  # tokens that must have occurred before, to look up
 TOO_SURE = 0.5  # a head reports its chance to this power
+CHUNK = 2048  # rows of prompts that a step reads at most
 
 
 class Draft(NamedTuple):
@@ -133,22 +133,26 @@ def run(
     num_tokens: int,
     seed: int = 0,
     use_confidence: bool = True,
-    prompt_rows: Sequence[int] = (0,),
+    prompt_tokens: int = 0,
 ) -> float:
     """Tokens per second over `num_tokens` in all. The times of rounds are noisy, those of static choices too.
 
-    In turn, steps read as many rows of prompts besides as `prompt_rows` says.
+    A closed loop: as a sequence ends, the prompt of the next is read, in steps of at most CHUNK rows beside the others.
     """
     rng = random.Random(seed)
-    slots = list(range(work.batch))
-    running = [_Running(work, slot, rng) for slot in slots]
-    for slot in slots:
+    running = [_Running(work, slot, rng) for slot in range(work.batch)]
+    for slot, sequence in enumerate(running):
         policy.enter(slot)
-        running[slot].come(rng.randrange(work.length - 1))
-    tokens, elapsed, beside = 0, 0.0, cycle(prompt_rows)
+        sequence.come(rng.randrange(work.length - 1))
+    tokens, elapsed, unread = 0, 0.0, dict[int, int]()  # rows of their prompts, by slot
     while tokens < num_tokens:
-        matches = [sequence.match for sequence in running]
-        num_prompt_rows, caps = next(beside), [max(0, sequence.left - 1) for sequence in running]
+        slots = [slot for slot in range(work.batch) if slot not in unread]
+        num_prompt_rows = _read(unread)
+        if not slots:
+            elapsed += machine.prompt_seconds(num_prompt_rows)
+            continue
+        matches = [running[slot].match for slot in slots]
+        caps = [max(0, running[slot].left - 1) for slot in slots]
         choice = policy.choose(slots, caps, matches)
         tried, cut = [], policy.cut(slots, choice)
         for slot, limit, by_lookup in zip(slots, choice.limits, choice.by_lookup, strict=True):
@@ -158,28 +162,38 @@ def run(
             accepted, lookups = running[slot].round(draft, verified)
             tried.append(Tried(slot, limit, accepted, verified, by_lookup, levels, lookups))
             tokens += accepted + 1
-        rows = work.batch + sum(of_one.verified for of_one in tried)
-        seconds = machine.seconds(work.batch, rows, choice.head_drafts) + machine.prompt_seconds(num_prompt_rows)
+        rows = len(slots) + sum(of_one.verified for of_one in tried)
+        seconds = machine.seconds(len(slots), rows, choice.head_drafts) + machine.prompt_seconds(num_prompt_rows)
         seconds *= rng.gauss(1, NOISE)
         if rng.random() < SLOW_ROUNDS:
             seconds *= rng.uniform(*SLOWER)
         elapsed += seconds
-        timing = Timing(work.batch, rows, choice.head_drafts, seconds, num_prompt_rows)
+        timing = Timing(len(slots), rows, choice.head_drafts, seconds, num_prompt_rows)
         policy.observe(RoundOutcome(tried, timing))
         for slot in slots:
             if running[slot].left <= 0:
                 running[slot] = _Running(work, slot, rng)
                 policy.enter(slot)
+                if prompt_tokens:
+                    unread[slot] = prompt_tokens
     return tokens / elapsed
 
 
-def static_rate(
-    machine: Machine, batch: int, chances: Sequence[float], num_drafts: int, *, prompt_rows: Sequence[int] = (0,)
-) -> float:
+def _read(unread: dict[int, int]) -> int:
+    """Read the oldest prompts, and return the rows; those read to their end are removed."""
+    room = CHUNK
+    for slot, left in list(unread.items()):
+        room -= (rows := min(room, left))
+        unread[slot] -= rows
+        if not unread[slot]:
+            del unread[slot]
+    return CHUNK - room
+
+
+def static_rate(machine: Machine, batch: int, chances: Sequence[float], num_drafts: int) -> float:
     """Tokens per second to expect of a number of drafts that stays, each of `chances` for as many tokens."""
     slower = 1 + SLOW_ROUNDS * (sum(SLOWER) / 2 - 1)
-    beside = sum(map(machine.prompt_seconds, prompt_rows)) / len(prompt_rows)
-    seconds = slower * (machine.seconds(batch, batch * (num_drafts + 1), num_drafts) + beside)
+    seconds = slower * machine.seconds(batch, batch * (num_drafts + 1), num_drafts)
     return len(chances) / sum(seconds / (batch * expected_tokens(chance, num_drafts)) for chance in chances)
 
 

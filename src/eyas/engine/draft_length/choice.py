@@ -125,7 +125,6 @@ class AutoDraftLength:
     RETIME_OFTEN = 16  # least rounds between two rounds without drafts, where drafts pay
     RETIME_SELDOM = 256  # the bound to which the distance doubles while their times are as expected
     RETIME_SHORTER = 64  # rounds until one draft less than in use is timed again
-    PROMPT_STEPS = 64  # steps over which the time of prompts is shared out
     AS_EXPECTED = 0.1  # largest relative error of a time that is as expected
 
     def __init__(
@@ -153,7 +152,6 @@ class AutoDraftLength:
         self._retime_every = self.RETIME_OFTEN
         self._again = False
         self._head_paused = False
-        self._beside_s = 0.0  # of prompts, in a step of late
         self._best: DraftChoice | None = None
 
     def fresh(self) -> AutoDraftLength:
@@ -199,7 +197,7 @@ class AutoDraftLength:
     ) -> DraftChoice:
         seconds, caps_S = self.costs.table(len(slots)), np.asarray(caps)
         most = min(len(seconds) - 1, self.max_drafts if most is None else most)
-        seconds = seconds[: most + 1, : len(slots) * most + 1] + self._beside_s
+        seconds = seconds[: most + 1, : len(slots) * most + 1] + self.prompts.per_round_s
         chances_SK = np.zeros((len(slots), most))
         if self.head is not None:
             chances_SK = self.head.chances(np.asarray(slots))[:, :most]
@@ -280,16 +278,15 @@ class AutoDraftLength:
         best, num_sequences = self._best, timing.num_sequences
         if best is None or any(best.limits) or num_accepted == 0:
             return False
-        none_s = float(self.costs.table(num_sequences)[0, 0]) + self._beside_s
-        gain = (num_sequences + num_accepted) / num_sequences
-        return gain * none_s > self.costs.expected(timing) + self._beside_s
+        none_s, drafted_s = float(self.costs.table(num_sequences)[0, 0]), self.costs.expected(timing)
+        gain, prompts_s = (num_sequences + num_accepted) / num_sequences, self.prompts.per_round_s
+        return gain * (none_s + prompts_s) > drafted_s + prompts_s
 
     def _observe_timing(self, timing: Timing) -> None:
         has_paused, self._head_paused = self._head_paused, timing.head_drafts == 0
+        self.prompts.count(timing.num_prompt_rows)
         if timing.num_prompt_rows:
             self._observe_mixed(timing, counts=not (has_paused and timing.head_drafts))
-        self._beside_s += (self.prompts.seconds(timing.num_prompt_rows) - self._beside_s) / self.PROMPT_STEPS
-        if timing.num_prompt_rows:
             return
         if timing.num_rows == timing.num_sequences and timing.head_drafts == 0:
             expected = self.costs.expected(timing)
