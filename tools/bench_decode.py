@@ -19,11 +19,12 @@ from torch import Tensor
 from eyas.bench.report import provenance
 from eyas.engine.round.state import DeviceState
 from eyas.engine.sampling.screened_logits import MAX_ROWS, ScreenedLogits
-from eyas.kernels.cuda import linear, moe
+from eyas.kernels.cuda.dense import linear
+from eyas.kernels.cuda.moe import moe
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
-from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.layers.norm import Normed
 from eyas.kernels.triton import stream
 from eyas.model.hardware import hardware
 

@@ -34,7 +34,7 @@ from eyas.engine.step import core as core_module
 from eyas.engine.step.core import EngineCore
 from eyas.engine.step.runner import FirstTokens, Runner, StepOutput
 from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, StepPlan
-from eyas.kernels.cuda.moe import MAX_ROWS
+from eyas.kernels.cuda.moe.moe import MAX_ROWS
 
 VOCAB, CONTEXT, PROMPT, PAGE = 201_088, 4_096, 128, 16
 MAX_DRAFTS = 7

@@ -9,8 +9,8 @@ layer, and its share of all kernels. Above them the pass by CUDA events, and how
 launches one after the other here, while an engine replays a graph. --triton: experts by Triton's kernel on Hopper, too.
 
 --routing: the router alone in graphs, with every tile of rows, and beside it the `route.py` of an earlier commit
-(`git show f9dc7724:src/eyas/kernels/triton/route.py > before.py`), whose counters are a launch of their own.
---experts: both products of the experts in graphs, by Triton and by kernels/cuda/experts.cu, and what sorts rows by
+(`git show f9dc7724:src/eyas/kernels/triton/prompts/route.py > before.py`), whose counters are a launch of their own.
+--experts: both products of the experts in graphs, by Triton and by kernels/cuda/moe/experts.cu, and what sorts rows by
 expert beside them.
 """
 
@@ -35,13 +35,14 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from eyas.bench.report import provenance
-from eyas.kernels.cuda import experts as cuda_experts
-from eyas.kernels.cuda import moe
-from eyas.kernels.cuda.flash import hopper_attention
+from eyas.kernels.cuda.attention.flash import hopper_attention
+from eyas.kernels.cuda.moe import experts as cuda_experts
+from eyas.kernels.cuda.moe import moe
 from eyas.kernels.layouts.dense import BlockedMatrix
-from eyas.kernels.reference.norm import Normed
-from eyas.kernels.triton import experts, route, stream
-from eyas.kernels.triton.ops import PromptOps
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.triton import stream
+from eyas.kernels.triton.prompts import experts, route
+from eyas.kernels.triton.prompts.ops import PromptOps
 from eyas.model.hardware import hardware
 from eyas.model.making.presets import PRESETS
 from eyas.model.networks.gpt_oss import GptOss
@@ -177,7 +178,7 @@ def show_experts(all_rows: Sequence[int]) -> None:
 
 
 def show_wgmma(layers: Sequence[ExpertLayer], normed: Normed, routing: route.Routing, wanted: Tensor) -> None:
-    """Print microseconds of the kernels of `kernels/cuda/experts.cu` by rows of a tile."""
+    """Print microseconds of the kernels of `kernels/cuda/moe/experts.cu` by rows of a tile."""
     rows, top_k, num_experts = normed.rows_TH, CONFIG.experts_per_token, CONFIG.num_experts
     num_pairs = len(rows) * top_k
     usual, tile = cuda_experts.tile_rows(num_pairs, num_experts), experts.expert_tile_rows(num_pairs, num_experts)

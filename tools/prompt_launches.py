@@ -4,12 +4,12 @@
 
 Weights and rows are random, in the shapes of gpt-oss-120b (SIMULATED): QKV, the attention's output product with the
 residual, attention, attention with a window, and a draft head's first product; `*` is the launch of a pass.
-Launches with STEP, the columns of a step, go by TMA (`kernels.triton.tma`), from 1,024 rows on; their time has the
-unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several processes with
-N = 0 to 4 do so side by side.
+Launches with STEP, the columns of a step, go by TMA (`kernels.triton.prompts.tma`), from 1,024 rows on; their time has
+the unpacking of the matrix in it. --compile N compiles the launches of one kernel and times nothing: several processes
+with N = 0 to 4 do so side by side.
 
 --full: attention without a window alone, of the last rows of a prompt of 32,640 tokens, by Triton and on Hopper by
-`kernels/cuda/flash.cu`, in turns.
+`kernels/cuda/attention/flash.cu`, in turns.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tools.bench_prompt import CONFIG, DEVICE, TURNS, launch_us, timed
 from torch import Tensor
 
 from eyas.bench.report import provenance
-from eyas.kernels.cuda import flash as cuda_flash
+from eyas.kernels.cuda.attention import flash as cuda_flash
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import device_limits
-from eyas.kernels.reference.norm import Normed
-from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
-from eyas.kernels.triton import flash, gemm, qkv, tma
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.reference.layers.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.triton.prompts import flash, gemm, qkv, tma
 from eyas.model.hardware import hardware
 
 ROWS = (128, 1024, 2048, 4096, 8192)

@@ -12,7 +12,7 @@ from tests.engine.support.exactness import (
     requests_for,
 )
 
-from eyas.kernels.reference.roles import PLAIN_OPS
+from eyas.kernels.reference.layers.roles import PLAIN_OPS
 
 ORACLE_SETUP = {"drafter": "oracle", "draft_tokens": 3, "concurrency": 4}
 

@@ -11,7 +11,7 @@ from eyas.base.types import FILTERS, Request, SamplingParams
 from eyas.engine.round.state import DeviceState
 from eyas.gateway.openai.sampling import SamplingFields
 from eyas.gateway.question.sampling import CONVERTED, PLAIN
-from eyas.kernels.reference.sample import SamplingRows
+from eyas.kernels.reference.rounds.sample import SamplingRows
 
 NAMES = [item.name for item in dataclasses.fields(SamplingParams)]
 # By name: a value that must change the answer, and other parameters of both requests.

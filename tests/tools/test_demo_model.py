@@ -12,7 +12,7 @@ from shapes import SMOKE_TARGET, TARGET
 from states import BatchedStates
 from target import TargetModel, attend, hidden_states, masks_of, rms_norm
 
-from eyas.kernels.reference.roles import PROMPT_OPS
+from eyas.kernels.reference.layers.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.loader import load_target
 from eyas.model.networks.gpt_oss import GptOss

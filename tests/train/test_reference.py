@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eyas.kernels.reference.ops import LayerCache
-from eyas.kernels.reference.roles import PROMPT_OPS
+from eyas.kernels.reference.layers.ops import LayerCache
+from eyas.kernels.reference.layers.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.config import FINAL_NORM_TAP

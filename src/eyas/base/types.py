@@ -41,7 +41,7 @@ MAX_PROMPT_LOGPROBS = 1 << 18  # entries a request: 128k tokens with one alterna
 MAX_COUNT = 2**31 - 1
 
 # Filters of the scaled scores, in the order in which they apply, and the value that switches each off. Samplers have a
-# tensor of the same name for each (`kernels.reference.sample.SamplingRows`).
+# tensor of the same name for each (`kernels.reference.rounds.sample.SamplingRows`).
 FILTERS: Mapping[str, float] = MappingProxyType({"top_k": 0, "top_p": 1.0, "min_p": 0.0})
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from eyas.kernels.reference.gather import SequenceRows
-from eyas.kernels.reference.ops import Ops, Rows
+from eyas.kernels.reference.layers.ops import Ops, Rows
+from eyas.kernels.reference.rounds.gather import SequenceRows
 
 __all__ = ["PageTables", "RowBatch"]
 

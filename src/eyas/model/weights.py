@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eyas.kernels.reference.ops import Matrix
+from eyas.kernels.reference.layers.ops import Matrix
 
 __all__ = ["Eagle3Weights", "Head", "LayerWeights", "TargetWeights", "num_bytes", "tensors_of"]
 

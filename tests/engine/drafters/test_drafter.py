@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from eyas.engine.drafters.base import Drafter
 from eyas.engine.drafters.ngram import NgramDrafter
 from eyas.engine.round.stages import Stages
-from eyas.kernels.reference.lookup import look_up_ref
+from eyas.kernels.reference.rounds.lookup import look_up_ref
 
 LONGEST = 24
 

@@ -18,7 +18,7 @@ from eyas.base.types import Request, SamplingParams
 from eyas.engine.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.round.types import Drafts
 from eyas.engine.startup.build import MAX_BACKLOG
-from eyas.kernels.reference.noise import gumbel
+from eyas.kernels.reference.rounds.noise import gumbel
 from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.making.make import make_head, make_target

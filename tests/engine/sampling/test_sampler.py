@@ -7,7 +7,7 @@ from tests.engine.support.exactness import build, run
 from tests.model.support.forward import logits_of
 
 from eyas.base.types import Request, SamplingParams
-from eyas.kernels.reference.noise import gumbel
+from eyas.kernels.reference.rounds.noise import gumbel
 
 PROMPT = (9, 9, 4, 30, 31, 32, 9)
 CLEAR = 1e-3  # a token chosen by less than this margin may fall either way in other summation orders

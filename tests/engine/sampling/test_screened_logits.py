@@ -10,13 +10,13 @@ from tests.kernels.cuda.emulator import emulated
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.round.state import DeviceState
 from eyas.engine.sampling.screened_logits import MAX_ROWS, ScreenedLogits
-from eyas.kernels.cuda import linear
+from eyas.kernels.cuda.dense import linear
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import Limits
 from eyas.kernels.layouts.int8 import RoughMatrix
-from eyas.kernels.reference.norm import Normed
-from eyas.kernels.reference.screen import error_of
-from eyas.kernels.triton.sample import SampleSpace, draw
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.reference.rounds.screen import error_of
+from eyas.kernels.triton.rounds.sample import SampleSpace, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # interpreted, infinities make numpy warn
 EPS = 1e-5

@@ -7,7 +7,7 @@ from eyas.base.settings.config import EngineConfig, ServeConfig
 from eyas.engine.startup import build, load
 from eyas.engine.startup.backend import check_round_size
 from eyas.engine.startup.build import EngineOptions
-from eyas.kernels.cuda.attend_plan import MAX_SEQS
+from eyas.kernels.cuda.attention.attend_plan import MAX_SEQS
 from eyas.recipes.knowledge.tables import knowledge
 
 

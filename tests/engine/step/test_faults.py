@@ -12,7 +12,7 @@ from eyas.engine.round.types import Drafts
 from eyas.engine.sampling.masking import RowMasks
 from eyas.engine.sampling.sampler import sample_rows
 from eyas.engine.step.core import MODEL_FAILED
-from eyas.kernels.reference.failures import NO_TOKEN_LEFT, NOT_FINITE
+from eyas.kernels.reference.rounds.failures import NO_TOKEN_LEFT, NOT_FINITE
 
 POISON = 77
 SETUPS = [

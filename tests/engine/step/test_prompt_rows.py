@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from eyas.engine.round.state import DeviceState
 from eyas.engine.step.prompt_rows import PromptRows, PromptTiles, tile_start
 from eyas.engine.step.scheduler import Chunk
-from eyas.kernels.reference.roles import PROMPT_TILE
+from eyas.kernels.reference.layers.roles import PROMPT_TILE
 
 SLOTS, LENGTH, RING, WIDTH = 4, 512, 40, 3
 VIEWS = {"alias", "detach", "expand", "select", "slice", "split", "transpose", "unbind", "unsqueeze", "view"}

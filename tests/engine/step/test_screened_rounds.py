@@ -10,8 +10,8 @@ from eyas.base.types import Request, SamplingParams
 from eyas.engine.sampling.screened_logits import _needs_all
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
-from eyas.kernels.reference.norm import inverse_rms
-from eyas.kernels.reference.screen import error_of, screen_ref
+from eyas.kernels.reference.layers.norm import inverse_rms
+from eyas.kernels.reference.rounds.screen import error_of, screen_ref
 
 RULED_OUT = -1e30  # the plain sampler takes -inf for a failure
 

@@ -16,10 +16,10 @@ from eyas.engine.draft_length.step_costs import HeadWork
 from eyas.engine.drafters.base import CacheShape, DrafterNeeds
 from eyas.engine.drafters.head_drafter import HeadDrafter
 from eyas.engine.round.types import Drafts, Guess
-from eyas.kernels.reference.gather import draft_room
-from eyas.kernels.reference.noise import gumbel
-from eyas.kernels.reference.norm import prepare_norm, rms_norm
-from eyas.kernels.reference.ops import Rows
+from eyas.kernels.reference.layers.norm import prepare_norm, rms_norm
+from eyas.kernels.reference.layers.ops import Rows
+from eyas.kernels.reference.rounds.gather import draft_room
+from eyas.kernels.reference.rounds.noise import gumbel
 from eyas.model.checkpoints.head_kind import HeadKind
 from eyas.model.checkpoints.names import Part, flat
 from eyas.model.checkpoints.reading import TensorReader, check_tensors, open_checkpoint, open_files

@@ -150,7 +150,7 @@ def test_it_says_what_to_install(monkeypatch):
     compiler._versions.cache_clear()
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(RuntimeError, match=r"pip install 'eyas\[gpu\]'"):
-        compiler.compile_for("linear")
+        compiler.compile_for("dense/linear")
 
 
 def test_an_older_device_is_refused(monkeypatch):

@@ -5,7 +5,7 @@ import torch
 from tests.kernels.cuda.emulator import emulated
 
 from eyas.kernels.cuda import norm as ops
-from eyas.kernels.reference.norm import inverse_rms, prepare_norm, rms_norm
+from eyas.kernels.reference.layers.norm import inverse_rms, prepare_norm, rms_norm
 
 EPS = 1e-5
 

@@ -19,13 +19,16 @@ from tests.kernels.support.hazards import overwritten_operands
 from tests.kernels.support.refills import unfinished_loads
 
 from eyas.engine.sampling.screened_logits import MAX_ROWS
-from eyas.kernels.cuda import attend, attend_plan, compiler, experts, flash, linear, moe, norm
+from eyas.kernels.cuda import compiler, norm
+from eyas.kernels.cuda.attention import attend, attend_plan, flash
+from eyas.kernels.cuda.dense import linear
+from eyas.kernels.cuda.moe import experts, moe
 from eyas.kernels.cuda.ops import DecodeOps
 from eyas.kernels.layouts.bits12 import TILE_BYTES
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import rough_bytes
 from eyas.kernels.layouts.mxfp4 import PackedExperts
-from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.reference.layers.ops import LayerCache, RopeTable, Rows
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("cuda.core", reason="no cuda-core: CUDA kernels cannot be compiled")
@@ -76,10 +79,10 @@ class Local(NamedTuple):
 # out of registers by a few values: linear at K = 17280, linear_tiles at 128 rows, linear_wgmma at 256 with 32,000
 # features.
 KNOWN = {
-    "attend": Local(80, 4096),
-    "linear": Local(80, 40),
-    "linear_tiles": Local(416, 144),
-    "linear_wgmma": Local(272, 56),
+    "attention/attend": Local(80, 4096),
+    "dense/linear": Local(80, 40),
+    "dense/linear_tiles": Local(416, 144),
+    "dense/linear_wgmma": Local(272, 56),
 }
 BATCHES = [(1, 1), (1, 4), (4, 4), (8, 4), (16, 4), (32, 4), (256, 4)]  # sequences, rows of each
 
@@ -210,8 +213,10 @@ def _compiled(source: str, defines: tuple[tuple[str, int | str], ...], arch: str
     def build(path: Path) -> None:
         path.write_bytes(pickle.dumps(compiler.build(source, dict(defines), arch)))
 
-    texts = [compiler.FOLDER / f"{source}.cu", *sorted(compiler.FOLDER.glob("*.cuh"))]
-    path = built_once("nvrtc", f"{source}-{arch}.pickle", texts, (defines, arch, nvrtc.nvrtcVersion()), build)
+    texts = [compiler.FOLDER / f"{source}.cu", *sorted(compiler.FOLDER.rglob("*.cuh"))]
+    path = built_once(
+        "nvrtc", f"{Path(source).name}-{arch}.pickle", texts, (defines, arch, nvrtc.nvrtcVersion()), build
+    )
     found: compiler.Build = pickle.loads(path.read_bytes())
     return found
 
@@ -225,7 +230,7 @@ def launches(request):
 def test_compiles_without_a_gpu(monkeypatch, launches):
     arch, model, batch = launches
     builds = _builds(monkeypatch, arch, model, batch)
-    assert {build.source for build in builds} >= {"attend", "linear", "moe", "norm"}
+    assert {build.source for build in builds} >= {"attention/attend", "dense/linear", "moe/moe", "norm"}
     faults = []
     for build in builds:
         usage = _compiled(build.source, build.defines, arch).usage[build.kernel]
@@ -245,7 +250,7 @@ def test_refills_stay_behind_what_they_overwrite(monkeypatch, tmp_path, launches
     if arch == "sm_121":
         pytest.skip("Triton's nvdisasm does not know it")
     # The rows of a block share a stage of linear_tiles, so each warp is done with it before the barrier.
-    checked = {"linear": ("UBLKCP",), "linear_tiles": ("UBLKCP", "BAR.SYNC")}
+    checked = {"dense/linear": ("UBLKCP",), "dense/linear_tiles": ("UBLKCP", "BAR.SYNC")}
     builds = [build for build in _builds(monkeypatch, arch, model, batch) if build.source in checked]
     cubin, faults = tmp_path / "cubin", []
     for build in builds:
@@ -262,7 +267,7 @@ def test_products_of_warpgroups(monkeypatch, tmp_path, batch):
     """No product waits for the one before, no operand is overwritten and no copy overtakes a load."""
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
     nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    builds = [build for build in _builds(monkeypatch, "sm_90", "120b", batch) if build.source == "linear_wgmma"]
+    builds = [build for build in _builds(monkeypatch, "sm_90", "120b", batch) if build.source == "dense/linear_wgmma"]
     assert len(builds) > 6
     for build in builds:
         compiled, blocks = _compiled(build.source, build.defines, "sm_90"), dict(build.defines)["STAGE_BLOCKS"]
@@ -287,7 +292,7 @@ def test_attention_of_warpgroups(tmp_path, group, num_kv, has_sinks, warpgroups)
     triton = pytest.importorskip("triton", reason="it brings nvdisasm")
     nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     defines = tuple(sorted(flash.defines(group, num_kv, warpgroups, has_sinks=has_sinks).items()))
-    compiled = _compiled("flash", defines, "sm_90")
+    compiled = _compiled("attention/flash", defines, "sm_90")
     usage = compiled.usage["flash"]
     assert usage.spill_bytes == usage.stack_bytes == 0
     assert flash.shared_bytes() <= DEVICES["sm_90"].shared_memory_per_block_optin

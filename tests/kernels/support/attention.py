@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from tests.kernels.cuda.emulator import emulated
 from torch import Tensor
 
-from eyas.kernels.cuda import attend as module
-from eyas.kernels.cuda import attend_plan
-from eyas.kernels.cuda.attend import attend, attend_workspace
-from eyas.kernels.cuda.attend_plan import plan
+from eyas.kernels.cuda.attention import attend as module
+from eyas.kernels.cuda.attention import attend_plan
+from eyas.kernels.cuda.attention.attend import attend, attend_workspace
+from eyas.kernels.cuda.attention.attend_plan import plan
 from eyas.kernels.layouts.device import Limits
-from eyas.kernels.reference.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.reference.layers.ops import LayerCache, Product, RopeTable, Rows
 
 PAGE, DIM, NUM_SLICES, HIDDEN = 16, 64, 3, 96
 EPS = 1e-5

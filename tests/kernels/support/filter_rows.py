@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from tests.kernels.support.rows import DEVICE
 
-from eyas.kernels.reference.sample import filter_scores
-from eyas.kernels.triton.filters import BINS, SHARED, choose
+from eyas.kernels.reference.rounds.sample import filter_scores
+from eyas.kernels.triton.rounds.filters import BINS, SHARED, choose
 
 _SHARED, _BINS = tl.constexpr(SHARED), tl.constexpr(BINS)
 

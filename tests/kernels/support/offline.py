@@ -22,20 +22,20 @@ from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.device import Limits
 from eyas.kernels.layouts.int8 import RoughMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts
-from eyas.kernels.reference.gather import Book
-from eyas.kernels.reference.norm import Normed
-from eyas.kernels.reference.ops import LayerCache, RopeTable, Rows
-from eyas.kernels.reference.sample import SamplingRows
-from eyas.kernels.triton import gemm, qkv, tma
-from eyas.kernels.triton.chain import end_chains
-from eyas.kernels.triton.commit import Ledger, commit
-from eyas.kernels.triton.edits import Edits, Masks
-from eyas.kernels.triton.gather import DeviceGather
-from eyas.kernels.triton.lookup import look_up
-from eyas.kernels.triton.ops import PromptOps
-from eyas.kernels.triton.sample import SampleSpace, draw
-from eyas.kernels.triton.screen import ScreenSpace, screen
-from eyas.kernels.triton.synthetic import decide, guess
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.reference.layers.ops import LayerCache, RopeTable, Rows
+from eyas.kernels.reference.rounds.gather import Book
+from eyas.kernels.reference.rounds.sample import SamplingRows
+from eyas.kernels.triton.prompts import gemm, qkv, tma
+from eyas.kernels.triton.prompts.ops import PromptOps
+from eyas.kernels.triton.rounds.chain import end_chains
+from eyas.kernels.triton.rounds.commit import Ledger, commit
+from eyas.kernels.triton.rounds.edits import Edits, Masks
+from eyas.kernels.triton.rounds.gather import DeviceGather
+from eyas.kernels.triton.rounds.lookup import look_up
+from eyas.kernels.triton.rounds.sample import SampleSpace, draw
+from eyas.kernels.triton.rounds.screen import ScreenSpace, screen
+from eyas.kernels.triton.rounds.synthetic import decide, guess
 
 # Bytes that one block may have (CUDA C++ programming guide, table of compute capabilities).
 SHARED_BYTES = {90: 227 << 10, 100: 227 << 10, 120: 99 << 10, 121: 99 << 10}

@@ -5,7 +5,7 @@ import multiprocessing
 import torch
 import triton
 
-from eyas.kernels.reference.sample import SamplingRows
+from eyas.kernels.reference.rounds.sample import SamplingRows
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 

@@ -9,8 +9,8 @@ from tests.model.support.forward import logits_of, row_batch
 
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.startup.build import EngineOptions, build_engine
-from eyas.kernels.reference.plain_ops import PlainOps
-from eyas.kernels.reference.router import route
+from eyas.kernels.reference.layers.plain_ops import PlainOps
+from eyas.kernels.reference.layers.router import route
 from eyas.model.checkpoints.loader import load_target
 from eyas.model.making.make import make_target
 from eyas.model.making.presets import PRESETS

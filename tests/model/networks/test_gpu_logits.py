@@ -8,8 +8,8 @@ from tests.model.support.poisoned import TILE, draw_target, packed, paged, poiso
 
 from eyas.engine.drafters.base import Drafter, DrafterNeeds
 from eyas.engine.startup.backend import KERNEL_CHUNK, kernel_backend
-from eyas.kernels.reference.plain_ops import PlainOps
-from eyas.kernels.reference.router import route
+from eyas.kernels.reference.layers.plain_ops import PlainOps
+from eyas.kernels.reference.layers.router import route
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.config_json import target_json
 from eyas.model.making.presets import PRESETS
@@ -125,8 +125,8 @@ def by_transformers(model, tokens_N):
 
 def prompt_ops():
     """The prompt operations, and a list that gets the experts of each layer."""
-    from eyas.kernels.cuda.flash import hopper_attention
-    from eyas.kernels.triton.ops import PromptOps
+    from eyas.kernels.cuda.attention.flash import hopper_attention
+    from eyas.kernels.triton.prompts.ops import PromptOps
 
     ids = []
 

@@ -9,7 +9,7 @@ from tests.model.support.poisoned import TILE, draw_target, packed, paged, poiso
 
 from eyas.engine.drafters.base import Drafter, DrafterNeeds
 from eyas.engine.startup.backend import KERNEL_CHUNK, kernel_backend
-from eyas.kernels.reference.plain_ops import PlainOps
+from eyas.kernels.reference.layers.plain_ops import PlainOps
 from eyas.model.making.presets import PRESETS
 from eyas.model.networks.gpt_oss import GptOss
 

@@ -8,10 +8,10 @@ import torch
 from tests.model.support.poisoned import PAGE_SIZE, TILE, draw_target, packed, poison_token, shuffled_tables
 
 from eyas.base.bundled import DEMO
-from eyas.kernels.cuda.experts import hopper_products
-from eyas.kernels.cuda.flash import hopper_attention
-from eyas.kernels.reference.ops import LayerCache
-from eyas.kernels.triton.ops import PromptOps
+from eyas.kernels.cuda.attention.flash import hopper_attention
+from eyas.kernels.cuda.moe.experts import hopper_products
+from eyas.kernels.reference.layers.ops import LayerCache
+from eyas.kernels.triton.prompts.ops import PromptOps
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.loader import load_target
 from eyas.model.making.presets import PRESETS, default_head

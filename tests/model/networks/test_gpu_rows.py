@@ -9,7 +9,7 @@ from tests.model.support.poisoned import PAGE_SIZE, draw_target, packed, poison,
 from eyas.engine.drafters.base import Drafter, DrafterNeeds
 from eyas.engine.startup.backend import KERNEL_CHUNK, kernel_backend
 from eyas.kernels.layouts.fp8_cache import to_fp8_pair
-from eyas.kernels.reference.ops import LayerCache
+from eyas.kernels.reference.layers.ops import LayerCache
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.making.presets import PRESETS, default_head
 from eyas.model.making.random_weights import random_head

@@ -2,7 +2,7 @@
 
 import torch
 
-from eyas.kernels.reference.roles import PROMPT_OPS
+from eyas.kernels.reference.layers.roles import PROMPT_OPS
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.networks.gpt_oss import GptOss
 

@@ -2,7 +2,7 @@
 
 Poison is NaN in the embedding of a token that only dead rows have, in pages that no table names, and in keys behind a
 sequence's end; values there are as large as bf16 has them, for they are finite in every cache
-(`kernels.reference.rope_write`).
+(`kernels.reference.layers.rope_write`).
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.layouts.fp8_cache import BROKEN, LARGEST_SCALE
-from eyas.kernels.reference.ops import LayerCache, Ops
+from eyas.kernels.reference.layers.ops import LayerCache, Ops
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.device_layout import pack_layer, pack_lm_head
 from eyas.model.config import GptOssConfig

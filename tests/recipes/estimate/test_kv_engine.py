@@ -13,7 +13,7 @@ from eyas.engine.startup.backend import KERNEL_CHUNK, PLAIN_CHUNK
 from eyas.engine.startup.build import EngineOptions, _most_rows
 from eyas.engine.startup.memory import page_bytes, page_counts
 from eyas.engine.step.scheduler import sliding_pages
-from eyas.kernels.cuda.moe import MAX_ROWS
+from eyas.kernels.cuda.moe.moe import MAX_ROWS
 from eyas.model.config import Eagle3Config, GptOssConfig, RopeConfig
 from eyas.recipes.estimate.kv import EYAS_CHUNK, EYAS_CPU_CHUNK, EYAS_PAGE, kv_layout, round_rows
 

@@ -8,7 +8,7 @@ from tests.train.support.texts import batch_of_texts
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eyas.base.errors import UserError
-from eyas.kernels.reference.noise import gumbel
+from eyas.kernels.reference.rounds.noise import gumbel
 from eyas.model.making.presets import PRESETS, default_head
 from eyas.train.evaluation.chances import accepted_chances, coupled_chance
 from eyas.train.heads.eagle3 import Eagle3TrainableHead

@@ -13,8 +13,8 @@ from tests.train.support.batches import batch_of, random_documents
 from eyas.base.errors import UserError
 from eyas.base.types import Request, SamplingParams
 from eyas.engine.startup.build import EngineOptions, build_engine
-from eyas.kernels.reference.ops import LayerCache
-from eyas.kernels.reference.roles import PROMPT_OPS
+from eyas.kernels.reference.layers.ops import LayerCache
+from eyas.kernels.reference.layers.roles import PROMPT_OPS
 from eyas.model.checkpoints.loader import load_head, load_target
 from eyas.model.config import FINAL_NORM_TAP
 from eyas.model.making.make import make_head, make_target

@@ -17,7 +17,7 @@ from eyas.engine.step.core import EngineCore
 from eyas.engine.step.runner import PROMPT_STAGES
 from eyas.engine.step.speculate import FINISH, VERIFY
 from eyas.engine.step.timed import timed_stages
-from eyas.kernels.reference.roles import PLAIN_OPS
+from eyas.kernels.reference.layers.roles import PLAIN_OPS
 from eyas.model.checkpoints.device_layout import num_copies, remove_copies, unread_bytes
 from eyas.model.checkpoints.head_kinds import HEAD_KINDS
 from eyas.model.checkpoints.shards import read_headers

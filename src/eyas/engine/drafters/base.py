@@ -18,9 +18,9 @@ from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Sampler
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.reference.gather import Gather
-from eyas.kernels.reference.lookup import LookUp
-from eyas.kernels.reference.ops import LayerCache, Ops
+from eyas.kernels.reference.layers.ops import LayerCache, Ops
+from eyas.kernels.reference.rounds.gather import Gather
+from eyas.kernels.reference.rounds.lookup import LookUp
 from eyas.model.batch import RowBatch
 from eyas.model.networks.gpt_oss import GptOss
 from eyas.model.weights import Head

@@ -12,14 +12,14 @@ from eyas.engine.round.stages import Stages
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.reference.gather import draft_room
-from eyas.kernels.reference.lookup import LookUp
+from eyas.kernels.reference.rounds.gather import draft_room
+from eyas.kernels.reference.rounds.lookup import LookUp
 
 __all__ = ["NgramDrafter"]
 
 
 class NgramDrafter(Drafter):
-    """Looks up the longest n-gram of `max_match` .. `min_match` last tokens (`kernels.reference.lookup`)."""
+    """Looks up the longest n-gram of `max_match` .. `min_match` last tokens (`kernels.reference.rounds.lookup`)."""
 
     def __init__(self, look_up: LookUp, stages: Stages, *, min_match: int = 2, max_match: int = 5) -> None:
         self.lookup_sizes = range(max_match, min_match - 1, -1)

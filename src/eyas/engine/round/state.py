@@ -18,9 +18,9 @@ from eyas.base.types import FILTERS, MAX_DRAFTS, MAX_LOGIT_BIAS, MAX_STOP_IDS
 from eyas.engine.draft_length.confidence import LEVELS, NUM_LEVELS, Cut
 from eyas.engine.round.types import Drafts
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.reference.chain import ChainEnd
-from eyas.kernels.reference.gather import Book
-from eyas.kernels.reference.sample import SamplingRows
+from eyas.kernels.reference.rounds.chain import ChainEnd
+from eyas.kernels.reference.rounds.gather import Book
+from eyas.kernels.reference.rounds.sample import SamplingRows
 from eyas.model.batch import PageTables
 
 __all__ = ["DeviceState", "SamplingFlags"]

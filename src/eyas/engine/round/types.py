@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.reference.chain import ChainEnd
-from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.reference.rounds.chain import ChainEnd
 
 __all__ = [
     "Drafts",
@@ -92,15 +92,15 @@ class Sampled(NamedTuple):
     """The target's token for each row, whether reached or not."""
 
     ids_SR: Tensor
-    failed_SR: Tensor  # code of why a row has no token (`kernels.reference.failures`), 0 where it has one
+    failed_SR: Tensor  # code of why a row has no token (`kernels.reference.rounds.failures`), 0 where it has one
     logprobs: Logprobs | None
 
 
 class RoundOutput(NamedTuple):
     """Results of a round: `sampled_SR[:, :num_committed]` are the new tokens, `ended_S` marks finished sequences.
 
-    `failed_S` is the code of why a sequence ended without a token where one was due (`kernels.reference.failures`),
-    else 0.
+    `failed_S` is the code of why a sequence ended without a token where one was due
+    (`kernels.reference.rounds.failures`), else 0.
     """
 
     sampled_SR: Tensor
@@ -160,4 +160,4 @@ class Screen(Protocol):
         """Say what the next rounds sample; not part of a captured stage. All logits come where a request needs them."""
 
     def logits(self, normed: Normed, slots_S: Tensor, live_SR: Tensor, out_TV: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return fp32 [T, V], in `out_TV` where it is given, and what was wanted (`kernels.triton.screen`)."""
+        """Return fp32 [T, V], in `out_TV` where it is given, and what was wanted (`kernels.triton.rounds.screen`)."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, RoundOutput, RowMasks, Sampled, Verified
-from eyas.kernels.reference.accept import Accepted, accept
+from eyas.kernels.reference.rounds.accept import Accepted, accept
 
 __all__ = ["commit"]
 

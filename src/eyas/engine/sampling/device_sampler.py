@@ -1,6 +1,7 @@
 """Sampling and commit on a GPU: one launch each, with per-request sampling parameters in device memory.
 
-One captured graph therefore serves every mixture of requests. See `kernels.triton.sample` and `kernels.triton.commit`.
+One captured graph therefore serves every mixture of requests. See `kernels.triton.rounds.sample` and
+`kernels.triton.rounds.commit`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Verified
 from eyas.engine.sequences.sequence import Sequence
 from eyas.kernels.layouts.dense import TILE_ROWS
-from eyas.kernels.reference.accept import NUM_NUMBERS
-from eyas.kernels.reference.chain import ChainEnd
-from eyas.kernels.triton.chain import end_chains
-from eyas.kernels.triton.commit import Ledger, commit
-from eyas.kernels.triton.edits import Edits, Masks
-from eyas.kernels.triton.sample import SampleSpace, draw
+from eyas.kernels.reference.rounds.accept import NUM_NUMBERS
+from eyas.kernels.reference.rounds.chain import ChainEnd
+from eyas.kernels.triton.rounds.chain import end_chains
+from eyas.kernels.triton.rounds.commit import Ledger, commit
+from eyas.kernels.triton.rounds.edits import Edits, Masks
+from eyas.kernels.triton.rounds.sample import SampleSpace, draw
 
 __all__ = ["DeviceSampler"]
 

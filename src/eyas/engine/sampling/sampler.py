@@ -1,4 +1,4 @@
-"""Draws the target's tokens for the rows of a round: penalties, bias, masks, then `kernels.reference.sample`.
+"""Draws the target's tokens for the rows of a round: penalties, bias, masks, then `kernels.reference.rounds.sample`.
 
 The penalties of a row count the tokens of its sequence and the drafts before the row, so a row gives the token that
 plain decoding would give there.
@@ -13,10 +13,10 @@ from eyas.engine.round.state import DeviceState, uses_penalties
 from eyas.engine.round.types import Drafts, Guess, Logprobs, RoundOutput, RowMasks, Sampled, Verified
 from eyas.engine.sampling.commit import commit
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.reference.chain import ChainEnd, end_chains_ref
-from eyas.kernels.reference.failures import NO_TOKEN_LEFT, NOT_FINITE
-from eyas.kernels.reference.mask import mask_scores
-from eyas.kernels.reference.sample import sample
+from eyas.kernels.reference.rounds.chain import ChainEnd, end_chains_ref
+from eyas.kernels.reference.rounds.failures import NO_TOKEN_LEFT, NOT_FINITE
+from eyas.kernels.reference.rounds.mask import mask_scores
+from eyas.kernels.reference.rounds.sample import sample
 
 __all__ = ["PlainSampler", "sample_rows", "top_logprobs"]
 

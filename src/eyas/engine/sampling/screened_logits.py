@@ -1,8 +1,8 @@
 """Logits of a round of few rows from half of the lm_head's bytes, exact wherever a token may be drawn.
 
 An 8-bit copy of the lm_head gives rough logits, a screen rules out the tokens that cannot be drawn, and the exact
-product computes the tiles that are left (`kernels.triton.screen`). All of it follows on the device, in one graph: where
-the screen is passed over, the same launches compute all logits, and with the same bits.
+product computes the tiles that are left (`kernels.triton.rounds.screen`). All of it follows on the device, in one
+graph: where the screen is passed over, the same launches compute all logits, and with the same bits.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from eyas.base.types import FILTERS
 from eyas.engine.round.state import DeviceState, uses_penalties
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.cuda import linear
+from eyas.kernels.cuda.dense import linear
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
-from eyas.kernels.reference.norm import Normed
-from eyas.kernels.triton.screen import ScreenSpace, screen
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.triton.rounds.screen import ScreenSpace, screen
 
 __all__ = ["MAX_ROWS", "ScreenedLogits"]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, Guess, RoundOutput, RowMasks, Sampler, Verified
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.reference.chain import ChainEnd
-from eyas.kernels.reference.synthetic import decide_ref, guess_ref
+from eyas.kernels.reference.rounds.chain import ChainEnd
+from eyas.kernels.reference.rounds.synthetic import decide_ref, guess_ref
 
 __all__ = ["SWITCH_EVERY", "SimulatedSampler"]
 
@@ -37,7 +37,7 @@ class SimulatedSampler:
         self._right_SN = torch.empty(shape, dtype=torch.bool, device=state.device)
         self._guess, self._decide = guess_ref, decide_ref
         if state.device.type == "cuda":
-            from eyas.kernels.triton.synthetic import decide, guess
+            from eyas.kernels.triton.rounds.synthetic import decide, guess
 
             self._guess, self._decide = guess, decide
         self.simulate(chances, seed=seed)

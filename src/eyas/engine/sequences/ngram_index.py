@@ -1,8 +1,8 @@
 """Predicts the acceptance of prompt-lookup (n-gram) drafts from the tokens seen so far, on the host.
 
 No draft need be tried for it: each new token shows whether the token after the earlier occurrence of the same n-gram
-was right. The device finds drafts by the same rule (`kernels.reference.lookup`), in tokens that include those which the
-host has not seen yet.
+was right. The device finds drafts by the same rule (`kernels.reference.rounds.lookup`), in tokens that include those
+which the host has not seen yet.
 """
 
 from __future__ import annotations

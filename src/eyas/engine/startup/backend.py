@@ -16,10 +16,10 @@ from eyas.engine.sampling.sampler import PlainSampler
 from eyas.engine.step.scheduler import max_tiles
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix
-from eyas.kernels.reference.gather import Gather, PlainGather
-from eyas.kernels.reference.lookup import LookUp, look_up_ref
-from eyas.kernels.reference.ops import Ops
-from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
+from eyas.kernels.reference.layers.ops import Ops
+from eyas.kernels.reference.layers.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
+from eyas.kernels.reference.rounds.gather import Gather, PlainGather
+from eyas.kernels.reference.rounds.lookup import LookUp, look_up_ref
 from eyas.model.config import GptOssConfig
 
 __all__ = [
@@ -76,8 +76,8 @@ def check_round_size(concurrency: int) -> None:
 
     More rows are no error: large rounds draft fewer tokens (`engine.draft_length.round_limit`).
     """
-    from eyas.kernels.cuda.attend_plan import MAX_SEQS
-    from eyas.kernels.cuda.moe import MAX_ROWS
+    from eyas.kernels.cuda.attention.attend_plan import MAX_SEQS
+    from eyas.kernels.cuda.moe.moe import MAX_ROWS
 
     most = min(MAX_SEQS, MAX_ROWS)
     if concurrency > most:
@@ -100,13 +100,13 @@ def kernel_backend(
     """Return the backend of kernels and CUDA graphs. Raises UserError for more sequences than kernels take."""
     from eyas.engine.sampling.device_sampler import DeviceSampler
     from eyas.engine.sampling.screened_logits import ScreenedLogits
-    from eyas.kernels.cuda.experts import hopper_products
-    from eyas.kernels.cuda.flash import hopper_attention
-    from eyas.kernels.cuda.moe import MAX_ROWS
+    from eyas.kernels.cuda.attention.flash import hopper_attention
+    from eyas.kernels.cuda.moe.experts import hopper_products
+    from eyas.kernels.cuda.moe.moe import MAX_ROWS
     from eyas.kernels.cuda.ops import DecodeOps
-    from eyas.kernels.triton.gather import DeviceGather
-    from eyas.kernels.triton.lookup import look_up
-    from eyas.kernels.triton.ops import PromptOps
+    from eyas.kernels.triton.prompts.ops import PromptOps
+    from eyas.kernels.triton.rounds.gather import DeviceGather
+    from eyas.kernels.triton.rounds.lookup import look_up
 
     check_round_size(concurrency)
     passes = drafter.work(max_drafts).passes

@@ -30,10 +30,10 @@ from eyas.engine.step.runner import Runner
 from eyas.engine.step.scheduler import Scheduler, SchedulerConfig, sliding_pages
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.int8 import RoughMatrix, rough_bytes
-from eyas.kernels.reference.attend import KEY_BLOCK
-from eyas.kernels.reference.linear import self_test
-from eyas.kernels.reference.ops import LayerCache, Ops
-from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
+from eyas.kernels.reference.layers.attend import KEY_BLOCK
+from eyas.kernels.reference.layers.linear import self_test
+from eyas.kernels.reference.layers.ops import LayerCache, Ops
+from eyas.kernels.reference.layers.roles import PROMPT_OPS, PROMPT_TILE, ROW_OPS
 from eyas.model.checkpoints.device_layout import is_packed
 from eyas.model.config import GptOssConfig
 from eyas.model.devices import available_bytes

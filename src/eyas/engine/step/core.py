@@ -54,9 +54,9 @@ from eyas.engine.step.results import (
 from eyas.engine.step.runner import Runner
 from eyas.engine.step.scheduler import Scheduler, StepPlan
 from eyas.engine.step.target_itl import TargetItl
-from eyas.kernels.reference.accept import NUM_NUMBERS
-from eyas.kernels.reference.failures import NOT_FINITE
-from eyas.kernels.reference.router import route
+from eyas.kernels.reference.layers.router import route
+from eyas.kernels.reference.rounds.accept import NUM_NUMBERS
+from eyas.kernels.reference.rounds.failures import NOT_FINITE
 
 __all__ = ["EngineCore"]
 

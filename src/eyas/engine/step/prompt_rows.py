@@ -17,8 +17,8 @@ from torch import Tensor
 
 from eyas.engine.round.state import DeviceState
 from eyas.engine.step.scheduler import Chunk
-from eyas.kernels.reference.ops import Ops
-from eyas.kernels.reference.roles import PROMPT_TILE
+from eyas.kernels.reference.layers.ops import Ops
+from eyas.kernels.reference.layers.roles import PROMPT_TILE
 from eyas.model.batch import RowBatch
 
 __all__ = ["PromptRows", "PromptTiles", "tile_start"]

@@ -36,10 +36,10 @@ from eyas.engine.sequences.sequence import Sequence
 from eyas.engine.step.prompt_rows import PromptRows, PromptTiles, tile_start
 from eyas.engine.step.scheduler import Chunk, StepPlan, SwapIn, SwapOut
 from eyas.engine.step.speculate import speculative_round
-from eyas.kernels.reference.gather import Gather
-from eyas.kernels.reference.norm import Normed
-from eyas.kernels.reference.ops import LayerCache, Ops
-from eyas.kernels.reference.roles import PROMPT_TILE
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.reference.layers.ops import LayerCache, Ops
+from eyas.kernels.reference.layers.roles import PROMPT_TILE
+from eyas.kernels.reference.rounds.gather import Gather
 from eyas.model.networks.gpt_oss import GptOss
 
 __all__ = ["PROMPT_STAGES", "FirstTokens", "Runner", "StepOutput", "Swapped"]

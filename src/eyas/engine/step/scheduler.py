@@ -18,7 +18,7 @@ from operator import attrgetter
 from eyas.engine.draft_length.round_drafts import RoundDrafts
 from eyas.engine.sequences.pages import PagePool
 from eyas.engine.sequences.sequence import Phase, Sequence
-from eyas.kernels.reference.roles import PROMPT_TILE
+from eyas.kernels.reference.layers.roles import PROMPT_TILE
 
 __all__ = ["Chunk", "Scheduler", "SchedulerConfig", "StepPlan", "SwapIn", "SwapOut", "max_tiles"]
 

@@ -17,8 +17,8 @@ from eyas.engine.round.state import DeviceState
 from eyas.engine.round.types import Drafts, RoundOutput, RoundSpace, Sampler, Screen, Verified
 from eyas.engine.sampling.masking import read_for_masks
 from eyas.engine.sequences.sequence import Sequence
-from eyas.kernels.reference.gather import Gather
-from eyas.kernels.reference.ops import LayerCache, Ops
+from eyas.kernels.reference.layers.ops import LayerCache, Ops
+from eyas.kernels.reference.rounds.gather import Gather
 from eyas.model.batch import RowBatch
 from eyas.model.networks.gpt_oss import GptOss
 

@@ -2,12 +2,12 @@
 
 Writing one:
 
-- `NAME.cu` in this folder includes .cuh files of this folder and nothing else; common.cuh alone has inline assembly.
-  All others keep to its names and CUDA's own intrinsics (`__syncthreads`, `__shfl_*_sync`, atomics, math functions):
-  the same text then runs on a CPU in tests/kernels/cuda/emulator. What common.cuh lacks goes there, for the device and
-  for the emulator.
+- `ROOM/NAME.cu` includes .cuh files of this folder and its rooms, and nothing else; common.cuh and wgmma.cuh alone have
+  inline assembly. All others keep to their names and CUDA's own intrinsics (`__syncthreads`, `__shfl_*_sync`, atomics,
+  math functions): the same text then runs on a CPU in tests/kernels/cuda/emulator. What common.cuh lacks goes there,
+  for the device and for the emulator.
 - Kernels are `extern "C" __global__ void NAME(...)`; their parameters are pointers, i32 / i64 and float. Shapes that
-  the code needs at compile time are `defines` (`compiler.load("linear", {"DEPTH": 8, ...})`): few, since each set
+  the code needs at compile time are `defines` (`compiler.load("dense/linear", {"DEPTH": 8, ...})`): few, since each set
   compiles.
 - Programmatic dependent launch: weights may be loaded before `pdl_wait()`; all that another kernel of the chain writes
   is read and written after it. Every kernel calls `pdl_wait()` before it ends, also on paths that do nothing, and

@@ -1,4 +1,4 @@
-"""Compiles the .cu files of this folder with NVRTC (through cuda-core) and keeps the result on disk.
+"""Compiles the .cu files of this folder's rooms with NVRTC (through cuda-core) and keeps the result on disk.
 
 `load` is for the current device and gives kernels to launch; `compile_for` and `build` need no GPU.
 """
@@ -64,7 +64,9 @@ class Module:
 
 
 def load(source: str, defines: Defines | None = None) -> Module:
-    """Load `source`.cu with these defines, for the current CUDA device: compiled once a machine, loaded once a process.
+    """Load `source`.cu, such as "dense/linear", with these defines, for the current CUDA device.
+
+    It is compiled once a machine and loaded once a process.
 
     Raises RuntimeError that says what to install when cuda-core or NVRTC is missing, and for devices before Hopper.
     """
@@ -89,7 +91,7 @@ def compile_for(source: str, defines: Defines | None = None, arch: str = "sm_90"
     cache, arch = cache_folder(), _arch_of(source, arch, folder)
     if cache is None:
         return build(source, defines, arch, folder=folder).cubin
-    path = cache / f"{source}-{arch}-{_key(folder / f'{source}.cu', _options(source, defines, arch))}.cubin"
+    path = cache / f"{Path(source).name}-{arch}-{_key(folder / f'{source}.cu', _options(source, defines, arch))}.cubin"
     cubin = _read_checked(path)
     if cubin is None:
         cubin = build(source, defines, arch, folder=folder).cubin
@@ -157,7 +159,7 @@ def _package_version(name: str) -> str | None:
 
 
 def _key(source: Path, options: Mapping[str, Any]) -> str:
-    texts = [path.read_bytes() for path in (source, *sorted(FOLDER.glob("*.cuh")))]
+    texts = [path.read_bytes() for path in (source, *sorted(FOLDER.rglob("*.cuh")))]
     parts = (texts, sorted(options.items()), _versions())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 

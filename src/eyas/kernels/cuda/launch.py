@@ -25,9 +25,9 @@ Size = int | tuple[int, ...]
 
 
 class Plan(NamedTuple):
-    """A launch without its arguments: a source with its defines, blocks, threads of each, their shared memory."""
+    """A launch without its arguments: a kernel, its defines, blocks, threads of each, their shared memory."""
 
-    source: str
+    kernel: str
     defines: dict[str, int]
     grid: tuple[int, ...]
     threads: int

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cuda.compiler import load
-from eyas.kernels.reference.norm import Normed
+from eyas.kernels.reference.layers.norm import Normed
 
 __all__ = ["embed", "pair", "prepare_norm"]
 

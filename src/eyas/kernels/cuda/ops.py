@@ -1,7 +1,7 @@
 """The operations of generated rows as CUDA kernels: short launches that follow each other by programmatic dependence.
 
-Implements `kernels.reference.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. One object
-serves one stream: it holds what the blocks of a launch share.
+Implements `kernels.reference.layers.ops.Ops` for bf16. Dense matrices are `BlockedMatrix`, experts `PackedExperts`. One
+object serves one stream: it holds what the blocks of a launch share.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eyas.kernels.cuda import attend, attend_plan, linear, moe, norm
+from eyas.kernels.cuda import norm
+from eyas.kernels.cuda.attention import attend, attend_plan
+from eyas.kernels.cuda.dense import linear
+from eyas.kernels.cuda.moe import moe
 from eyas.kernels.layouts.dense import BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts
-from eyas.kernels.reference.norm import Normed
-from eyas.kernels.reference.ops import LayerCache, Product, RopeTable, Rows
+from eyas.kernels.reference.layers.norm import Normed
+from eyas.kernels.reference.layers.ops import LayerCache, Product, RopeTable, Rows
 
 __all__ = ["DecodeOps"]
 

@@ -16,10 +16,12 @@ from typing import Protocol
 from torch import Tensor
 
 from eyas.base.errors import UserError
-from eyas.kernels.cuda import attend, attend_plan, linear, moe
+from eyas.kernels.cuda.attention import attend, attend_plan
+from eyas.kernels.cuda.dense import linear
+from eyas.kernels.cuda.moe import moe
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import PackedExperts, pack_experts
-from eyas.kernels.reference.ops import Matrix
+from eyas.kernels.reference.layers.ops import Matrix
 from eyas.model.config import GptOssConfig
 from eyas.model.mxfp4 import Mxfp4Tensor
 from eyas.model.weights import LayerWeights, TargetWeights

@@ -15,7 +15,7 @@ from torch import Tensor
 from eyas.base.errors import UserError
 from eyas.kernels.layouts.dense import TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.fp8 import round_to_fp8
-from eyas.kernels.reference.ops import Matrix
+from eyas.kernels.reference.layers.ops import Matrix
 
 __all__ = ["draft_vocabulary", "kept_places", "read_counts", "rounded_to_fp8"]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eyas.kernels.layouts.dense import BLOCK_COLUMNS, TILE_ROWS, BlockedMatrix
 from eyas.kernels.layouts.mxfp4 import empty_experts, scale_words
-from eyas.kernels.reference.ops import Matrix
+from eyas.kernels.reference.layers.ops import Matrix
 from eyas.model.config import Eagle3Config, GptOssConfig
 from eyas.model.making.presets import default_head
 from eyas.model.mxfp4 import BLOCK, Mxfp4Tensor

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eyas.kernels.reference.norm import Normed, rms_norm
-from eyas.kernels.reference.ops import LayerCache, Ops, Qkv, Rows
+from eyas.kernels.reference.layers.norm import Normed, rms_norm
+from eyas.kernels.reference.layers.ops import LayerCache, Ops, Qkv, Rows
 from eyas.model.batch import RowBatch
 from eyas.model.config import Eagle3Config
 from eyas.model.networks.rope import rope_table

@@ -1,4 +1,5 @@
-"""The gpt-oss target over the operations of `eyas.kernels.reference.ops`: embeddings in, residual stream and taps out.
+"""The gpt-oss target over the operations of `eyas.kernels.reference.layers.ops`: embeddings in, residual stream and
+taps out.
 
 Knows pages and rows, no requests and no sampling. Formulas: openai/gpt-oss, gpt_oss/torch/model.py.
 """
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.layouts.mxfp4 import PackedExperts
-from eyas.kernels.reference.norm import Normed, rms_norm
-from eyas.kernels.reference.ops import Choice, LayerCache, Matrix, Ops
+from eyas.kernels.reference.layers.norm import Normed, rms_norm
+from eyas.kernels.reference.layers.ops import Choice, LayerCache, Matrix, Ops
 from eyas.model.batch import RowBatch
 from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
 from eyas.model.networks.experts import DequantCache, ExpertStack

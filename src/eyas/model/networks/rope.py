@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from eyas.kernels.reference.ops import RopeTable
+from eyas.kernels.reference.layers.ops import RopeTable
 from eyas.model.config import RopeConfig
 
 __all__ = ["inverse_frequencies", "rope_table"]

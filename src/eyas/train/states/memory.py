@@ -9,7 +9,7 @@ import torch
 
 from eyas.base.errors import UserError
 from eyas.base.units import readable
-from eyas.kernels.reference.roles import PROMPT_TILE
+from eyas.kernels.reference.layers.roles import PROMPT_TILE
 from eyas.model.config import GptOssConfig
 from eyas.model.prompt_memory import chunk_bytes, layer_page_bytes
 from eyas.train.states.pages import KERNEL_ROWS, PAGE_SIZE, PLAIN_ROWS, cache_pages

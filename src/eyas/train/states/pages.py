@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eyas.kernels.reference.roles import PROMPT_TILE
+from eyas.kernels.reference.layers.roles import PROMPT_TILE
 from eyas.model.config import GptOssConfig
 
 __all__ = ["KERNEL_ROWS", "PAGE_SIZE", "PLAIN_ROWS", "CachePages", "cache_pages", "whole_tiles"]

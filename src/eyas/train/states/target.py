@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import UserError
-from eyas.kernels.reference.ops import LayerCache, Ops
-from eyas.kernels.reference.roles import PROMPT_OPS, PROMPT_TILE
+from eyas.kernels.reference.layers.ops import LayerCache, Ops
+from eyas.kernels.reference.layers.roles import PROMPT_OPS, PROMPT_TILE
 from eyas.model.batch import PageTables, RowBatch
 from eyas.model.checkpoints.device_layout import is_packed
 from eyas.model.config import FINAL_NORM_TAP, GptOssConfig
@@ -164,9 +164,9 @@ class TargetStates:
 
 
 def _kernel_ops(config: GptOssConfig, weights: TargetWeights, max_rows: int) -> Ops:
-    from eyas.kernels.cuda.experts import hopper_products
-    from eyas.kernels.cuda.flash import hopper_attention
-    from eyas.kernels.triton.ops import PromptOps
+    from eyas.kernels.cuda.attention.flash import hopper_attention
+    from eyas.kernels.cuda.moe.experts import hopper_products
+    from eyas.kernels.triton.prompts.ops import PromptOps
 
     device = weights.embed_VH.device
     return PromptOps(hopper_products(config, device, max_rows), hopper_attention(device))

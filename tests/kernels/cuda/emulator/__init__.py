@@ -129,7 +129,7 @@ def _compile(name: str, text: str, flags: list[str], source: Path | None = None,
         if result.returncode:
             raise RuntimeError(f"g++ rejects {name}:\n{result.stderr[:4000]}")
 
-    sources = [*own, *sorted(FOLDER.glob("*.cuh")), *sorted(HERE.glob("*.h"))]
+    sources = [*own, *sorted(FOLDER.rglob("*.cuh")), *sorted(HERE.glob("*.h"))]
     return built_once("emulator", name, sources, (text, FLAGS, flags), build)
 
 

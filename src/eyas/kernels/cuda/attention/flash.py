@@ -1,0 +1,93 @@
+"""Causal attention of prompt rows without a window on Hopper, whose warpgroups share the keys and values they read.
+
+flash.cu explains how the work is cut, and why a row's bits depend on its own position and keys alone. What it does not
+take is `kernels.triton.prompts.flash`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.cuda.attention.attend_plan import DIM, PAGE
+from eyas.kernels.cuda.compiler import load
+from eyas.kernels.layouts.device import device_limits
+from eyas.kernels.reference.layers.ops import LayerCache, Rows
+
+__all__ = ["defines", "flash_attend", "hopper_attention", "shared_bytes", "warpgroups_of"]
+
+ROWS = 64  # of a warpgroup: positions times the query heads of a key/value head
+GROUPS = (4, 8, 16)  # query heads of a key/value head
+COST = {3: 20, 2: 16, 1: 12}  # warpgroups of a block: how long it takes, measured on an H200, of 8 stages
+DEPTH = 8  # stages
+STAGE_BYTES = 2 * 64 * DIM * 2  # 64 keys and values
+OTHER_THREADS = 128  # which bring keys and values
+
+
+def flash_attend(q_TQD: Tensor, rows: Rows, cache: LayerCache, *, sinks_Q: Tensor | None) -> Tensor | None:
+    """Attention bf16 [T, Q D] of R rows of each of S sequences, whose keys and values are in their pages already.
+
+    None where the kernel does not take these heads, pages or types. Keys at or behind a sequence's rows are not read.
+    """
+    num_tokens, num_heads, dim = q_TQD.shape
+    num_seqs, num_rows = rows.positions_SR.shape
+    _, page_size, num_kv, _ = cache.k.shape
+    group = num_heads // num_kv
+    if (page_size, dim) != (PAGE, DIM) or group not in GROUPS or num_heads % num_kv:
+        return None
+    if not q_TQD.dtype == cache.k.dtype == torch.bfloat16:
+        return None
+    assert sinks_Q is None or sinks_Q.dtype == torch.float32
+    warpgroups = warpgroups_of(num_seqs, num_rows, group, num_kv, device_limits(q_TQD.device).num_sms)
+    positions = ROWS // group  # of a warpgroup; a sequence may start inside of the first one's
+    num_tiles = -(-(num_rows + positions - 1) // (warpgroups * positions))
+    out = torch.empty(num_tokens, num_heads * DIM, dtype=torch.bfloat16, device=q_TQD.device)
+    load("attention/flash", defines(group, num_kv, warpgroups, has_sinks=sinks_Q is not None)).kernel("flash").launch(
+        (num_seqs * num_tiles, num_kv),
+        128 * warpgroups + OTHER_THREADS,
+        q_TQD,
+        cache.k,
+        cache.v,
+        rows.table_SP,
+        rows.table_SP.shape[1],
+        rows.positions_SR,
+        sinks_Q,
+        out,
+        num_rows,
+        num_tiles,
+        DIM**-0.5 * math.log2(math.e),
+        shared=shared_bytes(),
+    )
+    return out
+
+
+def hopper_attention(device: torch.device) -> Callable[..., Tensor | None] | None:
+    """Return `flash_attend` where the device has its instructions, else None."""
+    return flash_attend if device_limits(device).has_wgmma else None
+
+
+@functools.cache
+def warpgroups_of(num_seqs: int, num_rows: int, group: int, num_kv: int, num_sms: int) -> int:
+    """Return the warpgroups of a block: as many as leave no multiprocessor idle. No bit depends on it."""
+
+    def cost(warpgroups: int) -> int:
+        num_blocks = num_seqs * num_kv * -(-num_rows * group // (warpgroups * ROWS))
+        return -(-num_blocks // num_sms) * COST[warpgroups]
+
+    return min(COST, key=cost)
+
+
+def shared_bytes() -> int:
+    """Return bytes of the stages and their barriers, a multiple of 1,024."""
+    return -(-(DEPTH * (STAGE_BYTES + 3 * 8)) // 1024) * 1024
+
+
+def defines(group: int, num_kv: int, warpgroups: int, *, has_sinks: bool) -> dict[str, int]:
+    """Return the constants of flash.cu."""
+    return {
+        "GROUP": group, "NUM_KV": num_kv, "SINKS": int(has_sinks), "WARPGROUPS": warpgroups, "DEPTH": DEPTH,
+    }  # fmt: skip

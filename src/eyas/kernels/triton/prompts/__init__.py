@@ -1,0 +1,1 @@
+"""Triton kernels of prompt rows: norms, products, attention, experts."""

@@ -1,0 +1,1 @@
+"""Triton kernels around a pass: which rows it has, which tokens come of its logits, which are kept."""
