@@ -5,7 +5,8 @@ import json
 
 import pytest
 from tools.training_bench import curve
-from tools.training_bench.__main__ import BENCH, CURVE, FLOWS, KERNELS, Part, run_part
+from tools.training_bench.__main__ import BENCH, CURVE, FLOWS, KERNELS
+from tools.training_bench.flow import Part, run_part
 from tools.training_bench.kernels import PARTS
 from tools.training_bench.kernels import parser as kernels_parser
 
@@ -32,13 +33,13 @@ def part(code):
 
 
 def test_a_part_that_fails_or_takes_too_long_leaves_what_it_wrote(tmp_path):
-    line = "import sys; open(sys.argv[2], 'a').write('{}' + chr(10)); "
+    line = f"import sys; open({str(tmp_path / 'lines')!r}, 'a').write('{{}}' + chr(10)); "
     command = part(line + "sys.exit('no such thing')").command
     assert run_part(part(""), command, tmp_path, 60)["ended"] == "1"
     # A process of its own, too, which would keep the memory of a GPU.
     child = "import subprocess; subprocess.run(['sleep', '1000'])"
     assert run_part(part(""), part(line + child).command, tmp_path, 2)["ended"] == "stopped at its limit"
-    assert (tmp_path / "results.jsonl").read_text() == "{}\n{}\n"
+    assert (tmp_path / "lines").read_text() == "{}\n{}\n"
     assert "no such thing" in (tmp_path / "log.txt").read_text()
 
 

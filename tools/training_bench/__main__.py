@@ -9,25 +9,16 @@ third   12 steps with the target at 131,072 tokens, plans with the target (an H2
         sizes of tiles, gpt-oss-20b (80 GB)
 curve   4K to 128K in four modes, for `python -m tools.training_bench.curve`
 
-Each part is a process with a limit of its own; one that fails, or is stopped, stops no other. What was measured stands
-in DIR/results.jsonl, a line each as soon as it is known, and what was printed in DIR/log.txt: a flow that is killed
-loses nothing but the part in progress. Parts come in order of their worth. Data is random (SIMULATED). `--small` is for
-a CPU, in Triton's interpreter.
+Parts are run as `flow.py` says; what was measured stands in DIR/results.jsonl, too, as soon as it is known. Data
+is random (SIMULATED). `--small` is for a CPU, in Triton's interpreter.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import dataclass
-from pathlib import Path
 
-LEAST = 15  # seconds that a part is begun with
+from tools.training_bench.flow import Part, add_options, run_flow
+
 BENCH = ("-m", "eyas", "train", "bench")
 SIZES = ("--chunk", "4096", "--tile", "2048")
 SMALL_BENCH = ("-m", "eyas", "train", "bench", "--shape", "demo", "--repeats", "1", "--tokens", "64")
@@ -38,15 +29,6 @@ TESTS = (
     "tests/train/states/test_gpu_target.py", "tests/train/states/test_gpu_host_memory.py",
     "--deselect", "tests/kernels/training/test_offline.py",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """`seconds` is what it may take at most."""
-
-    name: str
-    command: tuple[str, ...]
-    seconds: int
 
 
 def bench(name: str, seconds: int, *arguments: str, shape: str = "gpt-oss-120b") -> Part:
@@ -115,51 +97,20 @@ def in_small(part: Part) -> tuple[str, ...]:
     return part.command if part.command == TESTS else (*part.command, "--small")
 
 
-def run_part(part: Part, command: tuple[str, ...], folder: Path, limit: float) -> dict[str, object]:
-    """Run a part in a process group of its own, and return how it ended. Its lines are added to results.jsonl."""
-    lines = folder / "results.jsonl"
-    if command[:2] != TESTS[:2]:
-        command = (*command, "--lines", str(lines))
-    began = time.monotonic()
-    with (folder / "log.txt").open("ab") as log:
-        log.write(f"== {part.name}: {' '.join(command)}\n".encode())
-        log.flush()
-        running = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log, start_new_session=True)
-        try:
-            ended = str(running.wait(limit))
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
-            ended = "stopped at its limit"
-    return {"part": part.name, "ended": ended, "seconds": round(time.monotonic() - began, 1)}
+def command_of(part: Part, args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the command of a part, whose lines go to the results."""
+    command = in_small(part) if args.small else part.command
+    return command if part.command == TESTS else (*command, "--lines", str(args.out / "results.jsonl"))
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("flow", choices=tuple(FLOWS))
-parser.add_argument("--out", type=Path, default=Path("runs/training-bench"), metavar="DIR", help="folder of results")
-parser.add_argument("--minutes", type=float, default=9.0, metavar="N", help="in which the flow ends (default: 9)")
-parser.add_argument("--parts", metavar="LIST", help="names of parts, separated by commas (default: all)")
+add_options(parser, FLOWS, "runs/training-bench")
 parser.add_argument("--small", action="store_true", help="small sizes, on a CPU")
 
 
 def main() -> None:
     args = parser.parse_args()
-    parts, deadline = FLOWS[args.flow], time.monotonic() + 60 * args.minutes
-    if args.parts:
-        names = args.parts.split(",")
-        if unknown := set(names) - {part.name for part in parts}:
-            parser.error(f"no part {', '.join(sorted(unknown))}; parts are {', '.join(part.name for part in parts)}")
-        parts = tuple(part for part in parts if part.name in names)
-    args.out.mkdir(parents=True, exist_ok=True)
-    for part in parts:
-        left = deadline - time.monotonic()
-        if left < LEAST:
-            ended: dict[str, object] = {"part": part.name, "ended": "not begun: the time is up"}
-        else:
-            ended = run_part(part, in_small(part) if args.small else part.command, args.out, min(part.seconds, left))
-        with (args.out / "results.jsonl").open("a") as lines:
-            lines.write(json.dumps(ended) + "\n")
-        print(json.dumps(ended), flush=True)
+    run_flow(parser, args, FLOWS[args.flow], lambda part: command_of(part, args))
 
 
 if __name__ == "__main__":
